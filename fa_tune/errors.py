@@ -1,0 +1,71 @@
+"""The exceptions of fa-tune and the exit status each one ends in.
+
+    FaTuneError                 1   (never raised itself)
+    ├── InvalidConfig           2   a name, key or knob value that means nothing here
+    ├── ToolMissing             3   ncu, a compiler, a GPU or a driver is not there
+    ├── StorageError            3   a file or folder cannot be written or read
+    ├── NoUsableVariant         4   everything was rejected, failed, or has no recording
+    ├── ProfileFormatError      5   a profiler file is malformed
+    │   └── UnknownUnit         5
+    ├── RegistryError           5   a registry does not fit its schema
+    └── JournalError            5   a journal is damaged beyond its last line
+
+Exit status 2 is click's own for usage errors; a bug keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class FaTuneError(Exception):
+    """Something a user can cause or mend; shown as one line `error: …`.
+
+    `exit_status` is what the command line returns for it.
+    """
+
+    exit_status = 1
+
+
+class InvalidConfig(FaTuneError, ValueError):
+    """A config, workload, dtype or key that cannot be understood."""
+
+    exit_status = 2
+
+
+class ToolMissing(FaTuneError):
+    """A program, library, device or permission that the work needs is absent."""
+
+    exit_status = 3
+
+
+class StorageError(FaTuneError):
+    """A path cannot be read or written; the message names it and the cause."""
+
+    exit_status = 3
+
+
+class NoUsableVariant(FaTuneError):
+    """The work ran, and nothing usable came out."""
+
+    exit_status = 4
+
+
+class ProfileFormatError(FaTuneError):
+    """A profiler file that is malformed, truncated or of an unsupported form."""
+
+    exit_status = 5
+
+
+class UnknownUnit(ProfileFormatError):
+    """A time, rate or size with a unit that has no known conversion."""
+
+
+class RegistryError(FaTuneError):
+    """A registry file that does not fit the schema."""
+
+    exit_status = 5
+
+
+class JournalError(FaTuneError):
+    """A journal whose finished lines cannot be read."""
+
+    exit_status = 5

@@ -1,0 +1,66 @@
+"""A family's knobs, declared once: a dataclass field carries its type, its place in the
+short form and its line in the generated C++ struct.
+
+    dtype: DType = tuple_field("…")             in the parentheses of the short form
+    swizzled: bool = flag_field("swizzled")     a word that is there or not
+    Q_…: int = load_field("load")               a number of the `load_Q_K_V_tiles` word
+    stages: int = number_field("stages", 1)     `stages_2`; the default is left out
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import Field, field
+from typing import Any
+
+from fa_tune.model import DType
+
+# Every helper returns Any, as dataclasses.field does for type checkers.
+
+
+def tuple_field(doc: str) -> Any:
+    """A positional number in the short form's parentheses."""
+    return field(metadata={"place": "tuple", "doc": doc})
+
+
+def flag_field(word: str, doc: str) -> Any:
+    """A boolean shown by the presence of `word`."""
+    return field(metadata={"place": "flag", "word": word, "doc": doc})
+
+
+def tiles_field(doc: str) -> Any:
+    """One number of the word `load_<Q>_<K>_<V>_tiles`."""
+    return field(metadata={"place": "tiles", "doc": doc})
+
+
+def number_field(word: str, default: int, doc: str) -> Any:
+    """A later knob, shown as `<word>_<n>` and left out of the short form at its default."""
+    return field(default=default, metadata={"place": "number", "word": word, "doc": doc})
+
+
+def coerce(config: object) -> None:
+    """Give every field of a frozen dataclass its declared type: `1` → True, `5` → FP16."""
+    for f in dataclasses.fields(config):  # type: ignore[arg-type]
+        value = getattr(config, f.name)
+        kind = python_type(f)
+        if type(value) is not kind:
+            object.__setattr__(config, f.name, kind(value))
+
+
+def python_type(f: Field[Any]) -> type:
+    """The declared type of a config field: DType, int or bool."""
+    return {"DType": DType, "int": int, "bool": bool}[str(f.type)]
+
+
+def cpp_type(f: Field[Any]) -> str:
+    """The field's type in the generated struct."""
+    return str(f.type)
+
+
+def cpp_literal(value: Any) -> str:
+    """A field's value as C++ writes it in our kernels."""
+    if isinstance(value, DType):
+        return f"DType::{value.name}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

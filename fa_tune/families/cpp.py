@@ -1,0 +1,122 @@
+"""The C++ struct of the configs, generated from the Python class.
+
+`python -m fa_tune.families.cpp`, run in a source checkout, rewrites the two copies: one for
+the kernels, one for the C++ library.  The text includes no header, so NVRTC and a host
+compiler (C++20) both take it as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING, Field
+from pathlib import Path
+from typing import Any
+
+from fa_tune.errors import FaTuneError, StorageError
+from fa_tune.families.config_fields import cpp_literal, cpp_type
+from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.model import DType
+
+GENERATED_FILES = (
+    "kernels/sm80/flash_forward_kernel_config.cuh",
+    "csrc/flash_forward_kernel_config.h",
+)
+
+_HEAD = """\
+// One point of the sm80 family's knobs, usable as a template argument.
+// Generated from fa_tune/families/sm80.py by `python -m fa_tune.families.cpp`; do not edit.
+#pragma once
+
+#ifdef __CUDACC__  // nvcc and NVRTC
+#define FA_HOST_DEVICE __host__ __device__
+#else
+#define FA_HOST_DEVICE
+#endif
+
+"""
+
+# What a system reserves of shared memory for every resident CTA; see fa_tune/arch.py.
+_METHODS = """\
+
+    // Dynamic shared memory of one CTA in bytes: Q (later O), one K block, one V block.
+    FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {
+        return (B_r + 2 * B_c) * d_head * elem_size;
+    }
+
+    // CTAs that max_smem_bytes of shared memory per multiprocessor hold, each with the 1 KiB
+    // that the system adds to it.  Registers and threads may allow fewer.
+    FA_HOST_DEVICE constexpr int num_ctas_per_sm(int max_smem_bytes) const {
+        return max_smem_bytes / (smem_bytes() + 1024);
+    }
+
+"""
+
+
+def struct_header(config_class: type[Any] = FlashForwardKernelConfig) -> str:
+    """The header's text: `DType`, and `config_class` as a struct with the same fields in the
+    same order, compared in that order."""
+    name = config_class.__name__
+    fields = dataclasses.fields(config_class)
+    dtypes = ", ".join(f"{d.name} = {d.value}" for d in DType)
+    parts = [
+        _HEAD,
+        f"enum class DType : int {{ {dtypes} }};\n\n",
+        f"struct {name} {{\n",
+        *(_member(f) for f in fields),
+        _METHODS,
+        f"    constexpr bool operator==(const {name}& other) const = default;\n",
+        f"    FA_HOST_DEVICE constexpr bool operator<(const {name}& other) const {{\n",
+        *_less_than([f.name for f in fields]),
+        "    }\n",
+        "};\n",
+        "\n#undef FA_HOST_DEVICE\n",
+    ]
+    return "".join(parts)
+
+
+def _member(f: Field[Any]) -> str:
+    comment = textwrap.wrap(f.metadata["doc"], width=100 - len("    // "))
+    lines = [f"    // {line}\n" for line in comment]
+    initialiser = "" if f.default is MISSING else f" = {cpp_literal(f.default)}"
+    return "".join(lines) + f"    {cpp_type(f)} {f.name}{initialiser};\n"
+
+
+def _less_than(names: list[str]) -> Iterator[str]:
+    for name in names[:-1]:
+        yield f"        if ({name} != other.{name}) {{\n"
+        yield f"            return {name} < other.{name};\n"
+        yield "        }\n"
+    yield f"        return {names[-1]} < other.{names[-1]};\n"
+
+
+def write_generated_files(root: Path) -> list[Path]:
+    """Rewrite both copies under `root`, the source checkout; raises StorageError."""
+    if not (root / "kernels" / "sm80").is_dir() or not (root / "csrc").is_dir():
+        raise StorageError(f"{root} is no source checkout: it has no kernels/sm80 and csrc")
+    paths = [root / name for name in GENERATED_FILES]
+    text = struct_header()
+    try:
+        for path in paths:
+            path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise StorageError(f"cannot write {e.filename}: {e.strerror}") from e
+    return paths
+
+
+def main() -> int:
+    """Rewrite the copies of the checkout this package is in; returns the exit status."""
+    try:
+        paths = write_generated_files(Path(__file__).resolve().parents[2])
+    except FaTuneError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return e.exit_status
+    for path in paths:
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

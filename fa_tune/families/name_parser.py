@@ -1,0 +1,271 @@
+"""Reads a config back from text: the short form, or the config struct in a kernel's name.
+
+What a name may contain comes from the config class's field metadata alone, so a knob added
+to the class is read without a change here.  Nothing is guessed or skipped: every word and
+value is accounted for, or InvalidConfig says in one line which one was not understood.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field
+from typing import Any, Generic, TypeVar
+
+from fa_tune.errors import InvalidConfig
+from fa_tune.families.config_fields import python_type
+from fa_tune.model import DType
+
+C = TypeVar("C")
+
+EXAMPLE = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
+TILES_WORD = "load_<Q>_<K>_<V>_tiles"
+
+_QUOTES = "\"'`“”‘’"
+_CELL_ENDS = "|│┃;\t\r\n"
+_HEAD = re.compile(r"(?<![\w+)])\(([^()]*)\)\s*:")
+_TUPLE = re.compile(r"\(\s*\w+(?:\s*,\s*-?[0-9]+)+\s*\)")
+_WORDS = re.compile(rf"[^{re.escape(_QUOTES + _CELL_ENDS)},]*")
+_TILES = re.compile(r"load((?:_-?[0-9]+)*)_tiles")
+_NUMBERED = re.compile(r"(.+)_(-?[0-9]+)")
+_MAX_DIGITS = 9  # keeps every value inside a C++ int
+
+
+class NameParser(Generic[C]):
+    """Parser of the names of one config class, a dataclass of `config_fields` fields."""
+
+    def __init__(self, config_class: type[C]) -> None:
+        self.config_class = config_class
+        self.fields: tuple[Field[Any], ...] = dataclasses.fields(config_class)  # type: ignore[arg-type]
+        self._tuple = self._placed("tuple")
+        self._tiles = self._placed("tiles")
+        self._flags = {f.metadata["word"]: f for f in self._placed("flag")}
+        self._numbers = {f.metadata["word"]: f for f in self._placed("number")}
+        name = re.escape(config_class.__name__)
+        self._struct = re.compile(rf"(?<!\w){name}\s*\{{([^{{}}]*)(\}}?)")
+
+    def _placed(self, place: str) -> list[Field[Any]]:
+        return [f for f in self.fields if f.metadata["place"] == place]
+
+    # One entry point ----------------------------------------------------------------------
+
+    def parse(self, text: str, *, d_head: int = 128) -> C:
+        """The config in `text`, whichever of the three forms it has; raises InvalidConfig."""
+        struct = self._struct.search(text)
+        if struct is None:
+            return self.short_form(text, d_head=d_head)
+        return self.demangled_typed(text) if "(" in struct[1] else self.demangled(text)
+
+    # Struct in a demangled name -----------------------------------------------------------
+
+    def demangled(self, text: str) -> C:
+        """From `FlashForwardKernelConfig{5, 128, 64, 64, 4, 1, …}`, booleans as 1/0 or
+        true/false, the dtype as a number or as C++ writes it (`DType::FP16`)."""
+        return self._from_struct(text, typed=False)
+
+    def demangled_typed(self, text: str) -> C:
+        """From the same struct whose values carry their type: `(c10::ScalarType)5, (int)128,
+        (bool)1`.  The types' names do not matter; some values may go without."""
+        return self._from_struct(text, typed=True)
+
+    def _from_struct(self, text: str, *, typed: bool) -> C:
+        name = self.config_class.__name__
+        structs = list(self._struct.finditer(text))
+        if not structs:
+            raise InvalidConfig(f"no {name}{{…}} in {_show(text)}")
+        configs = []
+        for struct in structs:
+            if not struct[2]:
+                raise InvalidConfig(f"{name}{{ is not closed in {_show(text)}")
+            if typed and "(" not in struct[1]:
+                raise InvalidConfig(f"no value with a type, like (int)128, in {_show(struct[0])}")
+            values = _split_values(struct[1])
+            if typed:
+                values = [_without_cast(v) for v in values]
+            configs.append(self._from_values(values, struct[0]))
+        return _only(configs, text)
+
+    def _from_values(self, values: Sequence[str], where: str) -> C:
+        required = sum(f.default is MISSING for f in self.fields)
+        if not required <= len(values) <= len(self.fields):
+            belong = " to ".join(str(n) for n in sorted({required, len(self.fields)}))
+            raise InvalidConfig(
+                f"{_count(len(values), 'value')} where {belong} belong in {_show(where)}"
+            )
+        fields = zip(self.fields, values, strict=False)
+        return self.config_class(**{f.name: _struct_value(f, v) for f, v in fields})
+
+    # Short form ---------------------------------------------------------------------------
+
+    def short_form(self, text: str, *, d_head: int = 128) -> C:
+        """From the short form: alone, quoted, or as a cell of a table or CSV row.
+
+        Spaces around commas and `+` do not matter.  A tuple one number short has no head
+        dimension and gets `d_head`.  Words stand in any order, each at most once.
+        """
+        heads = [head for head in _HEAD.finditer(text) if "," in head[1]]
+        if not heads:
+            if _TUPLE.search(text):
+                raise InvalidConfig(f"no ':' and words after the parentheses in {_show(text)}")
+            raise InvalidConfig(f"no config in {_show(text)}; write it like {EXAMPLE!r}")
+        return _only([self._one_short_form(text, head, d_head) for head in heads], text)
+
+    def _one_short_form(self, text: str, head: re.Match[str], d_head: int) -> C:
+        words = _WORDS.match(text, head.end())
+        assert words is not None  # the pattern matches the empty string too
+        values = self._tuple_values(head[1], d_head)
+        values |= self._word_values(words[0].strip())
+        self._check_rest(text[words.end() :])
+        return self.config_class(**values)
+
+    def _tuple_values(self, inside: str, d_head: int) -> dict[str, Any]:
+        texts = [t.strip() for t in inside.split(",")]
+        fields = self._tuple
+        values: dict[str, Any] = {}
+        if len(texts) == len(fields) - 1:
+            fields = [f for f in fields if f.name != "d_head"]
+            values["d_head"] = d_head
+        if len(texts) != len(fields):
+            names = ", ".join(f.name for f in self._tuple)
+            raise InvalidConfig(
+                f"{_count(len(texts), 'value')} where {len(self._tuple)} belong ({names}; d_head "
+                f"may be left out) in {_show(f'({inside})')}"
+            )
+        for f, value in zip(fields, texts, strict=True):
+            is_dtype = python_type(f) is DType
+            values[f.name] = DType.from_string(value) if is_dtype else _integer(f.name, value)
+        return values
+
+    def _word_values(self, words: str) -> dict[str, Any]:
+        """The values that the words after the colon give; flags not named are False."""
+        seen: dict[str, Any] = {}
+        for word in (w.strip() for w in words.split("+")) if words else ():
+            if not word:
+                raise InvalidConfig(f"an empty word beside a '+' in {_show(words)}")
+            for name, value in self._read_word(word).items():
+                if name in seen:
+                    raise InvalidConfig(f"{_show(word)} is given a second time in {_show(words)}")
+                seen[name] = value
+        if self._tiles and self._tiles[0].name not in seen:
+            raise InvalidConfig(f"no {TILES_WORD} among the words {_show(words)}")
+        return {f.name: False for f in self._flags.values()} | seen
+
+    def _read_word(self, word: str) -> Mapping[str, Any]:
+        if word in self._flags:
+            return {self._flags[word].name: True}
+        if self._tiles and (tiles := _TILES.fullmatch(word)):
+            numbers = tiles[1].split("_")[1:]
+            if len(numbers) != len(self._tiles):
+                raise InvalidConfig(
+                    f"{_show(word)} has {_count(len(numbers), 'number')}; "
+                    f"write it like {TILES_WORD}"
+                )
+            return {f.name: _integer(f.name, n) for f, n in zip(self._tiles, numbers, strict=True)}
+        if (numbered := _NUMBERED.fullmatch(word)) and numbered[1] in self._numbers:
+            field = self._numbers[numbered[1]]
+            return {field.name: _integer(field.name, numbered[2])}
+        first, _, rest = word.partition(" ")
+        if rest and self._knows(first):
+            raise InvalidConfig(f"unexpected {_show(rest.strip())} after {_show(first)}")
+        near = self._nearest(word)
+        known = ", ".join(self._vocabulary())
+        hint = f"did you mean {near}?" if near else f"known words: {known}"
+        raise InvalidConfig(f"unknown word {_show(word)}; {hint}")
+
+    def _check_rest(self, rest: str) -> None:
+        """What follows a short form must be other cells, never more of the config."""
+        after = rest.lstrip(_QUOTES)
+        quoted = after != rest
+        after = after.lstrip(" ")
+        if quoted and after and after[0] not in _CELL_ENDS + ",":
+            raise InvalidConfig(f"unexpected {_show(after)} after the config")
+        if not quoted and after.startswith(","):
+            # A comma ends a cell of a CSV row; but `…_tiles, buffer` is a slip for `+buffer`.
+            cell = _WORDS.match(after, 1)
+            for word in (w.strip() for w in (cell[0] if cell else "").split("+")):
+                if word and (self._knows(word) or self._nearest(word)):
+                    raise InvalidConfig(f"{_show(word)} stands after ','; join words by '+'")
+
+    def _knows(self, word: str) -> bool:
+        try:
+            return bool(self._read_word(word)) if " " not in word else False
+        except InvalidConfig:
+            return False
+
+    def _vocabulary(self) -> dict[str, str]:
+        """How each word is shown, and how it looks with every number as 0."""
+        words = {w: w for w in self._flags}
+        if self._tiles:
+            words[TILES_WORD] = "load_0_0_0_tiles"
+        return words | {f"{w}_<n>": f"{w}_0" for w in self._numbers}
+
+    def _nearest(self, word: str) -> str | None:
+        vocabulary = {looks: shown for shown, looks in self._vocabulary().items()}
+        looks = re.sub(r"[0-9]+", "0", word.lower())
+        near = difflib.get_close_matches(looks, vocabulary, n=1, cutoff=0.7)
+        return vocabulary[near[0]] if near else None
+
+
+def _only(configs: Sequence[C], text: str) -> C:
+    """The one config that all of `configs` are."""
+    if any(c != configs[0] for c in configs[1:]):
+        raise InvalidConfig(f"more than one config in {_show(text)}; give one")
+    return configs[0]
+
+
+def _split_values(inside: str) -> list[str]:
+    """Split at the commas that stand outside parentheses and angle brackets."""
+    parts, depth = [""], 0
+    for char in inside:
+        depth += (char in "(<") - (char in ")>")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [p.strip() for p in parts] if inside.strip() else []
+
+
+def _without_cast(value: str) -> str:
+    """`((anonymous namespace)::DType)5` → `5`; a value without a cast is kept."""
+    if not value.startswith("("):
+        return value
+    depth = 0
+    for i, char in enumerate(value):
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            return value[i + 1 :].strip() if value[1:i].strip() else value
+    return value
+
+
+def _struct_value(f: Field[Any], text: str) -> Any:
+    kind = python_type(f)
+    if kind is DType:
+        return DType.from_string(text.rpartition("::")[2])
+    if kind is bool:
+        named: dict[str, bool] = {"0": False, "1": True, "false": False, "true": True}
+        if text not in named:
+            raise InvalidConfig(f"{f.name} must be 0, 1, true or false, not {_show(text)}")
+        return named[text]
+    return _integer(f.name, text)
+
+
+def _integer(name: str, text: str) -> int:
+    if re.fullmatch(r"-[0-9]+", text):
+        raise InvalidConfig(f"{name} must not be negative: {text}")
+    if not re.fullmatch(r"[0-9]+", text) or len(text) > _MAX_DIGITS:
+        raise InvalidConfig(
+            f"{name} must be a whole number of at most {_MAX_DIGITS} digits, not {_show(text)}"
+        )
+    return int(text)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _show(text: str) -> str:
+    """`text` in quotes, on one line, not longer than a line of a terminal holds."""
+    line = " ".join(text.split())
+    return f'"{line if len(line) <= 100 else line[:99] + "…"}"'

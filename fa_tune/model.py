@@ -1,0 +1,316 @@
+"""The nouns of fa-tune, frozen, one word per thing.
+
+A *workload* is a problem; a *config* is one point of a family's knobs; a *variant* is
+family + config; an *artifact* is its cubin with resource facts; a *verdict* says whether
+the result is right; a *measurement* says how long it took and how that was taken; an
+*outcome* is how an attempt ended.  Times are seconds, sizes are bytes, everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Any
+
+from fa_tune.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    import torch
+
+
+class DType(IntEnum):
+    """Element type of Q, K, V and O; the values are those of torch's ScalarType."""
+
+    FP16 = 5
+    BF16 = 15
+
+    @classmethod
+    def from_string(cls, text: str) -> DType:
+        """Read `FP16`, `bf16`, `5` or `15`; raises InvalidConfig."""
+        word = text.strip().upper()
+        if word.lstrip("+-").isdigit():
+            try:
+                return cls(int(word))
+            except ValueError:
+                pass
+        elif word in cls.__members__:
+            return cls[word]
+        allowed = ", ".join(f"{m.name} ({m.value})" for m in cls)
+        raise InvalidConfig(f"unknown dtype {text.strip()!r}; allowed: {allowed}")
+
+    def to_cpp_str(self) -> str:
+        """The C++ (libtorch) spelling, `torch::kFloat16` or `torch::kBFloat16`."""
+        return {DType.FP16: "torch::kFloat16", DType.BF16: "torch::kBFloat16"}[self]
+
+    def to_torch_dtype(self) -> torch.dtype:
+        """The torch dtype; imports torch."""
+        import torch
+
+        return {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}[self]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of one element."""
+        return 2
+
+
+_WORKLOAD_KEY = re.compile(
+    r"b(?P<batch>\d+)_h(?P<heads>\d+)_kv(?P<kv_heads>\d+)_q(?P<seq_len_q>\d+)"
+    r"_k(?P<seq_len_kv>\d+)_d(?P<d_head>\d+)_(?P<dtype>fp16|bf16)_(?P<mask>full|causal)"
+)
+
+
+@dataclass(frozen=True, order=True)
+class Workload:
+    """One attention problem: Q [batch, seq_len_q, heads, d_head], K and V
+    [batch, seq_len_kv, kv_heads, d_head], O like Q.
+
+    Raises InvalidConfig for sizes below 1 or heads that kv_heads does not divide.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_len_q: int
+    seq_len_kv: int
+    d_head: int
+    dtype: DType
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head"):
+            if getattr(self, name) < 1:
+                raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.heads % self.kv_heads:
+            raise InvalidConfig(f"{self.kv_heads} kv heads do not divide {self.heads} heads")
+
+    @property
+    def key(self) -> str:
+        """`b16_h16_kv16_q4096_k4096_d128_fp16_full`; `from_key` reads it back."""
+        mask = "causal" if self.causal else "full"
+        return (
+            f"b{self.batch}_h{self.heads}_kv{self.kv_heads}_q{self.seq_len_q}"
+            f"_k{self.seq_len_kv}_d{self.d_head}_{self.dtype.name.lower()}_{mask}"
+        )
+
+    @classmethod
+    def from_key(cls, key: str) -> Workload:
+        """The workload of a key; raises InvalidConfig."""
+        m = _WORKLOAD_KEY.fullmatch(key)
+        if m is None:
+            raise InvalidConfig(f"not a workload key: {key!r}")
+        parts = m.groupdict()
+        causal = parts.pop("mask") == "causal"
+        dtype = DType.from_string(parts.pop("dtype"))
+        return cls(**{k: int(v) for k, v in parts.items()}, dtype=dtype, causal=causal)
+
+
+BENCHMARK_HEADS = 16
+
+
+def benchmark_batch(seq_len: int) -> int:
+    """Batch size of the benchmark shapes: 16 up to 4096, 8 at 8192, 4 at 16384.
+
+    Other lengths keep batch·seq_len near the neighbouring shape's, never above 65536.
+    Raises InvalidConfig for a length below 1.
+    """
+    if seq_len < 1:
+        raise InvalidConfig(f"seq_len must be at least 1, not {seq_len}")
+    return max(1, min(16, 65536 // seq_len))
+
+
+def benchmark_workload(
+    seq_len: int, d_head: int, dtype: DType, *, causal: bool = False
+) -> Workload:
+    """The benchmark shape of a sequence length: 16 heads, batch by `benchmark_batch`."""
+    return Workload(
+        batch=benchmark_batch(seq_len),
+        heads=BENCHMARK_HEADS,
+        kv_heads=BENCHMARK_HEADS,
+        seq_len_q=seq_len,
+        seq_len_kv=seq_len,
+        d_head=d_head,
+        dtype=dtype,
+        causal=causal,
+    )
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """Family + config.  `config` is the family's short form, so a variant is plain text
+    and crosses process and file boundaries as it is; `families.get(family).parse(config)`
+    gives the config object back.
+    """
+
+    family: str
+    config: str
+
+    @property
+    def key(self) -> str:
+        """`sm80:(FP16, 128, 64, 64, 4): async+…`."""
+        return f"{self.family}:{self.config}"
+
+    @classmethod
+    def from_key(cls, key: str) -> Variant:
+        """The variant of a key; raises InvalidConfig."""
+        family, colon, config = key.partition(":")
+        if not colon or not family or not config:
+            raise InvalidConfig(f"not a variant key: {key!r}")
+        return cls(family, config)
+
+
+class Outcome(StrEnum):
+    """How an attempt at a variant ended."""
+
+    OK = "ok"
+    REJECTED = "rejected"
+    COMPILE_FAILED = "compile_failed"
+    WRONG_RESULT = "wrong_result"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    NOT_RECORDED = "not_recorded"  # replay only: no recording holds this variant
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Why a config cannot run: the constraint's name and one sentence with the figures."""
+
+    constraint: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a compiled kernel uses, as ptxas and the launch geometry state it.
+
+    Sizes are bytes; `registers` are per thread; spills are bytes per thread of local
+    memory stores and loads in the code; `ctas_per_sm` is the theoretical occupancy.
+    """
+
+    registers: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+    static_smem_bytes: int
+    dynamic_smem_bytes: int
+    threads: int
+    ctas_per_sm: int
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A cubin on disk: where it is, what to call in it, and what it uses.
+
+    `symbol` is the mangled kernel name; `diagnostics` are the compiler's warnings about
+    this very variant; `compile_s` is the time NVRTC took when it was first built.
+    """
+
+    variant: Variant
+    traits: str
+    arch: str
+    cubin: str
+    symbol: str
+    resources: Resources
+    diagnostics: tuple[str, ...] = ()
+    compile_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class CaseError:
+    """One verification case: largest |O − fp32 reference| of the kernel, of the
+    same-precision reference, and the limit (twice the latter plus a floor)."""
+
+    workload: str
+    max_abs_error: float
+    reference_max_abs_error: float
+    limit: float
+    ok: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Correct or not, with the error figures of every case tried."""
+
+    correct: bool
+    cases: tuple[CaseError, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number with its base unit (`s`, `hz`, `byte`, `byte/s`, `%`, or a count's own)."""
+
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Times and counters of one variant (or reference) on one workload.
+
+    `samples_s` are the single durations in seconds in the order they were taken;
+    `counters` hold the median of each collected metric; a metric that was not collected
+    is absent, never zero.  `method` is `ncu` or `events`: results of different methods
+    are never ranked together.  `conditions` say how it was taken.
+    """
+
+    subject: str  # a variant's key, or `ref:fa2`
+    workload: str
+    method: str
+    samples_s: tuple[float, ...]
+    counters: Mapping[str, Quantity] = field(default_factory=dict)
+    conditions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One variant on one workload: how it ended, why, and what was measured if it ran."""
+
+    subject: str
+    workload: str
+    outcome: Outcome
+    reason: str = ""
+    measurement: Measurement | None = None
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """The GPU that measurements belong to.  `name` as the driver spells it; memory in bytes."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    driver: str
+    sm_count: int = 0
+    memory_bytes: int = 0
+    l2_bytes: int = 0
+    uuid: str = ""
+
+    @property
+    def slug(self) -> str:
+        """File-name form of the model: `nvidia_h200`."""
+        return re.sub(r"[^a-z0-9]+", "_", self.name.lower()).strip("_")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Everything needed to repeat or distrust a result.
+
+    `kernel_source_sha256` covers the kernel sources; `profiler_args` is the complete
+    argument list of the profiler; `recorded_at` is UTC, ISO 8601.
+    """
+
+    gpu: str
+    driver: str
+    cuda: str
+    nvrtc: str
+    method: str
+    profiler_version: str
+    profiler_args: tuple[str, ...]
+    clock_policy: str
+    cache_policy: str
+    kernel_source_sha256: str
+    recorded_at: str
+    fa_tune_version: str
+    extra: Mapping[str, Any] = field(default_factory=dict)

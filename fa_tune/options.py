@@ -1,0 +1,137 @@
+"""What a user asked for, gathered once by the command line and passed on unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fa_tune.model import BENCHMARK_HEADS, DType, Workload, benchmark_batch
+
+REFERENCES = ("fa2", "cudnn")
+PROFILERS = ("auto", "ncu", "events", "replay")
+METRIC_LISTS = ("rank", "explain", "full")
+
+
+@dataclass(frozen=True)
+class WorkloadOptions:
+    """The grid of workloads: every combination of the sequences.  Batch and heads default to
+    the benchmark shapes (16 heads; batch 16 up to 4096, then 65536 / seq_len)."""
+
+    seq_lens: tuple[int, ...] = (4096,)
+    d_heads: tuple[int, ...] = (128,)
+    dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
+    batch: int | None = None
+    heads: int = BENCHMARK_HEADS
+
+    def workloads(self) -> tuple[Workload, ...]:
+        """dtype slowest, then d_head, then seq_len; raises InvalidConfig for sizes below 1."""
+        return tuple(
+            Workload(
+                batch=self.batch or benchmark_batch(seq_len),
+                heads=self.heads,
+                kv_heads=self.heads,
+                seq_len_q=seq_len,
+                seq_len_kv=seq_len,
+                d_head=d_head,
+                dtype=dtype,
+            )
+            for dtype in self.dtypes
+            for d_head in self.d_heads
+            for seq_len in self.seq_lens
+        )
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """Where things are and which device is meant.
+
+    `cache_dir` holds cubins and the journal (None: the user cache folder); `arch` is the
+    architecture to compile for (None: the device's, or the recordings' without a device);
+    `jobs` compiler processes (None: one per core); `ncu` the profiler's path (None: search).
+    """
+
+    cache_dir: Path | None = None
+    arch: str | None = None
+    jobs: int | None = None
+    device: int = 0
+    ncu: Path | None = None
+    recordings: Path | None = None  # folder for replay; None: the shipped profiles/
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """How to measure.  `profiler` is one of PROFILERS; auto takes ncu, then events where ncu
+    or its permission is missing, then replay without a GPU.  `runs` launches per variant;
+    `finalists` are measured `final_runs` times.  `seed` draws inputs and the order."""
+
+    profiler: str = "auto"
+    runs: int | None = None
+    references: tuple[str, ...] = REFERENCES
+    metrics: str = "rank"
+    clock_control: str = "none"
+    cache_control: str = "all"
+    seed: int = 0
+    item_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """One search.  `kernels` is a set's key (prog…, all, tune, "B_r,B_c") or a short form."""
+
+    workloads: WorkloadOptions
+    kernels: str = "tune"
+    measure: MeasureOptions = MeasureOptions()
+    machine: MachineOptions = MachineOptions()
+    registry: Path | None = None  # None: the user's registry
+    csv: Path | None = None  # where to write the table besides showing it
+    record: Path | None = None  # folder for a recording (CSV + .meta.json), named by GPU
+    resume: bool = True  # take finished attempts from the journal
+
+
+class Progress(Protocol):
+    """Whoever watches the work.  Every method may be called from the working thread only."""
+
+    def stage(self, name: str, total: int) -> None:
+        """A stage of `total` steps begins; the one before is over."""
+
+    def advance(self, text: str = "") -> None:
+        """One step is done; `text` says which."""
+
+    def leader(self, text: str) -> None:
+        """The leader so far."""
+
+    def note(self, text: str) -> None:
+        """Something worth knowing."""
+
+    def warn(self, text: str) -> None:
+        """Something that needs attention."""
+
+
+class Silent:
+    """Progress that nobody watches; keeps what was said."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def stage(self, name: str, total: int) -> None:
+        pass
+
+    def advance(self, text: str = "") -> None:
+        pass
+
+    def leader(self, text: str) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def joined(values: Sequence[object]) -> str:
+    """`a, b, c`."""
+    return ", ".join(str(v) for v in values)

@@ -1,0 +1,22 @@
+"""Random configs: any values a config can hold, whether or not a kernel could run them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import strategies as st
+
+from fa_tune.families.config_fields import python_type
+from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.model import DType
+
+_VALUES = {
+    DType: st.sampled_from(DType),
+    bool: st.booleans(),
+    int: st.integers(0, 10**9 - 1),
+}
+
+configs = st.builds(
+    FlashForwardKernelConfig,
+    **{f.name: _VALUES[python_type(f)] for f in dataclasses.fields(FlashForwardKernelConfig)},
+)

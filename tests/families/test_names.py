@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fa_tune.errors import InvalidConfig
+from fa_tune.families.config_fields import number_field
+from fa_tune.families.name_parser import NameParser
+from fa_tune.families.names import (
+    parse_demangled,
+    parse_demangled_typed,
+    parse_kernel_name_into_config,
+    parse_short_form,
+    short_label,
+)
+from fa_tune.families.reference_names import reference_label
+from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.model import DType
+from tests.families.strategies import configs
+
+KERNEL_NAMES = (
+    (Path(__file__).parents[1] / "data" / "kernel_names.txt").read_text("utf-8").splitlines()
+)
+
+BEST = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
+BEST_CONFIG = FlashForwardKernelConfig(
+    DType.FP16, 128, 64, 64, 4, True, True, True, 2, 2, 2, True, True
+)
+PLAIN_CONFIG = FlashForwardKernelConfig(
+    DType.BF16, 64, 128, 32, 8, False, False, False, 0, 2, 4, False, False
+)
+
+
+@dataclass(frozen=True, order=True)
+class LaterConfig(FlashForwardKernelConfig):
+    """What the class looks like once knobs have been added."""
+
+    stages: int = number_field("stages", 1, "shared-memory stages of K and V")
+    split_kv: int = number_field("split_kv", 0, "CTAs that share one row of blocks")
+
+
+later = NameParser(LaterConfig)
+
+
+def values(config: FlashForwardKernelConfig) -> list[object]:
+    return [getattr(config, f.name) for f in dataclasses.fields(config)]
+
+
+def demangled(config: FlashForwardKernelConfig, *, words: bool = False) -> str:
+    """As nvcc's demangler writes it: `1`/`0`, or `true`/`false` with `words`."""
+    texts = [
+        str(v).lower() if words and isinstance(v, bool) else str(int(v))  # type: ignore[call-overload]
+        for v in values(config)
+    ]
+    return (
+        "void flash::flash_forward_kernel<flash::StaticForwardKernelConfig<"
+        f"{type(config).__name__}{{{', '.join(texts)}}}>>(flash::ForwardKernelArgs)"
+    )
+
+
+def typed(config: FlashForwardKernelConfig, dtype_name: str) -> str:
+    casts = {DType: dtype_name, bool: "bool", int: "int"}
+    texts = [f"({casts[type(v)]}){int(v)}" for v in values(config)]  # type: ignore[call-overload]
+    return f"void kernel<{type(config).__name__}{{{', '.join(texts)}}}>(Args)"
+
+
+# Round trips ----------------------------------------------------------------------------------
+
+
+@given(configs)
+@example(BEST_CONFIG)
+@example(PLAIN_CONFIG)
+def test_short_form_round_trip(config: FlashForwardKernelConfig) -> None:
+    assert parse_short_form(config.short_form()) == config
+    assert parse_kernel_name_into_config(config.short_form()) == config
+
+
+@given(configs)
+def test_short_form_without_spaces_or_d_head(config: FlashForwardKernelConfig) -> None:
+    assert parse_short_form(config.short_form().replace(" ", "")) == config
+    bare = config.short_form(include_d_head=False)
+    assert parse_short_form(bare, d_head=config.d_head) == config
+
+
+@given(configs, st.booleans())
+def test_demangled_round_trip(config: FlashForwardKernelConfig, words: bool) -> None:
+    name = demangled(config, words=words)
+    assert parse_demangled(name) == config
+    assert parse_kernel_name_into_config(name) == config
+
+
+@given(configs, st.sampled_from(["DType", "c10::ScalarType", "(anonymous namespace)::DType"]))
+def test_demangled_typed_round_trip(config: FlashForwardKernelConfig, dtype_name: str) -> None:
+    name = typed(config, dtype_name)
+    assert parse_demangled_typed(name) == config
+    assert parse_kernel_name_into_config(name) == config
+
+
+@given(configs)
+def test_cpp_literal_round_trip(config: FlashForwardKernelConfig) -> None:
+    assert parse_demangled(config.to_cpp_struct()) == config
+
+
+@given(configs, st.integers(0, 9), st.integers(0, 9))
+def test_later_knobs_round_trip(
+    config: FlashForwardKernelConfig, stages: int, split_kv: int
+) -> None:
+    full = LaterConfig(*values(config), stages, split_kv)  # type: ignore[arg-type]
+    name = demangled(full)
+    assert later.parse(full.short_form()) == full
+    assert later.parse(name) == full
+    assert later.parse(typed(full, "DType")) == full
+
+
+def test_later_knobs_default() -> None:
+    old = LaterConfig(*values(BEST_CONFIG))  # type: ignore[arg-type]
+    assert old.short_form() == BEST
+    assert later.parse(BEST) == old
+    thirteen = demangled(old).replace(", 1, 0}", "}")
+    assert later.parse(thirteen) == old
+    one_more = thirteen.replace("}", ", 3}")
+    assert later.parse(one_more) == dataclasses.replace(old, stages=3)
+    assert later.parse(BEST + "+split_kv_4+stages_2").short_form() == BEST + "+stages_2+split_kv_4"
+
+
+# Where a short form may stand -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BEST,
+        f"  {BEST}\n",
+        BEST.replace(", ", ","),
+        BEST.replace("FP16", "fp16"),
+        BEST.replace("FP16", "5"),
+        BEST.replace("(FP16, 128,", "( FP16 ,128 ,").replace(": ", "  :  ").replace("+", " + "),
+        BEST.replace("(FP16, 128, ", "(FP16, "),
+        "(FP16, 128, 64, 64, 4): opt_softmax+buffer+load_2_2_2_tiles+swizzled+eager+async",
+        f'"{BEST}"',
+        f"'{BEST}'",
+        f"`{BEST}`",
+        f"“{BEST}”",
+        f"sm80:{BEST}",
+        f"| {BEST} | 492,384 | 1.00 |",
+        f"| 1024 | flash (128, 1, 1) | {BEST} |",
+        f"│ 1 │ {BEST}   │ 3.1 ms │",
+        f'1024,"{BEST}",0.492,168,"1,767"',
+        f'"{BEST}",0.492',
+        f'1024,"""{BEST}""",x',
+        f"1024,{BEST},0.492,cold",
+        f"{BEST}\t0.492\t168",
+        f"{BEST};0,492;168",
+        f"{BEST} | {BEST}",
+    ],
+)
+def test_short_form_is_found(text: str) -> None:
+    assert parse_short_form(text) == BEST_CONFIG
+    assert parse_kernel_name_into_config(text) == BEST_CONFIG
+
+
+def test_four_numbers_take_d_head_from_the_argument() -> None:
+    text = "(BF16, 128, 32, 4): async+load_0_2_0_tiles"
+    assert parse_short_form(text).d_head == 128
+    config = parse_short_form(text, d_head=64)
+    assert (config.dtype, config.d_head, config.B_r, config.B_c) == (DType.BF16, 64, 128, 32)
+    assert parse_kernel_name_into_config(text, d_head=64) == config
+
+
+# Refusals -------------------------------------------------------------------------------------
+
+SHORT_FORM_ERRORS = [
+    ("", "no config"),
+    ("flash_forward_kernel", "no config"),
+    ("void flash_forward_kernel(float *, int)", "no config"),
+    ("async+eager+swizzled+load_2_2_2_tiles", "no config"),
+    ("(FP16, 128, 64, 64, 4)", "no ':'"),
+    ("(FP16, 128, 64, 64, 4) async+load_0_0_0_tiles", "no ':'"),
+    ("(FP16, 128, 64, 64, 4):", "no load_<Q>_<K>_<V>_tiles"),
+    ("(FP16, 128, 64, 64, 4): async+swizzled", "no load_<Q>_<K>_<V>_tiles"),
+    ("(FP16, 128, 64, 64, 4): foo+load_2_2_2_tiles", 'unknown word "foo"; known words: async,'),
+    ("(FP16, 128, 64, 64, 4): asinc+load_2_2_2_tiles", '"asinc"; did you mean async?'),
+    ("(FP16, 128, 64, 64, 4): ASYNC+load_2_2_2_tiles", '"ASYNC"; did you mean async?'),
+    ("(FP16, 128, 64, 64, 4): async+load_2_2_2_tile", "did you mean load_<Q>_<K>_<V>_tiles?"),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+stages_2", 'unknown word "stages_2"'),
+    ("(FP16, 128, 64, 64, 4): load_2_2_tiles", '"load_2_2_tiles" has 2 numbers'),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_2_tiles", "has 4 numbers"),
+    ("(FP16, 128, 64, 64, 4): load_tiles", "has 0 numbers"),
+    ("(FP16, 128, 64, 64, 4): load_2_-2_2_tiles", "K_mma_load_K_tiles must not be negative: -2"),
+    ("(FP16, 128, 64, 64, 4): async+async+load_2_2_2_tiles", '"async" is given a second time'),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+load_0_0_0_tiles", "given a second time"),
+    ("(FP16, 128, 64, 64, 4): async++load_2_2_2_tiles", "an empty word"),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+", "an empty word"),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles junk", 'unexpected "junk" after "load_2_2_2_tiles"'),
+    ('"(FP16, 128, 64, 64, 4): load_2_2_2_tiles" junk', 'unexpected "junk" after the config'),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles, buffer", "\"buffer\" stands after ','"),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles,bufer+x", "\"bufer\" stands after ','"),
+    ("(FP8, 128, 64, 64, 4): load_2_2_2_tiles", "unknown dtype 'FP8'; allowed: FP16 (5), BF16"),
+    ("(FP16, -128, 64, 64, 4): load_2_2_2_tiles", "d_head must not be negative: -128"),
+    ("(FP16, 128, 6.4, 64, 4): load_2_2_2_tiles", "B_r must be a whole number of at most 9 digits"),
+    ("(FP16, 128, 64, 64, ): load_2_2_2_tiles", "n_warps must be a whole number"),
+    ("(FP16, 128, ٦٤, 64, 4): load_2_2_2_tiles", "B_r must be a whole number"),
+    ("(FP16, 128, 64, 64, 40000000000): load_2_2_2_tiles", "at most 9 digits"),
+    (
+        "(FP16, 64, 4): load_2_2_2_tiles",
+        "3 values where 5 belong (dtype, d_head, B_r, B_c, n_warps",
+    ),
+    ("(FP16, 128, 64, 64, 4, 2): load_2_2_2_tiles", "6 values where 5 belong"),
+    (f"{BEST} | {BEST.replace('2_2_2', '0_2_2')}", "more than one config"),
+]
+
+
+@pytest.mark.parametrize(("text", "complaint"), SHORT_FORM_ERRORS)
+def test_short_form_refusals(text: str, complaint: str) -> None:
+    for parse in (parse_short_form, parse_kernel_name_into_config):
+        with pytest.raises(InvalidConfig, match=re.escape(complaint)) as caught:
+            parse(text)
+        assert "\n" not in str(caught.value)
+
+
+STRUCT_ERRORS = [
+    ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1}", "12 values where 13 belong"),
+    ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1, 1}", "14 values where 13 belong"),
+    ("{}", "0 values where 13 belong"),
+    ("{6, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1}", "unknown dtype '6'"),
+    ("{5, -128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1}", "d_head must not be negative"),
+    ("{5, 128, 64, 64, true, 1, 1, 1, 2, 2, 2, 1, 1}", "n_warps must be a whole number"),
+    ("{5, 128, 64, 64, 4, 2, 1, 1, 2, 2, 2, 1, 1}", "async_copy must be 0, 1, true or false"),
+    ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, }", "optimized_softmax must be 0, 1, true"),
+    ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1", "not closed"),
+    ("{5, 128, 64, 64, 4, {1}, 1, 1, 2, 2, 2, 1, 1}", "not closed"),
+]
+
+
+@pytest.mark.parametrize(("struct", "complaint"), STRUCT_ERRORS)
+def test_demangled_refusals(struct: str, complaint: str) -> None:
+    for parse in (parse_demangled, parse_kernel_name_into_config):
+        with pytest.raises(InvalidConfig, match=re.escape(complaint)):
+            parse(f"void k<FlashForwardKernelConfig{struct}>(Args)")
+
+
+def test_parsers_refuse_each_others_forms() -> None:
+    with pytest.raises(InvalidConfig, match="no FlashForwardKernelConfig"):
+        parse_demangled(BEST)
+    with pytest.raises(InvalidConfig, match="no FlashForwardKernelConfig"):
+        parse_demangled(demangled(BEST_CONFIG).replace("Flash", "MyFlash"))
+    with pytest.raises(InvalidConfig, match="no value with a type"):
+        parse_demangled_typed(demangled(BEST_CONFIG))
+    with pytest.raises(InvalidConfig, match="unknown dtype"):
+        parse_demangled(typed(BEST_CONFIG, "DType"))
+    with pytest.raises(InvalidConfig, match="no config"):
+        parse_short_form(demangled(BEST_CONFIG))
+
+
+def test_typed_values_may_go_without_a_type() -> None:
+    # g++'s demangler writes casts for enumerators only
+    name = "k<FlashForwardKernelConfig{(DType)5, 128, 64, 64, 4, true, true, true, 2, 2, 2, 1, 1}>"
+    assert parse_kernel_name_into_config(name) == BEST_CONFIG
+    with pytest.raises(InvalidConfig, match="unknown dtype"):
+        parse_kernel_name_into_config(name.replace("(DType)", "()"))
+
+
+@pytest.mark.parametrize("count", [12, 16])
+def test_number_of_values_with_later_knobs(count: int) -> None:
+    inside = ", ".join(["5", "128", *["1"] * (count - 2)])
+    with pytest.raises(InvalidConfig, match=f"{count} values where 13 to 15 belong"):
+        later.parse(f"LaterConfig{{{inside}}}")
+
+
+def test_later_words_are_checked_too() -> None:
+    with pytest.raises(InvalidConfig, match=r'"stage_2"; did you mean stages_<n>\?'):
+        later.parse(f"{BEST}+stage_2")
+    with pytest.raises(InvalidConfig, match="stages must not be negative"):
+        later.parse(f"{BEST}+stages_-2")
+    with pytest.raises(InvalidConfig, match='"stages_2" is given a second time'):
+        later.parse(f"{BEST}+stages_2+stages_2")
+    with pytest.raises(InvalidConfig, match='unknown word "stages"'):
+        later.parse(f"{BEST}+stages")
+
+
+@given(st.text() | st.from_regex(r"\(FP16,\s?[-0-9, ]*\):\s?[a-z_0-9+ ,|\"]*"))
+def test_any_text_gives_a_config_or_one_line(text: str) -> None:
+    with contextlib.suppress(InvalidConfig):
+        config = parse_kernel_name_into_config(text)
+        assert parse_short_form(config.short_form()) == config
+        return
+    with pytest.raises(InvalidConfig) as caught:
+        parse_kernel_name_into_config(text)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+# Real kernel names ----------------------------------------------------------------------------
+
+
+def test_every_recorded_kernel_name_is_understood() -> None:
+    full = [n for n in KERNEL_NAMES if "StaticForwardKernelConfig" in n]
+    read = {n: parse_kernel_name_into_config(n) for n in full}
+    assert len(set(read.values())) == len(full) == 45
+    for name, config in read.items():
+        assert demangled(config) == name
+    toys = [n for n in KERNEL_NAMES if "(float *, int)" in n]
+    assert len(toys) == 2
+    for name in toys:
+        with pytest.raises(InvalidConfig, match="7 values where 13 belong"):
+            parse_kernel_name_into_config(name)
+    references = [n for n in KERNEL_NAMES if n not in read and n not in toys]
+    assert len(references) == 2
+    for name in references:
+        with pytest.raises(InvalidConfig, match="no "):
+            parse_kernel_name_into_config(name)
+
+
+def test_short_label() -> None:
+    assert short_label(demangled(BEST_CONFIG)) == BEST
+    assert short_label(BEST.replace(" ", "")) == BEST
+    references = [n for n in KERNEL_NAMES if "FlashForwardKernelConfig" not in n]
+    for name in references:
+        assert short_label(name) == reference_label(name) != name
+    assert len(references) == 2
+    for other in ("vectorized_elementwise_kernel", "k<FlashForwardKernelConfig{5, 128}>", ""):
+        assert short_label(other) == other
