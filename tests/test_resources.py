@@ -1,0 +1,165 @@
+"""Everything that has to compile does, and uses what the committed table says.
+
+An NVRTC without a table is no failure (the checks that need none still run) but a warning:
+`python -m tests.tools.record_resources` adds one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fa_tune import nvrtc
+from fa_tune.arch import parse_arch
+from fa_tune.artifacts import ArtifactStore
+from fa_tune.compile import BuildResult, build
+from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.model import DType, Outcome
+from fa_tune.search.sets import get_kernel_configs
+from tests.tools.required import (
+    FULL_ARCHS,
+    SAMPLE_ARCHS,
+    builds_for,
+    code_path_builds,
+    code_path_sample,
+    required_builds,
+)
+from tests.tools.resource_table import (
+    differences,
+    read_table,
+    recorded_versions,
+    table_of,
+    table_path,
+    write_table,
+)
+
+RECORD = "if that is meant, run: python -m tests.tools.record_resources"
+
+
+@pytest.fixture(scope="session")
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ArtifactStore:
+    """Kept between runs where pytest keeps anything: a second run compiles what changed."""
+    cache = getattr(request.config, "cache", None)
+    return ArtifactStore(cache.mkdir("artifacts") if cache else tmp_path_factory.mktemp("store"))
+
+
+@pytest.mark.parametrize("arch", FULL_ARCHS + SAMPLE_ARCHS)
+def test_everything_required_compiles_to_what_the_table_says(
+    arch: str, store: ArtifactStore
+) -> None:
+    results = build(builds_for(arch), store)
+    _check_sanity(results)
+    path = table_path(nvrtc.version(), arch)
+    if path.exists():
+        changed = differences(read_table(path), table_of(results))
+        assert not changed, "\n".join([f"{path} says otherwise; {RECORD}", *changed])
+    else:
+        known = ", ".join(recorded_versions())
+        warnings.warn(
+            f"no resource table for NVRTC {nvrtc.version()} and {arch} (there are {known}); "
+            "compiled and checked for sanity only",
+            stacklevel=1,
+        )
+
+
+def _check_sanity(results: Sequence[BuildResult]) -> None:
+    """What must hold whatever the compiler's version."""
+    failed = [
+        f"{r.request.variant.key} {r.request.traits}: {r.outcome}: {r.reason}"
+        for r in results
+        if r.outcome is not Outcome.OK
+    ]
+    assert not failed, "\n".join(failed)
+    for result in results:
+        artifact = result.artifact
+        assert artifact is not None
+        name = f"{artifact.variant.key} {artifact.traits} {artifact.arch}"
+        assert not artifact.diagnostics, f"{name}: {artifact.diagnostics}"
+        resources = artifact.resources
+        assert 0 < resources.registers <= 255, name
+        assert resources.registers * resources.threads <= 65536, name
+        assert resources.ctas_per_sm >= 1, name
+        limit_bytes = parse_arch(artifact.arch).smem_per_block_bytes
+        assert resources.static_smem_bytes + resources.dynamic_smem_bytes <= limit_bytes, name
+        if resources.spill_store_bytes or resources.spill_load_bytes:
+            assert resources.stack_bytes > 0, name
+        cubin = Path(artifact.cubin).read_bytes()
+        assert artifact.symbol.encode() in cubin, name
+        assert "FlashForwardKernelConfig" in artifact.symbol, "the name shows the config"
+
+
+def test_there_is_a_table_for_every_architecture_of_a_recorded_version() -> None:
+    assert recorded_versions()
+    for version in recorded_versions():
+        for arch in FULL_ARCHS + SAMPLE_ARCHS:
+            table = read_table(table_path(version, arch))
+            assert len(table) == len(builds_for(arch)), (version, arch)
+
+
+@pytest.mark.parametrize(("key", "count"), [("tune", 80), ("prog", 7), ("prog-all", 56)])
+@pytest.mark.parametrize("d_head", [64, 128])
+def test_the_required_sets_are_complete(key: str, count: int, d_head: int) -> None:
+    required = [request.variant.config for request in required_builds("sm_80")]
+    assert len(set(required)) == len(required)
+    named = {config.short_form() for config in get_kernel_configs(key, d_head=d_head)}
+    assert len(named) == count
+    assert named <= set(required)
+
+
+def test_the_sample_takes_every_value_of_every_knob_and_trait() -> None:
+    sample = code_path_sample()
+    assert sample == code_path_sample.__wrapped__(), "the sample is the same every time"
+    values: dict[str, set[object]] = {}
+    for config, traits in sample:
+        for part in (config, traits):
+            for field in dataclasses.fields(part):
+                values.setdefault(field.name, set()).add(getattr(part, field.name))
+    assert values.pop("dtype") == {DType.FP16, DType.BF16}
+    assert values.pop("d_head") == {64, 128}
+    assert values.pop("B_r") == {64, 128}
+    assert values.pop("B_c") == {32, 64, 128}
+    assert values.pop("n_warps") == {4, 8}
+    tiles = {name for name in values if name.endswith("_tiles")}
+    assert all(values.pop(name) == {0, 2} for name in tiles)
+    assert set(values) == {f.name for f in dataclasses.fields(FlashForwardKernelConfig)} - tiles - {
+        "dtype",
+        "d_head",
+        "B_r",
+        "B_c",
+        "n_warps",
+    } | {"causal", "ragged", "lse"}
+    assert all(found == {False, True} for found in values.values())
+
+
+def test_the_sample_has_every_legal_pair_of_flags() -> None:
+    names = ("async_copy", "eager_load_blocks", "swizzled", "mma_double_buffer_loads")
+    for a in names:
+        for b in names:
+            found = {(getattr(c, a), getattr(c, b)) for c, _ in code_path_sample()}
+            expected = 2 if a == b else 3 if {a, b} == {"async_copy", "eager_load_blocks"} else 4
+            assert len(found) == expected, (a, b)
+
+
+@pytest.mark.parametrize("arch", SAMPLE_ARCHS)
+def test_the_sample_fits_every_architecture(arch: str) -> None:
+    assert len(code_path_builds(arch)) == len(code_path_sample())
+
+
+def test_tables_survive_their_file_and_name_what_changed(tmp_path: Path) -> None:
+    table = {"a | plain": (1, 0, 0, 0, 0, 6, 7, 8), "b | plain": (2,) * 8, "c | lse": (3,) * 8}
+    path = tmp_path / "13.0.88" / "sm_90.json"
+    write_table(path, table)
+    assert read_table(path) == table
+    assert differences(table, table) == []
+    found = {"a | plain": (9, 4, 0, 0, 0, 6, 7, 8), "b | plain": (2,) * 8, "d | lse": (3,) * 8}
+    assert differences(table, found) == [
+        "a | plain: registers 1 -> 9, spill_store_bytes 0 -> 4",
+        "c | lse: in the table only",
+        "d | lse: not in the table",
+    ]
