@@ -1,0 +1,1 @@
+"""What is kept per GPU and workload: schema, file, lookup, merge."""

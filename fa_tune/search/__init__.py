@@ -1,0 +1,1 @@
+"""What to try, what was tried, and which of it wins."""

@@ -1,0 +1,262 @@
+"""Which config wins, by rules that give the same answer for the same numbers.
+
+The *leader* has the lowest median.  Its *tie set* is everything the measurements cannot tell
+from it.  The choice is made inside the tie set by properties that do not vary from run to
+run, and leaves the default config only for a gain that is larger than the margin and than the
+noise.  Numbers come in, a `Decision` goes out; nothing is measured or printed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fa_tune.errors import InvalidConfig, NoUsableVariant
+from fa_tune.model import Measurement
+from fa_tune.profile.stats import Interval, Ratio, median, median_interval, paired_ratio
+
+REFERENCE_PREFIX = "ref:"
+MARGIN = 0.01
+TIE = 0.005
+
+TieBreak = Callable[[str], tuple[Any, ...]]
+
+
+class Rule(StrEnum):
+    """What ended the decision."""
+
+    ONLY_CANDIDATE = "only_candidate"
+    DEFAULT_IS_LEADER = "default_is_leader"
+    DEFAULT_IS_TIED = "default_is_tied"
+    WITHIN_MARGIN = "within_margin"
+    CLEAR_WINNER = "clear_winner"
+    TIE_BREAK = "tie_break"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One candidate's place.  Times in seconds; `interval_s` is None for a single sample.
+
+    `to_leader` and `to_chosen` are time ratios over the shared rounds, above 1 = slower.
+    """
+
+    subject: str
+    median_s: float
+    interval_s: Interval | None
+    n: int
+    to_leader: Ratio
+    to_chosen: Ratio
+    tied: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The choice for one workload and method, and everything it rests on.
+
+    `standings` are all candidates, fastest first.  `tie_set` are the subjects that cannot be
+    told from the leader, in the order of the fixed rule; the chosen one is not among them
+    when the default stays although something is a little faster.  `to_default` and
+    `to_references` are chosen/other, below 1 = the chosen one is faster; `to_default` is None
+    when the default was not measured.  `sentence` says for a reader which rule ended it.
+    """
+
+    workload: str
+    method: str
+    chosen: Standing
+    leader: Standing
+    tie_set: tuple[str, ...]
+    standings: tuple[Standing, ...]
+    default: str | None
+    to_default: Ratio | None
+    to_references: Mapping[str, Ratio]
+    rule: Rule
+    sentence: str
+
+    @property
+    def runners_up(self) -> tuple[Standing, ...]:
+        """Every candidate but the chosen one, fastest first."""
+        return tuple(s for s in self.standings if s.subject != self.chosen.subject)
+
+
+def decide(
+    measurements: Sequence[Measurement],
+    default_key: str | None,
+    *,
+    margin: float = MARGIN,
+    tie: float = TIE,
+    tie_break: TieBreak = lambda subject: (),
+) -> Decision:
+    """Choose among measurements of one workload, all taken with one method.
+
+    Subjects starting with `ref:` are compared with, never chosen.  `default_key` is the
+    default variant's key; None, or one that was not measured, leaves the default out.
+    `tie_break` gives the sort key of a tied subject, for example (shared memory bytes,
+    registers); the subject's text decides what is left.  `margin` and `tie` are fractions.
+
+    Raises InvalidConfig for methods or workloads that are mixed, a subject given twice and
+    times that are not positive and finite; NoUsableVariant when there is no candidate at all.
+    """
+    workload, method = _check(measurements)
+    samples = {m.subject: m.samples_s for m in measurements}
+    medians = {s: median(v) for s, v in samples.items()}
+    candidates = [s for s in samples if not s.startswith(REFERENCE_PREFIX)]
+    if not candidates:
+        raise NoUsableVariant(f"nothing to choose from for {workload}: only references ran")
+
+    def order(subject: str) -> tuple[tuple[Any, ...], str]:
+        return tuple(tie_break(subject)), subject
+
+    leader = min(candidates, key=lambda s: (medians[s], order(s)))
+    to_leader = {s: paired_ratio(samples[s], samples[leader]) for s in candidates}
+    tied = sorted((s for s in candidates if s == leader or is_tied(to_leader[s], tie)), key=order)
+    default = default_key if default_key in candidates else None
+    chosen, rule = _choose(samples, leader, tied, default, margin, len(candidates))
+
+    to_chosen = {s: paired_ratio(samples[s], samples[chosen]) for s in candidates}
+    standings = tuple(
+        Standing(
+            subject=s,
+            median_s=medians[s],
+            interval_s=median_interval(samples[s]),
+            n=len(samples[s]),
+            to_leader=to_leader[s],
+            to_chosen=to_chosen[s],
+            tied=s in tied,
+        )
+        for s in sorted(candidates, key=lambda s: (medians[s], order(s)))
+    )
+    by_subject = {s.subject: s for s in standings}
+    to_default = None if default is None else paired_ratio(samples[chosen], samples[default])
+    leader_gain = 1.0 - 1.0 / to_leader[chosen].value
+    sentence = _sentence(
+        rule,
+        chosen,
+        leader,
+        len(tied),
+        _against(to_default, default_key),
+        f"{_percent(leader_gain)} less time, where more than {_percent(margin)} is asked",
+    )
+    return Decision(
+        workload=workload,
+        method=method,
+        chosen=by_subject[chosen],
+        leader=by_subject[leader],
+        tie_set=tuple(tied),
+        standings=standings,
+        default=default,
+        to_default=to_default,
+        to_references={
+            s: paired_ratio(samples[chosen], samples[s])
+            for s in sorted(samples)
+            if s.startswith(REFERENCE_PREFIX)
+        },
+        rule=rule,
+        sentence=sentence,
+    )
+
+
+def is_tied(to_leader: Ratio, tie: float = TIE) -> bool:
+    """Whether candidate/leader cannot be told from 1: its interval contains 1 or lies within
+    ±`tie`; with a single sample each, whether the ratio itself lies within ±`tie`."""
+    low, high = to_leader.interval or (to_leader.value, to_leader.value)
+    return low <= 1.0 <= high or (1.0 - tie <= low and high <= 1.0 + tie)
+
+
+def beats(to_default: Ratio, margin: float = MARGIN) -> bool:
+    """Whether challenger/default is a gain of more than `margin` and its interval, where one
+    is known, excludes 1."""
+    interval = to_default.interval
+    return to_default.value < 1.0 - margin and (interval is None or interval.high < 1.0)
+
+
+def _check(measurements: Sequence[Measurement]) -> tuple[str, str]:
+    """The one workload and method of all measurements; raises as `decide` does."""
+    if not measurements:
+        raise NoUsableVariant("nothing to choose from: no measurement")
+    first = measurements[0]
+    seen: set[str] = set()
+    for m in measurements:
+        if m.method != first.method:
+            raise InvalidConfig(
+                f"{m.subject} was measured by {m.method} and {first.subject} by {first.method}: "
+                "results of different methods are never ranked together"
+            )
+        if m.workload != first.workload:
+            raise InvalidConfig(
+                f"{m.subject} was measured on {m.workload} and {first.subject} on "
+                f"{first.workload}: only one workload can be decided at a time"
+            )
+        if m.subject in seen:
+            raise InvalidConfig(f"{m.subject} was given twice for {m.workload}")
+        seen.add(m.subject)
+        if not m.samples_s:
+            raise InvalidConfig(f"{m.subject} has no samples on {m.workload}")
+        if not all(0.0 < s < float("inf") for s in m.samples_s):
+            raise InvalidConfig(f"{m.subject} has a time that is not positive and finite")
+    return first.workload, first.method
+
+
+def _choose(
+    samples: Mapping[str, Sequence[float]],
+    leader: str,
+    tied: Sequence[str],
+    default: str | None,
+    margin: float,
+    n_candidates: int,
+) -> tuple[str, Rule]:
+    """The chosen subject and the rule that ended it.  `tied` is in the fixed rule's order."""
+    if n_candidates == 1:
+        return leader, Rule.ONLY_CANDIDATE
+    if default == leader:
+        return leader, Rule.DEFAULT_IS_LEADER
+    winners = list(tied)
+    if default is not None:
+        if default in tied:
+            return default, Rule.DEFAULT_IS_TIED
+        winners = [s for s in tied if beats(paired_ratio(samples[s], samples[default]), margin)]
+        if not winners:
+            return default, Rule.WITHIN_MARGIN
+    return winners[0], Rule.CLEAR_WINNER if len(tied) == 1 else Rule.TIE_BREAK
+
+
+def _sentence(
+    rule: Rule, chosen: str, leader: str, n_tied: int, against: str, leader_gain: str
+) -> str:
+    """One sentence for a reader: what was chosen and why."""
+    match rule:
+        case Rule.ONLY_CANDIDATE:
+            return f"{chosen} is the only candidate that was measured."
+        case Rule.DEFAULT_IS_LEADER:
+            return f"{chosen} is the default, and nothing measured faster."
+        case Rule.DEFAULT_IS_TIED:
+            return (
+                f"{chosen} stays: it is the default, and the measurements cannot tell it from "
+                f"the fastest, {leader}."
+            )
+        case Rule.WITHIN_MARGIN:
+            return (
+                f"{chosen} stays: it is the default, and what the fastest, {leader}, gains is "
+                f"not enough to leave it: {leader_gain}."
+            )
+        case Rule.CLEAR_WINNER:
+            return f"{chosen} is the fastest and tied with nothing; {against}."
+        case Rule.TIE_BREAK:
+            return (
+                f"{chosen} comes first of {n_tied} tied candidates by less shared memory, "
+                f"fewer registers, config text; {against}."
+            )
+
+
+def _against(to_default: Ratio | None, default_key: str | None) -> str:
+    """How the chosen one stands to the default, for the sentence."""
+    if default_key is None:
+        return "no default was named"
+    if to_default is None:
+        return f"the default, {default_key}, was not measured"
+    return f"it takes {_percent(1.0 - to_default.value)} less time than the default"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100.0 * fraction:.2f} %"

@@ -1,0 +1,257 @@
+"""Deciding: leader, ties, the fixed rule, the default's margin.  Invented times throughout."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fa_tune.errors import FaTuneError, InvalidConfig, NoUsableVariant
+from fa_tune.model import Measurement
+from fa_tune.search.decide import Decision, Rule, decide
+
+W = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
+DEFAULT = "sm80:default"
+
+
+def m(subject: str, *samples_s: float, method: str = "events", workload: str = W) -> Measurement:
+    return Measurement(subject, workload, method, samples_s)
+
+
+def steady(subject: str, time: float, n: int = 15, noise: float = 2e-4) -> Measurement:
+    """Samples that scatter by `noise` around `time`, the same for the same subject."""
+    rng = random.Random(subject)
+    return m(subject, *(time * (1.0 + rng.uniform(-noise, noise)) for _ in range(n)))
+
+
+def check(decision: Decision, chosen: str, rule: Rule) -> None:
+    assert (decision.chosen.subject, decision.rule) == (chosen, rule), decision.sentence
+    assert chosen in decision.sentence
+    assert decision.sentence.endswith(".")
+    assert "\n" not in decision.sentence
+
+
+# Who wins
+
+
+def test_the_clear_winner_is_chosen() -> None:
+    d = decide([steady("a", 1.0), steady(DEFAULT, 1.1), steady("c", 1.2)], DEFAULT)
+    check(d, "a", Rule.CLEAR_WINNER)
+    assert d.leader == d.chosen
+    assert d.tie_set == ("a",)
+    assert d.to_default is not None
+    assert d.to_default.value == pytest.approx(1 / 1.1, rel=1e-3)
+    assert d.to_default.interval is not None
+    assert d.to_default.interval.high < 1.0
+    assert "9.09 % less time than the default" in d.sentence
+    assert [r.subject for r in d.runners_up] == [DEFAULT, "c"]
+    assert d.runners_up[1].to_chosen.value == pytest.approx(1.2, rel=1e-3)
+    assert [s.n for s in d.standings] == [15, 15, 15]
+
+
+def test_a_single_candidate_is_chosen_even_if_it_is_not_the_default() -> None:
+    check(decide([m("a", 1.0)], DEFAULT), "a", Rule.ONLY_CANDIDATE)
+    check(decide([m("a", 1.0), m("ref:fa2", 0.5)], None), "a", Rule.ONLY_CANDIDATE)
+    check(decide([m(DEFAULT, 1.0)], DEFAULT), DEFAULT, Rule.ONLY_CANDIDATE)
+
+
+def test_a_missing_default_leaves_the_choice_and_is_said() -> None:
+    d = decide([steady("a", 1.0), steady("b", 1.1)], DEFAULT)
+    check(d, "a", Rule.CLEAR_WINNER)
+    assert d.to_default is None
+    assert d.default is None
+    assert f"the default, {DEFAULT}, was not measured" in d.sentence
+    assert "no default was named" in decide([m("a", 1.0), m("b", 2.0)], None).sentence
+
+
+def test_references_are_compared_with_and_never_chosen() -> None:
+    d = decide(
+        [steady("ref:cudnn", 0.5), steady("a", 1.0), steady(DEFAULT, 2.0), steady("ref:fa2", 3.0)],
+        DEFAULT,
+    )
+    check(d, "a", Rule.CLEAR_WINNER)
+    assert list(d.to_references) == ["ref:cudnn", "ref:fa2"]
+    assert d.to_references["ref:cudnn"].value == pytest.approx(2.0, rel=1e-3)
+    assert d.to_references["ref:fa2"].value == pytest.approx(1 / 3, rel=1e-3)
+    assert all(not s.subject.startswith("ref:") for s in d.standings)
+    assert not any(s.startswith("ref:") for s in d.tie_set)
+
+
+# Ties
+
+
+def test_ties_within_half_a_per_cent_end_by_the_fixed_rule_not_by_time() -> None:
+    smem = {"a": (98304, 168), "b": (49152, 255), "c": (49152, 200), DEFAULT: (1, 1)}
+    ms = [steady("a", 1.0), steady("b", 1.001), steady("c", 1.002), steady(DEFAULT, 1.2)]
+    d = decide(ms, DEFAULT, tie_break=lambda s: smem[s])
+    check(d, "c", Rule.TIE_BREAK)
+    assert d.leader.subject == "a"
+    assert d.tie_set == ("c", "b", "a")
+    assert "first of 3 tied candidates" in d.sentence
+    assert [s.subject for s in d.standings if s.tied] == ["a", "b", "c"]
+
+
+def test_config_text_ends_what_the_tie_break_leaves_open() -> None:
+    d = decide([steady("b", 1.0), steady("a", 1.001)], None, tie_break=lambda s: (0,))
+    check(d, "a", Rule.TIE_BREAK)
+    check(decide([m("b", 1.0), m("a", 1.0)], None), "a", Rule.TIE_BREAK)
+
+
+def test_all_equal_keeps_the_default() -> None:
+    ms = [m(s, *[1.0] * 5) for s in ("a", "b", DEFAULT)]
+    d = decide(ms, DEFAULT)
+    assert d.chosen.subject == DEFAULT
+    assert set(d.tie_set) == {"a", "b", DEFAULT}
+
+
+def test_an_interval_that_contains_one_is_a_tie_however_wide() -> None:
+    d = decide([m("a", 1.0, 1.0, 1.0), m("b", 1.2, 0.99, 1.3)], None)
+    assert set(d.tie_set) == {"a", "b"}
+
+
+def test_a_small_difference_beyond_half_a_per_cent_is_no_tie_if_it_is_certain() -> None:
+    assert decide([steady("a", 1.0), steady("b", 1.007)], None).tie_set == ("a",)
+    assert set(decide([steady("a", 1.0), steady("b", 1.003)], None).tie_set) == {"a", "b"}
+    assert decide([steady("a", 1.0), steady("b", 1.003)], None, tie=0.001).tie_set == ("a",)
+
+
+def test_rounds_are_paired_so_that_drift_decides_nothing() -> None:
+    drift = [1.0 + 0.03 * i for i in range(8)]
+    d = decide([m("a", *drift), m("b", *(1.02 * x for x in drift))], None)
+    assert d.tie_set == ("a",)
+
+
+def test_a_candidate_stopped_early_is_compared_over_its_own_rounds() -> None:
+    rounds = [1.0, 1.0, 1.0, 1.3, 1.3]
+    d = decide([m("a", *rounds), m("b", 1.5, 1.5, 1.5)], None)
+    assert d.runners_up[0].to_leader.value == pytest.approx(1.5)
+
+
+# One sample each, as ncu with one run gives
+
+
+def test_single_samples_are_decided_by_the_half_per_cent_alone() -> None:
+    ms = [m("b", 1.0), m("a", 1.0049), m("c", 1.0051), m(DEFAULT, 1.2)]
+    d = decide(ms, DEFAULT)
+    check(d, "a", Rule.TIE_BREAK)
+    assert set(d.tie_set) == {"a", "b"}
+    assert d.chosen.interval_s is None
+    assert d.to_default is not None
+    assert d.to_default.interval is None
+
+
+def test_single_samples_leave_the_default_only_for_more_than_the_margin() -> None:
+    check(decide([m("a", 0.989), m(DEFAULT, 1.0)], DEFAULT), "a", Rule.CLEAR_WINNER)
+    check(decide([m("a", 0.991), m(DEFAULT, 1.0)], DEFAULT), DEFAULT, Rule.WITHIN_MARGIN)
+    check(decide([m("a", 0.997), m(DEFAULT, 1.0)], DEFAULT), DEFAULT, Rule.DEFAULT_IS_TIED)
+
+
+# The default
+
+
+def test_the_default_stays_when_it_leads() -> None:
+    check(
+        decide([steady("a", 1.1), steady(DEFAULT, 1.0)], DEFAULT), DEFAULT, Rule.DEFAULT_IS_LEADER
+    )
+
+
+def test_the_default_stays_when_it_is_tied_whatever_the_tie_break_says() -> None:
+    d = decide(
+        [steady("a", 1.0), steady(DEFAULT, 1.002)], DEFAULT, tie_break=lambda s: (s == DEFAULT,)
+    )
+    check(d, DEFAULT, Rule.DEFAULT_IS_TIED)
+    assert "cannot tell it from the fastest, a" in d.sentence
+
+
+def test_the_default_stays_for_a_gain_within_the_margin() -> None:
+    ms = [steady("a", 0.992), steady(DEFAULT, 1.0)]
+    d = decide(ms, DEFAULT)
+    check(d, DEFAULT, Rule.WITHIN_MARGIN)
+    assert d.tie_set == ("a",)
+    assert d.leader.subject == "a"
+    assert "0.80 % less time, where more than 1.00 % is asked" in d.sentence
+    check(decide(ms, DEFAULT, margin=0.005), "a", Rule.CLEAR_WINNER)
+
+
+def test_a_gain_that_noise_could_explain_is_no_gain() -> None:
+    d = decide([m("a", 0.9, 0.9, 1.2, 0.9, 1.2), m(DEFAULT, *[1.0] * 5)], DEFAULT)
+    assert d.leader.subject == "a"
+    check(d, DEFAULT, Rule.DEFAULT_IS_TIED)
+
+
+def test_a_tied_candidate_that_does_not_beat_the_default_gives_way_to_one_that_does() -> None:
+    ms = [steady("b", 0.987), steady("a", 0.9915), steady(DEFAULT, 1.0)]
+    d = decide(ms, DEFAULT)
+    assert d.tie_set == ("a", "b")
+    check(d, "b", Rule.TIE_BREAK)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("measurements", "error", "said"),
+    [
+        ([], NoUsableVariant, "no measurement"),
+        ([m("ref:fa2", 1.0)], NoUsableVariant, "only references"),
+        ([m("a", 1.0), m("b", 1.0, method="ncu")], InvalidConfig, "never ranked together"),
+        ([m("a", 1.0), m("ref:fa2", 1.0, method="ncu")], InvalidConfig, "never ranked together"),
+        ([m("a", 1.0), m("b", 1.0, workload="w2")], InvalidConfig, "only one workload"),
+        ([m("a", 1.0), m("a", 1.0)], InvalidConfig, "a was given twice"),
+        ([m("a", 1.0), m("b")], InvalidConfig, "b has no samples"),
+        ([m("a", 1.0), m("b", 0.0)], InvalidConfig, "not positive and finite"),
+        ([m("a", 1.0), m("b", float("nan"))], InvalidConfig, "not positive and finite"),
+        ([m("a", 1.0), m("b", float("inf"))], InvalidConfig, "not positive and finite"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(
+    measurements: list[Measurement], error: type[FaTuneError], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        decide(measurements, DEFAULT)
+
+
+# Properties
+
+times = st.floats(min_value=0.97, max_value=1.03)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> list[Measurement]:
+    n = draw(st.integers(1, 6))
+    subjects = draw(st.sets(st.sampled_from(["a", "b", "c", DEFAULT, "ref:fa2"]), min_size=1))
+    subjects.add("a")
+    return [m(s, *draw(st.lists(times, min_size=n, max_size=n))) for s in sorted(subjects)]
+
+
+@given(rounds(), st.randoms(use_true_random=False))
+@settings(max_examples=150, deadline=None)
+def test_every_decision_keeps_its_promises(ms: list[Measurement], shuffler: random.Random) -> None:
+    d = decide(ms, DEFAULT)
+    shuffled = ms.copy()
+    shuffler.shuffle(shuffled)
+    assert decide(shuffled, DEFAULT) == d, "the order of measurements decides nothing"
+
+    candidates = {x.subject for x in ms if not x.subject.startswith("ref:")}
+    assert {s.subject for s in d.standings} == candidates
+    assert d.leader.subject in d.tie_set
+    assert d.leader.median_s == min(s.median_s for s in d.standings)
+    assert d.chosen.subject in {*d.tie_set, DEFAULT}
+    assert {d.chosen.subject, *(r.subject for r in d.runners_up)} == candidates
+    assert d.chosen.to_chosen.value == 1.0
+    if DEFAULT in candidates and d.chosen.subject != DEFAULT:
+        assert d.to_default is not None
+        assert d.to_default.value < 0.99
+        assert d.to_default.interval is None or d.to_default.interval.high < 1.0
+
+
+@given(rounds(), st.integers(-20, 20))
+@settings(max_examples=80, deadline=None)
+def test_the_unit_of_time_decides_nothing(ms: list[Measurement], exponent: int) -> None:
+    factor = 2.0**exponent
+    scaled = [dataclasses.replace(x, samples_s=tuple(factor * s for s in x.samples_s)) for x in ms]
+    a, b = decide(ms, DEFAULT), decide(scaled, DEFAULT)
+    assert (a.chosen.subject, a.tie_set, a.rule) == (b.chosen.subject, b.tie_set, b.rule)

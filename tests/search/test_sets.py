@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fa_tune import kernel_configs
+from fa_tune.arch import parse_arch
+from fa_tune.errors import InvalidConfig
+from fa_tune.families.names import parse_demangled
+from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
+from fa_tune.model import DType
+from fa_tune.search.sets import (
+    get_autotuning_kernel_configs,
+    get_kernel_configs,
+    get_kernel_progression_configs,
+    get_kernels_to_build,
+    select_configs,
+)
+
+LADDER = [
+    "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles",
+    "(FP16, 128, 64, 64, 4): async+swizzled+load_0_0_0_tiles",
+    "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles",
+    "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles",
+    "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer",
+    "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax",
+    "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax",
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KERNELS", raising=False)
+
+
+def blocks(configs: list[FlashForwardKernelConfig]) -> Counter[tuple[int, int, int]]:
+    return Counter((c.B_r, c.B_c, c.n_warps) for c in configs)
+
+
+# tune -----------------------------------------------------------------------------------------
+
+
+def test_tune_set() -> None:
+    tune = get_autotuning_kernel_configs()
+    assert len(tune) == len(set(tune)) == 80
+    assert [c.dtype for c in tune] == [DType.BF16] * 40 + [DType.FP16] * 40
+    bf16, fp16 = tune[:40], tune[40:]
+    assert [dataclasses.replace(c, dtype=DType.FP16) for c in bf16] == fp16
+    # within one dtype the product's order is the configs' own
+    assert fp16 == sorted(fp16)
+    assert blocks(fp16) == {(64, 32, 4): 8, (64, 64, 4): 16, (128, 32, 4): 8, (128, 64, 4): 8}
+    assert all(c.d_head == 128 and c.async_copy and c.eager_load_blocks for c in tune)
+    assert all(c.swizzled for c in tune)
+    assert str(tune[0]) == "(BF16, 128, 64, 32, 4): async+eager+swizzled+load_2_2_0_tiles"
+    assert str(fp16[8]) == "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles"
+
+
+def test_tune_set_for_one_dtype_and_d_head() -> None:
+    assert get_autotuning_kernel_configs([DType.FP16]) == get_autotuning_kernel_configs()[40:]
+    narrow = get_autotuning_kernel_configs(d_head=64)
+    wide = [dataclasses.replace(c, d_head=128) for c in narrow]
+    assert wide == get_autotuning_kernel_configs()
+
+
+# prog -----------------------------------------------------------------------------------------
+
+
+def test_ladder() -> None:
+    assert [str(c) for c in get_kernel_progression_configs()] == LADDER
+
+
+def test_ladder_at_all_block_sizes() -> None:
+    configs = get_kernel_progression_configs(all_block_sizes=True)
+    assert len(configs) == len(set(configs)) == 56
+    sizes = [
+        (128, 128, 4), (128, 128, 8), (128, 64, 4), (128, 64, 8), (128, 32, 4), (128, 32, 8),
+        (64, 64, 4), (64, 32, 4),
+    ]  # fmt: skip
+    for i, rung in enumerate(get_kernel_progression_configs()):
+        of_rung = configs[8 * i : 8 * i + 8]
+        assert [(c.B_r, c.B_c, c.n_warps) for c in of_rung] == sizes
+        assert {c.short_form(include_tup=False) for c in of_rung} == {
+            rung.short_form(include_tup=False)
+        }
+
+
+def test_ladder_for_other_dtypes_and_d_head() -> None:
+    configs = get_kernel_progression_configs(dtypes=[DType.BF16], d_head=64)
+    assert [str(c) for c in configs] == [rung.replace("FP16, 128", "BF16, 64") for rung in LADDER]
+    assert len(get_kernel_progression_configs(True, dtypes=[DType.BF16, DType.FP16])) == 112
+
+
+# all ------------------------------------------------------------------------------------------
+
+
+def test_kernels_to_build() -> None:
+    build = get_kernels_to_build()
+    assert len(build) == 85
+    assert build == sorted(
+        set(get_autotuning_kernel_configs()) | set(get_kernel_progression_configs())
+    )
+
+
+def test_kernels_to_build_for_fp16_are_those_of_the_recorded_names() -> None:
+    names = (Path(__file__).parents[1] / "data" / "kernel_names.txt").read_text("utf-8")
+    recorded = [parse_demangled(n) for n in names.splitlines() if "StaticForward" in n]
+    assert get_kernels_to_build([DType.FP16]) == sorted(recorded)
+
+
+@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("key", ["tune", "prog-all", "all"])
+def test_every_set_can_run(key: str, d_head: int) -> None:
+    for config in get_kernel_configs(key, d_head=d_head):
+        assert constraints(config, parse_arch("sm_80")) is None
+
+
+# Keys -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("tune", get_autotuning_kernel_configs()),
+        (" tune ", get_autotuning_kernel_configs()),
+        ("all", get_kernels_to_build()),
+        ("prog", get_kernel_progression_configs()),
+        ("progression", get_kernel_progression_configs()),
+        ("prog-all", get_kernel_progression_configs(True)),
+        ("progall", get_kernel_progression_configs(True)),
+        ("64,32", [c for c in get_autotuning_kernel_configs() if (c.B_r, c.B_c) == (64, 32)]),
+        ("128, 64", [c for c in get_autotuning_kernel_configs() if (c.B_r, c.B_c) == (128, 64)]),
+    ],
+)
+def test_keys(
+    key: str, expected: list[FlashForwardKernelConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert expected
+    assert get_kernel_configs(key) == expected
+    assert select_configs(key) == expected
+    monkeypatch.setenv("KERNELS", key)
+    assert get_kernel_configs() == expected
+    assert select_configs() == expected
+    assert get_kernel_configs("prog") == get_kernel_progression_configs()
+
+
+@pytest.mark.parametrize(
+    ("key", "complaint"),
+    [
+        ("", "no kernel set given"),
+        ("  ", "no kernel set given"),
+        ("tuna", "unknown kernel set 'tuna'"),
+        ("64", "unknown kernel set '64'"),
+        ("64,32,4", "unknown kernel set '64,32,4'"),
+        ("64,x", "unknown kernel set '64,x'"),
+        ("-64,32", "unknown kernel set '-64,32'"),
+        ("ALL", "unknown kernel set 'ALL'"),
+    ],
+)
+def test_unknown_keys_list_what_is_allowed(
+    key: str, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for choose in (get_kernel_configs, select_configs):
+        with pytest.raises(InvalidConfig) as caught:
+            choose(key)
+        assert str(caught.value).startswith(complaint)
+        assert "allowed: tune, all, prog, prog-all" in str(caught.value)
+        assert "64,32" in str(caught.value)
+    if key.strip():
+        monkeypatch.setenv("KERNELS", key)
+        with pytest.raises(InvalidConfig, match="in KERNELS; allowed"):
+            get_kernel_configs()
+
+
+def test_a_block_size_without_configs_lists_those_with() -> None:
+    with pytest.raises(InvalidConfig, match="there are 64,32 64,64 128,32 128,64"):
+        get_kernel_configs("96,32")
+
+
+def test_keys_re_target_sets() -> None:
+    bf16 = [DType.BF16]
+    assert {c.dtype for c in get_kernel_configs("prog", dtypes=bf16)} == {DType.BF16}
+    assert {c.dtype for c in get_kernel_configs("all", dtypes=bf16)} == {DType.BF16}
+    assert len(get_kernel_configs("all", dtypes=bf16, d_head=64)) == 45
+    assert {c.d_head for c in get_kernel_configs("64,64", d_head=64)} == {64}
+
+
+# One config -----------------------------------------------------------------------------------
+
+
+def test_select_one_config() -> None:
+    (config,) = select_configs(LADDER[5])
+    assert str(config) == LADDER[5]
+    assert select_configs(LADDER[5], dtypes=[DType.FP16, DType.BF16], d_head=128) == [config]
+    assert select_configs(config.to_cpp_struct()) == [config]
+    (narrow,) = select_configs("(FP16, 64, 64, 4): async+load_0_0_0_tiles", d_head=64)
+    assert narrow.d_head == 64
+    (default,) = select_configs("(FP16, 64, 64, 4): async+load_0_0_0_tiles")
+    assert default.d_head == 128
+
+
+def test_a_contradicted_short_form_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidConfig, match="d_head 128, but 64 is asked for"):
+        select_configs(LADDER[0], d_head=64)
+    with pytest.raises(InvalidConfig, match="for FP16, but BF16 is asked for"):
+        select_configs(LADDER[0], dtypes=[DType.BF16])
+    with pytest.raises(InvalidConfig, match='unknown word "asinc"'):
+        select_configs(LADDER[0].replace("async", "asinc"))
+    monkeypatch.setenv("KERNELS", LADDER[0])
+    assert [str(c) for c in select_configs()] == LADDER[:1]
+
+
+def test_short_forms_are_no_sets() -> None:
+    with pytest.raises(InvalidConfig, match="unknown kernel set"):
+        get_kernel_configs(LADDER[0])
+
+
+def test_facade_holds_every_name_it_lists() -> None:
+    assert all(hasattr(kernel_configs, name) for name in kernel_configs.__all__)
+    config = get_kernel_progression_configs()[0]
+    assert kernel_configs.calc_total_flop(16, 16, 4096, 64, 64, 128) == config.total_flop(
+        16, 16, 4096
+    )
+    assert kernel_configs.calc_self_attn_flop(16, 16, 4096, 128) == config.attn_flop(16, 16, 4096)
