@@ -1,0 +1,100 @@
+"""What the handlers share: kernels from job items, launch arguments, errors that poison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from fa_tune.families.base import LaunchArgs, TensorArg
+from fa_tune.launch import Kernel
+from fa_tune.model import Outcome, Variant, Workload
+from fa_tune.reference import Inputs, library_call
+from fa_tune.worker import Report
+
+Launch = Callable[[], None]
+
+
+def use_device(index: int) -> None:
+    """Make a GPU current for torch and CuPy, and fp32 products really fp32."""
+    import cupy
+
+    torch.cuda.set_device(index)
+    cupy.cuda.Device(index).use()
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def load(item: Mapping[str, Any]) -> Kernel:
+    """The kernel of a job item with `subject`, `cubin` and `symbol`."""
+    return Kernel(Variant.from_key(item["subject"]), item["cubin"], item["symbol"])
+
+
+def tensor_arg(tensor: torch.Tensor) -> TensorArg:
+    """Address and (batch, seq, head) strides of a [batch, seq, heads, d_head] tensor."""
+    batch, seq, head, _ = tensor.stride()
+    return TensorArg(tensor.data_ptr(), (batch, seq, head))
+
+
+def launch_args(inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None = None) -> LaunchArgs:
+    """The launch arguments of one problem; `lse` is fp32 [batch, heads, seq_len_q]."""
+    return LaunchArgs(
+        q=tensor_arg(inputs.q),
+        k=tensor_arg(inputs.k),
+        v=tensor_arg(inputs.v),
+        o=tensor_arg(out),
+        lse=TensorArg(0 if lse is None else lse.data_ptr()),
+    )
+
+
+def launcher(
+    item: Mapping[str, Any], workload: Workload, inputs: Inputs, out: torch.Tensor
+) -> Launch:
+    """A call that enqueues one launch of the item on torch's current stream: a variant's
+    kernel, or a library reference (`ref:fa2`), whose own output is dropped."""
+    subject = str(item["subject"])
+    if subject.startswith("ref:"):
+        call = library_call(subject.removeprefix("ref:"), inputs, workload)
+
+        def launch() -> None:
+            call()  # its output is dropped
+
+        return launch
+    kernel = load(item)
+    args = launch_args(inputs, out)
+    return lambda: kernel.launch(workload, args, torch.cuda.current_stream().cuda_stream)
+
+
+def is_cuda_error(error: BaseException) -> bool:
+    """Whether an error came from the CUDA driver or runtime, after which the context is lost."""
+    import cupy
+
+    kinds = (
+        cupy.cuda.driver.CUDADriverError,
+        cupy.cuda.runtime.CUDARuntimeError,
+        getattr(torch, "AcceleratorError", ()),
+    )
+    return isinstance(error, tuple(k for k in kinds if k)) or "CUDA error" in str(error)
+
+
+def guarded(report: Report, name: str, action: Callable[[], Any]) -> Any | None:
+    """Run `action` for an item.  A refusal costs the item (None is returned); an error of the
+    GPU costs the process, since nothing that follows in its context means anything."""
+    try:
+        result = action()
+        torch.cuda.synchronize()
+    except torch.OutOfMemoryError as error:
+        report.failed(name, Outcome.CRASHED, f"out of GPU memory: {first_line(error)}")
+        torch.cuda.empty_cache()
+        return None
+    except Exception as error:
+        if is_cuda_error(error):
+            report.poisoned(name, first_line(error))
+        report.failed(name, Outcome.CRASHED, f"{type(error).__name__}: {first_line(error)}")
+        return None
+    return result if result is not None else True
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

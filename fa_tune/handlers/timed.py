@@ -1,0 +1,226 @@
+"""Timing with CUDA events: cold L2, interleaved rounds, more rounds for whoever may still win.
+
+A sample is one launch, or below `SHORT_S` a replayed graph of several, divided by their
+number.  Cold: inputs rotate through so many sets that none survives in L2 until it is used
+again.  The stream is kept busy while a sample is enqueued, so that no launch gap is timed.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from fa_tune.handlers.device import Launch, guarded, launch_args, launcher, load, use_device
+from fa_tune.model import Outcome, Workload
+from fa_tune.reference import attention, make_inputs
+from fa_tune.verify import case_error
+from fa_tune.worker import Report
+
+SHORT_S = 50e-6
+GRAPH_SAMPLE_S = 200e-6
+MAX_SETS = 64
+L2_TIMES = 3  # all input sets together, in multiples of the L2 cache
+ABANDON = 3.0  # a first sample this many times the leader's ends a candidate
+BUSY_CYCLES = 200_000  # about 0.1 ms of a spinning kernel ahead of each sample
+WARM_UP_S = 1.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Measure up to `rounds` samples each, of those within `within` of the leader."""
+
+    rounds: int
+    within: float
+
+
+def stages(runs: int) -> tuple[Stage, ...]:
+    """`runs` rounds for all, three times as many within 5 % of the leader, then six times
+    within 2 %."""
+    return Stage(runs, math.inf), Stage(3 * runs, 1.05), Stage(6 * runs, 1.02)
+
+
+class Subject:
+    """One kernel with a launch per input set."""
+
+    def __init__(self, launches: list[Launch], samples: list[float]) -> None:
+        self.launches = launches
+        self.samples = samples
+        self.clocks_hz: list[float] = []
+        self._next = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._per_sample = 1
+
+    def launch(self) -> None:
+        """One launch on the next input set."""
+        self.launches[self._next % len(self.launches)]()
+        self._next += 1
+
+    def prepare(self) -> None:
+        """First launches, and a graph if one launch is too short to be timed alone."""
+        for launch in self.launches[:3]:
+            launch()
+        estimate = min(self._time(self.launch) for _ in range(3))
+        if estimate < SHORT_S:
+            self._per_sample = max(2, math.ceil(GRAPH_SAMPLE_S / estimate))
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self.launch()
+                self._graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self._graph, stream=stream):
+                    for _ in range(self._per_sample):
+                        self.launch()
+            torch.cuda.current_stream().wait_stream(stream)
+
+    def sample(self) -> float:
+        """One duration in seconds."""
+        run = self._graph.replay if self._graph is not None else self.launch
+        return self._time(run) / self._per_sample
+
+    @staticmethod
+    def _time(run: Any) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(BUSY_CYCLES)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+
+def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """`shared`: device, workload key, runs, seed, keep (subjects measured to the end), check.
+    Items: subject and, for variants, cubin and symbol.  Partials: seconds per sample.
+    Value: samples_s, sm_clock_hz (median), sets, launches_per_sample."""
+    use_device(int(shared["device"]))
+    workload = Workload.from_key(shared["workload"])
+    seed = int(shared["seed"])
+    inputs = [make_inputs(workload, seed=seed + i) for i in range(_sets(workload))]
+    out = torch.empty_like(inputs[0].q)
+    _warm_up()
+    subjects: dict[str, Subject] = {}
+
+    def prepare(item: Mapping[str, Any]) -> Subject:
+        launches = [launcher(item, workload, one, out) for one in inputs]
+        subject = Subject(launches, [float(s) for s in item["_partials"]])
+        subject.prepare()
+        return subject
+
+    for name, item in items.items():
+        report.begin(name)
+        subject = guarded(report, name, partial(prepare, item))
+        if subject is not None:
+            subjects[name] = subject
+    clock = _sm_clock(int(shared["device"]))
+    for stage in stages(int(shared["runs"])):
+        while active := _active(subjects, items, stage, shared["keep"]):
+            round_ = min(len(subjects[name].samples) for name in active)
+            random.Random(f"{seed}:{round_}").shuffle(active)
+            for name in active:
+                report.begin(name)
+                seconds = guarded(report, name, subjects[name].sample)
+                if seconds is None:
+                    del subjects[name]
+                    continue
+                subjects[name].samples.append(seconds)
+                subjects[name].clocks_hz.append(clock())
+                report.partial(name, seconds)
+    expected = None
+    for name, subject in subjects.items():
+        report.begin(name)
+        item = items[name]
+        if shared["check"] and not item["subject"].startswith("ref:"):
+            if expected is None:
+                exact = attention(inputs[0], workload, dtype=torch.float32)
+                same = attention(inputs[0], workload)
+                expected = exact, float((same - exact).abs().max())
+            out.fill_(float("nan"))
+            args = launch_args(inputs[0], out)
+            load(item).launch(workload, args, torch.cuda.current_stream().cuda_stream)
+            error = guarded(report, name, partial(_largest_difference, out, expected[0]))
+            if error is None:
+                continue
+            case = case_error(workload, error, expected[1])
+            if not case.ok:
+                text = f"after timing: error {error:.3g} exceeds {case.limit:.3g}"
+                report.failed(name, Outcome.WRONG_RESULT, text)
+                continue
+        report.done(
+            name,
+            {
+                "samples_s": subject.samples,
+                "sm_clock_hz": statistics.median(subject.clocks_hz) if subject.clocks_hz else None,
+                "sets": len(inputs),
+                "launches_per_sample": subject._per_sample,
+            },
+        )
+
+
+def _largest_difference(out: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest |out − exact|; NaN if an element is."""
+    return float((out.float() - exact).abs().max())
+
+
+def _active(
+    subjects: Mapping[str, Subject], items: Mapping[str, Any], stage: Stage, keep: list[str]
+) -> list[str]:
+    """Who is measured in the next round of a stage."""
+    medians = {
+        name: statistics.median(s.samples)
+        for name, s in subjects.items()
+        if s.samples and not items[name]["subject"].startswith("ref:")
+    }
+    leader = min(medians.values(), default=math.inf)
+
+    def stays(name: str, subject: Subject) -> bool:
+        if len(subject.samples) >= stage.rounds:
+            return False
+        if not subject.samples or items[name]["subject"] in keep:
+            return True
+        if items[name]["subject"].startswith("ref:"):
+            return True
+        return medians[name] <= leader * min(stage.within, ABANDON)
+
+    return [name for name, subject in subjects.items() if stays(name, subject)]
+
+
+def _sets(workload: Workload) -> int:
+    """How many input sets make up L2_TIMES the cache, within a quarter of the free memory."""
+    rows = workload.seq_len_q * workload.heads + 2 * workload.seq_len_kv * workload.kv_heads
+    set_bytes = workload.batch * rows * workload.d_head * workload.dtype.size_bytes
+    l2_bytes = torch.cuda.get_device_properties().L2_cache_size
+    fitting = int(torch.cuda.mem_get_info()[0]) // 4 // set_bytes
+    return max(1, min(math.ceil(L2_TIMES * int(l2_bytes) / set_bytes), MAX_SETS, fitting))
+
+
+def _warm_up() -> None:
+    """Bring the clocks up from idle before the first sample."""
+    a = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    while True:
+        for _ in range(50):
+            torch.mm(a, a)
+        end.record()
+        end.synchronize()
+        if start.elapsed_time(end) / 1e3 > WARM_UP_S:
+            return
+
+
+def _sm_clock(device: int) -> Any:
+    """A function that reads the SM clock in Hz, NaN where NVML does not tell."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(device)
+        return lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1e6
+    except Exception:  # NVML is a convenience here; timing works without it
+        return lambda: math.nan

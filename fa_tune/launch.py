@@ -1,0 +1,58 @@
+"""Cubin → module → launch.  The only file that touches the CUDA driver, through CuPy.
+
+Imported by worker processes only: the parent never owns a CUDA context.
+"""
+
+from __future__ import annotations
+
+import cupy
+
+from fa_tune import families
+from fa_tune.families.base import LaunchArgs
+from fa_tune.model import Variant, Workload
+
+
+class Kernel:
+    """A loaded kernel of one variant.
+
+    Raises whatever CuPy raises for a cubin that does not load or launch.  Errors of the
+    kernel itself surface at the next synchronisation and leave the context unusable.
+    """
+
+    def __init__(self, variant: Variant, cubin: str, symbol: str) -> None:
+        self.variant = variant
+        self._family = families.get(variant.family)
+        self._config = self._family.parse(variant.config)
+        # RawModule's own source path wants a device to name the architecture; a file does not.
+        self._module = cupy.RawModule(path=cubin)
+        self._function = self._module.get_function(symbol)
+        self._function.max_dynamic_shared_size_bytes = self._family.dynamic_smem_bytes(self._config)
+
+    def launch(self, workload: Workload, args: LaunchArgs, stream: int = 0) -> None:
+        """Enqueue one launch on a CUDA stream given by its handle (0: the default stream)."""
+        geometry = self._family.geometry(self._config, workload)
+        parameters = tuple(self._family.kernel_args(self._config, workload, args))
+        if stream:
+            with cupy.cuda.ExternalStream(stream):
+                self._launch(geometry.grid, geometry.block, parameters, geometry.dynamic_smem_bytes)
+        else:
+            self._launch(geometry.grid, geometry.block, parameters, geometry.dynamic_smem_bytes)
+
+    def _launch(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        parameters: tuple[object, ...],
+        smem_bytes: int,
+    ) -> None:
+        self._function(grid, block, parameters, shared_mem=smem_bytes)
+
+
+def profiler_start() -> None:
+    """Open the window in which a profiler started with profile-from-start off looks."""
+    cupy.cuda.profiler.start()
+
+
+def profiler_stop() -> None:
+    """Close the window."""
+    cupy.cuda.profiler.stop()

@@ -1,0 +1,109 @@
+"""The one interface of all profilers: subjects of one workload in, attempts out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fa_tune.model import Artifact, Attempt, Workload
+
+REFERENCE_PREFIX = "ref:"
+
+
+@dataclass(frozen=True)
+class MeasurePlan:
+    """What to measure on one workload.
+
+    `artifacts` by subject (variant key); `references` are library kernels by name (`fa2`)
+    that run in the same process; `runs` samples of each; `seed` draws inputs and the order;
+    `keep` are subjects that are measured as often as the leader whatever their time.
+    """
+
+    workload: Workload
+    artifacts: Mapping[str, Artifact]
+    references: tuple[str, ...] = ()
+    runs: int = 1
+    seed: int = 0
+    keep: tuple[str, ...] = ()
+    item_timeout_s: float = 60.0
+    device: int = 0
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Every subject: references first, then variants."""
+        return tuple(REFERENCE_PREFIX + r for r in self.references) + tuple(self.artifacts)
+
+    def items(self) -> dict[str, dict[str, Any]]:
+        """The worker's items, by subject."""
+        items: dict[str, dict[str, Any]] = {}
+        for subject in self.subjects:
+            items[subject] = {"subject": subject}
+            artifact = self.artifacts.get(subject)
+            if artifact is not None:
+                items[subject] |= {"cubin": artifact.cubin, "symbol": artifact.symbol}
+        return items
+
+
+@dataclass
+class ProfilerNotes:
+    """What a profiler wants a reader to know beside its attempts."""
+
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        """Keep a warning once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+
+OnStep = Callable[[str], None]
+
+
+class Profiler(Protocol):
+    """A way to measure.  Results of different methods are never ranked together."""
+
+    @property
+    def method(self) -> str:
+        """`ncu` or `events`."""
+
+    @property
+    def version(self) -> str:
+        """The profiler's own version; empty where there is none."""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Its complete argument list."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics it collects, by ncu's identifiers."""
+
+    @property
+    def clock_policy(self) -> str:
+        """Whether and how clocks are held."""
+
+    @property
+    def cache_policy(self) -> str:
+        """What caches hold when a sample begins."""
+
+    @property
+    def default_runs(self) -> int:
+        """Samples of each subject when the user does not say."""
+
+    def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
+        """Measure every subject of the plan; one attempt each, as soon as it is final.
+
+        `on_step` hears of every launch.  Raises ToolMissing when measuring is impossible here.
+        """
+
+
+def failed(subject: str, workload: Workload, outcome: Any, reason: str) -> Attempt:
+    """An attempt without a measurement."""
+    return Attempt(subject, workload.key, outcome, reason)
+
+
+def split_batches(subjects: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """Consecutive batches of at most `size`."""
+    for start in range(0, len(subjects), size):
+        yield subjects[start : start + size]

@@ -1,0 +1,79 @@
+"""Which profiled launch belongs to which subject.  Pure.
+
+Our kernels are known by their mangled symbol.  A library's kernel is known by its place: ncu
+numbers launches in the order in which the program reported them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from fa_tune.errors import ProfileFormatError
+from fa_tune.families.reference_names import reference_label
+from fa_tune.model import Measurement, Quantity
+from fa_tune.profile.base import REFERENCE_PREFIX
+from fa_tune.profile.metrics import DURATION
+from fa_tune.profile.records import Launch
+
+PASSES = "profiler__replayer_passes"
+
+
+def assign_launches(
+    order: Sequence[str], symbols: Mapping[str, str], launches: Sequence[Launch]
+) -> dict[str, list[Launch]]:
+    """Launches by subject.
+
+    `order` are the subjects in launch order, `symbols` the mangled name of each variant.  A
+    prefix of the launches may be all there is (the program was killed).  A library call of
+    several kernels gives several launches.  Raises ProfileFormatError if a launch is nobody's.
+    """
+    ours = set(symbols.values())
+    assigned: dict[str, list[Launch]] = {subject: [] for subject in order}
+    position = 0
+    for subject in order:
+        if position >= len(launches):
+            break
+        symbol = symbols.get(subject)
+        name = launches[position].kernel_name
+        if symbol is not None:
+            if name != symbol:
+                raise ProfileFormatError(
+                    f"launch {position} is {name}, where {subject} was launched; "
+                    "another program used the GPU under this ncu, or rows are missing"
+                )
+            assigned[subject].append(launches[position])
+            position += 1
+            continue
+        label = subject.removeprefix(REFERENCE_PREFIX)
+        first = position
+        while position < len(launches) and launches[position].kernel_name not in ours:
+            if position > first and reference_label(launches[position].kernel_name) != label:
+                break
+            position += 1
+        if position == first:
+            raise ProfileFormatError(f"no kernel of {subject} was profiled")
+        assigned[subject] += launches[first:position]
+    return assigned
+
+
+def measurement(
+    subject: str,
+    workload: str,
+    launches: Sequence[Launch],
+    metrics: Sequence[str],
+    conditions: Mapping[str, str],
+) -> Measurement | None:
+    """One measurement from a subject's launches; None if no launch has a duration.
+
+    A sample is one launch; a counter is its median over the launches that have it.
+    """
+    durations = [q.value for launch in launches if (q := launch.quantity(DURATION)) is not None]
+    if not durations:
+        return None
+    counters: dict[str, Quantity] = {}
+    for name in dict.fromkeys([*metrics, PASSES]):
+        found = [q for launch in launches if (q := launch.quantity(name)) is not None]
+        if found and name != DURATION:
+            counters[name] = Quantity(statistics.median(q.value for q in found), found[0].unit)
+    return Measurement(subject, workload, "ncu", tuple(durations), counters, conditions)

@@ -1,0 +1,124 @@
+"""Statistics of durations: numbers in, numbers out.  Nothing here measures or prints.
+
+A sample is one duration in seconds.  Samples of a measurement are in round order: sample i
+of every measurement was taken in round i, so two measurements are compared round by round
+and drift that hits both cancels out.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# numpy is imported inside functions: commands that compute nothing should not pay for it.
+
+RESAMPLES = 2000
+SEED = 20240229  # fixed, so that the same samples always give the same interval
+CONFIDENCE = 0.95
+
+# For normally distributed samples these turn the median absolute deviation, and the mean
+# absolute deviation, into a standard deviation.
+MAD_SCALE = 1.4826
+MEAN_AD_SCALE = 1.2533
+
+
+class Interval(NamedTuple):
+    """A 95 % interval, ends included; unit of the thing it is the interval of."""
+
+    low: float
+    high: float
+
+    def contains(self, value: float) -> bool:
+        """Whether `value` lies in the interval."""
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A quotient of times, without unit: below 1 the numerator is faster.
+
+    `interval` is None where a single pair of samples tells nothing about the spread.
+    """
+
+    value: float
+    interval: Interval | None
+
+
+def median(samples: Sequence[float]) -> float:
+    """The median, in the samples' unit; raises ValueError without samples."""
+    if not samples:
+        raise ValueError("no samples: nothing has a median")
+    return float(statistics.median(samples))
+
+
+def median_interval(samples: Sequence[float], *, seed: int = SEED) -> Interval | None:
+    """95 % percentile bootstrap interval of the median; None for a single sample.
+
+    Raises ValueError without samples.
+    """
+    import numpy as np
+
+    if not samples:
+        raise ValueError("no samples: nothing has an interval")
+    if len(samples) == 1:
+        return None
+    values = np.sort(np.asarray(samples, dtype=np.float64))
+    lower, upper = _resampled_middles(len(samples), seed)
+    medians = (values[lower] + values[upper]) / 2.0
+    tail = (1.0 - CONFIDENCE) / 2.0
+    low, high = np.quantile(medians, (tail, 1.0 - tail))
+    return Interval(float(low), float(high))
+
+
+def paired_ratio(
+    numerator: Sequence[float], denominator: Sequence[float], *, seed: int = SEED
+) -> Ratio:
+    """Median of the per-round ratios over the rounds both took part in, with its interval.
+
+    The shorter side was stopped early (or lost its last rounds); only rounds that both have
+    are compared.  Raises ValueError without samples or with a duration that is not positive.
+    """
+    if not numerator or not denominator:
+        raise ValueError("no samples: nothing to compare")
+    if min(*numerator, *denominator) <= 0.0:
+        raise ValueError("a duration must be positive")
+    ratios = [a / b for a, b in zip(numerator, denominator, strict=False)]
+    return Ratio(median(ratios), median_interval(ratios, seed=seed))
+
+
+def outlier_flags(samples: Sequence[float], *, limit: float = 3.0) -> tuple[bool, ...]:
+    """Which samples lie more than `limit` scaled MADs from the median; they are flagged for
+    the record, never removed.  Fewer than three samples have no outliers.
+
+    Where more than half the samples are identical (a timer's resolution) the MAD is zero and
+    the scaled mean absolute deviation stands in for it, else every other sample would be one.
+    """
+    if len(samples) < 3:
+        return (False,) * len(samples)
+    centre = median(samples)
+    distances = [abs(s - centre) for s in samples]
+    scale = MAD_SCALE * median(distances)
+    if scale == 0.0:
+        scale = MEAN_AD_SCALE * statistics.fmean(distances)
+    return tuple(d > limit * scale for d in distances)
+
+
+@lru_cache(maxsize=64)
+def _resampled_middles(n: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Ranks of the lower and upper middle element of every resample of n sorted samples.
+
+    A resample's median is found by rank alone, so the draws are sorted once per n and not
+    once per candidate.
+    """
+    import numpy as np
+
+    ranks = np.random.default_rng(seed).integers(0, n, size=(RESAMPLES, n))
+    ranks.sort(axis=1)
+    return ranks[:, (n - 1) // 2].copy(), ranks[:, n // 2].copy()

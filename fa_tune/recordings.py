@@ -1,0 +1,130 @@
+"""Recordings: a table of finished attempts (CSV) with its provenance (`.meta.json`) beside it.
+
+    profiles/<gpu>/<name>.csv         every row of a search, in the report's columns
+    profiles/<gpu>/<name>.meta.json   GPU, versions, profiler arguments, policies, date
+
+Written by `fa-tune search --record`, read by replay and the tests, never edited by hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fa_tune.errors import ProfileFormatError, StorageError
+from fa_tune.model import Attempt, DeviceInfo, Measurement, Outcome, Provenance, Quantity, Variant
+from fa_tune.report.from_attempts import CYCLES, L2_HIT, REGISTERS, SM_CLOCK, rows_from_attempts
+from fa_tune.report.read_csv import read_rows
+from fa_tune.report.rows import REFERENCE_FAMILY, REFERENCE_LABELS, Row
+from fa_tune.report.to_csv import write_csv
+
+META_SUFFIX = ".meta.json"
+SCHEMA = 1
+_LABEL_TO_NAME = {label: name for name, label in REFERENCE_LABELS.items()}
+
+
+@dataclass(frozen=True)
+class Meta:
+    """The `.meta.json` of a recording."""
+
+    schema: int
+    device: DeviceInfo
+    provenance: Provenance
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recording: where it is, how it was taken, and what it holds."""
+
+    path: Path
+    meta: Meta
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def label(self) -> str:
+        """`nvidia_h200/tune_ncu.csv`, how messages name it."""
+        return f"{self.path.parent.name}/{self.path.name}"
+
+
+def save(path: Path, attempts: Iterable[Attempt], resources: Mapping[str, Any], meta: Meta) -> None:
+    """Write a recording; `path` is the CSV.  Raises StorageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            write_csv(rows_from_attempts(attempts, resources), stream)
+        text = json.dumps(dataclasses.asdict(meta), indent=1, sort_keys=True, default=str)
+        path.with_suffix(META_SUFFIX).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write the recording {path}: {error.strerror}") from error
+
+
+def load(path: Path) -> Recording:
+    """Read one recording; raises ProfileFormatError for a damaged table or provenance."""
+    meta_path = path.with_suffix(META_SUFFIX)
+    try:
+        text = meta_path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ProfileFormatError(f"{path} has no readable {meta_path.name}: {error}") from error
+    try:
+        meta = TypeAdapter(Meta).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ProfileFormatError(f"{meta_path}: {where}: {first['msg']}") from None
+    attempts = (_attempt(row, meta) for row in read_rows(path))
+    return Recording(path, meta, tuple(a for a in attempts if a is not None))
+
+
+def load_all(folder: Path) -> tuple[Recording, ...]:
+    """All recordings in the GPU folders of `folder`, newest first."""
+    found = [load(p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv")) for p in metas(folder)]
+    return tuple(sorted(found, key=lambda r: r.meta.provenance.recorded_at, reverse=True))
+
+
+def metas(folder: Path) -> list[Path]:
+    """The `.meta.json` files of the GPU folders of `folder`."""
+    return sorted(folder.glob(f"*/*{META_SUFFIX}")) if folder.is_dir() else []
+
+
+def _attempt(row: Row, meta: Meta) -> Attempt | None:
+    workload = row.workload
+    if workload is None:
+        return None
+    if row.family == REFERENCE_FAMILY:
+        name = _LABEL_TO_NAME.get(row.kernel, row.kernel.lower())
+        subject = Variant(REFERENCE_FAMILY, name).key
+    else:
+        subject = Variant(row.family, row.kernel).key
+    measurement = None
+    if row.outcome is Outcome.OK and row.samples_s:
+        measurement = Measurement(
+            subject=subject,
+            workload=workload.key,
+            method=row.method,
+            samples_s=row.samples_s,
+            counters=dict(_counters(row)),
+            conditions={
+                "clocks": meta.provenance.clock_policy,
+                "cache": meta.provenance.cache_policy,
+            },
+        )
+    return Attempt(subject, workload.key, row.outcome, row.reason, measurement)
+
+
+def _counters(row: Row) -> Iterable[tuple[str, Quantity]]:
+    columns = (
+        (CYCLES[0], row.cycles, "cycle"),
+        (REGISTERS, row.registers, "register/thread"),
+        (L2_HIT, row.l2_hit_percent, "%"),
+        (SM_CLOCK, row.sm_clock_hz, "hz"),
+    )
+    for name, value, unit in columns:
+        if value is not None:
+            yield name, Quantity(float(value), unit)

@@ -1,0 +1,177 @@
+"""Medians, bootstrap intervals, paired ratios and outlier flags, against invented samples."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fa_tune.profile.stats import (
+    Interval,
+    median,
+    median_interval,
+    outlier_flags,
+    paired_ratio,
+)
+
+durations = st.floats(min_value=1e-6, max_value=10.0)
+samples = st.lists(durations, min_size=1, max_size=40)
+
+
+def test_the_median_is_the_middle_or_the_mean_of_the_two() -> None:
+    assert median([3.0, 1.0, 2.0]) == 2.0
+    assert median([4.0, 1.0, 2.0, 3.0]) == 2.5
+    assert median([7.0]) == 7.0
+
+
+def test_no_samples_have_no_statistics() -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        median([])
+    with pytest.raises(ValueError, match="no samples"):
+        median_interval([])
+    with pytest.raises(ValueError, match="no samples"):
+        paired_ratio([], [1.0])
+    assert outlier_flags([]) == ()
+
+
+def test_a_single_sample_has_no_interval() -> None:
+    assert median_interval([1.0]) is None
+    assert paired_ratio([3.0], [2.0]).interval is None
+    assert paired_ratio([3.0], [2.0]).value == 1.5
+
+
+def test_identical_samples_have_an_interval_of_no_width() -> None:
+    assert median_interval([2.5e-3] * 7) == Interval(2.5e-3, 2.5e-3)
+
+
+@given(samples.filter(lambda s: len(s) > 1))
+def test_the_interval_holds_the_median_and_lies_within_the_samples(values: list[float]) -> None:
+    interval = median_interval(values)
+    assert interval is not None
+    assert min(values) <= interval.low <= median(values) <= interval.high <= max(values)
+
+
+@given(samples.filter(lambda s: len(s) > 1), st.randoms(use_true_random=False))
+def test_the_interval_depends_on_the_values_alone(
+    values: list[float], shuffler: random.Random
+) -> None:
+    shuffled = values.copy()
+    shuffler.shuffle(shuffled)
+    assert median_interval(values) == median_interval(shuffled)
+
+
+def test_another_seed_moves_the_interval_a_little() -> None:
+    rng = random.Random(3)
+    values = [rng.gauss(1.0, 0.01) for _ in range(50)]
+    a, b = median_interval(values, seed=1), median_interval(values, seed=2)
+    assert a is not None
+    assert b is not None
+    assert a != b
+    assert a.low == pytest.approx(b.low, abs=0.002)
+    assert a.high == pytest.approx(b.high, abs=0.002)
+
+
+def test_the_same_samples_give_the_same_interval_in_another_process() -> None:
+    code = (
+        "from fa_tune.profile.stats import median_interval\n"
+        "print(repr(tuple(median_interval([1.0, 1.1, 1.25, 0.9, 1.3]))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == repr(tuple(median_interval([1.0, 1.1, 1.25, 0.9, 1.3]) or ()))
+
+
+def test_the_interval_covers_the_true_median_about_as_often_as_it_says() -> None:
+    rng = random.Random(5)
+    intervals = [median_interval([rng.gauss(1.0, 0.1) for _ in range(25)]) for _ in range(400)]
+    covered = statistics.fmean(i is not None and i.contains(1.0) for i in intervals)
+    assert 0.90 <= covered <= 0.99
+
+
+def test_few_samples_do_not_pretend_to_be_exact() -> None:
+    assert median_interval([1.0, 1.1]) == Interval(1.0, 1.1)
+    assert median_interval([1.0, 1.05, 1.1]) == Interval(1.0, 1.1)
+
+
+# Paired ratios
+
+
+def test_pairing_removes_a_drift_that_hits_both() -> None:
+    drift = [1.0 + 0.02 * i for i in range(10)]
+    ratio = paired_ratio([1.01e-3 * d for d in drift], [1e-3 * d for d in drift])
+    assert ratio.interval is not None
+    assert ratio.value == pytest.approx(1.01)
+    assert ratio.interval.low == pytest.approx(1.01)
+    assert ratio.interval.high == pytest.approx(1.01)
+
+
+def test_only_rounds_that_both_took_part_in_are_compared() -> None:
+    ratio = paired_ratio([2.0, 2.0], [1.0, 1.0, 9.0, 9.0, 9.0])
+    assert ratio.value == 2.0
+    assert ratio.interval == Interval(2.0, 2.0)
+
+
+@given(samples, samples)
+def test_a_ratio_lies_in_its_interval(a: list[float], b: list[float]) -> None:
+    ratio = paired_ratio(a, b)
+    assert (ratio.interval is None) == (min(len(a), len(b)) == 1)
+    assert ratio.interval is None or ratio.interval.contains(ratio.value)
+
+
+@given(samples)
+def test_a_measurement_against_itself_is_one(values: list[float]) -> None:
+    ratio = paired_ratio(values, values)
+    assert ratio.value == 1.0
+    assert ratio.interval in (None, Interval(1.0, 1.0))
+
+
+@pytest.mark.parametrize(("a", "b"), [([0.0], [1.0]), ([1.0], [0.0]), ([1.0, -1.0], [1.0])])
+def test_a_duration_that_is_not_positive_has_no_ratio(a: list[float], b: list[float]) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        paired_ratio(a, b)
+
+
+# Outliers
+
+
+def test_a_sample_far_from_the_others_is_flagged_wherever_it_is() -> None:
+    values = [1.00, 1.01, 0.99, 1.02, 0.98, 1.5]
+    assert outlier_flags(values) == (False,) * 5 + (True,)
+    assert outlier_flags(values[::-1]) == (True,) + (False,) * 5
+    assert outlier_flags([*values[:-1], 0.5])[-1]
+
+
+def test_the_limit_is_in_scaled_mads() -> None:
+    values = [-2.0, -1.0, 0.0, 1.0, 2.0]  # MAD 1
+    assert outlier_flags([*values, 0.0, 4.4], limit=3.0) == (False,) * 7
+    assert outlier_flags([*values, 0.0, 4.5], limit=3.0)[-1]
+    assert not outlier_flags([*values, 0.0, 4.5], limit=4.0)[-1]
+
+
+def test_the_resolution_of_a_timer_makes_no_outliers() -> None:
+    tick = 32e-9
+    values = [1e-4] * 6 + [1e-4 + tick] * 3 + [1e-4 - tick]
+    assert not any(outlier_flags(values))
+    assert outlier_flags([*values, 2e-4])[-1]
+
+
+def test_too_few_samples_have_no_outliers() -> None:
+    assert outlier_flags([1.0, 100.0]) == (False, False)
+
+
+@given(samples)
+def test_at_most_half_are_outliers_and_the_median_never_is(values: list[float]) -> None:
+    flags = outlier_flags(values)
+    assert len(flags) == len(values)
+    assert sum(flags) <= len(values) / 2
+    assert not outlier_flags([*values, *[1.0] * (len(values) + 2)])[-1]
+
+
+def test_importing_statistics_costs_no_numpy() -> None:
+    code = "import fa_tune.search.decide, sys; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
