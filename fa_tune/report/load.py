@@ -1,0 +1,105 @@
+"""Whatever `fa-tune report` is pointed at, as rows: our CSV, the classic one, ncu's, a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from fa_tune.errors import ProfileFormatError, StorageError
+from fa_tune.report.from_launches import rows_from_launches
+from fa_tune.report.read_csv import looks_like_ours, parse_rows, read_text
+from fa_tune.report.rows import Row, completed, ordered
+from fa_tune.report.shapes import PartialWorkload
+
+Overrides = PartialWorkload
+"""What the user says about the workload; a part left None is inferred."""
+
+Note = Callable[[str], None]
+
+
+def load_report_source(
+    path: str | Path, overrides: Overrides | None = None, *, on_note: Note | None = None
+) -> list[Row]:
+    """The rows of a file or folder, in table order, rates and percentages filled in.
+
+    A folder gives the rows of the CSV files directly in it, each file's rows compared among
+    themselves only (`Row.source` is the file's name).  `overrides` fill in what a file does
+    not say and, for ncu's files, replace what would be inferred.  `on_note` gets one line
+    for each thing that a reader should know.
+
+    Raises StorageError for a path that cannot be read, ProfileFormatError for a file that is
+    none of these; its message says what to do instead where the file is recognised.
+    """
+    path = Path(path)
+    note = on_note or (lambda _: None)
+    if not path.exists():
+        raise StorageError(f"cannot read {path}: no such file or folder")
+    if not path.is_dir():
+        return _load_file(path, overrides or Overrides(), note)
+    files = _csv_files(path)
+    rows: list[Row] = []
+    for file in files:
+        source = file.name if len(files) > 1 else ""
+        loaded = _load_file(file, overrides or Overrides(), note)
+        rows += [replace(row, source=source) for row in loaded]
+    return ordered(rows)
+
+
+def _csv_files(folder: Path) -> list[Path]:
+    try:
+        files = sorted(p for p in folder.iterdir() if p.suffix == ".csv" and p.is_file())
+        deeper = [] if files else sorted({p.parent for p in folder.rglob("*.csv")})
+    except OSError as error:
+        raise StorageError(f"cannot read {folder}: {error.strerror}") from None
+    if not files:
+        # Subfolders hold other GPUs' recordings, which one table must not mix.
+        hint = f"; name one of {', '.join(map(str, deeper[:3]))}" if deeper else ""
+        raise StorageError(f"no .csv file in {folder}{hint}")
+    return files
+
+
+def _load_file(path: Path, overrides: Overrides, note: Note) -> list[Row]:
+    _refuse_other_formats(path)
+    if _is_ours(path):
+        rows = parse_rows(read_text(path), str(path), on_note=note)
+        return completed(_filled(row, overrides) for row in rows)
+
+    from fa_tune.profile.parse import read_profile
+
+    profile = read_profile(path)
+    for warning in profile.warnings:
+        note(f"{path}: {warning}")
+    return rows_from_launches(
+        profile.launches, overrides=overrides, on_note=lambda text: note(f"{path}: {text}")
+    )
+
+
+def _filled(row: Row, overrides: Overrides) -> Row:
+    return PartialWorkload.of(row).over(overrides).squared().put_on(row)
+
+
+def _is_ours(path: Path) -> bool:
+    """From the first line; ncu's own files may be in other encodings."""
+    return looks_like_ours(_start(path).decode("utf-8", errors="replace"))
+
+
+def _refuse_other_formats(path: Path) -> None:
+    """Name what cannot be a table of measurements, and the way to one."""
+    start = _start(path)
+    if path.name.endswith(".meta.json"):
+        beside = path.name.removesuffix(".meta.json") + ".csv"
+        raise ProfileFormatError(f"{path} describes a recording; give {beside} beside it instead")
+    if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+        raise ProfileFormatError(
+            f"{path} is JSON, not a table of measurements; "
+            "a registry is shown by: fa-tune registry show"
+        )
+
+
+def _start(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(4096)
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None

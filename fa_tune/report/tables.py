@@ -1,0 +1,73 @@
+"""What a table for people shows: one per group, its columns, its marked and hidden rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fa_tune.model import Outcome
+from fa_tune.report.columns import BY_FIELD, CLASSIC_COLUMNS, Column
+from fa_tune.report.rows import Row, best, grouped, ordered
+
+BEST_MARK = "*"
+
+# The workload is in the title; the rest is shown where it says something.
+_ALWAYS = tuple(c for c in CLASSIC_COLUMNS if c.field not in ("d_head", "seq_len"))
+_IF_REPEATED = tuple(BY_FIELD[name] for name in ("n", "median_s"))
+_IF_ANY = tuple(BY_FIELD[name] for name in ("matmul_tflops", "sm_clock_hz"))
+_IF_FAILED = (BY_FIELD["outcome"],)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One group as text: `cells` is row by row, parallel to `columns`; `best` is the index of
+    the row to mark, or None; `rest` says what was left out, or is empty."""
+
+    title: str
+    columns: tuple[Column, ...]
+    cells: tuple[tuple[str, ...], ...]
+    best: int | None
+    rest: str
+
+
+def tables(rows: Iterable[Row], limit: int | None = None) -> list[Table]:
+    """One table per workload, method and recording, at most `limit` rows in each."""
+    return [_table(str(group), ordered(members), limit) for group, members in grouped(rows).items()]
+
+
+def _table(title: str, rows: Sequence[Row], limit: int | None) -> Table:
+    winner = best(rows)
+    shown = list(rows if limit is None else rows[: max(limit, 0)])
+    if winner is not None and shown and not any(row is winner for row in shown):
+        shown[-1] = winner
+    columns = _columns(shown)
+    return Table(
+        title,
+        columns,
+        tuple(tuple(_one_line(column.shown(row)) for column in columns) for row in shown),
+        next((i for i, row in enumerate(shown) if row is winner), None),
+        _rest([row for row in rows if not any(row is s for s in shown)]),
+    )
+
+
+def _columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    columns = list(_ALWAYS)
+    if any((row.n or 0) > 1 for row in rows):
+        columns += _IF_REPEATED
+    columns += [c for c in _IF_ANY if any(c.cell(row) for row in rows)]
+    if any(row.outcome is not Outcome.OK for row in rows):
+        columns += _IF_FAILED
+    if any(row.reason for row in rows):
+        columns.append(BY_FIELD["reason"])
+    return tuple(columns)
+
+
+def _rest(hidden: Sequence[Row]) -> str:
+    if not hidden:
+        return ""
+    failed = sum(row.outcome is not Outcome.OK for row in hidden)
+    return f"… {len(hidden)} more" + (f", {failed} of them without a result" if failed else "")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

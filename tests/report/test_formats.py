@@ -1,0 +1,131 @@
+"""The formats: the same rows as text, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from fa_tune.errors import InvalidConfig
+from fa_tune.model import DType, Outcome
+from fa_tune.report.columns import COLUMNS
+from fa_tune.report.formats import FORMATS, write
+from fa_tune.report.rows import Row, completed
+
+BASE = Row(
+    "",
+    family="sm80",
+    batch=2,
+    heads=4,
+    kv_heads=2,
+    seq_len=256,
+    seq_len_kv=512,
+    d_head=64,
+    dtype=DType.BF16,
+    causal=False,
+    method="ncu",
+)
+ROWS = completed(
+    [
+        replace(BASE, kernel="FA2", family="ref", duration_s=0.002, cycles=3e6, registers=255),
+        *(replace(BASE, kernel=f"k{i}", duration_s=(i + 1) / 1000) for i in range(30)),
+        replace(BASE, kernel="bad|one", outcome=Outcome.CRASHED, reason="line one\nline two"),
+        replace(BASE, kernel="other", seq_len=1024, duration_s=0.004),
+    ]
+)
+
+
+def _text(fmt: str, rows: list[Row] | None = None, limit: int | None = None) -> str:
+    stream = io.StringIO()
+    write(ROWS if rows is None else rows, fmt, stream, limit=limit)
+    return stream.getvalue()
+
+
+def test_text_has_a_table_per_workload() -> None:
+    text = _text("table", limit=3)
+    assert text.startswith("seq_len 256x512, d_head 64, BF16, full, batch 2, 4 heads (2 kv); ncu\n")
+    assert "seq_len 1024x512" in text
+    assert "… 29 more, 1 of them without a result" in text
+    assert text.index("FA2") < text.index(" k0 ") < text.index(" k1 ")
+    assert " k2 " not in text
+
+
+def test_best_is_marked_once_per_workload() -> None:
+    marked = [line for line in _text("table").splitlines() if line.startswith("| *")]
+    assert [line.split("|")[2].strip() for line in marked] == ["k0", "other"]
+
+
+def test_best_is_shown_however_low_the_limit() -> None:
+    assert "| * | k0" in _text("table", limit=1)
+    unsteady = [
+        replace(BASE, kernel="a", duration_s=0.002, median_s=0.002, n=3),
+        replace(BASE, kernel="b", duration_s=0.009, median_s=0.001, n=3),
+    ]
+    text = _text("table", unsteady, limit=1)
+    assert "| * | b" in text
+    assert "… 1 more" in text
+    assert "median (ms)" in text
+
+
+def test_text_shows_failures_on_one_line() -> None:
+    text = _text("table", limit=100)
+    (line,) = (line for line in text.splitlines() if "bad|one" in line)
+    assert "crashed" in line
+    assert "line one line two" in line
+    assert " 0" not in line  # no value is not a zero
+
+
+def test_nothing_to_show() -> None:
+    assert _text("table", []) == ""
+    assert _text("markdown", []) == ""
+    assert json.loads(_text("json", []))["rows"] == []
+
+
+def test_markdown() -> None:
+    text = _text("markdown")
+    lines = text.splitlines()
+    assert lines[0].startswith("### seq\\_len 256x512")
+    tables = [line for line in lines if line.startswith("|")]
+    widths = {line.replace("\\|", "").count("|") for line in tables[:34]}
+    assert len(widths) == 1
+    assert any(line.startswith("| **k0** | **1.000** |") for line in tables)
+    assert any("bad\\|one" in line for line in tables)
+    assert "k29" in text  # all rows unless limited
+    assert "k29" not in _text("markdown", limit=5)
+
+
+def test_json_has_base_units_and_null() -> None:
+    document = json.loads(_text("json", limit=1))
+    assert document["schema"] == "fa-tune-report-1"
+    assert len(document["rows"]) == len(ROWS)
+    first = document["rows"][0]
+    assert list(first) == [column.field for column in COLUMNS]
+    assert (first["kernel"], first["duration_s"], first["dtype"]) == ("FA2", 0.002, "BF16")
+    assert first["l2_hit_percent"] is None
+    failed = next(row for row in document["rows"] if row["outcome"] == "crashed")
+    assert failed["duration_s"] is None
+    assert failed["reason"] == "line one\nline two"
+
+
+def test_csv_has_every_row() -> None:
+    assert _text("csv", limit=1).count("ncu") == len(ROWS)
+
+
+def test_unknown_format() -> None:
+    with pytest.raises(InvalidConfig, match="unknown format 'xml'; known: table, markdown, csv"):
+        _text("xml")
+    assert list(FORMATS) == ["table", "markdown", "csv", "json"]
+
+
+def test_importing_is_light() -> None:
+    heavy = "'pandas', 'numpy', 'torch', 'prettytable', 'rich', 'fa_tune.profile'"
+    code = (
+        "import sys, fa_tune.report.formats, fa_tune.report.load, fa_tune.report.summary;"
+        f"print([m for m in ({heavy}) if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

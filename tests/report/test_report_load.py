@@ -1,0 +1,116 @@
+"""What `load_report_source` makes of each kind of path."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fa_tune.errors import FaTuneError, ProfileFormatError, StorageError
+from fa_tune.report.load import Overrides, load_report_source
+from fa_tune.report.rows import Row
+from fa_tune.report.to_csv import write_csv
+
+DATA = Path(__file__).parent / "data"
+CLASSIC = (
+    "Kernel Name,Dur (ms),% inv Dur (ms),Cycles,% inv Cycles,Regs,L2 Hit %,TFLOP/s,"
+    "Attn TFLOP/s,d_head,seq_len\n"
+    '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles",2.438304,17,4399470,17,168,84.5,57.0,56.9,'
+    "128,1024\n"
+    "V2,0.417728,100,736994,100,255,79.8,333.0,332.9,128,1024\n"
+)
+
+
+def test_our_csv_of_an_ncu_file_is_the_same_report(tmp_path: Path) -> None:
+    rows = load_report_source(DATA / "details_h200_seq1024.csv")
+    path = tmp_path / "autotune.csv"
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        write_csv(rows, stream)
+    again = load_report_source(path)
+    assert [(r.kernel, r.group, r.n, r.cycles, r.registers) for r in again] == [
+        (r.kernel, r.group, r.n, r.cycles, r.registers) for r in rows
+    ]
+    for old, new in zip(rows, again, strict=True):
+        assert new.duration_s == pytest.approx(old.duration_s, rel=1e-11)
+        assert new.matmul_tflops == pytest.approx(old.matmul_tflops, rel=1e-11)
+
+
+def test_classic_csv(tmp_path: Path) -> None:
+    path = tmp_path / "classic.csv"
+    path.write_text(CLASSIC)
+    fa2, ours = load_report_source(path)
+    assert (fa2.kernel, fa2.tflops) == ("FA2", 333.0)
+    assert ours.duration_percent_of_baseline == pytest.approx(100 * 0.417728 / 2.438304)
+    assert ours.tflops == 57.0  # the file's
+    assert ours.matmul_tflops is None  # batch and heads are not in the file
+    _, ours = load_report_source(path, Overrides(batch=16, heads=16))
+    assert ours.matmul_tflops == pytest.approx(56.4, abs=0.06)
+
+
+def test_folder_compares_each_file_in_itself(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(CLASSIC)
+    (tmp_path / "b.csv").write_text(CLASSIC.replace("0.417728", "0.5"))
+    (tmp_path / "a.meta.json").write_text("{}")
+    rows = load_report_source(tmp_path)
+    assert [row.source for row in rows] == ["a.csv"] * 2 + ["b.csv"] * 2
+    assert rows[3].duration_percent_of_baseline == pytest.approx(100 * 0.5 / 2.438304)
+
+
+def test_folder_of_one_mixes_nothing(tmp_path: Path) -> None:
+    shutil.copy(DATA / "raw_h200_seq4096.csv", tmp_path)
+    assert {row.source for row in load_report_source(tmp_path)} == {""}
+
+
+def test_folder_of_folders_is_not_mixed(tmp_path: Path) -> None:
+    (tmp_path / "nvidia_h200").mkdir()
+    (tmp_path / "nvidia_h200" / "a.csv").write_text(CLASSIC)
+    with pytest.raises(StorageError, match=r"no \.csv file in .*name one of .*nvidia_h200"):
+        load_report_source(tmp_path)
+
+
+def test_missing_path(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no such file or folder"):
+        load_report_source(tmp_path / "nothing.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "hint"),
+    [
+        ("registry.json", b'{"schema": 1}', "fa-tune registry show"),
+        ("registry.csv", b'\xef\xbb\xbf\n{"schema": 1}', "fa-tune registry show"),
+        ("a.meta.json", b"{}", r"a\.csv beside it"),
+        ("a.ncu-rep", b"NVR\0" + bytes(60), ""),
+        ("notes.txt", b"hello\n", ""),
+        ("empty.csv", b"", ""),
+        ("noise.csv", bytes(range(256)), ""),
+    ],
+)
+def test_other_files_are_refused_with_one_line(
+    tmp_path: Path, name: str, content: bytes, hint: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ProfileFormatError, match=hint or ".") as caught:
+        load_report_source(path)
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def _read_or_refused(path: Path) -> list[Row] | str:
+    try:
+        return load_report_source(path)
+    except FaTuneError as error:
+        return str(error)
+
+
+def test_a_cut_ncu_file_is_read_as_far_as_it_goes_or_refused(tmp_path: Path) -> None:
+    whole = (DATA / "raw_h200_seq4096.csv").read_bytes()
+    path = tmp_path / "cut.csv"
+    for size in range(0, len(whole), 997):
+        path.write_bytes(whole[:size])
+        read = _read_or_refused(path)
+        if isinstance(read, str):
+            assert "\n" not in read
+        else:
+            assert all(row.duration_s is None or row.duration_s > 1e-4 for row in read)
