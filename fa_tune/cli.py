@@ -1,0 +1,198 @@
+"""The `fa-tune` program: its commands, loaded when named, and what becomes of an error.
+
+    0    done
+    2    usage: an option, name or value that means nothing here
+    3    a tool, device or place to write is missing
+    4    nothing usable came out
+    5    a file is malformed
+    130  interrupted
+
+Whatever a user can cause ends in one line `error: …`; a bug keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import click
+
+from fa_tune import __version__
+from fa_tune.commands.groups import HelpfulGroup
+from fa_tune.errors import FaTuneError, StorageError
+
+PROGRAM = "fa-tune"
+INTERRUPTED = 130
+READER_GONE = 141  # what a shell reports for a program that wrote into a closed pipe
+
+# In the order of --help; each is the `command` of fa_tune.commands.<name>.
+COMMANDS = (
+    "search",
+    "profile",
+    "report",
+    "bench",
+    "run",
+    "verify",
+    "space",
+    "build",
+    "registry",
+    "doctor",
+    "completion",
+)
+
+# Of the disk, not of the program, whether or not the error names a file.
+_STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+
+
+class _ReaderGone(Exception):
+    """Whoever read our output has closed it: nothing is wrong, and nothing is left to do."""
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise _ReaderGone from None
+
+
+class FaTuneGroup(HelpfulGroup):
+    """The top of the command tree: finds commands by module, and turns errors into a line and
+    an exit status wherever it is run from."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of `COMMANDS`."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, its module imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"fa_tune.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:
+        """As click does; a closed pipe is told apart."""
+        with _reader_may_leave():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does; a closed pipe is told apart."""
+        with _reader_may_leave():
+            return super().invoke(ctx)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **settings: Any,
+    ) -> Any:
+        """Run the program and leave it with its exit status; without `standalone_mode`, errors
+        are raised and the command's own result is returned."""
+        if not standalone_mode:
+            return super().main(args, PROGRAM, complete_var, False, **settings)
+        _say_what_the_terminal_cannot_show()
+        sys.exit(self._status(args, complete_var, settings))
+
+    def _status(
+        self, args: Sequence[str] | None, complete_var: str | None, settings: dict[str, Any]
+    ) -> int:
+        try:
+            status = super().main(args, PROGRAM, complete_var, False, **settings)
+            _finish_output()
+            return status if isinstance(status, int) else 0
+        except _ReaderGone:
+            _abandon(sys.stdout)
+            return READER_GONE
+        except click.Abort:
+            return _fail("interrupted; finished measurements are kept", INTERRUPTED, prefix="")
+        except KeyboardInterrupt:
+            return _fail("interrupted; finished measurements are kept", INTERRUPTED, prefix="")
+        except click.ClickException as error:
+            return _fail(_usage_line(error), error.exit_code)
+        except FaTuneError as error:
+            return _fail(str(error), error.exit_status)
+        except OSError as error:
+            if error.filename is None and error.errno not in _STORAGE_ERRORS:
+                raise
+            return _fail(_os_error_line(error), StorageError.exit_status)
+
+
+def _usage_line(error: click.ClickException) -> str:
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    return f"{message} (see: {context.command_path} --help)" if context else message
+
+
+def _os_error_line(error: OSError) -> str:
+    why = error.strerror or type(error).__name__
+    if error.filename is not None:
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "a file"
+        return f"cannot use {where}: {why}"
+    return f"cannot write: {why}"
+
+
+def _fail(message: str, status: int, prefix: str = "error: ") -> int:
+    """Say it on stderr, in one line, and hand the status on."""
+    try:
+        click.echo(prefix + " ".join(message.split()), err=True)
+        _finish_output()
+    except OSError:  # nobody is there to be told
+        _abandon(sys.stderr)
+        _abandon(sys.stdout)
+    return status
+
+
+def _finish_output() -> None:
+    """Write what is buffered while errors can still be told."""
+    with _reader_may_leave():
+        sys.stdout.flush()
+
+
+def _abandon(stream: TextIO) -> None:
+    """Let what a stream still holds go nowhere, so that leaving raises no second error."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass
+
+
+def _say_what_the_terminal_cannot_show() -> None:
+    """A character outside the output's encoding is escaped, instead of ending the program."""
+    if hasattr(sys.stdout, "reconfigure") and (sys.stdout.encoding or "").lower() != "utf-8":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+@click.group(
+    cls=FaTuneGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit status: 0 done; 2 wrong usage; 3 a tool, device or place to write is missing; "
+    "4 nothing usable came out; 5 a file is malformed; 130 interrupted.",
+)
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Find, prove and keep the fastest FlashAttention forward kernel for a GPU.
+
+    A search compiles every variant of the kernel, checks each result, measures what is right
+    under Nsight Compute, and keeps the winners in a registry. Without a GPU it works on
+    recorded measurements, and says so.
+
+    \b
+    Start here:
+      fa-tune doctor                        is everything there?
+      fa-tune search --seq-lens 1024,4096   find the fastest kernels
+      fa-tune registry show                 what is kept
+    """
+
+
+main = cli  # the console script; calling it runs the program

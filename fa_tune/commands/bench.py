@@ -1,0 +1,67 @@
+"""`fa-tune bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fa_tune.commands.options import (
+    kernels_option,
+    machine_options,
+    measure_options,
+    workload_options,
+)
+from fa_tune.commands.output_options import (
+    csv_option,
+    json_option,
+    limit_option,
+    quiet_option,
+    refuse_both,
+)
+from fa_tune.commands.progress import watching
+from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+
+
+@click.command("bench", short_help="Time a set or one config with CUDA events.")
+@workload_options()
+@kernels_option()
+@measure_options("runs", "references", "seed")
+@csv_option()
+@json_option()
+@limit_option()
+@machine_options("arch", "jobs", "device", "cache_dir")
+@quiet_option()
+def command(
+    workloads: WorkloadOptions,
+    kernels: str,
+    measure: MeasureOptions,
+    machine: MachineOptions,
+    csv: Path | None,
+    as_json: bool,
+    limit: int | None,
+    quiet: bool,
+) -> None:
+    """Time kernels with CUDA events: mean, median, minimum, maximum, standard deviation.
+
+    Every launch starts with a cold L2 cache, and the kernels take turns, so that a drifting
+    clock meets them all. Needs a GPU, but no Nsight Compute. TFLOP/s count 4·s²·d over the
+    median. Nothing is decided or kept: that is what `fa-tune search` does.
+
+    \b
+    Examples:
+      fa-tune bench --kernels prog --dtype fp16 --seq-lens 4096
+      fa-tune bench --kernels 64,32 --runs 50 --json
+    """
+    refuse_both(csv, as_json)
+
+    from fa_tune import pipeline
+    from fa_tune.commands.timings import show_timings
+
+    options = SearchOptions(workloads=workloads, kernels=kernels, measure=measure, machine=machine)
+    with watching(quiet) as progress:
+        result = pipeline.bench(options, progress)
+    progress.note_once(result.whose)
+    for warning in result.warnings:
+        progress.warn_once(warning)
+    show_timings(result, csv=csv, as_json=as_json, limit=limit)

@@ -1,0 +1,55 @@
+"""`fa-tune doctor`."""
+
+from __future__ import annotations
+
+import click
+
+from fa_tune.commands.options import machine_options
+from fa_tune.commands.output_options import json_option, quiet_option
+from fa_tune.commands.progress import watching
+from fa_tune.errors import ToolMissing
+from fa_tune.options import MachineOptions
+
+SCHEMA = "fa-tune-doctor-1"
+MARKS = {True: "✓", False: "✗", None: "–"}
+
+
+@click.command("doctor", short_help="Check that everything the commands need is here.")
+@json_option()
+@machine_options("device", "ncu", "recordings", "cache_dir")
+@quiet_option()
+def command(machine: MachineOptions, as_json: bool, quiet: bool) -> None:
+    """Look at everything the commands need, and say how to mend what is missing.
+
+    ✓ is fine, ✗ needs attention, – does not apply here (a machine without a GPU can still
+    replay recordings and compile). Exit status 3 if anything needs attention.
+
+    \b
+    Example:
+      fa-tune doctor
+    """
+    from fa_tune import pipeline
+    from fa_tune.commands.output import one_line, say, write_json
+
+    with watching(quiet) as progress:
+        checks = pipeline.doctor(machine, progress)
+    bad = [check.name for check in checks if check.ok is False]
+    if as_json:
+        write_json(
+            {
+                "schema": SCHEMA,
+                "ok": not bad,
+                "checks": [
+                    {"name": c.name, "ok": c.ok, "detail": c.detail, "fix": c.fix or None}
+                    for c in checks
+                ],
+            }
+        )
+    else:
+        width = max((len(check.name) for check in checks), default=0)
+        for check in checks:
+            say(f"{MARKS[check.ok]} {check.name:{width}}  {one_line(check.detail)}".rstrip())
+            if check.fix and check.ok is not True:
+                say(f"  {'':{width}}  fix: {one_line(check.fix)}")
+    if bad:
+        raise ToolMissing(f"needs attention: {', '.join(bad)}")

@@ -1,0 +1,269 @@
+"""Options that several commands share, each declared once.
+
+A decorator adds options to a command and hands their values on as one frozen object:
+
+    @workload_options()                    -> workloads: WorkloadOptions
+    @measure_options("runs", "seed")       -> measure: MeasureOptions
+    @machine_options("arch", "jobs")       -> machine: MachineOptions
+
+A value comes from the option, else from the variable named in its help, else the default.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fa_tune.commands.parameters import (
+    Architecture,
+    Kernels,
+    Names,
+    WholeNumbers,
+    dtypes,
+)
+from fa_tune.model import BENCHMARK_HEADS
+from fa_tune.options import (
+    METRIC_LISTS,
+    PROFILERS,
+    REFERENCES,
+    MachineOptions,
+    MeasureOptions,
+    WorkloadOptions,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+
+MOST_TOKENS = 1 << 20
+MOST_HEAD_DIM = 1024
+
+SEQ_LENS = WholeNumbers(1, MOST_TOKENS, "1024,4096")
+D_HEADS = WholeNumbers(1, MOST_HEAD_DIM, "64,128")
+
+
+def option(*names: str, **settings: Any) -> Decorator[Any]:
+    """A click option whose default and variable appear in its help."""
+    settings.setdefault("show_default", True)
+    return click.option(*names, show_envvar=True, **settings)
+
+
+def folder(*names: str, **settings: Any) -> Decorator[Any]:
+    """An option that takes a folder, which may not exist yet."""
+    kind = click.Path(file_okay=False, path_type=Path)
+    return option(*names, type=kind, metavar="DIR", **settings)
+
+
+def d_head_option(name: str = "d_heads") -> Decorator[Any]:
+    """`--d-head`."""
+    return option(
+        "--d-head",
+        name,
+        type=D_HEADS,
+        default="128",
+        metavar="N,N,…",
+        help="Head dimensions.",
+    )
+
+
+def dtype_option() -> Decorator[Any]:
+    """`--dtype`."""
+    return option(
+        "--dtype",
+        "dtypes",
+        type=dtypes(),
+        default="fp16,bf16",
+        metavar="NAME,…",
+        help="Element types: fp16, bf16 or both.",
+    )
+
+
+_WORKLOAD: Mapping[str, Decorator[Any]] = {
+    "seq_lens": option(
+        "--seq-lens",
+        "seq_lens",
+        type=SEQ_LENS,
+        default="4096",
+        metavar="N,N,…",
+        help="Sequence lengths, of queries and keys alike.",
+    ),
+    "d_heads": d_head_option(),
+    "dtypes": dtype_option(),
+    "batch": option(
+        "--batch",
+        "batch",
+        type=click.IntRange(1, 65535),
+        show_default="16 up to 4096, then 65536 / seq_len",
+        help="Batch size for every sequence length.",
+    ),
+    "heads": option(
+        "--heads",
+        "heads",
+        type=click.IntRange(1, 65535),
+        default=BENCHMARK_HEADS,
+        help="Heads, of queries and keys alike.",
+    ),
+}
+
+_MEASURE: Mapping[str, Decorator[Any]] = {
+    "profiler": option(
+        "--profiler",
+        "profiler",
+        type=click.Choice(PROFILERS),
+        default="auto",
+        help="How to measure: ncu (Nsight Compute), events (CUDA events), replay (recorded "
+        "measurements, no GPU needed), or auto: the first of these that works here.",
+    ),
+    "runs": option(
+        "--runs",
+        "runs",
+        type=click.IntRange(1, 10_000),
+        show_default="chosen by the profiler",
+        help="Measurements of each kernel; the median counts.",
+    ),
+    "references": option(
+        "--ref",
+        "references",
+        type=Names(REFERENCES, none=True),
+        default=",".join(REFERENCES),
+        metavar="NAME,…",
+        help="Reference kernels to measure beside ours: fa2, cudnn, or none.",
+    ),
+    "metrics": option(
+        "--metrics",
+        "metrics",
+        type=click.Choice(METRIC_LISTS),
+        default="rank",
+        help="Counters to collect: rank (time and clocks), explain (what the time is spent "
+        "on), full (everything ncu has; slow).",
+    ),
+    "clock_control": option(
+        "--clock-control",
+        "clock_control",
+        type=click.Choice(("none", "base")),
+        default="none",
+        help="Under ncu: leave the GPU's clocks alone, or lock them to the base clock.",
+    ),
+    "seed": option(
+        "--seed",
+        "seed",
+        type=click.IntRange(0, 2**31 - 1),
+        default=0,
+        help="Seed of the random inputs and of the order of measuring.",
+    ),
+}
+
+_MACHINE: Mapping[str, Decorator[Any]] = {
+    "arch": option(
+        "--arch",
+        "arch",
+        type=Architecture(),
+        metavar="ARCH",
+        show_default="this GPU's",
+        help="Architecture to compile for, like sm_90; no GPU is needed for it.",
+    ),
+    "jobs": option(
+        "--jobs",
+        "-j",
+        "jobs",
+        type=click.IntRange(1, 1024),
+        show_default="one per core",
+        help="Compilers that work at the same time.",
+    ),
+    "device": option(
+        "--device",
+        "device",
+        type=click.IntRange(0, 1023),
+        default=0,
+        help="Number of the GPU to use.",
+    ),
+    "ncu": option(
+        "--ncu",
+        "ncu",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        envvar="FA_TUNE_NCU",
+        show_default="searched on PATH and in CUDA's folders",
+        help="The ncu program of Nsight Compute.",
+    ),
+    "recordings": folder(
+        "--recordings",
+        "recordings",
+        envvar="FA_TUNE_RECORDINGS",
+        show_default="those that come with fa-tune",
+        help="Recordings that replay reads.",
+    ),
+    "cache_dir": folder(
+        "--cache-dir",
+        "cache_dir",
+        envvar="FA_TUNE_CACHE_DIR",
+        show_default="the user's cache folder",
+        help="Where compiled kernels and finished measurements are kept.",
+    ),
+}
+
+
+def workload_options(*fields: str) -> Decorator[Any]:
+    """Some (without names: all) of the options that say what problem is solved."""
+    return _gathered(WorkloadOptions, "workloads", _WORKLOAD, fields)
+
+
+def measure_options(*fields: str) -> Decorator[Any]:
+    """Some of the options that say how to measure."""
+    return _gathered(MeasureOptions, "measure", _MEASURE, fields)
+
+
+def machine_options(*fields: str) -> Decorator[Any]:
+    """Some of the options that say where things are and for which device."""
+    return _gathered(MachineOptions, "machine", _MACHINE, fields)
+
+
+def kernels_option(default: str = "tune") -> Decorator[Any]:
+    """`--kernels`: which configs."""
+    return option(
+        "--kernels",
+        "-k",
+        "kernels",
+        type=Kernels(),
+        default=default,
+        envvar="KERNELS",
+        metavar="KEY|CONFIG",
+        help="Which configs: tune (all worth trying), prog (the ladder of optimisations), "
+        "prog-all (its rungs at every block size), all (tune and prog), a block size like "
+        '64,32, or one config like "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles".',
+    )
+
+
+def registry_option() -> Decorator[Any]:
+    """`--registry`: the file that keeps the winners."""
+    return option(
+        "--registry",
+        "registry",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        envvar="FA_TUNE_REGISTRY",
+        show_default="the user's own",
+        help="The registry that keeps the chosen configs.",
+    )
+
+
+def _gathered(
+    kind: type, keyword: str, known: Mapping[str, Decorator[Any]], fields: tuple[str, ...]
+) -> Decorator[Any]:
+    chosen = fields or tuple(known)
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def gather(*args: Any, **values: Any) -> Any:
+            own = {name: values.pop(name) for name in chosen}
+            return command(*args, **{keyword: kind(**own)}, **values)
+
+        decorated: Callable[..., Any] = gather
+        for name in reversed(chosen):
+            decorated = known[name](decorated)
+        return decorated
+
+    return decorate

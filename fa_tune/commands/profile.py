@@ -1,0 +1,141 @@
+"""`fa-tune profile`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fa_tune.commands.options import machine_options, measure_options, option, workload_options
+from fa_tune.commands.output_options import (
+    csv_option,
+    json_option,
+    limit_option,
+    quiet_option,
+    refuse_both,
+)
+from fa_tune.commands.parameters import STDOUT, OutputFile
+from fa_tune.commands.progress import PlainProgress, watching
+from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+
+if TYPE_CHECKING:
+    from fa_tune.model import Attempt
+    from fa_tune.pipeline import ProfileResult
+    from fa_tune.report.rows import Row
+
+SCHEMA = "fa-tune-profile-1"
+
+
+@click.command("profile", short_help="Measure a few configs, with counters that explain them.")
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG…")
+@workload_options("seq_lens", "batch", "heads")
+@measure_options("metrics", "profiler", "runs", "references", "clock_control", "seed")
+@option(
+    "--export",
+    "export",
+    type=OutputFile(stdout=False),
+    metavar="FILE.ncu-rep",
+    help="Keep ncu's report, to be opened in the Nsight Compute program.",
+)
+@csv_option()
+@json_option()
+@limit_option()
+@machine_options("arch", "jobs", "device", "ncu", "recordings", "cache_dir")
+@quiet_option()
+def command(
+    configs: tuple[str, ...],
+    workloads: WorkloadOptions,
+    measure: MeasureOptions,
+    machine: MachineOptions,
+    export: Path | None,
+    csv: Path | None,
+    as_json: bool,
+    limit: int | None,
+    quiet: bool,
+) -> None:
+    """Measure one config or several beside the reference kernels.
+
+    A CONFIG is a short form, quoted for the shell; it states its own element type and head
+    dimension. `--metrics explain` adds a table of counters, one column per kernel, that shows
+    what the time is spent on. Without a GPU, what recordings hold is shown.
+
+    \b
+    Examples:
+      fa-tune profile "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer"
+      fa-tune profile --metrics explain --export best.ncu-rep \\
+          "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax"
+    """
+    refuse_both(csv, as_json)
+    if export is not None and measure.profiler in ("events", "replay"):
+        raise click.UsageError(f"--export keeps ncu's report; {measure.profiler} writes none")
+    if export is not None and export.suffix not in (".ncu-rep", ".ncu-repz"):
+        raise click.UsageError("--export needs a file name that ends in .ncu-rep")
+
+    from fa_tune import pipeline
+    from fa_tune.commands.output import say, write_json, write_rows_csv
+    from fa_tune.report.formats import write
+    from fa_tune.report.from_attempts import rows_from_attempts
+
+    options = SearchOptions(workloads=workloads, kernels="", measure=measure, machine=machine)
+    with watching(quiet) as progress:
+        result = pipeline.profile(configs, options, progress, export=export)
+    progress.note_once(result.whose)
+    for warning in result.warnings:
+        progress.warn_once(warning)
+
+    rows = rows_from_attempts(result.attempts, result.resources)
+    write_rows_csv(rows, csv)
+    if as_json:
+        write_json(_document(result, rows))
+    elif csv != STDOUT:
+        write(rows, "table", sys.stdout, limit=limit)
+        if measure.metrics != "rank":
+            _show_counters(result, progress)
+        if result.export is not None:
+            say(f"Report kept in {result.export}.")
+        say(f"Measurements: {result.whose}.")
+    if as_json or csv == STDOUT:
+        progress.note(f"Measurements: {result.whose}.")
+    if export is not None and result.export is None:
+        progress.warn(f"no report was written to {export}")
+
+
+def _show_counters(result: ProfileResult, progress: PlainProgress) -> None:
+    from fa_tune.commands.counters import counter_tables, explains
+    from fa_tune.commands.output import say
+
+    if not explains(result.attempts):
+        progress.warn("these measurements hold no counters that explain, only those that rank")
+    for text in counter_tables(result.attempts):
+        say()
+        say(text)
+
+
+def _document(result: ProfileResult, rows: list[Row]) -> dict[str, Any]:
+    from fa_tune.commands.output import rows_as_objects
+
+    return {
+        "schema": SCHEMA,
+        "whose": result.whose,
+        "export": str(result.export) if result.export else None,
+        "warnings": list(result.warnings),
+        "rows": rows_as_objects(rows),
+        "measurements": [
+            {
+                "subject": attempt.subject,
+                "workload": attempt.workload,
+                "outcome": str(attempt.outcome),
+                "reason": attempt.reason or None,
+                "samples_s": list(attempt.measurement.samples_s) if attempt.measurement else [],
+                "counters": _counters(attempt),
+            }
+            for attempt in result.attempts
+        ],
+    }
+
+
+def _counters(attempt: Attempt) -> dict[str, Any]:
+    counters = attempt.measurement.counters if attempt.measurement else {}
+    return {name: {"value": q.value, "unit": q.unit} for name, q in counters.items()}

@@ -1,0 +1,255 @@
+"""`fa-tune registry`: show, best, merge."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fa_tune.commands.groups import HelpfulGroup
+from fa_tune.commands.options import MOST_HEAD_DIM, MOST_TOKENS, option, registry_option
+from fa_tune.commands.output_options import json_option
+from fa_tune.commands.parameters import DTypeChoice, OutputFile, WorkloadKey
+from fa_tune.errors import NoUsableVariant, StorageError
+from fa_tune.model import BENCHMARK_HEADS, DType, Workload, benchmark_batch
+
+if TYPE_CHECKING:
+    from fa_tune.registry.schema import Registry
+
+BEST_SCHEMA = "fa-tune-best-1"
+LENGTH = click.IntRange(1, MOST_TOKENS)
+COUNT = click.IntRange(1, 65535)
+
+
+@click.group("registry", cls=HelpfulGroup, short_help="The chosen configs: show, best, merge.")
+def command() -> None:
+    """Look at the registry, in which searches keep the chosen configs.
+
+    \b
+    Examples:
+      fa-tune registry show
+      fa-tune registry best --seq-len 4096 --d-head 128 --dtype fp16
+      fa-tune registry merge mine.json theirs.json -o ours.json
+    """
+
+
+_gpu = option("--gpu", "gpu", metavar="NAME", help='GPU model, like "NVIDIA H200".')
+_method = option(
+    "--method", "method", type=click.Choice(("ncu", "events")), help="How it was measured."
+)
+
+
+@command.command("show", short_help="List what is kept.")
+@registry_option()
+@_gpu
+@option("--workload", "workload", type=WorkloadKey(), metavar="KEY", help="Only this workload.")
+@option("--seq-len", "seq_len", type=LENGTH, help="Only this sequence length.")
+@option("--d-head", "d_head", type=click.IntRange(1, MOST_HEAD_DIM), help="Only this one.")
+@option("--dtype", "dtype", type=DTypeChoice(), metavar="fp16|bf16", help="Only this type.")
+@_method
+@json_option()
+def show(
+    registry: Path | None,
+    gpu: str | None,
+    workload: Workload | None,
+    seq_len: int | None,
+    d_head: int | None,
+    dtype: DType | None,
+    method: str | None,
+    as_json: bool,
+) -> None:
+    """List the registry's entries: workload, chosen config, time, and ratios.
+
+    Ratios are speeds: 1.05x FA2 means 5 % faster than FlashAttention 2. `--json` writes the
+    entries in the registry's own format.
+
+    \b
+    Example:
+      fa-tune registry show --d-head 128 --dtype fp16
+    """
+    from fa_tune.commands.entries import entry_table
+    from fa_tune.commands.output import say
+    from fa_tune.registry.schema import Registry, to_json
+
+    path = _path(registry)
+    kept = _load(path)
+    entries = [
+        e
+        for e in kept.entries
+        if gpu in (None, e.gpu.name)
+        and workload in (None, e.workload)
+        and seq_len in (None, e.workload.seq_len_q)
+        and d_head in (None, e.workload.d_head)
+        and dtype in (None, e.workload.dtype)
+        and method in (None, e.method)
+    ]
+    if not entries:
+        raise NoUsableVariant(
+            f"none of the {len(kept.entries)} entries in {path} is like that"
+            if kept.entries
+            else _nothing_in(path)
+        )
+    if as_json:
+        click.echo(to_json(Registry.of(entries)), nl=False)
+    else:
+        say(entry_table(entries))
+        say(f"{len(entries)} of {len(kept.entries)} entries in {path}.")
+
+
+@command.command("best", short_help="Print the config to use for a workload.")
+@registry_option()
+@_gpu
+@option(
+    "--workload",
+    "workload",
+    type=WorkloadKey(),
+    metavar="KEY",
+    help="The workload by its key, like b16_h16_kv16_q4096_k4096_d128_fp16_full, in place of "
+    "the options below.",
+)
+@option("--seq-len", "seq_len", type=LENGTH, help="Sequence length of the queries.")
+@option("--seq-len-kv", "seq_len_kv", type=LENGTH, show_default="as --seq-len", help="The keys'.")
+@option("--d-head", "d_head", type=click.IntRange(1, MOST_HEAD_DIM), default=128, help="Head size.")
+@option(
+    "--dtype",
+    "dtype",
+    type=DTypeChoice(),
+    default="fp16",
+    metavar="fp16|bf16",
+    help="Element type.",
+)
+@option(
+    "--batch",
+    "batch",
+    type=COUNT,
+    show_default="16 up to 4096, then 65536 / seq_len",
+    help="Batch size.",
+)
+@option("--heads", "heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries.")
+@option("--kv-heads", "kv_heads", type=COUNT, show_default="as --heads", help="Heads of the keys.")
+@option("--causal/--full", "causal", default=False, help="Whether the future is masked.")
+@_method
+@json_option()
+def best(
+    registry: Path | None,
+    gpu: str | None,
+    workload: Workload | None,
+    seq_len: int | None,
+    seq_len_kv: int | None,
+    d_head: int,
+    dtype: DType,
+    batch: int | None,
+    heads: int,
+    kv_heads: int | None,
+    causal: bool,
+    method: str | None,
+    as_json: bool,
+) -> None:
+    """Print the config to use for a workload on a GPU, for scripts.
+
+    Without an entry for the very workload, the nearest one's config is printed, and a note on
+    standard error says so. Without --gpu, this machine's GPU is meant, or else the only one
+    in the registry. Exit status 4 if no entry serves.
+
+    \b
+    Examples:
+      fa-tune registry best --seq-len 4096 --d-head 128 --dtype fp16
+      fa-tune registry best --seq-len 3000 --batch 2 --json
+    """
+    from fa_tune.commands.entries import best_document, gpu_of
+    from fa_tune.commands.output import say, write_json
+    from fa_tune.commands.progress import PlainProgress
+    from fa_tune.registry.lookup import NoMatch, lookup
+
+    if workload is None:
+        if seq_len is None:
+            raise click.UsageError("name the workload: --seq-len N, or --workload KEY")
+        workload = Workload(
+            batch=batch or benchmark_batch(seq_len),
+            heads=heads,
+            kv_heads=kv_heads or heads,
+            seq_len_q=seq_len,
+            seq_len_kv=seq_len_kv or seq_len,
+            d_head=d_head,
+            dtype=dtype,
+            causal=causal,
+        )
+    path = _path(registry)
+    kept = _load(path)
+    if not kept.entries:
+        raise NoUsableVariant(_nothing_in(path))
+    name, driver = gpu_of(kept, gpu)
+    found = lookup(kept, name, workload, method=method, driver=driver)
+    if isinstance(found, NoMatch):
+        raise NoUsableVariant(found.reason)
+    said = PlainProgress()
+    if not found.exact:
+        said.note(f"note: {found.explanation}")
+    for warning in found.warnings:
+        said.warn(warning)
+    if as_json:
+        write_json({"schema": BEST_SCHEMA, **best_document(found, workload)})
+    else:
+        say(found.entry.chosen.config)
+
+
+@command.command("merge", short_help="Make one registry of several.")
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE…",
+    type=click.Path(dir_okay=False, path_type=Path),
+)
+@option(
+    "--output",
+    "-o",
+    "output",
+    type=OutputFile(stdout=False),
+    required=True,
+    metavar="FILE",
+    help="Where to write the result; it may be one of the files.",
+)
+def merge_files(files: tuple[Path, ...], output: Path) -> None:
+    """Merge registries: for each GPU, workload and method the better-evidenced entry stays.
+
+    Verified beats not verified, then more samples, a narrower interval, the newer date. The
+    order of the files does not matter. An output that exists already must be among them, so
+    that nothing in it is lost.
+
+    \b
+    Example:
+      fa-tune registry merge mine.json theirs.json -o mine.json
+    """
+    from fa_tune.commands.output import say
+    from fa_tune.registry.merge import merge
+    from fa_tune.registry.store import load, update
+
+    for path in files:
+        if not path.exists():
+            raise StorageError(f"cannot read {path}: no such file")
+    if output.exists() and not any(os.path.samefile(output, path) for path in files):
+        raise click.UsageError(f"{output} exists; name it among the files to merge, or remove it")
+    loaded = [load(path) for path in files]
+    # The output is read again under its lock: what a search added since is merged as well.
+    merged = update(output, lambda current: merge(current, *loaded))
+    count = sum(len(registry.entries) for registry in loaded)
+    say(f"{len(merged.entries)} entries in {output}, of {count} in {len(files)} files.")
+
+
+def _path(registry: Path | None) -> Path:
+    from fa_tune.pipeline.keeping import registry_path
+
+    return registry_path(registry)
+
+
+def _load(path: Path) -> Registry:
+    from fa_tune.registry.store import load
+
+    return load(path)
+
+
+def _nothing_in(path: Path) -> str:
+    return f"there is nothing in the registry {path} yet; fa-tune search fills it"

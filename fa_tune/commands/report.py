@@ -1,0 +1,200 @@
+"""`fa-tune report`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fa_tune.commands.options import MOST_HEAD_DIM, MOST_TOKENS, option
+from fa_tune.commands.output_options import limit_option
+from fa_tune.commands.parameters import STDOUT, DTypeChoice
+from fa_tune.commands.progress import PlainProgress
+from fa_tune.errors import NoUsableVariant, ProfileFormatError, StorageError
+from fa_tune.model import DType
+
+if TYPE_CHECKING:
+    from fa_tune.report.rows import Row
+    from fa_tune.report.shapes import PartialWorkload
+
+STDIN = STDOUT  # the same `-`
+FORMATS = {"text": "table", "markdown": "markdown", "csv": "csv", "json": "json"}
+
+# Name on the command line -> row field and whether large values come first.
+SORTS = {
+    "time": ("duration_s", False),
+    "median": ("median_s", False),
+    "kernel": ("kernel", False),
+    "registers": ("registers", False),
+    "cycles": ("cycles", False),
+    "l2": ("l2_hit_percent", True),
+    "tflops": ("tflops", True),
+}
+
+Note = Callable[[str], None]
+LENGTH = click.IntRange(1, MOST_TOKENS)
+COUNT = click.IntRange(1, 65535)
+
+
+@click.command("report", short_help="Tables from our CSV files or straight from ncu's.")
+@click.argument(
+    "paths",
+    nargs=-1,
+    required=True,
+    metavar="PATH…",
+    type=click.Path(path_type=Path, allow_dash=True),
+)
+@option(
+    "--format",
+    "-f",
+    "form",
+    type=click.Choice(tuple(FORMATS)),
+    default="text",
+    help="What to write: text for a terminal, markdown for a document, csv or json for programs.",
+)
+@limit_option()
+@option(
+    "--sort",
+    "sort",
+    type=click.Choice(tuple(SORTS)),
+    show_default="references first, then ours by time",
+    help="Order of the rows within each table; what lacks the value comes last.",
+)
+@option("--seq-len", "seq_len", type=LENGTH, help="Sequence length the file does not state.")
+@option("--seq-len-kv", "seq_len_kv", type=LENGTH, help="The keys' length, if it differs.")
+@option("--d-head", "d_head", type=click.IntRange(1, MOST_HEAD_DIM), help="Head dimension.")
+@option("--dtype", "dtype", type=DTypeChoice(), metavar="fp16|bf16", help="Element type.")
+@option("--batch", "batch", type=COUNT, help="Batch size.")
+@option("--heads", "heads", type=COUNT, help="Heads.")
+@option("--kv-heads", "kv_heads", type=COUNT, help="The keys' heads, if they differ.")
+@option(
+    "--causal/--full",
+    "causal",
+    default=None,
+    show_default="as the kernels' names say",
+    help="Whether the kernels masked the future.",
+)
+@option(
+    "--decimal",
+    "decimal",
+    type=click.Choice((".", ",")),
+    show_default="told from the file",
+    help="The decimal separator, where ncu's numbers can be read in two ways.",
+)
+def command(
+    paths: tuple[Path, ...],
+    form: str,
+    limit: int | None,
+    sort: str | None,
+    decimal: str | None,
+    seq_len: int | None,
+    seq_len_kv: int | None,
+    d_head: int | None,
+    dtype: DType | None,
+    batch: int | None,
+    heads: int | None,
+    kv_heads: int | None,
+    causal: bool | None,
+) -> None:
+    """Show measurements as tables, with rates and the ratio to FlashAttention 2.
+
+    A PATH is a CSV file of fa-tune, or one of Nsight Compute's (`ncu --csv`, details or raw
+    page) with any kernels in it, or a folder of such files; `-` is standard input. Parts of
+    the workload that a file does not state are inferred from kernel names and grids; the
+    workload options override that. Notes go to standard error.
+
+    \b
+    Examples:
+      fa-tune report profiles/autotune.csv --limit 5
+      ncu --csv --page raw --import kernels.ncu-rep | fa-tune report - --format markdown
+    """
+    from fa_tune.commands.output import say
+    from fa_tune.report.formats import write
+    from fa_tune.report.shapes import PartialWorkload
+    from fa_tune.report.summary import sentences, summarise
+
+    said = PlainProgress()
+    given = PartialWorkload(batch, heads, kv_heads, seq_len, seq_len_kv, d_head, dtype, causal)
+    rows: list[Row] = []
+    for path in dict.fromkeys(paths):
+        rows += _named(_load(path, given, decimal, said.note), path, several=len(set(paths)) > 1)
+    if not rows:
+        raise NoUsableVariant(f"no measurements in {', '.join(map(str, paths))}")
+    shown = _sorted(rows, *SORTS[sort]) if sort is not None else rows
+    write(shown, FORMATS[form], sys.stdout, limit=limit)
+    if form == "text":
+        say()
+        for summary in summarise(rows):
+            say(" ".join(sentences(summary)))
+
+
+def _load(path: Path, given: PartialWorkload, decimal: str | None, note: Note) -> list[Row]:
+    from fa_tune.report.load import load_report_source
+
+    if path == STDIN:
+        try:
+            return _from_bytes(sys.stdin.buffer.read(), "standard input", given, decimal, note)
+        except OSError as error:
+            raise StorageError(f"cannot read standard input: {error.strerror}") from None
+    if decimal is None or path.is_dir():
+        return load_report_source(path, given, on_note=note)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None
+    return _from_bytes(data, str(path), given, decimal, note)
+
+
+def _from_bytes(
+    data: bytes, where: str, given: PartialWorkload, decimal: str | None, note: Note
+) -> list[Row]:
+    """Rows of a CSV that is at hand as bytes, ours or ncu's."""
+    from fa_tune.profile.parse import parse_ncu_csv
+    from fa_tune.report.from_launches import rows_from_launches
+    from fa_tune.report.read_csv import looks_like_ours, parse_rows
+    from fa_tune.report.rows import completed
+    from fa_tune.report.shapes import PartialWorkload
+
+    text = data.decode("utf-8-sig", errors="replace")
+    if looks_like_ours(text):
+        return completed(
+            PartialWorkload.of(row).over(given).squared().put_on(row)
+            for row in parse_rows(text, where, on_note=note)
+        )
+    try:
+        profile = parse_ncu_csv(data, decimal=decimal)
+    except ProfileFormatError as error:
+        raise type(error)(f"{where}: {error}") from None
+    for warning in profile.warnings:
+        note(f"{where}: {warning}")
+    return rows_from_launches(
+        profile.launches, overrides=given, on_note=lambda line: note(f"{where}: {line}")
+    )
+
+
+def _named(rows: Sequence[Row], path: Path, *, several: bool) -> list[Row]:
+    """Rows that say which file they are from, if there are several: files are never ranked
+    together."""
+    if not several:
+        return list(rows)
+    name = "standard input" if path == STDIN else str(path)
+    return [
+        dataclasses.replace(row, source=f"{name}/{row.source}" if row.source else name)
+        for row in rows
+    ]
+
+
+def _sorted(rows: Sequence[Row], field: str, descending: bool) -> list[Row]:
+    """By a field, within each table: the tables stay where they are."""
+    from fa_tune.report.rows import grouped
+
+    out: list[Row] = []
+    for members in grouped(rows).values():
+        known = [row for row in members if getattr(row, field) is not None]
+        known.sort(key=lambda row: getattr(row, field), reverse=descending)
+        out += known + [row for row in members if getattr(row, field) is None]
+    return out

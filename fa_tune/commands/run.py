@@ -1,0 +1,72 @@
+"""`fa-tune run`."""
+
+from __future__ import annotations
+
+import click
+
+from fa_tune.commands.options import machine_options, measure_options, option, workload_options
+from fa_tune.commands.output_options import json_option, quiet_option
+from fa_tune.commands.parameters import Kernels
+from fa_tune.commands.progress import watching
+from fa_tune.errors import NoUsableVariant
+from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+
+SCHEMA = "fa-tune-run-1"
+
+
+@click.command("run", short_help="Verify one config, then run it n times.")
+@click.argument("config", type=Kernels(), metavar="CONFIG")
+@option("-n", "--times", "times", type=click.IntRange(1, 10_000), default=10, help="Runs.")
+@workload_options("seq_lens", "batch", "heads")
+@measure_options("references", "seed")
+@json_option()
+@machine_options("arch", "jobs", "device", "cache_dir")
+@quiet_option()
+def command(
+    config: str,
+    times: int,
+    workloads: WorkloadOptions,
+    measure: MeasureOptions,
+    machine: MachineOptions,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Verify one config on the GPU, then run it n times beside the reference kernels.
+
+    CONFIG is a short form, quoted for the shell; it states its own element type and head
+    dimension. A config whose result is wrong is not timed: exit status 4.
+
+    \b
+    Example:
+      fa-tune run -n 20 "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
+    """
+    from fa_tune import pipeline
+    from fa_tune.commands.output import say, write_json
+    from fa_tune.commands.timings import document, show_timings
+    from fa_tune.commands.verdicts import (
+        all_right,
+        verdict_objects,
+        verdict_sentence,
+        verdict_table,
+    )
+
+    options = SearchOptions(workloads=workloads, kernels=config, measure=measure, machine=machine)
+    with watching(quiet) as progress:
+        result, report = pipeline.run(config, options, times, progress)
+    for warning in result.warnings:
+        progress.warn_once(warning)
+    right = all_right(report)
+    if as_json:
+        times_part = document(result) if result.attempts else {"whose": result.whose, "timings": []}
+        write_json({**times_part, **verdict_objects(report), "schema": SCHEMA})
+    elif report.verdicts or report.failures:
+        say(verdict_table(report))
+        say(verdict_sentence(report))
+    if not as_json and result.attempts:
+        say()
+        show_timings(result, csv=None, as_json=False, limit=None)
+    if not report.verdicts and not report.failures:
+        why = "; ".join(f"{r.constraint}: {r.reason}" for _, r in report.rejected)
+        raise NoUsableVariant(f"the config cannot run on this GPU: {why or 'no reason is known'}")
+    if not right:
+        raise NoUsableVariant(verdict_sentence(report).rstrip("."))

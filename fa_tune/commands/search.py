@@ -1,0 +1,181 @@
+"""`fa-tune search`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fa_tune.commands.options import (
+    folder,
+    kernels_option,
+    machine_options,
+    measure_options,
+    option,
+    registry_option,
+    workload_options,
+)
+from fa_tune.commands.output_options import (
+    csv_option,
+    json_option,
+    limit_option,
+    quiet_option,
+    refuse_both,
+)
+from fa_tune.commands.parameters import STDOUT
+from fa_tune.commands.progress import watching
+from fa_tune.errors import NoUsableVariant
+from fa_tune.model import Outcome
+from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+
+if TYPE_CHECKING:
+    from fa_tune.pipeline import SearchResult, WorkloadResult
+    from fa_tune.report.rows import Row
+
+SCHEMA = "fa-tune-search-1"
+
+
+@click.command("search", short_help="Find the fastest config per workload and keep it.")
+@workload_options()
+@kernels_option()
+@measure_options("profiler", "runs", "references", "clock_control", "seed")
+@registry_option()
+@option(
+    "--resume/--fresh",
+    "resume",
+    default=True,
+    help="Take finished measurements from the journal, or measure everything again.",
+)
+@folder("--record", "record", help="Keep the measurements as a recording for replay in DIR.")
+@csv_option()
+@json_option()
+@limit_option()
+@machine_options("arch", "jobs", "device", "ncu", "recordings", "cache_dir")
+@quiet_option()
+def command(
+    workloads: WorkloadOptions,
+    kernels: str,
+    measure: MeasureOptions,
+    machine: MachineOptions,
+    registry: Path | None,
+    resume: bool,
+    record: Path | None,
+    csv: Path | None,
+    as_json: bool,
+    limit: int | None,
+    quiet: bool,
+) -> None:
+    """Find the fastest kernel for each workload and keep it in the registry.
+
+    Compiles every config of a set, checks its result against a reference, measures what is
+    right, and chooses. There is one workload per sequence length, head dimension and element
+    type. Standard output gets a table and a summary for each; `*` marks the fastest config.
+
+    Interrupted, a search keeps what it has finished: the same command goes on from there.
+    Without a GPU it chooses among recorded measurements, and says whose they are.
+
+    \b
+    Examples:
+      fa-tune search --seq-lens 1024,4096 --d-head 128
+      fa-tune search --dtype fp16 --kernels prog --csv ladder.csv
+    """
+    refuse_both(csv, as_json)
+    if record is not None and measure.profiler == "replay":
+        raise click.UsageError("--record keeps new measurements; --profiler replay makes none")
+
+    from fa_tune import pipeline
+
+    options = SearchOptions(
+        workloads=workloads,
+        kernels=kernels,
+        measure=measure,
+        machine=machine,
+        registry=registry,
+        csv=None if csv == STDOUT else csv,
+        record=record,
+        resume=resume,
+    )
+    with watching(quiet) as progress:
+        result = pipeline.search(options, progress)
+    progress.note_once(result.whose)
+    for warning in result.warnings:
+        progress.warn_once(warning)
+    for one in result.results:
+        if one.decision is None:
+            progress.warn_once(f"{one.workload.key}: {one.problem or 'nothing could be chosen'}")
+
+    if as_json:
+        from fa_tune.commands.output import write_json
+
+        write_json(_document(result))
+    elif csv == STDOUT:
+        from fa_tune.report.formats import write
+
+        write([row for one in result.results for row in _rows(result, one)], "csv", sys.stdout)
+    else:
+        _show(result, limit)
+    if as_json or csv == STDOUT:
+        progress.note(f"Measurements: {result.whose}.")
+    if all(one.decision is None for one in result.results):
+        raise NoUsableVariant("no workload has a config that can be chosen")
+
+
+def _rows(result: SearchResult, one: WorkloadResult) -> list[Row]:
+    from fa_tune.report.from_attempts import rows_from_attempts
+
+    return rows_from_attempts(one.attempts, result.resources)
+
+
+def _show(result: SearchResult, limit: int | None) -> None:
+    from fa_tune.commands.output import say
+    from fa_tune.commands.search_summary import label, rejected_line, summary
+    from fa_tune.report.formats import write
+
+    summaries = []
+    for one in result.results:
+        rows = _rows(result, one)
+        # Nothing but "no recording holds it" is told better by the one line below.
+        if any(row.outcome is not Outcome.NOT_RECORDED for row in rows):
+            write(rows, "table", sys.stdout, limit=limit)
+            say()
+        summaries.append(summary(one, label(one.workload, rows)))
+    for text in summaries:
+        say(text)
+    if result.rejected:
+        say(rejected_line(result.rejected))
+    if result.reused and result.measured:
+        say(f"{result.measured} measured now, {result.reused} taken from earlier runs.")
+    if result.registry is not None and any(one.decision for one in result.results):
+        say(f"Kept in {result.registry}.")
+    say(f"Measurements: {result.whose}.")
+
+
+def _document(result: SearchResult) -> dict[str, Any]:
+    from fa_tune.commands.output import rows_as_objects
+
+    return {
+        "schema": SCHEMA,
+        "whose": result.whose,
+        "method": result.method,
+        "device": dataclasses.asdict(result.device) if result.device else None,
+        "registry": str(result.registry) if result.registry else None,
+        "measured": result.measured,
+        "reused": result.reused,
+        "warnings": list(result.warnings),
+        "workloads": [
+            {
+                "workload": one.workload.key,
+                "decision": dataclasses.asdict(one.decision) if one.decision else None,
+                "problem": one.problem or None,
+                "rows": rows_as_objects(_rows(result, one)),
+            }
+            for one in result.results
+        ],
+        "rejected": [
+            {"variant": variant.key, "constraint": why.constraint, "reason": why.reason}
+            for variant, why in result.rejected
+        ],
+    }

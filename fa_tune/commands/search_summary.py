@@ -1,0 +1,85 @@
+"""What a search found, workload by workload, in sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fa_tune import flops, units
+from fa_tune.model import Attempt, Outcome, Rejected, Variant, Workload
+from fa_tune.report.rows import REFERENCE_LABELS
+
+if TYPE_CHECKING:
+    from fa_tune.pipeline import WorkloadResult
+    from fa_tune.report.rows import Row
+
+
+def label(workload: Workload, rows: Sequence[Row]) -> str:
+    """How the table over it names a workload."""
+    return str(rows[0].group) if rows else workload.key
+
+
+def summary(one: WorkloadResult, name: str) -> str:
+    """One line: what was chosen, its time and rate, what it ties with, how it stands to the
+    references, and by which rule it was chosen."""
+    decision = one.decision
+    if decision is None:
+        return f"{name}: nothing chosen: {one.problem or 'no config has a valid time'}."
+    chosen = decision.chosen
+    rate = flops.tflops(flops.matmul_flop(one.workload), chosen.median_s)
+    parts = [
+        f"{config_text(chosen.subject)} takes {units.format_seconds(chosen.median_s)} "
+        f"({rate:.0f} TFLOP/s)"
+    ]
+    if others := [s for s in decision.tie_set if s != chosen.subject]:
+        parts.append("tied with " + (f"{len(others)} others" if others[1:] else "1 other"))
+    parts += _against_references(one)
+    failed = Counter(
+        a.outcome for a in one.attempts if a.outcome is not Outcome.OK and not _is_reference(a)
+    )
+    if failed:
+        parts.append(
+            "without a result: "
+            + ", ".join(f"{n} {o.replace('_', ' ')}" for o, n in sorted(failed.items()))
+        )
+    family = Variant.from_key(chosen.subject).family
+    return f"{name}: {'; '.join(parts)}. {_without_family(decision.sentence, family)}"
+
+
+def config_text(subject: str) -> str:
+    """A subject without its family, as people write it."""
+    return Variant.from_key(subject).config
+
+
+def rejected_line(rejected: Sequence[tuple[Variant, Rejected]]) -> str:
+    """How many configs could not run, by constraint."""
+    counts = Counter(why.constraint for _, why in rejected)
+    reasons = ", ".join(f"{n} by {name}" for name, n in counts.most_common())
+    noun = "config" if len(rejected) == 1 else "configs"
+    return f"Not tried: {len(rejected)} {noun} that cannot run here ({reasons})."
+
+
+def _against_references(one: WorkloadResult) -> list[str]:
+    assert one.decision is not None
+    out = []
+    for subject, ratio in one.decision.to_references.items():
+        out.append(f"{1.0 / ratio.value:.2f}x the speed of {_reference(subject)}")
+    for attempt in one.attempts:
+        if _is_reference(attempt) and attempt.outcome is not Outcome.OK:
+            out.append(f"{_reference(attempt.subject)} was not measured ({attempt.reason})")
+    return out
+
+
+def _is_reference(attempt: Attempt) -> bool:
+    return attempt.subject.startswith("ref:")
+
+
+def _reference(subject: str) -> str:
+    name = subject.partition(":")[2]
+    return REFERENCE_LABELS.get(name, name)
+
+
+def _without_family(sentence: str, family: str) -> str:
+    # Nobody types `sm80:` before a short form, so nobody has to read it.
+    return sentence.replace(f"{family}:(", "(")

@@ -1,0 +1,175 @@
+"""`fa-tune space`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fa_tune.commands.options import (
+    d_head_option,
+    dtype_option,
+    kernels_option,
+    machine_options,
+    option,
+)
+from fa_tune.commands.output_options import json_option
+from fa_tune.errors import NoUsableVariant
+from fa_tune.model import DType, Rejected
+from fa_tune.options import MachineOptions
+
+if TYPE_CHECKING:
+    from fa_tune.arch import ArchLimits
+    from fa_tune.families.sm80 import FlashForwardKernelConfig as Config
+
+SCHEMA = "fa-tune-space-1"
+Explained = Sequence[tuple["Config", Rejected]]
+
+
+@click.command("space", short_help="List configs, and why others are not among them.")
+@kernels_option()
+@d_head_option()
+@dtype_option()
+@option(
+    "--axis",
+    "axes",
+    multiple=True,
+    metavar="FIELD=V,V,…",
+    help="Vary one field of the config over these values; give it again for more fields. "
+    "The other fields stay as in --kernels, if that is one config, else as in the default one.",
+)
+@machine_options("arch", "device")
+@option(
+    "--explain",
+    is_flag=True,
+    show_default=False,
+    help="Name the constraint and the reason for every config that cannot run, and the rules "
+    "that keep configs out of the tune set.",
+)
+@json_option()
+def command(
+    kernels: str,
+    d_heads: tuple[int, ...],
+    dtypes: tuple[DType, ...],
+    axes: tuple[str, ...],
+    machine: MachineOptions,
+    explain: bool,
+    as_json: bool,
+) -> None:
+    """List the configs of a set, or of axes of your own, that can run on an architecture.
+
+    What cannot run is left out by a named constraint. What is not worth trying is kept out of
+    the tune set by a rule, which is an opinion: such configs still run when they are named.
+
+    \b
+    Examples:
+      fa-tune space --kernels tune --arch sm_86 --explain
+      fa-tune space --axis B_r=64,128 --axis n_warps=4,8 --explain
+    """
+    from fa_tune.commands.axes import expanded
+    from fa_tune.commands.output import write_json
+    from fa_tune.families import get
+    from fa_tune.pipeline.context import FAMILY, choose_configs
+    from fa_tune.search.prune import prune
+    from fa_tune.search.tune_rules import autotune_rejection
+
+    limits = _limits(machine)
+    configs: Sequence[Config]
+    if axes:
+        configs = expanded(axes, kernels, dtypes, d_heads)
+    else:
+        configs = choose_configs(kernels, dtypes, d_heads)
+    pruned = prune(configs, limits, get(FAMILY).constraints)
+    of_tune = [(c, why) for c in pruned.kept if (why := autotune_rejection(c))]
+    if explain and not axes and "(" not in kernels and not kernels.startswith(("prog", "all")):
+        of_tune = _left_out_of(configs)
+    if as_json:
+        write_json(_document(limits.arch, pruned.kept, pruned.rejected, of_tune))
+    else:
+        _show(limits.arch, pruned.kept, pruned.rejected, of_tune, explain)
+    if not pruned.kept:
+        why = pruned.rejected[0][1]
+        raise NoUsableVariant(
+            f"none of {len(configs)} configs can run on {limits.arch}: "
+            f"{why.constraint}: {why.reason}"
+        )
+
+
+def _limits(machine: MachineOptions) -> ArchLimits:
+    """Those of the architecture asked for, of this machine's GPU, or of the default one."""
+    from fa_tune.arch import limits, parse_arch
+    from fa_tune.device import find_device
+    from fa_tune.pipeline.context import DEFAULT_ARCH
+
+    if machine.arch is not None:
+        return parse_arch(machine.arch)
+    device = find_device(machine.device)
+    return limits(device.compute_capability) if device else parse_arch(DEFAULT_ARCH)
+
+
+def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:
+    """What the tune rules leave out of the combinations of the values in a tune set."""
+    import dataclasses
+
+    from fa_tune.search.space import expand
+    from fa_tune.search.tune_rules import autotune_rejection
+
+    axes = {
+        field.name: sorted({getattr(config, field.name) for config in chosen})
+        for field in dataclasses.fields(chosen[0])
+    }
+    return [(c, why) for c in expand(axes) if (why := autotune_rejection(c))]
+
+
+def _show(
+    arch: str, kept: Sequence[Config], rejected: Explained, of_tune: Explained, explain: bool
+) -> None:
+    from fa_tune.commands.output import say
+
+    for config in kept:
+        say(str(config))
+    total = len(kept) + len(rejected)
+    say(f"\n{len(kept)} of {total} {'config' if total == 1 else 'configs'} can run on {arch}.")
+    if rejected:
+        _show_reasons("Cannot run:", rejected, explain)
+    if of_tune:
+        _show_reasons("Not in the tune set, by its rules:", of_tune, explain)
+
+
+def _show_reasons(title: str, explained: Explained, each: bool) -> None:
+    from fa_tune.commands.output import say
+
+    say(f"\n{title}")
+    counts = Counter(why.constraint for _, why in explained)
+    for name, n in counts.most_common():
+        members = [(config, why.reason) for config, why in explained if why.constraint == name]
+        same = len({reason for _, reason in members}) == 1  # no figures that differ
+        say(f"{n:6}  {name}: {members[0][1]}" + ("" if same else ", …"))
+        for config, reason in members if each else ():
+            say(f"        {config}" + ("" if same else f": {reason}"))
+
+
+def _document(
+    arch: str, kept: Sequence[Config], rejected: Explained, of_tune: Explained
+) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "arch": arch,
+        "kept": [str(config) for config in kept],
+        "rejected": _objects(rejected),
+        "not_in_tune": _objects(of_tune),
+        "counts": {
+            "kept": len(kept),
+            "rejected": dict(Counter(why.constraint for _, why in rejected).most_common()),
+            "not_in_tune": dict(Counter(why.constraint for _, why in of_tune).most_common()),
+        },
+    }
+
+
+def _objects(explained: Explained) -> list[dict[str, str]]:
+    return [
+        {"config": str(config), "name": why.constraint, "reason": why.reason}
+        for config, why in explained
+    ]

@@ -1,0 +1,61 @@
+"""`fa-tune verify`."""
+
+from __future__ import annotations
+
+import click
+
+from fa_tune.commands.options import d_head_option, kernels_option, machine_options
+from fa_tune.commands.output_options import json_option, quiet_option
+from fa_tune.commands.progress import watching
+from fa_tune.errors import NoUsableVariant
+from fa_tune.options import MachineOptions
+
+SCHEMA = "fa-tune-verify-1"
+
+
+@click.command("verify", short_help="Check every config's result against a reference.")
+@kernels_option(default="all")
+@d_head_option()
+@json_option()
+@machine_options("arch", "jobs", "device", "cache_dir")
+@quiet_option()
+def command(
+    kernels: str,
+    d_heads: tuple[int, ...],
+    machine: MachineOptions,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run configs on the GPU and compare their results with attention in fp32.
+
+    A result is right if its largest error is at most twice that of the same computation in
+    the kernel's own precision. Several shapes are tried, awkward ones among them, and each
+    kernel runs in a process that may die. Exit status 4 if any config is wrong or fails.
+
+    \b
+    Examples:
+      fa-tune verify
+      fa-tune verify --kernels prog-all --d-head 64,128
+    """
+    from fa_tune import pipeline
+    from fa_tune.commands.output import say, write_json
+    from fa_tune.commands.verdicts import (
+        all_right,
+        verdict_objects,
+        verdict_sentence,
+        verdict_table,
+    )
+
+    with watching(quiet) as progress:
+        report = pipeline.verify(kernels, d_heads, machine, progress)
+    for variant, why in report.rejected:
+        progress.note_once(f"not tried: {variant.config}: {why.constraint}: {why.reason}")
+    if as_json:
+        write_json({"schema": SCHEMA, **verdict_objects(report)})
+    elif report.verdicts or report.failures:
+        say(verdict_table(report))
+        say(verdict_sentence(report))
+    if not report.verdicts and not report.failures:
+        raise NoUsableVariant("no config can run on this GPU, so none was verified")
+    if not all_right(report):
+        raise NoUsableVariant(verdict_sentence(report).rstrip("."))

@@ -1,0 +1,42 @@
+"""The flow: expand → reject → compile → verify → measure → decide → registry.
+
+Each function takes frozen options and a Progress, and returns values; nothing here prints.
+
+    context.py    the device, its limits, the stores; sets as configs; compiling
+    checks.py     verification through workers, remembered
+    measuring.py  which profiler; measuring behind the journal
+    search.py     the search on one screen
+    keeping.py    registry, CSV, recordings
+    single.py     profile, bench, run, build, verify
+    doctor.py     is everything here that the commands need
+"""
+
+from __future__ import annotations
+
+from fa_tune.pipeline.doctor import doctor
+from fa_tune.pipeline.results import (
+    BuildReport,
+    Check,
+    ProfileResult,
+    SearchResult,
+    VerifyReport,
+    WorkloadResult,
+)
+from fa_tune.pipeline.search import search
+from fa_tune.pipeline.single import bench, build, profile, run, verify
+
+__all__ = [
+    "BuildReport",
+    "Check",
+    "ProfileResult",
+    "SearchResult",
+    "VerifyReport",
+    "WorkloadResult",
+    "bench",
+    "build",
+    "doctor",
+    "profile",
+    "run",
+    "search",
+    "verify",
+]

@@ -1,0 +1,175 @@
+"""What outlives a search: registry entries, the CSV, a recording."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platformdirs import user_data_path
+
+from fa_tune import __version__, families, flops, nvrtc
+from fa_tune.compile import kernel_source_sha256
+from fa_tune.device import cuda_driver_version
+from fa_tune.errors import StorageError
+from fa_tune.model import Provenance, Variant, Verdict
+from fa_tune.options import SearchOptions
+from fa_tune.pipeline.context import FAMILY, Context
+from fa_tune.pipeline.measuring import Measured
+from fa_tune.pipeline.results import SearchResult, WorkloadResult
+from fa_tune.profile.replay import ReplayProfiler
+from fa_tune.search.decide import Decision
+
+if TYPE_CHECKING:
+    from fa_tune.profile.stats import Ratio as MeasuredRatio
+    from fa_tune.registry.schema import Entry, Ratio
+
+REGISTRY_NAME = "registry.json"
+RUNNERS_UP = 5
+
+
+def registry_path(given: Path | None) -> Path:
+    """The registry a search writes to: the one given, or the user's own."""
+    return given or user_data_path("fa-tune") / REGISTRY_NAME
+
+
+def check_writable(options: SearchOptions, registry: Path) -> None:
+    """Raise StorageError before any work is done rather than after all of it."""
+    for path in (registry, options.csv, options.record):
+        if path is None:
+            continue
+        folder = path if path == options.record else path.parent
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        if path.is_dir() and path != options.record:
+            raise StorageError(f"{path} is a folder, where a file is to be written")
+        target = path if path.is_file() else folder
+        if not os.access(target, os.W_OK):
+            raise StorageError(f"cannot write {path}: {target} is not writable")
+
+
+def save_csv(path: Path, result: SearchResult) -> None:
+    """The table of all workloads as CSV; raises StorageError."""
+    from fa_tune.report.from_attempts import rows_from_attempts
+    from fa_tune.report.to_csv import write_csv
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            write_csv(rows_from_attempts(result.attempts, result.resources), stream)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def save_recording(
+    options: SearchOptions, result: SearchResult, measured: Measured, context: Context
+) -> Path:
+    """`<record>/<gpu>/<set>_<method>.csv` and its provenance; raises StorageError."""
+    from fa_tune import recordings
+
+    assert options.record is not None
+    name = "".join(c if c.isalnum() else "_" for c in options.kernels)
+    path = options.record / measured.device.slug / f"{name}_{measured.profiler.method}.csv"
+    meta = recordings.Meta(recordings.SCHEMA, measured.device, provenance(measured, context))
+    recordings.save(path, result.attempts, result.resources, meta)
+    return path
+
+
+def provenance(measured: Measured, context: Context) -> Provenance:
+    """Where measurements of this run come from; a replay's is its recording's."""
+    if measured.recording is not None:
+        return measured.recording.meta.provenance
+    profiler = measured.profiler
+    return Provenance(
+        gpu=measured.device.name,
+        driver=measured.device.driver,
+        cuda=cuda_driver_version(),
+        nvrtc=nvrtc.version(),
+        method=profiler.method,
+        profiler_version=profiler.version,
+        profiler_args=profiler.arguments,
+        clock_policy=profiler.clock_policy,
+        cache_policy=profiler.cache_policy,
+        kernel_source_sha256=kernel_source_sha256(FAMILY),
+        recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        fa_tune_version=__version__,
+    )
+
+
+def keep_in_registry(
+    path: Path,
+    result: SearchResult,
+    measured: Measured,
+    verdicts: Mapping[str, Mapping[str, Verdict]],
+    context: Context,
+) -> tuple[str, ...]:
+    """Put every decision into the registry; returns what was not taken, and why.
+
+    `verdicts` by workload key and subject.  Raises RegistryError, StorageError.
+    """
+    from fa_tune.registry import store
+
+    origin = provenance(measured, context)
+    entries = [
+        _entry(one, one.decision, measured, origin, verdicts.get(one.workload.key, {}))
+        for one in result.results
+        if one.decision is not None
+    ]
+    return store.put(path, entries)
+
+
+def _entry(
+    one: WorkloadResult,
+    decision: Decision,
+    measured: Measured,
+    origin: Provenance,
+    verdicts: Mapping[str, Verdict],
+) -> Entry:
+    from fa_tune.registry.schema import Entry, Gpu, RunnerUp, VerdictSummary
+
+    chosen = Variant.from_key(decision.chosen.subject)
+    family = families.get(chosen.family)
+    config = family.parse(chosen.config)
+    verdict = verdicts.get(decision.chosen.subject)
+    replay = isinstance(measured.profiler, ReplayProfiler)
+    interval = decision.chosen.interval_s
+    return Entry(
+        gpu=Gpu(measured.device.name, measured.device.compute_capability),
+        workload=one.workload,
+        method=decision.method,
+        source="replay" if replay else "measured",
+        recording=measured.recording.label if replay and measured.recording else None,
+        chosen=chosen,
+        traits=family.traits(config, one.workload),
+        reason=decision.sentence,
+        median_s=decision.chosen.median_s,
+        interval_s=None if interval is None else (interval.low, interval.high),
+        n=decision.chosen.n,
+        tflops=flops.tflops(flops.matmul_flop(one.workload), decision.chosen.median_s),
+        default=Variant.from_key(decision.default) if decision.default else None,
+        ratio_to_default=_ratio(decision.to_default),
+        ratio_to_references={
+            name.removeprefix("ref:"): ratio
+            for name, found in decision.to_references.items()
+            if (ratio := _ratio(found)) is not None
+        },
+        tie_set=tuple(Variant.from_key(s) for s in decision.tie_set),
+        runners_up=tuple(
+            RunnerUp(Variant.from_key(s.subject), s.median_s, ratio)
+            for s in decision.runners_up[:RUNNERS_UP]
+            if (ratio := _ratio(s.to_chosen)) is not None
+        ),
+        verdict=VerdictSummary.of(verdict) if verdict is not None else None,
+        provenance=origin,
+    )
+
+
+def _ratio(found: MeasuredRatio | None) -> Ratio | None:
+    from fa_tune.registry.schema import Ratio
+
+    if found is None:
+        return None
+    interval = found.interval
+    return Ratio(found.value, None if interval is None else (interval.low, interval.high))

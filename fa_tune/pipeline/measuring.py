@@ -1,0 +1,264 @@
+"""Which profiler, and measuring with it: what the journal holds is not measured again, the
+rest is written to the journal attempt by attempt."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fa_tune import nvrtc
+from fa_tune.compile import kernel_source_sha256
+from fa_tune.errors import InvalidConfig, ToolMissing
+from fa_tune.model import Artifact, Attempt, DeviceInfo, Outcome, Workload
+from fa_tune.options import MeasureOptions, Progress
+from fa_tune.pipeline.context import FAMILY, Context, load_recordings
+from fa_tune.profile.base import MeasurePlan, Profiler
+from fa_tune.profile.events import EventsProfiler
+from fa_tune.profile.ncu import NcuProfiler
+from fa_tune.profile.replay import ReplayProfiler
+from fa_tune.profile.stats import median
+from fa_tune.recordings import Recording
+from fa_tune.search.journal import AttemptRecord, Fingerprint, Journal
+
+FINALIST_WITHIN = 1.03  # of the leader's time in the first, single sample
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A chosen profiler with everything that depends on the choice.
+
+    `device` is the GPU that the measurements belong to: this machine's, or the recording's.
+    """
+
+    profiler: Profiler
+    device: DeviceInfo
+    whose: str
+    recording: Recording | None = None
+
+
+def choose_profiler(
+    options: MeasureOptions, context: Context, progress: Progress, *, export: object = None
+) -> Measured:
+    """The profiler that `options.profiler` names.  auto: ncu, then events where ncu is not
+    installed, then replay without a GPU.  Raises ToolMissing."""
+    name = options.profiler
+    if name == "auto":
+        name = "ncu" if context.device is not None else "replay"
+        if name == "ncu":
+            try:
+                return _with_ncu(options, context, export)
+            except ToolMissing as error:
+                progress.warn(f"{error}; timing with CUDA events instead")
+                name = "events"
+    if name == "replay":
+        return _replay(context, progress)
+    if name == "ncu":
+        return _with_ncu(options, context, export)
+    if name == "events":
+        device = context.require_device("the events profiler times kernels on one")
+        return Measured(EventsProfiler(), device, f"measured on this machine's {device.name}")
+    raise InvalidConfig(f"unknown profiler {name!r}")
+
+
+def _with_ncu(options: MeasureOptions, context: Context, export: object) -> Measured:
+    device = context.require_device("ncu profiles kernels on one; --profiler replay needs none")
+    profiler = NcuProfiler(
+        ncu=context.options.ncu,
+        metric_list=options.metrics,
+        clock_control=options.clock_control,
+        cache_control=options.cache_control,
+        export=export,  # type: ignore[arg-type]
+    )
+    whose = f"measured on this machine's {device.name} under ncu {profiler.version}"
+    return Measured(profiler, device, whose)
+
+
+def _replay(context: Context, progress: Progress) -> Measured:
+    found = load_recordings(context.options)
+    # Methods are never mixed: replay ncu's recordings, or else those of the newest method.
+    method = "ncu" if any(r.meta.provenance.method == "ncu" for r in found) else ""
+    method = method or found[0].meta.provenance.method
+    chosen = [r for r in found if r.meta.provenance.method == method]
+    gpu = chosen[0].meta.device.name
+    chosen = [r for r in chosen if r.meta.device.name == gpu]
+    recorded: dict[tuple[str, str], Attempt] = {}
+    for recording in chosen:  # newest first: an older one only fills gaps
+        for attempt in recording.attempts:
+            recorded.setdefault((attempt.workload, attempt.subject), attempt)
+    provenance = chosen[0].meta.provenance
+    source = ", ".join(r.label for r in chosen)
+    profiler = ReplayProfiler(
+        recorded,
+        method=method,
+        version=provenance.profiler_version,
+        arguments=provenance.profiler_args,
+        clock_policy=provenance.clock_policy,
+        cache_policy=provenance.cache_policy,
+        source=source,
+    )
+    date = provenance.recorded_at[:10]
+    whose = f"recorded on an {gpu} on {date} with {method}, replayed from {source}"
+    if provenance.kernel_source_sha256 != kernel_source_sha256(FAMILY):
+        progress.warn("the recordings were made with other kernel sources than these")
+    return Measured(profiler, chosen[0].meta.device, whose, chosen[0])
+
+
+def fingerprint(measured: Measured, context: Context, runs: int) -> Fingerprint:
+    """What an attempt of this search depends on."""
+    profiler = measured.profiler
+    return Fingerprint(
+        kernel_source_sha256=kernel_source_sha256(FAMILY),
+        nvrtc=nvrtc.version(),
+        arch=context.arch,
+        driver=measured.device.driver,
+        gpu=measured.device.name,
+        method=profiler.method,
+        profiler_version=profiler.version,
+        metrics=profiler.metrics,
+        clock_policy=profiler.clock_policy,
+        cache_policy=profiler.cache_policy,
+        runs=runs,
+    )
+
+
+class Counts(Protocol):
+    """Where the numbers of reused and fresh attempts are kept."""
+
+    reused: int
+    measured: int
+
+
+@dataclass
+class Tally:
+    """Attempts taken from the journal and attempts made now."""
+
+    reused: int = 0
+    measured: int = 0
+
+
+def measure_workload(
+    workload: Workload,
+    artifacts: Mapping[str, Artifact],
+    *,
+    options: MeasureOptions,
+    measured: Measured,
+    context: Context,
+    journal: Journal | None,
+    reuse: bool,
+    keep: Sequence[str],
+    progress: Progress,
+    tally: Tally,
+) -> list[Attempt]:
+    """Attempts at every artifact and reference of one workload.
+
+    Under ncu, where a launch costs a fifth of a second, everyone gets one sample and those
+    within 3 % of the leader, the references and `keep` get the rest: `runs` in all.
+    """
+    runs = options.runs or measured.profiler.default_runs
+    plan = MeasurePlan(
+        workload=workload,
+        artifacts=artifacts,
+        references=options.references,
+        runs=runs,
+        seed=options.seed,
+        keep=tuple(keep),
+        item_timeout_s=options.item_timeout_s,
+        device=context.options.device,
+    )
+    if isinstance(measured.profiler, ReplayProfiler):
+        progress.stage(f"replay {workload.key}", len(plan.subjects))
+        attempts = list(measured.profiler.measure(plan, progress.advance))
+        tally.reused += len(attempts)
+        return attempts
+    book = _Book(measured, context, journal, reuse, progress, tally)
+    if measured.profiler.method != "ncu" or runs == 1:
+        return list(book.attempts(plan).values())
+    everyone = book.attempts(dataclasses.replace(plan, runs=1))
+    finalists = _finalists(everyone, keep)
+    final = dataclasses.replace(
+        plan,
+        artifacts={s: a for s, a in artifacts.items() if s in finalists},
+        references=tuple(r for r in plan.references if f"ref:{r}" in finalists),
+        runs=runs - 1,
+        seed=options.seed + 1,
+    )
+    for subject, more in book.attempts(final, runs=runs).items():
+        everyone[subject] = _joined(everyone[subject], more)
+    return list(everyone.values())
+
+
+def _finalists(attempts: Mapping[str, Attempt], keep: Sequence[str]) -> set[str]:
+    times = {s: median(a.measurement.samples_s) for s, a in attempts.items() if a.measurement}
+    candidates = [t for s, t in times.items() if not s.startswith("ref:")]
+    leader = min(candidates, default=0.0)
+    return {
+        s
+        for s, t in times.items()
+        if s.startswith("ref:") or s in keep or t <= leader * FINALIST_WITHIN
+    }
+
+
+def _joined(first: Attempt, more: Attempt) -> Attempt:
+    """One attempt with the samples of both rounds; a failure in the second is what counts."""
+    if first.measurement is None or more.measurement is None:
+        return more
+    samples = first.measurement.samples_s + more.measurement.samples_s
+    return dataclasses.replace(
+        more, measurement=dataclasses.replace(more.measurement, samples_s=samples)
+    )
+
+
+class _Book:
+    """The profiler behind the journal."""
+
+    def __init__(
+        self,
+        measured: Measured,
+        context: Context,
+        journal: Journal | None,
+        reuse: bool,
+        progress: Progress,
+        tally: Tally,
+    ) -> None:
+        self._measured = measured
+        self._context = context
+        self._journal = journal
+        self._reuse = reuse
+        self._progress = progress
+        self._tally = tally
+
+    def attempts(self, plan: MeasurePlan, *, runs: int | None = None) -> dict[str, Attempt]:
+        """Every subject's attempt, from the journal or new; `runs` is what the journal files
+        it under when a plan is one part of a larger number of runs."""
+        mark = fingerprint(self._measured, self._context, runs or plan.runs)
+        found: dict[str, Attempt] = {}
+        if self._journal is not None and self._reuse:
+            for subject in plan.subjects:
+                known = self._journal.find(mark.digest, subject, plan.workload.key)
+                if known is not None:
+                    found[subject] = known
+        self._tally.reused += len(found)
+        rest = dataclasses.replace(
+            plan,
+            artifacts={s: a for s, a in plan.artifacts.items() if s not in found},
+            references=tuple(r for r in plan.references if f"ref:{r}" not in found),
+        )
+        if rest.subjects:
+            name = f"measure {plan.workload.key}"
+            self._progress.stage(name, len(rest.subjects) * plan.runs)
+            best = float("inf")
+            for attempt in self._measured.profiler.measure(rest, self._progress.advance):
+                found[attempt.subject] = attempt
+                self._tally.measured += 1
+                if self._journal is not None:
+                    self._journal.append(AttemptRecord(mark, attempt))
+                if attempt.outcome is not Outcome.OK:
+                    self._progress.warn(f"{attempt.subject}: {attempt.outcome}: {attempt.reason}")
+                elif attempt.measurement and not attempt.subject.startswith("ref:"):
+                    time_s = median(attempt.measurement.samples_s)
+                    if time_s < best:
+                        best = time_s
+                        self._progress.leader(f"{attempt.subject} {time_s * 1e3:.3f} ms")
+        return {s: found[s] for s in plan.subjects if s in found}

@@ -1,0 +1,85 @@
+"""What the pipeline's functions return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fa_tune.compile import BuildResult
+from fa_tune.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict, Workload
+from fa_tune.search.decide import Decision
+
+
+@dataclass(frozen=True)
+class WorkloadResult:
+    """All that a search learnt about one workload.  `attempts` has one entry per variant and
+    reference, whatever its outcome; `decision` is None when nothing could be chosen."""
+
+    workload: Workload
+    attempts: tuple[Attempt, ...]
+    decision: Decision | None
+    problem: str = ""  # why there is no decision
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A finished search.  `whose` says whose measurements these are, e.g. "measured here on
+    NVIDIA H200 with ncu" or "recorded on NVIDIA H200 on 2026-…, replayed".  `rejected` are
+    configs that cannot run; `reused` attempts came from the journal."""
+
+    results: tuple[WorkloadResult, ...]
+    rejected: tuple[tuple[Variant, Rejected], ...]
+    resources: Mapping[str, Resources]  # by subject
+    whose: str
+    method: str
+    registry: Path | None
+    device: DeviceInfo | None
+    reused: int = 0
+    measured: int = 0
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Every attempt of every workload."""
+        return tuple(a for r in self.results for a in r.attempts)
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """Results of compiling a set for an architecture, and what was rejected before."""
+
+    arch: str
+    nvrtc: str
+    results: tuple[BuildResult, ...]
+    rejected: tuple[tuple[Variant, Rejected], ...]
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """Verdict (or the outcome that prevented one) per variant."""
+
+    verdicts: Mapping[str, Verdict]  # by variant key
+    failures: tuple[Attempt, ...]  # did not compile, crashed, timed out
+    rejected: tuple[tuple[Variant, Rejected], ...]
+
+
+@dataclass(frozen=True)
+class ProfileResult:
+    """Measurements with counters of a few configs and references, and the report kept."""
+
+    attempts: tuple[Attempt, ...]
+    resources: Mapping[str, Resources]
+    whose: str
+    export: Path | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `doctor`: what was looked at, whether it is fine, and what to do if not."""
+
+    name: str
+    ok: bool | None  # None: not applicable here
+    detail: str
+    fix: str = ""

@@ -1,0 +1,181 @@
+"""The commands beside the search: profile, bench, run, build, verify."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from fa_tune import families, nvrtc
+from fa_tune.compile import BuildRequest
+from fa_tune.errors import NoUsableVariant
+from fa_tune.families.names import parse_kernel_name_into_config
+from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.families.traits import Traits
+from fa_tune.model import Attempt, DType, Outcome, Resources
+from fa_tune.options import MachineOptions, MeasureOptions, Progress, SearchOptions
+from fa_tune.pipeline.checks import verify_all
+from fa_tune.pipeline.context import (
+    FAMILY,
+    Context,
+    build_all,
+    choose_configs,
+    open_context,
+    prune_configs,
+)
+from fa_tune.pipeline.measuring import Tally, choose_profiler, fingerprint, measure_workload
+from fa_tune.pipeline.results import BuildReport, ProfileResult, VerifyReport
+from fa_tune.pipeline.search import prepare, workloads_for
+
+ALL_DTYPES = (DType.BF16, DType.FP16)
+PLAIN = str(Traits())
+RAGGED = str(Traits(ragged=True))
+
+
+def profile(
+    configs: Sequence[str],
+    options: SearchOptions,
+    progress: Progress,
+    *,
+    export: Path | None = None,
+) -> ProfileResult:
+    """Measure the configs (short forms) with `options.measure.metrics`; one table per workload.
+
+    The configs' own dtype and d_head replace those of `options.workloads`.  `export` keeps
+    ncu's report.  Raises NoUsableVariant if no config gives a measurement.
+    """
+    context = open_context(options.machine, progress)
+    parsed = [parse_kernel_name_into_config(text) for text in configs]
+    return _measure(parsed, options, context, progress, export=export)
+
+
+def bench(options: SearchOptions, progress: Progress) -> ProfileResult:
+    """Time a set or one config with events (cold L2, interleaved rounds), references beside."""
+    context = open_context(options.machine, progress)
+    context.require_device("bench times kernels on one")
+    grid = options.workloads
+    configs = choose_configs(options.kernels, grid.dtypes, grid.d_heads)
+    timed = dataclasses.replace(
+        options, measure=dataclasses.replace(options.measure, profiler="events")
+    )
+    return _measure(configs, timed, context, progress)
+
+
+def run(
+    config: str, options: SearchOptions, n: int, progress: Progress
+) -> tuple[ProfileResult, VerifyReport]:
+    """Verify one config, then run it `n` times (events), reference kernels beside it."""
+    report = verify(config, (), options.machine, progress)
+    timed = dataclasses.replace(
+        options,
+        kernels=config,
+        measure=dataclasses.replace(options.measure, profiler="events", runs=n),
+    )
+    if report.verdicts and not all(v.correct for v in report.verdicts.values()):
+        empty = ProfileResult((), {}, "not timed: the result is wrong", None)
+        return empty, report
+    return bench(timed, progress), report
+
+
+def _measure(
+    configs: Sequence[FlashForwardKernelConfig],
+    options: SearchOptions,
+    context: Context,
+    progress: Progress,
+    *,
+    export: Path | None = None,
+) -> ProfileResult:
+    """Measure configs without deciding and without the journal: what was asked for is run."""
+    measured = choose_profiler(options.measure, context, progress, export=export)
+    progress.note(measured.whose)
+    kept, rejected = prune_configs(configs, context)
+    attempts: list[Attempt] = []
+    resources: dict[str, Resources] = {}
+    tally = Tally()
+    groups = dict.fromkeys((c.dtype, c.d_head) for c in kept)
+    for dtype, d_head in groups:
+        mine = [c for c in kept if (c.dtype, c.d_head) == (dtype, d_head)]
+        grid = dataclasses.replace(options.workloads, dtypes=(dtype,), d_heads=(d_head,))
+        local = dataclasses.replace(options, workloads=grid, kernels="")
+        workloads = workloads_for(local, mine)
+        for one in prepare(workloads, mine, local, context, measured, progress):
+            attempts += one.failures
+            resources |= {key: a.resources for key, a in one.artifacts.items()}
+            attempts += measure_workload(
+                one.workload,
+                one.artifacts,
+                options=options.measure,
+                measured=measured,
+                context=context,
+                journal=None,
+                reuse=False,
+                keep=tuple(one.artifacts),
+                progress=progress,
+                tally=tally,
+            )
+    for variant, reason in rejected:
+        progress.warn(f"{variant.config}: {reason.constraint}: {reason.reason}")
+    own = [a for a in attempts if not a.subject.startswith("ref:")]
+    if not any(a.outcome is Outcome.OK for a in own):
+        why = next((a.reason for a in own if a.reason), "")
+        why = why or (rejected[0][1].reason if rejected else "nothing to measure")
+        raise NoUsableVariant(f"no config was measured: {why}")
+    warnings = tuple(getattr(getattr(measured.profiler, "notes", None), "warnings", ()))
+    kept_report = export if export is not None and export.exists() else None
+    return ProfileResult(tuple(attempts), resources, measured.whose, kept_report, warnings)
+
+
+def build(
+    kernels: str, d_heads: Sequence[int], machine: MachineOptions, progress: Progress
+) -> BuildReport:
+    """Compile a set for workloads of whole blocks; needs no GPU."""
+    context = open_context(machine, progress)
+    configs = choose_configs(kernels, ALL_DTYPES if not _ladder(kernels) else (), d_heads or (128,))
+    kept, rejected = prune_configs(configs, context)
+    family = families.get(FAMILY)
+    requests = [BuildRequest(families.variant_of(family, c), PLAIN, context.arch) for c in kept]
+    results = build_all(requests, context, progress)
+    return BuildReport(context.arch, nvrtc.version(), tuple(results), rejected)
+
+
+def verify(
+    kernels: str, d_heads: Sequence[int], machine: MachineOptions, progress: Progress
+) -> VerifyReport:
+    """Check a set against the reference on the GPU, whole blocks and ragged lengths alike.
+
+    Every verdict is taken anew; each variant's key is followed by the traits it was built for.
+    """
+    context = open_context(machine, progress)
+    context.require_device("verify runs kernels on one")
+    configs = choose_configs(kernels, ALL_DTYPES if not _ladder(kernels) else (), d_heads or (128,))
+    kept, rejected = prune_configs(configs, context)
+    family = families.get(FAMILY)
+    requests = [
+        BuildRequest(families.variant_of(family, c), traits, context.arch)
+        for c in kept
+        for traits in (PLAIN, RAGGED)
+    ]
+    results = build_all(requests, context, progress)
+    failures = [
+        Attempt(r.request.variant.key, "", r.outcome, r.reason)
+        for r in results
+        if r.artifact is None
+    ]
+    measure = MeasureOptions(profiler="events")
+    measured = choose_profiler(measure, context, progress)
+    verdicts, crashed = verify_all(
+        [r.artifact for r in results if r.artifact is not None],
+        fingerprint=fingerprint(measured, context, 0),
+        journal=context.journal(),
+        reuse=False,
+        device=machine.device,
+        seed=measure.seed,
+        item_timeout_s=measure.item_timeout_s,
+        progress=progress,
+    )
+    return VerifyReport(verdicts, (*failures, *crashed.values()), rejected)
+
+
+def _ladder(kernels: str) -> bool:
+    """Whether a set fixes its own dtypes: the ladder is FP16 unless asked otherwise."""
+    return kernels.startswith("prog")

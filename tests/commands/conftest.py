@@ -1,0 +1,27 @@
+"""A console, and an environment in which nothing of the user's is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands.console import Console
+
+VARIABLES = ("FA_TUNE_REGISTRY", "FA_TUNE_NCU", "FA_TUNE_RECORDINGS", "KERNELS")
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home" / name.lower()))
+    monkeypatch.setenv("FA_TUNE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def console(capsys: pytest.CaptureFixture[str]) -> Console:
+    return Console(capsys)

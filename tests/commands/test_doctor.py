@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fa_tune.options import MachineOptions, Progress
+from fa_tune.pipeline import Check
+from tests.commands.console import Console
+
+FINE = Check("Python", True, "3.11.7")
+ABSENT = Check("GPU", None, "none found;\nsearch replays")
+BAD = Check("ncu", False, "not found", "install Nsight Compute")
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
+    found = [FINE, ABSENT]
+
+    def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
+        return tuple(found)
+
+    monkeypatch.setattr("fa_tune.pipeline.doctor", doctor)
+    return found
+
+
+def test_fine_is_status_0(console: Console, checks: list[Check]) -> None:
+    done = console("doctor")
+    assert done.status == 0
+    assert done.out.splitlines() == ["✓ Python  3.11.7", "– GPU     none found; search replays"]
+    assert not done.err
+
+
+def test_a_missing_thing_shows_its_fix_and_is_status_3(
+    console: Console, checks: list[Check]
+) -> None:
+    checks.append(BAD)
+    done = console("doctor")
+    assert done.status == 3
+    assert done.out.splitlines()[-2:] == [
+        "✗ ncu     not found",
+        "          fix: install Nsight Compute",
+    ]
+    assert done.lines == ["error: needs attention: ncu"]
+
+
+def test_json(console: Console, checks: list[Check]) -> None:
+    checks.append(BAD)
+    document = json.loads(console("doctor", "--json").out)
+    assert document["ok"] is False
+    assert [c["ok"] for c in document["checks"]] == [True, None, False]
+    assert document["checks"][2]["fix"] == "install Nsight Compute"

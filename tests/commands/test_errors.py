@@ -1,0 +1,215 @@
+"""Errors and exit statuses, whichever command they come from."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from fa_tune import errors
+from fa_tune.options import MachineOptions, Progress
+from fa_tune.pipeline import Check
+from tests.commands.console import Console
+
+REGISTRY_WITHOUT_SCHEMA = json.dumps({"entries": []})
+
+
+def _doctor_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
+        raise error
+
+    monkeypatch.setattr("fa_tune.pipeline.doctor", doctor)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.InvalidConfig("it means\nnothing"), 2),
+        (errors.ToolMissing("it means\nnothing"), 3),
+        (errors.StorageError("it means\nnothing"), 3),
+        (errors.NoUsableVariant("it means\nnothing"), 4),
+        (errors.ProfileFormatError("it means\nnothing"), 5),
+        (errors.UnknownUnit("it means\nnothing"), 5),
+        (errors.RegistryError("it means\nnothing"), 5),
+        (errors.JournalError("it means\nnothing"), 5),
+    ],
+)
+def test_each_error_is_one_line_and_its_status(
+    console: Console, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    _doctor_raises(monkeypatch, error)
+    done = console("doctor")
+    assert (done.status, done.lines) == (status, ["error: it means nothing"])
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/data/x"), "/data/x: No space left"),
+        (OSError(errno.EROFS, "Read-only file system", "/data/x"), "/data/x: Read-only"),
+        (PermissionError(errno.EACCES, "Permission denied", "/data/x"), "/data/x: Permission"),
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot write: No space left"),
+    ],
+)
+def test_the_disks_refusals_are_status_3(
+    console: Console, monkeypatch: pytest.MonkeyPatch, error: OSError, line: str
+) -> None:
+    _doctor_raises(monkeypatch, error)
+    done = console("doctor")
+    assert done.status == 3
+    assert len(done.lines) == 1
+    assert done.err.startswith("error: ")
+    assert line in done.err
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError("no path"), AssertionError()])
+def test_a_bug_keeps_its_traceback(
+    console: Console, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    _doctor_raises(monkeypatch, error)
+    with pytest.raises(type(error)):
+        console("doctor")
+
+
+def test_interrupt_is_status_130(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    _doctor_raises(monkeypatch, KeyboardInterrupt())
+    done = console("doctor")
+    assert done.status == 130
+    assert done.lines[-1] == "interrupted; finished measurements are kept"
+
+
+def test_a_reader_that_left_is_no_error(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    _doctor_raises(monkeypatch, BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    done = console("doctor")
+    assert (done.status, done.err) == (141, "")
+
+
+CONFIG = "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles"
+
+# What was typed, a word of the answer, and the status.
+WRONG: list[tuple[list[str], str, int]] = [
+    (["serch"], "'search'", 2),
+    (["registri"], "'registry'", 2),
+    (["xyzzy"], "there are search, profile", 2),
+    (["--verson"], "--version", 2),
+    (["--limit", "3", "report"], "--limit", 2),
+    (["search", "extra"], "extra", 2),
+    (["search", "--seq-len", "x"], "--seq-lens", 2),
+    (["search", "--seqlens", "512"], "--seq-lens", 2),
+    (["search", "--seq-lens"], "requires an argument", 2),
+    (["search", "--seq-lens", ""], "empty place", 2),
+    (["search", "--seq-lens", "1024,,4096"], "empty place", 2),
+    (["search", "--seq-lens", "1024;4096"], "whole number", 2),
+    (["search", "--seq-lens", "many"], "whole number", 2),
+    (["search", "--seq-lens", "1k"], "whole number", 2),
+    (["search", "--seq-lens", "1024.0"], "whole number", 2),
+    (["search", "--seq-lens", "0x400"], "whole number", 2),
+    (["search", "--seq-lens", "\u0661\u0662"], "whole number", 2),
+    (["search", "--seq-lens", "512-4096"], "range", 2),
+    (["search", "--seq-lens", "512..4096"], "range", 2),
+    (["search", "--seq-lens", "512:4096:512"], "range", 2),
+    (["search", "--seq-lens", "0"], "between 1 and", 2),
+    (["search", "--seq-lens", "-512"], "between 1 and", 2),
+    (["search", "--seq-lens", "9" * 30], "whole number", 2),
+    (["search", "--seq-lens", "99999999"], "between 1 and", 2),
+    (["search", "--d-head", "100000"], "between 1 and", 2),
+    (["search", "--dtype", "fp8"], "fp16, bf16", 2),
+    (["search", "--dtype", "fp16 bf16"], "fp16, bf16", 2),
+    (["search", "--batch", "0"], "--batch", 2),
+    (["search", "--heads", "-1"], "--heads", 2),
+    (["search", "--runs", "0"], "--runs", 2),
+    (["search", "--runs", "1e3"], "--runs", 2),
+    (["search", "--profiler", "nsys"], "--profiler", 2),
+    (["search", "--ref", "fa9"], "fa2, cudnn, none", 2),
+    (["search", "--ref", "none,fa2"], "not one of", 2),
+    (["search", "--clock-control", "max"], "--clock-control", 2),
+    (["search", "--seed", "-1"], "--seed", 2),
+    (["search", "--arch", "hopper"], "sm_90", 2),
+    (["search", "--arch", "sm_1"], "sm_1", 2),
+    (["search", "--jobs", "0"], "--jobs", 2),
+    (["search", "--device", "-1"], "--device", 2),
+    (["search", "--limit", "0"], "--limit", 2),
+    (["search", "--csv", "."], "folder", 2),
+    (["search", "--csv", "no/such/folder/t.csv"], "no folder", 2),
+    (["search", "--csv", "-", "--json"], "choose one", 2),
+    (["search", "--profiler", "replay", "--record", "x"], "--record", 2),
+    (["search", "--kernels", " "], "missing", 2),
+    (["search", "--cache-dir", "a-file"], "is a file", 2),
+    (["search", "--registry", "a-folder"], "is a directory", 2),
+    (["search", "--resume=yes"], "--resume", 2),
+    (["profile"], "CONFIG", 2),
+    (["profile", CONFIG, "--metrics", "all"], "--metrics", 2),
+    (["profile", CONFIG, "--export", "x.txt"], ".ncu-rep", 2),
+    (["profile", CONFIG, "--export", "x.ncu-rep", "--profiler", "events"], "--export", 2),
+    (["report"], "PATH", 2),
+    (["report", "a-file", "--format", "html"], "--format", 2),
+    (["report", "a-file", "--sort", "speed"], "--sort", 2),
+    (["report", "a-file", "--decimal", ";"], "--decimal", 2),
+    (["report", "a-file"], "a-file", 5),
+    (["report", "a-folder"], "no .csv file", 3),
+    (["report", "no-file"], "no such file", 3),
+    (["bench", "--csv", "-", "--json"], "choose one", 2),
+    (["run"], "CONFIG", 2),
+    (["run", CONFIG, "-n", "0"], "-n", 2),
+    (["run", CONFIG, CONFIG], "unexpected extra argument", 2),
+    (["verify", "--d-head", "big"], "whole number", 2),
+    (["space", "--kernels", "fastest"], "allowed: tune", 2),
+    (["space", "--kernels", "1,2"], "no tune config", 2),
+    (["space", "--kernels", "(FP16, 128)"], "FP16", 2),
+    (["space", "--kernels", "(FP16, 128, 64, 64, 4): warp9"], "warp9", 2),
+    (["space", "--axis", "speed=fast"], "speed", 2),
+    (["space", "--d-head", "100"], "d_head", 4),
+    (["build", "--csv", "-", "--json"], "choose one", 2),
+    (["registry", "sho"], "'show'", 2),
+    (["registry", "best"], "--seq-len", 2),
+    (["registry", "best", "--workload", "b1"], "not a workload key", 2),
+    (["registry", "best", "--seq-len", "64", "--heads", "3", "--kv-heads", "2"], "kv heads", 2),
+    (["registry", "show", "--registry", "no-schema.json"], "schema", 5),
+    (["registry", "show", "--registry", "no-file.json"], "nothing in the registry", 4),
+    (["registry", "merge", "-o", "x.json"], "FILE", 2),
+    (["registry", "merge", "no-schema.json"], "--output", 2),
+    (["registry", "merge", "no-file.json", "-o", "x.json"], "no such file", 3),
+    (["completion", "tcsh"], "bash", 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word", "status"), WRONG, ids=[" ".join(w[0])[:60] for w in WRONG]
+)
+def test_garbage_is_answered_in_one_line(
+    console: Console, tmp_path: Path, arguments: list[str], word: str, status: int
+) -> None:
+    (tmp_path / "a-file").write_text("nothing of use\n")
+    (tmp_path / "a-folder").mkdir()
+    (tmp_path / "no-schema.json").write_text(REGISTRY_WITHOUT_SCHEMA)
+    before = sorted(p for p in tmp_path.rglob("*") if "home" not in p.parts)
+    done = console(*arguments)
+    assert done.status == status, done.err
+    assert len(done.lines) == 1, done.err
+    assert done.lines[0].startswith("error: ")
+    assert word in done.lines[0]
+    if status == 2:
+        assert not done.out
+    assert sorted(p for p in tmp_path.rglob("*") if "home" not in p.parts) == before
+
+
+def test_variables_are_refused_like_options(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a-file").write_text("")
+    monkeypatch.setenv("FA_TUNE_CACHE_DIR", "a-file")
+    done = console("search")
+    assert done.status == 2
+    assert len(done.lines) == 1
+    assert "--cache-dir" in done.err
+
+
+def test_a_place_without_permission_is_status_3(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    done = console("search", "--csv", "table.csv")
+    assert done.status == 3
+    assert done.lines == ["error: cannot write table.csv: no permission, or a read-only disk"]

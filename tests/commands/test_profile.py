@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_tune.model import Quantity
+from fa_tune.options import Progress, SearchOptions
+from fa_tune.pipeline import ProfileResult
+from fa_tune.profile.metrics import INSTRUCTIONS, L2_HIT_RATE, TENSOR_PIPE
+from tests.commands import fakes
+from tests.commands.console import Console
+
+COUNTERS = {
+    TENSOR_PIPE: Quantity(61.26, "%"),
+    INSTRUCTIONS: Quantity(1_234_567.0, "inst"),
+    "vendor__unknown.sum": Quantity(0.0, ""),
+}
+
+
+class Profile:
+    def __init__(self) -> None:
+        self.calls: list[tuple[tuple[str, ...], SearchOptions, Path | None]] = []
+        found = (
+            fakes.attempt(fakes.key(fakes.FAST), (5.0,), counters=COUNTERS),
+            fakes.attempt(fakes.key(fakes.SLOW), (9.0,), counters={L2_HIT_RATE: Quantity(91, "%")}),
+            fakes.attempt("ref:fa2", (6.0,), counters={TENSOR_PIPE: Quantity(50.0, "%")}),
+        )
+        self.result = fakes.profile_result(found)
+
+    def __call__(
+        self,
+        configs: tuple[str, ...],
+        options: SearchOptions,
+        progress: Progress,
+        *,
+        export: Path | None = None,
+    ) -> ProfileResult:
+        self.calls.append((configs, options, export))
+        progress.note(self.result.whose)
+        return self.result
+
+
+@pytest.fixture
+def profile(monkeypatch: pytest.MonkeyPatch) -> Profile:
+    fake = Profile()
+    monkeypatch.setattr("fa_tune.pipeline.profile", fake)
+    return fake
+
+
+def test_configs_and_options_are_handed_on(console: Console, profile: Profile) -> None:
+    done = console(
+        *("profile", fakes.FAST, fakes.SLOW, "--seq-lens", "512,1024", "--metrics", "full"),
+        *("--export", "kept.ncu-rep", "--ref", "fa2", "--batch", "2"),
+    )
+    assert done.status == 0, done.err
+    ((configs, options, export),) = profile.calls
+    assert configs == (fakes.FAST, fakes.SLOW)
+    assert options.workloads.seq_lens == (512, 1024)
+    assert (options.measure.metrics, options.measure.references) == ("full", ("fa2",))
+    assert export == Path("kept.ncu-rep")
+    assert done.lines[0] == fakes.WHOSE
+    assert done.out.splitlines()[-1] == f"Measurements: {fakes.WHOSE}."
+    assert done.lines[-1] == "warning: no report was written to kept.ncu-rep"
+
+
+def test_a_kept_report_is_named(console: Console, profile: Profile, tmp_path: Path) -> None:
+    profile.result = replace(profile.result, export=tmp_path / "kept.ncu-rep")
+    done = console("profile", fakes.FAST, "--export", "kept.ncu-rep")
+    assert f"Report kept in {tmp_path}/kept.ncu-rep." in done.out
+    assert "warning" not in done.err
+
+
+def test_counters_stand_side_by_side(console: Console, profile: Profile) -> None:
+    out = console("profile", fakes.FAST, fakes.SLOW, "--metrics", "explain").out
+    assert "Counters at seq_len 4096, d_head 128, FP16" in out
+    rows = {
+        cells[0]: cells[1:]
+        for line in out.splitlines()
+        if line.startswith("|") and len(cells := [c.strip() for c in line[1:-1].split("|")]) == 4
+    }
+    assert rows["metric"] == ["A", "B", "FA2"]
+    assert rows["tensor pipe busy"] == ["61.3 %", "–", "50.0 %"]
+    assert rows["instructions executed"] == ["1,234,567 inst", "–", "–"]
+    assert rows["L2 hit rate"] == ["–", "91.0 %", "–"]
+    assert rows["vendor__unknown.sum"] == ["0", "–", "–"]
+    assert f"A = {fakes.FAST}" in out
+    assert f"B = {fakes.SLOW}" in out
+    assert "FA2 =" not in out
+
+
+def test_says_if_the_counters_explain_nothing(console: Console, profile: Profile) -> None:
+    found = (
+        fakes.attempt(fakes.key(fakes.FAST), (5.0,), counters={L2_HIT_RATE: COUNTERS[TENSOR_PIPE]}),
+    )
+    profile.result = fakes.profile_result(found)
+    assert (
+        "hold no counters that explain" in console("profile", fakes.FAST, "--metrics", "full").err
+    )
+    assert "explain" not in console("profile", fakes.FAST).err
+
+
+def test_ranking_needs_no_counter_table(console: Console, profile: Profile) -> None:
+    assert "Counters at" not in console("profile", fakes.FAST).out
+
+
+def test_json_has_samples_and_counters(console: Console, profile: Profile) -> None:
+    done = console("profile", fakes.FAST, "--json")
+    document: dict[str, Any] = json.loads(done.out)
+    first = document["measurements"][0]
+    assert first["samples_s"] == [0.005]
+    assert first["counters"][TENSOR_PIPE] == {"value": 61.26, "unit": "%"}
+    assert [row["kernel"] for row in document["rows"]] == ["FA2", fakes.FAST, fakes.SLOW]
+
+
+def test_csv_goes_to_a_file_beside_the_table(
+    console: Console, profile: Profile, tmp_path: Path
+) -> None:
+    done = console("profile", fakes.FAST, "--csv", "t.csv")
+    assert "Dur (ms)" in done.out
+    assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
+
+
+def test_csv_to_stdout_alone(console: Console, profile: Profile) -> None:
+    out = console("profile", fakes.FAST, "--csv", "-", "--metrics", "explain").out
+    assert len(out.splitlines()) == 4
+
+
+def test_same_label_of_two_metrics_is_told_apart(console: Console, profile: Profile) -> None:
+    other = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+    counters = {TENSOR_PIPE: Quantity(1, "%"), other: Quantity(2, "%")}
+    found = (fakes.attempt(fakes.key(fakes.FAST), (5.0,), counters=counters),)
+    profile.result = fakes.profile_result(found)
+    out = console("profile", fakes.FAST, "--metrics", "full").out
+    assert f"| {other}" in out
+    assert f"| {TENSOR_PIPE}" in out

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fa_tune.commands.progress import PlainProgress, watching
+from tests.project_files import ROOT
+
+WORK = """
+import sys, time
+from fa_tune.commands.progress import watching
+with watching(quiet="--quiet" in sys.argv) as progress:
+    progress.stage("compile", 4)
+    for name in ("one", "two", "[red]three"):
+        progress.advance(name)
+        time.sleep(0.15)
+    progress.note("a [bold]note[/bold] of\\nmore than one line")
+    progress.warn("mind the clock")
+    progress.stage("measure", 3)
+    progress.leader("(FP16, 128) [fast] 5.0 ms")
+    progress.advance("x")
+    time.sleep(0.3)
+    print("the result")
+    if "--raise" in sys.argv:
+        raise SystemExit(7)
+print(type(progress).__name__)
+"""
+
+
+def _on_a_terminal(tmp_path: Path, *arguments: str, term: str = "xterm") -> tuple[str, str, int]:
+    """(what the terminal got on stderr, stdout, status) of the work above."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": term, "COLUMNS": "140", "PYTHONPATH": str(ROOT)}
+    child = subprocess.Popen(
+        [sys.executable, "-c", WORK, *arguments],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+    )
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            data = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not data:
+            break
+        seen += data
+    out, _ = child.communicate(timeout=30)
+    os.close(ours)
+    return seen.decode(errors="replace"), out, child.returncode
+
+
+def test_a_terminal_gets_a_bar_with_time_left_and_leader(tmp_path: Path) -> None:
+    seen, out, status = _on_a_terminal(tmp_path)
+    assert status == 0
+    assert out == "the result\nBarProgress\n"  # results are untouched by the bar
+    for word in ("compile", "3/4", "left", "[red]three", "measure", "1/3"):
+        assert word in seen
+    assert "best so far: (FP16, 128) [fast] 5.0 ms" in seen
+    assert "a [bold]note[/bold] of more than one line" in seen
+    assert "warning: mind the clock" in seen
+
+
+def test_the_cursor_comes_back_after_an_error(tmp_path: Path) -> None:
+    seen, _, status = _on_a_terminal(tmp_path, "--raise")
+    assert status == 7
+    assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize(("arguments", "term"), [(("--quiet",), "xterm"), ((), "dumb")])
+def test_quiet_or_a_plain_terminal_gets_lines(
+    tmp_path: Path, arguments: tuple[str, ...], term: str
+) -> None:
+    seen, out, _ = _on_a_terminal(tmp_path, *arguments, term=term)
+    assert out.endswith("PlainProgress\n")
+    assert seen.splitlines() == [
+        "a [bold]note[/bold] of more than one line",
+        "warning: mind the clock",
+    ]
+
+
+def test_no_terminal_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with watching(quiet=False) as progress:
+        progress.stage("compile", 2)
+        progress.advance("one")
+        progress.leader("one")
+        progress.note("a\nnote")
+    assert capsys.readouterr().err == "a note\n"
+
+
+def test_what_was_said_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = PlainProgress()
+    progress.warn("mind the clock")
+    progress.warn_once("mind the clock")
+    progress.note_once("the clock")
+    progress.note_once("something else")
+    assert capsys.readouterr().err == "warning: mind the clock\nsomething else\n"
+
+
+def test_rich_is_loaded_only_for_a_bar() -> None:
+    script = (
+        "import sys\nfrom fa_tune.commands.progress import watching\n"
+        "with watching(False) as p: p.note('x')\nprint('rich' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from fa_tune import flops
+from fa_tune.model import DeviceInfo, DType, Provenance, Variant, benchmark_workload
+from fa_tune.registry.schema import Entry, Gpu, Ratio, Registry, VerdictSummary
+from fa_tune.registry.store import load, save
+from tests.commands import fakes
+from tests.commands.console import Console
+
+H200, H100 = "NVIDIA H200", "NVIDIA H100"
+
+
+def entry(
+    seq_len: int = 4096,
+    *,
+    gpu: str = H200,
+    dtype: DType = DType.FP16,
+    config: str = fakes.FAST,
+    n: int = 5,
+    method: str = "ncu",
+) -> Entry:
+    workload = benchmark_workload(seq_len, 128, dtype)
+    provenance = Provenance(
+        *(gpu, "580.1", "13.0", "13.0", method, "2025.3.1", ("--csv",), "none", "all", "ab" * 32),
+        recorded_at="2026-01-02T03:04:05+00:00",
+        fa_tune_version="0.1.0",
+    )
+    return Entry(
+        gpu=Gpu(gpu, (9, 0)),
+        workload=workload,
+        method=method,
+        source="measured",
+        recording=None,
+        chosen=Variant("sm80", config),
+        traits="",
+        reason="it is the fastest",
+        median_s=5e-3,
+        interval_s=(4.9e-3, 5.1e-3),
+        n=n,
+        tflops=flops.tflops(flops.matmul_flop(workload), 5e-3),
+        default=Variant("sm80", fakes.SLOW),
+        ratio_to_default=Ratio(0.5, None),
+        ratio_to_references={"fa2": Ratio(0.8, None)},
+        tie_set=(Variant("sm80", config), Variant("sm80", fakes.SLOW)),
+        runners_up=(),
+        verdict=VerdictSummary(True, 4, 1e-4, 2e-4),
+        provenance=provenance,
+    )
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three entries of one GPU, where the program looks for them; no GPU in this machine."""
+    path = tmp_path / "registry.json"
+    save(path, Registry.of([entry(1024), entry(4096), entry(4096, dtype=DType.BF16)]))
+    monkeypatch.setenv("FA_TUNE_REGISTRY", str(path))
+    monkeypatch.setattr("fa_tune.device.find_device", lambda index=0: None)
+    monkeypatch.setattr("fa_tune.commands.entries.find_device", lambda index=0: None)
+    return path
+
+
+def test_show_lists_entries_as_speeds(console: Console, registry: Path) -> None:
+    done = console("registry", "show", "--seq-len", "4096", "--dtype", "fp16")
+    assert done.status == 0
+    (row,) = [line for line in done.out.splitlines() if H200 in line]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == [
+        *(H200, "FP16 s4096 d128 b16 h16", "ncu", fakes.FAST, "5 ms", "±2.00 %", "5"),
+        *("440", "2.00", "1.25", "", "1", "2026-01-02 measured"),
+    ]
+    assert done.out.endswith(f"1 of 3 entries in {registry}.\n")
+
+
+def test_show_json_is_a_registry(console: Console, registry: Path, tmp_path: Path) -> None:
+    workload = benchmark_workload(1024, 128, DType.FP16)
+    done = console("registry", "show", "--workload", workload.key, "--json")
+    copy = tmp_path / "copy.json"
+    copy.write_text(done.out)
+    assert [e.workload for e in load(copy).entries] == [workload]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--gpu", H100), ("--method", "events"), ("--d-head", "64"), ("--seq-len", "17")],
+)
+def test_show_of_nothing_is_status_4(
+    console: Console, registry: Path, arguments: tuple[str, str]
+) -> None:
+    done = console("registry", "show", *arguments)
+    assert done.status == 4
+    assert done.lines == [f"error: none of the 3 entries in {registry} is like that"]
+
+
+@pytest.mark.parametrize("command", [("show",), ("best", "--seq-len", "4096")])
+def test_an_empty_registry_says_how_to_fill_it(
+    console: Console, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    path = tmp_path / "none.json"
+    done = console("registry", *command, "--registry", str(path))
+    assert done.status == 4
+    assert done.lines == [
+        f"error: there is nothing in the registry {path} yet; fa-tune search fills it"
+    ]
+
+
+@pytest.mark.parametrize("command", [("show",), ("best", "--seq-len", "4096")])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"schema": 99}', "\0"])
+def test_a_damaged_registry_is_status_5_and_stays(
+    console: Console, tmp_path: Path, command: tuple[str, ...], text: str
+) -> None:
+    path = tmp_path / "damaged.json"
+    path.write_text(text)
+    done = console("registry", *command, "--registry", str(path))
+    assert done.status == 5
+    assert len(done.lines) == 1
+    assert str(path) in done.lines[0]
+    assert path.read_text() == text
+
+
+def test_best_prints_the_config_alone(console: Console, registry: Path) -> None:
+    done = console("registry", "best", "--seq-len", "4096")
+    assert done == type(done)(0, f"{fakes.FAST}\n", "")
+
+
+def test_best_says_that_it_is_the_nearest(console: Console, registry: Path) -> None:
+    done = console("registry", "best", "--seq-len", "3000", "--batch", "16")
+    assert done.out == f"{fakes.FAST}\n"
+    (line,) = done.lines
+    assert line.startswith("note: no entry for b16_h16_kv16_q3000_k3000_d128_fp16_full; nearest is")
+
+
+def test_best_as_json_says_whether_it_is_exact(console: Console, registry: Path) -> None:
+    document = json.loads(console("registry", "best", "--seq-len", "3000", "--json").out)
+    assert document["exact"] is False
+    assert document["config"] == fakes.FAST
+    assert document["workload"].startswith("b16_h16_kv16_q3000")
+    assert document["entry"]["workload"].startswith("b16_h16_kv16_q4096")
+    key = benchmark_workload(4096, 128, DType.FP16).key
+    assert json.loads(console("registry", "best", "--workload", key, "--json").out)["exact"]
+
+
+def test_best_without_a_match_says_what_there_is(console: Console, registry: Path) -> None:
+    done = console("registry", "best", "--seq-len", "4096", "--d-head", "64")
+    assert done.status == 4
+    assert "only for BF16 d_head 128 full; FP16 d_head 128 full" in done.err
+    assert "results of another GPU" in console(*_best("--gpu", H100)).err
+    assert console(*_best("--causal")).status == 4
+
+
+def _best(*arguments: str) -> tuple[str, ...]:
+    return ("registry", "best", "--seq-len", "4096", *arguments)
+
+
+def test_best_asks_for_the_gpu_only_where_it_is_unclear(console: Console, registry: Path) -> None:
+    save(registry, Registry.of([entry(), entry(gpu=H100, config=fakes.SLOW)]))
+    done = console(*_best())
+    assert done.status == 2
+    assert f"--gpu: {H100}, {H200}" in done.err
+    assert console(*_best("--gpu", H100)).out == f"{fakes.SLOW}\n"
+
+
+def test_best_is_for_this_machines_gpu(
+    console: Console, registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(registry, Registry.of([entry(), entry(gpu=H100, config=fakes.SLOW)]))
+    here = DeviceInfo(H100, (9, 0), "999.9")
+    monkeypatch.setattr("fa_tune.commands.entries.find_device", lambda index=0: here)
+    done = console(*_best())
+    assert done.out == f"{fakes.SLOW}\n"
+    assert done.lines == [
+        "warning: measured with driver 580.1, this is 999.9; search again to be sure"
+    ]
+
+
+def test_merge_keeps_the_better_evidence(console: Console, tmp_path: Path) -> None:
+    save(tmp_path / "a.json", Registry.of([entry(1024), entry(n=3)]))
+    save(tmp_path / "b.json", Registry.of([entry(n=9, config=fakes.SLOW), entry(gpu=H100)]))
+    done = console("registry", "merge", "a.json", "b.json", "-o", "c.json")
+    assert done.status == 0, done.err
+    assert done.out == "3 entries in c.json, of 4 in 2 files.\n"
+    (kept,) = [e for e in load(tmp_path / "c.json").entries if e.key == entry(4096).key]
+    assert (kept.n, kept.chosen.config) == (9, fakes.SLOW)
+
+
+def test_merge_into_one_of_the_files(console: Console, tmp_path: Path) -> None:
+    save(tmp_path / "a.json", Registry.of([entry(1024)]))
+    save(tmp_path / "b.json", Registry.of([entry(4096)]))
+    assert console("registry", "merge", "a.json", "b.json", "-o", "./a.json").status == 0
+    assert len(load(tmp_path / "a.json").entries) == 2
+    assert len(load(tmp_path / "b.json").entries) == 1
+
+
+def test_merge_never_overwrites_what_it_did_not_read(console: Console, tmp_path: Path) -> None:
+    save(tmp_path / "a.json", Registry.of([entry(1024)]))
+    save(tmp_path / "precious.json", Registry.of([entry(4096)]))
+    before = (tmp_path / "precious.json").read_bytes()
+    done = console("registry", "merge", "a.json", "-o", "precious.json")
+    assert done.status == 2
+    assert "name it among the files" in done.err
+    assert (tmp_path / "precious.json").read_bytes() == before
+
+
+def test_merge_of_a_damaged_or_missing_file_writes_nothing(
+    console: Console, tmp_path: Path
+) -> None:
+    save(tmp_path / "a.json", Registry.of([entry()]))
+    (tmp_path / "b.json").write_text("{")
+    assert console("registry", "merge", "a.json", "b.json", "-o", "c.json").status == 5
+    assert console("registry", "merge", "a.json", "none.json", "-o", "c.json").status == 3
+    assert not (tmp_path / "c.json").exists()
+
+
+def test_ratio_keys_may_be_subjects() -> None:
+    from fa_tune.commands.entries import entry_table
+
+    odd = dataclasses.replace(entry(), ratio_to_references={"ref:cudnn": Ratio(1.25, None)})
+    assert "|    0.80 |" in entry_table([odd])

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.commands.console import Console
+from tests.project_files import ROOT
+
+DATA = ROOT / "tests" / "report" / "data"
+RAW = DATA / "raw_h200_seq4096.csv"
+DETAILS = DATA / "details_h200_seq1024.csv"
+
+
+def _stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_table_of_an_ncu_file_names_the_winner(console: Console) -> None:
+    done = console("report", str(RAW), "--limit", "3")
+    assert done.status == 0
+    assert not done.err
+    assert "… 44 more" in done.out
+    last = done.out.splitlines()[-1]
+    assert "the fastest of 45 configs is (FP16, 128, 128, 64, 4): async+eager" in last
+    assert "1.04x that of FA2" in last
+
+
+@pytest.mark.parametrize(("form", "start"), [("markdown", "### "), ("csv", "Kernel Name,")])
+def test_formats_for_documents_and_programs(console: Console, form: str, start: str) -> None:
+    out = console("report", str(RAW), "--format", form).out
+    assert out.startswith(start)
+    assert "the fastest of" not in out
+    assert out.count("\n") >= 48
+
+
+def test_json_holds_every_row_whatever_the_limit(console: Console) -> None:
+    out = console("report", str(RAW), "-f", "json", "--limit", "2").out
+    assert len(json.loads(out)["rows"]) == 47
+
+
+def test_several_files_are_not_ranked_together(console: Console) -> None:
+    done = console("report", str(RAW), str(DETAILS), str(RAW), "-f", "json")
+    rows = json.loads(done.out)["rows"]
+    assert {row["source"] for row in rows} == {str(RAW), str(DETAILS)}
+    assert len([r for r in rows if r["source"] == str(RAW)]) == 47  # named twice, read once
+
+
+def test_a_folder_is_its_files(console: Console, tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_bytes(RAW.read_bytes())
+    rows = json.loads(console("report", str(tmp_path), "-f", "json").out)["rows"]
+    assert {row["source"] for row in rows} == {"a.csv", "b.csv"}
+
+
+@pytest.mark.parametrize("path", [RAW, DETAILS])
+def test_standard_input_says_the_same_as_the_file(
+    console: Console, monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    _stdin(monkeypatch, path.read_bytes())
+    assert console("report", "-", "-f", "csv").out == console("report", str(path), "-f", "csv").out
+
+
+def test_our_csv_comes_back_through_a_pipe(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = console("report", str(RAW), "-f", "csv").out
+    _stdin(monkeypatch, ours.encode())
+    assert console("report", "-", "-f", "csv").out == ours
+
+
+def test_workload_options_override_what_is_inferred(console: Console) -> None:
+    out = console("report", str(RAW), "-f", "json", "--batch", "32", "--heads", "8").out
+    ours = [row for row in json.loads(out)["rows"] if row["family"] == "sm80"]
+    assert {(row["batch"], row["heads"]) for row in ours} == {(32, 8)}
+
+
+@pytest.mark.parametrize(
+    ("sort", "column", "descending"),
+    [
+        ("time", "Dur (ms)", False),
+        ("registers", "Regs", False),
+        ("tflops", "TFLOP/s", True),
+        ("l2", "L2 Hit %", True),
+    ],
+)
+def test_sort_orders_by_the_column(
+    console: Console, sort: str, column: str, descending: bool
+) -> None:
+    out = console("report", str(RAW), "-f", "csv", "--sort", sort).out
+    values = [float(row[column]) for row in csv.DictReader(io.StringIO(out)) if row[column]]
+    assert len(values) > 40
+    assert values == sorted(values, reverse=descending)
+
+
+AMBIGUOUS = (
+    '"ID","Process ID","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",'
+    '"gpu__time_duration.sum"\n'
+    '"","","","","","","","","","msecond"\n'
+    '"0","1","kernel","1","7","(128, 1, 1)","(64, 16, 16)","0","9.0","{}"\n'
+)
+
+
+@pytest.mark.parametrize(("decimal", "duration_s"), [(".", 1.234), (",", 0.001234)])
+def test_decimal_decides_what_a_separator_means(
+    console: Console, tmp_path: Path, decimal: str, duration_s: float
+) -> None:
+    path = tmp_path / "ambiguous.csv"
+    path.write_text(AMBIGUOUS.format("1,234"))
+    done = console("report", str(path), "--decimal", decimal, "-f", "json")
+    assert done.status == 0, done.err
+    assert json.loads(done.out)["rows"][0]["duration_s"] == pytest.approx(duration_s)
+
+
+BROKEN: dict[str, tuple[bytes, int]] = {
+    "empty": (b"", 5),
+    "binary": (bytes(range(256)) * 8, 5),
+    "a report": (b"NVR\x00" + bytes(200), 5),
+    "json": (b'{"schema": 1}', 5),
+    "prose": (b"no such thing\nas a table\n", 5),
+    "a cut row": (b"Kernel Name,Dur (ms),Regs\nFA2,1.0\n", 5),
+    "no number": (b"Kernel Name,Dur (ms)\nFA2,fast\n", 5),
+    "a heading alone": (b"Kernel Name,Dur (ms)\n", 4),
+    "no kernels": (b"==PROF== Connected\n==WARNING== No kernels were profiled.\n", 5),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize("piped", [False, True])
+def test_broken_files_end_in_one_line(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str, piped: bool
+) -> None:
+    data, status = BROKEN[what]
+    path = tmp_path / "broken.csv"
+    path.write_bytes(data)
+    _stdin(monkeypatch, data)
+    done = console("report", "-" if piped else str(path))
+    assert done.status == status
+    assert not done.out
+    assert len([line for line in done.lines if line.startswith("error: ")]) == 1
+    assert ("standard input" in done.err or piped is False) or what == "a heading alone"
+
+
+def test_unreadable_paths_are_status_3(console: Console, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert console("report", "nowhere.csv").status == 3
+    assert console("report", "empty").status == 3
+    assert console("report", "nowhere.csv", "--decimal", ",").status == 3

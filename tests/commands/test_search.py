@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_tune.model import DType
+from fa_tune.options import Progress, SearchOptions
+from fa_tune.pipeline import SearchResult, WorkloadResult
+from tests.commands import fakes
+from tests.commands.console import Console, words
+
+
+class Search:
+    """In the pipeline's place: keeps the options, says whose, returns what it is told to."""
+
+    def __init__(self, result: SearchResult) -> None:
+        self.result = result
+        self.options: list[SearchOptions] = []
+
+    def __call__(self, options: SearchOptions, progress: Progress) -> SearchResult:
+        self.options.append(options)
+        progress.note(self.result.whose)
+        progress.stage("measure", 2)
+        progress.advance("one")
+        progress.leader("something")
+        return self.result
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> Search:
+    fake = Search(fakes.search_result())
+    monkeypatch.setattr("fa_tune.pipeline.search", fake)
+    return fake
+
+
+def test_defaults_are_those_of_the_options(console: Console, search: Search) -> None:
+    assert console("search").status == 0
+    (options,) = search.options
+    assert options.workloads == type(options.workloads)()
+    assert options.measure == type(options.measure)()
+    assert options.kernels == "tune"
+    assert options.resume
+    assert (options.csv, options.record, options.registry) == (None, None, None)
+    assert (options.machine.arch, options.machine.jobs, options.machine.ncu) == (None, None, None)
+
+
+def test_every_option_reaches_the_search(console: Console, search: Search, tmp_path: Path) -> None:
+    done = console(
+        *[
+            "search",
+            "--seq-lens",
+            "1024,4096",
+            "--d-head",
+            "64,128",
+            "--dtype",
+            "bf16",
+            "--batch",
+            "3",
+            "--heads",
+            "5",
+        ],
+        *[
+            "--kernels",
+            "64,32",
+            "--profiler",
+            "events",
+            "--runs",
+            "7",
+            "--ref",
+            "fa2",
+            "--seed",
+            "9",
+            "--arch",
+            "90",
+            "--jobs",
+            "2",
+        ],
+        *[
+            "--device",
+            "1",
+            "--ncu",
+            "/opt/ncu",
+            "--clock-control",
+            "base",
+            "--fresh",
+            "--limit",
+            "3",
+            "--quiet",
+        ],
+        *words(f"--csv {tmp_path}/t.csv --registry {tmp_path}/r.json --record {tmp_path}/rec"),
+        *words(f"--cache-dir {tmp_path}/c --recordings {tmp_path}/p"),
+    )
+    assert done.status == 0, done.err
+    (o,) = search.options
+    assert (o.workloads.seq_lens, o.workloads.d_heads) == ((1024, 4096), (64, 128))
+    assert (o.workloads.dtypes, o.workloads.batch, o.workloads.heads) == ((DType.BF16,), 3, 5)
+    assert (o.kernels, o.resume) == ("64,32", False)
+    assert (o.measure.profiler, o.measure.runs, o.measure.seed) == ("events", 7, 9)
+    assert (o.measure.references, o.measure.clock_control) == (("fa2",), "base")
+    assert (o.machine.arch, o.machine.jobs, o.machine.device) == ("sm_90", 2, 1)
+    assert (o.machine.ncu, o.machine.cache_dir) == (Path("/opt/ncu"), tmp_path / "c")
+    assert o.machine.recordings == tmp_path / "p"
+    assert (o.csv, o.registry) == (tmp_path / "t.csv", tmp_path / "r.json")
+    assert o.record == tmp_path / "rec"
+
+
+def test_option_over_environment_over_default(
+    console: Console, search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELS", "prog")
+    monkeypatch.setenv("FA_TUNE_REGISTRY", "env.json")
+    console("search")
+    console("search", "--kernels", "all", "--registry", "given.json")
+    monkeypatch.setenv("KERNELS", "")
+    console("search")
+    assert [o.kernels for o in search.options] == ["prog", "all", "tune"]
+    assert [str(o.registry) for o in search.options[:2]] == ["env.json", "given.json"]
+
+
+def test_references_can_be_left_out(console: Console, search: Search) -> None:
+    console("search", "--ref", "none")
+    assert search.options[0].measure.references == ()
+
+
+def test_says_whose_measurements_first_and_last(console: Console, search: Search) -> None:
+    done = console("search")
+    assert done.lines[0] == fakes.WHOSE
+    assert done.out.splitlines()[-1] == f"Measurements: {fakes.WHOSE}."
+
+
+def test_says_whose_even_if_the_search_did_not(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fa_tune.pipeline.search", lambda options, progress: fakes.search_result())
+    assert console("search").lines[0] == fakes.WHOSE
+
+
+def test_summary_names_winner_ratios_failures_and_place(console: Console, search: Search) -> None:
+    search.result = fakes.search_result([fakes.workload_result(n) for n in (1024, 4096)])
+    done = console("search")
+    lines = done.out.splitlines()
+    title = "seq_len 4096, d_head 128, FP16, full, batch 16, 16 heads; ncu"
+    assert title in lines
+    (line,) = [x for x in lines if x.startswith(f"{title}: ")]
+    assert f"{title}: {fakes.FAST} takes 5 ms (440 TFLOP/s)" in line
+    assert "1.20x the speed of FA2" in line
+    assert "0.80x the speed of cuDNN" in line
+    assert "without a result: 1 crashed" in line
+    assert "the fastest and tied with nothing" in line
+    assert "sm80:" not in line
+    assert "Kept in kept/registry.json." in lines
+    assert "Not tried: 1 config that cannot run here (1 by smem_fits)." in lines
+    assert done.out.count("| * |") == 2
+
+
+def test_summary_counts_ties(console: Console, search: Search) -> None:
+    from fa_tune.search.decide import decide
+
+    w = fakes.workload()
+    tied = (
+        fakes.attempt(fakes.key(fakes.FAST), (5.0, 5.0, 5.0)),
+        fakes.attempt(fakes.key(fakes.SLOW), (5.001, 5.001, 5.001)),
+    )
+    decision = decide([a.measurement for a in tied if a.measurement], None)
+    search.result = fakes.search_result([WorkloadResult(w, tied, decision)])
+    assert "; tied with 1 other." in console("search").out
+
+
+def test_a_reference_without_time_is_named(console: Console, search: Search) -> None:
+    from fa_tune.model import Outcome
+
+    one = fakes.workload_result()
+    lost = fakes.failed("ref:fa3", Outcome.NOT_RECORDED, "no recording holds it")
+    search.result = fakes.search_result([replace(one, attempts=(*one.attempts, lost))])
+    assert "FA3 was not measured (no recording holds it)" in console("search").out
+
+
+def test_json_is_all_that_stdout_gets(console: Console, search: Search) -> None:
+    done = console("search", "--json")
+    document: dict[str, Any] = json.loads(done.out)
+    assert document["schema"] == "fa-tune-search-1"
+    assert document["whose"] == fakes.WHOSE
+    assert document["rejected"][0]["constraint"] == "smem_fits"
+    (one,) = document["workloads"]
+    assert one["workload"] == fakes.workload().key
+    assert one["decision"]["chosen"]["subject"] == fakes.key(fakes.FAST)
+    assert one["decision"]["to_references"]["ref:fa2"]["value"] == pytest.approx(5 / 6, rel=1e-2)
+    crashed = next(row for row in one["rows"] if row["outcome"] == "crashed")
+    assert crashed["duration_s"] is None
+    assert done.lines[-1] == f"Measurements: {fakes.WHOSE}."
+
+
+def test_csv_on_stdout_is_all_that_stdout_gets(console: Console, search: Search) -> None:
+    done = console("search", "--csv", "-")
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    assert len(rows) == 5
+    assert {r["Kernel Name"] for r in rows} >= {"FA2", "cuDNN", fakes.FAST}
+    assert search.options[0].csv is None
+    assert fakes.WHOSE in done.lines[-1]
+
+
+def test_warnings_appear_once(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(options: SearchOptions, progress: Progress) -> SearchResult:
+        progress.warn("the clock\nmoved")
+        return replace(fakes.search_result(), warnings=("the clock moved", "another"))
+
+    monkeypatch.setattr("fa_tune.pipeline.search", search)
+    lines = console("search").lines
+    assert [x for x in lines if x.startswith("warning")] == [
+        "warning: the clock moved",
+        "warning: another",
+    ]
+
+
+def test_a_workload_without_a_choice_warns_and_the_others_count(
+    console: Console, search: Search
+) -> None:
+    lost = WorkloadResult(fakes.workload(512), (), None, "no recording holds it")
+    search.result = fakes.search_result([fakes.workload_result(), lost])
+    done = console("search")
+    assert done.status == 0
+    assert f"warning: {fakes.workload(512).key}: no recording holds it" in done.lines
+    assert f"{fakes.workload(512).key}: nothing chosen: no recording holds it." in done.out
+
+
+def test_a_workload_that_nobody_recorded_has_no_table(console: Console, search: Search) -> None:
+    from fa_tune.model import Outcome
+
+    w = fakes.workload(512)
+    missing = (fakes.failed(fakes.key(fakes.FAST), Outcome.NOT_RECORDED, "not there", w),)
+    lost = WorkloadResult(w, missing, None, "not there")
+    search.result = fakes.search_result([lost, fakes.workload_result()])
+    out = console("search").out
+    assert out.startswith("seq_len 4096")
+    assert "not_recorded" not in out
+    assert "seq_len 512, d_head 128, FP16, full, batch 16, 16 heads: nothing chosen" in out
+
+
+def test_no_choice_at_all_is_status_4(console: Console, search: Search) -> None:
+    lost = WorkloadResult(fakes.workload(512), (), None, "no recording holds it")
+    search.result = fakes.search_result([lost])
+    done = console("search")
+    assert done.status == 4
+    assert done.lines[-1].startswith("error: ")
+    assert "Kept in" not in done.out
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_limit_cuts_the_tables_not_the_csv(console: Console, search: Search, limit: int) -> None:
+    table = console("search", "--limit", str(limit)).out
+    assert f"… {5 - limit} more" in table
+    assert "| * |" in table  # the winner is shown whatever the limit
+    whole = console("search", "--limit", str(limit), "--csv", "-").out
+    assert len(list(csv.DictReader(io.StringIO(whole)))) == 5

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fa_tune.families.names import parse_short_form
+from fa_tune.search.sets import get_autotuning_kernel_configs
+from tests.commands import fakes
+from tests.commands.console import Console, words
+
+
+def _space(console: Console, *arguments: str) -> dict[str, Any]:
+    done = console("space", "--json", *arguments)
+    assert done.status in (0, 4), done.err
+    document: dict[str, Any] = json.loads(done.out)
+    return document
+
+
+def test_lists_the_tune_set(console: Console) -> None:
+    done = console("space", "--arch", "sm_90")
+    assert done.status == 0
+    listed = done.out.split("\n\n")[0].splitlines()
+    assert sorted(listed) == sorted(map(str, get_autotuning_kernel_configs()))
+    assert "80 of 80 configs can run on sm_90." in done.out
+
+
+def test_a_short_form_brings_its_own_dtype_and_d_head(console: Console) -> None:
+    assert _space(console, "--kernels", fakes.SLOW)["kept"] == [fakes.SLOW]
+
+
+def test_explain_says_what_the_tune_rules_leave_out(console: Console) -> None:
+    document = _space(console, "--kernels", "tune", "--explain", "--arch", "sm_90")
+    left_out = {entry["config"] for entry in document["not_in_tune"]}
+    assert not left_out & set(document["kept"])
+    # The axes of the set: blocks 2 x 2, k-tiles 2 x 2 x 2, two flags, two dtypes.
+    assert len(left_out) + len(document["kept"]) == 4 * 8 * 4 * 2
+    counts = document["counts"]["not_in_tune"]
+    assert sum(counts.values()) == len(left_out)
+    assert "register_pressure_at_128_rows" in counts
+
+
+def test_axes_expand_around_the_default_config(console: Console) -> None:
+    document = _space(
+        console,
+        *words("--axis B_r=64,128 --axis n_warps=4,8 --dtype fp16 --arch sm_90"),
+    )
+    configs = [parse_short_form(text) for text in document["kept"]]
+    rejected = [parse_short_form(entry["config"]) for entry in document["rejected"]]
+    assert {(c.B_r, c.n_warps) for c in configs} == {(64, 4), (128, 4), (128, 8)}
+    assert [(c.B_r, c.n_warps) for c in rejected] == [(64, 8)]
+    assert document["rejected"][0]["name"] == "warps_own_whole_mma_tiles"
+    assert len({(c.B_c, c.swizzled, c.dtype, c.d_head) for c in configs}) == 1
+
+
+def test_axes_expand_around_a_named_config(console: Console) -> None:
+    document = _space(
+        console, "--kernels", fakes.SLOW, "--axis", "swizzled=off,on", "--axis", "dtype=bf16"
+    )
+    configs = [parse_short_form(text) for text in document["kept"]]
+    base = parse_short_form(fakes.SLOW)
+    assert [(c.swizzled, c.dtype.name) for c in configs] == [(False, "BF16"), (True, "BF16")]
+    assert {c.K_mma_load_K_tiles for c in configs} == {base.K_mma_load_K_tiles}
+
+
+def test_explain_names_constraint_and_reason_of_each(console: Console) -> None:
+    done = console("space", *words("--axis B_c=64,72 --dtype fp16 --arch sm_90 --explain"))
+    assert done.status == 0
+    assert "1 of 2 configs can run on sm_90." in done.out
+    reason, config = done.out.splitlines()[-2:]
+    assert reason.startswith("     1  kv_block_multiple_of_k_step: B_c must be a multiple of 16")
+    assert parse_short_form(config).B_c == 72
+    assert "72, 4)" not in console("space", *words("--axis B_c=64,72 --arch sm_90")).out
+
+
+def test_figures_that_differ_are_shown_for_each(console: Console) -> None:
+    out = console("space", *words("--axis B_c=256,512 --arch sm_86 --explain --dtype fp16")).out
+    lines = [line for line in out.splitlines() if "): " in line and "needs" in line]
+    assert len(lines) == 2
+    assert len({line.partition("needs")[2] for line in lines}) == 2
+
+
+def test_small_devices_reject_by_shared_memory(console: Console) -> None:
+    document = _space(console, "--axis", "B_c=64,256", "--arch", "sm_86", "--dtype", "fp16")
+    assert document["counts"]["rejected"] == {"smem_fits": 1}
+    assert "sm_86 allows 99 KiB" in document["rejected"][0]["reason"]
+
+
+def test_nothing_left_is_status_4_with_the_first_reason(console: Console) -> None:
+    done = console("space", "--axis", "n_warps=64", "--dtype", "fp16")
+    assert done.status == 4
+    assert "n_warps_fit_a_cta" in done.lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"),
+    [
+        ("Br=64", "did you mean B_r"),
+        ("B_r", "write it like"),
+        ("B_r=", "write it like"),
+        ("=64", "write it like"),
+        ("B_r=big", "whole number"),
+        ("B_r=64,,128", "whole number"),
+        ("B_r=-64", "whole number"),
+        ("B_r=99999999", "whole number"),
+        ("swizzled=maybe", "neither true nor false"),
+        ("dtype=fp8", "unknown dtype"),
+    ],
+)
+def test_wrong_axes_are_status_2(console: Console, axis: str, said: str) -> None:
+    done = console("space", "--axis", axis)
+    assert done.status == 2
+    assert said in done.err
+    assert len(done.lines) == 1
+
+
+def test_an_axis_given_twice_is_refused(console: Console) -> None:
+    assert "given twice" in console("space", "--axis", "B_r=64", "--axis", "B_r=128").err
+
+
+def test_a_space_too_large_to_list_is_refused(console: Console) -> None:
+    many = ",".join(map(str, range(1, 1200)))
+    done = console("space", "--axis", f"B_r={many}", "--axis", f"B_c={many}")
+    assert done.status == 2
+    assert "at most 1,000,000" in done.err

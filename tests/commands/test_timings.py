@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from fa_tune.model import Rejected, Variant
+from fa_tune.options import Progress, SearchOptions
+from fa_tune.pipeline import ProfileResult, VerifyReport
+from tests.commands import fakes
+from tests.commands.console import Console
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> list[SearchOptions]:
+    seen: list[SearchOptions] = []
+
+    def fake(options: SearchOptions, progress: Progress) -> ProfileResult:
+        seen.append(options)
+        return fakes.profile_result()
+
+    monkeypatch.setattr("fa_tune.pipeline.bench", fake)
+    return seen
+
+
+def _cells(out: str, kernel: str) -> list[str]:
+    (line,) = [x for x in out.splitlines() if f"| {kernel} " in x]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_bench_shows_the_five_figures_of_the_samples(
+    console: Console, bench: list[SearchOptions]
+) -> None:
+    done = console("bench", "--kernels", "prog", "--runs", "3")
+    assert done.status == 0
+    assert (bench[0].kernels, bench[0].measure.runs) == ("prog", 3)
+    samples = (5.0, 5.1, 4.9)
+    sd = f"{statistics.stdev(samples):.4f}"
+    assert _cells(done.out, fakes.FAST)[1:7] == ["5.0000", "5.0000", "4.9000", "5.1000", sd, "3"]
+    assert _cells(done.out, fakes.FAST)[7] == "439.8"  # 4 s² d, 16 x 16 heads, over 5 ms
+    assert _cells(done.out, fakes.BROKEN)[1:8] == [""] * 7
+    assert _cells(done.out, fakes.BROKEN)[8:] == ["crashed", "the GPU reported an illegal address"]
+    order = [done.out.index(name) for name in ("cuDNN", "FA2", fakes.FAST, fakes.SLOW)]
+    assert order == sorted(order)
+    assert done.out.rstrip().endswith(f"Measurements: {fakes.WHOSE}.")
+
+
+def test_bench_for_programs(console: Console, bench: list[SearchOptions]) -> None:
+    timings = json.loads(console("bench", "--json").out)["timings"]
+    fast = next(t for t in timings if t["kernel"] == fakes.FAST)
+    assert fast["samples_s"] == pytest.approx([0.005, 0.0051, 0.0049])
+    assert fast["sd_s"] == pytest.approx(1e-4)
+    crashed = next(t for t in timings if t["outcome"] == "crashed")
+    assert crashed["mean_s"] is None
+    rows = list(csv.DictReader(io.StringIO(console("bench", "--csv", "-").out)))
+    assert len(rows) == 5
+
+
+def test_one_sample_has_no_deviation(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (fakes.attempt(fakes.key(fakes.FAST), (5.0,)),)
+    monkeypatch.setattr("fa_tune.pipeline.bench", lambda o, p: fakes.profile_result(found))
+    assert _cells(console("bench").out, fakes.FAST)[5] == ""
+    assert json.loads(console("bench", "--json").out)["timings"][0]["sd_s"] is None
+
+
+def test_limit_says_how_many_are_left_out(console: Console, bench: list[SearchOptions]) -> None:
+    assert "… 3 more" in console("bench", "--limit", "2").out
+
+
+class Run:
+    def __init__(self, result: ProfileResult, report: VerifyReport) -> None:
+        self.returns = (result, report)
+        self.calls: list[tuple[str, SearchOptions, int]] = []
+
+    def __call__(
+        self, config: str, options: SearchOptions, n: int, progress: Progress
+    ) -> tuple[ProfileResult, VerifyReport]:
+        self.calls.append((config, options, n))
+        return self.returns
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    fake = Run(fakes.profile_result(), fakes.verify_report())
+    monkeypatch.setattr("fa_tune.pipeline.run", fake)
+    return fake
+
+
+def test_run_verifies_then_times(console: Console, run: Run) -> None:
+    done = console("run", fakes.FAST, "-n", "7", "--seq-lens", "512")
+    assert done.status == 0
+    config, options, n = run.calls[0]
+    assert (config, n, options.workloads.seq_lens) == (fakes.FAST, 7, (512,))
+    assert options.kernels == fakes.FAST
+    assert done.out.index("1 of 1 right.") < done.out.index("mean (ms)")
+
+
+def test_run_of_a_wrong_config_is_status_4_without_times(console: Console, run: Run) -> None:
+    wrong = fakes.verify_report(**{fakes.key(fakes.FAST): fakes.verdict(error=1.0)})
+    run.returns = (replace(fakes.profile_result(), attempts=(), whose="not timed"), wrong)
+    done = console("run", fakes.FAST)
+    assert done.status == 4
+    assert "✗" in done.out
+    assert "mean (ms)" not in done.out
+    assert done.lines == ["error: 0 of 1 right, 1 wrong"]
+
+
+def test_run_as_json_is_one_document(console: Console, run: Run) -> None:
+    document = json.loads(console("run", fakes.FAST, "--json").out)
+    assert document["schema"] == "fa-tune-run-1"
+    assert document["verdicts"][0]["correct"]
+    assert len(document["timings"]) == 5
+
+
+def test_run_of_what_cannot_run_says_why(console: Console, run: Run) -> None:
+    rejected = ((Variant("sm80", fakes.FAST), Rejected("smem_fits", "needs 246 KiB")),)
+    run.returns = (replace(fakes.profile_result(), attempts=()), VerifyReport({}, (), rejected))
+    done = console("run", fakes.FAST)
+    assert done.status == 4
+    assert "smem_fits: needs 246 KiB" in done.err

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fa_tune.model import Outcome, Rejected, Variant, Verdict
+from fa_tune.options import MachineOptions, Progress
+from fa_tune.pipeline import VerifyReport
+from tests.commands import fakes
+from tests.commands.console import Console
+
+REJECTED = ((Variant("sm80", fakes.BROKEN), Rejected("smem_fits", "needs 246 KiB")),)
+
+
+class Verify:
+    def __init__(self) -> None:
+        self.report = fakes.verify_report()
+        self.calls: list[tuple[str, tuple[int, ...], MachineOptions]] = []
+
+    def __call__(
+        self, kernels: str, d_heads: tuple[int, ...], machine: MachineOptions, progress: Progress
+    ) -> VerifyReport:
+        self.calls.append((kernels, d_heads, machine))
+        return self.report
+
+
+@pytest.fixture
+def verify(monkeypatch: pytest.MonkeyPatch) -> Verify:
+    fake = Verify()
+    monkeypatch.setattr("fa_tune.pipeline.verify", fake)
+    return fake
+
+
+def test_all_right_is_status_0(console: Console, verify: Verify) -> None:
+    verify.report = VerifyReport({fakes.key(fakes.FAST): fakes.verdict()}, (), REJECTED)
+    done = console("verify", "--d-head", "64,128", "--arch", "9.0")
+    assert done.status == 0
+    kernels, d_heads, machine = verify.calls[0]
+    assert (kernels, d_heads, machine.arch) == ("all", (64, 128), "sm_90")
+    assert f"| ✓ | {fakes.FAST} " in done.out
+    assert "1.00e-03 | 2.00e-03 |     50 %" in done.out
+    assert "1 of 1 right; 1 cannot run on this GPU." in done.out
+    assert f"not tried: {fakes.BROKEN}: smem_fits: needs 246 KiB" in done.lines
+
+
+def test_wrong_and_crashed_come_first_and_are_status_4(console: Console, verify: Verify) -> None:
+    verify.report = VerifyReport(
+        {
+            fakes.key(fakes.FAST): fakes.verdict(),
+            fakes.key(fakes.SLOW): fakes.verdict(error=float("nan")),
+        },
+        (fakes.failed(fakes.key(fakes.BROKEN), Outcome.CRASHED, "an illegal\naddress"),),
+        (),
+    )
+    done = console("verify")
+    assert done.status == 4
+    rows = [line for line in done.out.splitlines() if line.startswith(("| ✓", "| ✗"))]
+    assert [("✓" in row, name in row) for row, name in zip(rows, _ORDER, strict=True)] == [
+        (False, True),
+        (False, True),
+        (True, True),
+    ]
+    assert "inf %" in rows[0]
+    assert "crashed: an illegal address" in rows[1]
+    assert done.lines == ["error: 1 of 3 right, 1 wrong, 1 without a verdict"]
+
+
+_ORDER = (fakes.SLOW, fakes.BROKEN, fakes.FAST)
+
+
+def test_json_has_names_for_what_json_lacks(console: Console, verify: Verify) -> None:
+    wrong = Verdict(False, fakes.verdict(error=float("nan")).cases, "NaN in the result")
+    verify.report = VerifyReport({fakes.key(fakes.SLOW): wrong}, (), REJECTED)
+    done = console("verify", "--json")
+    assert done.status == 4
+    document = json.loads(done.out)
+    assert document["verdicts"][0]["cases"][0]["max_abs_error"] == "nan"
+    assert document["rejected"][0]["constraint"] == "smem_fits"
+
+
+def test_nothing_to_verify_is_status_4(console: Console, verify: Verify) -> None:
+    verify.report = VerifyReport({}, (), REJECTED)
+    done = console("verify")
+    assert done.status == 4
+    assert not done.out
+
+
+def test_a_verdict_without_cases_says_why(console: Console, verify: Verify) -> None:
+    key = f"{fakes.key(fakes.FAST)} @ ragged"
+    verify.report = fakes.verify_report(**{key: Verdict(False, (), "no case ran")})
+    done = console("verify")
+    assert f"| ✗ | {fakes.FAST} @ ragged " in done.out
+    assert "no case ran" in done.out

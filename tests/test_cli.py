@@ -1,0 +1,214 @@
+"""The program as a shell sees it: start-up, exit statuses, streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from fa_tune import __version__
+from fa_tune.cli import COMMANDS, cli, main
+from tests.project_files import ROOT
+
+RUN = "import sys; sys.argv[0] = 'fa-tune'; from fa_tune.cli import main; sys.exit(main())"
+RAW = ROOT / "tests" / "report" / "data" / "raw_h200_seq4096.csv"
+HEAVY = ("torch", "pandas", "numpy", "cuda", "cupy", "pydantic", "rich", "prettytable", "pynvml")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Nothing of the user's."""
+    home = tmp_path / "home"
+    home.mkdir()
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT)}
+
+
+def _fa_tune(
+    environment: dict[str, str], *arguments: str, code: str = RUN, **streams: object
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        [sys.executable, "-c", code, *arguments],
+        env=environment,
+        cwd=environment["HOME"],
+        text=True,
+        timeout=60,
+        **(streams or {"capture_output": True}),
+    )
+
+
+def _commands(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from _commands(command, (*names, name))
+        else:
+            yield (*names, name)
+
+
+ALL = list(_commands(cli))
+
+
+def test_there_are_the_commands_that_there_should_be() -> None:
+    assert main is cli
+    assert {names[0] for names in ALL} == set(COMMANDS)
+    assert [names[1] for names in ALL if names[0] == "registry"] == ["show", "best", "merge"]
+
+
+@pytest.mark.parametrize("names", ALL, ids=" ".join)
+def test_help_mentions_every_option_and_an_example(names: tuple[str, ...]) -> None:
+    command: click.Command = cli
+    context = click.Context(cli, info_name="fa-tune")
+    for name in names:
+        assert isinstance(command, click.Group)
+        found = command.get_command(context, name)
+        assert found is not None
+        command, context = found, click.Context(found, info_name=name, parent=context)
+    text = command.get_help(context)
+    after_usage = text.partition("\n")[2]
+    assert f"fa-tune {' '.join(names)}" in after_usage
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            for name in (*parameter.opts, *parameter.secondary_opts):
+                assert name in text
+    assert command.get_short_help_str(limit=200).endswith(".")
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_start_up_loads_nothing_heavy(environment: dict[str, str], argument: str) -> None:
+    code = (
+        "import json, sys\nfrom fa_tune.cli import main\n"
+        "try: main([sys.argv[1]])\n"
+        "finally: print(json.dumps(sorted(sys.modules)))"
+    )
+    done = _fa_tune(environment, argument, code=code)
+    loaded = {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+    assert not loaded & set(HEAVY)
+
+
+def test_help_of_one_command_loads_only_that_command(environment: dict[str, str]) -> None:
+    code = (
+        "import json, sys\nfrom fa_tune.cli import main\n"
+        "try: main(['report', '--help'])\n"
+        "finally: print(json.dumps(sorted(sys.modules)))"
+    )
+    loaded = set(json.loads(_fa_tune(environment, code=code).stdout.splitlines()[-1]))
+    assert "fa_tune.commands.report" in loaded
+    assert not {f"fa_tune.commands.{n}" for n in COMMANDS if n != "report"} & loaded
+    assert not {name.partition(".")[0] for name in loaded} & set(HEAVY)
+
+
+def test_version(environment: dict[str, str]) -> None:
+    assert _fa_tune(environment, "--version").stdout == f"fa-tune {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("registry",)])
+def test_no_command_shows_the_help_as_an_error(
+    environment: dict[str, str], arguments: tuple[str, ...]
+) -> None:
+    done = _fa_tune(environment, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Usage: fa-tune")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("report", str(RAW)), 0),
+        (("search", "--seq-lens", "many"), 2),
+        (("report", "nowhere.csv"), 3),
+        (("registry", "show"), 4),
+        (("report", os.devnull), 5),
+    ],
+)
+def test_exit_statuses(
+    environment: dict[str, str], arguments: tuple[str, ...], status: int
+) -> None:
+    done = _fa_tune(environment, *arguments)
+    assert done.returncode == status
+    assert bool(done.stderr) == bool(status)
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == (1 if status else 0)
+
+
+def test_a_bug_shows_its_traceback(environment: dict[str, str]) -> None:
+    code = f"import fa_tune.report.load as x; x.load_report_source = None\n{RUN}"
+    done = _fa_tune(environment, "report", str(RAW), code=code)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "TypeError" in done.stderr
+
+
+def test_ctrl_c_is_said_in_a_line(environment: dict[str, str]) -> None:
+    code = (
+        "import sys, time, fa_tune.report.load as x\n"
+        "def wait(*a, **k):\n    print('here', flush=True)\n    time.sleep(30)\n"
+        f"x.load_report_source = wait\n{RUN}"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, "report", "x"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "here\n"
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert err.strip() == "interrupted; finished measurements are kept"
+
+
+@pytest.mark.parametrize("form", ["text", "csv"])
+def test_a_closed_pipe_is_quiet(environment: dict[str, str], form: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = _fa_tune(
+            environment,
+            *("report", str(RAW), "--format", form, "--limit", "100"),
+            stdout=writer,
+            stderr=subprocess.PIPE,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("form", ["text", "csv"])
+def test_a_full_disk_under_stdout_is_status_3(environment: dict[str, str], form: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = _fa_tune(
+            environment,
+            *("report", str(RAW), "--format", form),
+            stdout=full,
+            stderr=subprocess.PIPE,
+        )
+    assert done.returncode == 3
+    assert done.stderr == "error: cannot write: No space left on device\n"
+
+
+def test_an_output_that_cannot_show_a_character_gets_it_escaped(
+    environment: dict[str, str],
+) -> None:
+    done = _fa_tune({**environment, "PYTHONIOENCODING": "ascii"}, "report", str(RAW))
+    assert done.returncode == 0
+    assert "\\u2026 27 more" in done.stdout
+
+
+def test_json_stays_json_in_any_encoding(environment: dict[str, str]) -> None:
+    done = _fa_tune(
+        {**environment, "PYTHONIOENCODING": "ascii"}, "space", "--json", "--kernels", "prog"
+    )
+    assert done.returncode == 0, done.stderr
+    json.loads(done.stdout)
