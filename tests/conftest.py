@@ -1,0 +1,64 @@
+"""GPU tests: marked `gpu`, skipped without a device, and never silently."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+PROBE = Path(__file__).parents[1] / "tools" / "gpu_probe.py"
+LEAST = (8, 0)  # compute capability
+NO_DEVICE = "no CUDA device of compute capability 8.0 or later"
+
+_device = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-gpu",
+        action="store_true",
+        help="fail at once when there is no GPU for the tests marked gpu",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--require-gpu") and not _has_device(config):
+        raise pytest.UsageError(f"--require-gpu: {NO_DEVICE}")
+
+
+def _has_device(config: pytest.Config) -> bool:
+    """Asked in a child: this process stays free of the CUDA driver."""
+    if _device not in config.stash:
+        done = subprocess.run([sys.executable, str(PROBE)], capture_output=True, text=True)
+        capabilities = (
+            json.loads(done.stdout)["compute_capabilities"] if not done.returncode else []
+        )
+        config.stash[_device] = any(tuple(c) >= LEAST for c in capabilities)
+    return config.stash[_device]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            # One worker for all of them: tests side by side would disturb each other's device.
+            if config.pluginmanager.hasplugin("xdist"):
+                item.add_marker(pytest.mark.xdist_group("gpu"))
+            if not _has_device(config):
+                item.add_marker(pytest.mark.skip(reason=NO_DEVICE))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter,
+) -> Generator[None, None, None]:
+    yield
+    reports = terminalreporter.stats.get("skipped", [])
+    skipped = [r for r in reports if isinstance(r, pytest.TestReport) and "gpu" in r.keywords]
+    if skipped:
+        many = "tests" if len(skipped) > 1 else "test"
+        line = f"{len(skipped)} GPU {many} skipped: {NO_DEVICE}"
+        terminalreporter.write_sep("=", line, yellow=True, bold=True)

@@ -1,0 +1,91 @@
+"""Every command starts in a clean process and explains itself; docs/cli.md says the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+import cli_docs
+from tests.project_files import ROOT
+
+cli = pytest.importorskip("fa_tune.cli", reason="the command line does not exist yet")
+
+COMMANDS = list(cli_docs.walk(cli.main, "fa-tune"))
+IDS = [" ".join(words) for words, _ in COMMANDS]
+RUN = "import sys; sys.argv[0] = 'fa-tune'; from fa_tune.cli import main; sys.exit(main())"
+
+
+def _fa_tune(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", RUN, *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(("words", "context"), COMMANDS, ids=IDS)
+def test_each_command_runs_with_help(
+    words: list[str], context: click.Context, tmp_path: Path
+) -> None:
+    done = _fa_tune(*words[1:], "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Usage: fa-tune")
+    assert not done.stderr
+    assert not list(tmp_path.iterdir()), "asking for help leaves files"
+
+
+@pytest.mark.parametrize(("words", "context"), COMMANDS, ids=IDS)
+def test_everything_is_explained(words: list[str], context: click.Context) -> None:
+    assert context.command.help, f"{' '.join(words)} has no help"
+    for parameter in context.command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help or parameter.hidden, f"{words}: {parameter.opts} has no help"
+
+
+@pytest.mark.parametrize(("words", "context"), COMMANDS, ids=IDS)
+def test_every_variable_is_named_after_the_program(
+    words: list[str], context: click.Context
+) -> None:
+    """Declared on its option and shown in --help, so that no variable is a secret."""
+    for parameter in context.command.params:
+        names = [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or []
+        for name in names:
+            assert name.startswith("FA_TUNE_") or name == "KERNELS", f"{words}: {name}"
+            assert name in context.get_help(), f"{words}: --help does not show {name}"
+
+
+def test_reference_page_is_up_to_date() -> None:
+    path = ROOT / "docs" / "cli.md"
+    assert path.is_file(), "docs/cli.md is missing: ./check fix writes it"
+    assert path.read_text(encoding="utf-8") == cli_docs.page(cli.main), "run: ./check fix"
+
+
+def test_help_is_quick(tmp_path: Path) -> None:
+    """Well under a second on an idle machine; the best of five forgives a busy one."""
+    times_s = []
+    for _ in range(5):
+        start = time.perf_counter()
+        _fa_tune("--help", cwd=tmp_path)
+        times_s.append(time.perf_counter() - start)
+    assert min(times_s) < 1.0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["no-such-command"], ["--no-such-option"], ["search", "--seq-lens", "many"]],
+)
+def test_usage_errors_are_short(arguments: list[str], tmp_path: Path) -> None:
+    done = _fa_tune(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "Error" in done.stderr or "error" in done.stderr
+    assert not done.stdout
