@@ -3,8 +3,10 @@
     FaTuneError                 1   (never raised itself)
     ├── InvalidConfig           2   a name, key or knob value that means nothing here
     ├── ToolMissing             3   ncu, a compiler, a GPU or a driver is not there
+    │   └── jobs.WorkerUnusable 3   worker processes cannot get started
     ├── StorageError            3   a file or folder cannot be written or read
     ├── NoUsableVariant         4   everything was rejected, failed, or has no recording
+    │   └── nvrtc.CompileError  4   the compiler refused the source
     ├── ProfileFormatError      5   a profiler file is malformed
     │   └── UnknownUnit         5
     ├── RegistryError           5   a registry does not fit its schema

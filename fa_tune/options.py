@@ -48,7 +48,7 @@ class MachineOptions:
     """Where things are and which device is meant.
 
     `cache_dir` holds cubins and the journal (None: the user cache folder); `arch` is the
-    architecture to compile for (None: the device's, or the recordings' without a device);
+    architecture to compile for (None: the device's, or sm_90 without a device);
     `jobs` compiler processes (None: one per core); `ncu` the profiler's path (None: search).
     """
 
@@ -63,8 +63,9 @@ class MachineOptions:
 @dataclass(frozen=True)
 class MeasureOptions:
     """How to measure.  `profiler` is one of PROFILERS; auto takes ncu, then events where ncu
-    or its permission is missing, then replay without a GPU.  `runs` launches per variant;
-    `finalists` are measured `final_runs` times.  `seed` draws inputs and the order."""
+    or its permission is missing, then replay without a GPU.  `runs` samples (None: the
+    profiler's own number); a search takes more of those that may still win.  `seed` draws
+    inputs and the order."""
 
     profiler: str = "auto"
     runs: int | None = None

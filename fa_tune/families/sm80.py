@@ -240,7 +240,7 @@ class Sm80Family:
         an H200 at every length."""
         blocks = (128, 64, 4) if d_head <= 128 else (64, 32, 4)
         return FlashForwardKernelConfig(
-            dtype, d_head, *blocks, True, True, True, 2, 2, 2, True, False
+            dtype, d_head, *blocks, True, True, True, 2, 2, 2, False, True
         )
 
     def traits(

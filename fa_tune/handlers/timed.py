@@ -38,11 +38,14 @@ class Stage:
 
     rounds: int
     within: float
+    abandon: float = ABANDON
 
 
-def stages(runs: int) -> tuple[Stage, ...]:
-    """`runs` rounds for all, three times as many within 5 % of the leader, then six times
-    within 2 %."""
+def stages(runs: int, *, adaptive: bool = True) -> tuple[Stage, ...]:
+    """`runs` rounds for all; adaptive, three times as many for those within 5 % of the leader,
+    then six times as many within 2 %.  Not adaptive, nobody is left out early either."""
+    if not adaptive:
+        return (Stage(runs, math.inf, abandon=math.inf),)
     return Stage(runs, math.inf), Stage(3 * runs, 1.05), Stage(6 * runs, 1.02)
 
 
@@ -96,7 +99,8 @@ class Subject:
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """`shared`: device, workload key, runs, seed, keep (subjects measured to the end), check.
+    """`shared`: device, workload key, runs, seed, keep (subjects measured to the
+    end), adaptive, check.
     Items: subject and, for variants, cubin and symbol.  Partials: seconds per sample.
     Value: samples_s, sm_clock_hz (median), sets, launches_per_sample."""
     use_device(int(shared["device"]))
@@ -119,7 +123,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         if subject is not None:
             subjects[name] = subject
     clock = _sm_clock(int(shared["device"]))
-    for stage in stages(int(shared["runs"])):
+    for stage in stages(int(shared["runs"]), adaptive=bool(shared["adaptive"])):
         while active := _active(subjects, items, stage, shared["keep"]):
             round_ = min(len(subjects[name].samples) for name in active)
             random.Random(f"{seed}:{round_}").shuffle(active)
@@ -186,7 +190,7 @@ def _active(
             return True
         if items[name]["subject"].startswith("ref:"):
             return True
-        return medians[name] <= leader * min(stage.within, ABANDON)
+        return medians[name] <= leader * min(stage.within, stage.abandon)
 
     return [name for name, subject in subjects.items() if stays(name, subject)]
 

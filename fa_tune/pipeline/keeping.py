@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +46,8 @@ def check_writable(options: SearchOptions, registry: Path) -> None:
             folder = folder.parent
         if path.is_dir() and path != options.record:
             raise StorageError(f"{path} is a folder, where a file is to be written")
+        if not folder.is_dir():
+            raise StorageError(f"cannot write {path}: {folder} is no folder")
         target = path if path.is_file() else folder
         if not os.access(target, os.W_OK):
             raise StorageError(f"cannot write {path}: {target} is not writable")
@@ -72,7 +75,9 @@ def save_recording(
     assert options.record is not None
     name = "".join(c if c.isalnum() else "_" for c in options.kernels)
     path = options.record / measured.device.slug / f"{name}_{measured.profiler.method}.csv"
-    meta = recordings.Meta(recordings.SCHEMA, measured.device, provenance(measured, context))
+    # Which board it was is nobody's business and no help; the model is.
+    device = replace(measured.device, uuid="")
+    meta = recordings.Meta(recordings.SCHEMA, device, provenance(measured, context))
     recordings.save(path, result.attempts, result.resources, meta)
     return path
 

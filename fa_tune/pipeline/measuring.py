@@ -62,6 +62,23 @@ def choose_profiler(
     raise InvalidConfig(f"unknown profiler {name!r}")
 
 
+def fall_back(
+    options: MeasureOptions,
+    measured: Measured,
+    context: Context,
+    progress: Progress,
+    error: ToolMissing,
+) -> Measured:
+    """Events in place of an ncu that turned out unable to measure (counters forbidden, too
+    old, …), if the user left the choice to us; everything is then measured anew, since
+    methods are never mixed.  Raises `error` otherwise."""
+    if options.profiler != "auto" or measured.profiler.method != "ncu":
+        raise error
+    progress.warn(f"{error}; timing with CUDA events instead")
+    device = context.require_device("the events profiler times kernels on one")
+    return Measured(EventsProfiler(), device, f"measured on this machine's {device.name}")
+
+
 def _with_ncu(options: MeasureOptions, context: Context, export: object) -> Measured:
     device = context.require_device("ncu profiles kernels on one; --profiler replay needs none")
     profiler = NcuProfiler(
@@ -83,10 +100,10 @@ def _replay(context: Context, progress: Progress) -> Measured:
     chosen = [r for r in found if r.meta.provenance.method == method]
     gpu = chosen[0].meta.device.name
     chosen = [r for r in chosen if r.meta.device.name == gpu]
-    recorded: dict[tuple[str, str], Attempt] = {}
-    for recording in chosen:  # newest first: an older one only fills gaps
-        for attempt in recording.attempts:
-            recorded.setdefault((attempt.workload, attempt.subject), attempt)
+    recorded = {
+        recording.label: {(a.workload, a.subject): a for a in recording.attempts}
+        for recording in chosen
+    }
     provenance = chosen[0].meta.provenance
     source = ", ".join(r.label for r in chosen)
     profiler = ReplayProfiler(
@@ -96,7 +113,6 @@ def _replay(context: Context, progress: Progress) -> Measured:
         arguments=provenance.profiler_args,
         clock_policy=provenance.clock_policy,
         cache_policy=provenance.cache_policy,
-        source=source,
     )
     date = provenance.recorded_at[:10]
     whose = f"recorded on an {gpu} on {date} with {method}, replayed from {source}"
@@ -150,8 +166,10 @@ def measure_workload(
     keep: Sequence[str],
     progress: Progress,
     tally: Tally,
+    adaptive: bool = True,
 ) -> list[Attempt]:
-    """Attempts at every artifact and reference of one workload.
+    """Attempts at every artifact and reference of one workload.  Not `adaptive`: exactly
+    `runs` samples of each.
 
     Under ncu, where a launch costs a fifth of a second, everyone gets one sample and those
     within 3 % of the leader, the references and `keep` get the rest: `runs` in all.
@@ -166,6 +184,7 @@ def measure_workload(
         keep=tuple(keep),
         item_timeout_s=options.item_timeout_s,
         device=context.options.device,
+        adaptive=adaptive,
     )
     if isinstance(measured.profiler, ReplayProfiler):
         progress.stage(f"replay {workload.key}", len(plan.subjects))
@@ -173,7 +192,7 @@ def measure_workload(
         tally.reused += len(attempts)
         return attempts
     book = _Book(measured, context, journal, reuse, progress, tally)
-    if measured.profiler.method != "ncu" or runs == 1:
+    if measured.profiler.method != "ncu" or runs == 1 or not adaptive:
         return list(book.attempts(plan).values())
     everyone = book.attempts(dataclasses.replace(plan, runs=1))
     finalists = _finalists(everyone, keep)

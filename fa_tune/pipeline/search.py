@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fa_tune import families
 from fa_tune.compile import BuildRequest, BuildResult
-from fa_tune.errors import NoUsableVariant
+from fa_tune.errors import NoUsableVariant, ToolMissing
 from fa_tune.families.sm80 import FlashForwardKernelConfig
 from fa_tune.model import Artifact, Attempt, Outcome, Resources, Verdict, Workload
 from fa_tune.options import Progress, SearchOptions
@@ -32,12 +32,14 @@ from fa_tune.pipeline.measuring import (
     Measured,
     Tally,
     choose_profiler,
+    fall_back,
     fingerprint,
     measure_workload,
 )
 from fa_tune.pipeline.results import SearchResult, WorkloadResult
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.search.decide import Decision, decide
+from fa_tune.search.journal import Journal
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,9 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
     Raises InvalidConfig, ToolMissing, StorageError, NoUsableVariant, RegistryError and
     JournalError; whatever was measured before is in the journal.
     """
+    grid = options.workloads
+    grid.workloads()  # what cannot be understood is refused before anything is looked for
+    configs = choose_configs(options.kernels, grid.dtypes, grid.d_heads)
     context = open_context(options.machine, progress)
     registry = registry_path(options.registry)
     check_writable(options, registry)
@@ -66,8 +71,6 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
     for warning in journal.warnings:
         progress.warn(warning)
 
-    grid = options.workloads
-    configs = choose_configs(options.kernels, grid.dtypes, grid.d_heads)
     kept, rejected = prune_configs(configs, context)
     if not kept:
         first = f": {rejected[0][1].reason}" if rejected else ""
@@ -78,22 +81,11 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
     candidates = prepare(workloads, kept, options, context, measured, progress)
 
     tally = Tally()
-    results = []
-    for one in candidates:
-        default = default_key(one.workload)
-        attempts = measure_workload(
-            one.workload,
-            one.artifacts,
-            options=options.measure,
-            measured=measured,
-            context=context,
-            journal=journal,
-            reuse=options.resume,
-            keep=(default,),
-            progress=progress,
-            tally=tally,
-        )
-        results.append(conclude(one, attempts, default))
+    try:
+        results = measure_all(candidates, options, measured, context, journal, progress, tally)
+    except ToolMissing as error:
+        measured = fall_back(options.measure, measured, context, progress, error)
+        results = measure_all(candidates, options, measured, context, journal, progress, tally)
     resources = {key: a.resources for one in candidates for key, a in one.artifacts.items()}
     verdicts = {one.workload.key: one.verdicts for one in candidates}
     result = SearchResult(
@@ -111,12 +103,43 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
     if options.csv is not None:
         save_csv(options.csv, result)
     if options.record is not None:
-        save_recording(options, result, measured, context)
+        path = save_recording(options, result, measured, context)
+        progress.note(f"recorded in {path}")
     if all(r.decision is None for r in results):
         problems = "; ".join(dict.fromkeys(r.problem for r in results))
         raise NoUsableVariant(f"nothing was measured: {problems}")
-    keep_in_registry(registry, result, measured, verdicts, context)
+    for refused in keep_in_registry(registry, result, measured, verdicts, context):
+        progress.note(refused)
     return result
+
+
+def measure_all(
+    candidates: Sequence[Candidates],
+    options: SearchOptions,
+    measured: Measured,
+    context: Context,
+    journal: Journal,
+    progress: Progress,
+    tally: Tally,
+) -> list[WorkloadResult]:
+    """Measure and decide, workload by workload."""
+    results = []
+    for one in candidates:
+        default = default_key(one.workload)
+        attempts = measure_workload(
+            one.workload,
+            one.artifacts,
+            options=options.measure,
+            measured=measured,
+            context=context,
+            journal=journal,
+            reuse=options.resume,
+            keep=(default,),
+            progress=progress,
+            tally=tally,
+        )
+        results.append(conclude(one, attempts, default))
+    return results
 
 
 def workloads_for(

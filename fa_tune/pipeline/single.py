@@ -112,6 +112,7 @@ def _measure(
                 keep=tuple(one.artifacts),
                 progress=progress,
                 tally=tally,
+                adaptive=False,
             )
     for variant, reason in rejected:
         progress.warn(f"{variant.config}: {reason.constraint}: {reason.reason}")

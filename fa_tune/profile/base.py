@@ -17,7 +17,8 @@ class MeasurePlan:
 
     `artifacts` by subject (variant key); `references` are library kernels by name (`fa2`)
     that run in the same process; `runs` samples of each; `seed` draws inputs and the order;
-    `keep` are subjects that are measured as often as the leader whatever their time.
+    `keep` are subjects that are measured as often as the leader whatever their time.  A plan
+    that is not `adaptive` wants exactly `runs` samples of every subject.
     """
 
     workload: Workload
@@ -28,6 +29,7 @@ class MeasurePlan:
     keep: tuple[str, ...] = ()
     item_timeout_s: float = 60.0
     device: int = 0
+    adaptive: bool = True
 
     @property
     def subjects(self) -> tuple[str, ...]:

@@ -145,8 +145,8 @@ _RULES = (
     _rule(
         "memory-not-saved",
         r"Failed to save memory|ContextSaveFailed|" + _shown("out of memory"),
-        "the kernel's memory cannot be saved between replay passes: make the workload smaller, "
-        "or use --replay-mode application",
+        "the kernel's memory cannot be saved between replay passes: make the workload smaller "
+        "(--batch, --heads, --seq-lens), or use --profiler events",
         error=NoUsableVariant,
     ),
     _rule(

@@ -36,6 +36,7 @@ class EventsProfiler:
             "runs": plan.runs,
             "seed": plan.seed,
             "keep": list(plan.keep),
+            "adaptive": plan.adaptive,
             "check": self._check,
         }
 

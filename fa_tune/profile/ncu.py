@@ -97,9 +97,12 @@ class NcuProfiler:
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""
+        references = plan.references
         for batch in split_batches(tuple(plan.artifacts), BATCH) if plan.artifacts else ((),):
             artifacts = {subject: plan.artifacts[subject] for subject in batch}
-            yield from self._batch(replace(plan, artifacts=artifacts), on_step)
+            part = replace(plan, artifacts=artifacts, references=references)
+            yield from self._batch(part, on_step)
+            references = ()  # with the first batch only: one attempt at every subject
 
     def _batch(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """One batch, in as many ncu processes as it has culprits, plus one."""
@@ -129,6 +132,8 @@ class NcuProfiler:
         """One ncu process; returns how it ended and what it profiled."""
         log = folder / "ncu.log"
         options = self._options(log)
+        if options.export is not None:
+            options.export.unlink(missing_ok=True)  # not to be taken for this process's report
 
         def on_event(event: Event) -> None:
             if event.kind is Kind.PARTIAL:
@@ -159,18 +164,23 @@ class NcuProfiler:
             return self._process(plan, items, folder / "again", on_step)
         if found is not None and not found.fatal:
             self.notes.warn(found.message)
-        blamed = end.culprit is not None or any(e.kind is Kind.FAILED for e in end.events)
-        if found is not None and found.fatal and not blamed:
+        blamed = any(r.outcome is not Outcome.OK for r in end.results.values())
+        # What stops ncu before its first launch is nobody's fault, though it may have ended the
+        # program in the middle of an item.
+        hopeless = not any(event.kind is Kind.PARTIAL for event in end.events)
+        hopeless = hopeless and found is not None and issubclass(found.error, ToolMissing)
+        if found is not None and found.fatal and (hopeless or not blamed):
             raise found.exception()
-        source = log
-        if self._export is not None and options.export is not None:
+        source = options.export or log
+        if blamed and not source.exists():  # nothing was written before the culprit struck
+            return end, []
+        if options.export is not None:
             source = folder / "imported.csv"
-            version = self._version
-            self._run(import_arguments(options.export, version, log_file=source))
+            self._run(import_arguments(options.export, self._version, log_file=source))
         try:
             profile = read_profile(source, decimal=".")
         except ProfileFormatError:
-            if blamed:  # nothing was profiled before the culprit struck
+            if blamed:  # nor any launch of the others
                 return end, []
             raise
         for warning in profile.warnings:
@@ -203,7 +213,12 @@ class NcuProfiler:
             if order.count(subject) < plan.runs:
                 continue  # not through yet: the next process measures it
             taken = measurement(
-                subject, plan.workload.key, mine.get(subject, []), self.metrics, conditions
+                subject,
+                plan.workload.key,
+                mine.get(subject, []),
+                plan.runs,
+                self.metrics,
+                conditions,
             )
             if taken is not None:
                 yield Attempt(subject, plan.workload.key, Outcome.OK, "", taken)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from operator import itemgetter
 
 from fa_tune.errors import ProfileFormatError
 from fa_tune.families.reference_names import reference_label
@@ -31,10 +33,12 @@ def assign_launches(
     ours = set(symbols.values())
     assigned: dict[str, list[Launch]] = {subject: [] for subject in order}
     position = 0
-    for subject in order:
+    for previous, subject in pairwise(("", *order)):
         if position >= len(launches):
             break
         symbol = symbols.get(subject)
+        if symbol is None and subject == previous:
+            continue  # last of one round, first of the next: its launches went to the call before
         name = launches[position].kernel_name
         if symbol is not None:
             if name != symbol:
@@ -61,19 +65,26 @@ def measurement(
     subject: str,
     workload: str,
     launches: Sequence[Launch],
+    calls: int,
     metrics: Sequence[str],
     conditions: Mapping[str, str],
 ) -> Measurement | None:
-    """One measurement from a subject's launches; None if no launch has a duration.
+    """One measurement from the launches of a subject's `calls`; None if some are missing or
+    a launch has no duration.
 
-    A sample is one launch; a counter is its median over the launches that have it.
+    A sample is one call: a library's may be several launches, whose times add up.  A counter
+    is its median over the calls, each with its longest launch.
     """
     durations = [q.value for launch in launches if (q := launch.quantity(DURATION)) is not None]
-    if not durations:
+    per_call, rest = divmod(len(launches), calls)
+    if rest or not per_call or len(durations) < len(launches):
         return None
+    parts = [slice(i, i + per_call) for i in range(0, len(launches), per_call)]
+    longest = [max(zip(durations[p], launches[p], strict=True), key=itemgetter(0)) for p in parts]
     counters: dict[str, Quantity] = {}
     for name in dict.fromkeys([*metrics, PASSES]):
-        found = [q for launch in launches if (q := launch.quantity(name)) is not None]
+        found = [q for _, launch in longest if (q := launch.quantity(name)) is not None]
         if found and name != DURATION:
             counters[name] = Quantity(statistics.median(q.value for q in found), found[0].unit)
-    return Measurement(subject, workload, "ncu", tuple(durations), counters, conditions)
+    samples_s = tuple(sum(durations[p]) for p in parts)
+    return Measurement(subject, workload, "ncu", samples_s, counters, conditions)

@@ -10,10 +10,13 @@ from fa_tune.profile.base import MeasurePlan, OnStep, failed
 
 
 class ReplayProfiler:
-    """Answers from `recorded`, attempts by (workload key, subject), all taken with `method`.
+    """Answers from `recorded`, attempts by (workload key, subject) for each recording by its
+    label, all taken with `method`.
 
-    The attempts come out as they were measured, under the method they were measured with:
-    a replay is not a method of its own.
+    For each plan the recording that holds most of its subjects answers, since only times of
+    one run compare exactly; the others fill its gaps, in their order.  The attempts come out
+    as they were measured, under the method they were measured with: a replay is not a method
+    of its own.
     """
 
     metrics: tuple[str, ...] = ()
@@ -21,34 +24,39 @@ class ReplayProfiler:
 
     def __init__(
         self,
-        recorded: Mapping[tuple[str, str], Attempt],
+        recorded: Mapping[str, Mapping[tuple[str, str], Attempt]],
         *,
         method: str,
         version: str,
         arguments: tuple[str, ...],
         clock_policy: str,
         cache_policy: str,
-        source: str,
     ) -> None:
         self.method = method
         self.version = version
         self.arguments = arguments
         self.clock_policy = clock_policy
         self.cache_policy = cache_policy
-        self.source = source
         self._recorded = recorded
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`; a subject without a recording is NOT_RECORDED."""
-        for subject in plan.subjects:
+        keys = {subject: (plan.workload.key, subject) for subject in plan.subjects}
+
+        def held(label: str) -> int:
+            return sum(key in self._recorded[label] for key in keys.values())
+
+        labels = sorted(self._recorded, key=held, reverse=True)  # stable: newest first on a tie
+        for subject, key in keys.items():
             on_step(subject)
-            attempt = self._recorded.get((plan.workload.key, subject))
-            if attempt is None:
-                text = f"{self.source} has no {self.method} measurement of it"
+            label = next((label for label in labels if key in self._recorded[label]), None)
+            if label is None:
+                text = f"no {self.method} measurement of it in {', '.join(self._recorded)}"
                 yield failed(subject, plan.workload, Outcome.NOT_RECORDED, text)
                 continue
+            attempt = self._recorded[label][key]
             measured = attempt.measurement
             if measured is not None:
-                conditions = {**measured.conditions, "replayed_from": self.source}
+                conditions = {**measured.conditions, "replayed_from": label}
                 attempt = replace(attempt, measurement=replace(measured, conditions=conditions))
             yield attempt

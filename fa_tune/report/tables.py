@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fa_tune.model import Outcome
 from fa_tune.report.columns import BY_FIELD, CLASSIC_COLUMNS, Column
-from fa_tune.report.rows import Row, best, grouped, ordered
+from fa_tune.report.rows import Row, best, grouped
 
 BEST_MARK = "*"
 
@@ -32,7 +32,7 @@ class Table:
 
 def tables(rows: Iterable[Row], limit: int | None = None) -> list[Table]:
     """One table per workload, method and recording, at most `limit` rows in each."""
-    return [_table(str(group), ordered(members), limit) for group, members in grouped(rows).items()]
+    return [_table(str(group), members, limit) for group, members in grouped(rows).items()]
 
 
 def _table(title: str, rows: Sequence[Row], limit: int | None) -> Table:
