@@ -70,7 +70,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "child": {"leaves", "families", "artifacts", "jobs", "verify"},
     "recordings": {"leaves", "report"},
     "pipeline": {"leaves", "options", "families", "recordings", *_SHARED, *_STAGES},
-    "command line": {"leaves", "options", "pipeline", "report"},
+    # The commands that show one stage by itself (space, registry, report) call it directly.
+    "command line": {
+        *("leaves", "options", "families", "device", "records"),
+        *("search", "registry", "pipeline", "report"),
+    },
     "seed API": {"leaves", "families", "search"},
     "runtime": {"leaves", "families", "artifacts", "registry", "child"},
 }

@@ -1,0 +1,105 @@
+"""A pipeline on a pretended H200: nothing is compiled, verified or measured for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_tune import device as devices
+from fa_tune.jobs import ItemResult
+from fa_tune.model import DeviceInfo, DType, Outcome, Verdict
+from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.pipeline import checks, single
+from fa_tune.pipeline.measuring import Measured
+from fa_tune.search.journal import Journal
+from fa_tune.verify import verdict_to_json
+from tests.pipeline import fakes
+from tests.pipeline.fakes import H200, FakeCompiler, FakeProfiler, Stages
+
+SEARCH = import_module("fa_tune.pipeline.search")  # the package's attribute is the function
+
+
+class FakeVerifier:
+    """In place of `run_items`: a verdict for every kernel; `wrong` and
+    `crashing` by subject."""
+
+    def __init__(self) -> None:
+        self.wrong: set[str] = set()
+        self.wrong_traits: set[str] = set()
+        self.crashing: dict[str, tuple[Outcome, str]] = {}
+        self.verified: list[str] = []
+        self.asked: dict[str, Any] = {}
+
+    def __call__(
+        self, handler: str, shared: Mapping[str, Any], items: Mapping[str, Any], **more: Any
+    ) -> Iterator[ItemResult]:
+        self.asked = {"handler": handler, "shared": shared, "items": items, **more}
+        for name, item in items.items():
+            self.verified.append(name)
+            subject = item["subject"]
+            if subject in self.crashing:
+                outcome, reason = self.crashing[subject]
+                yield ItemResult(name, outcome, None, reason)
+                continue
+            wrong = subject in self.wrong or item["traits"] in self.wrong_traits
+            verdict: Verdict = fakes.WRONG if wrong else fakes.RIGHT
+            yield ItemResult(name, Outcome.OK, verdict_to_json(verdict))
+
+
+@dataclass
+class World:
+    """Everything a search meets, to be changed by a test before it."""
+
+    folder: Path
+    profiler: FakeProfiler = field(default_factory=FakeProfiler)
+    compiler: FakeCompiler = field(default_factory=FakeCompiler)
+    verifier: FakeVerifier = field(default_factory=FakeVerifier)
+    progress: Stages = field(default_factory=Stages)
+    device: DeviceInfo | None = H200
+    configs: Sequence[str] = field(default_factory=lambda: fakes.configs(4))
+
+    def options(self, *seq_lens: int, **changes: Any) -> SearchOptions:
+        """FP16 workloads of these lengths; `changes` for fields of any of the options."""
+        grid = {"seq_lens": seq_lens or (1024,), "dtypes": (DType.FP16,)}
+        return SearchOptions(
+            workloads=WorkloadOptions(**{**grid, **_only(WorkloadOptions, changes)}),
+            measure=MeasureOptions(**_only(MeasureOptions, changes)),
+            machine=MachineOptions(
+                **{"cache_dir": self.folder / "cache", **_only(MachineOptions, changes)}
+            ),
+            **{"registry": self.registry, **_only(SearchOptions, changes)},
+        )
+
+    @property
+    def registry(self) -> Path:
+        return self.folder / "registry.json"
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.folder / "cache" / "journal.jsonl")
+
+    def choose_profiler(self, *_: object, **__: object) -> Measured:
+        return fakes.measured_by(self.profiler)
+
+
+def _only(kind: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    own = set(kind.__dataclass_fields__) - {"workloads", "measure", "machine"}
+    return {name: value for name, value in changes.items() if name in own}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path)
+    compile_all: Callable[..., Any] = lambda *args: world.compiler(*args)  # noqa: E731
+    monkeypatch.setattr(devices, "find_device", lambda index=0: world.device)
+    monkeypatch.setattr(checks, "run_items", world.verifier)
+    for module in (SEARCH, single):
+        monkeypatch.setattr(module, "build_all", compile_all)
+        monkeypatch.setattr(module, "choose_profiler", world.choose_profiler)
+        monkeypatch.setattr(module, "choose_configs", lambda *_: fakes.parsed(world.configs))
+    return world

@@ -1,0 +1,413 @@
+"""Which profiler is taken, and what the journal spares."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from fa_tune import recordings
+from fa_tune.errors import InvalidConfig, NoUsableVariant, ToolMissing
+from fa_tune.model import Attempt, DType, Measurement, Outcome, Provenance, Workload
+from fa_tune.model import benchmark_workload as benchmark
+from fa_tune.options import MeasureOptions
+from fa_tune.pipeline.measuring import Tally, choose_profiler, fingerprint, measure_workload
+from fa_tune.profile.base import MeasurePlan
+from fa_tune.profile.events import EventsProfiler
+from fa_tune.profile.ncu import NcuProfiler
+from fa_tune.profile.replay import ReplayProfiler
+from fa_tune.recordings import Meta
+from fa_tune.search.journal import Journal
+from tests.pipeline import fakes
+from tests.pipeline.fakes import H200, FakeProfiler, Stages
+
+WORKLOAD = benchmark(1024, 128, DType.FP16)
+BOTH = ("fa2", "cudnn")
+REFERENCES = ("ref:fa2", "ref:cudnn")
+
+
+class Bench:
+    """Measures with a fake profiler and a journal in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.context = fakes.context(folder)
+        self.progress = Stages()
+        self.tally = Tally()
+
+    def measure(
+        self,
+        profiler: FakeProfiler,
+        n: int = 3,
+        *,
+        workload: Workload = WORKLOAD,
+        reuse: bool = True,
+        journal: bool = True,
+        keep: tuple[str, ...] = (),
+        **options: object,
+    ) -> dict[str, Attempt]:
+        self.tally = Tally()
+        attempts = measure_workload(
+            workload,
+            fakes.artifacts(n),
+            options=dataclasses.replace(MeasureOptions(), **options),  # type: ignore[arg-type]
+            measured=fakes.measured_by(profiler),
+            context=self.context,
+            journal=self.context.journal() if journal else None,
+            reuse=reuse,
+            keep=keep,
+            progress=self.progress,
+            tally=self.tally,
+        )
+        found = {a.subject: a for a in attempts}
+        assert len(found) == len(attempts), "one attempt each"
+        return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def n_samples(attempts: dict[str, Attempt]) -> dict[str, int]:
+    return {s: len(a.measurement.samples_s) for s, a in attempts.items() if a.measurement}
+
+
+# One sample for all, the rest for the finalists -------------------------------------------------
+
+
+def test_under_ncu_everyone_gets_one_sample_and_finalists_the_rest(bench: Bench) -> None:
+    first, near, far, kept = fakes.keys(4)
+    times = {first: 1.0e-3, near: 1.029e-3, far: 1.031e-3, kept: 5e-3}
+    profiler = FakeProfiler(lambda s, _: times.get(s, 9e-3))
+    found = bench.measure(profiler, 4, keep=(kept,))
+    assert n_samples(found) == {
+        "ref:fa2": 3,
+        "ref:cudnn": 3,
+        first: 3,
+        near: 3,
+        far: 1,
+        kept: 3,
+    }
+    everyone, finalists = profiler.plans
+    assert (everyone.runs, finalists.runs) == (1, 2)
+    assert everyone.subjects == (*REFERENCES, first, near, far, kept)
+    assert finalists.subjects == (*REFERENCES, first, near, kept)
+    assert finalists.seed != everyone.seed, "another order of rounds"
+    assert bench.progress.stages == [
+        (f"measure {WORKLOAD.key}", 6),
+        (f"measure {WORKLOAD.key}", 10),
+    ]
+    assert len(bench.progress.steps) == 16
+
+
+def test_samples_of_both_parts_stand_in_the_order_they_were_taken(bench: Bench) -> None:
+    (only,) = fakes.keys(1)
+    found = bench.measure(FakeProfiler(lambda *_: 1e-3), 1)[only].measurement
+    assert found is not None
+    assert found.samples_s == (1e-3, 1e-3, 1e-3 * (1 + 1e-4))
+
+
+@pytest.mark.parametrize(("method", "runs"), [("events", None), ("events", 4), ("ncu", 1)])
+def test_other_methods_are_asked_once(bench: Bench, method: str, runs: int | None) -> None:
+    profiler = FakeProfiler(method=method, default_runs=5)
+    found = bench.measure(profiler, 3, runs=runs, references=("fa2",))
+    assert set(n_samples(found).values()) == {runs or 5}
+    (plan,) = profiler.plans
+    assert plan.runs == (runs or 5)
+
+
+def test_a_finalist_that_fails_in_the_second_part_has_no_time(bench: Bench) -> None:
+    leader, other = fakes.keys(2)
+
+    class FailsLater(FakeProfiler):
+        def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
+            if subject == leader and plan.runs == 2:
+                return Attempt(subject, plan.workload.key, Outcome.CRASHED, "illegal address")
+            return super().attempt(subject, plan)
+
+    found = bench.measure(FailsLater(lambda s, _: 1e-3 if s == leader else 1.5e-3), 2)
+    assert found[leader].outcome is Outcome.CRASHED
+    assert found[leader].measurement is None
+    assert n_samples(found)[other] == 1
+
+
+def test_the_first_samples_decide_among_our_own_only(bench: Bench) -> None:
+    """A library that is twice as fast must not make losers of all of ours."""
+    times = dict(zip(fakes.keys(2), (2e-3, 2.01e-3), strict=True))
+    found = bench.measure(FakeProfiler(lambda s, _: times.get(s, 1e-3)), 2)
+    assert set(n_samples(found).values()) == {3}
+
+
+def test_the_leader_is_told(bench: Bench) -> None:
+    slow, fast = fakes.keys(2)
+    bench.measure(FakeProfiler(lambda s, _: 1e-3 if s == fast else 2e-3), 2, runs=1)
+    assert bench.progress.leaders == [f"{slow} 2.000 ms", f"{fast} 1.000 ms"]
+
+
+# The journal ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_measured_twice(bench: Bench) -> None:
+    first = bench.measure(FakeProfiler(), 5)
+    again = FakeProfiler()
+    assert bench.measure(again, 5) == first
+    assert again.plans == []
+    assert bench.tally.measured == 0
+    assert bench.tally.reused > 0
+
+
+def test_only_what_is_new_is_measured(bench: Bench) -> None:
+    bench.measure(FakeProfiler(), 3, references=("fa2",))
+    more = FakeProfiler()
+    found = bench.measure(more, 5, references=BOTH, runs=1)
+    assert [s for s, _, _ in more.measured] == ["ref:cudnn", *fakes.keys(5)[3:]]
+    assert list(found) == [*REFERENCES, *fakes.keys(5)], "in the order of the plan"
+    assert (bench.tally.reused, bench.tally.measured) == (4, 3)
+
+
+def test_fresh_measures_all_again_and_keeps_the_new(bench: Bench) -> None:
+    bench.measure(FakeProfiler(lambda *_: 1e-3), 2, runs=1)
+    again = FakeProfiler(lambda *_: 2e-3)
+    bench.measure(again, 2, runs=1, reuse=False)
+    assert len(again.measured) == 4
+    found = bench.measure(FakeProfiler(), 2, runs=1)
+    assert {a.measurement.samples_s for a in found.values() if a.measurement} == {(2e-3,)}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.WRONG_RESULT])
+def test_a_failure_is_remembered(bench: Bench, outcome: Outcome) -> None:
+    bad = fakes.keys(2)[1]
+    first = bench.measure(FakeProfiler(failures={bad: (outcome, "so it ended")}), 2)
+    assert first[bad] == Attempt(bad, WORKLOAD.key, outcome, "so it ended")
+    assert f"{bad}: {outcome}: so it ended" in bench.progress.warnings
+    again = FakeProfiler()
+    assert bench.measure(again, 2)[bad] == first[bad]
+    assert again.plans == []
+
+
+@pytest.mark.parametrize("after", range(1, 9))
+def test_interrupted_anywhere_the_rest_and_only_the_rest_is_measured(
+    bench: Bench, after: int
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        bench.measure(FakeProfiler(lambda *_: 1e-3, interrupt_after=after), 3)
+    rest = FakeProfiler(lambda *_: 1e-3)
+    found = bench.measure(rest, 3)
+    assert len(rest.measured) == 10 - after, "five subjects in two parts"
+    assert n_samples(found) == dict.fromkeys((*REFERENCES, *fakes.keys(3)), 3)
+
+
+def test_without_a_journal_nothing_is_kept(bench: Bench, tmp_path: Path) -> None:
+    bench.measure(FakeProfiler(), 2, journal=False)
+    assert Journal(tmp_path / "journal.jsonl").records() == ()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"method": "events"},
+        {"clock_policy": "base"},
+        {"metrics": ("gpu__time_duration.sum", "sm__cycles_elapsed.max")},
+        {"version": "2026.1.0"},
+        {"cache_policy": "flush none"},
+    ],
+)
+def test_other_conditions_are_another_measurement(bench: Bench, changed: dict[str, object]) -> None:
+    bench.measure(FakeProfiler(), 2, runs=1)
+    other = FakeProfiler()
+    for name, value in changed.items():
+        setattr(other, name, value)
+    bench.measure(other, 2, runs=1)
+    assert len(other.measured) == 4
+
+
+def test_the_order_of_measuring_is_no_condition(bench: Bench) -> None:
+    bench.measure(FakeProfiler(), 2, seed=0)
+    again = FakeProfiler()
+    bench.measure(again, 2, seed=1)
+    assert again.plans == []
+
+
+def test_another_number_of_runs_is_another_measurement(bench: Bench) -> None:
+    bench.measure(FakeProfiler(method="events"), 2, runs=5)
+    more = FakeProfiler(method="events")
+    bench.measure(more, 2, runs=7)
+    assert len(more.measured) == 4
+
+
+def test_the_fingerprint_says_what_an_attempt_depends_on(bench: Bench) -> None:
+    mark = fingerprint(fakes.measured_by(FakeProfiler()), bench.context, 3)
+    assert (mark.gpu, mark.driver, mark.arch) == (H200.name, H200.driver, "sm_90")
+    assert (mark.method, mark.profiler_version, mark.runs) == ("ncu", "2025.3.1", 3)
+    assert len(mark.kernel_source_sha256) == 64
+
+
+# Which profiler ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of recordings: ncu's, an older one of ncu's, and a newer one by events."""
+    folder = tmp_path / "profiles"
+    record(folder, "new", "ncu", "2026-03-01T00:00:00+00:00", {"ref:fa2": 2e-3, "sm80:x": 1e-3})
+    record(folder, "old", "ncu", "2026-01-01T00:00:00+00:00", {"sm80:x": 9e-3, "sm80:y": 3e-3})
+    record(folder, "events", "events", "2026-04-01T00:00:00+00:00", {"sm80:x": 8e-3})
+    return folder
+
+
+def record(folder: Path, name: str, method: str, date: str, times: dict[str, float]) -> None:
+    origin = Provenance(
+        gpu=H200.name,
+        driver=H200.driver,
+        cuda="13.0",
+        nvrtc="13.0.88",
+        method=method,
+        profiler_version="2025.3.1" if method == "ncu" else "",
+        profiler_args=("--page", "raw"),
+        clock_policy="none",
+        cache_policy="flush all",
+        kernel_source_sha256="0" * 64,
+        recorded_at=date,
+        fa_tune_version="0.1.0",
+    )
+    attempts = [
+        Attempt(s, WORKLOAD.key, Outcome.OK, "", Measurement(s, WORKLOAD.key, method, (t,)))
+        for s, t in times.items()
+    ]
+    path = folder / H200.slug / f"{name}.csv"
+    recordings.save(path, attempts, {}, Meta(recordings.SCHEMA, H200, origin))
+
+
+def test_without_a_gpu_auto_replays_and_says_whose_and_when(tmp_path: Path, folder: Path) -> None:
+    progress = Stages()
+    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    measured = choose_profiler(MeasureOptions(), machine, progress)
+    assert isinstance(measured.profiler, ReplayProfiler)
+    assert measured.device == H200
+    assert measured.whose == (
+        "recorded on an NVIDIA H200 on 2026-03-01 with ncu, "
+        "replayed from nvidia_h200/new.csv, nvidia_h200/old.csv"
+    )
+    assert "other kernel sources" in progress.warnings[0]
+
+
+def test_replay_never_mixes_methods_and_takes_the_newest(tmp_path: Path, folder: Path) -> None:
+    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    measured = choose_profiler(MeasureOptions(profiler="replay"), machine, Stages())
+    tally = Tally()
+    found = measure_workload(
+        WORKLOAD,
+        {key: fakes.artifact(key) for key in ("sm80:x", "sm80:y", "sm80:z")},
+        options=MeasureOptions(references=BOTH),
+        measured=measured,
+        context=machine,
+        journal=None,
+        reuse=True,
+        keep=(),
+        progress=Stages(),
+        tally=tally,
+    )
+    times = {a.subject: a.measurement.samples_s[0] for a in found if a.measurement}
+    assert times == {"ref:fa2": 2e-3, "sm80:x": 1e-3, "sm80:y": 3e-3}
+    assert {a.measurement.method for a in found if a.measurement} == {"ncu"}
+    missing = [a.subject for a in found if a.outcome is Outcome.NOT_RECORDED]
+    assert missing == ["ref:cudnn", "sm80:z"]
+    assert (tally.reused, tally.measured) == (5, 0)
+    assert not (tmp_path / "journal.jsonl").exists(), "a replay is no measurement of ours"
+
+
+def test_events_recordings_serve_where_ncu_has_none(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    record(folder, "events", "events", "2026-04-01T00:00:00+00:00", {"sm80:x": 8e-3})
+    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    measured = choose_profiler(MeasureOptions(), machine, Stages())
+    assert measured.profiler.method == "events"
+
+
+def test_one_gpus_recordings_at_a_time(tmp_path: Path, folder: Path) -> None:
+    other = dataclasses.replace(H200, name="NVIDIA H100")
+    path = folder / other.slug / "tune.csv"
+    known = recordings.load(folder / H200.slug / "old.csv")
+    origin = dataclasses.replace(known.meta.provenance, gpu=other.name)
+    recordings.save(path, known.attempts, {}, Meta(recordings.SCHEMA, other, origin))
+    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    measured = choose_profiler(MeasureOptions(), machine, Stages())
+    assert measured.device.name == "NVIDIA H200"
+    assert "h100" not in measured.whose
+
+
+def test_without_gpu_and_recordings_there_is_nothing(tmp_path: Path) -> None:
+    machine = fakes.context(tmp_path, device=None, recordings=tmp_path / "empty")
+    with pytest.raises(ToolMissing, match=r"no recordings in .*empty"):
+        choose_profiler(MeasureOptions(), machine, Stages())
+
+
+@pytest.mark.parametrize("name", ["ncu", "events"])
+def test_a_profiler_asked_for_by_name_needs_its_gpu(tmp_path: Path, name: str) -> None:
+    machine = fakes.context(tmp_path, device=None)
+    with pytest.raises(ToolMissing, match="no GPU found") as caught:
+        choose_profiler(MeasureOptions(profiler=name), machine, Stages())
+    assert caught.value.exit_status == 3
+    assert "\n" not in str(caught.value)
+
+
+def without_ncu() -> Path:
+    raise ToolMissing("ncu not found on PATH")
+
+
+def test_auto_falls_back_to_events_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fa_tune.profile.ncu.find_ncu", without_ncu)
+    progress = Stages()
+    measured = choose_profiler(MeasureOptions(), fakes.context(tmp_path), progress)
+    assert isinstance(measured.profiler, EventsProfiler)
+    assert measured.device == H200
+    assert progress.warnings == ["ncu not found on PATH; timing with CUDA events instead"]
+
+
+def test_ncu_asked_for_by_name_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fa_tune.profile.ncu.find_ncu", without_ncu)
+    with pytest.raises(ToolMissing, match="ncu not found on PATH"):
+        choose_profiler(MeasureOptions(profiler="ncu"), fakes.context(tmp_path), Stages())
+
+
+@pytest.mark.parametrize("name", ["auto", "ncu"])
+def test_ncu_is_taken_where_it_is(tmp_path: Path, name: str) -> None:
+    program = tmp_path / "ncu"
+    program.write_text("#!/bin/sh\necho 'Version 2025.3.1.0 (build 1)'\n")
+    program.chmod(0o755)
+    machine = fakes.context(tmp_path, ncu=program)
+    options = MeasureOptions(profiler=name, clock_control="base")
+    measured = choose_profiler(options, machine, Stages())
+    assert isinstance(measured.profiler, NcuProfiler)
+    assert measured.whose == "measured on this machine's NVIDIA H200 under ncu 2025.3.1"
+    assert measured.profiler.clock_policy.startswith("base")
+
+
+def test_replay_can_be_asked_for_beside_a_gpu(tmp_path: Path, folder: Path) -> None:
+    machine = fakes.context(tmp_path, recordings=folder)
+    measured = choose_profiler(MeasureOptions(profiler="replay"), machine, Stages())
+    assert isinstance(measured.profiler, ReplayProfiler)
+
+
+def test_an_unknown_profiler_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="unknown profiler 'nsys'"):
+        choose_profiler(MeasureOptions(profiler="nsys"), fakes.context(tmp_path), Stages())
+
+
+def test_an_error_of_the_profiler_keeps_what_was_finished(bench: Bench) -> None:
+    class Breaks(FakeProfiler):
+        def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
+            if subject == fakes.keys(2)[1]:
+                raise NoUsableVariant("the GPU fell off the bus")
+            return super().attempt(subject, plan)
+
+    with pytest.raises(NoUsableVariant):
+        bench.measure(Breaks(), 2, runs=1)
+    rest = FakeProfiler()
+    bench.measure(rest, 2, runs=1)
+    assert [s for s, _, _ in rest.measured] == fakes.keys(2)[1:]

@@ -1,0 +1,121 @@
+"""The events profiler's side of the border; the worker's is in tests/handlers and tests/gpu."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from fa_tune.model import Artifact, Attempt, DType, Outcome, Quantity, Resources, Variant, Workload
+from fa_tune.profile import events
+from fa_tune.profile.base import MeasurePlan
+from fa_tune.profile.events import EventsProfiler
+from fa_tune.profile.metrics import SM_CLOCK
+
+WORKLOAD = Workload(1, 2, 2, 128, 128, 64, DType.FP16)
+RESOURCES = Resources(168, 0, 0, 0, 0, 49152, 128, 2)
+
+
+@pytest.fixture(autouse=True)
+def _without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "HANDLER", "tests.profile.events_child:handle")
+
+
+def plan(references: tuple[str, ...] = (), **behaviours: dict[str, Any]) -> MeasurePlan:
+    artifacts = {}
+    for name, behaviour in behaviours.items():
+        variant = Variant("sm80", name)
+        cubin = json.dumps({"samples_s": [1e-3, 2e-3], **behaviour})
+        artifacts[variant.key] = Artifact(variant, "plain", "sm_90", cubin, name, RESOURCES)
+    return MeasurePlan(WORKLOAD, artifacts, references, runs=2, item_timeout_s=0.8)
+
+
+def measure(wanted: MeasurePlan) -> dict[str, Attempt]:
+    attempts = list(EventsProfiler().measure(wanted, lambda _: None))
+    assert sorted(a.subject for a in attempts) == sorted(wanted.subjects)
+    return {a.subject: a for a in attempts}
+
+
+def test_samples_clock_and_conditions() -> None:
+    attempts = measure(plan(("fa2",), a={"clock_hz": 1.98e9}, b={"samples_s": [3e-3, 4e-3]}))
+    first = attempts["sm80:a"].measurement
+    assert first is not None
+    assert first.samples_s == (1e-3, 2e-3)
+    assert first.method == "events"
+    assert first.counters == {SM_CLOCK: Quantity(1.98e9, "hz")}
+    assert first.conditions == {
+        "l2": "cold-rotate",
+        "clocks": "unlocked",
+        "input_sets": "3",
+        "launches_per_sample": "1",
+    }
+    other, reference = attempts["sm80:b"].measurement, attempts["ref:fa2"].measurement
+    assert other is not None
+    assert reference is not None
+    assert other.samples_s == (3e-3, 4e-3)
+    assert reference.samples_s == (9e-3, 9.5e-3)
+
+
+@pytest.mark.parametrize("clock_hz", [None, math.nan])
+def test_a_clock_that_nobody_read_is_no_counter(clock_hz: float | None) -> None:
+    measurement = measure(plan(a={"clock_hz": clock_hz}))["sm80:a"].measurement
+    assert measurement is not None
+    assert measurement.counters == {}
+
+
+@pytest.mark.parametrize(
+    ("what", "outcome", "reason"),
+    [
+        ("exit", Outcome.CRASHED, "exited with status 11"),
+        ("poison", Outcome.CRASHED, "an illegal memory access was encountered"),
+        ("hang", Outcome.TIMED_OUT, "silent for 0.8 s"),
+        ("wrong", Outcome.WRONG_RESULT, "error 0.5 exceeds 0.001"),
+    ],
+)
+def test_a_culprit_costs_only_itself(what: str, outcome: Outcome, reason: str) -> None:
+    attempts = measure(plan(("fa2",), a={}, b={"do": what}, c={"samples_s": [5e-3, 6e-3]}))
+    culprit = attempts.pop("sm80:b")
+    assert culprit.outcome is outcome
+    assert reason in culprit.reason
+    assert culprit.measurement is None
+    kept = {s: a.measurement.samples_s for s, a in attempts.items() if a.measurement}
+    assert kept == {
+        "ref:fa2": (9e-3, 9.5e-3),
+        "sm80:a": (1e-3, 2e-3),
+        "sm80:c": (5e-3, 6e-3),
+    }
+
+
+def test_every_sample_is_a_step_and_none_is_taken_twice() -> None:
+    steps: list[str] = []
+    wanted = plan(a={}, b={"do": "exit"}, c={})
+    list(EventsProfiler().measure(wanted, steps.append))
+    assert sorted(steps) == ["sm80:a", "sm80:a", "sm80:b", "sm80:c", "sm80:c"]
+
+
+def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def run_items(handler: str, shared: Any, items: Any, **more: Any) -> list[Any]:
+        seen.update(shared=shared, items=items, **more)
+        return []
+
+    monkeypatch.setattr(events, "run_items", run_items)
+    wanted = plan(("fa2",), a={})
+    wanted = MeasurePlan(
+        WORKLOAD, wanted.artifacts, ("fa2",), runs=7, seed=3, keep=("sm80:a",), device=1
+    )
+    assert list(EventsProfiler(check=False).measure(wanted, lambda _: None)) == []
+    assert seen["shared"] == {
+        "device": 1,
+        "workload": WORKLOAD.key,
+        "runs": 7,
+        "seed": 3,
+        "keep": ["sm80:a"],
+        "check": False,
+    }
+    assert list(seen["items"]) == ["ref:fa2", "sm80:a"]
+    assert seen["items"]["sm80:a"]["symbol"] == "a"
+    assert seen["item_timeout_s"] == wanted.item_timeout_s
