@@ -37,7 +37,9 @@ def registry_path(given: Path | None) -> Path:
 
 
 def check_writable(options: SearchOptions, registry: Path) -> None:
-    """Raise StorageError before any work is done rather than after all of it."""
+    """Raise StorageError or RegistryError before any work is done rather than after all of it."""
+    from fa_tune.registry import store
+
     for path in (registry, options.csv, options.record):
         if path is None:
             continue
@@ -51,6 +53,12 @@ def check_writable(options: SearchOptions, registry: Path) -> None:
         target = path if path.is_file() else folder
         if not os.access(target, os.W_OK):
             raise StorageError(f"cannot write {path}: {target} is not writable")
+        if path == registry:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StorageError(f"cannot write {path}: {error.strerror}") from error
+    store.load(registry)
 
 
 def save_csv(path: Path, result: SearchResult) -> None:

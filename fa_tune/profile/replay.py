@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from fa_tune.model import Attempt, Outcome
+from fa_tune.model import Attempt, DType, Outcome, Workload
 from fa_tune.profile.base import MeasurePlan, OnStep, failed
 
 
@@ -51,7 +51,7 @@ class ReplayProfiler:
             on_step(subject)
             label = next((label for label in labels if key in self._recorded[label]), None)
             if label is None:
-                text = f"no {self.method} measurement of it in {', '.join(self._recorded)}"
+                text = f"no {self.method} measurement of it in {self._inventory(plan.workload)}"
                 yield failed(subject, plan.workload, Outcome.NOT_RECORDED, text)
                 continue
             attempt = self._recorded[label][key]
@@ -60,3 +60,16 @@ class ReplayProfiler:
                 conditions = {**measured.conditions, "replayed_from": label}
                 attempt = replace(attempt, measurement=replace(measured, conditions=conditions))
             yield attempt
+
+    def _inventory(self, workload: Workload) -> str:
+        """The recordings, and the sequence lengths they hold for workloads like this one."""
+        keys = {key for recording in self._recorded.values() for key, _ in recording}
+        held = [Workload.from_key(key) for key in keys]
+        lengths = sorted({w.seq_len_q for w in held if (w.dtype, w.d_head) == _kind(workload)})
+        listed = ", ".join(map(str, lengths)) or "none"
+        kind = f"d_head {workload.d_head} {workload.dtype.name}"
+        return f"{', '.join(self._recorded)}; recorded lengths for {kind}: {listed}"
+
+
+def _kind(workload: Workload) -> tuple[DType, int]:
+    return workload.dtype, workload.d_head
