@@ -70,7 +70,7 @@ def load(path: Path) -> Recording:
     meta_path = path.with_suffix(META_SUFFIX)
     try:
         text = meta_path.read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise ProfileFormatError(f"{path} has no readable {meta_path.name}: {error}") from error
     try:
         meta = TypeAdapter(Meta).validate_json(text)
@@ -78,6 +78,10 @@ def load(path: Path) -> Recording:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ProfileFormatError(f"{meta_path}: {where}: {first['msg']}") from None
+    if meta.schema != SCHEMA:
+        raise ProfileFormatError(
+            f"{meta_path}: schema {meta.schema} is not the one this fa-tune reads ({SCHEMA})"
+        )
     attempts = (_attempt(row, meta) for row in read_rows(path))
     return Recording(path, meta, tuple(a for a in attempts if a is not None))
 

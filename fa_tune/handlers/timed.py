@@ -126,6 +126,8 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     for stage in stages(int(shared["runs"]), adaptive=bool(shared["adaptive"])):
         while active := _active(subjects, items, stage, shared["keep"]):
             round_ = min(len(subjects[name].samples) for name in active)
+            # After a worker that died within a round, those it had not reached come first.
+            active = [name for name in active if len(subjects[name].samples) == round_]
             random.Random(f"{seed}:{round_}").shuffle(active)
             for name in active:
                 report.begin(name)

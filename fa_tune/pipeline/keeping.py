@@ -53,11 +53,6 @@ def check_writable(options: SearchOptions, registry: Path) -> None:
         target = path if path.is_file() else folder
         if not os.access(target, os.W_OK):
             raise StorageError(f"cannot write {path}: {target} is not writable")
-        if path == registry:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise StorageError(f"cannot write {path}: {error.strerror}") from error
     store.load(registry)
 
 

@@ -22,6 +22,7 @@ from fa_tune.profile.stats import median
 from fa_tune.recordings import Recording
 from fa_tune.search.journal import AttemptRecord, Fingerprint, Journal
 
+SEARCH = "search"  # the condition under which a measurement names its search
 FINALIST_WITHIN = 1.03  # of the leader's time in the first, single sample
 
 
@@ -167,9 +168,11 @@ def measure_workload(
     progress: Progress,
     tally: Tally,
     adaptive: bool = True,
+    search: str = "",
 ) -> list[Attempt]:
     """Attempts at every artifact and reference of one workload.  Not `adaptive`: exactly
-    `runs` samples of each.
+    `runs` samples of each.  `search` tells one search from another: what others are compared
+    with must come from the same one (see `_Book`).
 
     Under ncu, where a launch costs a fifth of a second, everyone gets one sample and those
     within 3 % of the leader, the references and `keep` get the rest: `runs` in all.
@@ -191,7 +194,7 @@ def measure_workload(
         attempts = list(measured.profiler.measure(plan, progress.advance))
         tally.reused += len(attempts)
         return attempts
-    book = _Book(measured, context, journal, reuse, progress, tally)
+    book = _Book(measured, context, journal, reuse, progress, tally, search)
     if measured.profiler.method != "ncu" or runs == 1 or not adaptive:
         return list(book.attempts(plan).values())
     everyone = book.attempts(dataclasses.replace(plan, runs=1))
@@ -230,7 +233,12 @@ def _joined(first: Attempt, more: Attempt) -> Attempt:
 
 
 class _Book:
-    """The profiler behind the journal."""
+    """The profiler behind the journal.
+
+    A variant that any search has finished under the same fingerprint is not measured again.
+    References and `keep`, which every ratio rests on, are measured again beside variants that
+    are new, unless it was this very search that measured them and was interrupted.
+    """
 
     def __init__(
         self,
@@ -240,7 +248,9 @@ class _Book:
         reuse: bool,
         progress: Progress,
         tally: Tally,
+        search: str,
     ) -> None:
+        self._search = search
         self._measured = measured
         self._context = context
         self._journal = journal
@@ -258,6 +268,8 @@ class _Book:
                 known = self._journal.find(mark.digest, subject, plan.workload.key)
                 if known is not None:
                     found[subject] = known
+            if any(s not in found for s in plan.artifacts):
+                found = {s: a for s, a in found.items() if not self._is_foreign(s, a, plan)}
         self._tally.reused += len(found)
         rest = dataclasses.replace(
             plan,
@@ -269,6 +281,7 @@ class _Book:
             self._progress.stage(name, len(rest.subjects) * plan.runs)
             best = float("inf")
             for attempt in self._measured.profiler.measure(rest, self._progress.advance):
+                attempt = self._signed(attempt)
                 found[attempt.subject] = attempt
                 self._tally.measured += 1
                 if self._journal is not None:
@@ -281,3 +294,20 @@ class _Book:
                         best = time_s
                         self._progress.leader(f"{attempt.subject} {time_s * 1e3:.3f} ms")
         return {s: found[s] for s in plan.subjects if s in found}
+
+    def _is_foreign(self, subject: str, attempt: Attempt, plan: MeasurePlan) -> bool:
+        """Whether a base of comparison was measured by another search."""
+        if not subject.startswith("ref:") and subject not in plan.keep:
+            return False
+        measurement = attempt.measurement
+        return measurement is not None and measurement.conditions.get(SEARCH, "") != self._search
+
+    def _signed(self, attempt: Attempt) -> Attempt:
+        """The attempt with this search's mark."""
+        measurement = attempt.measurement
+        if measurement is None or not self._search:
+            return attempt
+        conditions = {**measurement.conditions, SEARCH: self._search}
+        return dataclasses.replace(
+            attempt, measurement=dataclasses.replace(measurement, conditions=conditions)
+        )

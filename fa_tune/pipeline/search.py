@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -137,9 +138,16 @@ def measure_all(
             keep=(default,),
             progress=progress,
             tally=tally,
+            search=search_id(options),
         )
         results.append(conclude(one, attempts, default))
     return results
+
+
+def search_id(options: SearchOptions) -> str:
+    """The same for a search and its resumption, different for a search of another set."""
+    parts = (options.kernels, *options.measure.references)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
 def workloads_for(

@@ -30,7 +30,7 @@ ROWS: list[tuple[str, int | None, tuple[str, ...], type[FaTuneError] | None, boo
     ("driver-too-old", 11, ("update the driver",), ToolMissing, True),
     ("lock-file", 9, ("TMPDIR",), ToolMissing, True),
     ("clocks-not-lockable", 9, ("--clock-control none",), ToolMissing, True),
-    ("memory-not-saved", 9, ("--replay-mode application", "smaller"), NoUsableVariant, True),
+    ("memory-not-saved", 9, ("--profiler events", "smaller"), NoUsableVariant, True),
     ("unknown-metric", 1, ("flop_count_sp, sm__no_such_cycles.avg;",), InvalidConfig, True),
     ("metrics-unavailable", 0, ("6 metrics", "ctc__rx_bytes_data_user.sum"), None, False),
     ("ended-early", 1, ("stderr",), NoUsableVariant, True),

@@ -114,6 +114,7 @@ def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "runs": 7,
         "seed": 3,
         "keep": ["sm80:a"],
+        "adaptive": True,
         "check": False,
     }
     assert list(seen["items"]) == ["ref:fa2", "sm80:a"]

@@ -82,7 +82,9 @@ def test_what_was_never_measured_is_not_recorded() -> None:
     (found,) = replayed("z")
     assert found.outcome is Outcome.NOT_RECORDED
     assert found.measurement is None
-    assert found.reason == f"no ncu measurement of it in {TUNE}"
+    # And what there is instead: ELSEWHERE's length belongs to the same dtype and d_head.
+    recorded = "recorded lengths for d_head 128 FP16: 1024, 2048"
+    assert found.reason == f"no ncu measurement of it in {TUNE}; {recorded}"
 
 
 def test_another_workloads_time_is_nobodys_here() -> None:

@@ -1,0 +1,132 @@
+"""docs/ladder.md, docs/measuring.md and the README quote the recordings, and quote them right."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import ladder_page
+from recorded import FOLDER, LADDER, RUNGS, Recorded, ours, spearman
+from recorded_tables import signed, table
+from tests.project_files import ROOT
+
+DATA = Recorded()
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+# What a measurement looks like: a decimal number, or any number with a unit.  Versions and
+# numbers inside words are none.
+MEASURED = re.compile(
+    r"(?<![\w.,])[+−-]?"
+    r"(?:\d[\d,]*\.\d+(?![\w.]*\.\d)|\d[\d,]*(?= ?(?:%|ms\b|times\b|million|GHz|TFLOP)))"
+)
+
+
+def _read(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def unmarked(text: str, page: str) -> list[str]:
+    """Figures in the sentences of a page that no comment ties to the recordings."""
+    for name in ladder_page.TABLES[page]:
+        text = re.sub(rf"<!-- {name} -->.*?<!-- /{name} -->", "", text, flags=re.DOTALL)
+    text = re.sub(r"`[^`]*`", "", FENCE.sub("", text))
+    return MEASURED.findall(ladder_page.FIGURE.sub("", text))
+
+
+@pytest.mark.parametrize("page", ladder_page.TABLES)
+def test_page_is_up_to_date(page: str) -> None:
+    text = _read(page)
+    assert ladder_page.filled(text, page, DATA) == text, "run: python tools/ladder_page.py"
+
+
+@pytest.mark.parametrize("page", ladder_page.TABLES)
+def test_no_comment_is_misspelt(page: str) -> None:
+    """A comment right behind a word ties a figure; one that is not understood would be skipped."""
+    text = _read(page)
+    tied = re.findall(r"\S<!-- [^>]*-->", text)
+    assert len(tied) == len(ladder_page.FIGURE.findall(text))
+
+
+def test_every_figure_on_the_ladder_is_tied_to_the_recordings() -> None:
+    # "differences under 1 %" and the like are no measurements; the ladder has none.
+    assert unmarked(_read("docs/ladder.md"), "docs/ladder.md") == []
+
+
+def test_every_figure_that_the_recordings_taught_is_tied_to_them() -> None:
+    page = "docs/measuring.md"
+    section = _read(page).partition("## What the recordings taught")[2].partition("\n## ")[0]
+    assert unmarked(section, page) == ["1"]  # "differences under 1 %", a rule of thumb
+
+
+@pytest.mark.parametrize("text", ["took 6.4 ms", "3 % more", "1,122 million", "is 2 times as"])
+def test_loose_figures_are_found(text: str) -> None:
+    assert unmarked(text, "docs/ladder.md")
+
+
+def test_wrong_figures_and_tables_are_put_right() -> None:
+    page = "docs/ladder.md"
+    text = _read(page)
+    wrong = re.sub(r"\S+(?=<!-- ncu r2:r3 -->)", "+99.9", text)
+    wrong = wrong.replace("| 2 | swizzle |", "| 2 | magic |")
+    assert wrong.count("+99.9") == 1
+    assert wrong != text
+    assert ladder_page.filled(wrong, page, DATA) == text
+
+
+def test_what_the_recordings_lack_is_an_error() -> None:
+    page = "docs/measuring.md"
+    with pytest.raises(KeyError):
+        ladder_page.filled(_read(page) + "1<!-- ncu r8 -->", page, DATA)
+    with pytest.raises(ValueError, match="0 blocks named offsets"):
+        ladder_page.filled("no table", page, DATA)
+
+
+def test_the_order_that_the_prose_states() -> None:
+    """Sentences do not follow new recordings by themselves; these are what the page rests on."""
+    ncu = {name: DATA.time_ms(name, "ncu") for name in (*RUNGS, "best", "fa2", "cudnn")}
+    rungs = sorted(RUNGS, key=ncu.__getitem__)
+    assert rungs == ["r3", "r7", "r6", "r4", "r5", "r2", "r1"]
+    assert ncu["cudnn"] < ncu["best"] < ncu["fa2"] < ncu["r3"]
+    fastest = min(m.samples_s[0] for m in ours(DATA.measured("tune_ncu", LADDER)).values())
+    assert ncu["best"] < fastest * 1e3 * 1.01
+    for stall in ("short", "mio", "barrier"):
+        assert DATA.counter("r3", stall) < DATA.counter("r4", stall)
+    assert DATA.shared_busy("r3") < DATA.shared_busy("r4") < DATA.shared_busy("r1")
+    assert DATA.counter("r4", "instructions") == DATA.counter("r5", "instructions")
+
+
+def test_rung_4_to_5_changes_sign_by_time_and_not_by_cycles() -> None:
+    r4, r5 = (DATA.explained[RUNGS[r]] for r in ("r4", "r5"))
+    assert r5.samples_s[0] < r4.samples_s[0]
+    assert DATA.counter("r5", "cycles") > DATA.counter("r4", "cycles")
+    assert DATA.time_ms("r5", "ncu") > DATA.time_ms("r4", "ncu")
+
+
+def test_ratio_of_two_runs_is_not_shown(tmp_path: Path) -> None:
+    """Shared samples of two recordings are the older one's."""
+    folder = tmp_path / "gpu"
+    shutil.copytree(FOLDER, folder)
+    for name in ("prog", "tune"):
+        meta = folder / f"{name}_events.meta.json"
+        text = meta.read_text(encoding="utf-8")
+        day = {"prog": "2001-01-01", "tune": "2001-01-02"}[name]
+        new = re.sub(r'"recorded_at": "[^"]*"', f'"recorded_at": "{day}T00:00:00+00:00"', text)
+        meta.write_text(new, encoding="utf-8")
+    shutil.copy(folder / "prog_events.csv", folder / "tune_events.csv")
+    data = Recorded(folder)
+    assert {"ref:fa2", "ref:cudnn"} <= data.carried_over("tune_events", LADDER)
+    assert data.carried_over("prog_events", LADDER) == set()
+
+
+def test_spearman() -> None:
+    assert spearman([1, 2, 3], [10, 200, 3000]) == pytest.approx(1)
+    assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    assert spearman([1, 2, 2, 3], [1, 3, 3, 9]) == pytest.approx(1)
+    assert spearman([1, 2, 3], [5, 5, 5]) is None
+
+
+def test_numbers_and_tables() -> None:
+    assert [signed(v) for v in (4.24, -1.3, -0.04)] == ["+4.2", "−1.3", "0.0"]
+    assert table(["a", "b"], [["x", "1"]]) == "| a | b |\n|---|---:|\n| x | 1 |"

@@ -1,0 +1,136 @@
+"""Put what the recordings say into the pages that quote them: tables and single figures.
+
+python tools/ladder_page.py            rewrite the pages
+python tools/ladder_page.py --check    change nothing; 1 if a page is out of date
+
+A table stands between `<!-- name -->` and `<!-- /name -->`.  A figure in a sentence is followed
+by a comment that says what it is:
+
+    ncu r3            a value: a counter of COUNTERS, ncu or events (ms), tflops, elapsed (cycles
+                      of the ranking run, millions), ldmatrix, busy (shared memory, %)
+    ncu r1/r2         how many times as large the first is
+    ncu r3:r4         the change from the first to the second in %, with its sign
+    rho l2 64x64      rank correlation with the time within the tune set; `all` for all blocks
+    effect buffer 64x64   median change of time in %, as in the table of pairs
+    repeat cycles     largest difference between two runs under ncu in %
+    samples ncu 1     how many measurements have so many samples; `all`: the samples in total
+    implied fa2       the clock in GHz if a kernel took as many cycles by events as under ncu
+    read fa2          the clock in GHz that NVML showed after the samples
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import recorded_tables
+from fa_tune.report.from_attempts import CYCLES, SM_CLOCK
+from recorded import COUNTERS, Recorded
+from recorded_tables import CHANGES, signed
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
+    "docs/ladder.md": {
+        "conditions": recorded_tables.conditions,
+        "ladder": recorded_tables.ladder,
+        "counters": recorded_tables.counters,
+        "blocks": recorded_tables.blocks,
+        "effects": recorded_tables.effects,
+        "rho": recorded_tables.rho,
+    },
+    "docs/measuring.md": {"offsets": recorded_tables.offsets},
+    "README.md": {"results": recorded_tables.results},
+}
+_NAMES = "|".join(
+    [*COUNTERS, "ncu", "events", "tflops", "elapsed", "ldmatrix", "busy", "rho", "effect"]
+)
+FIGURE = re.compile(
+    rf"(?P<shown>[^\s(<]+)<!-- (?P<what>{_NAMES}|repeat|samples|implied|read) (?P<of>[^>]+) -->"
+)
+
+
+def value(data: Recorded, what: str, name: str) -> float:
+    """A value of one subject of the ladder; raises KeyError for what the recordings lack."""
+    if what in ("ncu", "events"):
+        return data.time_ms(name, what)
+    if what == "tflops":
+        return data.tflops(name, "ncu")
+    if what == "elapsed":
+        return data.timed(name, "ncu").counters[CYCLES[0]].value * 1e-6
+    if what == "ldmatrix":
+        return data.ldmatrix(name)
+    if what == "busy":
+        return data.shared_busy(name)
+    if what == "implied":
+        return value(data, "elapsed", name) / value(data, "events", name)
+    if what == "read":
+        return data.timed(name, "events").counters[SM_CLOCK].value * 1e-9
+    return data.counter(name, what)
+
+
+def figure(data: Recorded, what: str, of: str) -> str:
+    """The figure that a comment describes, as it is to be shown."""
+    if what == "rho":
+        column, blocks = of.split()
+        rho = data.rho(column, "" if blocks == "all" else blocks)
+        assert rho is not None
+        return signed(rho, 2)
+    if what == "effect":
+        field, _, blocks = of.rpartition(" ")
+        return signed(statistics.median(data.effects(blocks, CHANGES[field])))
+    if what == "repeat":
+        return f"{data.repeat(of):.2f}"
+    if what == "samples":
+        method, number = of.split()
+        counts = data.samples(method)
+        return f"{sum(counts):,}" if number == "all" else str(counts.count(int(number)))
+    if ":" in of:
+        before, after = (value(data, what, name) for name in of.split(":"))
+        return signed(100 * (after / before - 1))
+    if "/" in of:
+        first, second = (value(data, what, name) for name in of.split("/"))
+        return f"{first / second:.{1 if first > 3 * second else 2}f}"
+    shown = value(data, what, of)
+    if what in ("ncu", "events"):
+        return recorded_tables.shown_ms(shown)
+    if what in COUNTERS:
+        return f"{shown:,.{COUNTERS[what].digits}f}"
+    return f"{shown:.{0 if what in ('tflops', 'ldmatrix', 'busy') else 2}f}"
+
+
+def filled(text: str, page: str, data: Recorded) -> str:
+    """The page with its tables and figures as the recordings have them."""
+    for name, make in TABLES[page].items():
+        block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        made = make(data)
+        text, count = block.subn(lambda m, made=made: f"{m[1]}{made}\n{m[2]}", text)  # type: ignore[misc]
+        if count != 1:
+            raise ValueError(f"{page} has {count} blocks named {name}, not one")
+    return FIGURE.sub(
+        lambda m: f"{figure(data, m['what'], m['of'])}<!-- {m['what']} {m['of']} -->", text
+    )
+
+
+def main() -> int:
+    """Rewrite the pages, or with --check say which are out of date."""
+    data, stale = Recorded(), []
+    for page in TABLES:
+        path = ROOT / page
+        text = path.read_text(encoding="utf-8")
+        new = filled(text, page, data)
+        if new == text:
+            continue
+        stale.append(page)
+        if "--check" not in sys.argv:
+            path.write_text(new, encoding="utf-8")
+    if stale and "--check" in sys.argv:
+        print(f"out of date: {', '.join(stale)}; run: python tools/ladder_page.py")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,258 @@
+"""The tables that pages show from the recordings, as Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+
+from fa_tune import flops
+from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.model import DType, Measurement, Workload, benchmark_workload
+from recorded import (
+    COUNTERS,
+    DTYPES,
+    LADDER,
+    METHODS,
+    REFERENCES,
+    RUNGS,
+    SEQ_LENS,
+    Change,
+    Recorded,
+    blocks_of,
+    config_of,
+    ms,
+    ours,
+    spearman,
+)
+
+SHOWN = (*RUNGS, "best", *REFERENCES)
+HEADINGS = {**{r: r[1:] for r in RUNGS}, "best": "128x64", "fa2": "FA2", "cudnn": "cuDNN"}
+NEW = ("the plain kernel", "swizzle", "eager", "load tiles", "buffer", "opt_softmax", "Q stays")
+BLOCKS = ("64x32", "64x64", "128x32", "128x64")
+_LOAD = re.compile(r"load_\d+_\d+_\d+")
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
+    """A Markdown table; the first `words` columns are text, the rest numbers."""
+    rules = ["---" if i < words else "---:" for i in range(len(headings))]
+    lines = ["| " + " | ".join(headings) + " |", "|" + "|".join(rules) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """`+4.2`, `−1.3`; what rounds to zero has no sign."""
+    text = f"{abs(value):.{digits}f}"
+    if not float(text):
+        return text
+    return ("−" if value < 0 else "+") + text
+
+
+def shown_ms(value: float) -> str:
+    """A time in ms with four figures."""
+    digits = 4 if value < 1 else 3 if value < 10 else 2
+    return f"{value:.{digits}f}"
+
+
+def conditions(data: Recorded) -> str:
+    """Hardware, versions, policies and dates of the four recordings."""
+    metas = [r.meta for r in data.recordings.values()]
+    one = metas[0].provenance
+    fixed = {(m.provenance.gpu, m.provenance.driver, m.provenance.cuda) for m in metas}
+    assert len(fixed) == 1, "the recordings are not of one machine"
+    (ncu,) = {m.provenance.profiler_version for m in metas if m.provenance.method == "ncu"}
+    dates = sorted({m.provenance.recorded_at[:10] for m in metas})
+    return (
+        f"{one.gpu}, driver {one.driver}, CUDA {one.cuda}, NVRTC {one.nvrtc}, ncu {ncu}; "
+        f"recorded {' to '.join(dates)}"
+    )
+
+
+def ladder(data: Recorded) -> str:
+    """Time of each rung, and how it stands to the rung before."""
+    rows = []
+    for i, name in enumerate(SHOWN):
+        cells = []
+        for method in METHODS:
+            time = data.time_ms(name, method)
+            change = 100 * (time / data.time_ms(f"r{i}", method) - 1) if name in RUNGS and i else 0
+            cells += [
+                shown_ms(time),
+                signed(change) if name in RUNGS and i else "",
+                f"{data.tflops(name, method):.0f}",
+            ]
+        what = NEW[i] if name in RUNGS else "128 rows (tune set)" if name == "best" else "reference"
+        subject = data.subject(name)
+        config = f"`{config_of(subject).short_form()}`" if name not in REFERENCES else ""
+        rows.append([HEADINGS[name], what, config, *cells])
+    headings = ["Rung", "New", "Config"]
+    for method in METHODS:
+        headings += [f"{method} (ms)", "change (%)", "TFLOP/s"]
+    return table(headings, rows, words=3)
+
+
+def counters(data: Recorded) -> str:
+    """The counters of every rung."""
+    rows = [
+        [c.label, *(f"{data.counter(name, key):,.{c.digits}f}" for name in SHOWN)]
+        for key, c in COUNTERS.items()
+    ]
+    rows.append(["shared memory busy, %", *(f"{data.shared_busy(n):.0f}" for n in SHOWN)])
+    return table(["Counter", *(HEADINGS[n] for n in SHOWN)], rows)
+
+
+def blocks(data: Recorded) -> str:
+    """The tune set by block size under ncu."""
+    found = {config_of(s): m for s, m in ours(data.measured("tune_ncu", LADDER)).items()}
+    rows = []
+    for size in BLOCKS:
+        group = [m for c, m in found.items() if blocks_of(c) == size]
+        times = sorted(ms(m) for m in group)
+        held = sorted({int(m.counters[COUNTERS["registers"].metric].value) for m in group})
+        hit = statistics.median(m.counters[COUNTERS["l2"].metric].value for m in group)
+        registers = f"{held[0]} to {held[-1]}" if len(held) > 1 else str(held[0])
+        spread = [times[0], statistics.median(times), times[-1]]
+        rows.append([size, str(len(group)), *(f"{t:.3f}" for t in spread), registers, f"{hit:.1f}"])
+    headings = ["Blocks", "Configs", "best (ms)", "median (ms)", "worst (ms)", "registers"]
+    return table([*headings, "L2 hit (%)"], rows)
+
+
+def _set(**fields: object) -> Change:
+    """A change of fields that all hold their opposite before: True for False, 2 for 0."""
+
+    def change(config: FlashForwardKernelConfig) -> FlashForwardKernelConfig | None:
+        before = {name: getattr(config, name) for name in fields}
+        if any(bool(value) for value in before.values()):
+            return None
+        return dataclasses.replace(config, **fields)  # type: ignore[arg-type]
+
+    return change
+
+
+CHANGES = {
+    "opt_softmax": _set(optimized_softmax=True),
+    "buffer": _set(mma_double_buffer_loads=True),
+    "K in 2 k-tiles, not whole": _set(K_mma_load_K_tiles=2),
+    "V in 2 k-tiles, not whole": _set(V_mma_load_K_tiles=2),
+}
+
+
+def effects(data: Recorded) -> str:
+    """What one field does to the time, over all pairs of the tune set that differ in it alone."""
+    rows = []
+    for label, change in CHANGES.items():
+        cells = []
+        for size in BLOCKS:
+            found = data.effects(size, change)
+            cells.append(
+                f"{signed(statistics.median(found))} ({signed(min(found))} … {signed(max(found))})"
+                if found
+                else ""
+            )
+        rows.append([label, *cells])
+    return table(["Change of time (%)", *BLOCKS], rows)
+
+
+def rho(data: Recorded) -> str:
+    """Rank correlation of time with what the tune set's recording holds."""
+
+    def cell(value: float | None) -> str:
+        return "" if value is None else signed(value, 2)
+
+    rows = [
+        [size or "all", *(cell(data.rho(column, size)) for column in ("cycles", "l2", "registers"))]
+        for size in ("", *BLOCKS)
+    ]
+    return table(["Configs", "cycles", "L2 hit rate", "registers"], rows)
+
+
+def _fastest(found: dict[str, Measurement]) -> tuple[str, Measurement]:
+    return min(ours(found).items(), key=lambda item: (ms(item[1]), item[0]))
+
+
+def results(data: Recorded) -> str:
+    """The README's block: all lengths and dtypes by events, one line about ncu."""
+    best = {_fastest(data.measured("tune_events", w))[0] for w in _workloads()}
+    forms = {_LOAD.sub("load_Q_K_V", s).replace(config_of(s).dtype.name, "dtype") for s in best}
+    assert len(forms) == 1, "the best configs differ in more than k-tiles: say so in the table"
+    notes: list[str] = []
+    rows = []
+    for seq_len in SEQ_LENS:
+        row = [str(seq_len), str(benchmark_workload(seq_len, 128, DType.FP16).batch)]
+        for dtype in DTYPES:
+            workload = benchmark_workload(seq_len, 128, dtype)
+            found = data.measured("tune_events", workload)
+            subject, fastest = _fastest(found)
+            fa2 = found[REFERENCES["fa2"]]
+            elsewhere = data.carried_over("tune_events", workload) & set(REFERENCES.values())
+            ratio = "†" if elsewhere else f"{ms(fa2) / ms(fastest):.2f}"
+            if elsewhere:
+                under = data.measured("tune_ncu", workload)
+                ncu = ms(under[REFERENCES["fa2"]]) / ms(_fastest(under)[1])
+                notes.append(
+                    f"† At {seq_len} in {dtype.name} the references were timed in the ladder's "
+                    "run, before the configs, so there is no ratio within one run; under ncu it is "
+                    f"{ncu:.2f}."
+                )
+            tiles = _LOAD.findall(subject)[0].removeprefix("load_")
+            times = [shown_ms(ms(m)) for m in (fa2, fastest, found[REFERENCES["cudnn"]])]
+            row += [times[0], f"{times[1]} ({tiles})", ratio, times[2]]
+        rows.append(row)
+    headings = ["seq_len", "batch"]
+    for dtype in DTYPES:
+        headings += [f"{dtype.name}: FA2", "best (Q_K_V)", "FA2 / best", "cuDNN"]
+    form = forms.pop().removeprefix("sm80:")
+    ahead = [
+        [ms(m["ref:fa2"]) / ms(_fastest(m)[1]), ms(_fastest(m)[1]) / ms(m["ref:cudnn"])]
+        for m in (data.measured("tune_ncu", w) for w in _workloads())
+    ]
+    ratios, behind = zip(*ahead, strict=True)
+    peak = data.measured("tune_ncu", LADDER)
+    tflops = flops.matmul_flop(LADDER) / ms(_fastest(peak)[1]) / 1e9
+    return "\n\n".join(
+        [
+            f"Median times in ms by CUDA events ({conditions(data)}); d_head 128, 16 heads, no "
+            f"mask. `best` is the fastest of the tune set, always `{form}`, with the k-tiles of "
+            "Q, K and V in parentheses.",
+            table(headings, rows, words=0),
+            *notes,
+            f"Under ncu, FA2 takes {min(ratios):.2f} to {max(ratios):.2f} times as long as the "
+            f"best config ({tflops:.0f} TFLOP/s by 4·s²·d at {LADDER.seq_len_q} in "
+            f"{LADDER.dtype.name}). "
+            "**cuDNN is ahead**: it uses `wgmma`, the warpgroup instructions of sm_90, which "
+            f"`mma.sync` kernels such as ours and FA2 do without, and the best config takes "
+            f"{min(behind):.2f} to {max(behind):.2f} times as long. "
+            "[docs/ladder.md](docs/ladder.md) explains the differences with counters.",
+        ]
+    )
+
+
+def _workloads() -> list[Workload]:
+    return [benchmark_workload(s, 128, dtype) for dtype in DTYPES for s in SEQ_LENS]
+
+
+def offsets(data: Recorded) -> str:
+    """events over ncu of the same kernels, and how alike the two rank them."""
+    rows = []
+    for seq_len in SEQ_LENS:
+        row = [str(seq_len)]
+        for dtype in DTYPES:
+            workload = benchmark_workload(seq_len, 128, dtype)
+            by = {m: data.measured(f"tune_{m}", workload) for m in METHODS}
+            same = sorted(set(ours(by["ncu"])) - data.carried_over("tune_events", workload))
+            times = {m: [ms(by[m][s]) for s in same] for m in METHODS}
+            ratios = [e / n for n, e in zip(times["ncu"], times["events"], strict=True)]
+            order = spearman(times["ncu"], times["events"])
+            assert order is not None
+            row += [
+                f"{statistics.median(ratios):.3f}",
+                f"{min(ratios):.3f} to {max(ratios):.3f}",
+                f"{order:.3f}",
+            ]
+        rows.append(row)
+    headings = ["seq_len"]
+    for dtype in DTYPES:
+        headings += [f"{dtype.name}: events / ncu", "range", "rank correlation"]
+    return table(headings, rows, words=0)
