@@ -79,6 +79,8 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
             f"none of the {len(configs)} configs can run on {context.arch}{first}"
         )
     workloads = workloads_for(options, kept)
+    if measured.recording is None:
+        kept, _ = prune_configs(with_defaults(kept), context)
     candidates = prepare(workloads, kept, options, context, measured, progress)
 
     tally = Tally()
@@ -142,6 +144,17 @@ def measure_all(
         )
         results.append(conclude(one, attempts, default))
     return results
+
+
+def with_defaults(
+    configs: Sequence[FlashForwardKernelConfig],
+) -> list[FlashForwardKernelConfig]:
+    """The set and the default config of each dtype and d_head in it: whatever set is searched,
+    what is kept must not be slower than what runs without any search."""
+    family = families.get(FAMILY)
+    kinds = dict.fromkeys((c.dtype, c.d_head) for c in configs)
+    defaults = [family.default_config(d_head, dtype) for dtype, d_head in kinds]
+    return list(dict.fromkeys([*configs, *defaults]))
 
 
 def search_id(options: SearchOptions) -> str:

@@ -340,8 +340,12 @@ def _dimensions(row: Row, table: Table, column: str) -> tuple[int, int, int] | N
 def _unknown_columns(table: Table) -> list[str]:
     known = {*IDENTITY, *_RULE_COLUMNS, *_METRIC_COLUMNS, ""}
     raw = "Metric Name" not in table.columns
-    return [
-        f"column {name!r} is not known and was ignored"
+    ignored = [
+        repr(name)
         for name in table.columns
         if name not in known and not (raw and _RAW_NAME.fullmatch(name)) and not _NVTX.search(name)
     ]
+    if len(ignored) < 2:
+        return [f"column {name} is not known and was ignored" for name in ignored]
+    shown = ", ".join(ignored[:3]) + (", …" if len(ignored) > 3 else "")
+    return [f"{len(ignored)} columns are not known and were ignored: {shown}"]
