@@ -11,32 +11,39 @@ from fa_tune.model import BENCHMARK_HEADS, DType, Workload, benchmark_batch
 
 REFERENCES = ("fa2", "cudnn")
 PROFILERS = ("auto", "ncu", "events", "replay")
+MASKS = ("full", "causal")
 METRIC_LISTS = ("rank", "explain", "full")
 
 
 @dataclass(frozen=True)
 class WorkloadOptions:
     """The grid of workloads: every combination of the sequences.  Batch and heads default to
-    the benchmark shapes (16 heads; batch 16 up to 4096, then 65536 / seq_len)."""
+    the benchmark shapes (16 heads; batch 16 up to 4096, then 65536 / seq_len).  `kv_heads`
+    None: as many as heads; fewer: grouped (1: multi-query) attention.  `masks` are of MASKS."""
 
     seq_lens: tuple[int, ...] = (4096,)
     d_heads: tuple[int, ...] = (128,)
     dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
     batch: int | None = None
     heads: int = BENCHMARK_HEADS
+    kv_heads: int | None = None
+    masks: tuple[str, ...] = ("full",)
 
     def workloads(self) -> tuple[Workload, ...]:
-        """dtype slowest, then d_head, then seq_len; raises InvalidConfig for sizes below 1."""
+        """Mask slowest, then dtype, d_head, seq_len; raises InvalidConfig for sizes below 1 and
+        for kv heads that do not divide the heads."""
         return tuple(
             Workload(
                 batch=self.batch or benchmark_batch(seq_len),
                 heads=self.heads,
-                kv_heads=self.heads,
+                kv_heads=self.kv_heads or self.heads,
                 seq_len_q=seq_len,
                 seq_len_kv=seq_len,
                 d_head=d_head,
                 dtype=dtype,
+                causal=mask == "causal",
             )
+            for mask in self.masks
             for dtype in self.dtypes
             for d_head in self.d_heads
             for seq_len in self.seq_lens

@@ -27,6 +27,7 @@ from fa_tune.commands.parameters import (
 )
 from fa_tune.model import BENCHMARK_HEADS
 from fa_tune.options import (
+    MASKS,
     METRIC_LISTS,
     PROFILERS,
     REFERENCES,
@@ -104,7 +105,22 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         "heads",
         type=click.IntRange(1, 65535),
         default=BENCHMARK_HEADS,
-        help="Heads, of queries and keys alike.",
+        help="Heads of the queries.",
+    ),
+    "kv_heads": option(
+        "--kv-heads",
+        "kv_heads",
+        type=click.IntRange(1, 65535),
+        show_default="as many as heads",
+        help="Heads of keys and values; fewer than --heads for grouped queries, 1 for multi-query.",
+    ),
+    "masks": option(
+        "--mask",
+        "masks",
+        type=Names(MASKS),
+        default="full",
+        metavar="NAME,…",
+        help="Masks: full (every query sees every key), causal, or both.",
     ),
 }
 

@@ -259,14 +259,12 @@ def test_a_journal_cut_short_is_used_and_told(world: World) -> None:
     assert any("cut short" in warning for warning in world.progress.warnings)
 
 
-def test_a_damaged_registry_loses_no_measurement(world: World) -> None:
+def test_a_damaged_registry_is_refused_before_any_work(world: World) -> None:
     world.registry.write_text("{")
     with pytest.raises(RegistryError, match="not JSON"):
         search(world)
     assert world.registry.read_text() == "{"
-    world.registry.unlink()
-    again(world)
-    assert search(world).measured == 0
+    assert world.profiler.plans == []
 
 
 def test_ncu_that_turns_out_unable_is_replaced_by_events_if_the_choice_was_ours(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fa_tune.errors import InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.model import DType, Outcome
-from fa_tune.options import MeasureOptions
+from fa_tune.options import MeasureOptions, Progress, SearchOptions
 from fa_tune.pipeline import ProfileResult, bench, build, profile, run, single, verify
 from fa_tune.pipeline.measuring import Measured
 from tests.pipeline import fakes
@@ -83,7 +84,7 @@ def test_profile_of_a_wrong_kernel_is_an_error_with_its_reason(world: World) -> 
 
 def test_profile_of_a_config_that_cannot_run_says_why(world: World) -> None:
     too_big = fakes.default_config(B_c=512).short_form()
-    with pytest.raises(NoUsableVariant, match="needs .* KiB of shared memory"):
+    with pytest.raises(NoUsableVariant, match=r"needs .* KiB of shared memory"):
         profile([too_big], world.options(), world.progress)
     assert any("smem_fits" in warning for warning in world.progress.warnings)
 
@@ -113,18 +114,21 @@ def test_bench_times_with_events_whatever_was_asked(
     assert subjects(result)[2:] == fakes.keys(2)
 
 
-@pytest.mark.parametrize("command", ["bench", "verify", "run"])
-def test_what_needs_a_gpu_says_so_before_compiling(world: World, command: str) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda options, progress: bench(options, progress),
+        lambda options, progress: verify("tune", (), options.machine, progress),
+        lambda options, progress: run(FP16[0], options, 5, progress),
+    ],
+    ids=["bench", "verify", "run"],
+)
+def test_what_needs_a_gpu_says_so_before_compiling(
+    world: World, command: Callable[[SearchOptions, Progress], object]
+) -> None:
     world.device = None
-    options = world.options()
     with pytest.raises(ToolMissing, match="no GPU found") as caught:
-        match command:
-            case "bench":
-                bench(options, world.progress)
-            case "verify":
-                verify("tune", (), options.machine, world.progress)
-            case "run":
-                run(FP16[0], options, 5, world.progress)
+        command(world.options(), world.progress)
     assert caught.value.exit_status == 3
     assert world.compiler.requests == []
 

@@ -1,0 +1,44 @@
+"""What the GPU tests share: one device, one cache of compiled kernels for the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from fa_tune import device as devices
+from fa_tune.arch import limits
+from fa_tune.artifacts import ArtifactStore
+from fa_tune.compile import BuildRequest, build
+from fa_tune.model import Artifact
+from fa_tune.options import MachineOptions
+
+Built = Callable[[Sequence[BuildRequest]], list[Artifact]]
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> MachineOptions:
+    """The first GPU, and a cache folder that starts empty."""
+    return MachineOptions(cache_dir=tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def arch() -> str:
+    """The device's architecture, `sm_90`."""
+    device = devices.find_device()
+    assert device is not None
+    return limits(device.compute_capability).arch
+
+
+@pytest.fixture(scope="session")
+def built(machine: MachineOptions) -> Built:
+    """Compiles requests; every one must succeed."""
+
+    def compiled(requests: Sequence[BuildRequest]) -> list[Artifact]:
+        assert machine.cache_dir is not None
+        results = build(requests, ArtifactStore(machine.cache_dir))
+        failed = {r.request: r.reason for r in results if r.artifact is None}
+        assert not failed
+        return [r.artifact for r in results if r.artifact is not None]
+
+    return compiled

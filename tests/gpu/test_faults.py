@@ -1,0 +1,153 @@
+"""A kernel that crashes, hangs or is wrong costs only itself, whoever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fa_tune import families
+from fa_tune.compile import BuildRequest
+from fa_tune.errors import ToolMissing
+from fa_tune.model import Artifact, Attempt, DType, Outcome, Workload
+from fa_tune.options import Silent
+from fa_tune.pipeline.checks import verdict_key, verify_all
+from fa_tune.profile.base import MeasurePlan, Profiler
+from fa_tune.profile.events import EventsProfiler
+from fa_tune.profile.ncu import NcuProfiler
+from fa_tune.search.journal import Fingerprint, Journal
+from fa_tune.search.sets import get_kernel_configs
+from tests.gpu.conftest import Built
+from tests.gpu.faulty_kernels import compile_faulty, disguised
+
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+
+N_GOOD = 28
+PATIENCE_S = 15.0  # the first item of a worker also loads torch's libraries
+WORKLOAD = Workload(2, 4, 4, 512, 512, 128, DType.FP16)
+
+
+@pytest.fixture(scope="module")
+def artifacts(built: Built, arch: str) -> list[Artifact]:
+    """The good ones and as many to be replaced."""
+    configs = get_kernel_configs("tune", dtypes=[DType.FP16], d_head=128)
+    family = families.get("sm80")
+    variants = [families.variant_of(family, config) for config in configs]
+    return built([BuildRequest(variant, "plain", arch) for variant in variants])
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory, arch: str) -> Path:
+    return compile_faulty(tmp_path_factory.mktemp("faulty"), arch, 128)
+
+
+def mixed(
+    artifacts: Sequence[Artifact], cubin: Path, names: Sequence[str]
+) -> tuple[list[Artifact], dict[str, str]]:
+    """Good artifacts with the culprits spread among them, and the culprits' subjects by name."""
+    assert len(artifacts) >= N_GOOD + len(names)
+    found = list(artifacts[: N_GOOD + len(names)])
+    culprits = {}
+    for number, name in enumerate(names):
+        place = 5 + 8 * number
+        found[place] = disguised(found[place], cubin, name)
+        culprits[name] = found[place].variant.key
+    return found, culprits
+
+
+def test_verification_names_every_culprit(
+    artifacts: list[Artifact], faulty: Path, tmp_path: Path
+) -> None:
+    names = ("illegal_address", "endless", "wrong_numbers")
+    everyone, culprits = mixed(artifacts, faulty, names)
+    journal = Journal(tmp_path / "journal.jsonl")
+    fingerprint = Fingerprint("a" * 64, "13.0", "sm_90", gpu="this one", method="events")
+
+    def verify() -> tuple[dict[str, bool], dict[str, Attempt]]:
+        verdicts, failures = verify_all(
+            everyone,
+            fingerprint=fingerprint,
+            journal=journal,
+            reuse=True,
+            device=0,
+            seed=0,
+            item_timeout_s=PATIENCE_S,
+            progress=Silent(),
+        )
+        return {key: v.correct for key, v in verdicts.items()}, failures
+
+    verdicts, failures = verify()
+    keys = {name: f"{subject} @ plain" for name, subject in culprits.items()}
+    assert {key: a.outcome for key, a in failures.items()} == {
+        keys["illegal_address"]: Outcome.CRASHED,
+        keys["endless"]: Outcome.TIMED_OUT,
+    }
+    assert "CUDA error" in failures[keys["illegal_address"]].reason
+    assert len(verdicts) == N_GOOD + 1
+    assert [key for key, correct in verdicts.items() if not correct] == [keys["wrong_numbers"]]
+    assert {verdict_key(a) for a in everyone} == {*verdicts, *failures}
+    # Remembered: nothing runs a second time.
+    assert verify() == (verdicts, failures)
+
+
+def outcomes(
+    profiler: Profiler,
+    artifacts: Sequence[Artifact],
+    *,
+    runs: int = 1,
+    references: tuple[str, ...] = (),
+) -> dict[str, Outcome]:
+    """Measures; whoever is well must have all its samples."""
+    plan = MeasurePlan(
+        WORKLOAD,
+        {a.variant.key: a for a in artifacts},
+        references,
+        runs=runs,
+        adaptive=False,
+        item_timeout_s=PATIENCE_S,
+    )
+    attempts = list(profiler.measure(plan, lambda _: None))
+    assert sorted(a.subject for a in attempts) == sorted(plan.subjects)
+    for attempt in attempts:
+        assert (attempt.measurement is not None) == (attempt.outcome is Outcome.OK)
+        if attempt.measurement is not None:
+            assert len(attempt.measurement.samples_s) == runs
+            assert all(0 < s < 1 for s in attempt.measurement.samples_s)
+    return {a.subject: a.outcome for a in attempts}
+
+
+def test_events_names_every_culprit(artifacts: list[Artifact], faulty: Path) -> None:
+    names = ("illegal_address", "endless", "wrong_numbers")
+    everyone, culprits = mixed(artifacts, faulty, names)
+    found = outcomes(EventsProfiler(), everyone, runs=2, references=("fa2",))
+    assert found.pop("ref:fa2") is Outcome.OK
+    assert {name: found.pop(subject) for name, subject in culprits.items()} == {
+        "illegal_address": Outcome.CRASHED,
+        "endless": Outcome.TIMED_OUT,
+        "wrong_numbers": Outcome.WRONG_RESULT,
+    }
+    assert list(found.values()) == [Outcome.OK] * N_GOOD
+
+
+@pytest.mark.parametrize(
+    ("names", "ends"),
+    [
+        (("illegal_address", "endless"), (Outcome.CRASHED, Outcome.TIMED_OUT)),
+        # These begin only when ncu is looking.
+        (("illegal_address_later",), (Outcome.CRASHED,)),
+        (("endless_later",), (Outcome.TIMED_OUT,)),
+    ],
+    ids=["before the window", "crash inside the window", "hang inside the window"],
+)
+def test_ncu_names_every_culprit(
+    artifacts: list[Artifact], faulty: Path, names: tuple[str, ...], ends: tuple[Outcome, ...]
+) -> None:
+    everyone, culprits = mixed(artifacts, faulty, names)
+    try:
+        found = outcomes(NcuProfiler(), everyone, references=("fa2",))
+    except ToolMissing as error:
+        pytest.skip(f"ncu cannot measure here: {error}")
+    assert found.pop("ref:fa2") is Outcome.OK
+    assert tuple(found.pop(culprits[name]) for name in names) == ends
+    assert list(found.values()) == [Outcome.OK] * N_GOOD

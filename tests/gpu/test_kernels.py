@@ -1,0 +1,127 @@
+"""Every kernel is right: whole sets by the product's own check, and a sample that takes every
+code path by another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fa_tune import families, pipeline
+from fa_tune.compile import BuildRequest
+from fa_tune.jobs import ItemResult, run_items
+from fa_tune.model import DType, Outcome
+from fa_tune.options import MachineOptions, Silent
+from fa_tune.pipeline.checks import verdict_key
+from fa_tune.search.sets import select_configs
+from tests.gpu.conftest import Built
+from tests.tools.required import D_HEADS, SETS, code_path_builds
+
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+
+LSE_TOLERANCE = 1e-3
+ALL_TRAITS = (
+    "plain", "ragged", "causal", "lse", "causal+ragged", "ragged+lse", "causal+lse",
+    "causal+ragged+lse",
+)  # fmt: skip
+
+
+# Whole sets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d_head", D_HEADS)
+@pytest.mark.parametrize("kernels", SETS)
+def test_every_variant_of_a_set_is_right_on_whole_blocks_and_ragged_lengths(
+    machine: MachineOptions, kernels: str, d_head: int
+) -> None:
+    report = pipeline.verify(kernels, (d_head,), machine, Silent())
+    assert report.failures == ()
+    assert {k: v.reason for k, v in report.verdicts.items() if not v.correct} == {}
+    assert {reason.constraint for _, reason in report.rejected} <= {"smem_fits"}
+    dtypes = None if kernels == "tune" else [DType.FP16]
+    expected = len(select_configs(kernels, dtypes=dtypes, d_head=d_head))
+    assert len(report.verdicts) == 2 * (expected - len(report.rejected))
+    assert all(len(v.cases) >= 3 for v in report.verdicts.values())
+
+
+# Every code path, and every combination of traits -----------------------------------------------
+
+
+def trait_builds(arch: str) -> list[BuildRequest]:
+    """The default configs with every combination of traits."""
+    family = families.get("sm80")
+    return [
+        BuildRequest(families.variant_of(family, family.default_config(d, dtype)), traits, arch)
+        for d in D_HEADS
+        for dtype in DType
+        for traits in ALL_TRAITS
+    ]
+
+
+Checked = dict[str, ItemResult]
+
+
+@pytest.fixture(scope="module")
+def checked(built: Built, arch: str) -> Checked:
+    """What the worker found, by variant and traits."""
+    artifacts = built([*code_path_builds(arch), *trait_builds(arch)])
+    items: dict[str, dict[str, Any]] = {
+        verdict_key(a): {
+            "subject": a.variant.key,
+            "traits": a.traits,
+            "cubin": a.cubin,
+            "symbol": a.symbol,
+        }
+        for a in artifacts
+    }
+    handler = "tests.gpu.kernel_child:handle"
+    found = run_items(handler, {"device": 0}, items, item_timeout_s=120)
+    return {result.item: result for result in found}
+
+
+def faults(result: ItemResult) -> list[str]:
+    """What is wrong with any case, in words."""
+    if result.outcome is not Outcome.OK:
+        return [f"{result.outcome}: {result.reason}"]
+    assert result.value, "no case was run"
+    return [
+        f"{case['case']}: {what}"
+        for case in result.value
+        for what, fine in (
+            (f"error {case['error']} exceeds {case['limit']}", case["error"] <= case["limit"]),
+            ("two launches differ", case["repeats"]),
+            ("it wrote beside O, or not all of it", case["stays_inside"]),
+            ("rows that see nothing are not 0", case["empty_rows_are_zero"]),
+            (
+                f"log-sum-exp is off by {case.get('lse_error')}",
+                case.get("lse_error", 0) <= LSE_TOLERANCE,
+            ),
+            ("log-sum-exp of empty rows is not -inf", case.get("lse_of_empty_rows", True)),
+            ("two log-sum-exps differ", case.get("lse_repeats", True)),
+            ("it wrote beside the log-sum-exp", case["lse_stays_inside"]),
+        )
+        if not fine
+    ]
+
+
+def test_every_code_path_is_right(checked: Checked, arch: str) -> None:
+    wanted = [f"{r.variant.key} @ {r.traits}" for r in code_path_builds(arch)]
+    assert wanted
+    wrong = {key: found for key in wanted if (found := faults(checked[key]))}
+    assert not wrong
+
+
+@pytest.mark.parametrize("traits", ALL_TRAITS)
+def test_every_combination_of_traits_is_right(checked: Checked, arch: str, traits: str) -> None:
+    wanted = [f"{r.variant.key} @ {traits}" for r in trait_builds(arch) if r.traits == traits]
+    assert len(wanted) == len(D_HEADS) * len(DType)
+    wrong = {key: found for key in wanted if (found := faults(checked[key]))}
+    assert not wrong
+
+
+def test_rows_that_see_nothing_were_among_them(checked: Checked) -> None:
+    """Else the tests above would not have looked at any."""
+    results = [r for key, r in checked.items() if "causal" in key and "lse" in key]
+    empty = [c["n_empty"] for r in results for c in r.value or () if c["case"]["diagonal"] < 0]
+    assert empty
+    assert all(empty)

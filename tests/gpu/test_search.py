@@ -1,0 +1,172 @@
+"""The program itself, from a shell: cold, again, and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_tune.registry import store
+from fa_tune.search.journal import AttemptRecord, Journal, VerdictRecord
+
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+
+PROGRAM = [sys.executable, "-c", "import sys; from fa_tune.cli import main; sys.exit(main())"]
+SEARCH = ["search", "--seq-lens", "1024", "--dtype", "fp16", "--json"]
+COLD_S, AGAIN_S = 60.0, 2.0
+CORES = 16  # that the times above are for
+N_SUBJECTS = 42  # 40 configs and two references
+KILLS = 3
+
+
+@dataclass
+class Home:
+    """A user's folders."""
+
+    folder: Path
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        temporary = self.folder / "tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
+        places = ["--cache-dir", str(self.cache), "--registry", str(self.registry)]
+        return subprocess.Popen(
+            [*PROGRAM, *SEARCH, *places, *arguments],
+            env={**os.environ, "TMPDIR": str(temporary)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def search(self, *arguments: str) -> tuple[dict[str, Any], float]:
+        """Its result, and how long it took in seconds."""
+        begin = time.monotonic()
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=300)
+        took_s = time.monotonic() - begin
+        assert process.returncode == 0, err
+        return json.loads(out), took_s
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "cache"
+
+    @property
+    def registry(self) -> Path:
+        return self.folder / "registry.json"
+
+    def kept(self) -> dict[tuple[str, str, str], Any]:
+        """Everything finished that the journal holds; each once."""
+        records = Journal(self.cache / "journal.jsonl").records()
+        found: dict[tuple[str, str, str], Any] = {}
+        for record in records:
+            digest = record.fingerprint.digest
+            if isinstance(record, AttemptRecord):
+                found[digest, record.attempt.subject, record.attempt.workload] = record
+            elif isinstance(record, VerdictRecord):
+                found[digest, record.subject, "verdict"] = record
+        assert len(found) == len(records), "something was done twice"
+        return found
+
+    def running(self) -> list[str]:
+        """Processes of these searches, known by their folder for temporary files."""
+        found = []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if str(self.folder / "tmp").encode() in environ.read_bytes():
+                    found.append((environ.parent / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                continue
+        return found
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, dict[str, Any], float]:
+    """A first search with nothing there."""
+    home = Home(tmp_path_factory.mktemp("home"))
+    return (home, *home.search())
+
+
+Searched = tuple[Home, dict[str, Any], float]
+
+
+def decision(result: dict[str, Any]) -> dict[str, Any]:
+    (one,) = result["workloads"]
+    found: dict[str, Any] = one["decision"]
+    return found
+
+
+def test_a_cold_search_finds_a_kernel_in_time(searched: Searched) -> None:
+    home, result, took_s = searched
+    (one,) = result["workloads"]
+    assert len(one["rows"]) == N_SUBJECTS
+    assert {row["outcome"] for row in one["rows"]} == {"ok"}
+    assert result["reused"] == 0
+    assert result["measured"] >= N_SUBJECTS
+    (entry,) = store.load(home.registry).entries
+    assert entry.chosen.key == decision(result)["chosen"]["subject"]
+    assert entry.source == "measured"
+    assert entry.method == result["method"]
+    assert entry.verdict is not None
+    assert entry.verdict.correct
+    assert home.running() == []
+    if (os.cpu_count() or 1) >= CORES:
+        assert took_s < COLD_S
+
+
+def test_the_chosen_one_is_no_slower_than_the_default_and_flashattention_2(
+    searched: Searched,
+) -> None:
+    home, _, _ = searched
+    (entry,) = store.load(home.registry).entries
+    assert entry.ratio_to_default is not None
+    assert entry.ratio_to_default.value <= 1
+    assert entry.ratio_to_references["fa2"].value <= 1
+
+
+def test_again_with_nothing_changed_it_measures_nothing(searched: Searched) -> None:
+    home, first, _ = searched
+    result, took_s = home.search()
+    assert result["measured"] == 0
+    assert result["reused"] == first["measured"]
+    assert result["workloads"] == first["workloads"]
+    if (os.cpu_count() or 1) >= CORES:
+        assert took_s < AGAIN_S
+
+
+def test_killed_it_loses_nothing_and_repeats_nothing(searched: Searched, tmp_path: Path) -> None:
+    dice = random.Random(3)
+    home = Home(tmp_path / "home")
+    compiled = next(searched[0].cache.glob("artifacts*"))
+    shutil.copytree(compiled, home.cache / compiled.name)
+    before: dict[tuple[str, str, str], Any] = {}
+    for _ in range(KILLS):
+        process = home.start()
+        time.sleep(dice.uniform(2, 10))
+        assert process.poll() is None, "the search ended before it was killed: kill it earlier"
+        process.kill()
+        process.communicate()
+        until = time.monotonic() + 30
+        while left := home.running():
+            assert time.monotonic() < until, f"these outlive the search: {left}"
+            time.sleep(0.1)
+        after = home.kept()
+        assert {key: after[key] for key in before} == before
+        before = after
+    result, _ = home.search()
+    after = home.kept()
+    assert {key: after[key] for key in before} == before
+    attempts_before = sum(isinstance(r, AttemptRecord) for r in before.values())
+    assert result["reused"] == attempts_before
+    assert result["reused"] + result["measured"] == sum(
+        isinstance(r, AttemptRecord) for r in after.values()
+    )
+    assert {row["outcome"] for row in result["workloads"][0]["rows"]} == {"ok"}

@@ -1,0 +1,216 @@
+"""Who is timed how often, and in what order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fa_tune.model import DType, Workload
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: no handlers to test")
+
+import torch
+
+from fa_tune.handlers import timed
+from fa_tune.handlers.timed import ABANDON, Stage, _active, stages
+from fa_tune.reference import Inputs
+
+ALL = Stage(5, math.inf)
+WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
+
+# Stages -----------------------------------------------------------------------------------------
+
+
+def test_three_stages_each_longer_and_narrower() -> None:
+    assert [(s.rounds, s.within) for s in stages(5)] == [(5, math.inf), (15, 1.05), (30, 1.02)]
+    assert {s.abandon for s in stages(5)} == {ABANDON}
+
+
+def test_asked_for_exactly_that_many_there_is_one_stage_for_all() -> None:
+    (stage,) = stages(7, adaptive=False)
+    assert stage == Stage(7, math.inf, abandon=math.inf)
+
+
+# Who goes on ------------------------------------------------------------------------------------
+
+
+def active(stage: Stage, keep: tuple[str, ...] = (), **samples: list[float]) -> list[str]:
+    """Names of those who go on; those that begin with `ref` are references."""
+    subjects = {name: SimpleNamespace(samples=taken) for name, taken in samples.items()}
+    items = {n: {"subject": f"ref:{n}" if n.startswith("ref") else f"sm80:{n}"} for n in samples}
+    return _active(subjects, items, stage, [f"sm80:{name}" for name in keep])  # type: ignore[arg-type]
+
+
+def test_everyone_begins() -> None:
+    assert active(ALL, a=[], b=[], ref=[]) == ["a", "b", "ref"]
+
+
+def test_whoever_has_enough_is_done() -> None:
+    assert active(ALL, a=[1.0] * 5, b=[1.0] * 4) == ["b"]
+    assert active(ALL, a=[1.0] * 5, b=[1.0] * 9) == []
+
+
+@pytest.mark.parametrize(("time", "goes_on"), [(ABANDON, True), (ABANDON * 1.001, False)])
+def test_three_times_the_leader_is_the_end(time: float, goes_on: bool) -> None:
+    assert ("slow" in active(ALL, leader=[1.0], slow=[time])) == goes_on
+
+
+def test_exactly_means_nobody_is_left_out() -> None:
+    (stage,) = stages(5, adaptive=False)
+    assert active(stage, leader=[1.0], slow=[100.0]) == ["leader", "slow"]
+
+
+@pytest.mark.parametrize(("time", "goes_on"), [(1.05, True), (1.051, False)])
+def test_later_stages_are_for_those_who_may_still_win(time: float, goes_on: bool) -> None:
+    found = active(stages(5)[1], leader=[1.0] * 5, other=[time] * 5)
+    assert found == ["leader", "other"][: 1 + goes_on]
+
+
+def test_it_is_the_median_that_counts() -> None:
+    assert active(stages(5)[1], leader=[1.0] * 5, other=[1.0, 9.0, 1.01, 9.0, 1.02]) == [
+        "leader",
+        "other",
+    ]
+
+
+def test_references_and_whom_we_keep_go_on_however_slow() -> None:
+    found = active(stages(5)[2], ("default",), leader=[1.0], ref=[9.0], default=[9.0], slow=[9.0])
+    assert found == ["leader", "ref", "default"]
+
+
+def test_a_fast_reference_makes_nobody_a_loser() -> None:
+    assert active(stages(5)[1], ref=[0.1], leader=[1.0], other=[1.01]) == ["ref", "leader", "other"]
+
+
+def test_references_alone() -> None:
+    assert active(ALL, ref=[1.0]) == ["ref"]
+    assert active(ALL) == []
+
+
+# The rounds -------------------------------------------------------------------------------------
+
+
+class Spoken:
+    """What a handler reported, in order."""
+
+    def __init__(self) -> None:
+        self.partials: list[tuple[str, float]] = []
+        self.results: dict[str, Any] = {}
+        self.failures: dict[str, str] = {}
+
+    def begin(self, item: str) -> None:
+        assert item not in self.results
+
+    def partial(self, item: str, value: float) -> None:
+        self.partials.append((item, value))
+
+    def done(self, item: str, value: Any) -> None:
+        self.results[item] = value
+
+    def failed(self, item: str, outcome: object, reason: str) -> None:
+        self.failures[item] = reason
+
+
+class FakeSubject:
+    """A subject that takes as long as its item says."""
+
+    _per_sample = 1
+
+    def __init__(self, launches: list[Any], samples: list[float]) -> None:
+        self.time = launches[0]
+        self.samples = samples
+        self.clocks_hz: list[float] = []
+
+    def prepare(self) -> None:
+        if self.time is None:
+            raise RuntimeError("it cannot be launched")
+
+    def sample(self) -> float:
+        return float(self.time)
+
+
+def guarded(report: Spoken, name: str, action: Callable[[], Any]) -> Any | None:
+    try:
+        result = action()
+    except RuntimeError as error:
+        report.failed(name, "crashed", str(error))
+        return None
+    return True if result is None else result
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
+    small = torch.zeros(1, 64, 1, 64, dtype=torch.float16)
+    monkeypatch.setattr(timed, "use_device", lambda index: None)
+    monkeypatch.setattr(timed, "make_inputs", lambda workload, seed: Inputs(small, small, small))
+    monkeypatch.setattr(timed, "launcher", lambda item, *_: item["time"])
+    monkeypatch.setattr(timed, "Subject", FakeSubject)
+    monkeypatch.setattr(timed, "guarded", guarded)
+    monkeypatch.setattr(timed, "_sets", lambda workload: 3)
+    monkeypatch.setattr(timed, "_warm_up", lambda: None)
+    monkeypatch.setattr(timed, "_sm_clock", lambda device: lambda: 1.98e9)
+
+    def go(
+        times: Mapping[str, float | None],
+        *,
+        partials: Mapping[str, list[float]] | None = None,
+        **shared: Any,
+    ) -> Spoken:
+        items = {
+            name: {"subject": name, "time": time, "_partials": (partials or {}).get(name, [])}
+            for name, time in times.items()
+        }
+        report = Spoken()
+        common = {"device": 0, "workload": WORKLOAD.key, "runs": 3, "seed": 1, "keep": []}
+        timed.handle({**common, "adaptive": True, "check": False, **shared}, items, report)  # type: ignore[arg-type]
+        return report
+
+    return go
+
+
+def test_rounds_are_interleaved_in_changing_order(run: Callable[..., Spoken]) -> None:
+    report = run(dict.fromkeys("abcdef", 1.0), runs=20, adaptive=False)
+    names = [name for name, _ in report.partials]
+    rounds = [names[i : i + 6] for i in range(0, len(names), 6)]
+    assert len(rounds) == 20
+    assert all(sorted(one) == list("abcdef") for one in rounds), "each once in every round"
+    assert len({tuple(one) for one in rounds}) > 15, "in fresh order"
+
+
+def test_finalists_get_more_and_losers_one(run: Callable[..., Spoken]) -> None:
+    times = {"a": 1.0, "b": 1.015, "c": 1.04, "d": 2.0, "e": 4.0, "ref:fa2": 9.0, "keep": 5.0}
+    report = run(times, keep=["keep"])
+    counts = {name: len(value["samples_s"]) for name, value in report.results.items()}
+    assert counts == {"a": 18, "b": 18, "c": 9, "d": 3, "e": 1, "ref:fa2": 18, "keep": 18}
+
+
+def test_a_new_worker_goes_on_where_the_last_one_died(run: Callable[..., Spoken]) -> None:
+    report = run({"a": 1.0, "b": 2.0}, partials={"a": [1.5, 1.5], "b": [2.5]}, adaptive=False)
+    assert report.results["a"]["samples_s"] == [1.5, 1.5, 1.0]
+    assert report.results["b"]["samples_s"] == [2.5, 2.0, 2.0]
+    assert report.partials[0][0] == "b", "who lags behind comes first"
+
+
+def test_one_that_cannot_be_prepared_costs_only_itself(run: Callable[..., Spoken]) -> None:
+    report = run({"a": 1.0, "b": None, "c": 1.0}, adaptive=False)
+    assert list(report.results) == ["a", "c"]
+    assert report.failures == {"b": "it cannot be launched"}
+
+
+def test_the_value_says_how_it_was_taken(run: Callable[..., Spoken]) -> None:
+    assert run({"a": 1.0}, adaptive=False).results["a"] == {
+        "samples_s": [1.0, 1.0, 1.0],
+        "sm_clock_hz": 1.98e9,
+        "sets": 3,
+        "launches_per_sample": 1,
+    }
+
+
+def test_who_was_finished_before_has_no_clock(run: Callable[..., Spoken]) -> None:
+    report = run({"a": 1.0}, partials={"a": [1.0, 1.0, 1.0]}, adaptive=False)
+    assert report.results["a"]["sm_clock_hz"] is None
