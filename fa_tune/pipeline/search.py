@@ -88,6 +88,7 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
         results = measure_all(candidates, options, measured, context, journal, progress, tally)
     except ToolMissing as error:
         measured = fall_back(options.measure, measured, context, progress, error)
+        tally = Tally()
         results = measure_all(candidates, options, measured, context, journal, progress, tally)
     resources = {key: a.resources for one in candidates for key, a in one.artifacts.items()}
     verdicts = {one.workload.key: one.verdicts for one in candidates}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fa_tune import families, nvrtc
 from fa_tune.compile import BuildRequest
-from fa_tune.errors import NoUsableVariant
+from fa_tune.errors import NoUsableVariant, ToolMissing
 from fa_tune.families.names import parse_kernel_name_into_config
 from fa_tune.families.sm80 import FlashForwardKernelConfig
 from fa_tune.families.traits import Traits
@@ -23,7 +23,14 @@ from fa_tune.pipeline.context import (
     open_context,
     prune_configs,
 )
-from fa_tune.pipeline.measuring import Tally, choose_profiler, fingerprint, measure_workload
+from fa_tune.pipeline.measuring import (
+    Measured,
+    Tally,
+    choose_profiler,
+    fall_back,
+    fingerprint,
+    measure_workload,
+)
 from fa_tune.pipeline.results import BuildReport, ProfileResult, VerifyReport
 from fa_tune.pipeline.search import prepare, workloads_for
 
@@ -89,12 +96,38 @@ def _measure(
     measured = choose_profiler(options.measure, context, progress, export=export)
     progress.note(measured.whose)
     kept, rejected = prune_configs(configs, context)
+    try:
+        attempts, resources = _attempts(kept, options, context, measured, progress)
+    except ToolMissing as error:
+        if options.measure.metrics != "rank" or export is not None:
+            raise  # events have no counters and write no report
+        measured = fall_back(options.measure, measured, context, progress, error)
+        attempts, resources = _attempts(kept, options, context, measured, progress)
+    for variant, reason in rejected:
+        progress.warn(f"{variant.config}: {reason.constraint}: {reason.reason}")
+    own = [a for a in attempts if not a.subject.startswith("ref:")]
+    if not any(a.outcome is Outcome.OK for a in own):
+        why = next((a.reason for a in own if a.reason), "")
+        why = why or (rejected[0][1].reason if rejected else "nothing to measure")
+        raise NoUsableVariant(f"no config was measured: {why}")
+    warnings = tuple(getattr(getattr(measured.profiler, "notes", None), "warnings", ()))
+    kept_report = export if export is not None and export.exists() else None
+    return ProfileResult(tuple(attempts), resources, measured.whose, kept_report, warnings)
+
+
+def _attempts(
+    configs: Sequence[FlashForwardKernelConfig],
+    options: SearchOptions,
+    context: Context,
+    measured: Measured,
+    progress: Progress,
+) -> tuple[list[Attempt], dict[str, Resources]]:
+    """Every config and reference on every workload of its dtype and head dimension."""
     attempts: list[Attempt] = []
     resources: dict[str, Resources] = {}
     tally = Tally()
-    groups = dict.fromkeys((c.dtype, c.d_head) for c in kept)
-    for dtype, d_head in groups:
-        mine = [c for c in kept if (c.dtype, c.d_head) == (dtype, d_head)]
+    for dtype, d_head in dict.fromkeys((c.dtype, c.d_head) for c in configs):
+        mine = [c for c in configs if (c.dtype, c.d_head) == (dtype, d_head)]
         grid = dataclasses.replace(options.workloads, dtypes=(dtype,), d_heads=(d_head,))
         local = dataclasses.replace(options, workloads=grid, kernels="")
         workloads = workloads_for(local, mine)
@@ -114,16 +147,7 @@ def _measure(
                 tally=tally,
                 adaptive=False,
             )
-    for variant, reason in rejected:
-        progress.warn(f"{variant.config}: {reason.constraint}: {reason.reason}")
-    own = [a for a in attempts if not a.subject.startswith("ref:")]
-    if not any(a.outcome is Outcome.OK for a in own):
-        why = next((a.reason for a in own if a.reason), "")
-        why = why or (rejected[0][1].reason if rejected else "nothing to measure")
-        raise NoUsableVariant(f"no config was measured: {why}")
-    warnings = tuple(getattr(getattr(measured.profiler, "notes", None), "warnings", ()))
-    kept_report = export if export is not None and export.exists() else None
-    return ProfileResult(tuple(attempts), resources, measured.whose, kept_report, warnings)
+    return attempts, resources
 
 
 def build(

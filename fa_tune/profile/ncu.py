@@ -38,6 +38,7 @@ from fa_tune.profile.records import Launch
 HANDLER = "fa_tune.handlers.profiled:handle"
 BATCH = 64  # variants in one ncu process: a crash costs at most one batch's unfinished part
 START_TIMEOUT_S = 180.0
+QUESTION_TIMEOUT_S = 120.0  # for what ncu answers without profiling anything
 EXIT_TIMEOUT_S = 300.0  # ncu evaluates and writes everything after the program has ended
 
 
@@ -62,6 +63,7 @@ class NcuProfiler:
         self.notes = ProfilerNotes()
         self._ncu = ncu or find_ncu()
         self._request = metric_request(metric_list)
+        self._asked = self._request.metrics
         self._export = export
         self._clock_control = clock_control
         self._cache_control = cache_control
@@ -77,8 +79,9 @@ class NcuProfiler:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics asked for, by ncu's identifiers."""
-        return self._request.metrics
+        """The metrics asked for, by ncu's identifiers; what a chip lacks is among them, so
+        that a search and its resumption ask for the same."""
+        return self._asked
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -252,15 +255,18 @@ class NcuProfiler:
         """ncu's stdout for a question that profiles nothing."""
         if shutil.which(str(self._ncu)) is None:
             raise ToolMissing(f"{self._ncu} is not a program; give ncu's path with --ncu")
-        done = subprocess.run(
-            [str(self._ncu), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=None,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [str(self._ncu), *arguments],
+                capture_output=True,
+                text=True,
+                timeout=QUESTION_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            said = f"ncu {' '.join(arguments[:2])} gave no answer in {QUESTION_TIMEOUT_S:g} s"
+            raise ToolMissing(f"{said}; another ncu may hold its lock") from None
         if done.returncode:
-            said = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
-            raise ToolMissing(f"ncu {' '.join(arguments[:2])} failed: {said[-1]}")
+            lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+            raise ToolMissing(f"ncu {' '.join(arguments[:2])} failed: {lines[-1]}")
         return done.stdout

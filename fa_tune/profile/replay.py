@@ -65,11 +65,12 @@ class ReplayProfiler:
         """The recordings, and the sequence lengths they hold for workloads like this one."""
         keys = {key for recording in self._recorded.values() for key, _ in recording}
         held = [Workload.from_key(key) for key in keys]
-        lengths = sorted({w.seq_len_q for w in held if (w.dtype, w.d_head) == _kind(workload)})
+        lengths = sorted({w.seq_len_q for w in held if _kind(w) == _kind(workload)})
         listed = ", ".join(map(str, lengths)) or "none"
-        kind = f"d_head {workload.d_head} {workload.dtype.name}"
+        mask = " causal" if workload.causal else ""
+        kind = f"d_head {workload.d_head} {workload.dtype.name}{mask}"
         return f"{', '.join(self._recorded)}; recorded lengths for {kind}: {listed}"
 
 
-def _kind(workload: Workload) -> tuple[DType, int]:
-    return workload.dtype, workload.d_head
+def _kind(workload: Workload) -> tuple[DType, int, bool]:
+    return workload.dtype, workload.d_head, workload.causal
