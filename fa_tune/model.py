@@ -277,14 +277,12 @@ class Attempt:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """The GPU that measurements belong to.  `name` as the driver spells it; memory in bytes."""
+    """The GPU that measurements belong to.  `name` as the driver spells it; None: not known."""
 
     name: str
     compute_capability: tuple[int, int]
     driver: str
-    sm_count: int = 0
-    memory_bytes: int = 0
-    l2_bytes: int = 0
+    memory_bytes: int | None = None
     uuid: str = ""
 
     @property

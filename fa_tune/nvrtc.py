@@ -6,11 +6,15 @@ imported by the first call, not with this module.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fa_tune.compiler_log import first_error
@@ -139,13 +143,38 @@ def _bindings() -> Any:
             f"cuda-bindings cannot be imported ({_first_line(error)}); "
             "install it with: pip install cuda-bindings"
         ) from None
+    # What the releases of the loader raise.
+    failures = (RuntimeError, OSError, ImportError)
     try:
         nvrtc.nvrtcVersion()
-    except (RuntimeError, OSError, ImportError) as error:  # what the releases of the loader raise
-        raise ToolMissing(
-            f"the NVRTC library cannot be loaded ({_first_line(error)}); {_INSTALL}"
-        ) from None
+    except failures as first:
+        # The loader knows the interpreter's own package folders, but not those that a .pth
+        # file or PYTHONPATH adds; a library that is loaded already it takes as it is.
+        if not _preload():
+            raise _not_loadable(first) from None
+        try:
+            nvrtc.nvrtcVersion()
+        except failures as second:
+            raise _not_loadable(second) from None
     return nvrtc
+
+
+def _preload() -> bool:
+    """Load NVRTC from a wheel on Python's path; False if there is none that loads."""
+    for folder in map(Path, sys.path):
+        for pattern in ("nvidia/cu*/lib/libnvrtc.so.[0-9]*", "nvidia/cuda_nvrtc/lib/libnvrtc.so.*"):
+            for library in sorted(folder.glob(pattern)):
+                with contextlib.suppress(OSError):
+                    # NVRTC itself opens this one by name alone.
+                    for builtins in library.parent.glob("libnvrtc-builtins.so.*"):
+                        ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+                    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+                    return True
+    return False
+
+
+def _not_loadable(error: Exception) -> ToolMissing:
+    return ToolMissing(f"the NVRTC library cannot be loaded ({_first_line(error)}); {_INSTALL}")
 
 
 def _first_line(error: Exception) -> str:

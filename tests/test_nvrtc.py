@@ -184,3 +184,15 @@ def test_a_failure_of_nvrtc_itself_is_no_fault_of_the_source(
     monkeypatch.setattr(real, "nvrtcCompileProgram", lambda *_: (memory,))
     with pytest.raises(ToolMissing, match="NVRTC_ERROR_OUT_OF_MEMORY"):
         nvrtc.compile_cubin(SOURCE, "x.cu", HEADERS, OPTIONS, ["reverse<32>"])
+
+
+def test_the_library_is_found_in_a_folder_that_only_the_path_names() -> None:
+    """As when a .pth file or PYTHONPATH adds another environment's packages."""
+    folders = [folder for folder in sys.path if folder]
+    code = (
+        f"import sys; sys.path[:0] = {folders!r}; from fa_tune import nvrtc; print(nvrtc.version())"
+    )
+    # Without `site` the interpreter has no package folders of its own.
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == nvrtc.version()

@@ -29,7 +29,7 @@ from fa_tune.model import (
 from fa_tune.recordings import Meta
 from fa_tune.search.sets import get_kernel_configs
 
-H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", 132, 150_000_000_000, 62_914_560, "GPU-1")
+H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", 150_000_000_000, "GPU-1")
 ORIGIN = Provenance(
     gpu="NVIDIA H200",
     driver="580.65.06",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ else:  # older releases of click have no generic ParamType
 STDOUT = Path("-")
 
 
-class _CommaList(ParamType):
+class _CommaList(ParamType, ABC):
     """Values between commas; blanks around them do not count, repeated values count once."""
 
     example = ""
@@ -38,9 +39,9 @@ class _CommaList(ParamType):
             self.fail(f"{value!r} has an empty place; write it like {self.example}", param, ctx)
         return tuple(dict.fromkeys(self.one(word, param, ctx) for word in words))
 
+    @abstractmethod
     def one(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The value of one word; fails as click's types do."""
-        raise NotImplementedError
 
 
 class WholeNumbers(_CommaList):

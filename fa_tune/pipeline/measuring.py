@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from fa_tune import nvrtc
 from fa_tune.compile import kernel_source_sha256
@@ -138,13 +137,6 @@ def fingerprint(measured: Measured, context: Context, runs: int) -> Fingerprint:
         cache_policy=profiler.cache_policy,
         runs=runs,
     )
-
-
-class Counts(Protocol):
-    """Where the numbers of reused and fresh attempts are kept."""
-
-    reused: int
-    measured: int
 
 
 @dataclass
