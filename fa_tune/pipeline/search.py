@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fa_tune import families
 from fa_tune.compile import BuildRequest, BuildResult
-from fa_tune.errors import NoUsableVariant, ToolMissing
+from fa_tune.errors import InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.families.sm80 import FlashForwardKernelConfig
 from fa_tune.model import Artifact, Attempt, Outcome, Resources, Verdict, Workload
 from fa_tune.options import Progress, SearchOptions
@@ -79,8 +81,8 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
             f"none of the {len(configs)} configs can run on {context.arch}{first}"
         )
     workloads = workloads_for(options, kept)
-    if measured.recording is None:
-        kept, _ = prune_configs(with_defaults(kept), context)
+    others = [*defaults_for(kept), *incumbents(registry, measured, workloads)]
+    kept, _ = prune_configs(list(dict.fromkeys([*kept, *others])), context)
     candidates = prepare(workloads, kept, options, context, measured, progress)
 
     tally = Tally()
@@ -147,15 +149,36 @@ def measure_all(
     return results
 
 
-def with_defaults(
+def defaults_for(
     configs: Sequence[FlashForwardKernelConfig],
 ) -> list[FlashForwardKernelConfig]:
-    """The set and the default config of each dtype and d_head in it: whatever set is searched,
-    what is kept must not be slower than what runs without any search."""
+    """The default config of each dtype and d_head in a set: whatever set is searched, what is
+    kept must not be slower than what runs without any search."""
     family = families.get(FAMILY)
     kinds = dict.fromkeys((c.dtype, c.d_head) for c in configs)
-    defaults = [family.default_config(d_head, dtype) for dtype, d_head in kinds]
-    return list(dict.fromkeys([*configs, *defaults]))
+    return [family.default_config(d_head, dtype) for dtype, d_head in kinds]
+
+
+def incumbents(
+    registry: Path, measured: Measured, workloads: Sequence[Workload]
+) -> list[FlashForwardKernelConfig]:
+    """What the registry holds for these workloads by this method: a search of a smaller set
+    must not replace it by something slower, so it competes."""
+    from fa_tune.registry import store
+    from fa_tune.registry.schema import EntryKey
+
+    known = store.load(registry)
+    device = measured.device
+    found = []
+    for workload in workloads:
+        key = EntryKey(
+            device.name, device.compute_capability, workload.key, measured.profiler.method
+        )
+        entry = known.get(key)
+        if entry is not None and entry.chosen.family == FAMILY:
+            with contextlib.suppress(InvalidConfig):  # of another version, with other knobs
+                found.append(families.get(FAMILY).parse(entry.chosen.config))
+    return found
 
 
 def search_id(options: SearchOptions) -> str:
