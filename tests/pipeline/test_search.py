@@ -259,19 +259,6 @@ def test_a_journal_cut_short_is_used_and_told(world: World) -> None:
     assert any("cut short" in warning for warning in world.progress.warnings)
 
 
-def test_a_smaller_set_does_not_replace_what_is_kept_by_something_slower(world: World) -> None:
-    search(world)
-    again(world)
-    spared = {FAST, DEFAULT}
-    world.configs = [c for c in world.configs if f"sm80:{c}" not in spared][:1]
-    one = only(search(world))
-    assert {a.subject for a in one.attempts} >= spared  # the kept one and the default compete
-    assert one.decision is not None
-    assert one.decision.chosen.subject == FAST
-    (entry,) = store.load(world.registry).entries
-    assert entry.chosen.key == FAST
-
-
 def test_a_damaged_registry_is_refused_before_any_work(world: World) -> None:
     world.registry.write_text("{")
     with pytest.raises(RegistryError, match="not JSON"):
