@@ -25,6 +25,7 @@ from fa_tune.search.decide import Decision
 
 if TYPE_CHECKING:
     from fa_tune.profile.stats import Ratio as MeasuredRatio
+    from fa_tune.recordings import Recording
     from fa_tune.registry.schema import Entry, Ratio
 
 REGISTRY_NAME = "registry.json"
@@ -142,13 +143,14 @@ def _entry(
     config = family.parse(chosen.config)
     verdict = verdicts.get(decision.chosen.subject)
     replay = isinstance(measured.profiler, ReplayProfiler)
+    recording = _recording_of(decision.chosen.subject, one, measured)
     interval = decision.chosen.interval_s
     return Entry(
         gpu=Gpu(measured.device.name, measured.device.compute_capability),
         workload=one.workload,
         method=decision.method,
         source="replay" if replay else "measured",
-        recording=measured.recording.label if replay and measured.recording else None,
+        recording=recording.label if replay and recording else None,
         chosen=chosen,
         traits=family.traits(config, one.workload),
         reason=decision.sentence,
@@ -170,8 +172,18 @@ def _entry(
             if (ratio := _ratio(s.to_chosen)) is not None
         ),
         verdict=VerdictSummary.of(verdict) if verdict is not None else None,
-        provenance=origin,
+        provenance=recording.meta.provenance if replay and recording else origin,
     )
+
+
+def _recording_of(subject: str, one: WorkloadResult, measured: Measured) -> Recording | None:
+    """The recording that a replayed measurement came from; several may have been replayed."""
+    for attempt in one.attempts:
+        if attempt.subject == subject and attempt.measurement is not None:
+            label = attempt.measurement.conditions.get("replayed_from")
+            found = next((r for r in measured.recordings if r.label == label), None)
+            return found or measured.recording
+    return measured.recording
 
 
 def _ratio(found: MeasuredRatio | None) -> Ratio | None:

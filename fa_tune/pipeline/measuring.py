@@ -35,7 +35,8 @@ class Measured:
     profiler: Profiler
     device: DeviceInfo
     whose: str
-    recording: Recording | None = None
+    recording: Recording | None = None  # the newest one replayed
+    recordings: tuple[Recording, ...] = ()  # all that are replayed
 
 
 def choose_profiler(
@@ -118,7 +119,7 @@ def _replay(context: Context, progress: Progress) -> Measured:
     whose = f"recorded on an {gpu} on {date} with {method}, replayed from {source}"
     if provenance.kernel_source_sha256 != kernel_source_sha256(FAMILY):
         progress.warn("the recordings were made with other kernel sources than these")
-    return Measured(profiler, chosen[0].meta.device, whose, chosen[0])
+    return Measured(profiler, chosen[0].meta.device, whose, chosen[0], tuple(chosen))
 
 
 def fingerprint(measured: Measured, context: Context, runs: int) -> Fingerprint:

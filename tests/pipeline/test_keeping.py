@@ -290,3 +290,27 @@ def test_a_csv_that_cannot_be_written_after_all_is_one_line(tmp_path: Path) -> N
     with pytest.raises(StorageError, match=r"cannot write .*table\.csv: ") as caught:
         keeping.save_csv(tmp_path / "file" / "table.csv", search_result(result()))
     assert "\n" not in str(caught.value)
+
+
+def test_a_replayed_entry_names_the_recording_of_its_own_numbers(tmp_path: Path) -> None:
+    """Not the newest of those that were replayed."""
+    measured = replay(tmp_path)
+    assert measured.recording is not None
+    newest = dataclasses.replace(measured.recording, path=tmp_path / "nvidia_h200" / "newest.csv")
+    several = dataclasses.replace(
+        measured, recording=newest, recordings=(newest, measured.recording)
+    )
+    one = result()
+    subject = next(a.subject for a in one.attempts if a.measurement is not None)
+    label = measured.recording.label
+    attempts = tuple(
+        dataclasses.replace(
+            a,
+            measurement=dataclasses.replace(a.measurement, conditions={"replayed_from": label}),
+        )
+        if a.measurement is not None
+        else a
+        for a in one.attempts
+    )
+    found = keeping._recording_of(subject, dataclasses.replace(one, attempts=attempts), several)
+    assert found is measured.recording
