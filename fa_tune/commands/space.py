@@ -71,9 +71,9 @@ def command(
     from fa_tune.commands.axes import expanded
     from fa_tune.commands.output import write_json
     from fa_tune.families import get
+    from fa_tune.families.sm80_rules import autotune_rejection
     from fa_tune.pipeline.context import FAMILY, choose_configs
     from fa_tune.search.prune import prune
-    from fa_tune.search.tune_rules import autotune_rejection
 
     limits = _limits(machine)
     configs: Sequence[Config]
@@ -113,14 +113,14 @@ def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:
     """What the tune rules leave out of the combinations of the values in a tune set."""
     import dataclasses
 
-    from fa_tune.search.space import expand
-    from fa_tune.search.tune_rules import autotune_rejection
+    from fa_tune.families.sm80_rules import autotune_rejection
+    from fa_tune.families.space import expand
 
     axes = {
         field.name: sorted({getattr(config, field.name) for config in chosen})
         for field in dataclasses.fields(chosen[0])
     }
-    return [(c, why) for c in expand(axes) if (why := autotune_rejection(c))]
+    return [(c, why) for c in expand(type(chosen[0]), axes) if (why := autotune_rejection(c))]
 
 
 def _show(

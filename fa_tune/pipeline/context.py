@@ -13,12 +13,12 @@ from fa_tune.artifacts import ArtifactStore, default_cache_dir
 from fa_tune.compile import BuildRequest, BuildResult, build
 from fa_tune.errors import InvalidConfig, ToolMissing
 from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.families.sm80_sets import select_configs
 from fa_tune.model import DeviceInfo, DType, Rejected, Variant
 from fa_tune.options import MachineOptions, Progress
 from fa_tune.recordings import Recording
 from fa_tune.search.journal import Journal
 from fa_tune.search.prune import prune
-from fa_tune.search.sets import select_configs
 
 JOURNAL = "journal.jsonl"
 DEFAULT_ARCH = "sm_90"
