@@ -5,10 +5,12 @@ Imported by worker processes only: the parent never owns a CUDA context.
 
 from __future__ import annotations
 
+from functools import cache
+
 import cupy
 
 from fa_tune import families
-from fa_tune.families.base import LaunchArgs
+from fa_tune.families.base import LaunchArgs, LaunchDevice
 from fa_tune.model import Variant, Workload
 
 
@@ -23,6 +25,7 @@ class Kernel:
         self.variant = variant
         self._family = families.get(variant.family)
         self._config = self._family.parse(variant.config)
+        self._device = _launch_device(cupy.cuda.Device().id)
         # RawModule's own source path wants a device to name the architecture; a file does not.
         self._module = cupy.RawModule(path=cubin)
         self._function = self._module.get_function(symbol)
@@ -30,7 +33,7 @@ class Kernel:
 
     def launch(self, workload: Workload, args: LaunchArgs, stream: int = 0) -> None:
         """Enqueue one launch on a CUDA stream given by its handle (0: the default stream)."""
-        geometry = self._family.geometry(self._config, workload)
+        geometry = self._family.geometry(self._config, workload, self._device)
         parameters = tuple(self._family.kernel_args(self._config, workload, args))
         if stream:
             with cupy.cuda.ExternalStream(stream):
@@ -46,6 +49,13 @@ class Kernel:
         smem_bytes: int,
     ) -> None:
         self._function(grid, block, parameters, shared_mem=smem_bytes)
+
+
+@cache
+def _launch_device(index: int) -> LaunchDevice:
+    """What launches need to know of a GPU."""
+    attributes = cupy.cuda.Device(index).attributes
+    return LaunchDevice(multiprocessors=int(attributes["MultiProcessorCount"]))
 
 
 def profiler_start() -> None:

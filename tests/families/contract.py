@@ -13,7 +13,7 @@ from fa_tune.arch import limits
 from fa_tune.artifacts import ArtifactStore
 from fa_tune.compile import BuildRequest, build
 from fa_tune.errors import InvalidConfig
-from fa_tune.families.base import KernelFamily, LaunchArgs, TensorArg
+from fa_tune.families.base import KernelFamily, LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.model import DType, Outcome, Workload
 
 WORKLOADS = [
@@ -21,6 +21,7 @@ WORKLOADS = [
     Workload(1, 5, 5, 113, 203, 64, DType.BF16),
     Workload(3, 4, 1, 1, 1, 128, DType.BF16, causal=True),
 ]
+DEVICE = LaunchDevice(multiprocessors=132)
 ARGS = LaunchArgs(*(TensorArg(256 * i, (7, 5, 3)) for i in range(1, 5)))
 
 
@@ -67,7 +68,7 @@ class KernelFamilyContract:
     @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
     def test_geometry_covers_every_query(self, family: KernelFamily, workload: Workload) -> None:
         config = family.default_config(workload.d_head, workload.dtype)
-        geometry = family.geometry(config, workload)
+        geometry = family.geometry(config, workload, DEVICE)
         rows, _ = family.blocks(config)
         ctas = geometry.grid[0] * geometry.grid[1] * geometry.grid[2]
         assert ctas * rows >= workload.batch * workload.heads * workload.seq_len_q

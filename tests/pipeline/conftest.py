@@ -101,5 +101,5 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     for module in (SEARCH, single):
         monkeypatch.setattr(module, "build_all", compile_all)
         monkeypatch.setattr(module, "choose_profiler", world.choose_profiler)
-        monkeypatch.setattr(module, "choose_configs", lambda *_: fakes.parsed(world.configs))
+        monkeypatch.setattr(module, "choose_configs", lambda *_, **__: fakes.parsed(world.configs))
     return world

@@ -195,7 +195,5 @@ class FakeCompiler:
         return BuildResult(request, Outcome.OK, made, "", False)
 
 
-def parsed(short_forms: Sequence[str]) -> list[FlashForwardKernelConfig]:
-    from fa_tune.families.names import parse_kernel_name_into_config
-
-    return [parse_kernel_name_into_config(text) for text in short_forms]
+def parsed(short_forms: Sequence[str]) -> list[Any]:
+    return [families.parse(text) for text in short_forms]
