@@ -66,17 +66,11 @@ def constraints(config: Config, limits: ArchLimits) -> Rejected | None:
     return of(config).constraints(config, limits)
 
 
-def defaults(
-    d_head: int, dtype: DType, limits: ArchLimits, among: Sequence[KernelFamily] | None = None
-) -> list[Config]:
-    """Each family's default config that runs on such a device, the device's own default
-    first.  `among` leaves out the others' but never that one: it is what runs untuned."""
-    able: list[Config] = []
-    for family in runnable(limits):
-        config = family.default_config(d_head, dtype)
-        if family.constraints(config, limits) is None:
-            able.append(config)
-    return [c for i, c in enumerate(able) if i == 0 or among is None or of(c) in among]
+def defaults(d_head: int, dtype: DType, limits: ArchLimits) -> list[Config]:
+    """Each family's default config, if it runs on such a device.  The first is the device's
+    default: what a user without tuning results should run there."""
+    configs = [f.default_config(d_head, dtype) for f in runnable(limits)]
+    return [config for config in configs if constraints(config, limits) is None]
 
 
 # From text ----------------------------------------------------------------------------------

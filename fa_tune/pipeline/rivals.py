@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fa_tune import families
 from fa_tune.arch import ArchLimits
 from fa_tune.errors import InvalidConfig, NoUsableVariant
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.model import Workload
+from fa_tune.model import DType, Workload
 from fa_tune.pipeline.measuring import Measured
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.recordings import families_in
@@ -39,26 +40,30 @@ def choose_families(
     return chosen
 
 
-def default_keys(
-    workload: Workload, limits: ArchLimits, among: Sequence[KernelFamily]
-) -> tuple[str, ...]:
-    """The subjects of the configs that run without any tuning: the device's own default
-    first, then those of the other families."""
-    configs = families.defaults(workload.d_head, workload.dtype, limits, among)
-    return tuple(families.variant(config).key for config in configs)
+@dataclass(frozen=True)
+class Defaults:
+    """The configs that run without any tuning: the device's own default, then those of the
+    families `chosen` for a search.  `able` are the families that can be measured at all."""
 
+    limits: ArchLimits
+    able: tuple[KernelFamily, ...]
+    chosen: tuple[KernelFamily, ...]
 
-def defaults_for(
-    configs: Sequence[Config], limits: ArchLimits, among: Sequence[KernelFamily]
-) -> list[Config]:
-    """The default configs for each dtype and d_head in a set: whatever set is searched, what
-    is kept must not be slower than what runs without any search."""
-    kinds = dict.fromkeys((c.dtype, c.d_head) for c in configs)
-    return [
-        config
-        for dtype, d_head in kinds
-        for config in families.defaults(d_head, dtype, limits, among)
-    ]
+    def of(self, d_head: int, dtype: DType) -> list[Config]:
+        """For one kind of workload, the one to prefer first."""
+        configs = families.defaults(d_head, dtype, self.limits)
+        best = next((c for c in configs if families.of(c) in self.able), None)
+        return [c for c in configs if c is best or families.of(c) in self.chosen]
+
+    def for_configs(self, configs: Sequence[Config]) -> list[Config]:
+        """For each dtype and d_head in a set: whatever set is searched, what is kept must not
+        be slower than what runs without any search."""
+        kinds = dict.fromkeys((c.dtype, c.d_head) for c in configs)
+        return [config for dtype, d_head in kinds for config in self.of(d_head, dtype)]
+
+    def keys(self, workload: Workload) -> tuple[str, ...]:
+        """The subjects of one workload's."""
+        return tuple(families.variant(c).key for c in self.of(workload.d_head, workload.dtype))
 
 
 def incumbents(registry: Path, measured: Measured, workloads: Sequence[Workload]) -> list[Config]:

@@ -39,7 +39,7 @@ from fa_tune.pipeline.measuring import (
     measure_workload,
 )
 from fa_tune.pipeline.results import FamilyStanding, SearchResult, WorkloadResult
-from fa_tune.pipeline.rivals import choose_families, default_keys, defaults_for, incumbents
+from fa_tune.pipeline.rivals import Defaults, choose_families, incumbents
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.search.decide import Decision, Standing, decide
 from fa_tune.search.journal import Journal
@@ -88,15 +88,14 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
             f"none of the {len(configs)} configs can run on {context.arch}{first}"
         )
     workloads = workloads_for(options, kept)
-    others = [
-        *defaults_for(kept, context.limits, chosen),
-        *incumbents(registry, measured, workloads),
-    ]
+    able = choose_families((), context.limits, measured)
+    defaults = Defaults(context.limits, able, chosen)
+    others = [*defaults.for_configs(kept), *incumbents(registry, measured, workloads)]
     kept, _ = prune_configs(list(dict.fromkeys([*kept, *others])), context)
     candidates = prepare(workloads, kept, options, context, measured, progress)
 
     def measure_all_by(how: Measured, tally: Tally) -> list[WorkloadResult]:
-        return measure_all(candidates, options, how, context, journal, progress, tally, chosen)
+        return measure_all(candidates, options, how, context, journal, progress, tally, defaults)
 
     tally = Tally()
     try:
@@ -140,12 +139,12 @@ def measure_all(
     journal: Journal,
     progress: Progress,
     tally: Tally,
-    chosen: Sequence[KernelFamily],
+    defaults: Defaults,
 ) -> list[WorkloadResult]:
     """Measure and decide, workload by workload."""
     results = []
     for one in candidates:
-        defaults = default_keys(one.workload, context.limits, chosen)
+        standard = defaults.keys(one.workload)
         attempts = measure_workload(
             one.workload,
             one.artifacts,
@@ -154,12 +153,12 @@ def measure_all(
             context=context,
             journal=journal,
             reuse=options.resume,
-            keep=defaults,
+            keep=standard,
             progress=progress,
             tally=tally,
-            search=search_id(options, chosen),
+            search=search_id(options, defaults.chosen),
         )
-        results.append(conclude(one, attempts, defaults))
+        results.append(conclude(one, attempts, standard))
     return results
 
 
