@@ -34,7 +34,8 @@ class LaunchArgs:
     """The tensors and scalars of one launch.
 
     `lse` is fp32 [batch, heads, seq_len_q], contiguous.  `diagonal`: with a causal mask,
-    query i sees key j when j ≤ i + diagonal (0 aligns top-left).
+    query i sees key j when j ≤ i + diagonal (0 aligns top-left).  `scratch` is the address of
+    the family's `scratch_bytes`, 0 without any.
     """
 
     q: TensorArg
@@ -44,14 +45,16 @@ class LaunchArgs:
     lse: TensorArg = TensorArg(0)
     softmax_scale: float | None = None  # None: 1 / sqrt(d_head)
     diagonal: int = 0
+    scratch: int = 0
 
 
 @dataclass(frozen=True)
 class LaunchDevice:
     """What a launch may depend on beside its workload: the device's multiprocessors, which a
-    persistent grid is sized by."""
+    persistent grid is sized by, and its L2 cache, which the order of tiles may be made for."""
 
     multiprocessors: int
+    l2_bytes: int
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,14 @@ class KernelFamily(Protocol):
     def geometry(self, config: Config, workload: Workload, device: LaunchDevice) -> LaunchGeometry:
         """Grid, block, cluster and shared memory of a launch."""
 
-    def kernel_args(self, config: Config, workload: Workload, args: LaunchArgs) -> list[np.ndarray]:
+    def scratch_bytes(self, config: Config) -> int:
+        """Device memory that a kernel needs beside its tensors, such as a scheduler's counters.
+        It is zero before the first launch, and each launch leaves it so for the next one, which
+        begins after it."""
+
+    def kernel_args(
+        self, config: Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
+    ) -> list[np.ndarray]:
         """The kernel's parameters, each a NumPy array of one element passed by value: numbers,
         structs, or 128 opaque bytes (`V128`, shape (1,)) of a tensor map."""
 

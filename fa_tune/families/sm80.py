@@ -327,8 +327,15 @@ class Sm80Family:
             dynamic_smem_bytes=config.smem_bytes,
         )
 
+    def scratch_bytes(self, config: FlashForwardKernelConfig) -> int:
+        return 0
+
     def kernel_args(
-        self, config: FlashForwardKernelConfig, workload: Workload, args: LaunchArgs
+        self,
+        config: FlashForwardKernelConfig,
+        workload: Workload,
+        args: LaunchArgs,
+        device: LaunchDevice,
     ) -> list[np.ndarray]:
         import numpy as np
 

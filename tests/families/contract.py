@@ -25,7 +25,7 @@ WORKLOADS = [
     Workload(1, 5, 5, 113, 203, 64, DType.BF16),
     Workload(3, 4, 1, 1, 1, 128, DType.BF16, causal=True),
 ]
-DEVICE = LaunchDevice(multiprocessors=132)
+DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=50 << 20)
 ARGS = LaunchArgs(*(TensorArg(256 * i, (7, 5, 3)) for i in range(1, 5)))
 
 
@@ -153,12 +153,12 @@ class KernelFamilyContract:
     @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
     def test_arguments_are_single_elements(self, family: KernelFamily, workload: Workload) -> None:
         config = family.default_config(workload.d_head, workload.dtype)
-        for argument in family.kernel_args(config, workload, ARGS):
+        assert family.scratch_bytes(config) >= 0
+        arguments = family.kernel_args(config, workload, ARGS, DEVICE)
+        for argument in arguments:
             assert argument.size == 1  # what CuPy passes by value
         given = dataclasses.replace(ARGS, softmax_scale=0.5)
-        assert family.kernel_args(config, workload, given) != family.kernel_args(
-            config, workload, ARGS
-        )
+        assert family.kernel_args(config, workload, given, DEVICE) != arguments
 
     @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
     def test_compiles_for_the_workloads_traits(

@@ -17,7 +17,7 @@ from fa_tune.families.sources import closure
 from fa_tune.model import DType, Outcome, benchmark_workload
 from fa_tune.paths import kernels_dir
 from fa_tune.pipeline.context import build_request
-from tests.families.contract import ARGS, WORKLOADS, KernelFamilyContract
+from tests.families.contract import ARGS, DEVICE, WORKLOADS, KernelFamilyContract
 from tests.families.wave import WaveConfig, WaveFamily, register
 from tests.pipeline import fakes
 
@@ -115,13 +115,13 @@ def test_it_compiles_for_an_architecture_of_its_own(tmp_path: Path) -> None:
 
 def test_a_persistent_grid_is_the_devices(wave: WaveFamily) -> None:
     workload = benchmark_workload(4096, 128, DType.FP16)
-    grids = [wave.geometry(CONFIG, workload, LaunchDevice(n)).grid[0] for n in (114, 132, 133)]
-    assert grids == [114, 132, 132]
+    devices = [LaunchDevice(n, 50 << 20) for n in (114, 132, 133)]
+    assert [wave.geometry(CONFIG, workload, d).grid[0] for d in devices] == [114, 132, 132]
 
 
 def test_a_tensor_map_is_made_once_for_a_tensor(wave: WaveFamily) -> None:
-    first, _ = wave.kernel_args(CONFIG, WORKLOADS[0], ARGS)
-    again, _ = wave.kernel_args(CONFIG, WORKLOADS[0], ARGS)
+    first, *_ = wave.kernel_args(CONFIG, WORKLOADS[0], ARGS, DEVICE)
+    again, *_ = wave.kernel_args(CONFIG, WORKLOADS[0], ARGS, DEVICE)
     assert (first.dtype.str, first.shape, first.size) == ("|V128", (1,), 1)
     assert again is first
     assert len(wave.tensor_maps_made) == 1

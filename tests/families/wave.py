@@ -182,14 +182,18 @@ class WaveFamily:
             cluster=(CLUSTER, 1, 1),
         )
 
+    def scratch_bytes(self, config: WaveConfig) -> int:
+        return 8  # two counters
+
     def kernel_args(
-        self, config: WaveConfig, workload: Workload, args: LaunchArgs
+        self, config: WaveConfig, workload: Workload, args: LaunchArgs, device: LaunchDevice
     ) -> list[np.ndarray]:
         import numpy as np
 
         scale = np.zeros(1, "f4")
         scale[0] = args.softmax_scale or workload.d_head**-0.5
-        return [self._tensor_map(args.q.address, args.q.strides), scale]
+        counters = np.array([args.scratch], "u8")
+        return [self._tensor_map(args.q.address, args.q.strides), scale, counters]
 
     @lru_cache(maxsize=8)  # noqa: B019  one family lives as long as its test
     def _tensor_map(self, address: int, strides: tuple[int, int, int]) -> np.ndarray:
