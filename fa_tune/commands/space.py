@@ -135,13 +135,19 @@ def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:
     return left_out
 
 
+def _short_form(config: Config) -> str:
+    from fa_tune.families import variant
+
+    return variant(config).config
+
+
 def _show(
     arch: str, kept: Sequence[Config], rejected: Explained, of_tune: Explained, explain: bool
 ) -> None:
     from fa_tune.commands.output import say
 
     for config in kept:
-        say(str(config))
+        say(_short_form(config))
     total = len(kept) + len(rejected)
     say(f"\n{len(kept)} of {total} {'config' if total == 1 else 'configs'} can run on {arch}.")
     if rejected:
@@ -160,7 +166,7 @@ def _show_reasons(title: str, explained: Explained, each: bool) -> None:
         same = len({reason for _, reason in members}) == 1  # no figures that differ
         say(f"{n:6}  {name}: {members[0][1]}" + ("" if same else ", …"))
         for config, reason in members if each else ():
-            say(f"        {config}" + ("" if same else f": {reason}"))
+            say(f"        {_short_form(config)}" + ("" if same else f": {reason}"))
 
 
 def _document(
@@ -169,7 +175,7 @@ def _document(
     return {
         "schema": SCHEMA,
         "arch": arch,
-        "kept": [str(config) for config in kept],
+        "kept": [_short_form(config) for config in kept],
         "rejected": _objects(rejected),
         "not_in_tune": _objects(of_tune),
         "counts": {
@@ -182,6 +188,6 @@ def _document(
 
 def _objects(explained: Explained) -> list[dict[str, str]]:
     return [
-        {"config": str(config), "name": why.constraint, "reason": why.reason}
+        {"config": _short_form(config), "name": why.constraint, "reason": why.reason}
         for config, why in explained
     ]
