@@ -12,7 +12,7 @@ from fa_tune.errors import NoUsableVariant, ToolMissing
 from fa_tune.families.names import parse_kernel_name_into_config
 from fa_tune.families.sm80 import FlashForwardKernelConfig
 from fa_tune.families.traits import Traits
-from fa_tune.model import Attempt, DType, Outcome, Resources
+from fa_tune.model import MASKS, Attempt, DType, Outcome, Resources
 from fa_tune.options import MachineOptions, MeasureOptions, Progress, SearchOptions
 from fa_tune.pipeline.checks import verify_all
 from fa_tune.pipeline.context import (
@@ -36,7 +36,6 @@ from fa_tune.pipeline.search import prepare, workloads_for
 
 ALL_DTYPES = (DType.BF16, DType.FP16)
 PLAIN = str(Traits())
-RAGGED = str(Traits(ragged=True))
 
 
 def profile(
@@ -72,7 +71,8 @@ def run(
     config: str, options: SearchOptions, n: int, progress: Progress
 ) -> tuple[ProfileResult, VerifyReport]:
     """Verify one config, then run it `n` times (events), reference kernels beside it."""
-    report = verify(config, (), options.machine, progress)
+    grid = options.workloads
+    report = verify(config, (), options.machine, progress, masks=grid.masks, lse=grid.lse)
     timed = dataclasses.replace(
         options,
         kernels=config,
@@ -164,9 +164,16 @@ def build(
 
 
 def verify(
-    kernels: str, d_heads: Sequence[int], machine: MachineOptions, progress: Progress
+    kernels: str,
+    d_heads: Sequence[int],
+    machine: MachineOptions,
+    progress: Progress,
+    *,
+    masks: Sequence[str] = MASKS[:1],
+    lse: bool = False,
 ) -> VerifyReport:
-    """Check a set against the reference on the GPU, whole blocks and ragged lengths alike.
+    """Check a set against the reference on the GPU, whole blocks and ragged lengths alike, with
+    `masks` of MASKS (kernels of both alignments are the same) and the log-sum-exp if wanted.
 
     Every verdict is taken anew; each variant's key is followed by the traits it was built for.
     """
@@ -175,10 +182,12 @@ def verify(
     configs = choose_configs(kernels, ALL_DTYPES if not _ladder(kernels) else (), d_heads or (128,))
     kept, rejected = prune_configs(configs, context)
     family = families.get(FAMILY)
+    causal = dict.fromkeys(mask != MASKS[0] for mask in masks)
+    wanted = [str(Traits(c, ragged, lse)) for c in causal for ragged in (False, True)]
     requests = [
         BuildRequest(families.variant_of(family, c), traits, context.arch)
         for c in kept
-        for traits in (PLAIN, RAGGED)
+        for traits in wanted
     ]
     results = build_all(requests, context, progress)
     failures = [

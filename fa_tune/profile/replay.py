@@ -67,10 +67,11 @@ class ReplayProfiler:
         held = [Workload.from_key(key) for key in keys]
         lengths = sorted({w.seq_len_q for w in held if _kind(w) == _kind(workload)})
         listed = ", ".join(map(str, lengths)) or "none"
-        mask = " causal" if workload.causal else ""
-        kind = f"d_head {workload.d_head} {workload.dtype.name}{mask}"
+        mask = f" {workload.mask}" if workload.causal else ""
+        lse = " with log-sum-exp" if workload.lse else ""
+        kind = f"d_head {workload.d_head} {workload.dtype.name}{mask}{lse}"
         return f"{', '.join(self._recorded)}; recorded lengths for {kind}: {listed}"
 
 
-def _kind(workload: Workload) -> tuple[DType, int, bool]:
-    return workload.dtype, workload.d_head, workload.causal
+def _kind(workload: Workload) -> tuple[DType, int, str, bool]:
+    return workload.dtype, workload.d_head, workload.mask, workload.lse
