@@ -42,7 +42,7 @@ class KernelFamilyContract:
         assert self.name in families.family_names()
 
     @pytest.mark.parametrize("dtype", list(DType))
-    @pytest.mark.parametrize("d_head", [64, 128])
+    @pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
     def test_default_config_runs_and_reads_back(
         self, family: KernelFamily, dtype: DType, d_head: int
     ) -> None:
