@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import click
 
-from fa_tune.commands.options import kernels_option, machine_options, workload_options
+from fa_tune.commands.options import (
+    family_option,
+    kernels_option,
+    machine_options,
+    workload_options,
+)
 from fa_tune.commands.output_options import json_option, quiet_option
 from fa_tune.commands.progress import watching
 from fa_tune.errors import NoUsableVariant
@@ -15,12 +20,14 @@ SCHEMA = "fa-tune-verify-1"
 
 @click.command("verify", short_help="Check every config's result against a reference.")
 @kernels_option(default="all")
+@family_option()
 @workload_options("d_heads", "masks", "lse")
 @json_option()
 @machine_options("arch", "jobs", "device", "cache_dir")
 @quiet_option()
 def command(
     kernels: str,
+    names: tuple[str, ...],
     workloads: WorkloadOptions,
     machine: MachineOptions,
     as_json: bool,
@@ -54,6 +61,7 @@ def command(
             workloads.d_heads,
             machine,
             progress,
+            names=names,
             masks=workloads.masks,
             lse=workloads.lse,
         )

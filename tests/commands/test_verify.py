@@ -26,10 +26,12 @@ class Verify:
         machine: MachineOptions,
         progress: Progress,
         *,
+        names: tuple[str, ...],
         masks: tuple[str, ...],
         lse: bool,
     ) -> VerifyReport:
         self.calls.append((kernels, d_heads, machine))
+        self.names = names
         self.traits.append((masks, lse))
         return self.report
 

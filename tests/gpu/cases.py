@@ -14,8 +14,8 @@ from fa_tune import families
 from fa_tune.arch import ArchLimits
 from fa_tune.compile import BuildRequest
 from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.families.sm80_sets import get_autotuning_kernel_configs
 from fa_tune.model import MASKS, DType, Variant, Workload
-from fa_tune.search.sets import get_autotuning_kernel_configs
 from tests.tools.required import ALL_D_HEADS, code_path_sample
 
 # How the tensors of a problem lie in memory; tests/gpu/oracle.py lays them out.
