@@ -13,8 +13,7 @@ from typing import Any
 from fa_tune import families
 from fa_tune.arch import ArchLimits
 from fa_tune.compile import BuildRequest
-from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.families.sm80_sets import get_autotuning_kernel_configs
+from fa_tune.families.base import Config, KernelFamily
 from fa_tune.model import MASKS, DType, Variant, Workload
 from tests.tools.required import ALL_D_HEADS, code_path_sample
 
@@ -40,11 +39,9 @@ class Case:
         """What a failure is called by, and can be repeated from."""
         return f"{self.variant.key} {self.workload.key} {self.layout} seed {self.seed}"
 
-    def request(self, arch: str) -> BuildRequest:
+    def request(self, limits: ArchLimits) -> BuildRequest:
         """What to compile for it."""
-        family = families.get(self.variant.family)
-        traits = family.traits(family.parse(self.variant.config), self.workload)
-        return BuildRequest(self.variant, traits, arch)
+        return request(self.variant, self.workload, limits)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for the border to the worker."""
@@ -68,53 +65,66 @@ class Case:
         )
 
 
+def request(variant: Variant, workload: Workload, limits: ArchLimits) -> BuildRequest:
+    """What to compile to run a variant on a workload on such a device."""
+    family = families.get(variant.family)
+    traits = family.traits(family.parse(variant.config), workload)
+    return BuildRequest(variant, traits, family.compile_arch(limits))
+
+
 # Configs ----------------------------------------------------------------------------------------
 
 
-def grid_configs(limits: ArchLimits) -> list[FlashForwardKernelConfig]:
+def grid_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
     """Three configs per dtype and d_head that run on such a device: the default, one of the
-    tune set with other blocks, and one that takes other code paths.  Always the same."""
-    family = families.get("sm80")
+    tune set with other blocks, and one that takes other code paths (where the family has so
+    many, and none for a d_head that it does not do).  Always the same."""
     dice = random.Random(0)
 
-    def runs(config: FlashForwardKernelConfig) -> bool:
+    def runs(config: Config) -> bool:
         return family.constraints(config, limits) is None
 
-    found: list[FlashForwardKernelConfig] = []
+    found: list[Config] = []
     for dtype, d_head in itertools.product(DType, ALL_D_HEADS):
         default = family.default_config(d_head, dtype)
+        if not runs(default):
+            continue
         tune = [
             c
-            for c in get_autotuning_kernel_configs([dtype], d_head=d_head)
-            if runs(c) and family.blocks(c) != family.blocks(default)
+            for c in family.configs("tune", dtypes=[dtype], d_head=d_head)
+            if runs(c) and c != default
         ]
-        paths = [
-            changed
-            for c, _ in code_path_sample(ALL_D_HEADS)
-            if runs(changed := dataclasses.replace(c, dtype=dtype, d_head=d_head))
-        ]
-        found += [default, dice.choice(tune), dice.choice(paths)]
-    return found
+        others = [c for c in tune if family.blocks(c) != family.blocks(default)] or tune
+        paths = [c for c in _other_paths(family, dtype, d_head) if runs(c)] or tune
+        found.append(default)
+        found += [dice.choice(part) for part in (others, paths) if part]
+    return list(dict.fromkeys(found))
+
+
+def _other_paths(family: KernelFamily, dtype: DType, d_head: int) -> list[Config]:
+    if family.name != "sm80":
+        return []  # its tune set is all that is known of it here
+    return [
+        dataclasses.replace(c, dtype=dtype, d_head=d_head) for c, _ in code_path_sample(ALL_D_HEADS)
+    ]
 
 
 # The randomised grid ----------------------------------------------------------------------------
 
 
-def random_grid(seed: int, count: int, configs: Sequence[FlashForwardKernelConfig]) -> list[Case]:
+def random_grid(seed: int, count: int, configs: Sequence[Config]) -> list[Case]:
     """`count` cases, the same for one seed: every config in turn, everything else at random."""
     dice = random.Random(seed)
-    family = families.get("sm80")
     found = []
     for config in itertools.islice(itertools.cycle(configs), count):
         layout = dice.choice(LAYOUTS)
-        workload = _random_workload(dice, config, family.blocks(config), layout)
-        variant = families.variant_of(family, config)
-        found.append(Case(variant, workload, layout, dice.randrange(2**31)))
+        workload = _random_workload(dice, config, families.of(config).blocks(config), layout)
+        found.append(Case(families.variant(config), workload, layout, dice.randrange(2**31)))
     return found
 
 
 def _random_workload(
-    dice: random.Random, config: FlashForwardKernelConfig, blocks: tuple[int, int], layout: str
+    dice: random.Random, config: Config, blocks: tuple[int, int], layout: str
 ) -> Workload:
     q, kv = (_random_length(dice, block) for block in blocks)
     if layout == "packed":
@@ -163,7 +173,7 @@ FA_PACKED_LENGTHS = (97, 128, 200, 384, 768, 1024, 1025, 2048)
 FA_PACKED_HEADS = 9
 
 
-def fa_forward_cases(limits: ArchLimits) -> tuple[list[Case], dict[int, str]]:
+def fa_forward_cases(family: KernelFamily, limits: ArchLimits) -> tuple[list[Case], dict[int, str]]:
     """Every combination of its lengths, types, masks (bottom-right), kinds of heads and head
     dimensions, on the default configs, and the reason why a head dimension is not among them.
 
@@ -174,7 +184,6 @@ def fa_forward_cases(limits: ArchLimits) -> tuple[list[Case], dict[int, str]]:
     found: list[Case] = []
     seeds = itertools.count()
     for d_head, dtype in itertools.product(FA_D_HEADS, DType):
-        family = families.get("sm80")
         config = family.default_config(d_head, dtype)
         if (why := family.constraints(config, limits)) is not None:
             refused[d_head] = why.reason
@@ -199,9 +208,9 @@ def _fa_problems(d_head: int, dtype: DType) -> Iterator[tuple[Workload, str]]:
 # For the worker ---------------------------------------------------------------------------------
 
 
-def by_request(cases: Iterable[Case], arch: str) -> dict[BuildRequest, list[Case]]:
+def by_request(cases: Iterable[Case], limits: ArchLimits) -> dict[BuildRequest, list[Case]]:
     """The cases by the kernel that they need."""
     found: dict[BuildRequest, list[Case]] = {}
     for case in cases:
-        found.setdefault(case.request(arch), []).append(case)
+        found.setdefault(case.request(limits), []).append(case)
     return found

@@ -24,7 +24,8 @@ from tests.gpu.test_grid import COUNT, FIXED_SEED
 from tests.tools.required import ALL_D_HEADS
 
 LIMITS = parse_arch("sm_90")
-CONFIGS = grid_configs(LIMITS)
+SM80 = families.get("sm80")
+CONFIGS = grid_configs(SM80, LIMITS)
 GRID = random_grid(FIXED_SEED, COUNT, CONFIGS)
 
 
@@ -59,7 +60,7 @@ def test_lengths_are_mostly_odd_or_at_the_edge_of_a_block_and_reach_both_ends() 
     odd = sum(n % 2 for n in lengths)
     assert at_edge > len(lengths) / 3
     assert odd > len(lengths) / 3
-    requests = by_request(GRID, "sm_90")
+    requests = by_request(GRID, LIMITS)
     traits = Counter(request.traits for request in requests)
     assert len(traits) == 8, "every combination of causal, ragged and lse"
 
@@ -67,8 +68,8 @@ def test_lengths_are_mostly_odd_or_at_the_edge_of_a_block_and_reach_both_ends() 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90"])
 def test_every_d_head_and_type_has_its_default_and_others(arch: str) -> None:
     limits = parse_arch(arch)
-    configs = grid_configs(limits)
-    family = families.get("sm80")
+    family = SM80
+    configs = grid_configs(family, limits)
     assert all(family.constraints(c, limits) is None for c in configs)
     for dtype in DType:
         for d_head in ALL_D_HEADS:
@@ -81,8 +82,8 @@ def test_every_d_head_and_type_has_its_default_and_others(arch: str) -> None:
 
 
 def test_few_enough_kernels_to_be_compiled_in_half_a_minute() -> None:
-    fa, _ = fa_forward_cases(LIMITS)
-    assert len(by_request([*GRID, *fa], "sm_90")) <= 250
+    fa, _ = fa_forward_cases(SM80, LIMITS)
+    assert len(by_request([*GRID, *fa], LIMITS)) <= 250
 
 
 @pytest.mark.parametrize("case", GRID[:40], ids=lambda c: c.name)
@@ -94,7 +95,7 @@ def test_a_case_crosses_the_border_to_the_worker(case: Case) -> None:
 
 
 def test_its_forward_test_is_there_as_far_as_the_features_go() -> None:
-    cases, refused = fa_forward_cases(LIMITS)
+    cases, refused = fa_forward_cases(SM80, LIMITS)
     plain = [c.workload for c in cases if c.layout == "plain"]
     packed = [c.workload for c in cases if c.layout == "packed"]
     assert {(w.seq_len_q, w.seq_len_kv) for w in plain} == set(FA_LENGTHS)
@@ -110,3 +111,16 @@ def test_its_forward_test_is_there_as_far_as_the_features_go() -> None:
     for reason in refused.values():
         assert reason.startswith("d_head must be a multiple of 32")
         assert "\n" not in reason
+
+
+@pytest.mark.parametrize("name", families.family_names())
+def test_every_family_has_a_grid_on_a_device_that_it_runs_on(name: str) -> None:
+    family = families.get(name)
+    configs = grid_configs(family, LIMITS)
+    assert {(c.dtype, c.d_head) for c in configs} >= {(t, 128) for t in DType}
+    assert all(family.constraints(c, LIMITS) is None for c in configs)
+    grid = random_grid(FIXED_SEED, COUNT, configs)
+    assert {c.variant for c in grid} == {families.variant(c) for c in configs}
+    assert {r.arch for r in by_request(grid, LIMITS)} == {family.compile_arch(LIMITS)}
+    cases, _ = fa_forward_cases(family, LIMITS)
+    assert {c.workload.d_head for c in cases} >= {128}

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fa_tune.arch import parse_arch
+from fa_tune.families.base import KernelFamily
 from fa_tune.jobs import ItemResult, run_items
 from fa_tune.model import Outcome
 from tests.gpu.cases import Case, by_request, fa_forward_cases, grid_configs, random_grid
@@ -37,14 +38,14 @@ def fresh_seed() -> int:
 class Draw:
     """The cases of one run, and what became of them."""
 
-    def __init__(self, arch: str, built: Built) -> None:
+    def __init__(self, family: KernelFamily, arch: str, built: Built) -> None:
         limits = parse_arch(arch)
-        configs = grid_configs(limits)
+        configs = grid_configs(family, limits)
         self.seed = fresh_seed()
         self.fixed = random_grid(FIXED_SEED, COUNT, configs)
         self.fresh = random_grid(self.seed, COUNT, configs)
-        self.fa_forward, self.refused = fa_forward_cases(limits)
-        cases = by_request(dict.fromkeys((*self.fixed, *self.fresh, *self.fa_forward)), arch)
+        self.fa_forward, self.refused = fa_forward_cases(family, limits)
+        cases = by_request(dict.fromkeys((*self.fixed, *self.fresh, *self.fa_forward)), limits)
         artifacts = built(list(cases))
         items: dict[str, dict[str, Any]] = {
             f"{a.variant.key} @ {a.traits}": {
@@ -82,8 +83,8 @@ class Draw:
 
 
 @pytest.fixture(scope="module")
-def draw(built: Built, arch: str) -> Draw:
-    return Draw(arch, built)
+def draw(family: KernelFamily, built: Built, arch: str) -> Draw:
+    return Draw(family, arch, built)
 
 
 @pytest.mark.gpu

@@ -8,9 +8,11 @@ import pytest
 
 from fa_tune import device as devices
 from fa_tune import families
-from fa_tune.compile import BuildRequest
+from fa_tune.arch import parse_arch
+from fa_tune.families.base import KernelFamily
 from fa_tune.jobs import run_items
 from fa_tune.model import DType, Outcome, Workload
+from tests.gpu.cases import request
 from tests.gpu.conftest import Built
 
 NEEDED_BYTES = 48 << 30
@@ -24,18 +26,16 @@ LONG_LSE = Workload(2048, 1024, 1024, 1025, 1, 64, DType.FP16, lse=True)
 
 @pytest.mark.gpu
 @pytest.mark.xdist_group("gpu")
-def test_offsets_beyond_32_bits(built: Built, arch: str) -> None:
+def test_offsets_beyond_32_bits(family: KernelFamily, built: Built, arch: str) -> None:
     found = devices.find_device()
     assert found is not None
     if found.memory_bytes is not None and found.memory_bytes < NEEDED_BYTES:
         pytest.skip(f"needs {NEEDED_BYTES >> 30} GB of GPU memory")
     wanted = [("lse", LONG_LSE), *((d, w) for d, ws in STRIDES.items() for w in ws)]
-    family = families.get("sm80")
-    requests = []
-    for _, w in wanted:
-        config = family.default_config(w.d_head, w.dtype)
-        variant = families.variant_of(family, config)
-        requests.append(BuildRequest(variant, family.traits(config, w), arch))
+    requests = [
+        request(families.variant(family.default_config(w.d_head, w.dtype)), w, parse_arch(arch))
+        for _, w in wanted
+    ]
     items: dict[str, dict[str, Any]] = {
         f"{dimension} {w.key}": {
             "subject": a.variant.key,

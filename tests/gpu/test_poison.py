@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fa_tune import families
-from fa_tune.arch import parse_arch
-from fa_tune.compile import BuildRequest
+from fa_tune.arch import ArchLimits, parse_arch
+from fa_tune.families.base import KernelFamily
 from fa_tune.jobs import run_items
 from fa_tune.model import DType, Outcome, Variant, Workload
-from tests.gpu.cases import grid_configs
+from tests.gpu.cases import grid_configs, request
 from tests.gpu.conftest import Built
 
 if not TYPE_CHECKING:
@@ -26,16 +26,15 @@ from tests.gpu.poison import Problem, check, problem
 from tests.gpu.tiled_kernel import TiledKernel
 
 
-def problems(arch: str) -> list[Problem]:
+def problems(family: KernelFamily, limits: ArchLimits) -> list[Problem]:
     """Whole blocks without a mask and odd lengths with one for every config of the grid, and the
     other way round for the defaults."""
-    family = families.get("sm80")
     found = []
-    for config in grid_configs(parse_arch(arch)):
+    for config in grid_configs(family, limits):
         kinds = [("full", False), ("causal_br", True)]
         if config == family.default_config(config.d_head, config.dtype):
             kinds += [("full", True), ("causal", False)]
-        variant, blocks = families.variant_of(family, config), family.blocks(config)
+        variant, blocks = families.variant(config), family.blocks(config)
         shape = Workload(1, 1, 1, 1, 1, config.d_head, config.dtype)
         found += [problem(variant, shape, blocks, mask=m, ragged=ragged) for m, ragged in kinds]
     return found
@@ -43,13 +42,12 @@ def problems(arch: str) -> list[Problem]:
 
 @pytest.mark.gpu
 @pytest.mark.xdist_group("gpu")
-def test_nan_and_infinity_reach_whom_they_must_and_nobody_else(built: Built, arch: str) -> None:
-    family = families.get("sm80")
-    wanted = problems(arch)
-    requests = [
-        BuildRequest(p.variant, family.traits(family.parse(p.variant.config), p.workload), arch)
-        for p in wanted
-    ]
+def test_nan_and_infinity_reach_whom_they_must_and_nobody_else(
+    family: KernelFamily, built: Built, arch: str
+) -> None:
+    limits = parse_arch(arch)
+    wanted = problems(family, limits)
+    requests = [request(p.variant, p.workload, limits) for p in wanted]
     items: dict[str, dict[str, Any]] = {
         f"{a.variant.key} @ {p.workload.key}": {
             "subject": a.variant.key,
@@ -160,7 +158,7 @@ def test_a_problem_crosses_the_border_to_the_worker() -> None:
 
 
 def test_every_config_of_the_grid_has_its_problems() -> None:
-    found = problems("sm_90")
+    found = problems(families.get("sm80"), parse_arch("sm_90"))
     assert len(found) == 30 * 2 + 10 * 2
     assert {(p.workload.mask) for p in found} == {"full", "causal", "causal_br"}
     assert all(p.workload.lse for p in found)
