@@ -69,9 +69,12 @@ class ReplayProfiler:
         listed = ", ".join(map(str, lengths)) or "none"
         mask = f" {workload.mask}" if workload.causal else ""
         lse = " with log-sum-exp" if workload.lse else ""
-        kind = f"d_head {workload.d_head} {workload.dtype.name}{mask}{lse}"
+        scale = workload.softmax_scale
+        scaled = "" if scale is None else f" with softmax scale {scale:g}"
+        kind = f"d_head {workload.d_head} {workload.dtype.name}{mask}{lse}{scaled}"
         return f"{', '.join(self._recorded)}; recorded lengths for {kind}: {listed}"
 
 
-def _kind(workload: Workload) -> tuple[DType, int, str, bool]:
-    return workload.dtype, workload.d_head, workload.mask, workload.lse
+def _kind(workload: Workload) -> tuple[DType, int, str, bool, float | None]:
+    w = workload
+    return w.dtype, w.d_head, w.mask, w.lse, w.softmax_scale
