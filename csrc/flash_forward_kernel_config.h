@@ -37,10 +37,22 @@ struct FlashForwardKernelConfig {
     bool mma_double_buffer_loads;
     // no rescale at the first block; scale folded into the exponent's FMA
     bool optimized_softmax;
+    // K and V blocks in shared memory at once
+    int kv_stages = 1;
+    // O is rescaled only when a maximum grew by more than this power of two; 0 rescales at every
+    // block
+    int rescale_threshold = 0;
+    // the next keys' exponentials between the products P V
+    bool interleaved_softmax = false;
+    // bulk tensor copies, and the warps of a scheduler multiply in turn; needs 9.0
+    bool ping_pong = false;
 
-    // Dynamic shared memory of one CTA in bytes: Q (later O), one K block, one V block.
+    // Dynamic shared memory of one CTA in bytes: Q (later O), and kv_stages blocks of K and of V.
+    // With ping_pong rows are whole panels of 64 columns, and barriers follow.
     FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {
-        return (B_r + 2 * B_c) * d_head * elem_size;
+        const int rows = B_r + 2 * kv_stages * B_c;
+        return ping_pong ? rows * ((d_head + 63) / 64 * 64) * elem_size + 1024
+                         : rows * d_head * elem_size;
     }
 
     // CTAs that max_smem_bytes of shared memory per multiprocessor hold, each with the 1 KiB
@@ -87,7 +99,19 @@ struct FlashForwardKernelConfig {
         if (mma_double_buffer_loads != other.mma_double_buffer_loads) {
             return mma_double_buffer_loads < other.mma_double_buffer_loads;
         }
-        return optimized_softmax < other.optimized_softmax;
+        if (optimized_softmax != other.optimized_softmax) {
+            return optimized_softmax < other.optimized_softmax;
+        }
+        if (kv_stages != other.kv_stages) {
+            return kv_stages < other.kv_stages;
+        }
+        if (rescale_threshold != other.rescale_threshold) {
+            return rescale_threshold < other.rescale_threshold;
+        }
+        if (interleaved_softmax != other.interleaved_softmax) {
+            return interleaved_softmax < other.interleaved_softmax;
+        }
+        return ping_pong < other.ping_pong;
     }
 };
 

@@ -23,9 +23,10 @@ def tuple_field(doc: str) -> Any:
     return field(metadata={"place": "tuple", "doc": doc})
 
 
-def flag_field(word: str, doc: str) -> Any:
-    """A boolean shown by the presence of `word`."""
-    return field(metadata={"place": "flag", "word": word, "doc": doc})
+def flag_field(word: str, doc: str, *, later: bool = False) -> Any:
+    """A boolean shown by the presence of `word`; a `later` knob is off by default."""
+    metadata = {"place": "flag", "word": word, "doc": doc}
+    return field(default=False, metadata=metadata) if later else field(metadata=metadata)
 
 
 def tiles_field(doc: str) -> Any:

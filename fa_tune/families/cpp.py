@@ -36,9 +36,12 @@ _HEAD = """\
 # What a system reserves of shared memory for every resident CTA; see fa_tune/arch.py.
 _SM80_METHODS = """\
 
-    // Dynamic shared memory of one CTA in bytes: Q (later O), one K block, one V block.
+    // Dynamic shared memory of one CTA in bytes: Q (later O), and kv_stages blocks of K and of V.
+    // With ping_pong rows are whole panels of 64 columns, and barriers follow.
     FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {
-        return (B_r + 2 * B_c) * d_head * elem_size;
+        const int rows = B_r + 2 * kv_stages * B_c;
+        return ping_pong ? rows * ((d_head + 63) / 64 * 64) * elem_size + 1024
+                         : rows * d_head * elem_size;
     }
 
     // CTAs that max_smem_bytes of shared memory per multiprocessor hold, each with the 1 KiB

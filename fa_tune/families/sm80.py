@@ -27,10 +27,12 @@ from fa_tune.families.config_fields import (
     coerce,
     cpp_literal,
     flag_field,
+    number_field,
     tiles_field,
     tuple_field,
 )
 from fa_tune.families.sources import closure
+from fa_tune.families.tensor_maps import tensor_map
 from fa_tune.families.traits import Traits
 from fa_tune.model import DType, Rejected, Workload
 
@@ -40,7 +42,14 @@ if TYPE_CHECKING:
 MMA_M = 16  # rows of one m16n8k16 tile
 MMA_K = 16  # its k-step, and what one "k-tile" means in the config
 CHUNK_ELEMENTS = 8  # elements of one 16-byte copy
+<<<<<<< ours
 MOST_GRID_ROWS = 65535  # of a grid's second and third dimension, heads and batch
+=======
+PANEL_COLUMNS = 64  # columns of one bulk tensor copy with 128-byte swizzle
+BARRIER_BYTES = 1024  # room for the mbarriers behind the tiles
+BOX_ROWS = 256  # most rows of one bulk tensor copy
+PING_PONG_CAPABILITY = (9, 0)
+>>>>>>> theirs
 
 # The struct in a kernel's name, or a tuple that no word stands before: `sm90(FP16, …)` is of
 # another family.
@@ -69,6 +78,21 @@ class FlashForwardKernelConfig:
     )
     optimized_softmax: bool = flag_field(
         "opt_softmax", "no rescale at the first block; scale folded into the exponent's FMA"
+    )
+    kv_stages: int = number_field("stages", 1, "K and V blocks in shared memory at once")
+    rescale_threshold: int = number_field(
+        "rescale",
+        0,
+        "O is rescaled only when a maximum grew by more than this power of two; 0 rescales at "
+        "every block",
+    )
+    interleaved_softmax: bool = flag_field(
+        "interleave", "the next keys' exponentials between the products P V", later=True
+    )
+    ping_pong: bool = flag_field(
+        "pingpong",
+        "bulk tensor copies, and the warps of a scheduler multiply in turn; needs 9.0",
+        later=True,
     )
 
     def __post_init__(self) -> None:
@@ -108,7 +132,7 @@ class FlashForwardKernelConfig:
 
     def kernel_name(self) -> str:
         """The kernel template's name."""
-        return "flash_forward_kernel"
+        return "flash_forward_ping_pong_kernel" if self.ping_pong else "flash_forward_kernel"
 
     @property
     def threads(self) -> int:
@@ -117,8 +141,13 @@ class FlashForwardKernelConfig:
 
     @property
     def smem_bytes(self) -> int:
-        """Dynamic shared memory: Q (later O), one K block, one V block."""
-        return (self.B_r + 2 * self.B_c) * self.d_head * self.dtype.size_bytes
+        """Dynamic shared memory: Q (later O), and kv_stages blocks of K and of V.  With
+        ping_pong rows are whole panels of 64 columns, and barriers follow."""
+        rows = self.B_r + 2 * self.kv_stages * self.B_c
+        if not self.ping_pong:
+            return rows * self.d_head * self.dtype.size_bytes
+        panels = -(-self.d_head // PANEL_COLUMNS)
+        return rows * panels * PANEL_COLUMNS * self.dtype.size_bytes + BARRIER_BYTES
 
     def total_flop(self, n_samples: int, n_heads: int, seq_len: int) -> int:
         """Operations of the tiled algorithm; raises InvalidConfig if blocks do not divide."""
@@ -169,7 +198,9 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     (
         "copies_divide_evenly",
         "the 16-byte chunks of a block must divide evenly among the threads",
-        lambda c: all(b * _chunks_per_pass(c) % c.threads == 0 for b in (c.B_r, c.B_c)),
+        lambda c: (
+            c.ping_pong or all(b * _chunks_per_pass(c) % c.threads == 0 for b in (c.B_r, c.B_c))
+        ),
     ),
     (
         "eager_needs_async",
@@ -191,6 +222,51 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         "V_mma_load_K_tiles must be 0 or divide B_c / 16, the k-tiles of the second product",
         lambda c: _divides(c.V_mma_load_K_tiles, c.B_c // MMA_K),
     ),
+    (
+        "kv_stages_in_range",
+        "kv_stages must be between 1 and 8",
+        lambda c: 1 <= c.kv_stages <= 8,
+    ),
+    (
+        "stages_need_eager",
+        "several kv_stages need eager_load_blocks, which fills them ahead",
+        lambda c: c.kv_stages == 1 or c.eager_load_blocks,
+    ),
+    (
+        "rescale_threshold_in_range",
+        "rescale_threshold must be between 0 and 15: P reaches 2 to its power, fp16 ends at 65504",
+        lambda c: 0 <= c.rescale_threshold <= 15,
+    ),
+    (
+        "rescale_needs_opt_softmax",
+        "a rescale_threshold needs optimized_softmax",
+        lambda c: c.rescale_threshold == 0 or c.optimized_softmax,
+    ),
+    (
+        "ping_pong_warps",
+        "ping_pong needs 8 or 12 warps, two or three for each of the four schedulers",
+        lambda c: not c.ping_pong or c.n_warps in (8, 12),
+    ),
+    (
+        "ping_pong_copies",
+        "ping_pong needs async_copy, eager_load_blocks and swizzled: bulk copies are all that",
+        lambda c: not c.ping_pong or (c.async_copy and c.eager_load_blocks and c.swizzled),
+    ),
+    (
+        "ping_pong_stages",
+        "ping_pong needs two kv_stages or more: a place is refilled while the next is read",
+        lambda c: not c.ping_pong or c.kv_stages >= 2,
+    ),
+    (
+        "ping_pong_boxes",
+        "ping_pong copies boxes of at most 256 rows: B_c and the rows of a turn must fit",
+        lambda c: not c.ping_pong or (c.B_c <= BOX_ROWS and 4 * c.B_r <= BOX_ROWS * c.n_warps),
+    ),
+    (
+        "ping_pong_softmax",
+        "ping_pong does its softmax between turns, so interleaved_softmax has no place in it",
+        lambda c: not (c.ping_pong and c.interleaved_softmax),
+    ),
 )
 
 
@@ -208,6 +284,11 @@ def constraints(config: FlashForwardKernelConfig, limits: ArchLimits) -> Rejecte
     for name, sentence, holds in CONSTRAINTS:
         if not holds(config):
             return Rejected(name, sentence)
+    if config.ping_pong and limits.compute_capability < PING_PONG_CAPABILITY:
+        return Rejected(
+            "ping_pong_needs_9_0",
+            f"ping_pong needs bulk tensor copies, sm_90 or later; the device is {limits.arch}",
+        )
     if config.smem_bytes > limits.smem_per_block_bytes:
         return Rejected(
             "smem_fits",
@@ -353,10 +434,25 @@ class Sm80Family:
         params["heads_per_kv"] = workload.heads // workload.kv_heads
         params["seq_len_q"] = workload.seq_len_q
         params["seq_len_kv"] = workload.seq_len_kv
+<<<<<<< ours
         diagonal, scale = args.diagonal, args.softmax_scale
         params["diagonal"] = workload.diagonal if diagonal is None else diagonal
         params["softmax_scale"] = workload.scale if scale is None else scale
         return [params]
+=======
+        params["diagonal"] = args.diagonal
+        scale = args.softmax_scale
+        params["softmax_scale"] = 1 / math.sqrt(workload.d_head) if scale is None else scale
+        if not config.ping_pong:
+            return [params]
+        query_box = 4 * config.B_r // config.n_warps
+        return [
+            tensor_map(args.q, workload, queries=True, box_rows=query_box),
+            tensor_map(args.k, workload, queries=False, box_rows=config.B_c),
+            tensor_map(args.v, workload, queries=False, box_rows=config.B_c),
+            params,
+        ]
+>>>>>>> theirs
 
     def blocks(self, config: FlashForwardKernelConfig) -> tuple[int, int]:
         return config.B_r, config.B_c

@@ -1,5 +1,7 @@
 """The named sets of configs, and the choice among them.
 
+fast         what may win, with all knobs; see sm80_later_sets
+wide         all that can run, with all knobs; see there
 tune         80 configs, 40 per dtype (96 above d_head 128): the blocks, k-tiles and flags that
              may win
 prog         7 configs, the ladder from the plain kernel up, one idea per rung
@@ -24,7 +26,7 @@ from fa_tune.families.space import expand
 from fa_tune.model import DType
 
 KERNELS_VARIABLE = "KERNELS"
-ALLOWED_KEYS = 'tune, all, prog, prog-all, or a block size "B_r,B_c" such as "64,32"'
+ALLOWED_KEYS = 'fast, wide, tune, all, prog, prog-all, or a block size "B_r,B_c" such as "64,32"'
 
 TUNE_DTYPES = (DType.BF16, DType.FP16)
 PROGRESSION_DTYPES = (DType.FP16,)
@@ -151,6 +153,12 @@ def _named_set(
         return get_kernel_progression_configs(
             "all" in key, dtypes=dtypes or PROGRESSION_DTYPES, d_head=d_head
         )
+    if key in ("fast", "wide"):
+        # It builds on the config class and is wanted by these keys alone.
+        from fa_tune.families import sm80_later_sets as later
+
+        make = later.get_fast_configs if key == "fast" else later.get_wide_configs
+        return make(dtypes or TUNE_DTYPES, d_head)
     if key == "all":
         return get_kernels_to_build(dtypes, d_head=d_head)
     tune = get_autotuning_kernel_configs(dtypes or TUNE_DTYPES, d_head=d_head)

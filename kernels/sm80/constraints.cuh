@@ -17,8 +17,9 @@ struct Constraints {
     static_assert(CFG.B_c >= 16 && CFG.B_c % 16 == 0,
                   "B_c must be a multiple of 16, the k-step of the second product");
     // A pass copies 32 * n_warps chunks, as many of a row as the power of two in d_head / 8.
-    static_assert(CFG.B_r * (CFG.d_head / 8 & -(CFG.d_head / 8)) % (32 * CFG.n_warps) == 0 &&
-                      CFG.B_c * (CFG.d_head / 8 & -(CFG.d_head / 8)) % (32 * CFG.n_warps) == 0,
+    static_assert(CFG.ping_pong ||
+                      (CFG.B_r * (CFG.d_head / 8 & -(CFG.d_head / 8)) % (32 * CFG.n_warps) == 0 &&
+                       CFG.B_c * (CFG.d_head / 8 & -(CFG.d_head / 8)) % (32 * CFG.n_warps) == 0),
                   "the 16-byte chunks of a block must divide evenly among the threads");
     static_assert(CFG.async_copy || !CFG.eager_load_blocks,
                   "eager_load_blocks needs async_copy: an ordinary load cannot run ahead of the "
@@ -35,4 +36,26 @@ struct Constraints {
                       (CFG.V_mma_load_K_tiles == 0 || CFG.B_c / 16 % CFG.V_mma_load_K_tiles == 0),
                   "V_mma_load_K_tiles must be 0 or divide B_c / 16, the k-tiles of the second "
                   "product");
+    static_assert(CFG.kv_stages >= 1 && CFG.kv_stages <= 8, "kv_stages must be between 1 and 8");
+    static_assert(CFG.kv_stages == 1 || CFG.eager_load_blocks,
+                  "several kv_stages need eager_load_blocks, which fills them ahead");
+    static_assert(CFG.rescale_threshold >= 0 && CFG.rescale_threshold <= 15,
+                  "rescale_threshold must be between 0 and 15: P reaches 2 to its power, fp16 "
+                  "ends at 65504");
+    static_assert(CFG.rescale_threshold == 0 || CFG.optimized_softmax,
+                  "a rescale_threshold needs optimized_softmax");
+    static_assert(!CFG.ping_pong || CFG.n_warps == 8 || CFG.n_warps == 12,
+                  "ping_pong needs 8 or 12 warps, two or three for each of the four schedulers");
+    static_assert(!CFG.ping_pong || (CFG.async_copy && CFG.eager_load_blocks && CFG.swizzled),
+                  "ping_pong needs async_copy, eager_load_blocks and swizzled: bulk copies are "
+                  "all that");
+    static_assert(!CFG.ping_pong || CFG.kv_stages >= 2,
+                  "ping_pong needs two kv_stages or more: a place is refilled while the next is "
+                  "read");
+    static_assert(!CFG.ping_pong || (CFG.B_c <= 256 && 4 * CFG.B_r <= 256 * CFG.n_warps),
+                  "ping_pong copies boxes of at most 256 rows: B_c and the rows of a turn must "
+                  "fit");
+    static_assert(!(CFG.ping_pong && CFG.interleaved_softmax),
+                  "ping_pong does its softmax between turns, so interleaved_softmax has no place "
+                  "in it");
 };

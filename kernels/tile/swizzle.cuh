@@ -65,6 +65,13 @@ struct LaneAddress {
         }
     }
 
+    // The same lane in a tile that lies `bytes` further on, a whole number of rows.
+    __device__ __forceinline__ LaneAddress moved(unsigned bytes) const {
+        LaneAddress other = *this;
+        other.base += bytes;
+        return other;
+    }
+
     // Address `steps` of 16 elements along the row and `rows` (a multiple of 8) further down.
     __device__ __forceinline__ unsigned at(int steps, int rows) const {
         const unsigned down = rows * Tile::kRowBytes;

@@ -1,0 +1,305 @@
+// One warp's share of a CTA's work: its rows of S, P and O, all in registers, and what it does
+// with the blocks of K and V in shared memory.
+//
+//              keys n                          d_head
+//            +---------+                     +---------+
+//     rows   | S, P    |  = Q K^T     rows   | O       |  += P V
+//            +---------+                     +---------+
+//
+// The loops that bring the blocks are in cp_async_loop.cuh and ping_pong_loop.cuh.
+#pragma once
+
+#include "ptx/ldmatrix.cuh"
+#include "sm80/constraints.cuh"
+#include "sm80/params.cuh"
+#include "tile/copy.cuh"
+#include "tile/element.cuh"
+#include "tile/fragment_stream.cuh"
+#include "tile/mask.cuh"
+#include "tile/online_softmax.cuh"
+#include "tile/rolling_stream.cuh"
+
+// QTile, KVTile: how Q's rows and a block of keys or values lie in shared memory.
+template <FlashForwardKernelConfig CFG, WorkloadTraits TRAITS, typename QTile, typename KVTile>
+struct WarpTile : Constraints<CFG> {
+    static constexpr int kRowsPerWarp = CFG.B_r / CFG.n_warps;
+    static constexpr int kTilesM = kRowsPerWarp / 16;  // 16-row tiles of S, P and O
+    static constexpr int kTilesS = CFG.B_c / 8;        // 8-column tiles of S
+    static constexpr int kTilesO = CFG.d_head / 8;     // 8-column tiles of O
+    static constexpr int kStepsQK = CFG.d_head / 16;   // k-tiles of S = Q K^T
+    static constexpr int kStepsPV = CFG.B_c / 16;      // k-tiles of O += P V
+    static constexpr bool kQStaysInRegisters = CFG.Q_mma_load_K_tiles == 0;
+    static constexpr bool kMasked = TRAITS.causal || TRAITS.ragged;
+    static constexpr bool kBuffer = CFG.mma_double_buffer_loads;
+
+    using Elem = tile::Element<CFG.dtype>;
+    using QStream = tile::FragmentStream<kStepsQK, CFG.Q_mma_load_K_tiles, kTilesM, kBuffer>;
+    using KStream = tile::FragmentStream<kStepsQK, CFG.K_mma_load_K_tiles, kTilesS / 2, kBuffer>;
+    using VStream = tile::FragmentStream<kStepsPV, CFG.V_mma_load_K_tiles, kTilesO / 2, kBuffer>;
+    using Softmax = tile::OnlineSoftmax<Elem, kTilesM, kTilesS, kTilesO, CFG.optimized_softmax,
+                                        CFG.rescale_threshold, kMasked>;
+
+    const int lane, warp;
+    const unsigned q_smem;
+    const tile::LaneAddress<QTile> q_lane;
+    const tile::LaneAddress<KVTile> k_lane, v_lane;
+
+    typename Softmax::Scores s;
+    typename Softmax::Probabilities p;
+    typename Softmax::Outputs o;
+    QStream q_registers;  // used when Q stays in registers
+    Softmax softmax;
+
+    // ldmatrix lane roles, see ptx/ldmatrix.cuh and ptx/mma.cuh.  The two registers of a B
+    // operand must be neighbours, so a fragment's four matrices are, in order,
+    //   Q (A, 16 rows x 16 k):             (rows 0-7, 8-15) x (k 0-7), then x (k 8-15)
+    //   K (B, 16 keys x 16 k):             (keys 0-7) x (k 0-7, 8-15), then (keys 8-15)
+    //   V (B transposed, 16 keys x 16 columns): (keys 0-7, 8-15) x (columns 0-7), then 8-15
+    __device__ __forceinline__ WarpTile(float softmax_scale, unsigned q_smem, unsigned k_smem,
+                                        unsigned v_smem)
+        : lane(threadIdx.x % 32),
+          // Broadcast, so that the compiler knows it to be the same in all lanes.
+          warp(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0)),
+          q_smem(q_smem),
+          q_lane(q_smem, warp * kRowsPerWarp + lane % 16, lane / 16),
+          k_lane(k_smem, lane / 16 * 8 + lane % 8, lane / 8 % 2),
+          v_lane(v_smem, lane % 16, lane / 16),
+          softmax(softmax_scale) {
+#pragma unroll
+        for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+            for (int n = 0; n < kTilesO; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) o[m][n][i] = 0.f;
+            }
+        }
+    }
+
+    __device__ __forceinline__ auto q_loader() const {
+        return [this](unsigned (&fragment)[4], int t, int m) {
+            ptx::ldmatrix_x4(fragment, q_lane.at(t, 16 * m));
+        };
+    }
+
+    // Q is in shared memory and is to stay in registers.
+    __device__ __forceinline__ void load_q_registers() {
+#pragma unroll
+        for (int t = 0; t < kStepsQK; ++t) q_registers.prepare(t, q_loader());
+    }
+
+    // S = Q K^T of the block `k_offset` bytes into the ring of K blocks.
+    __device__ __forceinline__ void multiply_qk(unsigned k_offset) {
+        const tile::LaneAddress<KVTile> k_block = k_lane.moved(k_offset);
+        clear_scores();
+        QStream q_stream;
+        KStream k_stream;
+#pragma unroll
+        for (int t = 0; t < kStepsQK; ++t) {
+            if constexpr (!kQStaysInRegisters) q_stream.prepare(t, q_loader());
+            k_stream.prepare(t, [&](unsigned (&fragment)[4], int step, int pair) {
+                ptx::ldmatrix_x4(fragment, k_block.at(step, 16 * pair));
+            });
+#pragma unroll
+            for (int pair = 0; pair < kTilesS / 2; ++pair) {
+                const unsigned (&k)[4] = k_stream.fragment(t, pair);
+#pragma unroll
+                for (int m = 0; m < kTilesM; ++m) {
+                    const unsigned (&q)[4] = q_fragment(q_stream, t, m);
+                    Elem::mma(s[m][2 * pair], q, k[0], k[1]);
+                    Elem::mma(s[m][2 * pair + 1], q, k[2], k[3]);
+                }
+            }
+        }
+    }
+
+    // P = softmax of S, of all k-tiles or, with interleaved_softmax, of the first alone: the
+    // others follow in multiply_pv.
+    __device__ __forceinline__ void exponentiate() {
+#pragma unroll
+        for (int t = 0; t < (CFG.interleaved_softmax ? 1 : kStepsPV); ++t) {
+            softmax.exponentiate(s, p, t);
+        }
+    }
+
+    // O += P V of the block `v_offset` bytes into the ring of V blocks.
+    __device__ __forceinline__ void multiply_pv(unsigned v_offset) {
+        VStream v_stream;
+        constexpr int kPairs = kTilesO / 2;
+        constexpr int kSoftmaxTiles = 2 * kTilesM;  // 16 x 8 tiles of S in one k-tile
+#pragma unroll
+        for (int t = 0; t < kStepsPV; ++t) {
+            v_stream.prepare(t, v_loader(v_offset));
+#pragma unroll
+            for (int pair = 0; pair < kPairs; ++pair) {
+                const unsigned (&v)[4] = v_stream.fragment(t, pair);
+#pragma unroll
+                for (int m = 0; m < kTilesM; ++m) {
+                    Elem::mma(o[m][2 * pair], p[m][t], v[0], v[1]);
+                    Elem::mma(o[m][2 * pair + 1], p[m][t], v[2], v[3]);
+                }
+                // The next k-tile's exponentials, spread between this one's products.
+                if constexpr (CFG.interleaved_softmax) {
+                    if (t + 1 < kStepsPV) {
+#pragma unroll
+                        for (int x = pair * kSoftmaxTiles / kPairs;
+                             x < (pair + 1) * kSoftmaxTiles / kPairs; ++x) {
+                            softmax.exponentiate_tile(s, p, x / 2, 2 * (t + 1) + x % 2);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    // Every exponential is done when this is: the assembler would move them behind the barrier
+    // of the turn, into the products.  A store that never happens, since sums are not negative,
+    // but for which it needs all of them.
+    __device__ __forceinline__ void pin_softmax() const {
+        float sum = 0.f;
+#pragma unroll
+        for (int m = 0; m < kTilesM; ++m) sum += softmax.row_sum[m][0] + softmax.row_sum[m][1];
+        asm volatile(
+            "{\n"
+            ".reg .pred never;\n"
+            "setp.lt.f32 never, %0, 0f00000000;\n"
+            "@never st.volatile.shared.f32 [%1], %0;\n"
+            "}" ::"f"(sum),
+            "r"(q_smem)
+            : "memory");
+    }
+
+    // The two products of a turn, see ping_pong_loop.cuh: fragments a fixed distance ahead and
+    // no order imposed on the assembler, which fills the gaps between the products itself.
+    static constexpr int kVAhead = 2;  // more, and products move ahead of the turn
+    using VRolling = tile::RollingStream<kVAhead, 1>;
+
+    // Before the turn: the first fragments of V.
+    __device__ __forceinline__ void start_pv(VRolling& v_stream, unsigned v_offset) const {
+        v_stream.start(v_item_loader(v_offset));
+    }
+
+    __device__ __forceinline__ void multiply_pv(VRolling& v_stream, unsigned v_offset) {
+        constexpr int kPairs = kTilesO / 2;
+#pragma unroll
+        for (int x = 0; x < kStepsPV * kPairs; ++x) {
+            if (x + kVAhead < kStepsPV * kPairs) {
+                v_stream.fetch(x + kVAhead, v_item_loader(v_offset));
+            }
+            const int t = x / kPairs, pair = x % kPairs;
+            const unsigned (&v)[4] = v_stream.fragment(x, 0);
+#pragma unroll
+            for (int m = 0; m < kTilesM; ++m) {
+                Elem::mma(o[m][2 * pair], p[m][t], v[0], v[1]);
+                Elem::mma(o[m][2 * pair + 1], p[m][t], v[2], v[3]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void multiply_qk_rolling(unsigned k_offset) {
+        const tile::LaneAddress<KVTile> k_block = k_lane.moved(k_offset);
+        auto k_loader = [&](unsigned (&fragment)[4], int t, int pair) {
+            ptx::ldmatrix_x4(fragment, k_block.at(t, 16 * pair));
+        };
+        clear_scores();
+        tile::RollingStream<1, kTilesM> q_stream;
+        tile::RollingStream<1, kTilesS / 2> k_stream;
+        if constexpr (!kQStaysInRegisters) q_stream.start(q_loader());
+        k_stream.start(k_loader);
+#pragma unroll
+        for (int t = 0; t < kStepsQK; ++t) {
+            if (t + 1 < kStepsQK) {
+                if constexpr (!kQStaysInRegisters) q_stream.fetch(t + 1, q_loader());
+                k_stream.fetch(t + 1, k_loader);
+            }
+#pragma unroll
+            for (int pair = 0; pair < kTilesS / 2; ++pair) {
+                const unsigned (&k)[4] = k_stream.fragment(t, pair);
+#pragma unroll
+                for (int m = 0; m < kTilesM; ++m) {
+                    const unsigned (&q)[4] = q_fragment(q_stream, t, m);
+                    Elem::mma(s[m][2 * pair], q, k[0], k[1]);
+                    Elem::mma(s[m][2 * pair + 1], q, k[2], k[3]);
+                }
+            }
+        }
+    }
+
+    // Scores of the block that starts at `first_key` which must not count become -inf.
+    __device__ __forceinline__ void mask(const ForwardParams& params, int first_query,
+                                         int first_key) {
+        tile::mask_scores<TRAITS.causal>(s, first_query + warp * kRowsPerWarp, first_key,
+                                         params.seq_len_kv, params.diagonal, lane);
+    }
+
+    // O / l to global memory, through this warp's own rows of the Q tile, so that global stores
+    // are whole chunks.  Nothing may still be on its way to those rows.
+    __device__ __forceinline__ void write_output(const ForwardParams& params, int batch, int head,
+                                                 int first_query) {
+        float log_sum_exp[kTilesM][2];
+        softmax.finish(o, log_sum_exp);
+        const int warp_row = warp * kRowsPerWarp;
+#pragma unroll
+        for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int row = warp_row + 16 * m + 8 * half + lane / 4;
+#pragma unroll
+                for (int n = 0; n < kTilesO; ++n) {
+                    const unsigned target = q_smem + QTile::offset(row, n) + lane % 4 * 4;
+                    *reinterpret_cast<unsigned*>(__cvta_shared_to_generic(target)) =
+                        Elem::pack(o[m][n][2 * half], o[m][n][2 * half + 1]);
+                }
+                if constexpr (TRAITS.lse) {
+                    const long long index =
+                        (static_cast<long long>(batch) * params.heads + head) * params.seq_len_q +
+                        first_query + row;
+                    if (lane % 4 == 0 && first_query + row < params.seq_len_q) {
+                        params.lse[index] = log_sum_exp[m][half];
+                    }
+                }
+            }
+        }
+        __syncwarp();
+        unsigned short* out = params.o + batch * params.o_strides.batch +
+                              head * params.o_strides.head + first_query * params.o_strides.seq;
+        tile::store_warp_rows<QTile, kRowsPerWarp, TRAITS.ragged>(
+            out, params.o_strides.seq, q_smem, warp_row, params.seq_len_q - first_query, lane);
+    }
+
+  private:
+    __device__ __forceinline__ void clear_scores() {
+#pragma unroll
+        for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+            for (int n = 0; n < kTilesS; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) s[m][n][i] = 0.f;
+            }
+        }
+    }
+
+    template <typename Stream>
+    __device__ __forceinline__ const unsigned (&q_fragment(const Stream& stream, int t, int m)
+                                                   const)[4] {
+        if constexpr (kQStaysInRegisters) {
+            return q_registers.fragment(t, m);
+        } else {
+            return stream.fragment(t, m);
+        }
+    }
+
+    // V's fragments one by one, in the order of multiply_pv.
+    __device__ __forceinline__ auto v_item_loader(unsigned v_offset) const {
+        return [this, v_block = v_lane.moved(v_offset)](unsigned (&fragment)[4], int x, int) {
+            constexpr int kPairs = kTilesO / 2;
+            ptx::ldmatrix_x4_trans(fragment, v_block.at(x % kPairs, 16 * (x / kPairs)));
+        };
+    }
+
+    __device__ __forceinline__ auto v_loader(unsigned v_offset) const {
+        return
+            [this, v_block = v_lane.moved(v_offset)](unsigned (&fragment)[4], int step, int pair) {
+                ptx::ldmatrix_x4_trans(fragment, v_block.at(pair, 16 * step));
+            };
+    }
+};
