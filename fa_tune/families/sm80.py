@@ -42,14 +42,12 @@ if TYPE_CHECKING:
 MMA_M = 16  # rows of one m16n8k16 tile
 MMA_K = 16  # its k-step, and what one "k-tile" means in the config
 CHUNK_ELEMENTS = 8  # elements of one 16-byte copy
-<<<<<<< ours
 MOST_GRID_ROWS = 65535  # of a grid's second and third dimension, heads and batch
-=======
 PANEL_COLUMNS = 64  # columns of one bulk tensor copy with 128-byte swizzle
 BARRIER_BYTES = 1024  # room for the mbarriers behind the tiles
 BOX_ROWS = 256  # most rows of one bulk tensor copy
 PING_PONG_CAPABILITY = (9, 0)
->>>>>>> theirs
+MMA_SCHEDULERS = 4  # of a multiprocessor, each with its own tensor cores
 
 # The struct in a kernel's name, or a tuple that no word stands before: `sm90(FP16, …)` is of
 # another family.
@@ -263,6 +261,19 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         lambda c: not c.ping_pong or (c.B_c <= BOX_ROWS and 4 * c.B_r <= BOX_ROWS * c.n_warps),
     ),
     (
+        "ping_pong_tiles",
+        "ping_pong streams fragments one k-tile ahead: load tiles must be 0 or 1 for Q, 1 for K "
+        "and V, without buffer",
+        lambda c: (
+            not c.ping_pong
+            or (
+                c.Q_mma_load_K_tiles <= 1
+                and c.K_mma_load_K_tiles == c.V_mma_load_K_tiles == 1
+                and not c.mma_double_buffer_loads
+            )
+        ),
+    ),
+    (
         "ping_pong_softmax",
         "ping_pong does its softmax between turns, so interleaved_softmax has no place in it",
         lambda c: not (c.ping_pong and c.interleaved_softmax),
@@ -324,7 +335,7 @@ class Sm80Family:
     name = "sm80"
     config_class = FlashForwardKernelConfig
     example = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
-    set_keys = 'tune, all, prog, prog-all, or a block size "B_r,B_c" such as "64,32"'
+    set_keys = 'fast, wide, tune, all, prog, prog-all, or a block size "B_r,B_c" such as "64,32"'
 
     # The modules imported below build on this one.
 
@@ -368,11 +379,19 @@ class Sm80Family:
         return constraints(config, limits)
 
     def default_config(self, d_head: int, dtype: DType) -> FlashForwardKernelConfig:
-        """32 rows per warp while O fits the registers, else 16; what was fastest or near it on
-        an H200 at every length."""
-        blocks = (128, 64, 4) if d_head <= 128 else (64, 32, 4)
+        """What runs on every device of the family and was fastest, or near it, of all that do
+        at every length on an H200: 32 rows per warp while O fits the registers, else 16."""
+        blocks = (128, 64, 4) if d_head <= 128 else (64, 64, 4)
         return FlashForwardKernelConfig(
-            dtype, d_head, *blocks, True, True, True, 2, 2, 2, False, True
+            dtype,
+            d_head,
+            *blocks,
+            *(True, True, True),
+            *(2, 2, 2),
+            False,
+            True,
+            rescale_threshold=8,
+            interleaved_softmax=True,
         )
 
     def traits(
@@ -434,25 +453,18 @@ class Sm80Family:
         params["heads_per_kv"] = workload.heads // workload.kv_heads
         params["seq_len_q"] = workload.seq_len_q
         params["seq_len_kv"] = workload.seq_len_kv
-<<<<<<< ours
         diagonal, scale = args.diagonal, args.softmax_scale
         params["diagonal"] = workload.diagonal if diagonal is None else diagonal
         params["softmax_scale"] = workload.scale if scale is None else scale
-        return [params]
-=======
-        params["diagonal"] = args.diagonal
-        scale = args.softmax_scale
-        params["softmax_scale"] = 1 / math.sqrt(workload.d_head) if scale is None else scale
         if not config.ping_pong:
             return [params]
-        query_box = 4 * config.B_r // config.n_warps
+        query_box = MMA_SCHEDULERS * config.B_r // config.n_warps
         return [
             tensor_map(args.q, workload, queries=True, box_rows=query_box),
             tensor_map(args.k, workload, queries=False, box_rows=config.B_c),
             tensor_map(args.v, workload, queries=False, box_rows=config.B_c),
             params,
         ]
->>>>>>> theirs
 
     def blocks(self, config: FlashForwardKernelConfig) -> tuple[int, int]:
         return config.B_r, config.B_c

@@ -55,6 +55,10 @@ struct Constraints {
     static_assert(!CFG.ping_pong || (CFG.B_c <= 256 && 4 * CFG.B_r <= 256 * CFG.n_warps),
                   "ping_pong copies boxes of at most 256 rows: B_c and the rows of a turn must "
                   "fit");
+    static_assert(!CFG.ping_pong || (CFG.Q_mma_load_K_tiles <= 1 && CFG.K_mma_load_K_tiles == 1 &&
+                                     CFG.V_mma_load_K_tiles == 1 && !CFG.mma_double_buffer_loads),
+                  "ping_pong streams fragments one k-tile ahead: load tiles must be 0 or 1 for Q, "
+                  "1 for K and V, without buffer");
     static_assert(!(CFG.ping_pong && CFG.interleaved_softmax),
                   "ping_pong does its softmax between turns, so interleaved_softmax has no place "
                   "in it");

@@ -89,7 +89,7 @@ struct PingPongLoop {
         : params(p),
           k_map(k_map),
           v_map(v_map),
-          first_query(blockIdx.x * CFG.B_r),
+          first_query(query_block<TRAITS.causal>() * CFG.B_r),
           q_smem(smem),
           k_smem(smem + QTile::kBytes),
           v_smem(k_smem + kStages * KVTile::kBytes),
