@@ -76,9 +76,10 @@ def request(variant: Variant, workload: Workload, limits: ArchLimits) -> BuildRe
 
 
 def grid_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
-    """Three configs per dtype and d_head that run on such a device: the default, one of the
-    tune set with other blocks, and one that takes other code paths (where the family has so
-    many, and none for a d_head that it does not do).  Always the same."""
+    """Four configs per dtype and d_head that run on such a device: the default, one of the
+    tune set with other blocks, one that takes other code paths, and one whose warps take turns
+    (where the family has so many, and none for a d_head that it does not do).  Always the
+    same."""
     dice = random.Random(0)
 
     def runs(config: Config) -> bool:
@@ -96,8 +97,9 @@ def grid_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
         ]
         others = [c for c in tune if family.blocks(c) != family.blocks(default)] or tune
         paths = [c for c in _other_paths(family, dtype, d_head) if runs(c)] or tune
+        turns = [c for c in _in_turns(family, dtype, d_head) if runs(c)]
         found.append(default)
-        found += [dice.choice(part) for part in (others, paths) if part]
+        found += [dice.choice(part) for part in (others, paths, turns) if part]
     return list(dict.fromkeys(found))
 
 
@@ -107,6 +109,12 @@ def _other_paths(family: KernelFamily, dtype: DType, d_head: int) -> list[Config
     return [
         dataclasses.replace(c, dtype=dtype, d_head=d_head) for c, _ in code_path_sample(ALL_D_HEADS)
     ]
+
+
+def _in_turns(family: KernelFamily, dtype: DType, d_head: int) -> list[Config]:
+    if family.name != "sm80":
+        return []
+    return [c for c in family.configs("fast", dtypes=[dtype], d_head=d_head) if c.ping_pong]
 
 
 # The randomised grid ----------------------------------------------------------------------------

@@ -60,11 +60,12 @@ Axes = dict[str, tuple[Value, ...]]
 # The values of the numbers that every config states.
 _NUMBERS: Axes = {
     "dtype": (DType.FP16, DType.BF16),
-    "B_r": (64, 128),
+    "B_r": (64, 128, 256),
     "B_c": (32, 64, 128),
     "n_warps": (4, 8),
 }
-_MOST = 4  # later numbers take 0 to this, as far as some config can have them
+_LATER: Axes = {"rescale_threshold": (8,)}
+_MOST = 3  # other later numbers take 0 to this, as far as some config can have them
 
 
 @cache
@@ -77,9 +78,9 @@ def axes(d_heads: tuple[int, ...]) -> Axes:
             case "flag":
                 found[f.name] = (False, True)
             case "tiles":
-                found[f.name] = (0, 2)
+                found[f.name] = (0, 1, 2)
             case "number":
-                numbers = dict.fromkeys((f.default, *range(_MOST + 1)))
+                numbers = dict.fromkeys((f.default, *_LATER.get(f.name, range(_MOST + 1))))
                 found[f.name] = tuple(v for v in numbers if _is_legal_somewhere(f.name, v))
             case _:
                 found[f.name] = d_heads if f.name == "d_head" else _NUMBERS[f.name]
@@ -136,15 +137,41 @@ def _pairs(space: Axes, point: Point) -> Iterator[Pair]:
 
 
 def _complete(space: Axes, pair: Pair, dice: random.Random) -> Point | None:
-    """A random legal point with this pair in it; None when many tries find none."""
+    """A random legal point with this pair in it; None when none is found."""
     fixed = dict(pair)
-    for _ in range(200):
-        point = tuple(
-            fixed[name] if name in fixed else dice.choice(values) for name, values in space.items()
-        )
-        if constraints(_split(space, point)[0], parse_arch("sm_80")) is None:
-            return point
+    for _ in range(50):
+        point = {name: fixed.get(name, dice.choice(values)) for name, values in space.items()}
+        if _is_legal(space, point):
+            return tuple(point.values())
+    # Choices that need many others at once are hardly ever drawn: start from a config that has
+    # them, and redraw the rest one by one.
+    starts = list(_starts(tuple(space["d_head"])))
+    for start in dice.sample(starts, len(starts)):
+        point = {name: fixed.get(name, start[name]) for name in space}
+        if _is_legal(space, point):
+            for name in dice.sample(list(space), len(space)):
+                changed = point | {name: dice.choice(space[name])}
+                if name not in fixed and _is_legal(space, changed):
+                    point = changed
+            return tuple(point.values())
     return None
+
+
+def _is_legal(space: Axes, point: dict[str, Value]) -> bool:
+    return constraints(_split(space, tuple(point.values()))[0], parse_arch("sm_90")) is None
+
+
+@cache
+def _starts(d_heads: tuple[int, ...]) -> tuple[dict[str, Value], ...]:
+    """The `fast` configs as points without traits, less those with values off the axes."""
+    space = axes(d_heads)
+    no_traits = dataclasses.asdict(Traits())
+    points = [
+        dataclasses.asdict(c) | no_traits
+        for d in d_heads
+        for c in get_kernel_configs("fast", d_head=d)
+    ]
+    return tuple(p for p in points if all(p[name] in values for name, values in space.items()))
 
 
 def _split(space: Axes, point: Point) -> tuple[FlashForwardKernelConfig, Traits]:
