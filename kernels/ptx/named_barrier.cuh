@@ -17,17 +17,4 @@ __device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// True in one lane of the (converged) warp, and known to the assembler to be one.
-__device__ __forceinline__ bool elect_one() {
-    unsigned elected;
-    asm volatile(
-        "{\n"
-        ".reg .pred one;\n"
-        "elect.sync _|one, 0xffffffff;\n"
-        "selp.u32 %0, 1, 0, one;\n"
-        "}"
-        : "=r"(elected));
-    return elected != 0;
-}
-
 }  // namespace ptx

@@ -10,13 +10,6 @@
 
 #include "sm80/params.cuh"
 
-// The block of queries that this CTA owns.  With a causal mask the last ones see the most keys:
-// they start first, so that the short ones fill up the end.
-template <bool kCausal>
-__device__ __forceinline__ int query_block() {
-    return kCausal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-}
-
 // Blocks [0, end) have a key that some row of the CTA sees; of these, blocks [0, unmasked) are
 // seen whole by every row.
 struct BlockRange {

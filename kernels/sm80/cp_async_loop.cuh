@@ -44,7 +44,7 @@ struct CpAsyncLoop {
 
     __device__ __forceinline__ CpAsyncLoop(const ForwardParams& p, unsigned smem)
         : params(p),
-          first_query(query_block<TRAITS.causal>() * CFG.B_r),
+          first_query(blockIdx.x * CFG.B_r),
           q_smem(smem),
           k_smem(smem + QTile::kBytes),
           v_smem(smem + QTile::kBytes + kStages * KVTile::kBytes),

@@ -18,6 +18,7 @@
 // is refilled one block after the refilling warp itself was done with it.
 #pragma once
 
+#include "ptx/elect.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/named_barrier.cuh"
 #include "ptx/tma.cuh"
@@ -89,7 +90,7 @@ struct PingPongLoop {
         : params(p),
           k_map(k_map),
           v_map(v_map),
-          first_query(query_block<TRAITS.causal>() * CFG.B_r),
+          first_query(blockIdx.x * CFG.B_r),
           q_smem(smem),
           k_smem(smem + QTile::kBytes),
           v_smem(k_smem + kStages * KVTile::kBytes),

@@ -170,7 +170,7 @@ struct WarpTile : Constraints<CFG> {
 
     // The two products of a turn, see ping_pong_loop.cuh: fragments a fixed distance ahead and
     // no order imposed on the assembler, which fills the gaps between the products itself.
-    static constexpr int kVAhead = 2;  // more, and products move ahead of the turn
+    static constexpr int kVAhead = 3;  // many more, and products move ahead of the turn
     using VRolling = tile::RollingStream<kVAhead, 1>;
 
     // Before the turn: the first fragments of V.
