@@ -7,12 +7,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from fa_tune.jobs import ChildEnd, run_child
+from fa_tune.jobs import ChildEnd, ItemResult, run_child
 from fa_tune.model import Artifact, Outcome
 from fa_tune.pipeline.checks import HANDLER, verdict_key
 from fa_tune.verify import verdict_from_json
@@ -22,6 +23,7 @@ from tests.tools.required import ALL_D_HEADS, code_path_builds
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
+N_WORKERS = 8
 FOUND_SOMETHING = 9
 # A read beyond one tensor must not end in the next one: each is an allocation of its own,
 # followed by more room than a tile of rows takes.
@@ -87,20 +89,39 @@ def assert_clean(end: ChildEnd, log: str, n_items: int, summary: str) -> None:
     assert len(end.results) == n_items
 
 
+def run_parts(
+    tool: str, handler: str, artifacts: Sequence[Artifact], folder: Path, summary: str
+) -> dict[str, ItemResult]:
+    """The artifacts shared out among workers that run at the same time: most of what a tool
+    adds is work of the processor.  All must be clean; returns what they found by item."""
+
+    def check(number: int) -> dict[str, ItemResult]:
+        part = artifacts[number::N_WORKERS]
+        end, log = run(tool, handler, part, folder / str(number))
+        assert_clean(end, log, len(part), summary)
+        return dict(end.results)
+
+    found: dict[str, ItemResult] = {}
+    with ThreadPoolExecutor(N_WORKERS) as workers:
+        for results in workers.map(check, range(N_WORKERS)):
+            found |= results
+    assert len(found) == len(artifacts)
+    return found
+
+
 def test_memcheck_of_every_code_path(built: Built, arch: str, tmp_path: Path) -> None:
     """Through the product's own check, so that the results are looked at as well."""
     artifacts = built(code_path_builds(arch, ALL_D_HEADS))
-    end, log = run("memcheck", HANDLER, artifacts, tmp_path)
-    assert_clean(end, log, len(artifacts), "ERROR SUMMARY: 0 errors")
-    verdicts = {key: verdict_from_json(r.value) for key, r in end.results.items() if r.value}
+    found = run_parts("memcheck", HANDLER, artifacts, tmp_path, "ERROR SUMMARY: 0 errors")
+    verdicts = {key: verdict_from_json(r.value) for key, r in found.items() if r.value}
     assert {key: v.reason for key, v in verdicts.items() if not v.correct} == {}
     assert len(verdicts) == len(artifacts)
 
 
 def test_racecheck_of_every_code_path(built: Built, arch: str, tmp_path: Path) -> None:
     artifacts = built(code_path_builds(arch, ALL_D_HEADS))
-    end, log = run("racecheck", "tests.gpu.launch_child:handle", artifacts, tmp_path)
-    assert_clean(end, log, len(artifacts), "RACECHECK SUMMARY: 0 hazards")
+    handler = "tests.gpu.launch_child:handle"
+    run_parts("racecheck", handler, artifacts, tmp_path, "RACECHECK SUMMARY: 0 hazards")
 
 
 def test_memcheck_would_find_something(built: Built, arch: str, tmp_path: Path) -> None:
