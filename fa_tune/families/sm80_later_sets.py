@@ -6,7 +6,7 @@ wide   a product of all of them, less what cannot run and what has hopelessly fe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from fa_tune.families.sm80 import CONSTRAINTS, FlashForwardKernelConfig
 from fa_tune.families.space import expand
@@ -22,41 +22,51 @@ REGISTERS_OVER = 24
 
 RESCALE = 8  # P reaches 2^8: exact enough in fp16 and bf16, and rarely exceeded again
 
+Block = tuple[int, int, int]  # B_r, B_c, n_warps
+LoadTiles = tuple[int, int, int]  # of Q, K, V
+
 _CP_ASYNC = {"async_copy": (True,), "eager_load_blocks": (True,), "swizzled": (True,)}
 
 
 def get_fast_configs(dtypes: Sequence[DType], d_head: int) -> list[FlashForwardKernelConfig]:
-    """The `fast` set: the blocks that won somewhere on an H200, and what goes with them."""
-    if d_head <= 64:
-        blocks, turns = ((128, 128, 4), (128, 64, 4), (64, 64, 4)), ((256, 128, 8), (256, 64, 8))
-    elif d_head <= 128:
-        blocks, turns = ((128, 64, 4), (64, 64, 4), (128, 32, 4)), ((256, 64, 8), (128, 64, 8))
-    else:
-        blocks, turns = ((64, 64, 4), (128, 64, 8), (64, 32, 4)), ((128, 64, 8), (128, 32, 8))
+    """The `fast` set: the blocks and load tiles that won, or came near it, at some length or
+    mask on an H200 (benchmarks/sm80_experiments_h200.txt), with what goes with them."""
     found: list[FlashForwardKernelConfig] = []
-    for block in blocks:
+    for block, load_tiles in _fast_blocks(d_head):
         found += _expand(
             dtypes,
             d_head,
             block,
-            _CP_ASYNC,
-            load_tiles=((0, 1, 1), (1, 1, 1), (2, 2, 2)),
+            load_tiles,
             kv_stages=(1, 2),
             rescale_threshold=(RESCALE,),
             interleaved_softmax=(False, True),
         )
-    for block in turns:
-        found += _expand(
-            dtypes,
-            d_head,
-            block,
-            _CP_ASYNC,
-            load_tiles=((0, 1, 1), (1, 1, 1)),
-            kv_stages=(2, 3),
-            rescale_threshold=(RESCALE,),
-            ping_pong=(True,),
+    turns = (256, 128, 8) if d_head <= 64 else (256, 64, 8) if d_head <= 128 else (128, 64, 8)
+    found += _expand(
+        dtypes,
+        d_head,
+        turns,
+        ((1, 1, 1),),
+        kv_stages=(2, 3),
+        rescale_threshold=(RESCALE,),
+        ping_pong=(True,),
+    )
+    return sorted(c for c in found if _can_run(c))
+
+
+def _fast_blocks(d_head: int) -> tuple[tuple[Block, tuple[LoadTiles, ...]], ...]:
+    """(B_r, B_c, n_warps) of the fast set, and the load tiles that go with it: all of Q stays
+    in registers where they have room for it."""
+    if d_head <= 64:
+        return (
+            ((128, 128, 4), ((1, 1, 1),)),
+            ((128, 64, 4), ((0, 1, 1),)),
+            ((64, 64, 4), ((0, 1, 1),)),
         )
-    return sorted({c for c in found if _worth_a_place(c, over=12)})
+    if d_head <= 128:
+        return ((128, 64, 4), ((1, 1, 1), (2, 2, 2))), ((64, 64, 4), ((0, 1, 1),))
+    return ((64, 64, 4), ((1, 1, 1), (2, 2, 2))), ((128, 64, 8), ((1, 1, 1), (2, 2, 2)))
 
 
 def get_wide_configs(dtypes: Sequence[DType], d_head: int) -> list[FlashForwardKernelConfig]:
@@ -70,22 +80,20 @@ def get_wide_configs(dtypes: Sequence[DType], d_head: int) -> list[FlashForwardK
                 dtypes,
                 d_head,
                 (B_r, B_c, warps),
-                _CP_ASYNC,
-                load_tiles=tiles,
+                tiles,
                 kv_stages=(1, 2, 3),
                 rescale_threshold=(0, RESCALE),
                 interleaved_softmax=(False, True),
                 ping_pong=(False, True),
             )
-    return sorted({c for c in found if _worth_a_place(c, over=REGISTERS_OVER)})
+    return sorted(c for c in found if _can_run(c) and _has_registers(c))
 
 
 def _expand(
     dtypes: Sequence[DType],
     d_head: int,
-    block: tuple[int, int, int],
-    flags: Mapping[str, Sequence[bool]],
-    load_tiles: Iterable[tuple[int, int, int]],
+    block: Block,
+    load_tiles: Iterable[LoadTiles],
     **axes: Sequence[bool] | Sequence[int],
 ) -> list[FlashForwardKernelConfig]:
     """The product of the axes for one block size and warp count."""
@@ -98,7 +106,7 @@ def _expand(
             "B_r": (B_r,),
             "B_c": (B_c,),
             "n_warps": (n_warps,),
-            **flags,
+            **_CP_ASYNC,
             "Q_mma_load_K_tiles": (q,),
             "K_mma_load_K_tiles": (k,),
             "V_mma_load_K_tiles": (v,),
@@ -110,12 +118,14 @@ def _expand(
     return found
 
 
-def _worth_a_place(config: FlashForwardKernelConfig, *, over: int) -> bool:
-    """It can run somewhere, and its accumulators and resident Q leave room for the rest."""
-    if not all(holds(config) for _, _, holds in CONSTRAINTS):
-        return False
+def _can_run(config: FlashForwardKernelConfig) -> bool:
+    """Somewhere, as far as the config alone says."""
+    return all(holds(config) for _, _, holds in CONSTRAINTS)
+
+
+def _has_registers(config: FlashForwardKernelConfig) -> bool:
+    """Whether accumulators and resident Q leave room for the rest, or nearly."""
     rows = config.B_r // config.n_warps
     resident_q = rows * config.d_head // 64 if config.Q_mma_load_K_tiles == 0 else 0
     needed = rows * (config.d_head + config.B_c) // 32 + resident_q + OTHER_REGISTERS
-    available = min(REGISTERS_PER_THREAD, REGISTER_FILE // config.threads)
-    return needed <= available + over
+    return needed <= min(REGISTERS_PER_THREAD, REGISTER_FILE // config.threads) + REGISTERS_OVER
