@@ -32,7 +32,7 @@ class FakeDriver:
     status: int = 0
     calls: list[dict[str, Any]] = field(default_factory=list)
 
-    def cuTensorMapEncodeTiled(  # noqa: N802
+    def cuTensorMapEncodeTiled(
         self,
         target: ctypes.c_void_p,
         dtype: int,

@@ -78,7 +78,8 @@ def request(variant: Variant, workload: Workload, limits: ArchLimits) -> BuildRe
 def grid_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
     """Three configs per dtype and d_head that run on such a device: the default, one of the
     tune set with other blocks, and one that takes other code paths (where the family has so
-    many, and none for a d_head that it does not do).  Always the same."""
+    many, and none for a d_head that it does not do); a fourth with turns, where those run.
+    Always the same."""
     dice = random.Random(0)
 
     def runs(config: Config) -> bool:
@@ -97,15 +98,24 @@ def grid_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
         others = [c for c in tune if family.blocks(c) != family.blocks(default)] or tune
         paths = [c for c in _other_paths(family, dtype, d_head) if runs(c)] or tune
         found.append(default)
-        found += [dice.choice(part) for part in (others, paths) if part]
+        turns = [c for c in _in_turns(family, dtype, d_head) if runs(c)]
+        found += [dice.choice(part) for part in (others, paths, turns) if part]
     return list(dict.fromkeys(found))
+
+
+def _in_turns(family: KernelFamily, dtype: DType, d_head: int) -> list[Config]:
+    if family.name != "sm80":
+        return []
+    return [c for c in family.configs("fast", dtypes=[dtype], d_head=d_head) if c.ping_pong]
 
 
 def _other_paths(family: KernelFamily, dtype: DType, d_head: int) -> list[Config]:
     if family.name != "sm80":
         return []  # its tune set is all that is known of it here
     return [
-        dataclasses.replace(c, dtype=dtype, d_head=d_head) for c, _ in code_path_sample(ALL_D_HEADS)
+        dataclasses.replace(c, dtype=dtype, d_head=d_head)
+        for c, _ in code_path_sample(ALL_D_HEADS)
+        if not c.ping_pong  # which has a place of its own
     ]
 
 
