@@ -7,6 +7,7 @@ An NVRTC without a table is no failure (the checks that need none still run) but
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,14 +106,23 @@ def test_there_is_a_table_for_every_architecture_of_a_recorded_version() -> None
             assert len(table) == len(builds_for(arch)), (version, arch)
 
 
-@pytest.mark.parametrize(("key", "count"), [("tune", 80), ("prog", 7), ("prog-all", 56)])
-@pytest.mark.parametrize("d_head", [64, 128])
-def test_the_required_sets_are_complete(key: str, count: int, d_head: int) -> None:
-    required = [request.variant.config for request in required_builds("sm_80")]
+@pytest.mark.parametrize(
+    ("key", "d_head", "count"),
+    [("fast", 64, 76), ("fast", 128, 68), ("prog", 64, 7), ("prog", 128, 7), ("tune", 128, 80)],
+)
+def test_the_required_sets_are_complete(key: str, d_head: int, count: int) -> None:
+    required = [request.variant.config for request in required_builds("sm_90")]
     assert len(set(required)) == len(required)
     named = {config.short_form() for config in get_kernel_configs(key, d_head=d_head)}
     assert len(named) == count
     assert named <= set(required)
+
+
+def test_before_9_0_all_is_required_but_the_turns() -> None:
+    required = {request.variant.config for request in required_builds("sm_90")}
+    before = {request.variant.config for request in required_builds("sm_80")}
+    assert before == {text for text in required if not text.endswith("pingpong")}
+    assert len(required - before) == 24
 
 
 def test_the_sample_takes_every_value_of_every_knob_and_trait() -> None:
@@ -125,17 +135,21 @@ def test_the_sample_takes_every_value_of_every_knob_and_trait() -> None:
                 values.setdefault(field.name, set()).add(getattr(part, field.name))
     assert values.pop("dtype") == {DType.FP16, DType.BF16}
     assert values.pop("d_head") == {64, 128}
-    assert values.pop("B_r") == {64, 128}
+    assert values.pop("B_r") == {64, 128, 192, 256}
     assert values.pop("B_c") == {32, 64, 128}
-    assert values.pop("n_warps") == {4, 8}
+    assert values.pop("n_warps") == {4, 8, 12}
     tiles = {name for name in values if name.endswith("_tiles")}
-    assert all(values.pop(name) == {0, 2} for name in tiles)
+    assert all(values.pop(name) == {0, 1, 2} for name in tiles)
+    assert values.pop("kv_stages") == {1, 2, 3}
+    assert values.pop("rescale_threshold") == {0, 8}
     assert set(values) == {f.name for f in dataclasses.fields(FlashForwardKernelConfig)} - tiles - {
         "dtype",
         "d_head",
         "B_r",
         "B_c",
         "n_warps",
+        "kv_stages",
+        "rescale_threshold",
     } | {"causal", "ragged", "lse"}
     assert all(found == {False, True} for found in values.values())
 
@@ -147,6 +161,18 @@ def test_the_sample_has_every_legal_pair_of_flags() -> None:
             found = {(getattr(c, a), getattr(c, b)) for c, _ in code_path_sample()}
             expected = 2 if a == b else 3 if {a, b} == {"async_copy", "eager_load_blocks"} else 4
             assert len(found) == expected, (a, b)
+
+
+def test_turns_are_sampled_with_every_block_stage_and_trait() -> None:
+    sample = [(c, t) for c, t in code_path_sample() if c.ping_pong]
+    for names in (("B_r", "B_c"), ("B_c", "n_warps"), ("B_c", "kv_stages"), ("B_r", "d_head")):
+        a, b = ({getattr(c, name) for c, _ in sample} for name in names)
+        found = {(getattr(c, names[0]), getattr(c, names[1])) for c, _ in sample}
+        assert found == set(itertools.product(a, b)), names
+    assert {c.n_warps for c, _ in sample} == {8, 12}
+    assert {c.kv_stages for c, _ in sample} == {2, 3}
+    for a, b in itertools.combinations(("causal", "ragged", "lse"), 2):
+        assert len({(getattr(t, a), getattr(t, b)) for _, t in sample}) == 4
 
 
 def test_a_knob_joins_the_sample_by_being_declared() -> None:
@@ -172,9 +198,20 @@ def test_the_sample_of_all_d_heads_takes_each_with_every_flag_and_trait() -> Non
             assert {getattr(t, name) for _, t in mine} == {False, True}, (d_head, name)
 
 
-@pytest.mark.parametrize("arch", SAMPLE_ARCHS)
+@pytest.mark.parametrize("arch", FULL_ARCHS + SAMPLE_ARCHS)
 def test_the_sample_fits_every_architecture(arch: str) -> None:
-    assert len(code_path_builds(arch)) == len(code_path_sample())
+    """But the turns, before 9.0, and where shared memory is 99 KiB the larger of them."""
+    builds = {request.variant.config for request in code_path_builds(arch)}
+    sample = {c.short_form(): c for c, _ in code_path_sample()}
+    assert {text for text, c in sample.items() if not c.ping_pong} <= builds
+    limits = parse_arch(arch)
+    assert {text for text, c in sample.items() if c.ping_pong} & builds == {
+        text
+        for text, c in sample.items()
+        if c.ping_pong
+        and limits.compute_capability >= (9, 0)
+        and c.smem_bytes <= limits.smem_per_block_bytes
+    }
 
 
 def test_tables_survive_their_file_and_name_what_changed(tmp_path: Path) -> None:

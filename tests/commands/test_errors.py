@@ -155,7 +155,7 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["run", CONFIG, "-n", "0"], "-n", 2),
     (["run", CONFIG, CONFIG], "unexpected extra argument", 2),
     (["verify", "--d-head", "big"], "whole number", 2),
-    (["space", "--kernels", "fastest"], "allowed: tune", 2),
+    (["space", "--kernels", "fastest"], "allowed: fast, wide, tune", 2),
     (["space", "--kernels", "1,2"], "no tune config", 2),
     (["space", "--kernels", "(FP16, 128)"], "FP16", 2),
     (["space", "--kernels", "(FP16, 128, 64, 64, 4): warp9"], "warp9", 2),

@@ -18,6 +18,7 @@ from fa_tune.families.cpp import (
     struct_header,
     write_generated_files,
 )
+from fa_tune.families.names import parse_demangled
 from fa_tune.families.sm80 import FlashForwardKernelConfig
 from fa_tune.model import DType
 
@@ -38,6 +39,9 @@ def sample(count: int) -> list[FlashForwardKernelConfig]:
                 rng.choice((4, 8)),
                 *(rng.choice(flag) for _ in range(3)),
                 *(rng.choice(tiles) for _ in range(3)),
+                *(rng.choice(flag) for _ in range(2)),
+                rng.choice((1, 2, 3)),
+                rng.choice((0, 8)),
                 *(rng.choice(flag) for _ in range(2)),
             )
             for _ in range(count)
@@ -116,9 +120,10 @@ def test_struct_compares_and_sizes_like_python(tmp_path: Path) -> None:
         }}
         """,
     )
+    # Barriers are as large with larger elements.
     # Neither threads nor registers limit a CTA of one warp without registers: only memory does.
     assert output.splitlines() == [
-        f"{c.smem_bytes} {2 * c.smem_bytes} "
+        f"{c.smem_bytes} {2 * c.smem_bytes - (1024 if c.ping_pong else 0)} "
         f"{ctas_per_sm(limits, threads=32, registers=0, smem_bytes=c.smem_bytes)}"
         for c in configs
     ]
@@ -147,12 +152,12 @@ def test_struct_is_a_template_argument(tmp_path: Path) -> None:
 class LaterConfig(FlashForwardKernelConfig):
     """What the class looks like once a knob has been added."""
 
-    stages: int = number_field("stages", 1, "shared-memory stages of K and V")
+    buffers: int = number_field("buffers", 1, "buffers of something")
 
 
 def test_later_fields_have_initialisers(tmp_path: Path) -> None:
     header = struct_header(LaterConfig)
-    assert "    // shared-memory stages of K and V\n    int stages = 1;\n" in header
+    assert "    // buffers of something\n    int buffers = 1;\n" in header
     (tmp_path / "config.h").write_text(header, "utf-8")
     (old,) = sample(1)
     literal = old.to_cpp_struct().replace("FlashForwardKernelConfig", "LaterConfig")
@@ -164,11 +169,43 @@ def test_later_fields_have_initialisers(tmp_path: Path) -> None:
         int main() {{
             constexpr LaterConfig old = {literal};
             constexpr LaterConfig two = {literal[:-1]}, 2}};
-            std::printf("%d %d %d", old.stages, two.stages, old < two && !(two < old));
+            std::printf("%d %d %d", old.buffers, two.buffers, old < two && !(two < old));
         }}
         """,
     )
     assert output == "1 2 1"
+
+
+@pytest.mark.parametrize(
+    ("more", "bytes_wanted"),
+    [
+        ("", (64 + 2 * 32) * 96 * 2),
+        (", 3", (64 + 6 * 32) * 96 * 2),
+        (", 2, 8, true", (64 + 4 * 32) * 96 * 2),
+        # 96 columns take up two panels of 64, and the barriers follow.
+        (", 2, 8, false, true", (64 + 4 * 32) * 128 * 2 + 1024),
+        (", 3, 0, false, true", (64 + 6 * 32) * 128 * 2 + 1024),
+    ],
+)
+def test_shared_memory_by_stages_and_panels(tmp_path: Path, more: str, bytes_wanted: int) -> None:
+    values = "DType::FP16, 96, 64, 32, 4, true, true, true, 0, 1, 1, false, true"
+    literal = f"FlashForwardKernelConfig{{{values}{more}}}"
+    config = parse_demangled(literal)
+    assert config.smem_bytes == bytes_wanted
+    assert parse_demangled(config.to_cpp_struct()) == config
+    (tmp_path / "config.h").write_text(struct_header(), "utf-8")
+    output = run_cpp(
+        tmp_path,
+        f"""
+        #include "config.h"
+        #include <cstdio>
+        constexpr FlashForwardKernelConfig kShort = {literal};
+        constexpr FlashForwardKernelConfig kFull = {config.to_cpp_struct()};
+        static_assert(kShort == kFull && kShort.smem_bytes() == {bytes_wanted});
+        int main() {{ std::printf("%d", kFull.smem_bytes()); }}
+        """,
+    )
+    assert int(output) == bytes_wanted
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])

@@ -42,7 +42,7 @@ PLAIN_CONFIG = FlashForwardKernelConfig(
 class LaterConfig(FlashForwardKernelConfig):
     """What the class looks like once knobs have been added."""
 
-    stages: int = number_field("stages", 1, "shared-memory stages of K and V")
+    buffers: int = number_field("buffers", 1, "buffers of something")
     split_kv: int = number_field("split_kv", 0, "CTAs that share one row of blocks")
 
 
@@ -110,9 +110,9 @@ def test_cpp_literal_round_trip(config: FlashForwardKernelConfig) -> None:
 
 @given(configs, st.integers(0, 9), st.integers(0, 9))
 def test_later_knobs_round_trip(
-    config: FlashForwardKernelConfig, stages: int, split_kv: int
+    config: FlashForwardKernelConfig, buffers: int, split_kv: int
 ) -> None:
-    full = LaterConfig(*values(config), stages, split_kv)  # type: ignore[arg-type]
+    full = LaterConfig(*values(config), buffers, split_kv)  # type: ignore[arg-type]
     name = demangled(full)
     assert later.parse(full.short_form()) == full
     assert later.parse(name) == full
@@ -123,11 +123,72 @@ def test_later_knobs_default() -> None:
     old = LaterConfig(*values(BEST_CONFIG))  # type: ignore[arg-type]
     assert old.short_form() == BEST
     assert later.parse(BEST) == old
-    thirteen = demangled(old).replace(", 1, 0}", "}")
-    assert later.parse(thirteen) == old
-    one_more = thirteen.replace("}", ", 3}")
-    assert later.parse(one_more) == dataclasses.replace(old, stages=3)
-    assert later.parse(BEST + "+split_kv_4+stages_2").short_form() == BEST + "+stages_2+split_kv_4"
+    today = demangled(old).replace(", 1, 0}", "}")
+    assert today == demangled(BEST_CONFIG).replace("FlashForwardKernelConfig{", "LaterConfig{")
+    assert later.parse(today) == old
+    one_more = today.replace("}", ", 3}")
+    assert later.parse(one_more) == dataclasses.replace(old, buffers=3)
+    text = BEST + "+split_kv_4+buffers_2"
+    assert later.parse(text).short_form() == BEST + "+buffers_2+split_kv_4"
+
+
+THIRTEEN = "5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1"
+NEW_VALUES = [
+    ("", {}),
+    (", 2", {"kv_stages": 2}),
+    (", 2, 8", {"kv_stages": 2, "rescale_threshold": 8}),
+    (", 1, 8, 1", {"rescale_threshold": 8, "interleaved_softmax": True}),
+    (", 3, 8, 0, 1", {"kv_stages": 3, "rescale_threshold": 8, "ping_pong": True}),
+]
+
+
+@pytest.mark.parametrize(("more", "changes"), NEW_VALUES)
+def test_a_name_with_thirteen_values_or_more_is_read(more: str, changes: dict[str, int]) -> None:
+    """Names recorded before a knob was added mean its default."""
+    expected = dataclasses.replace(BEST_CONFIG, **changes)
+    name = f"void k<FlashForwardKernelConfig{{{THIRTEEN}{more}}}>(Args)"
+    assert parse_demangled(name) == expected
+    assert parse_kernel_name_into_config(name) == expected
+    cast = "void k<FlashForwardKernelConfig{(DType)" + THIRTEEN + more + "}>"
+    assert parse_demangled_typed(cast) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("+stages_3", {"kv_stages": 3}),
+        ("+rescale_8", {"rescale_threshold": 8}),
+        ("+interleave", {"interleaved_softmax": True}),
+        ("+pingpong", {"ping_pong": True}),
+        (
+            "+stages_3+rescale_8+pingpong",
+            {"kv_stages": 3, "rescale_threshold": 8, "ping_pong": True},
+        ),
+    ],
+)
+def test_words_of_the_knobs_after_the_thirteen(words: str, changes: dict[str, int]) -> None:
+    config = dataclasses.replace(BEST_CONFIG, **changes)
+    assert config.short_form() == BEST + words
+    assert parse_short_form(BEST + words) == config
+    assert parse_short_form(BEST + "".join(f"+{w}" for w in words[1:].split("+")[::-1])) == config
+
+
+def test_the_order_of_the_thirteen_comes_first() -> None:
+    """A knob that is added orders only what was equal before."""
+    small, large = BEST_CONFIG, dataclasses.replace(BEST_CONFIG, B_c=128)
+    assert dataclasses.replace(small, kv_stages=8, ping_pong=True) < large
+    later_fields = ("kv_stages", "rescale_threshold", "interleaved_softmax", "ping_pong")
+    changed = [dataclasses.replace(small, **{name: 2}) for name in later_fields]
+    assert min(*changed, small) == small
+    assert sorted(changed) == changed[::-1], "the first of them that differs decides"
+
+
+@given(configs, configs)
+def test_configs_are_ordered_as_their_values(
+    a: FlashForwardKernelConfig, b: FlashForwardKernelConfig
+) -> None:
+    assert (a < b) == (values(a) < values(b))
+    assert (a == b) == (values(a) == values(b))
 
 
 # Where a short form may stand -----------------------------------------------------------------
@@ -189,7 +250,11 @@ SHORT_FORM_ERRORS = [
     ("(FP16, 128, 64, 64, 4): asinc+load_2_2_2_tiles", '"asinc"; did you mean async?'),
     ("(FP16, 128, 64, 64, 4): ASYNC+load_2_2_2_tiles", '"ASYNC"; did you mean async?'),
     ("(FP16, 128, 64, 64, 4): async+load_2_2_2_tile", "did you mean load_<Q>_<K>_<V>_tiles?"),
-    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+stages_2", 'unknown word "stages_2"'),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+split_2", 'unknown word "split_2"'),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+stages", 'unknown word "stages"'),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+stage_2", '"stage_2"; did you mean stages_<n>?'),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+ping_pong", "did you mean pingpong?"),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+rescale_-8", "rescale_threshold must not be neg"),
     ("(FP16, 128, 64, 64, 4): load_2_2_tiles", '"load_2_2_tiles" has 2 numbers'),
     ("(FP16, 128, 64, 64, 4): load_2_2_2_2_tiles", "has 4 numbers"),
     ("(FP16, 128, 64, 64, 4): load_tiles", "has 0 numbers"),
@@ -226,9 +291,12 @@ def test_short_form_refusals(text: str, complaint: str) -> None:
 
 
 STRUCT_ERRORS = [
-    ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1}", "12 values where 13 belong"),
-    ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1, 1}", "14 values where 13 belong"),
-    ("{}", "0 values where 13 belong"),
+    ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1}", "12 values where 13 to 17 belong"),
+    (
+        "{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1, 1, 0, 0, 0, 0}",
+        "18 values where 13 to 17 belong",
+    ),
+    ("{}", "0 values where 13 to 17 belong"),
     ("{6, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1}", "unknown dtype '6'"),
     ("{5, -128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1}", "d_head must not be negative"),
     ("{5, 128, 64, 64, true, 1, 1, 1, 2, 2, 2, 1, 1}", "n_warps must be a whole number"),
@@ -267,22 +335,22 @@ def test_typed_values_may_go_without_a_type() -> None:
         parse_kernel_name_into_config(name.replace("(DType)", "()"))
 
 
-@pytest.mark.parametrize("count", [12, 16])
+@pytest.mark.parametrize("count", [12, 20])
 def test_number_of_values_with_later_knobs(count: int) -> None:
     inside = ", ".join(["5", "128", *["1"] * (count - 2)])
-    with pytest.raises(InvalidConfig, match=f"{count} values where 13 to 15 belong"):
+    with pytest.raises(InvalidConfig, match=f"{count} values where 13 to 19 belong"):
         later.parse(f"LaterConfig{{{inside}}}")
 
 
 def test_later_words_are_checked_too() -> None:
-    with pytest.raises(InvalidConfig, match=r'"stage_2"; did you mean stages_<n>\?'):
-        later.parse(f"{BEST}+stage_2")
-    with pytest.raises(InvalidConfig, match="stages must not be negative"):
-        later.parse(f"{BEST}+stages_-2")
-    with pytest.raises(InvalidConfig, match='"stages_2" is given a second time'):
-        later.parse(f"{BEST}+stages_2+stages_2")
-    with pytest.raises(InvalidConfig, match='unknown word "stages"'):
-        later.parse(f"{BEST}+stages")
+    with pytest.raises(InvalidConfig, match=r'"buffers2"; did you mean buffers_<n>\?'):
+        later.parse(f"{BEST}+buffers2")
+    with pytest.raises(InvalidConfig, match="buffers must not be negative"):
+        later.parse(f"{BEST}+buffers_-2")
+    with pytest.raises(InvalidConfig, match='"buffers_2" is given a second time'):
+        later.parse(f"{BEST}+buffers_2+buffers_2")
+    with pytest.raises(InvalidConfig, match='unknown word "buffers"'):
+        later.parse(f"{BEST}+buffers")
 
 
 @given(st.text() | st.from_regex(r"\(FP16,\s?[-0-9, ]*\):\s?[a-z_0-9+ ,|\"]*"))
@@ -304,11 +372,12 @@ def test_every_recorded_kernel_name_is_understood() -> None:
     read = {n: parse_kernel_name_into_config(n) for n in full}
     assert len(set(read.values())) == len(full) == 45
     for name, config in read.items():
-        assert demangled(config) == name
+        # They were recorded when there were thirteen; the others are at their defaults.
+        assert demangled(config).replace(", 1, 0, 0, 0}", "}") == name
     toys = [n for n in KERNEL_NAMES if "(float *, int)" in n]
     assert len(toys) == 2
     for name in toys:
-        with pytest.raises(InvalidConfig, match="7 values where 13 belong"):
+        with pytest.raises(InvalidConfig, match="7 values where 13 to 17 belong"):
             parse_kernel_name_into_config(name)
     references = [n for n in KERNEL_NAMES if n not in read and n not in toys]
     assert len(references) == 2

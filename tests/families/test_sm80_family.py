@@ -8,15 +8,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fa_tune import families
+from fa_tune import families, nvrtc
 from fa_tune.arch import limits
 from fa_tune.errors import InvalidConfig
-from fa_tune.families.sm80 import CONSTRAINTS, FlashForwardKernelConfig, params_dtype
+from fa_tune.families.names import parse_short_form
+from fa_tune.families.sm80 import (
+    BARRIER_BYTES,
+    CONSTRAINTS,
+    FlashForwardKernelConfig,
+    params_dtype,
+)
 from fa_tune.model import DType, Workload
 from fa_tune.paths import kernels_dir
 from tests.families.contract import DEVICE, KernelFamilyContract
 
 _DEFAULT: FlashForwardKernelConfig = families.get("sm80").default_config(128, DType.FP16)
+_TURNS: FlashForwardKernelConfig = parse_short_form(
+    "(FP16, 128, 256, 64, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax"
+    "+stages_3+rescale_8+pingpong"
+)
 
 
 class TestSm80Contract(KernelFamilyContract):
@@ -35,6 +45,24 @@ class TestSm80Contract(KernelFamilyContract):
         replace(_DEFAULT, K_mma_load_K_tiles=-1),
         replace(_DEFAULT, V_mma_load_K_tiles=3),
         replace(_DEFAULT, B_r=512, B_c=256, n_warps=16),
+        replace(_DEFAULT, kv_stages=0),
+        replace(_DEFAULT, kv_stages=9),
+        replace(_DEFAULT, kv_stages=2, eager_load_blocks=False),
+        replace(_DEFAULT, rescale_threshold=16),
+        replace(_DEFAULT, optimized_softmax=False),
+        replace(_TURNS, n_warps=4),
+        replace(_TURNS, n_warps=16),
+        replace(_TURNS, swizzled=False),
+        replace(_TURNS, async_copy=False, eager_load_blocks=False, kv_stages=1),
+        replace(_TURNS, kv_stages=1),
+        replace(_TURNS, B_c=272),
+        replace(_TURNS, B_r=640),
+        replace(_TURNS, Q_mma_load_K_tiles=2),
+        replace(_TURNS, K_mma_load_K_tiles=0),
+        replace(_TURNS, V_mma_load_K_tiles=2),
+        replace(_TURNS, mma_double_buffer_loads=True),
+        replace(_TURNS, interleaved_softmax=True),
+        replace(_TURNS, kv_stages=6),
     )
 
     @pytest.mark.parametrize("arch", [(8, 0), (8, 6), (9, 0)])
@@ -53,6 +81,94 @@ class TestSm80Contract(KernelFamilyContract):
             for config in self.bad_configs
         }
         assert named == {name for name, _, _ in CONSTRAINTS} | {"smem_fits"}
+
+    @pytest.mark.parametrize("name", [name for name, _, _ in CONSTRAINTS])
+    def test_the_compiler_refuses_it_with_the_same_sentence(self, name: str) -> None:
+        (sentence,) = (text for known, text, _ in CONSTRAINTS if known == name)
+        config = next(c for c in self.bad_configs if _first_broken(c) == name)
+        headers = families.get("sm80").source_files()
+        source = (
+            '#include "sm80/constraints.cuh"\n'
+            f"constexpr FlashForwardKernelConfig kConfig = {config.to_cpp_struct()};\n"
+            "__global__ void kernel() { Constraints<kConfig>(); }\n"
+        )
+        with pytest.raises(nvrtc.CompileError) as caught:
+            nvrtc.compile_cubin(source, "k.cu", headers, ("-std=c++20", "-arch=sm_90"), ())
+        assert sentence in caught.value.log
+
+
+def _first_broken(config: FlashForwardKernelConfig) -> str:
+    return next((name for name, _, holds in CONSTRAINTS if not holds(config)), "smem_fits")
+
+
+# Where a config runs ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", [(8, 0), (8, 6), (8, 9)])
+def test_ping_pong_needs_9_0(arch: tuple[int, int]) -> None:
+    family = families.get("sm80")
+    small = replace(_TURNS, B_r=128, kv_stages=2, d_head=64)
+    assert family.constraints(small, limits((9, 0))) is None
+    rejected = family.constraints(small, limits(arch))
+    assert rejected is not None
+    assert rejected.constraint == "ping_pong_needs_9_0"
+    assert rejected.reason == (
+        f"ping_pong needs bulk tensor copies, sm_90 or later; the device is sm_{arch[0]}{arch[1]}"
+    )
+    assert family.constraints(replace(small, n_warps=4), limits(arch)) != rejected
+
+
+@pytest.mark.parametrize("arch", [(9, 0), (10, 0), (12, 0)])
+def test_ping_pong_runs_from_9_0_on(arch: tuple[int, int]) -> None:
+    small = replace(_TURNS, B_r=128, kv_stages=2, d_head=64)
+    assert families.get("sm80").constraints(small, limits(arch)) is None
+
+
+def test_the_sentence_of_shared_memory_counts_stages_and_barriers() -> None:
+    rejected = families.get("sm80").constraints(replace(_TURNS, kv_stages=6), limits((9, 0)))
+    assert rejected is not None
+    # 256 rows of Q and 12 blocks of 64, of 256 bytes each, and a KiB of barriers.
+    assert rejected.reason == "needs 257 KiB of shared memory, sm_90 allows 227 KiB per CTA"
+
+
+@pytest.mark.parametrize(
+    ("config", "bytes_wanted"),
+    [
+        (_DEFAULT, (128 + 2 * 64) * 128 * 2),
+        (replace(_DEFAULT, kv_stages=3), (128 + 6 * 64) * 128 * 2),
+        (_TURNS, (256 + 6 * 64) * 128 * 2 + 1024),
+        (replace(_TURNS, d_head=96), (256 + 6 * 64) * 128 * 2 + 1024),
+        (replace(_TURNS, d_head=32), (256 + 6 * 64) * 64 * 2 + 1024),
+    ],
+    ids=str,
+)
+def test_shared_memory(config: FlashForwardKernelConfig, bytes_wanted: int) -> None:
+    family = families.get("sm80")
+    workload = Workload(1, 1, 1, 1000, 1000, config.d_head, DType.FP16)
+    assert config.smem_bytes == family.dynamic_smem_bytes(config) == bytes_wanted
+    assert family.geometry(config, workload, DEVICE).dynamic_smem_bytes == bytes_wanted
+
+
+def test_the_barriers_fit_their_place() -> None:
+    """One for Q, and a full and an empty one for every stage of K and of V; 8 bytes each."""
+    most = max(n for n in range(1, 20) if _first_broken(replace(_DEFAULT, kv_stages=n)) != KV)
+    assert 8 * (1 + 4 * most) <= BARRIER_BYTES
+
+
+KV = "kv_stages_in_range"
+
+
+def test_each_kind_of_loop_has_a_kernel_of_its_own() -> None:
+    family = families.get("sm80")
+    traits = family.traits(_TURNS, Workload(1, 1, 1, 512, 512, 128, DType.FP16))
+    names = [family.name_expression(c, traits) for c in (_DEFAULT, _TURNS)]
+    assert [name.partition("<")[0] for name in names] == [
+        "flash_forward_kernel",
+        "flash_forward_ping_pong_kernel",
+    ]
+    for config, name in zip((_DEFAULT, _TURNS), names, strict=True):
+        assert families.parse(f"void {name}(ForwardParams)") == config
+        assert family.kernel_traits(name) == "plain"
 
 
 @pytest.mark.parametrize("name", ["batch", "heads"])

@@ -186,7 +186,7 @@ def test_unknown_keys_list_what_is_allowed(
         with pytest.raises(InvalidConfig) as caught:
             choose(key)
         assert str(caught.value).startswith(complaint)
-        assert "allowed: tune, all, prog, prog-all" in str(caught.value)
+        assert "allowed: fast, wide, tune, all, prog, prog-all" in str(caught.value)
         assert "64,32" in str(caught.value)
     if key.strip():
         monkeypatch.setenv("KERNELS", key)

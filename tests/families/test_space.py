@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from dataclasses import MISSING
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,11 @@ from fa_tune.families.space import expand
 from fa_tune.model import DType, Rejected
 from fa_tune.search.prune import prune
 
-FIELDS = [f.name for f in dataclasses.fields(FlashForwardKernelConfig)]
+_FIELDS = dataclasses.fields(FlashForwardKernelConfig)
+FIRST = [f.name for f in _FIELDS if f.default is MISSING]
+# The fields after these have defaults and may be left out.
 ONE_POINT = dict(
-    zip(FIELDS, [(v,) for v in (5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1)], strict=True)
+    zip(FIRST, [(v,) for v in (5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1)], strict=True)
 )
 
 
@@ -24,6 +27,14 @@ def test_one_point() -> None:
     (config,) = expand(FlashForwardKernelConfig, ONE_POINT)
     assert config.dtype is DType.FP16
     assert str(config).endswith("load_2_2_2_tiles+buffer+opt_softmax")
+
+
+def test_a_field_with_a_default_may_be_left_out_or_varied() -> None:
+    (config,) = expand(FlashForwardKernelConfig, ONE_POINT)
+    assert (config.kv_stages, config.rescale_threshold) == (1, 0)
+    axes = ONE_POINT | {"kv_stages": (1, 2), "ping_pong": (False, True)}
+    found = [(c.kv_stages, c.ping_pong) for c in expand(FlashForwardKernelConfig, axes)]
+    assert found == [(1, False), (1, True), (2, False), (2, True)]
 
 
 @given(st.randoms(use_true_random=False))
@@ -56,7 +67,11 @@ def test_repeated_values_count_once() -> None:
     ("axes", "complaint"),
     [
         (ONE_POINT | {"n_warp": (4,)}, "no config field named 'n_warp'; did you mean n_warps?"),
-        (ONE_POINT | {"stages": (4,)}, "no config field named 'stages'; fields: dtype, d_head"),
+        (ONE_POINT | {"splits": (4,)}, "no config field named 'splits'; fields: dtype, d_head"),
+        (
+            ONE_POINT | {"stages": (4,)},
+            "no config field named 'stages'; did you mean kv_stages?",
+        ),
         (ONE_POINT | {"B_r": ()}, "axis B_r has no values"),
         ({"dtype": (5,)}, "no values given for d_head, B_r"),
     ],

@@ -57,7 +57,8 @@ def test_a_text_that_is_of_no_family_lists_what_each_accepts() -> None:
     ("text", "complaint"),
     [
         ("wave(FP16, 128, 128, 2): pingpong", "no wave config"),
-        ("(FP16, 128, 64, 64, 4): pingpong", 'unknown word "pingpong"'),
+        ("(FP16, 128, 64, 64, 4): waves", 'unknown word "waves"'),
+        ("(FP16, 128, 64, 64, 4): pingpong", "no load_<Q>_<K>_<V>_tiles"),
         ("(FP16, 128, 64, 64, 4)", "no ':' and words"),
     ],
 )

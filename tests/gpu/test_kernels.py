@@ -3,23 +3,27 @@ code path by another one."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
 from fa_tune import families, pipeline
+from fa_tune.arch import parse_arch
 from fa_tune.compile import BuildRequest
+from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
 from fa_tune.families.sm80_sets import select_configs
 from fa_tune.jobs import ItemResult, run_items
 from fa_tune.model import DType, Outcome
 from fa_tune.options import MachineOptions, Silent
 from fa_tune.pipeline.checks import verdict_key
 from tests.gpu.conftest import Built
-from tests.tools.required import D_HEADS, SETS, code_path_builds
+from tests.tools.required import GROUPS, code_path_builds
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
 LSE_TOLERANCE = 1e-3
+D_HEADS = (64, 128)
 ALL_TRAITS = (
     "plain", "ragged", "causal", "lse", "causal+ragged", "ragged+lse", "causal+lse",
     "causal+ragged+lse",
@@ -29,16 +33,16 @@ ALL_TRAITS = (
 # Whole sets -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("d_head", D_HEADS)
-@pytest.mark.parametrize("kernels", SETS)
+@pytest.mark.parametrize(("kernels", "d_head"), GROUPS)
 def test_every_variant_of_a_set_is_right_on_whole_blocks_and_ragged_lengths(
     machine: MachineOptions, kernels: str, d_head: int
 ) -> None:
     report = pipeline.verify(kernels, (d_head,), machine, Silent())
     assert report.failures == ()
     assert {k: v.reason for k, v in report.verdicts.items() if not v.correct} == {}
-    assert {reason.constraint for _, reason in report.rejected} <= {"smem_fits"}
-    dtypes = None if kernels == "tune" else [DType.FP16]
+    refusals = {reason.constraint for _, reason in report.rejected}
+    assert refusals <= {"smem_fits", "ping_pong_needs_9_0"}
+    dtypes = [DType.FP16] if kernels == "prog" else None
     expected = len(select_configs(kernels, dtypes=dtypes, d_head=d_head))
     assert len(report.verdicts) == 2 * (expected - len(report.rejected))
     assert all(len(v.cases) >= 3 for v in report.verdicts.values())
@@ -47,13 +51,29 @@ def test_every_variant_of_a_set_is_right_on_whole_blocks_and_ragged_lengths(
 # Every code path, and every combination of traits -----------------------------------------------
 
 
+def configs_for_traits(arch: str) -> list[FlashForwardKernelConfig]:
+    """Per d_head and type the default config and, where it can run, one whose warps take turns
+    and one with several stages."""
+    limits = parse_arch(arch)
+    found: list[FlashForwardKernelConfig] = []
+    for d_head, dtype in itertools.product(D_HEADS, DType):
+        fast = [
+            c
+            for c in select_configs("fast", dtypes=[dtype], d_head=d_head)
+            if constraints(c, limits) is None
+        ]
+        found.append(families.get("sm80").default_config(d_head, dtype))
+        found += [c for c in fast if c.kv_stages > 1 and not c.ping_pong][-1:]
+        found += [c for c in fast if c.ping_pong][-1:]
+    return found
+
+
 def trait_builds(arch: str) -> list[BuildRequest]:
-    """The default configs with every combination of traits."""
+    """Those with every combination of traits."""
     family = families.get("sm80")
     return [
-        BuildRequest(families.variant_of(family, family.default_config(d, dtype)), traits, arch)
-        for d in D_HEADS
-        for dtype in DType
+        BuildRequest(families.variant_of(family, config), traits, arch)
+        for config in configs_for_traits(arch)
         for traits in ALL_TRAITS
     ]
 
@@ -114,7 +134,8 @@ def test_every_code_path_is_right(checked: Checked, arch: str) -> None:
 @pytest.mark.parametrize("traits", ALL_TRAITS)
 def test_every_combination_of_traits_is_right(checked: Checked, arch: str, traits: str) -> None:
     wanted = [f"{r.variant.key} @ {traits}" for r in trait_builds(arch) if r.traits == traits]
-    assert len(wanted) == len(D_HEADS) * len(DType)
+    kinds = 2 if parse_arch(arch).compute_capability < (9, 0) else 3
+    assert len(wanted) == kinds * len(D_HEADS) * len(DType)
     wrong = {key: found for key in wanted if (found := faults(checked[key]))}
     assert not wrong
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from fa_tune import families
-from fa_tune.arch import parse_arch
+from fa_tune.arch import ArchLimits, parse_arch
 from fa_tune.compile import BuildRequest
 from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
 from fa_tune.families.sm80_sets import get_kernel_configs
@@ -23,9 +23,12 @@ from fa_tune.model import DType
 
 FULL_ARCHS = ("sm_80", "sm_90")
 SAMPLE_ARCHS = ("sm_86", "sm_89", "sm_100", "sm_120")
-SETS = ("tune", "prog", "prog-all")
-D_HEADS = (128, 64)
+# The set and the d_head of each group: all of `fast` and the ladder, and `tune` where it is used.
+GROUPS = (("fast", 128), ("fast", 64), ("prog", 128), ("prog", 64), ("tune", 128))
 ALL_D_HEADS = (64, 96, 128, 192, 256)
+# The least shared memory per CTA of all architectures, so what fits there fits everywhere, and
+# the first that has bulk tensor copies.
+LEAST_ARCH, TURNS_ARCH = "sm_86", "sm_90"
 
 
 def builds_for(arch: str) -> list[BuildRequest]:
@@ -35,13 +38,18 @@ def builds_for(arch: str) -> list[BuildRequest]:
 
 
 def required_builds(arch: str) -> list[BuildRequest]:
-    """Every variant of every named set, each once, without traits."""
-    configs = {c for key in SETS for d in D_HEADS for c in get_kernel_configs(key, d_head=d)}
-    return [_request(config, Traits(), arch) for config in sorted(configs)]
+    """Every variant of the groups that can run on the architecture, each once, without traits."""
+    configs = {c for key, d_head in GROUPS for c in get_kernel_configs(key, d_head=d_head)}
+    limits = parse_arch(arch)
+    return [
+        _request(config, Traits(), arch)
+        for config in sorted(configs)
+        if constraints(config, limits) is None
+    ]
 
 
 def code_path_builds(arch: str, d_heads: tuple[int, ...] = (64, 128)) -> list[BuildRequest]:
-    """The code-path sample, less what does not fit the architecture's shared memory."""
+    """The code-path sample, less what the architecture cannot run."""
     limits = parse_arch(arch)
     return [
         _request(config, traits, arch)
@@ -60,12 +68,27 @@ Axes = dict[str, tuple[Value, ...]]
 # The values of the numbers that every config states.
 _NUMBERS: Axes = {
     "dtype": (DType.FP16, DType.BF16),
-    "B_r": (64, 128, 256),
+    "B_r": (64, 128),
     "B_c": (32, 64, 128),
     "n_warps": (4, 8),
 }
-_LATER: Axes = {"rescale_threshold": (8,)}
-_MOST = 3  # other later numbers take 0 to this, as far as some config can have them
+_MOST = 4  # later numbers that no set varies take 0 to this, as far as some config can have them
+
+# Where warps take turns, other blocks, and what constraints leave of the other knobs.
+_TURNS: Axes = {
+    "B_r": (128, 192, 256),
+    "B_c": (32, 64, 128),
+    "n_warps": (8, 12),
+    "async_copy": (True,),
+    "eager_load_blocks": (True,),
+    "swizzled": (True,),
+    "Q_mma_load_K_tiles": (0, 1),
+    "K_mma_load_K_tiles": (1,),
+    "V_mma_load_K_tiles": (1,),
+    "mma_double_buffer_loads": (False,),
+    "interleaved_softmax": (False,),
+    "ping_pong": (True,),
+}
 
 
 @cache
@@ -78,13 +101,22 @@ def axes(d_heads: tuple[int, ...]) -> Axes:
             case "flag":
                 found[f.name] = (False, True)
             case "tiles":
-                found[f.name] = (0, 1, 2)
+                found[f.name] = (0, 2)
             case "number":
-                numbers = dict.fromkeys((f.default, *_LATER.get(f.name, range(_MOST + 1))))
-                found[f.name] = tuple(v for v in numbers if _is_legal_somewhere(f.name, v))
+                found[f.name] = _values_of_number(f.name, f.default)
             case _:
                 found[f.name] = d_heads if f.name == "d_head" else _NUMBERS[f.name]
     return found | {f.name: (False, True) for f in dataclasses.fields(Traits)}
+
+
+def _values_of_number(name: str, default: int) -> tuple[Value, ...]:
+    """The default and what `fast` has of it; where that is the same, some small numbers."""
+    fast = {getattr(c, name) for d in ALL_D_HEADS for c in get_kernel_configs("fast", d_head=d)}
+    found = sorted({default, *fast})
+    if len(found) == 1:
+        numbers = dict.fromkeys((default, *range(_MOST + 1)))
+        found = [v for v in numbers if _is_legal_somewhere(name, v)]
+    return tuple(found)
 
 
 def _is_legal_somewhere(name: str, value: int) -> bool:
@@ -108,22 +140,36 @@ Pair = tuple[tuple[str, Value], tuple[str, Value]]
 def code_path_sample(
     d_heads: tuple[int, ...] = (64, 128),
 ) -> tuple[tuple[FlashForwardKernelConfig, Traits], ...]:
-    """A covering array of strength two: every legal pair of values of two axes is in it.
+    """Two covering arrays of strength two: every legal pair of values of two axes is in the
+    first, which runs everywhere, or, with ping_pong, in the second.
 
     Greedy, from a fixed seed, so always the same for the same axes.
     """
+    whole = axes(d_heads)
+    ordinary = whole | {"ping_pong": (False,)}
+    in_turns = whole | _TURNS
+    return (*_covering_array(ordinary, LEAST_ARCH), *_covering_array(in_turns, TURNS_ARCH))
+
+
+def _covering_array(space: Axes, arch: str) -> list[tuple[FlashForwardKernelConfig, Traits]]:
     dice = random.Random(0)
-    space = axes(d_heads)
-    uncovered = {pair for pair in _all_pairs(space) if _complete(space, pair, dice) is not None}
+    limits = parse_arch(arch)
+
+    def complete(pair: Pair) -> Point | None:
+        return _complete(space, pair, dice, limits)
+
+    uncovered = {pair for pair in _all_pairs(space) if complete(pair) is not None}
     chosen: list[Point] = []
     while uncovered:
         first = min(uncovered, key=str)
-        tries = (_complete(space, first, dice) for _ in range(_CANDIDATES))
+        tries = (complete(first) for _ in range(_CANDIDATES))
         candidates = [point for point in tries if point is not None]
+        if not candidates:
+            raise ValueError(f"nothing completes {first} any more: more tries are needed")
         best = max(candidates, key=lambda point: len(uncovered & set(_pairs(space, point))))
         uncovered -= set(_pairs(space, best))
         chosen.append(best)
-    return tuple(_split(space, point) for point in chosen)
+    return [_split(space, point) for point in chosen]
 
 
 def _all_pairs(space: Axes) -> Iterator[Pair]:
@@ -136,42 +182,16 @@ def _pairs(space: Axes, point: Point) -> Iterator[Pair]:
     return itertools.combinations(zip(space, point, strict=True), 2)
 
 
-def _complete(space: Axes, pair: Pair, dice: random.Random) -> Point | None:
-    """A random legal point with this pair in it; None when none is found."""
+def _complete(space: Axes, pair: Pair, dice: random.Random, limits: ArchLimits) -> Point | None:
+    """A random legal point with this pair in it; None when many tries find none."""
     fixed = dict(pair)
-    for _ in range(50):
-        point = {name: fixed.get(name, dice.choice(values)) for name, values in space.items()}
-        if _is_legal(space, point):
-            return tuple(point.values())
-    # Choices that need many others at once are hardly ever drawn: start from a config that has
-    # them, and redraw the rest one by one.
-    starts = list(_starts(tuple(space["d_head"])))
-    for start in dice.sample(starts, len(starts)):
-        point = {name: fixed.get(name, start[name]) for name in space}
-        if _is_legal(space, point):
-            for name in dice.sample(list(space), len(space)):
-                changed = point | {name: dice.choice(space[name])}
-                if name not in fixed and _is_legal(space, changed):
-                    point = changed
-            return tuple(point.values())
+    for _ in range(200):
+        point = tuple(
+            fixed[name] if name in fixed else dice.choice(values) for name, values in space.items()
+        )
+        if constraints(_split(space, point)[0], limits) is None:
+            return point
     return None
-
-
-def _is_legal(space: Axes, point: dict[str, Value]) -> bool:
-    return constraints(_split(space, tuple(point.values()))[0], parse_arch("sm_90")) is None
-
-
-@cache
-def _starts(d_heads: tuple[int, ...]) -> tuple[dict[str, Value], ...]:
-    """The `fast` configs as points without traits, less those with values off the axes."""
-    space = axes(d_heads)
-    no_traits = dataclasses.asdict(Traits())
-    points = [
-        dataclasses.asdict(c) | no_traits
-        for d in d_heads
-        for c in get_kernel_configs("fast", d_head=d)
-    ]
-    return tuple(p for p in points if all(p[name] in values for name, values in space.items()))
 
 
 def _split(space: Axes, point: Point) -> tuple[FlashForwardKernelConfig, Traits]:

@@ -1,0 +1,113 @@
+"""The sets `fast` and `wide`: what is in them, how many, and that it runs somewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from fa_tune.arch import parse_arch
+from fa_tune.families.names import parse_short_form
+from fa_tune.families.sm80 import CONSTRAINTS, FlashForwardKernelConfig, Sm80Family, constraints
+from fa_tune.families.sm80_sets import get_kernel_configs, select_configs
+from fa_tune.model import DType
+
+HERE = parse_arch("sm_90")
+ALL_D_HEADS = (32, 64, 96, 128, 160, 192, 224, 256)
+STREAMED = "async+eager+swizzled+load_1_1_1_tiles+opt_softmax"
+WINNERS = (
+    f"(FP16, 128, 256, 64, 8): {STREAMED}+stages_3+rescale_8+pingpong",
+    "(FP16, 128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+rescale_8"
+    "+interleave",
+    f"(FP16, 64, 256, 128, 8): {STREAMED}+stages_3+rescale_8+pingpong",
+    f"(FP16, 64, 128, 128, 4): {STREAMED}+rescale_8+interleave",
+    f"(FP16, 64, 128, 128, 4): {STREAMED}+stages_2+rescale_8+interleave",
+)
+
+
+def fp16(key: str, d_head: int) -> list[FlashForwardKernelConfig]:
+    return get_kernel_configs(key, dtypes=[DType.FP16], d_head=d_head)
+
+
+@pytest.mark.parametrize("text", WINNERS)
+@pytest.mark.parametrize("dtype", list(DType))
+def test_what_won_is_in_fast(text: str, dtype: DType) -> None:
+    config = parse_short_form(text.replace("FP16", dtype.name))
+    assert config in get_kernel_configs("fast", d_head=config.d_head)
+    assert constraints(config, HERE) is None
+
+
+@pytest.mark.parametrize(
+    ("d_head", "count", "in_turns"),
+    [(32, 44, 8), (64, 38, 6), (96, 44, 8), (128, 34, 6), (192, 44, 8), (256, 34, 6)],
+)
+def test_size_of_fast(d_head: int, count: int, in_turns: int) -> None:
+    configs = fp16("fast", d_head)
+    assert len(configs) == count
+    assert sum(c.ping_pong for c in configs) == in_turns
+    both = get_kernel_configs("fast", d_head=d_head)
+    assert len(both) == 2 * count
+    assert [c for c in both if c.dtype is DType.FP16] == configs
+
+
+@pytest.mark.parametrize("d_head", ALL_D_HEADS)
+def test_wide_has_thousands(d_head: int) -> None:
+    configs = fp16("wide", d_head)
+    assert 1000 < len(configs) < 4000
+    assert {c.kv_stages for c in configs} == {1, 2, 3}
+    assert {c.rescale_threshold for c in configs} == {0, 8}
+    assert {c.interleaved_softmax for c in configs} == {False, True}
+    assert {c.ping_pong for c in configs} == {False, True}
+    assert {c.n_warps for c in configs} == {2, 4, 8, 12}
+
+
+@pytest.mark.parametrize("d_head", ALL_D_HEADS)
+@pytest.mark.parametrize("key", ["fast", "wide"])
+def test_sets_are_sorted_and_only_a_device_can_refuse_their_configs(key: str, d_head: int) -> None:
+    configs = get_kernel_configs(key, d_head=d_head)
+    assert configs == sorted(set(configs))
+    assert {c.d_head for c in configs} == {d_head}
+    assert {c.dtype for c in configs} == set(DType)
+    assert all(holds(c) for c in configs for _, _, holds in CONSTRAINTS)
+    refused = [(c, r) for c in configs if (r := constraints(c, HERE)) is not None]
+    for config, why in refused:
+        assert why.constraint == "smem_fits"
+        assert config.smem_bytes > 227 * 1024
+        assert f"needs {config.smem_bytes / 1024:g} KiB" in why.reason
+    assert len(refused) < len(configs) // 4
+
+
+@pytest.mark.parametrize("d_head", [64, 96, 128, 192])
+def test_all_of_fast_fits_227_kib(d_head: int) -> None:
+    configs = get_kernel_configs("fast", d_head=d_head)
+    assert [constraints(c, HERE) for c in configs] == [None] * len(configs)
+    assert max(c.smem_bytes for c in configs) <= HERE.smem_per_block_bytes == 227 * 1024
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
+@pytest.mark.parametrize("d_head", ALL_D_HEADS)
+def test_fast_has_something_for_every_d_head_before_9_0(d_head: int, arch: str) -> None:
+    found = [(c, constraints(c, parse_arch(arch))) for c in fp16("fast", d_head)]
+    assert sum(why is None for _, why in found) >= 16
+    assert all(why and why.constraint == "ping_pong_needs_9_0" for c, why in found if c.ping_pong)
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("d_head", [32, 64, 96, 128])
+def test_the_default_config_is_in_fast(d_head: int, dtype: DType) -> None:
+    default = Sm80Family().default_config(d_head, dtype)
+    assert default in get_kernel_configs("fast", dtypes=[dtype], d_head=d_head)
+
+
+def test_one_config_can_be_chosen_with_the_knobs_after_the_thirteen() -> None:
+    (config,) = select_configs(WINNERS[0])
+    assert str(config) == WINNERS[0]
+    assert (config.kv_stages, config.rescale_threshold, config.ping_pong) == (3, 8, True)
+    assert select_configs(config.to_cpp_struct()) == [config]
+
+
+@pytest.mark.parametrize("key", ["tune", "prog", "prog-all", "all"])
+def test_the_sets_before_do_without_the_knobs_after_the_thirteen(key: str) -> None:
+    later = {
+        (c.kv_stages, c.rescale_threshold, c.interleaved_softmax, c.ping_pong)
+        for c in get_kernel_configs(key)
+    }
+    assert later == {(1, 0, False, False)}
