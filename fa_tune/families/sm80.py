@@ -381,13 +381,16 @@ class Sm80Family:
     def default_config(self, d_head: int, dtype: DType) -> FlashForwardKernelConfig:
         """What runs on every device of the family and was fastest, or near it, of all that do
         at every length on an H200: 32 rows per warp while O fits the registers, else 16."""
-        blocks = (128, 64, 4) if d_head <= 128 else (64, 64, 4)
+        if d_head <= 64:
+            blocks, load_tiles = (128, 128, 4), (1, 1, 1)
+        else:
+            blocks, load_tiles = (128, 64, 4) if d_head <= 128 else (64, 64, 4), (2, 2, 2)
         return FlashForwardKernelConfig(
             dtype,
             d_head,
             *blocks,
             *(True, True, True),
-            *(2, 2, 2),
+            *load_tiles,
             False,
             True,
             rescale_threshold=8,

@@ -37,7 +37,7 @@ def test_what_won_is_in_fast(text: str, dtype: DType) -> None:
 
 @pytest.mark.parametrize(
     ("d_head", "count", "in_turns"),
-    [(32, 44, 8), (64, 38, 6), (96, 44, 8), (128, 34, 6), (192, 44, 8), (256, 34, 6)],
+    [(32, 14, 2), (64, 14, 2), (96, 14, 2), (128, 14, 2), (192, 18, 2), (256, 18, 2)],
 )
 def test_size_of_fast(d_head: int, count: int, in_turns: int) -> None:
     configs = fp16("fast", d_head)
@@ -86,12 +86,12 @@ def test_all_of_fast_fits_227_kib(d_head: int) -> None:
 @pytest.mark.parametrize("d_head", ALL_D_HEADS)
 def test_fast_has_something_for_every_d_head_before_9_0(d_head: int, arch: str) -> None:
     found = [(c, constraints(c, parse_arch(arch))) for c in fp16("fast", d_head)]
-    assert sum(why is None for _, why in found) >= 16
+    assert sum(why is None for _, why in found) >= 4
     assert all(why and why.constraint == "ping_pong_needs_9_0" for c, why in found if c.ping_pong)
 
 
 @pytest.mark.parametrize("dtype", list(DType))
-@pytest.mark.parametrize("d_head", [32, 64, 96, 128])
+@pytest.mark.parametrize("d_head", ALL_D_HEADS)
 def test_the_default_config_is_in_fast(d_head: int, dtype: DType) -> None:
     default = Sm80Family().default_config(d_head, dtype)
     assert default in get_kernel_configs("fast", dtypes=[dtype], d_head=d_head)
