@@ -159,6 +159,6 @@ def test_a_problem_crosses_the_border_to_the_worker() -> None:
 
 def test_every_config_of_the_grid_has_its_problems() -> None:
     found = problems(families.get("sm80"), parse_arch("sm_90"))
-    assert len(found) == 39 * 2 + 10 * 2
+    assert len(found) == 40 * 2 + 10 * 2
     assert {(p.workload.mask) for p in found} == {"full", "causal", "causal_br"}
     assert all(p.workload.lse for p in found)
