@@ -41,4 +41,14 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
         : "memory");
 }
 
+// A word that a barrier hands from one thread to others.
+__device__ __forceinline__ void store_shared(unsigned address, int value) {
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ int load_shared(unsigned address) {
+    int value;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
+}
+
 }  // namespace ptx

@@ -19,17 +19,30 @@ namespace ptx {
 constexpr int kSwizzleBytes = 128;                    // width of a panel
 constexpr int kSwizzleAtomBytes = 8 * kSwizzleBytes;  // 8 rows: what repeats
 
-// The descriptor of the panel at shared address `start`; `panel_bytes` is the distance to the
-// next panel, which the hardware follows only for an n-major operand.
-__device__ __forceinline__ unsigned long long wgmma_descriptor(unsigned start, int panel_bytes) {
-    const unsigned low = (start >> 4 & 0x3fffu) | static_cast<unsigned>(panel_bytes >> 4) << 16;
-    const unsigned high = kSwizzleAtomBytes >> 4 | 1u << 30;
-    return static_cast<unsigned long long>(high) << 32 | low;
-}
+// Its lower word; the upper one is the same for all.  Kept apart, since addresses are 32-bit sums.
+struct WgmmaDescriptor {
+    unsigned low;
 
-// The same operand `bytes` further on.
-__device__ __forceinline__ unsigned long long advance(unsigned long long descriptor, int bytes) {
-    return descriptor + static_cast<unsigned>(bytes >> 4);
-}
+    // Of the panel at shared address `start`; `panel_bytes` is the distance to the next panel,
+    // which the hardware follows only for an n-major operand.
+    __device__ __forceinline__ static WgmmaDescriptor of(unsigned start, int panel_bytes) {
+        return {(start >> 4 & 0x3fffu) | static_cast<unsigned>(panel_bytes >> 4) << 16};
+    }
+
+    // The same operand `bytes` further on.
+    __device__ __forceinline__ WgmmaDescriptor advance(int bytes) const {
+        return {low + static_cast<unsigned>(bytes >> 4)};
+    }
+
+    // The same, known to the compiler to be the same in all lanes.
+    __device__ __forceinline__ WgmmaDescriptor uniform() const {
+        return {__shfl_sync(0xffffffffu, low, 0)};
+    }
+
+    __device__ __forceinline__ unsigned long long bits() const {
+        constexpr unsigned kHigh = kSwizzleAtomBytes >> 4 | 1u << 30;
+        return static_cast<unsigned long long>(kHigh) << 32 | low;
+    }
+};
 
 }  // namespace ptx

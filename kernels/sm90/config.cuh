@@ -8,9 +8,9 @@ struct Sm90Config {
     int consumers;
     int stages;
     int q_stages;
-    bool pingpong;
+    int pingpong;
     bool overlap;
-    bool pin;
+    int pin;
     int rescale;
     int scheduler;
     int order;

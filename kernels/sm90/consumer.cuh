@@ -39,7 +39,7 @@ struct Consumer {
     const unsigned smem;
     const int group;  // this warpgroup among the consumers
     const int lane, warp;
-    const unsigned long long q_base, k_base, v_base;  // descriptors of stage 0
+    const ptx::WgmmaDescriptor q_base, k_base, v_base;  // descriptors of stage 0
     RingPosition<CFG.q_stages> q_ring;
     RingPosition<CFG.stages> k_ring, v_ring;
     Softmax<kScores, kLazyRescale, TRAITS.causal> softmax;
@@ -47,6 +47,7 @@ struct Consumer {
     float o[kOutputs];
     unsigned probabilities[kStepsPV][4];
     float a[2];
+    int block;  // the key block whose scores come next, or last came
 
     __device__ __forceinline__ Consumer(const ForwardParams& params, const ptx::TensorMap& o_map,
                                         unsigned smem, int group)
@@ -56,63 +57,113 @@ struct Consumer {
           group(group),
           lane(threadIdx.x % 32),
           warp(threadIdx.x / 32 % 4),
-          q_base(ptx::wgmma_descriptor(smem + Shared::kQ + group * Shared::kQBytes, 16)),
-          k_base(ptx::wgmma_descriptor(smem + Shared::kK, 16)),
-          v_base(ptx::wgmma_descriptor(smem + Shared::kV, Shared::kKVPanelBytes)),
+          q_base(ptx::WgmmaDescriptor::of(smem + Shared::kQ + group * Shared::kQBytes, 16)),
+          k_base(ptx::WgmmaDescriptor::of(smem + Shared::kK, 16)),
+          v_base(ptx::WgmmaDescriptor::of(smem + Shared::kV, Shared::kKVPanelBytes)),
           softmax(params.softmax_scale) {}
 
     __device__ __forceinline__ void run() {
         if (CFG.pingpong && group == CFG.consumers - 1) ptx::barrier_arrive(1, 256);
-        const Scheduler<CFG> scheduler{p};
-        for (Tile tile = scheduler.first(); scheduler.valid(tile); tile = scheduler.next(tile)) {
-            compute(tile);
-            finish(tile);
+        ConsumerTiles<CFG> tiles{{p}, smem};
+        Tile tile = tiles.first();
+        begin(tile, true);
+        scores_are_there();
+        int unreleased = -1;  // a Q buffer from which O may still be on its way
+        bool more;
+        do {
+            first_softmax(tile);
+            if (unreleased >= 0) release_q(unreleased);
+            const int accumulate = remaining_steps(tile);
+            const Tile next = tiles.next(tile);
+            more = tiles.valid(next);
+            if constexpr (kEarlyRescale) {
+                if (accumulate) rescale();
+            }
+            const int slot = q_slot();
             q_ring.advance();
-        }
+            wait_v();
+            if constexpr (CFG.carry) {
+                take_turn();
+                multiply_pv(accumulate);
+                begin(next, more);
+                pass_turn();
+                ptx::wgmma_wait_group<1>();
+            } else {
+                multiply_pv(accumulate);
+                ptx::wgmma_wait_group<0>();
+            }
+            keep_registers(o);
+            release_v();
+            finish(tile, slot);
+            if constexpr (CFG.q_stages == 1) {
+                release_q(slot);
+            } else {
+                unreleased = slot;
+            }
+            if constexpr (!CFG.carry) begin(next, more);
+            scores_are_there();
+            tile = next;
+        } while (more);
         if (warp == 0 && ptx::elect_one()) ptx::bulk_wait_group_read();
     }
 
-    __device__ __forceinline__ void compute(const Tile& tile) {
-        const int n_blocks = key_blocks<CFG, TRAITS>(p, tile);
-        const int first_row = tile.row_block * CFG.B_r + 64 * group;
-        int block = n_blocks - 1;
-        ptx::mbarrier_wait(q_barrier(Shared::kQFull), q_ring.parity);
-        wait_k();
+    // The tile's first scores.  Without a tile those of whatever is in shared memory, for a branch
+    // around wgmma would make the compiler wait for each of them.
+    __device__ __forceinline__ void begin(const Tile& tile, bool valid) {
+        block = key_blocks<CFG, TRAITS>(p, tile) - 1;
+        if (valid) {
+            ptx::mbarrier_wait(smem + Shared::kQFull + 8 * q_slot(), q_ring.parity);
+            wait_k();
+        }
         multiply_qk();
+    }
+
+    __device__ __forceinline__ void scores_are_there() {
         ptx::wgmma_wait_group<0>();
         keep_registers(s);
         release_k();
-        first_softmax(block, first_row);
+    }
+
+    __device__ __forceinline__ void first_softmax(const Tile& tile) {
+        if constexpr (TRAITS.causal || TRAITS.ragged) mask(block, first_row(tile));
+        softmax.template update<true, TRAITS.causal>(s, a, [](int, float) {});
+        a[0] = a[1] = 1.f;
+        pack();
+    }
+
+    // All blocks but the first; returns whether there was one, that is, whether O has begun.
+    __device__ __forceinline__ int remaining_steps(const Tile& tile) {
         int accumulate = 0;
         if constexpr (TRAITS.causal) {
             // Blocks below this one are seen whole by all rows of the warpgroup.
-            const int unmasked = max(0, first_row + p.diagonal + 1) / CFG.B_c;
+            const int unmasked = max(0, first_row(tile) + p.diagonal + 1) / CFG.B_c;
 #pragma unroll 1
             for (; block > unmasked; --block) {
-                step<true>(block - 1, first_row, accumulate);
+                step<true>(block - 1, first_row(tile), accumulate);
                 accumulate = 1;
             }
         }
 #pragma unroll 1
         for (; block > 0; --block) {
-            step<false>(block - 1, first_row, accumulate);
+            step<false>(block - 1, 0, accumulate);
             accumulate = 1;
         }
-        if constexpr (kEarlyRescale) {
-            if (accumulate) rescale();
-        }
-        wait_v();
-        multiply_pv(accumulate);
-        ptx::wgmma_wait_group<0>();
-        keep_registers(o);
-        release_v();
+        return accumulate;
     }
 
-    __device__ __forceinline__ void first_softmax(int block, int first_row) {
-        if constexpr (TRAITS.causal || TRAITS.ragged) mask(block, first_row);
-        softmax.template update<true, TRAITS.causal>(s, a);
-        a[0] = a[1] = 1.f;
-        pack();
+    __device__ __forceinline__ int first_row(const Tile& tile) const {
+        return tile.row_block * CFG.B_r + 64 * group;
+    }
+
+    // Warpgroups issue their products in turn, each when the one before it has issued its own.
+    __device__ __forceinline__ void take_turn() {
+        if constexpr (CFG.pingpong) ptx::barrier_sync(1 + group, 256);
+    }
+
+    __device__ __forceinline__ void pass_turn() {
+        if constexpr (CFG.pingpong) {
+            ptx::barrier_arrive(1 + (group + 1 == CFG.consumers ? 0 : group + 1), 256);
+        }
     }
 
     // Scores and softmax of `block`, and the product of the block before it (the next higher).
@@ -120,23 +171,23 @@ struct Consumer {
     __device__ __forceinline__ void step(int block, int first_row, int accumulate) {
         if constexpr (CFG.overlap) {
             wait_k();
-            if constexpr (CFG.pingpong) ptx::barrier_sync(1 + group, 256);
+            take_turn();
             multiply_qk();
             if constexpr (kEarlyRescale) rescale();
+            if constexpr (CFG.pingpong == 2) pass_turn();
             wait_v();
             multiply_pv(accumulate);
-            if constexpr (CFG.pingpong) {
-                ptx::barrier_arrive(1 + (group + 1) % CFG.consumers, 256);
-            }
+            if constexpr (CFG.pingpong != 2) pass_turn();
             ptx::wgmma_wait_group<1>();
             keep_registers(s);
             release_k();
             if constexpr (kMasked) mask(block, first_row);
-            softmax.template update<false, kMasked>(s, a);
-            if constexpr (CFG.pin) {
-                ptx::pin_before_here(fminf(softmax.row_sum[0], softmax.row_sum[1]),
-                                     smem + Shared::kScratch);
-            }
+            softmax.template update<false, kMasked>(s, a, [this](int row, float sum) {
+                if (CFG.pin == 1 || (CFG.pin == 2 && row == 0)) {
+                    ptx::pin_before_here(sum, smem + Shared::kScratch);
+                }
+                if (CFG.pin == 2 && row == 0) ptx::wgmma_wait_group<0>();
+            });
             ptx::wgmma_wait_group<0>();
             keep_registers(o);
             release_v();
@@ -146,18 +197,16 @@ struct Consumer {
             wait_v();
             multiply_pv(accumulate);
             wait_k();
-            if constexpr (CFG.pingpong) ptx::barrier_sync(1 + group, 256);
+            take_turn();
             multiply_qk();
-            if constexpr (CFG.pingpong) {
-                ptx::barrier_arrive(1 + (group + 1) % CFG.consumers, 256);
-            }
+            pass_turn();
             ptx::wgmma_wait_group<0>();
             keep_registers(o);
             keep_registers(s);
             release_v();
             release_k();
             if constexpr (kMasked) mask(block, first_row);
-            softmax.template update<false, kMasked>(s, a);
+            softmax.template update<false, kMasked>(s, a, [](int, float) {});
             pack();
             rescale();
         }
@@ -170,28 +219,27 @@ struct Consumer {
 
     // S = Q K^T of the current stages.
     __device__ __forceinline__ void multiply_qk() {
-        const unsigned long long q =
-            ptx::advance(q_base, q_ring.stage * CFG.consumers * Shared::kQBytes);
-        const unsigned long long k = ptx::advance(k_base, k_ring.stage * Shared::kKVBytes);
+        const auto q = q_base.advance(q_ring.stage * CFG.consumers * Shared::kQBytes).uniform();
+        const auto k = k_base.advance(k_ring.stage * Shared::kKVBytes).uniform();
         keep_registers(s);
         ptx::wgmma_fence();
 #pragma unroll
         for (int t = 0; t < CFG.d_head / 16; ++t) {
             const int panel = t / 4, inside = t % 4 * 32;
-            ProductQK::ss(s, ptx::advance(q, panel * Shared::kQPanelBytes + inside),
-                          ptx::advance(k, panel * Shared::kKVPanelBytes + inside), t > 0);
+            ProductQK::ss(s, q.advance(panel * Shared::kQPanelBytes + inside).bits(),
+                          k.advance(panel * Shared::kKVPanelBytes + inside).bits(), t > 0);
         }
         ptx::wgmma_commit_group();
     }
 
     // O += P V of the current stage; without `accumulate`, O = P V.
     __device__ __forceinline__ void multiply_pv(int accumulate) {
-        const unsigned long long v = ptx::advance(v_base, v_ring.stage * Shared::kKVBytes);
+        const auto v = v_base.advance(v_ring.stage * Shared::kKVBytes).uniform();
         keep_registers(o);
         ptx::wgmma_fence();
 #pragma unroll
         for (int t = 0; t < kStepsPV; ++t) {
-            ProductPV::rs(o, probabilities[t], ptx::advance(v, 16 * t * ptx::kSwizzleBytes),
+            ProductPV::rs(o, probabilities[t], v.advance(16 * t * ptx::kSwizzleBytes).bits(),
                           t > 0 ? 1 : accumulate);
         }
         ptx::wgmma_commit_group();
@@ -220,13 +268,11 @@ struct Consumer {
     }
 
     // O leaves through this warpgroup's own rows of Q.
-    __device__ __forceinline__ void finish(const Tile& tile) {
+    __device__ __forceinline__ void finish(const Tile& tile, int slot) {
         const int batch = tile.head / p.heads;
         const int head = tile.head - batch * p.heads;
-        const int first_row = tile.row_block * CFG.B_r + 64 * group;
         float inverse[2], log_sum_exp[2];
         softmax.finish(inverse, log_sum_exp);
-        const int slot = q_ring.stage * CFG.consumers + group;
         const unsigned tile_smem = smem + Shared::kQ + slot * Shared::kQBytes;
         // Lane l gives the address of row l % 16, 16-byte chunk l / 16 of each pair.
         const unsigned row = 16 * warp + lane % 16;
@@ -249,14 +295,12 @@ struct Consumer {
 #pragma unroll
             for (int panel = 0; panel < Shared::kPanels; ++panel) {
                 ptx::tma_store_4d(o_map, tile_smem + panel * Shared::kQPanelBytes, 64 * panel,
-                                  first_row, head, batch);
+                                  first_row(tile), head, batch);
             }
             ptx::bulk_commit_group();
-            ptx::bulk_wait_group_read();
-            ptx::mbarrier_arrive(q_barrier(Shared::kQEmpty));
         }
         if constexpr (TRAITS.lse) {
-            const int query = first_row + 16 * warp + lane / 4;
+            const int query = first_row(tile) + 16 * warp + lane / 4;
             float* lse = p.lse + static_cast<long long>(tile.head) * p.seq_len_q + query;
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
@@ -265,8 +309,16 @@ struct Consumer {
         }
     }
 
-    __device__ __forceinline__ unsigned q_barrier(int barriers) const {
-        return smem + barriers + 8 * (q_ring.stage * CFG.consumers + group);
+    __device__ __forceinline__ int q_slot() const {
+        return q_ring.stage * CFG.consumers + group;
+    }
+
+    // Once O has been read from there, the producer may fill the buffer again.
+    __device__ __forceinline__ void release_q(int slot) {
+        if (warp == 0 && ptx::elect_one()) {
+            ptx::bulk_wait_group_read();
+            ptx::mbarrier_arrive(smem + Shared::kQEmpty + 8 * slot);
+        }
     }
 
     __device__ __forceinline__ void wait_k() {

@@ -29,6 +29,10 @@ __device__ __forceinline__ void initialise_barriers(unsigned smem) {
         ptx::mbarrier_init(smem + Shared::kKEmpty + 8 * i, 4 * CFG.consumers);
         ptx::mbarrier_init(smem + Shared::kVEmpty + 8 * i, 4 * CFG.consumers);
     }
+    for (int i = 0; i < Shared::kTileSlots; ++i) {
+        ptx::mbarrier_init(smem + Shared::kTileFull + 8 * i, 1);
+        ptx::mbarrier_init(smem + Shared::kTileEmpty + 8 * i, 4 * CFG.consumers);
+    }
     ptx::fence_mbarrier_init();
 }
 

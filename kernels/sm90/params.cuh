@@ -6,6 +6,7 @@
 // lse: [batch, heads, seq_len_q], contiguous, fp32; written only with WorkloadTraits::lse.
 struct ForwardParams {
     float* lse;
+    unsigned* counters;  // scheduler "dynamic": two, zero before and after the launch
     int heads;
     int heads_per_kv;
     int seq_len_q;

@@ -23,8 +23,9 @@ struct Producer {
     RingPosition<CFG.stages> k_ring, v_ring;
 
     __device__ __forceinline__ void run() {
-        const Scheduler<CFG> scheduler{p};
-        for (Tile tile = scheduler.first(); scheduler.valid(tile); tile = scheduler.next(tile)) {
+        ProducerTiles<CFG> tiles{{p}, smem};
+        for (Tile tile = tiles.first(); tiles.valid(tile); tile = tiles.next(tile)) {
+            tiles.ask();
             const int batch = tile.head / p.heads;
             const int head = tile.head - batch * p.heads;
             const int kv_head = head / p.heads_per_kv;
@@ -38,6 +39,7 @@ struct Producer {
             }
             load_v(0, kv_head, batch);
         }
+        tiles.finish();
     }
 
     __device__ __forceinline__ void load_q(int row_block, int head, int batch) {

@@ -16,6 +16,7 @@
 
 template <Sm90Config CFG>
 struct SharedMemory {
+    static constexpr int kTileSlots = CFG.scheduler == 2 ? 2 : 0;
     static constexpr int kPanels = CFG.d_head / 64;
     static constexpr int kQPanelBytes = 64 * ptx::kSwizzleBytes;
     static constexpr int kKVPanelBytes = CFG.B_c * ptx::kSwizzleBytes;
@@ -31,6 +32,9 @@ struct SharedMemory {
     static constexpr int kKEmpty = kKFull + 8 * CFG.stages;
     static constexpr int kVFull = kKEmpty + 8 * CFG.stages;
     static constexpr int kVEmpty = kVFull + 8 * CFG.stages;
-    static constexpr int kScratch = kVEmpty + 8 * CFG.stages;  // never read
+    static constexpr int kTileFull = kVEmpty + 8 * CFG.stages;
+    static constexpr int kTileEmpty = kTileFull + 8 * kTileSlots;
+    static constexpr int kTiles = kTileEmpty + 8 * kTileSlots;  // tile numbers, 8 bytes apart
+    static constexpr int kScratch = kTiles + 8 * kTileSlots;    // never read
     static constexpr int kBytes = kScratch + 8;
 };

@@ -23,9 +23,12 @@ struct Softmax {
     __device__ __forceinline__ explicit Softmax(float softmax_scale)
         : scale(softmax_scale), scale_log2(softmax_scale * 1.4426950408889634f) {}
 
-    // s becomes p, unrounded; `a` is what O must be multiplied with.
-    template <bool kFirst, bool kMasked>
-    __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2]) {
+    // s becomes p, unrounded; `a` is what O must be multiplied with.  after_row is called twice,
+    // after each row's part, with the sum that this part ends with.
+    template <bool kFirst, bool kMasked, class AfterRow>
+    __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2],
+                                           const AfterRow& after_row) {
+        float shift[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             float even = s[2 * i], odd = s[2 * i + 1];
@@ -42,10 +45,13 @@ struct Softmax {
                 if ((row_max[i] - new_max) * scale_log2 >= -kLazyRescale) new_max = row_max[i];
             }
             // 2^(-inf - -inf) would be NaN; a row that saw no key yet has 2^(-inf) = 0.
-            const float shift = kMasked && new_max == negative_infinity() ? 0.f : new_max;
-            if constexpr (!kFirst) a[i] = ptx::ex2_approx((row_max[i] - shift) * scale_log2);
+            shift[i] = kMasked && new_max == negative_infinity() ? 0.f : new_max;
+            if constexpr (!kFirst) a[i] = ptx::ex2_approx((row_max[i] - shift[i]) * scale_log2);
             row_max[i] = new_max;
-            const float shift_log2 = shift * scale_log2;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float shift_log2 = shift[i] * scale_log2;
             float sum = 0.f;
 #pragma unroll
             for (int j = 0; j < kScores / 4; ++j) {
@@ -57,6 +63,7 @@ struct Softmax {
                 }
             }
             row_sum[i] = kFirst ? sum : fmaf(row_sum[i], a[i], sum);
+            after_row(i, row_sum[i]);
         }
     }
 
