@@ -41,7 +41,7 @@ __device__ __forceinline__ void keep_register(unsigned& value) {
 
 // wgmma of shape m64 n<kN> k16, 16-bit elements (bf16 if kBf16, else fp16), fp32 accumulators.
 //     ss: A and B both k-major in shared memory
-//     rs: A in registers, B n-major ("transposed") in shared memory
+//     rs: A in registers, B in shared memory, k-major or n-major ("transposed")
 // accumulate = 0 overwrites D.
 template <int kN, bool kBf16>
 struct WgmmaM64K16;
@@ -120,46 +120,48 @@ struct WgmmaM64K16;
                  : FA_OPERANDS_##n                                                             \
                  : "l"(a), "l"(b), "r"(accumulate))
 
-#define FA_WGMMA_RS(n, type, o0, o1, o2, o3, o4, o5)                                           \
+#define FA_WGMMA_RS(n, type, o0, o1, o2, o3, o4, o5, o6)                                           \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " o5                                        \
                  ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {"    \
-                 FA_REGS_##n "}, {" o0 ", " o1 ", " o2 ", " o3 "}, " o4 ", p, 1, 1, 1;\n}"     \
+                 FA_REGS_##n "}, {" o0 ", " o1 ", " o2 ", " o3 "}, " o4 ", p, 1, 1, " o6 ";\n}" \
                  : FA_OPERANDS_##n                                                             \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate))
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate),        \
+                   "n"(kNMajor ? 1 : 0))
 
-#define FA_WGMMA_STRUCT(n, bf16, type, o0, o1, o2, o3, o4, o5)                                 \
+#define FA_WGMMA_STRUCT(n, bf16, type, o0, o1, o2, o3, o4, o5, o6)                                 \
     template <>                                                                                \
     struct WgmmaM64K16<n, bf16> {                                                              \
         __device__ __forceinline__ static void ss(float (&d)[n / 2], unsigned long long a,     \
                                                   unsigned long long b, int accumulate) {      \
             FA_WGMMA_SS(n, type, o0, o1, o2);                                                  \
         }                                                                                      \
+        template <bool kNMajor>                                                                \
         __device__ __forceinline__ static void rs(float (&d)[n / 2], const unsigned (&a)[4],   \
                                                   unsigned long long b, int accumulate) {      \
-            FA_WGMMA_RS(n, type, o0, o1, o2, o3, o4, o5);                                      \
+            FA_WGMMA_RS(n, type, o0, o1, o2, o3, o4, o5, o6);                                      \
         }                                                                                      \
     };
 
-#define FA_WGMMA(n, o0, o1, o2, o3, o4, o5)                         \
-    FA_WGMMA_STRUCT(n, false, "f16", o0, o1, o2, o3, o4, o5)        \
-    FA_WGMMA_STRUCT(n, true, "bf16", o0, o1, o2, o3, o4, o5)
+#define FA_WGMMA(n, o0, o1, o2, o3, o4, o5, o6)                         \
+    FA_WGMMA_STRUCT(n, false, "f16", o0, o1, o2, o3, o4, o5, o6)        \
+    FA_WGMMA_STRUCT(n, true, "bf16", o0, o1, o2, o3, o4, o5, o6)
 
-FA_WGMMA(16, "%8", "%9", "%10", "%11", "%12", "%13")
-FA_WGMMA(32, "%16", "%17", "%18", "%19", "%20", "%21")
-FA_WGMMA(48, "%24", "%25", "%26", "%27", "%28", "%29")
-FA_WGMMA(64, "%32", "%33", "%34", "%35", "%36", "%37")
-FA_WGMMA(80, "%40", "%41", "%42", "%43", "%44", "%45")
-FA_WGMMA(96, "%48", "%49", "%50", "%51", "%52", "%53")
-FA_WGMMA(112, "%56", "%57", "%58", "%59", "%60", "%61")
-FA_WGMMA(128, "%64", "%65", "%66", "%67", "%68", "%69")
-FA_WGMMA(144, "%72", "%73", "%74", "%75", "%76", "%77")
-FA_WGMMA(160, "%80", "%81", "%82", "%83", "%84", "%85")
-FA_WGMMA(176, "%88", "%89", "%90", "%91", "%92", "%93")
-FA_WGMMA(192, "%96", "%97", "%98", "%99", "%100", "%101")
-FA_WGMMA(208, "%104", "%105", "%106", "%107", "%108", "%109")
-FA_WGMMA(224, "%112", "%113", "%114", "%115", "%116", "%117")
-FA_WGMMA(240, "%120", "%121", "%122", "%123", "%124", "%125")
-FA_WGMMA(256, "%128", "%129", "%130", "%131", "%132", "%133")
+FA_WGMMA(16, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
+FA_WGMMA(32, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+FA_WGMMA(48, "%24", "%25", "%26", "%27", "%28", "%29", "%30")
+FA_WGMMA(64, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+FA_WGMMA(80, "%40", "%41", "%42", "%43", "%44", "%45", "%46")
+FA_WGMMA(96, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
+FA_WGMMA(112, "%56", "%57", "%58", "%59", "%60", "%61", "%62")
+FA_WGMMA(128, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+FA_WGMMA(144, "%72", "%73", "%74", "%75", "%76", "%77", "%78")
+FA_WGMMA(160, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
+FA_WGMMA(176, "%88", "%89", "%90", "%91", "%92", "%93", "%94")
+FA_WGMMA(192, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
+FA_WGMMA(208, "%104", "%105", "%106", "%107", "%108", "%109", "%110")
+FA_WGMMA(224, "%112", "%113", "%114", "%115", "%116", "%117", "%118")
+FA_WGMMA(240, "%120", "%121", "%122", "%123", "%124", "%125", "%126")
+FA_WGMMA(256, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
 
 #undef FA_WGMMA
 #undef FA_WGMMA_STRUCT

@@ -19,9 +19,6 @@
 #include "sm90/ring.cuh"
 #include "sm90/shared_memory.cuh"
 
-enum Scheduling { kSingle, kStatic, kDynamic };
-enum Order { kLinear, kLongestFirst, kPaired };
-
 struct Tile {
     int number;
     int row_block;
@@ -33,11 +30,11 @@ struct TileOrder {
     const ForwardParams& p;
 
     __device__ __forceinline__ int first() const {
-        return CFG.order == kPaired ? 2 * blockIdx.x : blockIdx.x;
+        return CFG.order == Order::PAIRED ? 2 * blockIdx.x : blockIdx.x;
     }
 
     __device__ __forceinline__ bool valid(int number) const {
-        if constexpr (CFG.order == kPaired) return number < p.heads_in_all * pairs() * 2;
+        if constexpr (CFG.order == Order::PAIRED) return number < p.heads_in_all * pairs() * 2;
         return number < p.row_blocks * p.heads_in_all;
     }
 
@@ -46,7 +43,7 @@ struct TileOrder {
 
     // The tile after `number` of a CTA that takes every gridDim.x-th.
     __device__ __forceinline__ int following(int number) const {
-        if constexpr (CFG.order == kPaired) {
+        if constexpr (CFG.order == Order::PAIRED) {
             const bool has_second = number / 2 % pairs() * 2 + 1 != p.row_blocks;
             return number % 2 == 0 && has_second ? number + 1 : number / 2 * 2 + 2 * gridDim.x;
         }
@@ -54,10 +51,10 @@ struct TileOrder {
     }
 
     __device__ __forceinline__ Tile decode(int number) const {
-        if constexpr (CFG.order == kLinear) {
+        if constexpr (CFG.order == Order::LINEAR) {
             const int head = number / p.row_blocks;
             return Tile{number, number - head * p.row_blocks, head};
-        } else if constexpr (CFG.order == kLongestFirst) {
+        } else if constexpr (CFG.order == Order::LONGEST_FIRST) {
             const int section_tiles = p.section_heads * p.row_blocks;
             const int section = number / section_tiles;
             const int in_section = number - section * section_tiles;
@@ -84,12 +81,12 @@ struct ConsumerTiles {
 
     __device__ __forceinline__ Tile first() const { return order.decode(order.first()); }
     __device__ __forceinline__ bool valid(const Tile& tile) const {
-        return CFG.scheduler != kSingle && order.valid(tile.number);
+        return CFG.scheduler != Scheduler::SINGLE && order.valid(tile.number);
     }
 
     __device__ __forceinline__ Tile next(const Tile& tile) {
-        if constexpr (CFG.scheduler == kSingle) return tile;
-        if constexpr (CFG.scheduler == kStatic) return order.decode(order.following(tile.number));
+        if constexpr (CFG.scheduler == Scheduler::SINGLE) return tile;
+        if constexpr (CFG.scheduler == Scheduler::STATIC) return order.decode(order.following(tile.number));
         using Shared = SharedMemory<CFG>;
         ptx::mbarrier_wait(smem + Shared::kTileFull + 8 * ring.stage, ring.parity);
         const int number = ptx::load_shared(smem + Shared::kTiles + 8 * ring.stage);
@@ -117,14 +114,14 @@ struct ProducerTiles {
 
     // Ask for the next tile while there is work on this one.
     __device__ __forceinline__ void ask() {
-        if constexpr (CFG.scheduler == kDynamic) {
+        if constexpr (CFG.scheduler == Scheduler::DYNAMIC) {
             asked = gridDim.x + atomicAdd(&order.p.counters[0], 1u);
         }
     }
 
     __device__ __forceinline__ Tile next(const Tile& tile) {
-        if constexpr (CFG.scheduler == kSingle) return Tile{0x7fffffff, 0, 0};
-        if constexpr (CFG.scheduler == kStatic) return order.decode(order.following(tile.number));
+        if constexpr (CFG.scheduler == Scheduler::SINGLE) return Tile{0x7fffffff, 0, 0};
+        if constexpr (CFG.scheduler == Scheduler::STATIC) return order.decode(order.following(tile.number));
         using Shared = SharedMemory<CFG>;
         ptx::mbarrier_wait(smem + Shared::kTileEmpty + 8 * ring.stage, ring.parity ^ 1);
         ptx::store_shared(smem + Shared::kTiles + 8 * ring.stage, asked);
@@ -135,7 +132,7 @@ struct ProducerTiles {
 
     // Every CTA is refused once; after the last refusal the counters are as they were.
     __device__ __forceinline__ void finish() const {
-        if constexpr (CFG.scheduler == kDynamic) {
+        if constexpr (CFG.scheduler == Scheduler::DYNAMIC) {
             if (atomicAdd(&order.p.counters[1], 1u) == gridDim.x - 1) {
                 order.p.counters[0] = 0;
                 order.p.counters[1] = 0;

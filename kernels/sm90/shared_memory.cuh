@@ -16,7 +16,7 @@
 
 template <Sm90Config CFG>
 struct SharedMemory {
-    static constexpr int kTileSlots = CFG.scheduler == 2 ? 2 : 0;
+    static constexpr int kTileSlots = CFG.scheduler == Scheduler::DYNAMIC ? 2 : 0;
     static constexpr int kPanels = CFG.d_head / 64;
     static constexpr int kQPanelBytes = 64 * ptx::kSwizzleBytes;
     static constexpr int kKVPanelBytes = CFG.B_c * ptx::kSwizzleBytes;

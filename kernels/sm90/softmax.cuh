@@ -23,11 +23,9 @@ struct Softmax {
     __device__ __forceinline__ explicit Softmax(float softmax_scale)
         : scale(softmax_scale), scale_log2(softmax_scale * 1.4426950408889634f) {}
 
-    // s becomes p, unrounded; `a` is what O must be multiplied with.  after_row is called twice,
-    // after each row's part, with the sum that this part ends with.
-    template <bool kFirst, bool kMasked, class AfterRow>
-    __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2],
-                                           const AfterRow& after_row) {
+    // s becomes p, unrounded; `a` is what O must be multiplied with.
+    template <bool kFirst, bool kMasked>
+    __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2]) {
         float shift[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -63,7 +61,6 @@ struct Softmax {
                 }
             }
             row_sum[i] = kFirst ? sum : fmaf(row_sum[i], a[i], sum);
-            after_row(i, row_sum[i]);
         }
     }
 

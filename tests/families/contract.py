@@ -26,7 +26,7 @@ WORKLOADS = [
     Workload(3, 4, 1, 1, 1, 128, DType.BF16, causal=True),
 ]
 DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=50 << 20)
-ARGS = LaunchArgs(*(TensorArg(256 * i, (7, 5, 3)) for i in range(1, 5)))
+ARGS = LaunchArgs(*(TensorArg(256 * i, (56, 40, 24)) for i in range(1, 5)))
 
 
 class KernelFamilyContract:
