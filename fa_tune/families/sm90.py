@@ -334,7 +334,7 @@ class Sm90Family:
 
     def traits(self, config: Sm90Config, workload: Workload, *, lse: bool = False) -> str:
         ragged = bool(workload.seq_len_q % config.B_r or workload.seq_len_kv % config.B_c)
-        return str(Traits(causal=workload.causal, ragged=ragged, lse=lse))
+        return str(Traits(causal=workload.causal, ragged=ragged, lse=lse or workload.lse))
 
     def source_files(self) -> Mapping[str, str]:
         return _source_files()

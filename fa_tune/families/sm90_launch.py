@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -74,12 +73,12 @@ def kernel_args(
     params["heads_per_kv"] = workload.heads // workload.kv_heads
     params["seq_len_q"] = workload.seq_len_q
     params["seq_len_kv"] = workload.seq_len_kv
-    params["diagonal"] = args.diagonal
     params["row_blocks"] = -(-workload.seq_len_q // config.B_r)
     params["heads_in_all"] = workload.heads * workload.batch
     params["section_heads"] = section_heads(workload, device.l2_bytes)
-    scale = args.softmax_scale
-    params["softmax_scale"] = 1 / math.sqrt(workload.d_head) if scale is None else scale
+    diagonal, scale = args.diagonal, args.softmax_scale
+    params["diagonal"] = workload.diagonal if diagonal is None else diagonal
+    params["softmax_scale"] = workload.scale if scale is None else scale
     return [
         tensor_map(args.q, workload, queries=True, box_rows=GROUP_ROWS),
         tensor_map(args.k, workload, queries=False, box_rows=config.B_c),
