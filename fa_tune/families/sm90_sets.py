@@ -39,8 +39,7 @@ PROGRESSION = (
     "sm90(FP16, 128, 128x128, 2): stages_2+q_stages_2+pingpong+overlap+static",
     "sm90(FP16, 128, 128x128, 2): stages_2+q_stages_2+pingpong+overlap+carry+static",
     "sm90(FP16, 128, 128x128, 2): stages_2+q_stages_2+pingpong+overlap+carry+dynamic",
-    "sm90(FP16, 128, 128x128, 2): "
-    "stages_2+q_stages_2+pingpong+overlap+carry+dynamic+longest_first",
+    "sm90(FP16, 128, 128x128, 2): stages_2+q_stages_2+pingpong+overlap+carry+dynamic+longest_first",
 )
 
 

@@ -49,7 +49,7 @@ class EncodedMaps:
     def __init__(self) -> None:
         self.made: list[int] = []
 
-    def cuTensorMapEncodeTiled(self, buffer: ctypes.c_void_p, *rest: object) -> int:  # noqa: N802
+    def cuTensorMapEncodeTiled(self, buffer: ctypes.c_void_p, *rest: object) -> int:
         assert buffer.value is not None
         assert buffer.value % 64 == 0
         self.made.append(buffer.value)
