@@ -120,7 +120,8 @@ class Sm90Config:
     )
     order: Order = choice_field(
         Order.LINEAR,
-        "tiles head by head, longest first within sections of heads, or in pairs of equal work",
+        "tiles head by head; with a causal mask longest first within sections of heads; or in "
+        "pairs of equal work",
     )
 
     def __post_init__(self) -> None:
@@ -283,7 +284,7 @@ class Sm90Family:
     name = "sm90"
     config_class = Sm90Config
     example = "sm90(FP16, 128, 128x128, 2): stages_2+q_stages_2+pingpong+overlap+carry+dynamic"
-    set_keys = "tune, all or prog"
+    set_keys = "fast, tune, all or prog"
 
     # The modules imported below build on this one.
 

@@ -1,8 +1,9 @@
 """The named sets of the `sm90` family, its defaults, and what is not worth a place in `tune`.
 
+fast    what was fastest somewhere in measurements on an H200, or close to it
 tune    tiles that may win somewhere, with the schedulers, orders and rescale policies that may
 prog    the ladder from one serial consumer up, one idea per rung
-all     both, sorted
+all     all of these, sorted
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fa_tune.families.sm90_names import parse
 from fa_tune.families.space import expand
 from fa_tune.model import DType, Rejected
 
-ALLOWED_KEYS = "tune, all, prog, or one config's short form"
+ALLOWED_KEYS = "fast, tune, all, prog, or one config's short form"
 TUNE_DTYPES = (DType.BF16, DType.FP16)
 PROGRESSION_DTYPES = (DType.FP16,)
 
@@ -41,6 +42,42 @@ PROGRESSION = (
     "sm90(FP16, 128, 128x128, 2): stages_2+q_stages_2+pingpong+overlap+carry+dynamic",
     "sm90(FP16, 128, 128x128, 2): stages_2+q_stages_2+pingpong+overlap+carry+dynamic+longest_first",
 )
+
+
+_CARRY = "stages_2+q_stages_2+pingpong+overlap+carry"
+_BEST = f"{_CARRY}+dynamic+longest_first"
+_LAZY = f"{_CARRY}+lazy_rescale+dynamic+longest_first"
+_LAZY_3 = _LAZY.replace("stages_2+q", "stages_3+q", 1)
+_ONE_Q = "stages_2+pingpong+overlap+dynamic+longest_first"
+_ONE_TILE = "stages_2+pingpong+overlap+longest_first"
+_PAIRED = f"{_CARRY}+static+paired"
+
+# (tile and consumers, words) by d_head.
+FAST: dict[int, tuple[tuple[str, str], ...]] = {
+    64: (
+        *(("192x128, 3", words) for words in (_LAZY, _LAZY_3, _BEST)),
+        *(("192x112, 3", words) for words in (_LAZY,)),
+        # Short sequences with a mask: fewer rows are fewer keys that nobody sees.
+        *(("128x128, 2", words) for words in (_BEST, _LAZY, _PAIRED)),
+        *(("128x96, 2", words) for words in (_LAZY,)),
+        *(("128x64, 2", words) for words in (_BEST, _LAZY)),
+    ),
+    128: (
+        *(("128x128, 2", words) for words in (_BEST, _LAZY, _ONE_TILE, _PAIRED)),
+        *(("128x160, 2", words) for words in (_BEST,)),
+        *(("128x176, 2", words) for words in (_ONE_Q, _ONE_TILE)),
+        *(("192x80, 3", words) for words in (_LAZY, _LAZY_3)),
+    ),
+    192: (
+        *(("128x112, 2", words) for words in (_ONE_Q, _ONE_TILE)),
+        *(("128x96, 2", words) for words in (_ONE_Q,)),
+        *(("128x80, 2", words) for words in (_ONE_Q,)),
+    ),
+    256: (
+        *(("128x80, 2", words) for words in (_ONE_Q, _ONE_TILE)),
+        *(("128x64, 2", words) for words in (_ONE_Q,)),
+    ),
+}
 
 
 def default_config(d_head: int, dtype: DType) -> Sm90Config:
@@ -77,6 +114,11 @@ class TuneRule:
 
 
 TUNE_RULES = (
+    TuneRule(
+        "third_stage_for_small_blocks",
+        "a third stage helped only where 3 consumers go through small blocks quickly",
+        lambda c: c.stages > 2 and (c.consumers < 3 or c.rescale is not Rescale.LAZY),
+    ),
     TuneRule(
         "carry_where_there_is_room",
         "with a second Q buffer, carry costs nothing more and hides the end of a tile",
@@ -118,7 +160,7 @@ def get_tune_configs(
         "B_r": sorted({64 * consumers for consumers, _ in TILES.get(d_head, ())}),
         "B_c": sorted({keys for _, keys in TILES.get(d_head, ())}),
         "consumers": sorted({consumers for consumers, _ in TILES.get(d_head, ())}),
-        "stages": (2,),
+        "stages": (2, 3),
         "q_stages": (1, 2),
         "pingpong": (True,),
         "overlap": (True,),
@@ -155,16 +197,29 @@ def get_progression_configs(
     ]
 
 
+def get_fast_configs(
+    dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128
+) -> list[Sm90Config]:
+    """The `fast` set; empty for a d_head that the family has no tiles for."""
+    return [
+        parse(f"sm90({dtype.name}, {d_head}, {tile}): {words}")
+        for dtype, (tile, words) in itertools.product(dtypes, FAST.get(d_head, ()))
+    ]
+
+
 def get_configs(
     key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
 ) -> list[Sm90Config]:
     """The set that `key` names; raises InvalidConfig, listing what is allowed."""
+    if key == "fast":
+        return get_fast_configs(dtypes or TUNE_DTYPES, d_head=d_head)
     if key == "tune":
         return get_tune_configs(dtypes or TUNE_DTYPES, d_head=d_head)
     if key == "prog":
         return get_progression_configs(dtypes or PROGRESSION_DTYPES, d_head=d_head)
     if key == "all":
         tune = get_tune_configs(dtypes or TUNE_DTYPES, d_head=d_head)
+        fast = get_fast_configs(dtypes or TUNE_DTYPES, d_head=d_head)
         ladder = get_progression_configs(dtypes or PROGRESSION_DTYPES, d_head=d_head)
-        return sorted({*tune, *ladder})
+        return sorted({*fast, *tune, *ladder})
     raise InvalidConfig(f"unknown kernel set {key!r}; allowed: {ALLOWED_KEYS}")

@@ -23,8 +23,7 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
 
 // One arrival, and `bytes` more to come in this phase.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-                 "r"(bytes)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
 

@@ -1,5 +1,5 @@
-// What a warpgroup (four consecutive warps) or one of its warps does as a whole.
-// PTX ISA: setmaxnreg, elect, barrier.  Minimum: sm_90a (setmaxnreg), sm_90 (elect).
+// What a warpgroup (four consecutive warps) asks of the hardware and of the assembler.
+// PTX ISA: setmaxnreg.  Minimum: sm_90a.
 #pragma once
 
 namespace ptx {
@@ -14,30 +14,6 @@ __device__ __forceinline__ void setmaxnreg_dec() {
 template <int kRegisters>
 __device__ __forceinline__ void setmaxnreg_inc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
-// True in one lane of a converged warp.  Unlike a comparison of the lane's number, the compiler
-// knows that it is one: bulk copies need no loop over lanes.
-__device__ __forceinline__ bool elect_one() {
-    int elected;
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "elect.sync _|p, 0xffffffff;\n"
-        "selp.b32 %0, 1, 0, p;\n"
-        "}"
-        : "=r"(elected));
-    return elected != 0;
-}
-
-// Wait at hardware barrier `id` (1 to 15; 0 is __syncthreads) for `threads` threads in all.
-__device__ __forceinline__ void barrier_sync(int id, int threads) {
-    asm volatile("barrier.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// Count as arrived there without waiting.
-__device__ __forceinline__ void barrier_arrive(int id, int threads) {
-    asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // A store that never happens, since sums of exponentials are not negative.  The compiler cannot

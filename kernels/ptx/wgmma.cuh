@@ -113,37 +113,38 @@ struct WgmmaM64K16;
 #define FA_OPERANDS_256 FA_OPERANDS_248, "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 
 // Operands after the kN / 2 accumulators are numbered o0, o1, ...
-#define FA_WGMMA_SS(n, type, o0, o1, o2)                                                       \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " o2                                        \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {"    \
-                 FA_REGS_##n "}, " o0 ", " o1 ", p, 1, 1, 0, 0;\n}"                            \
-                 : FA_OPERANDS_##n                                                             \
+#define FA_WGMMA_SS(n, type, o0, o1, o2)                                               \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " o2                                \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
+                 " {" FA_REGS_##n "}, " o0 ", " o1 ", p, 1, 1, 0, 0;\n}"               \
+                 : FA_OPERANDS_##n                                                     \
                  : "l"(a), "l"(b), "r"(accumulate))
 
-#define FA_WGMMA_RS(n, type, o0, o1, o2, o3, o4, o5, o6)                                           \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " o5                                        \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {"    \
-                 FA_REGS_##n "}, {" o0 ", " o1 ", " o2 ", " o3 "}, " o4 ", p, 1, 1, " o6 ";\n}" \
-                 : FA_OPERANDS_##n                                                             \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate),        \
+#define FA_WGMMA_RS(n, type, o0, o1, o2, o3, o4, o5, o6)                                      \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " o5                                       \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type        \
+                 " {" FA_REGS_##n "}, {" o0 ", " o1 ", " o2 ", " o3 "}, " o4 ", p, 1, 1, " o6 \
+                                  ";\n}"                                                      \
+                 : FA_OPERANDS_##n                                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate),       \
                    "n"(kNMajor ? 1 : 0))
 
-#define FA_WGMMA_STRUCT(n, bf16, type, o0, o1, o2, o3, o4, o5, o6)                                 \
-    template <>                                                                                \
-    struct WgmmaM64K16<n, bf16> {                                                              \
-        __device__ __forceinline__ static void ss(float (&d)[n / 2], unsigned long long a,     \
-                                                  unsigned long long b, int accumulate) {      \
-            FA_WGMMA_SS(n, type, o0, o1, o2);                                                  \
-        }                                                                                      \
-        template <bool kNMajor>                                                                \
-        __device__ __forceinline__ static void rs(float (&d)[n / 2], const unsigned (&a)[4],   \
-                                                  unsigned long long b, int accumulate) {      \
-            FA_WGMMA_RS(n, type, o0, o1, o2, o3, o4, o5, o6);                                      \
-        }                                                                                      \
+#define FA_WGMMA_STRUCT(n, bf16, type, o0, o1, o2, o3, o4, o5, o6)                           \
+    template <>                                                                              \
+    struct WgmmaM64K16<n, bf16> {                                                            \
+        __device__ __forceinline__ static void ss(float (&d)[n / 2], unsigned long long a,   \
+                                                  unsigned long long b, int accumulate) {    \
+            FA_WGMMA_SS(n, type, o0, o1, o2);                                                \
+        }                                                                                    \
+        template <bool kNMajor>                                                              \
+        __device__ __forceinline__ static void rs(float (&d)[n / 2], const unsigned (&a)[4], \
+                                                  unsigned long long b, int accumulate) {    \
+            FA_WGMMA_RS(n, type, o0, o1, o2, o3, o4, o5, o6);                                \
+        }                                                                                    \
     };
 
-#define FA_WGMMA(n, o0, o1, o2, o3, o4, o5, o6)                         \
-    FA_WGMMA_STRUCT(n, false, "f16", o0, o1, o2, o3, o4, o5, o6)        \
+#define FA_WGMMA(n, o0, o1, o2, o3, o4, o5, o6)                  \
+    FA_WGMMA_STRUCT(n, false, "f16", o0, o1, o2, o3, o4, o5, o6) \
     FA_WGMMA_STRUCT(n, true, "bf16", o0, o1, o2, o3, o4, o5, o6)
 
 FA_WGMMA(16, "%8", "%9", "%10", "%11", "%12", "%13", "%14")

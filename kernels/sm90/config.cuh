@@ -46,7 +46,8 @@ struct Sm90Config {
     Rescale rescale = Rescale::EACH_BLOCK;
     // a CTA takes one tile, every n-th tile, or the next one whenever it is done
     Scheduler scheduler = Scheduler::SINGLE;
-    // tiles head by head, longest first within sections of heads, or in pairs of equal work
+    // tiles head by head; with a causal mask longest first within sections of heads; or in pairs of
+    // equal work
     Order order = Order::LINEAR;
 
     constexpr bool operator==(const Sm90Config& other) const = default;

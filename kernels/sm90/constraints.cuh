@@ -28,8 +28,8 @@ struct Constraints {
     static_assert(CFG.overlap || CFG.rescale != Rescale::BEFORE_PRODUCT,
                   "early_rescale needs overlap: without it the rescale is before the product "
                   "anyway");
-    static_assert(!CFG.carry || (CFG.overlap && CFG.q_stages == 2 &&
-                                 CFG.scheduler != Scheduler::SINGLE),
+    static_assert(!CFG.carry ||
+                      (CFG.overlap && CFG.q_stages == 2 && CFG.scheduler != Scheduler::SINGLE),
                   "carry needs overlap, q_stages 2 and a scheduler that gives a CTA several tiles");
     static_assert(CFG.q_stages == 1 || CFG.scheduler != Scheduler::SINGLE,
                   "q_stages 2 needs a scheduler that gives a CTA several tiles");

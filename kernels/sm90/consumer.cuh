@@ -16,15 +16,15 @@
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct Consumer : ConsumerBase<CFG, TRAITS> {
     using Base = ConsumerBase<CFG, TRAITS>;
-    using Base::Base;
-    using typename Base::Shared;
     using Base::a, Base::block, Base::group, Base::keep_registers, Base::lane, Base::o, Base::p;
+    using Base::Base;
     using Base::q_ring, Base::smem, Base::softmax, Base::warp;
+    using typename Base::Shared;
     float s[Base::kScores];
 
     __device__ __forceinline__ void run() {
-        if (CFG.pingpong && group == CFG.consumers - 1) ptx::barrier_arrive(1, 256);
-        ConsumerTiles<CFG> tiles{{p}, smem};
+        if (CFG.pingpong && group == CFG.consumers - 1) ptx::named_barrier_arrive(1, 256);
+        ConsumerTiles<CFG, TRAITS> tiles{{p}, smem};
         Tile tile = tiles.first();
         begin(tile, true);
         scores_are_there();
@@ -60,9 +60,11 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
             } else {
                 unreleased = slot;
             }
-            if constexpr (!CFG.carry) begin(next, more);
-            scores_are_there();
-            tile = next;
+            if constexpr (CFG.scheduler != Scheduler::SINGLE) {
+                if constexpr (!CFG.carry) begin(next, more);
+                scores_are_there();
+                tile = next;
+            }
         } while (more);
         if (warp == 0 && ptx::elect_one()) ptx::bulk_wait_group_read();
     }
@@ -86,7 +88,8 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
     }
 
     __device__ __forceinline__ void first_softmax(const Tile& tile) {
-        if constexpr (TRAITS.causal || TRAITS.ragged) Base::mask(s, Base::first_row(tile), block * CFG.B_c);
+        if constexpr (TRAITS.causal || TRAITS.ragged)
+            Base::mask(s, Base::first_row(tile), block * CFG.B_c);
         softmax.template update<true, TRAITS.causal>(s, a);
         a[0] = a[1] = 1.f;
         Base::pack(s);
@@ -113,12 +116,12 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
 
     // Warpgroups issue their products in turn, each when the one before it has issued its own.
     __device__ __forceinline__ void take_turn() {
-        if constexpr (CFG.pingpong) ptx::barrier_sync(1 + group, 256);
+        if constexpr (CFG.pingpong) ptx::named_barrier_sync(1 + group, 256);
     }
 
     __device__ __forceinline__ void pass_turn() {
         if constexpr (CFG.pingpong) {
-            ptx::barrier_arrive(1 + (group + 1 == CFG.consumers ? 0 : group + 1), 256);
+            ptx::named_barrier_arrive(1 + (group + 1 == CFG.consumers ? 0 : group + 1), 256);
         }
     }
 

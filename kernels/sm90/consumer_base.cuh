@@ -10,8 +10,10 @@
 #pragma once
 
 #include "ptx/convert.cuh"
+#include "ptx/elect.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/named_barrier.cuh"
 #include "ptx/stmatrix.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
@@ -164,18 +166,19 @@ struct ConsumerBase {
         float inverse[2], log_sum_exp[2];
         softmax.finish(inverse, log_sum_exp);
         const unsigned tile_smem = smem + Shared::kQ + slot * Shared::kQBytes;
-        ptx::barrier_sync(5 + group, 128);  // all four warps are past their reads of Q
+        ptx::named_barrier_sync(5 + group, 128);  // all four warps are past their reads of Q
 #pragma unroll
         for (int t = 0; t < CFG.d_head / 16; ++t) {
             unsigned r[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                r[i] = round(o[8 * t + 2 * i] * inverse[i % 2], o[8 * t + 2 * i + 1] * inverse[i % 2]);
+                r[i] =
+                    round(o[8 * t + 2 * i] * inverse[i % 2], o[8 * t + 2 * i + 1] * inverse[i % 2]);
             }
             ptx::stmatrix_x4(chunk_address(tile_smem, t), r);
         }
         ptx::fence_proxy_async_shared();
-        ptx::barrier_sync(5 + group, 128);
+        ptx::named_barrier_sync(5 + group, 128);
         if (warp == 0 && ptx::elect_one()) {
 #pragma unroll
             for (int panel = 0; panel < Shared::kPanels; ++panel) {
@@ -194,9 +197,7 @@ struct ConsumerBase {
         }
     }
 
-    __device__ __forceinline__ int q_slot() const {
-        return q_ring.stage * CFG.consumers + group;
-    }
+    __device__ __forceinline__ int q_slot() const { return q_ring.stage * CFG.consumers + group; }
 
     // Once O has been read from there, the producer may fill the buffer again.
     __device__ __forceinline__ void release_q(int slot) {

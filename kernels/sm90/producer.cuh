@@ -23,7 +23,7 @@ struct Producer {
     RingPosition<CFG.stages> k_ring, v_ring;
 
     __device__ __forceinline__ void run() {
-        ProducerTiles<CFG> tiles{{p}, smem};
+        ProducerTiles<CFG, TRAITS> tiles{{p}, smem};
         for (Tile tile = tiles.first(); tiles.valid(tile); tile = tiles.next(tile)) {
             tiles.ask();
             const int batch = tile.head / p.heads;

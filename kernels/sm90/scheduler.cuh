@@ -4,8 +4,8 @@
 // keys and values are meant to stay in L2 together:
 //
 //     linear          heads one after another, row blocks ascending
-//     longest first   row blocks descending, all heads of the section for each:
-//                     with a causal mask the last rows see the most keys
+//     longest first   row blocks descending, all heads of the section for each: with a causal
+//                     mask the last rows see the most keys; without one this is linear
 //     paired          heads one after another; row blocks n - 1 and 0, n - 2 and 1, ... follow
 //                     each other, so that with a causal mask every pair is the same work
 //
@@ -25,16 +25,19 @@ struct Tile {
     int head;  // of all heads of all batch elements
 };
 
-template <Sm90Config CFG>
+template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct TileOrder {
+    static constexpr Order kOrder =
+        CFG.order == Order::LONGEST_FIRST && !TRAITS.causal ? Order::LINEAR : CFG.order;
+
     const ForwardParams& p;
 
     __device__ __forceinline__ int first() const {
-        return CFG.order == Order::PAIRED ? 2 * blockIdx.x : blockIdx.x;
+        return kOrder == Order::PAIRED ? 2 * blockIdx.x : blockIdx.x;
     }
 
     __device__ __forceinline__ bool valid(int number) const {
-        if constexpr (CFG.order == Order::PAIRED) return number < p.heads_in_all * pairs() * 2;
+        if constexpr (kOrder == Order::PAIRED) return number < p.heads_in_all * pairs() * 2;
         return number < p.row_blocks * p.heads_in_all;
     }
 
@@ -43,7 +46,7 @@ struct TileOrder {
 
     // The tile after `number` of a CTA that takes every gridDim.x-th.
     __device__ __forceinline__ int following(int number) const {
-        if constexpr (CFG.order == Order::PAIRED) {
+        if constexpr (kOrder == Order::PAIRED) {
             const bool has_second = number / 2 % pairs() * 2 + 1 != p.row_blocks;
             return number % 2 == 0 && has_second ? number + 1 : number / 2 * 2 + 2 * gridDim.x;
         }
@@ -51,10 +54,10 @@ struct TileOrder {
     }
 
     __device__ __forceinline__ Tile decode(int number) const {
-        if constexpr (CFG.order == Order::LINEAR) {
+        if constexpr (kOrder == Order::LINEAR) {
             const int head = number / p.row_blocks;
             return Tile{number, number - head * p.row_blocks, head};
-        } else if constexpr (CFG.order == Order::LONGEST_FIRST) {
+        } else if constexpr (kOrder == Order::LONGEST_FIRST) {
             const int section_tiles = p.section_heads * p.row_blocks;
             const int section = number / section_tiles;
             const int in_section = number - section * section_tiles;
@@ -73,9 +76,9 @@ struct TileOrder {
 
 // The consumers' tiles.  With a dynamic scheduler the producer asks for tiles and passes their
 // numbers on through shared memory.
-template <Sm90Config CFG>
+template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct ConsumerTiles {
-    const TileOrder<CFG> order;
+    const TileOrder<CFG, TRAITS> order;
     const unsigned smem;
     RingPosition<2> ring;
 
@@ -86,7 +89,8 @@ struct ConsumerTiles {
 
     __device__ __forceinline__ Tile next(const Tile& tile) {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return tile;
-        if constexpr (CFG.scheduler == Scheduler::STATIC) return order.decode(order.following(tile.number));
+        if constexpr (CFG.scheduler == Scheduler::STATIC)
+            return order.decode(order.following(tile.number));
         using Shared = SharedMemory<CFG>;
         ptx::mbarrier_wait(smem + Shared::kTileFull + 8 * ring.stage, ring.parity);
         const int number = ptx::load_shared(smem + Shared::kTiles + 8 * ring.stage);
@@ -100,9 +104,9 @@ struct ConsumerTiles {
 };
 
 // The producer's tiles.
-template <Sm90Config CFG>
+template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct ProducerTiles {
-    const TileOrder<CFG> order;
+    const TileOrder<CFG, TRAITS> order;
     const unsigned smem;
     RingPosition<2> ring;
     int asked = 0;
@@ -121,7 +125,8 @@ struct ProducerTiles {
 
     __device__ __forceinline__ Tile next(const Tile& tile) {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return Tile{0x7fffffff, 0, 0};
-        if constexpr (CFG.scheduler == Scheduler::STATIC) return order.decode(order.following(tile.number));
+        if constexpr (CFG.scheduler == Scheduler::STATIC)
+            return order.decode(order.following(tile.number));
         using Shared = SharedMemory<CFG>;
         ptx::mbarrier_wait(smem + Shared::kTileEmpty + 8 * ring.stage, ring.parity ^ 1);
         ptx::store_shared(smem + Shared::kTiles + 8 * ring.stage, asked);
