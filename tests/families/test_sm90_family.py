@@ -165,6 +165,43 @@ def test_defaults_compile_without_spills_or_serialised_products(
         assert result.artifact.resources.stack_bytes == 0
 
 
+def test_the_fast_set_compiles_without_spills_or_serialised_products(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Each config once, with every trait, which takes the most registers."""
+    cache = getattr(request.config, "cache", None)  # a second run compiles what changed
+    store = ArtifactStore(cache.mkdir("artifacts") if cache else tmp_path)
+    configs = [
+        config
+        for d_head in TILES
+        for config in get_configs("fast", dtypes=[DType.FP16], d_head=d_head)
+    ]
+    assert [c for c in configs if constraints(c, H200) is not None] == []
+    requests = [BuildRequest(families.variant(c), "causal+ragged+lse", "sm_90a") for c in configs]
+    for result in build(requests, store):
+        assert result.artifact is not None, result.reason
+        assert not result.artifact.diagnostics, result.request
+        assert result.artifact.resources.spill_store_bytes == 0, result.request
+
+
+@pytest.mark.parametrize("d_head", sorted(TILES))
+def test_the_fast_set_is_small_and_holds_the_default(d_head: int) -> None:
+    for dtype in DType:
+        configs = get_configs("fast", dtypes=[dtype], d_head=d_head)
+        assert default_config(d_head, dtype) in configs
+        assert len(set(configs)) == len(configs) <= 16
+        assert {c.dtype for c in configs} == {dtype}
+        assert {c.d_head for c in configs} == {d_head}
+
+
+@pytest.mark.parametrize("d_head", [32, 96, 160, 512])
+def test_a_d_head_without_tiles_has_no_sets_and_one_reason(d_head: int) -> None:
+    assert [get_configs(key, d_head=d_head) for key in ("fast", "tune", "prog", "all")] == [[]] * 4
+    rejected = constraints(default_config(d_head, DType.BF16), H200)
+    assert rejected is not None
+    assert rejected.constraint == "d_head_whole_panels"
+
+
 def test_registers_are_counted_as_the_accumulators_take_them() -> None:
     assert DEFAULT.operand_registers == 64 + 64 + 32
     assert replace(DEFAULT, q_registers=True).operand_registers == 64 + 64 + 32 + 32
