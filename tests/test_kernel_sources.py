@@ -20,7 +20,7 @@ MAY_INCLUDE = {
 }
 
 # Included by name, written by the program: never a file of kernels/.
-GENERATED = {"sm80/flash_forward_kernel_config.cuh"}
+GENERATED = {"sm80/flash_forward_kernel_config.cuh", "sm90/config.cuh"}
 
 _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"][^>"]+[>"])', re.MULTILINE)

@@ -5,12 +5,14 @@ short form and its line in the generated C++ struct.
     swizzled: bool = flag_field("swizzled")     a word that is there or not
     Q_…: int = load_field("load")               a number of the `load_Q_K_V_tiles` word
     stages: int = number_field("stages", 1)     `stages_2`; the default is left out
+    order: Order = choice_field(Order.…)        the word of the value; no word at the default
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import Field, field
+from enum import Enum
 from typing import Any
 
 from fa_tune.model import DType
@@ -39,6 +41,16 @@ def number_field(word: str, default: int, doc: str) -> Any:
     return field(default=default, metadata={"place": "number", "word": word, "doc": doc})
 
 
+def count_field(word: str, doc: str) -> Any:
+    """A number that every short form has, shown as `<word>_<n>`."""
+    return field(metadata={"place": "count", "word": word, "doc": doc})
+
+
+def choice_field(default: Enum, doc: str) -> Any:
+    """One of an enum's members, shown as its name in lower case; the default is left out."""
+    return field(default=default, metadata={"place": "choice", "type": type(default), "doc": doc})
+
+
 def coerce(config: object) -> None:
     """Give every field of a frozen dataclass its declared type: `1` → True, `5` → FP16."""
     for f in dataclasses.fields(config):  # type: ignore[arg-type]
@@ -49,8 +61,9 @@ def coerce(config: object) -> None:
 
 
 def python_type(f: Field[Any]) -> type:
-    """The declared type of a config field: DType, int or bool."""
-    return {"DType": DType, "int": int, "bool": bool}[str(f.type)]
+    """The declared type of a config field: DType, int, bool or the enum of a choice."""
+    chosen: type | None = f.metadata.get("type")
+    return chosen or {"DType": DType, "int": int, "bool": bool}[str(f.type)]
 
 
 def cpp_type(f: Field[Any]) -> str:
@@ -60,8 +73,8 @@ def cpp_type(f: Field[Any]) -> str:
 
 def cpp_literal(value: Any) -> str:
     """A field's value as C++ writes it in our kernels."""
-    if isinstance(value, DType):
-        return f"DType::{value.name}"
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}::{value.name}"
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

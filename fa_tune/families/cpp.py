@@ -12,13 +12,14 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from fa_tune.errors import FaTuneError, StorageError
-from fa_tune.families.config_fields import cpp_literal, cpp_type
+from fa_tune.families.config_fields import cpp_literal, cpp_type, python_type
 from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.model import DType
+from fa_tune.families.sm90 import Sm90Config
 
 _HEAD = """\
 // One point of the {family} family's knobs, usable as a template argument.
@@ -70,19 +71,20 @@ SM80 = Header(
     _SM80_METHODS,
     ("kernels/sm80/flash_forward_kernel_config.cuh", "csrc/flash_forward_kernel_config.h"),
 )
-HEADERS = (SM80,)
+SM90 = Header("sm90", Sm90Config, "\n", ("kernels/sm90/config.cuh",))
+HEADERS = (SM80, SM90)
 GENERATED_FILES = tuple(name for header in HEADERS for name in header.files)
 
 
 def struct_header(config_class: type[Any] = FlashForwardKernelConfig, header: Header = SM80) -> str:
-    """The text of a family's header: `DType`, and `config_class` as a struct with the same
-    fields in the same order, compared in that order."""
+    """The text of a family's header: the enums of its fields, `DType` among them, and
+    `config_class` as a struct with the same fields in the same order, compared in that order."""
     name = config_class.__name__
     fields = dataclasses.fields(config_class)
-    dtypes = ", ".join(f"{d.name} = {d.value}" for d in DType)
+    enums = dict.fromkeys(t for f in fields if issubclass(t := python_type(f), Enum))
     parts = [
         _HEAD.replace("{family}", header.family),
-        f"enum class DType : int {{ {dtypes} }};\n\n",
+        *(_enum(kind) for kind in enums),
         f"struct {name} {{\n",
         *(_member(f) for f in fields),
         header.methods,
@@ -94,6 +96,11 @@ def struct_header(config_class: type[Any] = FlashForwardKernelConfig, header: He
         "\n#undef FA_HOST_DEVICE\n",
     ]
     return "".join(parts)
+
+
+def _enum(kind: type[Enum]) -> str:
+    members = ", ".join(f"{member.name} = {member.value}" for member in kind)
+    return f"enum class {kind.__name__} : int {{ {members} }};\n\n"
 
 
 def _member(f: Field[Any]) -> str:
@@ -122,6 +129,7 @@ def write_generated_files(root: Path) -> list[Path]:
     }
     try:
         for path, text in texts.items():
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
     except OSError as e:
         raise StorageError(f"cannot write {e.filename}: {e.strerror}") from e

@@ -74,7 +74,9 @@ def test_files_are_rewritten_in_a_checkout_only(tmp_path: Path) -> None:
     (tmp_path / "csrc").mkdir()
     written = write_generated_files(tmp_path)
     assert [p.relative_to(tmp_path).as_posix() for p in written] == list(GENERATED_FILES)
-    assert {p.read_text("utf-8") for p in written} == {struct_header()}
+    assert {p.read_text("utf-8") for p in written} == {
+        struct_header(header.config_class, header) for header in HEADERS
+    }
 
 
 def test_an_unwritable_file_is_one_line(tmp_path: Path) -> None:

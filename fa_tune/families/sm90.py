@@ -1,0 +1,390 @@
+"""The `sm90` family: wgmma and TMA kernels for compute capability 9.0.
+
+`Sm90Config` declares every knob once; the short form, the C++ struct, the constraints and the
+launch geometry are all derived from it.  docs/kernel-sm90.md describes the kernel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import TYPE_CHECKING
+
+from fa_tune.arch import ArchLimits
+from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.config_fields import (
+    choice_field,
+    coerce,
+    count_field,
+    cpp_literal,
+    flag_field,
+    number_field,
+    tuple_field,
+)
+from fa_tune.families.sources import closure
+from fa_tune.families.traits import Traits
+from fa_tune.model import DType, Rejected, Workload
+
+if TYPE_CHECKING:
+    import numpy as np
+
+GROUP_ROWS = 64  # of a wgmma, and so of a consumer warpgroup
+PANEL_COLUMNS = 64  # 128 bytes, the widest swizzle
+MMA_K = 16  # the k-step of a wgmma with 16-bit elements
+BARRIER_BYTES = 8
+TILE_SLOTS = 2  # tiles that a dynamic scheduler may be ahead
+# Registers per thread that accumulators and operands may take, by consumer warpgroups; what
+# stays of the registers that setmaxnreg can give them is for everything else.
+REGISTER_BUDGET = {1: 212, 2: 212, 3: 128, 4: 88}
+
+_LOOKS_LIKE = re.compile(r"\bsm90\s*\(|\bSm90Config\b")
+
+
+class Rescale(IntEnum):
+    """When O is brought to the new maximum of its rows."""
+
+    EACH_BLOCK = 0
+    BEFORE_PRODUCT = 1
+    LAZY = 2
+
+    @property
+    def word(self) -> str:
+        """In the short form."""
+        return {0: "", 1: "early_rescale", 2: "lazy_rescale"}[self]
+
+
+class Scheduler(IntEnum):
+    """How CTAs come by their tiles."""
+
+    SINGLE = 0
+    STATIC = 1
+    DYNAMIC = 2
+
+    @property
+    def word(self) -> str:
+        """In the short form."""
+        return "" if self is Scheduler.SINGLE else self.name.lower()
+
+
+class Order(IntEnum):
+    """The order of tiles."""
+
+    LINEAR = 0
+    LONGEST_FIRST = 1
+    PAIRED = 2
+
+    @property
+    def word(self) -> str:
+        """In the short form."""
+        return "" if self is Order.LINEAR else self.name.lower()
+
+
+@dataclass(frozen=True, order=True)
+class Sm90Config:
+    """One point of the family's knobs, totally ordered by its fields in this order."""
+
+    dtype: DType = tuple_field("element type of Q, K, V and O")
+    d_head: int = tuple_field("head dimension")
+    B_r: int = tuple_field("query rows per CTA")
+    B_c: int = tuple_field("key/value rows per block")
+    consumers: int = tuple_field("consumer warpgroups, of 64 query rows each")
+    stages: int = count_field("stages", "blocks of K, and of V, that shared memory holds")
+    q_stages: int = number_field("q_stages", 1, "tiles of Q that shared memory holds")
+    pingpong: bool = flag_field(
+        "pingpong", "warpgroups take turns in issuing their products", later=True
+    )
+    overlap: bool = flag_field(
+        "overlap", "softmax while the next scores and the last product are under way", later=True
+    )
+    pin: bool = flag_field(
+        "pin", "keep the exponentials before the wait for the last product", later=True
+    )
+    q_registers: bool = flag_field(
+        "q_registers", "Q in registers, not in shared memory", later=True
+    )
+    carry: bool = flag_field(
+        "carry", "a tile's last product together with the next tile's scores", later=True
+    )
+    rescale: Rescale = choice_field(
+        Rescale.EACH_BLOCK,
+        "when O is brought to a new maximum: after each block's product, before the next one's, "
+        "or only when the maximum has grown by more than a factor of 2^8",
+    )
+    scheduler: Scheduler = choice_field(
+        Scheduler.SINGLE,
+        "a CTA takes one tile, every n-th tile, or the next one whenever it is done",
+    )
+    order: Order = choice_field(
+        Order.LINEAR,
+        "tiles head by head; with a causal mask longest first within sections of heads; or in "
+        "pairs of equal work",
+    )
+
+    def __post_init__(self) -> None:
+        coerce(self)
+
+    def __str__(self) -> str:
+        return self.short_form()
+
+    def short_form(self) -> str:
+        """`sm90(FP16, 128, 128x176, 2): stages_2+pingpong+overlap`."""
+        words = [f"stages_{self.stages}"]
+        for f in dataclasses.fields(self):
+            value, meta = getattr(self, f.name), f.metadata
+            match meta["place"]:
+                case "flag" if value:
+                    words.append(meta["word"])
+                case "number" if value != f.default:
+                    words.append(f"{meta['word']}_{value}")
+                case "choice" if value != f.default:
+                    words.append(value.word)
+        numbers = f"{self.dtype.name}, {self.d_head}, {self.B_r}x{self.B_c}, {self.consumers}"
+        return f"sm90({numbers}): {'+'.join(words)}"
+
+    def to_cpp_struct(self) -> str:
+        """The config as a C++ literal of the generated struct."""
+        values = (cpp_literal(getattr(self, f.name)) for f in dataclasses.fields(self))
+        return f"Sm90Config{{{', '.join(values)}}}"
+
+    @property
+    def threads(self) -> int:
+        """Threads per CTA: the consumers and one warpgroup that loads."""
+        return 128 * (1 + self.consumers)
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory; kernels/sm90/shared_memory.cuh has the same sum."""
+        q = self.q_stages * self.consumers * GROUP_ROWS * self.d_head
+        kv = 2 * self.stages * self.B_c * self.d_head
+        slots = TILE_SLOTS if self.scheduler is Scheduler.DYNAMIC else 0
+        words = 2 * self.q_stages * self.consumers + 4 * self.stages + 3 * slots + 1
+        return (q + kv) * self.dtype.size_bytes + words * BARRIER_BYTES
+
+    @property
+    def operand_registers(self) -> int:
+        """Registers per thread of O, S, P and, with `q_registers`, Q."""
+        q = self.d_head // 4 if self.q_registers else 0
+        return self.d_head // 2 + self.B_c // 2 + self.B_c // 4 + q
+
+    @property
+    def persistent(self) -> bool:
+        """Whether CTAs go on to further tiles."""
+        return self.scheduler is not Scheduler.SINGLE
+
+
+Check = Callable[[Sm90Config], bool]
+
+# Name, sentence, test.  kernels/sm90/constraints.cuh asserts the same with the same sentences.
+CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
+    (
+        "d_head_whole_panels",
+        "d_head must be 64, 128, 192 or 256: whole panels of 64 columns, one wgmma wide at most",
+        lambda c: c.d_head in (64, 128, 192, 256),
+    ),
+    (
+        "consumers_fit_a_cta",
+        "consumers must be between 1 and 4, beside the warpgroup that loads",
+        lambda c: 1 <= c.consumers <= 4,
+    ),
+    (
+        "consumers_own_64_rows",
+        "B_r must be 64 * consumers, the rows of one wgmma for each warpgroup",
+        lambda c: c.B_r == GROUP_ROWS * c.consumers,
+    ),
+    (
+        "kv_block_fits_a_wgmma",
+        "B_c must be a multiple of 16 between 16 and 256, columns of one wgmma and its k-steps",
+        lambda c: 16 <= c.B_c <= 256 and c.B_c % MMA_K == 0,
+    ),
+    (
+        "stages_in_reach",
+        "stages must be between 1 and 8",
+        lambda c: 1 <= c.stages <= 8,
+    ),
+    (
+        "q_stages_in_reach",
+        "q_stages must be 1 or 2: a CTA works on one tile and may have the next one loaded",
+        lambda c: c.q_stages in (1, 2),
+    ),
+    (
+        "pingpong_needs_two",
+        "pingpong needs at least 2 consumers to take turns",
+        lambda c: c.consumers > 1 or not c.pingpong,
+    ),
+    (
+        "pin_needs_overlap",
+        "pin needs overlap: without it there is no product to keep the exponentials before",
+        lambda c: c.overlap or not c.pin,
+    ),
+    (
+        "early_rescale_needs_overlap",
+        "early_rescale needs overlap: without it the rescale is before the product anyway",
+        lambda c: c.overlap or c.rescale is not Rescale.BEFORE_PRODUCT,
+    ),
+    (
+        "carry_has_a_next_tile",
+        "carry needs overlap, q_stages 2 and a scheduler that gives a CTA several tiles",
+        lambda c: not c.carry or (c.overlap and c.q_stages == 2 and c.persistent),
+    ),
+    (
+        "second_q_has_a_use",
+        "q_stages 2 needs a scheduler that gives a CTA several tiles",
+        lambda c: c.q_stages == 1 or c.persistent,
+    ),
+    (
+        "pairs_are_static",
+        "the paired order needs the static scheduler: a CTA takes both tiles of a pair",
+        lambda c: c.order is not Order.PAIRED or c.scheduler is Scheduler.STATIC,
+    ),
+)
+
+
+def device_rejection(limits: ArchLimits) -> Rejected | None:
+    """Why no config runs on such a device, or None."""
+    if limits.compute_capability == (9, 0):
+        return None
+    return Rejected("compute_capability", f"needs sm_90, the device is {limits.arch}")
+
+
+def constraints(config: Sm90Config, limits: ArchLimits) -> Rejected | None:
+    """The first reason why `config` cannot run on a device with `limits`, or None."""
+    if (why := device_rejection(limits)) is not None:
+        return why
+    for name, sentence, holds in CONSTRAINTS:
+        if not holds(config):
+            return Rejected(name, sentence)
+    budget = REGISTER_BUDGET[config.consumers]
+    if config.operand_registers > budget:
+        return Rejected(
+            "registers_fit",
+            f"O, S, P and Q take {config.operand_registers} registers of a thread; with "
+            f"{config.consumers} consumers there are {budget} for them",
+        )
+    if config.smem_bytes > limits.smem_per_block_bytes:
+        return Rejected(
+            "smem_fits",
+            f"needs {config.smem_bytes / 1024:g} KiB of shared memory, "
+            f"{limits.arch} allows {limits.smem_per_block_bytes / 1024:g} KiB per CTA",
+        )
+    return None
+
+
+@cache
+def _source_files() -> Mapping[str, str]:
+    return closure("sm90/entry.cu")
+
+
+class Sm90Family:
+    """The family's side of `families.base.KernelFamily`."""
+
+    name = "sm90"
+    config_class = Sm90Config
+    example = "sm90(FP16, 128, 128x128, 2): stages_2+q_stages_2+pingpong+overlap+carry+dynamic"
+    set_keys = "fast, tune, all or prog"
+
+    # The modules imported below build on this one.
+
+    def recognises(self, text: str) -> bool:
+        return _LOOKS_LIKE.search(text) is not None
+
+    def parse(self, text: str, *, d_head: int = 128) -> Sm90Config:
+        from fa_tune.families.sm90_names import parse
+
+        return parse(text, d_head=d_head)
+
+    def short_form(self, config: Sm90Config) -> str:
+        return config.short_form()
+
+    def kernel_traits(self, kernel_name: str) -> str | None:
+        found = Traits.in_kernel_name(kernel_name)
+        return None if found is None else str(found)
+
+    def device_rejection(self, limits: ArchLimits) -> Rejected | None:
+        return device_rejection(limits)
+
+    def preference(self, limits: ArchLimits) -> int:
+        return 90
+
+    def compile_arch(self, limits: ArchLimits) -> str:
+        return f"{limits.arch}a"
+
+    def configs(
+        self, key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+    ) -> list[Sm90Config]:
+        from fa_tune.families.sm90_sets import get_configs
+
+        return get_configs(key, dtypes=dtypes, d_head=d_head)
+
+    def tune_rejection(self, config: Sm90Config) -> Rejected | None:
+        from fa_tune.families.sm90_sets import tune_rejection
+
+        return tune_rejection(config)
+
+    def constraints(self, config: Sm90Config, limits: ArchLimits) -> Rejected | None:
+        return constraints(config, limits)
+
+    def default_config(self, d_head: int, dtype: DType) -> Sm90Config:
+        """What was fastest or near it on an H200 at every length, with a mask and without."""
+        from fa_tune.families.sm90_sets import default_config
+
+        return default_config(d_head, dtype)
+
+    def traits(self, config: Sm90Config, workload: Workload, *, lse: bool = False) -> str:
+        ragged = bool(workload.seq_len_q % config.B_r or workload.seq_len_kv % config.B_c)
+        return str(Traits(causal=workload.causal, ragged=ragged, lse=lse or workload.lse))
+
+    def source_files(self) -> Mapping[str, str]:
+        return _source_files()
+
+    def entry_source(self, config: Sm90Config, traits: str) -> str:
+        return _source_files()["sm90/entry.cu"]
+
+    def name_expression(self, config: Sm90Config, traits: str) -> str:
+        arguments = f"{config.to_cpp_struct()}, {Traits.parse(traits).to_cpp_struct()}"
+        return f"sm90_forward_kernel<{arguments}>"
+
+    def compile_options(self, arch: str) -> Sequence[str]:
+        return ("-std=c++20", "--use_fast_math")
+
+    def threads(self, config: Sm90Config) -> int:
+        return config.threads
+
+    def dynamic_smem_bytes(self, config: Sm90Config) -> int:
+        return config.smem_bytes
+
+    def geometry(
+        self, config: Sm90Config, workload: Workload, device: LaunchDevice
+    ) -> LaunchGeometry:
+        from fa_tune.families.sm90_launch import geometry
+
+        return geometry(config, workload, device)
+
+    def scratch_bytes(self, config: Sm90Config) -> int:
+        return 8 if config.scheduler is Scheduler.DYNAMIC else 0
+
+    def kernel_args(
+        self, config: Sm90Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
+    ) -> list[np.ndarray]:
+        from fa_tune.families.sm90_launch import kernel_args
+
+        return kernel_args(config, workload, args, device)
+
+    def grid_shape(self, config: Sm90Config, grid: tuple[int, int, int]) -> GridShape | None:
+        return None
+
+    def blocks(self, config: Sm90Config) -> tuple[int, int]:
+        return config.B_r, config.B_c
+
+    def extra_verification(self, config: Sm90Config, traits: str) -> Sequence[Workload]:
+        """More tiles than multiprocessors, so that CTAs take several; of unequal length with a
+        mask, and few blocks each, so that rings turn at every point."""
+        if not config.persistent:
+            return ()
+        wanted = Traits.parse(traits)
+        rest = 17 if wanted.ragged else 0
+        rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
+        return (Workload(11, 15, 5, rows, keys, config.d_head, config.dtype, causal=wanted.causal),)

@@ -1,0 +1,88 @@
+"""What a launch of the `sm90` family passes: its grid, its parameters and its tensor maps."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from fa_tune.errors import InvalidConfig
+from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.sm90 import GROUP_ROWS, Order, Sm90Config
+from fa_tune.families.tensor_maps import tensor_map
+from fa_tune.model import Workload
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MOST_TILES = 2**30  # the kernel counts them in 32 bits, and a little beyond the last one
+# The part of L2 that the keys and values of the heads at work should fit in.
+L2_SHARE = 0.5
+MOST_SECTION_HEADS = 64
+
+
+@cache
+def params_dtype() -> np.dtype:
+    """kernels/sm90/params.cuh, ForwardParams, field for field."""
+    import numpy as np  # only a launch needs it; commands that never launch start faster
+
+    numbers = (
+        *("heads", "heads_per_kv", "seq_len_q", "seq_len_kv", "diagonal"),
+        *("row_blocks", "heads_in_all", "section_heads"),
+    )
+    return np.dtype(
+        [("lse", "u8"), ("counters", "u8")]
+        + [(name, "i4") for name in numbers]
+        + [("softmax_scale", "f4")],
+        align=True,
+    )
+
+
+def section_heads(workload: Workload, l2_bytes: int) -> int:
+    """Neighbouring query heads, a power of two, whose keys and values fit in their share of
+    L2 together."""
+    of_kv_head = 2 * workload.seq_len_kv * workload.d_head * workload.dtype.size_bytes
+    of_head = of_kv_head * workload.kv_heads / workload.heads
+    heads = 1
+    while heads < MOST_SECTION_HEADS and 2 * heads * of_head <= L2_SHARE * l2_bytes:
+        heads *= 2
+    return heads
+
+
+def geometry(config: Sm90Config, workload: Workload, device: LaunchDevice) -> LaunchGeometry:
+    """A CTA per tile, or with a persistent scheduler one per multiprocessor at most; raises
+    InvalidConfig for more tiles than the kernel counts."""
+    row_blocks = -(-workload.seq_len_q // config.B_r)
+    per_head = -(-row_blocks // 2) if config.order is Order.PAIRED else row_blocks
+    tiles = per_head * workload.heads * workload.batch
+    if tiles > MOST_TILES:
+        raise InvalidConfig(f"{workload.key} has {tiles} tiles; a launch takes {MOST_TILES}")
+    ctas = min(tiles, device.multiprocessors) if config.persistent else tiles
+    return LaunchGeometry((ctas, 1, 1), (config.threads, 1, 1), config.smem_bytes)
+
+
+def kernel_args(
+    config: Sm90Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
+) -> list[np.ndarray]:
+    """The tensor maps of Q, K, V and O, and the struct of numbers."""
+    import numpy as np
+
+    params = np.zeros(1, params_dtype())
+    params["lse"] = args.lse.address
+    params["counters"] = args.scratch
+    params["heads"] = workload.heads
+    params["heads_per_kv"] = workload.heads // workload.kv_heads
+    params["seq_len_q"] = workload.seq_len_q
+    params["seq_len_kv"] = workload.seq_len_kv
+    params["row_blocks"] = -(-workload.seq_len_q // config.B_r)
+    params["heads_in_all"] = workload.heads * workload.batch
+    params["section_heads"] = section_heads(workload, device.l2_bytes)
+    diagonal, scale = args.diagonal, args.softmax_scale
+    params["diagonal"] = workload.diagonal if diagonal is None else diagonal
+    params["softmax_scale"] = workload.scale if scale is None else scale
+    return [
+        tensor_map(args.q, workload, queries=True, box_rows=GROUP_ROWS),
+        tensor_map(args.k, workload, queries=False, box_rows=config.B_c),
+        tensor_map(args.v, workload, queries=False, box_rows=config.B_c),
+        tensor_map(args.o, workload, queries=True, box_rows=GROUP_ROWS),
+        params,
+    ]

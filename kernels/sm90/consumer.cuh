@@ -1,0 +1,171 @@
+// A consumer warpgroup: the flow of one over its tiles and their key blocks.
+//
+// With `overlap`, the tensor cores work on the next scores and on the last product while this
+// warpgroup's other units do softmax:
+//
+//     tensor   S(n-1)            | S(n-2)  O += P(n-1) V | S(n-3)  O += P(n-2) V | ...
+//     others          soft(n-1)  |        soft(n-2) pack |        soft(n-3) pack | ...
+//
+// With `pingpong`, warpgroups take turns in issuing their pair of products, so that one's softmax
+// falls into the others' products.  With `carry`, a tile's last product is paired with the next
+// tile's first scores, which are computed while O is written.
+#pragma once
+
+#include "sm90/consumer_base.cuh"
+
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+struct Consumer : ConsumerBase<CFG, TRAITS> {
+    using Base = ConsumerBase<CFG, TRAITS>;
+    using Base::a, Base::block, Base::group, Base::keep_registers, Base::lane, Base::o, Base::p;
+    using Base::Base;
+    using Base::q_ring, Base::smem, Base::softmax, Base::warp;
+    using typename Base::Shared;
+    float s[Base::kScores];
+
+    __device__ __forceinline__ void run() {
+        if (CFG.pingpong && group == CFG.consumers - 1) ptx::named_barrier_arrive(1, 256);
+        ConsumerTiles<CFG, TRAITS> tiles{{p}, smem};
+        Tile tile = tiles.first();
+        begin(tile, true);
+        scores_are_there();
+        int unreleased = -1;  // a Q buffer from which O may still be on its way
+        bool more;
+        do {
+            first_softmax(tile);
+            if (unreleased >= 0) Base::release_q(unreleased);
+            const int accumulate = remaining_steps(tile);
+            const Tile next = tiles.next(tile);
+            more = tiles.valid(next);
+            if constexpr (Base::kEarlyRescale) {
+                if (accumulate) Base::rescale();
+            }
+            const int slot = Base::q_slot();
+            q_ring.advance();
+            Base::wait_v();
+            if constexpr (CFG.carry) {
+                take_turn();
+                Base::multiply_pv(accumulate);
+                begin(next, more);
+                pass_turn();
+                ptx::wgmma_wait_group<1>();
+            } else {
+                Base::multiply_pv(accumulate);
+                ptx::wgmma_wait_group<0>();
+            }
+            keep_registers(o);
+            Base::release_v();
+            Base::finish(tile, slot);
+            if constexpr (CFG.q_stages == 1) {
+                Base::release_q(slot);
+            } else {
+                unreleased = slot;
+            }
+            if constexpr (CFG.scheduler != Scheduler::SINGLE) {
+                if constexpr (!CFG.carry) begin(next, more);
+                scores_are_there();
+                tile = next;
+            }
+        } while (more);
+        if (warp == 0 && ptx::elect_one()) ptx::bulk_wait_group_read();
+    }
+
+    // The tile's first scores.  Without a tile those of whatever is in shared memory, for a branch
+    // around wgmma would make the compiler wait for each of them.
+    __device__ __forceinline__ void begin(const Tile& tile, bool valid) {
+        block = key_blocks<CFG, TRAITS>(p, tile) - 1;
+        if (valid) {
+            Base::wait_q();
+            if constexpr (CFG.q_registers) Base::load_q_registers();
+            Base::wait_k();
+        }
+        Base::multiply_qk(s);
+    }
+
+    __device__ __forceinline__ void scores_are_there() {
+        ptx::wgmma_wait_group<0>();
+        keep_registers(s);
+        Base::release_k();
+    }
+
+    __device__ __forceinline__ void first_softmax(const Tile& tile) {
+        if constexpr (TRAITS.causal || TRAITS.ragged)
+            Base::mask(s, Base::first_row(tile), block * CFG.B_c);
+        softmax.template update<true, TRAITS.causal>(s, a);
+        a[0] = a[1] = 1.f;
+        Base::pack(s);
+    }
+
+    // All blocks but the first; returns whether there was one, that is, whether O has begun.
+    __device__ __forceinline__ int remaining_steps(const Tile& tile) {
+        int accumulate = 0;
+        if constexpr (TRAITS.causal) {
+            const int unmasked = Base::unmasked_blocks(tile);
+#pragma unroll 1
+            for (; block > unmasked; --block) {
+                step<true>(block - 1, Base::first_row(tile), accumulate);
+                accumulate = 1;
+            }
+        }
+#pragma unroll 1
+        for (; block > 0; --block) {
+            step<false>(block - 1, 0, accumulate);
+            accumulate = 1;
+        }
+        return accumulate;
+    }
+
+    // Warpgroups issue their products in turn, each when the one before it has issued its own.
+    __device__ __forceinline__ void take_turn() {
+        if constexpr (CFG.pingpong) ptx::named_barrier_sync(1 + group, 256);
+    }
+
+    __device__ __forceinline__ void pass_turn() {
+        if constexpr (CFG.pingpong) {
+            ptx::named_barrier_arrive(1 + (group + 1 == CFG.consumers ? 0 : group + 1), 256);
+        }
+    }
+
+    // Scores and softmax of `block`, and the product of the block before it (the next higher).
+    template <bool kMasked>
+    __device__ __forceinline__ void step(int block, int first_row, int accumulate) {
+        if constexpr (CFG.overlap) {
+            Base::wait_k();
+            take_turn();
+            Base::multiply_qk(s);
+            if constexpr (Base::kEarlyRescale) Base::rescale();
+            Base::wait_v();
+            Base::multiply_pv(accumulate);
+            pass_turn();
+            ptx::wgmma_wait_group<1>();
+            keep_registers(s);
+            Base::release_k();
+            if constexpr (kMasked) Base::mask(s, first_row, block * CFG.B_c);
+            softmax.template update<false, kMasked>(s, a);
+            if constexpr (CFG.pin) {
+                ptx::pin_before_here(fminf(softmax.row_sum[0], softmax.row_sum[1]),
+                                     smem + Shared::kScratch);
+            }
+            ptx::wgmma_wait_group<0>();
+            keep_registers(o);
+            Base::release_v();
+            Base::pack(s);
+            if constexpr (!Base::kEarlyRescale) Base::rescale();
+        } else {
+            Base::wait_v();
+            Base::multiply_pv(accumulate);
+            Base::wait_k();
+            take_turn();
+            Base::multiply_qk(s);
+            pass_turn();
+            ptx::wgmma_wait_group<0>();
+            keep_registers(o);
+            keep_registers(s);
+            Base::release_v();
+            Base::release_k();
+            if constexpr (kMasked) Base::mask(s, first_row, block * CFG.B_c);
+            softmax.template update<false, kMasked>(s, a);
+            Base::pack(s);
+            Base::rescale();
+        }
+    }
+};

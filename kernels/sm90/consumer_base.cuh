@@ -1,0 +1,232 @@
+// What the consumer warpgroups have in common: 64 query rows of S, P and O in registers, their
+// products, their barriers, and the way out for O.
+//
+//              keys (B_c)                      d_head
+//            +---------+                     +---------+
+//     rows   | S, P    |  = Q K^T     rows   | O       |  += P V
+//            +---------+                     +---------+
+//
+// Q comes from shared memory or, with q_registers, from registers.
+#pragma once
+
+#include "ptx/convert.cuh"
+#include "ptx/elect.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/named_barrier.cuh"
+#include "ptx/stmatrix.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "ptx/wgmma.cuh"
+#include "sm90/mask.cuh"
+#include "sm90/ring.cuh"
+#include "sm90/scheduler.cuh"
+#include "sm90/shared_memory.cuh"
+#include "sm90/softmax.cuh"
+
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+struct ConsumerBase {
+    using Shared = SharedMemory<CFG>;
+    static constexpr bool kBf16 = CFG.dtype == DType::BF16;
+    static constexpr int kScores = CFG.B_c / 2;  // of a thread
+    static constexpr int kOutputs = CFG.d_head / 2;
+    static constexpr int kStepsQK = CFG.d_head / 16;
+    static constexpr int kStepsPV = CFG.B_c / 16;
+    static constexpr bool kEarlyRescale = CFG.rescale == Rescale::BEFORE_PRODUCT;
+    static constexpr bool kLazyRescale = CFG.rescale == Rescale::LAZY;
+    using ProductQK = ptx::WgmmaM64K16<CFG.B_c, kBf16>;
+    using ProductPV = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
+
+    const ForwardParams& p;
+    const ptx::TensorMap& o_map;
+    const unsigned smem;
+    const int group;  // this warpgroup among the consumers
+    const int lane, warp;
+    const ptx::WgmmaDescriptor q_base, k_base, v_base;  // of stage 0
+    RingPosition<CFG.q_stages> q_ring;
+    RingPosition<CFG.stages> k_ring, v_ring;
+    Softmax<kScores, kLazyRescale, TRAITS.causal> softmax;
+    float o[kOutputs];
+    unsigned q[CFG.q_registers ? kStepsQK : 1][4];
+    unsigned probabilities[kStepsPV][4];
+    float a[2];
+    int block;  // the key block whose scores come next, or last came
+
+    __device__ __forceinline__ ConsumerBase(const ForwardParams& params,
+                                            const ptx::TensorMap& o_map, unsigned smem, int group)
+        : p(params),
+          o_map(o_map),
+          smem(smem),
+          group(group),
+          lane(threadIdx.x % 32),
+          warp(threadIdx.x / 32 % 4),
+          q_base(ptx::WgmmaDescriptor::of(smem + Shared::kQ + group * Shared::kQBytes, 16)),
+          k_base(ptx::WgmmaDescriptor::of(smem + Shared::kK, 16)),
+          v_base(ptx::WgmmaDescriptor::of(smem + Shared::kV, Shared::kKVPanelBytes)),
+          softmax(params.softmax_scale) {}
+
+    __device__ __forceinline__ int first_row(const Tile& tile) const {
+        return tile.row_block * CFG.B_r + 64 * group;
+    }
+
+    // Key blocks below this one are seen whole by all rows of the warpgroup.
+    __device__ __forceinline__ int unmasked_blocks(const Tile& tile) const {
+        return max(0, first_row(tile) + p.diagonal + 1) / CFG.B_c;
+    }
+
+    __device__ __forceinline__ void wait_q() {
+        ptx::mbarrier_wait(smem + Shared::kQFull + 8 * q_slot(), q_ring.parity);
+    }
+
+    // This warp's 16 rows of Q, fragment by fragment.
+    __device__ __forceinline__ void load_q_registers() {
+        const unsigned tile_smem = smem + Shared::kQ + q_slot() * Shared::kQBytes;
+#pragma unroll
+        for (int t = 0; t < kStepsQK; ++t) ptx::ldmatrix_x4(q[t], chunk_address(tile_smem, t));
+#pragma unroll
+        for (int t = 0; t < kStepsQK; ++t) keep_registers(q[t]);
+    }
+
+    // Of the 16x16 fragment t in this warp's rows of a tile in the layout of Q: lane l has the
+    // address of row l % 16, columns 8 (l / 16) to + 7.
+    __device__ __forceinline__ unsigned chunk_address(unsigned tile_smem, int t) const {
+        const unsigned row = 16 * warp + lane % 16;
+        const unsigned chunk = 2 * (t % 4) + lane / 16;
+        return tile_smem + t / 4 * Shared::kQPanelBytes + row * ptx::kSwizzleBytes +
+               ((chunk ^ row % 8) << 4);
+    }
+
+    // `first_row`, `first_column`: query and key index of the warpgroup's score (0, 0).
+    __device__ __forceinline__ void mask(float (&s)[kScores], int first_row, int first_column) {
+        mask_scores<TRAITS.causal>(s, first_row + 16 * warp + lane / 4,
+                                   first_column + 2 * (lane % 4), p.seq_len_kv, p.diagonal);
+    }
+
+    // S = Q K^T of the current stages.
+    __device__ __forceinline__ void multiply_qk(float (&s)[kScores]) {
+        const auto q_tile =
+            q_base.advance(q_ring.stage * CFG.consumers * Shared::kQBytes).uniform();
+        const auto k = k_base.advance(k_ring.stage * Shared::kKVBytes).uniform();
+        keep_registers(s);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int t = 0; t < kStepsQK; ++t) {
+            const int panel = t / 4, inside = t % 4 * 32;
+            const auto b = k.advance(panel * Shared::kKVPanelBytes + inside).bits();
+            if constexpr (CFG.q_registers) {
+                ProductQK::template rs<false>(s, q[t], b, t > 0);
+            } else {
+                ProductQK::ss(s, q_tile.advance(panel * Shared::kQPanelBytes + inside).bits(), b,
+                              t > 0);
+            }
+        }
+        ptx::wgmma_commit_group();
+    }
+
+    // O += P V of the current stage; without `accumulate`, O = P V.
+    __device__ __forceinline__ void multiply_pv(int accumulate) {
+        const auto v = v_base.advance(v_ring.stage * Shared::kKVBytes).uniform();
+        keep_registers(o);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int t = 0; t < kStepsPV; ++t) {
+            ProductPV::template rs<true>(o, probabilities[t],
+                                         v.advance(16 * t * ptx::kSwizzleBytes).bits(),
+                                         t > 0 ? 1 : accumulate);
+        }
+        ptx::wgmma_commit_group();
+    }
+
+    // P in the layout of a register operand: the scores, rounded and packed in order.
+    __device__ __forceinline__ void pack(const float (&s)[kScores]) {
+#pragma unroll
+        for (int i = 0; i < kScores / 2; ++i) {
+            probabilities[i / 4][i % 4] = round(s[2 * i], s[2 * i + 1]);
+        }
+#pragma unroll
+        for (int i = 0; i < kScores / 2; ++i) ptx::keep_register(probabilities[i / 4][i % 4]);
+    }
+
+    __device__ __forceinline__ static unsigned round(float lower, float upper) {
+        return kBf16 ? ptx::cvt_rn_bf16x2_f32(lower, upper) : ptx::cvt_rn_f16x2_f32(lower, upper);
+    }
+
+    __device__ __forceinline__ void rescale() {
+        if constexpr (kLazyRescale) {
+            if (!__any_sync(0xffffffffu, a[0] != 1.f || a[1] != 1.f)) return;
+        }
+#pragma unroll
+        for (int j = 0; j < kOutputs; ++j) o[j] *= a[j / 2 % 2];
+    }
+
+    // O leaves through this warpgroup's own rows of Q.
+    __device__ __forceinline__ void finish(const Tile& tile, int slot) {
+        const int batch = tile.head / p.heads;
+        const int head = tile.head - batch * p.heads;
+        float inverse[2], log_sum_exp[2];
+        softmax.finish(inverse, log_sum_exp);
+        const unsigned tile_smem = smem + Shared::kQ + slot * Shared::kQBytes;
+        ptx::named_barrier_sync(5 + group, 128);  // all four warps are past their reads of Q
+#pragma unroll
+        for (int t = 0; t < CFG.d_head / 16; ++t) {
+            unsigned r[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                r[i] =
+                    round(o[8 * t + 2 * i] * inverse[i % 2], o[8 * t + 2 * i + 1] * inverse[i % 2]);
+            }
+            ptx::stmatrix_x4(chunk_address(tile_smem, t), r);
+        }
+        ptx::fence_proxy_async_shared();
+        ptx::named_barrier_sync(5 + group, 128);
+        if (warp == 0 && ptx::elect_one()) {
+#pragma unroll
+            for (int panel = 0; panel < Shared::kPanels; ++panel) {
+                ptx::tma_store_4d(o_map, tile_smem + panel * Shared::kQPanelBytes, 64 * panel,
+                                  first_row(tile), head, batch);
+            }
+            ptx::bulk_commit_group();
+        }
+        if constexpr (TRAITS.lse) {
+            const int query = first_row(tile) + 16 * warp + lane / 4;
+            float* lse = p.lse + static_cast<long long>(tile.head) * p.seq_len_q + query;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                if (lane % 4 == 0 && query + 8 * i < p.seq_len_q) lse[8 * i] = log_sum_exp[i];
+            }
+        }
+    }
+
+    __device__ __forceinline__ int q_slot() const { return q_ring.stage * CFG.consumers + group; }
+
+    // Once O has been read from there, the producer may fill the buffer again.
+    __device__ __forceinline__ void release_q(int slot) {
+        if (warp == 0 && ptx::elect_one()) {
+            ptx::bulk_wait_group_read();
+            ptx::mbarrier_arrive(smem + Shared::kQEmpty + 8 * slot);
+        }
+    }
+
+    __device__ __forceinline__ void wait_k() {
+        ptx::mbarrier_wait(smem + Shared::kKFull + 8 * k_ring.stage, k_ring.parity);
+    }
+
+    __device__ __forceinline__ void wait_v() {
+        ptx::mbarrier_wait(smem + Shared::kVFull + 8 * v_ring.stage, v_ring.parity);
+    }
+
+    __device__ __forceinline__ void release_k() { release(Shared::kKEmpty, k_ring); }
+    __device__ __forceinline__ void release_v() { release(Shared::kVEmpty, v_ring); }
+
+    // Every warp arrives for itself: it has waited for its own wgmma.
+    __device__ __forceinline__ void release(int barriers, RingPosition<CFG.stages>& ring) {
+        if (lane == 0) ptx::mbarrier_arrive(smem + barriers + 8 * ring.stage);
+        ring.advance();
+    }
+
+    template <class T, int kCount>
+    __device__ __forceinline__ static void keep_registers(T (&values)[kCount]) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) ptx::keep_register(values[i]);
+    }
+};

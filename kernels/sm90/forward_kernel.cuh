@@ -1,0 +1,74 @@
+// FlashAttention forward with wgmma and TMA.  Warpgroup 0 is the producer (producer.cuh), the
+// others are consumers (consumer.cuh); they share the rings of K and V in shared memory and
+// meet only at barriers.
+#pragma once
+
+#include "sm90/constraints.cuh"
+#include "sm90/consumer.cuh"
+#include "sm90/producer.cuh"
+
+// Registers per thread after the warpgroups have shared them out; what they entered with is
+// 65536 / threads, in steps of 8.  With one consumer a thread may have all it can address.
+template <Sm90Config CFG>
+struct RegisterShares {
+    static constexpr bool kSplit = CFG.consumers > 1;
+    static constexpr int kProducer = CFG.consumers == 3 ? 32 : 24;
+    static constexpr int kConsumer = CFG.consumers == 2 ? 240 : CFG.consumers == 3 ? 160 : 112;
+};
+
+template <Sm90Config CFG>
+__device__ __forceinline__ void initialise_barriers(unsigned smem) {
+    using Shared = SharedMemory<CFG>;
+    for (int i = 0; i < CFG.q_stages * CFG.consumers; ++i) {
+        ptx::mbarrier_init(smem + Shared::kQFull + 8 * i, 1);
+        ptx::mbarrier_init(smem + Shared::kQEmpty + 8 * i, 1);
+    }
+    for (int i = 0; i < CFG.stages; ++i) {
+        ptx::mbarrier_init(smem + Shared::kKFull + 8 * i, 1);
+        ptx::mbarrier_init(smem + Shared::kVFull + 8 * i, 1);
+        ptx::mbarrier_init(smem + Shared::kKEmpty + 8 * i, 4 * CFG.consumers);
+        ptx::mbarrier_init(smem + Shared::kVEmpty + 8 * i, 4 * CFG.consumers);
+    }
+    for (int i = 0; i < Shared::kTileSlots; ++i) {
+        ptx::mbarrier_init(smem + Shared::kTileFull + 8 * i, 1);
+        ptx::mbarrier_init(smem + Shared::kTileEmpty + 8 * i, 4 * CFG.consumers);
+    }
+    ptx::fence_mbarrier_init();
+}
+
+// Block: 128 (1 + consumers) threads; one CTA per multiprocessor.
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+__global__ void __launch_bounds__(128 * (1 + CFG.consumers), 1)
+    sm90_forward_kernel(const __grid_constant__ ptx::TensorMap q_map,
+                        const __grid_constant__ ptx::TensorMap k_map,
+                        const __grid_constant__ ptx::TensorMap v_map,
+                        const __grid_constant__ ptx::TensorMap o_map,
+                        const __grid_constant__ ForwardParams params) {
+    extern __shared__ __align__(1024) unsigned char shared_memory[];
+    constexpr Constraints<CFG> kConstraints{};
+    (void)kConstraints;
+    const unsigned smem = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
+    // Broadcast, so that the compiler knows it to be the same in all lanes.
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+    if (threadIdx.x == 0) {
+        if (smem % 1024 != 0) __trap();  // the swizzle counts rows from there
+        initialise_barriers<CFG>(smem);
+        ptx::prefetch_tensor_map(q_map);
+        ptx::prefetch_tensor_map(k_map);
+        ptx::prefetch_tensor_map(v_map);
+        ptx::prefetch_tensor_map(o_map);
+    }
+    __syncthreads();
+    using Registers = RegisterShares<CFG>;
+    if (warp < 4) {
+        if constexpr (Registers::kSplit) ptx::setmaxnreg_dec<Registers::kProducer>();
+        if (warp == 0 && ptx::elect_one()) {
+            Producer<CFG, TRAITS> producer{params, q_map, k_map, v_map, smem};
+            producer.run();
+        }
+    } else {
+        if constexpr (Registers::kSplit) ptx::setmaxnreg_inc<Registers::kConsumer>();
+        Consumer<CFG, TRAITS> consumer(params, o_map, smem, warp / 4 - 1);
+        consumer.run();
+    }
+}

@@ -1,0 +1,274 @@
+"""The sm90 family keeps the contract, and says in Python what its kernel asserts."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fa_tune import families
+from fa_tune.arch import limits
+from fa_tune.artifacts import ArtifactStore
+from fa_tune.compile import BuildRequest, build
+from fa_tune.families import tensor_maps
+from fa_tune.families.base import LaunchDevice
+from fa_tune.families.sm90 import (
+    CONSTRAINTS,
+    REGISTER_BUDGET,
+    Order,
+    Rescale,
+    Scheduler,
+    Sm90Config,
+    constraints,
+)
+from fa_tune.families.sm90_launch import (
+    MOST_SECTION_HEADS,
+    kernel_args,
+    params_dtype,
+    section_heads,
+)
+from fa_tune.families.sm90_sets import TILES, default_config, get_configs
+from fa_tune.model import DType, Outcome, Workload, benchmark_workload
+from fa_tune.paths import kernels_dir
+from tests.families.contract import ARGS, DEVICE, WORKLOADS, KernelFamilyContract
+
+H200 = limits((9, 0))
+DEFAULT = default_config(128, DType.FP16)
+SINGLE = replace(DEFAULT, q_stages=1, carry=False, scheduler=Scheduler.SINGLE)
+SERIAL = replace(SINGLE, overlap=False, pingpong=False)
+
+
+class EncodedMaps:
+    """The driver's encoder, as far as a launch can tell: it writes 128 bytes."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+
+    def cuTensorMapEncodeTiled(self, buffer: ctypes.c_void_p, *rest: object) -> int:
+        assert buffer.value is not None
+        assert buffer.value % 64 == 0
+        self.made.append(buffer.value)
+        ctypes.memset(buffer, len(self.made), 128)
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def driver(monkeypatch: pytest.MonkeyPatch) -> EncodedMaps:
+    encoder = EncodedMaps()
+    monkeypatch.setattr(tensor_maps, "_driver", lambda: encoder)
+    tensor_maps._encoded.cache_clear()
+    return encoder
+
+
+class TestSm90Contract(KernelFamilyContract):
+    name = "sm90"
+    compute_capability = (9, 0)
+    refusing = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
+    bad_configs = (
+        replace(DEFAULT, d_head=96),
+        replace(DEFAULT, d_head=320),
+        replace(DEFAULT, consumers=0, B_r=0),
+        replace(DEFAULT, consumers=5, B_r=320),
+        replace(DEFAULT, B_r=64),
+        replace(DEFAULT, B_c=120),
+        replace(DEFAULT, B_c=272),
+        replace(DEFAULT, stages=0),
+        replace(DEFAULT, q_stages=3),
+        replace(DEFAULT, consumers=1, B_r=64),
+        replace(SERIAL, pin=True),
+        replace(SERIAL, rescale=Rescale.BEFORE_PRODUCT),
+        replace(DEFAULT, q_stages=1),
+        replace(SINGLE, q_stages=2),
+        replace(DEFAULT, order=Order.PAIRED),
+        replace(DEFAULT, consumers=3, B_r=192),
+        replace(DEFAULT, stages=3),
+    )
+
+    def test_each_constraint_is_tried(self) -> None:
+        named = set()
+        for config in self.bad_configs:
+            rejected = constraints(config, H200)
+            assert rejected is not None
+            named.add(rejected.constraint)
+        assert named == {name for name, _, _ in CONSTRAINTS} | {"registers_fit", "smem_fits"}
+
+
+def test_static_asserts_say_the_same_sentences() -> None:
+    text = (kernels_dir() / "sm90" / "constraints.cuh").read_text()
+    joined = re.sub(r'"\s+"', "", text)  # adjacent literals are one
+    sentences = re.findall(r'static_assert\(.*?"([^"]+)"\)', joined, re.DOTALL)
+    assert sentences == [sentence for _, sentence, _ in CONSTRAINTS]
+
+
+def test_parameters_are_laid_out_as_the_struct() -> None:
+    """kernels/sm90/params.cuh: pointers, then 32-bit numbers, padded to 8 bytes."""
+    text = (kernels_dir() / "sm90" / "params.cuh").read_text()
+    body = text[text.index("struct ForwardParams") :]
+    body = body[: body.index("};")]
+    names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
+    assert list(params_dtype().names or ()) == names
+    assert params_dtype().itemsize == 2 * 8 + 9 * 4 + 4
+
+
+def test_shared_memory_is_the_kernels_own_sum() -> None:
+    """The kernel's plan, SharedMemory<CFG>::kBytes, for configs that differ in every term."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+    configs = [
+        DEFAULT,
+        SERIAL,
+        replace(SINGLE, stages=1, B_c=176),
+        replace(DEFAULT, scheduler=Scheduler.STATIC),
+        default_config(64, DType.BF16),
+        default_config(256, DType.FP16),
+    ]
+    asserts = "\n".join(
+        f"static_assert(SharedMemory<{c.to_cpp_struct()}>::kBytes == {c.smem_bytes}, "
+        f'"{c.short_form()}");'
+        for c in configs
+    )
+    source = f'#include "sm90/shared_memory.cuh"\n{asserts}\n'
+    files = families.get("sm90").source_files()
+    error, program = nvrtc.nvrtcCreateProgram(
+        source.encode(),
+        b"t.cu",
+        len(files),
+        [text.encode() for text in files.values()],
+        [name.encode() for name in files],
+    )
+    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS
+    options = [b"-std=c++20", b"-arch=sm_90a"]
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, log)
+    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("d_head", sorted(TILES))
+def test_defaults_compile_without_spills_or_serialised_products(
+    d_head: int, dtype: DType, tmp_path: Path
+) -> None:
+    """C75xx is what ptxas calls wgmma that it had to serialise."""
+    variant = families.variant(default_config(d_head, dtype))
+    requests = [BuildRequest(variant, t, "sm_90a") for t in ("plain", "causal+ragged+lse")]
+    for result in build(requests, ArtifactStore(tmp_path)):
+        assert result.outcome is Outcome.OK, result.reason
+        assert result.artifact is not None
+        assert not result.artifact.diagnostics
+        assert result.artifact.resources.spill_store_bytes == 0
+        assert result.artifact.resources.stack_bytes == 0
+
+
+def test_the_fast_set_compiles_without_spills_or_serialised_products(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Each config once, with every trait, which takes the most registers."""
+    cache = getattr(request.config, "cache", None)  # a second run compiles what changed
+    store = ArtifactStore(cache.mkdir("artifacts") if cache else tmp_path)
+    configs = [
+        config
+        for d_head in TILES
+        for config in get_configs("fast", dtypes=[DType.FP16], d_head=d_head)
+    ]
+    assert [c for c in configs if constraints(c, H200) is not None] == []
+    requests = [BuildRequest(families.variant(c), "causal+ragged+lse", "sm_90a") for c in configs]
+    for result in build(requests, store):
+        assert result.artifact is not None, result.reason
+        assert not result.artifact.diagnostics, result.request
+        assert result.artifact.resources.spill_store_bytes == 0, result.request
+
+
+@pytest.mark.parametrize("d_head", sorted(TILES))
+def test_the_fast_set_is_small_and_holds_the_default(d_head: int) -> None:
+    for dtype in DType:
+        configs = get_configs("fast", dtypes=[dtype], d_head=d_head)
+        assert default_config(d_head, dtype) in configs
+        assert len(set(configs)) == len(configs) <= 16
+        assert {c.dtype for c in configs} == {dtype}
+        assert {c.d_head for c in configs} == {d_head}
+
+
+@pytest.mark.parametrize("d_head", [32, 96, 160, 512])
+def test_a_d_head_without_tiles_has_no_sets_and_one_reason(d_head: int) -> None:
+    assert [get_configs(key, d_head=d_head) for key in ("fast", "tune", "prog", "all")] == [[]] * 4
+    rejected = constraints(default_config(d_head, DType.BF16), H200)
+    assert rejected is not None
+    assert rejected.constraint == "d_head_whole_panels"
+
+
+def test_registers_are_counted_as_the_accumulators_take_them() -> None:
+    assert DEFAULT.operand_registers == 64 + 64 + 32
+    assert replace(DEFAULT, q_registers=True).operand_registers == 64 + 64 + 32 + 32
+    assert all(
+        c.operand_registers <= REGISTER_BUDGET[c.consumers]
+        for d in TILES
+        for c in get_configs("all", d_head=d)
+    )
+
+
+# Launch -----------------------------------------------------------------------------------------
+
+
+def grid(config: Sm90Config, workload: Workload, multiprocessors: int = 132) -> int:
+    device = LaunchDevice(multiprocessors, 50 << 20)
+    return families.get("sm90").geometry(config, workload, device).grid[0]
+
+
+def test_a_persistent_grid_is_no_larger_than_the_device_or_the_work() -> None:
+    much, little = benchmark_workload(4096, 128, DType.FP16), WORKLOADS[0]
+    assert [grid(DEFAULT, much, n) for n in (114, 132)] == [114, 132]
+    assert grid(DEFAULT, little) == 2 * 6 * 4
+    assert grid(SINGLE, much) == 16 * 16 * 32
+
+
+def test_a_pair_of_tiles_is_one_cta() -> None:
+    paired = replace(DEFAULT, scheduler=Scheduler.STATIC, order=Order.PAIRED)
+    odd = Workload(1, 3, 3, 5 * 128, 640, 128, DType.FP16, causal=True)
+    assert grid(paired, odd) == 3 * 3
+
+
+def test_sections_of_heads_fit_their_share_of_l2() -> None:
+    l2 = 50 << 20
+    sizes = [section_heads(benchmark_workload(s, 128, DType.FP16), l2) for s in (512, 4096, 65536)]
+    assert sizes == [MOST_SECTION_HEADS, 8, 1]
+    grouped = Workload(1, 32, 4, 4096, 4096, 128, DType.FP16)
+    assert section_heads(grouped, l2) == MOST_SECTION_HEADS, "8 query heads share keys"
+
+
+def test_counters_are_for_the_dynamic_scheduler_only() -> None:
+    family = families.get("sm90")
+    assert family.scratch_bytes(DEFAULT) == 8
+    assert family.scratch_bytes(SINGLE) == 0
+
+
+def test_maps_are_made_once_and_numbers_passed_on(driver: EncodedMaps) -> None:
+    workload = Workload(2, 6, 3, 500, 700, 128, DType.FP16, causal=True)
+    args = replace(ARGS, softmax_scale=0.25, diagonal=200, scratch=4096)
+    *maps, params = kernel_args(DEFAULT, workload, args, DEVICE)
+    assert [(m.dtype.str, m.shape) for m in maps] == [("|V128", (1,))] * 4
+    assert len(driver.made) == 4
+    again = kernel_args(DEFAULT, workload, args, DEVICE)
+    assert len(driver.made) == 4
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(maps, again, strict=False))
+    expected = SimpleNamespace(
+        counters=4096, heads=6, heads_per_kv=2, seq_len_q=500, seq_len_kv=700, diagonal=200,
+        row_blocks=4, heads_in_all=12, section_heads=64, softmax_scale=0.25,
+    )  # fmt: skip
+    for name, value in vars(expected).items():
+        assert params[name] == np.asarray(value), name
+
+
+def test_persistent_kernels_are_verified_over_several_rounds() -> None:
+    family = families.get("sm90")
+    assert family.extra_verification(SINGLE, "plain") == ()
+    for traits in ("plain", "causal+ragged+lse"):
+        (workload,) = family.extra_verification(DEFAULT, traits)
+        tiles = -(-workload.seq_len_q // DEFAULT.B_r) * workload.heads * workload.batch
+        assert tiles > 2 * 132
+        assert family.traits(DEFAULT, workload) == traits.removesuffix("+lse")

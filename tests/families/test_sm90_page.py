@@ -1,0 +1,53 @@
+"""docs/kernel-sm90.md says what the code says."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from fa_tune.families.sm90 import CONSTRAINTS, REGISTER_BUDGET, Sm90Config
+from fa_tune.families.sm90_names import parse
+from tests.project_files import ROOT
+
+PAGE = (ROOT / "docs" / "kernel-sm90.md").read_text("utf-8")
+
+
+def cells(name: str) -> list[list[str]]:
+    """The rows below the header of the table between two comments."""
+    text = PAGE[PAGE.index(f"<!-- {name} -->") : PAGE.index(f"<!-- /{name} -->")]
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
+def test_it_has_every_constraint() -> None:
+    assert cells("constraints") == [[f"`{name}`", sentence] for name, sentence, _ in CONSTRAINTS]
+
+
+def test_it_has_every_field_and_word() -> None:
+    rows = cells("fields")
+    fields = dataclasses.fields(Sm90Config)
+    assert [row[0] for row in rows] == [f"`{f.name}`" for f in fields]
+    for (_, short, _), f in zip(rows, fields, strict=True):
+        meta = f.metadata
+        match meta["place"]:
+            case "flag":
+                assert short == f"`{meta['word']}`"
+            case "count" | "number":
+                assert short == f"`{meta['word']}_2`"
+            case "choice":
+                words = [f"`{member.word}`" for member in meta["type"] if member is not f.default]
+                assert short == ", ".join(words)
+
+
+def test_its_examples_are_short_forms() -> None:
+    shown = re.findall(r"`(sm90\([^`]*)`", PAGE)
+    assert shown
+    assert [str(parse(text)) for text in shown] == shown
+
+
+def test_it_has_the_register_budgets() -> None:
+    assert (
+        f"{REGISTER_BUDGET[1]} with up to 2 consumers, {REGISTER_BUDGET[3]} with 3, "
+        f"{REGISTER_BUDGET[4]} with 4" in PAGE
+    )
+    assert REGISTER_BUDGET[1] == REGISTER_BUDGET[2]

@@ -1,0 +1,54 @@
+"""A worker that launches kernels many times on one problem and compares the outcomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from fa_tune.handlers.device import guarded, launch_args, load, lse_for, use_device
+from fa_tune.launch import Kernel
+from fa_tune.worker import Report
+from tests.gpu.cases import Case
+from tests.gpu.oracle import equal_bits, inputs_for
+
+
+def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """Items: subject, cubin, symbol, cases, repeats.  Value: figures of each case."""
+    use_device(int(shared["device"]))
+    for name, item in items.items():
+        report.begin(name)
+        kernel = guarded(report, name, partial(load, item))
+        if kernel is None:
+            continue
+        figures = guarded(report, name, partial(repeat_all, kernel, item))
+        if figures is not None:
+            report.done(name, figures)
+
+
+def repeat_all(kernel: Kernel, item: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of every case: whether all launches gave the same bits, and how many NaN the first did."""
+    return [repeat(kernel, Case.from_json(case), int(item["repeats"])) for case in item["cases"]]
+
+
+def repeat(kernel: Kernel, case: Case, times: int) -> dict[str, Any]:
+    """Launch `times` times, back to back, each into tensors of its own filled with NaN."""
+    w = case.workload
+    inputs = inputs_for(w, case.layout, case.seed, "cuda")
+    stream = torch.cuda.current_stream().cuda_stream
+    found = []
+    for _ in range(times):
+        out = torch.full(inputs.q.shape, math.nan, dtype=inputs.q.dtype, device="cuda")
+        lse = lse_for(w, math.nan)
+        kernel.launch(w, launch_args(inputs, out, lse), stream)
+        found.append([out] if lse is None else [out, lse])
+    torch.cuda.synchronize()
+    first, *others = found
+    return {
+        "case": case.name,
+        "repeats": all(equal_bits(a, b) for o in others for a, b in zip(first, o, strict=True)),
+        "n_nan": sum(int(t.isnan().sum()) for t in first),
+    }
