@@ -164,7 +164,15 @@ struct ConsumerBase {
         const int batch = tile.head / p.heads;
         const int head = tile.head - batch * p.heads;
         float inverse[2], log_sum_exp[2];
-        softmax.finish(inverse, log_sum_exp);
+        bool empty[2];
+        softmax.finish(inverse, log_sum_exp, empty);
+        if constexpr (TRAITS.causal) {
+            // Their P is 0, but 0 times an infinite V is not.
+            if (__any_sync(0xffffffffu, empty[0] || empty[1])) {
+#pragma unroll
+                for (int j = 0; j < kOutputs; ++j) o[j] = empty[j / 2 % 2] ? 0.f : o[j];
+            }
+        }
         const unsigned tile_smem = smem + Shared::kQ + slot * Shared::kQBytes;
         ptx::named_barrier_sync(5 + group, 128);  // all four warps are past their reads of Q
 #pragma unroll

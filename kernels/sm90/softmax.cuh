@@ -64,16 +64,17 @@ struct Softmax {
         }
     }
 
-    // The rows' 1 / l, and their log-sum-exp.  A row without keys has 0 and -inf.
-    __device__ __forceinline__ void finish(float (&inverse)[2], float (&log_sum_exp)[2]) {
+    // The rows' 1 / l, their log-sum-exp, and whether they saw no key: these have 0 and -inf.
+    __device__ __forceinline__ void finish(float (&inverse)[2], float (&log_sum_exp)[2],
+                                           bool (&empty)[2]) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             float sum = row_sum[i];
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            const bool empty = kMayBeEmpty && sum == 0.f;
-            inverse[i] = empty ? 0.f : 1.f / sum;
-            log_sum_exp[i] = empty
+            empty[i] = kMayBeEmpty && sum == 0.f;
+            inverse[i] = empty[i] ? 0.f : 1.f / sum;
+            log_sum_exp[i] = empty[i]
                                  ? negative_infinity()
                                  : row_max[i] * scale + ptx::lg2_approx(sum) * 0.6931471805599453f;
         }
