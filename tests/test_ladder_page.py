@@ -1,4 +1,4 @@
-"""docs/ladder.md, docs/measuring.md and the README quote the recordings, and quote them right."""
+"""docs/ladder.md, docs/measuring.md, docs/why-this-wins.md and the README quote the recordings, and quote them right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ladder_page
-from recorded import FOLDER, LADDER, RUNGS, Recorded, ours, spearman
+from recorded import FOLDER, LADDER, RUNGS, SEARCHED, Recorded, ours, spearman
 from recorded_tables import signed, table
 from tests.project_files import ROOT
 
@@ -89,7 +89,7 @@ def test_the_order_that_the_prose_states() -> None:
     rungs = sorted(RUNGS, key=ncu.__getitem__)
     assert rungs == ["r3", "r7", "r6", "r4", "r5", "r2", "r1"]
     assert ncu["cudnn"] < ncu["best"] < ncu["fa2"] < ncu["r3"]
-    fastest = min(m.samples_s[0] for m in ours(DATA.measured("tune_ncu", LADDER)).values())
+    fastest = min(m.samples_s[0] for m in ours(DATA.found("ncu", LADDER)).values())
     assert ncu["best"] < fastest * 1e3 * 1.01
     for stall in ("short", "mio", "barrier"):
         assert DATA.counter("r3", stall) < DATA.counter("r4", stall)
@@ -104,19 +104,56 @@ def test_rung_4_to_5_changes_sign_by_time_and_not_by_cycles() -> None:
     assert DATA.time_ms("r5", "ncu") > DATA.time_ms("r4", "ncu")
 
 
-def test_ratio_of_two_runs_is_not_shown(tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the recordings."""
+    return Path(shutil.copytree(FOLDER, tmp_path / "gpu"))
+
+
+def renamed(folder: Path, set_name: str) -> None:
+    """Pretend that the searched set was another one."""
+    for path in sorted(folder.glob(f"{DATA.searched}_*")):
+        path.rename(folder / path.name.replace(DATA.searched, set_name, 1))
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_pages_can_be_filled_from_a_search_of_either_set(folder: Path, name: str) -> None:
+    renamed(folder, name)
+    data = Recorded(folder)
+    assert data.searched == name
+    for page in ladder_page.TABLES:
+        text = _read(page)
+        again = ladder_page.filled(text, page, data)
+        assert again == text.replace(f"the {DATA.searched} set", f"the {name} set")
+
+
+def test_the_fast_set_is_preferred(folder: Path) -> None:
+    for path in sorted(folder.glob(f"{DATA.searched}_*")):
+        for name in SEARCHED:
+            if name != DATA.searched:
+                shutil.copy(path, folder / path.name.replace(DATA.searched, name, 1))
+    assert Recorded(folder).searched == "fast"
+
+
+def test_a_folder_without_a_search_is_refused(folder: Path) -> None:
+    for path in folder.glob(f"{DATA.searched}_events.*"):
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match="neither fast nor tune"):
+        _ = Recorded(folder).recordings
+
+
+def test_ratio_of_two_runs_is_not_shown(folder: Path) -> None:
     """Shared samples of two recordings are the older one's."""
-    folder = tmp_path / "gpu"
-    shutil.copytree(FOLDER, folder)
-    for name in ("prog", "tune"):
+    searched = DATA.searched
+    for name in ("prog", searched):
         meta = folder / f"{name}_events.meta.json"
         text = meta.read_text(encoding="utf-8")
-        day = {"prog": "2001-01-01", "tune": "2001-01-02"}[name]
+        day = {"prog": "2001-01-01", searched: "2001-01-02"}[name]
         new = re.sub(r'"recorded_at": "[^"]*"', f'"recorded_at": "{day}T00:00:00+00:00"', text)
         meta.write_text(new, encoding="utf-8")
-    shutil.copy(folder / "prog_events.csv", folder / "tune_events.csv")
+    shutil.copy(folder / "prog_events.csv", folder / f"{searched}_events.csv")
     data = Recorded(folder)
-    assert {"ref:fa2", "ref:cudnn"} <= data.carried_over("tune_events", LADDER)
+    assert {"ref:fa2", "ref:cudnn"} <= data.carried_over(f"{searched}_events", LADDER)
     assert data.carried_over("prog_events", LADDER) == set()
 
 

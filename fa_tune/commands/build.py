@@ -53,7 +53,7 @@ _CSV_HEADINGS = (
 
 
 @click.command("build", short_help="Compile a set and show what each kernel uses.")
-@kernels_option(default="all")
+@kernels_option()
 @family_option()
 @d_head_option()
 @csv_option()

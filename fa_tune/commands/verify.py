@@ -19,7 +19,7 @@ SCHEMA = "fa-tune-verify-1"
 
 
 @click.command("verify", short_help="Check every config's result against a reference.")
-@kernels_option(default="all")
+@kernels_option()
 @family_option()
 @workload_options("d_heads", "masks", "lse")
 @json_option()
