@@ -111,9 +111,12 @@ def _expand(
 
 
 def _worth_a_place(config: FlashForwardKernelConfig, *, over: int) -> bool:
-    """It can run somewhere, and its accumulators and resident Q leave room for the rest."""
-    if not all(holds(config) for _, _, holds in CONSTRAINTS):
-        return False
+    """It can run somewhere, and its accumulators and resident Q leave room for the rest.
+
+    With a d_head that none can have every config is kept: their rejection tells why."""
+    broken = [name for name, _, holds in CONSTRAINTS if not holds(config)]
+    if broken:
+        return "d_head_whole_chunk_groups" in broken
     rows = config.B_r // config.n_warps
     resident_q = rows * config.d_head // 64 if config.Q_mma_load_K_tiles == 0 else 0
     needed = rows * (config.d_head + config.B_c) // 32 + resident_q + OTHER_REGISTERS
