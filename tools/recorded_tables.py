@@ -80,7 +80,13 @@ def ladder(data: Recorded) -> str:
                 signed(change) if name in RUNGS and i else "",
                 f"{data.tflops(name, method):.0f}",
             ]
-        what = NEW[i] if name in RUNGS else f"of the {data.searched} set" if name == "best" else "reference"
+        what = (
+            NEW[i]
+            if name in RUNGS
+            else f"of the {data.searched} set"
+            if name == "best"
+            else "reference"
+        )
         subject = data.subject(name)
         config = f"`{config_of(subject).short_form()}`" if name not in REFERENCES else ""
         rows.append([HEADINGS[name], what, config, *cells])
@@ -284,7 +290,15 @@ def wins(data: Recorded) -> str:
                 *against,
             ]
         )
-    headings = ["Fastest config", "seq_len", "TFLOP/s", "FA2", "cuDNN", "FA2 / best", "cuDNN / best"]
+    headings = [
+        "Fastest config",
+        "seq_len",
+        "TFLOP/s",
+        "FA2",
+        "cuDNN",
+        "FA2 / best",
+        "cuDNN / best",
+    ]
     notes = [
         "† the references were timed in another run than the configs, so there is no ratio."
     ] * any(row[-1] == "†" for row in rows)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune import families
 from fa_tune.errors import JournalError, NoUsableVariant, RegistryError, StorageError, ToolMissing
 from fa_tune.model import Attempt, DType, Outcome, Variant, Workload, benchmark_workload
 from fa_tune.pipeline import SearchResult, WorkloadResult
@@ -392,3 +393,28 @@ def test_a_replay_beside_a_measured_entry_says_that_it_is_not_kept(
     search(world, 1024, recordings=recorded, registry=own)
     assert own.read_text() == before
     assert any("a replay does not replace it" in note for note in world.progress.notes)
+
+
+def test_where_no_recording_holds_the_default_set_those_recorded_are_chosen_among(
+    world: World, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = fakes.parsed(world.configs)
+    monkeypatch.setattr(world, "configs", ())
+    fast = families.get("sm80").configs("fast", dtypes=[DType.FP16])
+    lacking = [c for c in fast if c not in everything]
+    monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: lacking)
+    result = search(world, 1024, recordings=recorded, kernels="fast")
+    decision = only(result).decision
+    assert decision is not None
+    assert decision.chosen.subject == FAST
+    held = len(everything)
+    note = f"no recording holds the set 'fast': choosing among the {held} configs that are recorded"
+    assert note in world.progress.notes
+    # A set that was asked for by name is not exchanged, nor is one that is recorded in part.
+    with pytest.raises(NoUsableVariant, match="no ncu measurement"):
+        search(world, 1024, recordings=recorded, kernels="wide")
+    monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: [*lacking, everything[0]])
+    again(world)
+    world.device = None
+    search(world, 1024, recordings=recorded, kernels="fast")
+    assert note not in world.progress.notes
