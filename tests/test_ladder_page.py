@@ -1,4 +1,4 @@
-"""docs/ladder.md, docs/measuring.md, docs/why-this-wins.md and the README quote the recordings, and quote them right."""
+"""The pages that quote the recordings, the README among them, quote them right."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -98,13 +97,3 @@ def test_ordinary_configs_compile_for_8_0(d_head: int, store: ArtifactStore) -> 
     configs = ordinary(d_head)
     assert all(constraints(c, parse_arch("sm_80")) is None for c in configs)
     built([str(c) for c in configs], ["plain", "causal+ragged+lse"], "sm_80", store)
-
-
-def test_the_fastest_spill_nothing(store: ArtifactStore, tmp_path: Path) -> None:
-    requests = [BuildRequest(Variant("sm80", c), t, "sm_90") for c in WINNERS for t in ALL_TRAITS]
-    spilled = {
-        f"{r.request.variant.config} {r.request.traits}": r.artifact.resources.spill_store_bytes
-        for r in build(requests, store)
-        if r.artifact is not None and r.artifact.resources.spill_store_bytes
-    }
-    assert not spilled

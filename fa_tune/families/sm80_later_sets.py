@@ -14,7 +14,7 @@ from fa_tune.model import DType
 
 # Of a thread: what a config needs beyond its accumulators and resident Q, and the most that it
 # may go over before a place in `wide` is wasted on it.  The fastest configs are a little over
-# and spill nothing, because not all is live at once.
+# and spill little or nothing, because not all is live at once.
 OTHER_REGISTERS = 56
 REGISTER_FILE = 65536
 REGISTERS_PER_THREAD = 255

@@ -6,7 +6,8 @@ import pytest
 
 from fa_tune.arch import parse_arch
 from fa_tune.families.names import parse_short_form
-from fa_tune.families.sm80 import CONSTRAINTS, FlashForwardKernelConfig, Sm80Family, constraints
+from fa_tune.families.sm80 import CONSTRAINTS, FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80_family import Sm80Family
 from fa_tune.families.sm80_sets import get_kernel_configs, select_configs
 from fa_tune.model import DType
 
