@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import ladder_page
-from recorded import FOLDER, LADDER, RUNGS, SEARCHED, Recorded, ours, spearman
+from fa_tune.families.sm80_sets import get_kernel_configs
+from fa_tune.model import Workload
+from fa_tune.recordings import save
+from recorded import FOLDER, LADDER, METHODS, RUNGS, SEARCHED, Recorded, ours, spearman
 from recorded_tables import signed, table
 from tests.project_files import ROOT
 
@@ -125,6 +129,53 @@ def test_pages_can_be_filled_from_a_search_of_either_set(folder: Path, name: str
         text = _read(page)
         again = ladder_page.filled(text, page, data)
         assert again == text.replace(f"the {DATA.searched} set", f"the {name} set")
+
+
+def pretended_search(folder: Path) -> dict[str, str]:
+    """Recordings of `fast` in place of those of the searched set, with times by the text of each
+    config; returns the subject that is the fastest of each dtype."""
+    best = {}
+    for method in METHODS:
+        old = DATA.recordings[f"{DATA.searched}_{method}"]
+        ours_before = {a.workload: a for a in old.attempts if a.subject.startswith("sm80:")}
+        attempts = [a for a in old.attempts if a.subject.startswith("ref:")]
+        for workload, model in ours_before.items():
+            w = Workload.from_key(workload)
+            assert model.measurement is not None
+            for i, config in enumerate(get_kernel_configs("fast", dtypes=[w.dtype])):
+                subject = f"sm80:{config}"
+                seconds = w.seq_len_q**2 * w.batch * (50 - i - 9 * (w.seq_len_q > 1024)) * 1e-12
+                measured = replace(model.measurement, subject=subject, samples_s=(seconds,))
+                attempts.append(replace(model, subject=subject, measurement=measured))
+                best[w.dtype.name] = subject
+        for path in folder.glob(f"{DATA.searched}_{method}.*"):
+            path.unlink()
+        save(folder / f"fast_{method}.csv", attempts, {}, old.meta)
+    explain = folder / "ladder_explain.json"
+    text = explain.read_text("utf-8")
+    explain.write_text(text.replace(DATA.subject("best"), best["FP16"]), "utf-8")
+    return best
+
+
+def test_pages_can_be_filled_from_a_search_of_all_knobs(folder: Path) -> None:
+    best = pretended_search(folder)
+    data = Recorded(folder)
+    assert data.searched == "fast"
+    filled = {page: ladder_page.filled(_read(page), page, data) for page in ladder_page.TABLES}
+    for page in ("README.md", "docs/why-this-wins.md"):
+        assert "the fast set" in filled[page]
+    forms = {subject.removeprefix("sm80:") for subject in best.values()}
+    assert all(filled["docs/why-this-wins.md"].count(f"| `{form}` |") == 6 for form in forms)
+    common = best["FP16"].removeprefix("sm80:").replace("FP16", "dtype")
+    assert f"- a: `{common}`" in filled["README.md"]
+    assert "- b:" not in filled["README.md"]
+    ladder = filled["docs/ladder.md"]
+    assert f"| best | of the fast set | `{best['FP16'].removeprefix('sm80:')}` |" in ladder
+    for size in ("64x64", "128x64", "128x64 of 8", "256x64 of 8"):
+        assert f"| {size} |" in ladder
+    for change in ("interleave", "2 stages, not 1", "3 stages, not 2", "Q in 1 k-tile, not whole"):
+        assert f"| {change} |" in ladder
+    assert "\n| buffer |" not in ladder, "no pair of the fast set differs in it"
 
 
 def test_the_fast_set_is_preferred(folder: Path) -> None:

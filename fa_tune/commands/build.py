@@ -77,7 +77,7 @@ def command(
 
     \b
     Examples:
-      fa-tune build --kernels tune --arch sm_90
+      fa-tune build --arch sm_90
       fa-tune build --kernels prog-all --arch sm_80 --csv resources.csv
     """
     refuse_both(csv, as_json)

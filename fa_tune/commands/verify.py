@@ -44,7 +44,7 @@ def command(
     Examples:
       fa-tune verify
       fa-tune verify --kernels prog-all --d-head 64,128
-      fa-tune verify --kernels tune --mask full,causal --lse
+      fa-tune verify --mask full,causal --lse
     """
     from fa_tune import pipeline
     from fa_tune.commands.output import say, write_json

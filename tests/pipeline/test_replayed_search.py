@@ -14,7 +14,7 @@ from fa_tune.registry import store
 from tests.pipeline import fakes
 from tests.pipeline.conftest import SEARCH, World
 from tests.pipeline.fakes import FakeProfiler
-from tests.pipeline.test_search import FAST, again, known_times, only, search
+from tests.pipeline.test_search import DEFAULT, FAST, again, known_times, only, search
 
 
 @pytest.fixture
@@ -75,22 +75,27 @@ def test_where_no_recording_holds_the_default_set_those_recorded_are_chosen_amon
     world: World, recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = fakes.parsed(world.configs)
-    monkeypatch.setattr(world, "configs", ())
     fast = families.get("sm80").configs("fast", dtypes=[DType.FP16])
     lacking = [c for c in fast if c not in everything]
     monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: lacking)
-    result = search(world, 1024, recordings=recorded, kernels="fast")
-    decision = only(result).decision
-    assert decision is not None
-    assert decision.chosen.subject == FAST
     held = len(everything)
     note = f"no recording holds the set 'fast': choosing among the {held} configs that are recorded"
-    assert note in world.progress.notes
-    # A set that was asked for by name is not exchanged, nor is one that is recorded in part.
-    with pytest.raises(NoUsableVariant, match="no ncu measurement"):
-        search(world, 1024, recordings=recorded, kernels="wide")
-    monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: [*lacking, everything[0]])
+
+    # A set that was asked for by name is not exchanged: beside it there is only the default.
+    named = only(search(world, 1024, recordings=recorded, kernels="wide"))
+    assert note not in world.progress.notes
+    assert named.decision is not None
+    assert named.decision.chosen.subject == DEFAULT
+
     again(world)
-    world.device = None
+    found = only(search(world, 1024, recordings=recorded, kernels="fast"))
+    assert note in world.progress.notes
+    assert found.decision is not None
+    assert found.decision.chosen.subject == FAST
+    assert {a.outcome for a in found.attempts} == {Outcome.OK}
+
+    # Nor is one that is recorded in part.
+    again(world)
+    monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: [*lacking, everything[0]])
     search(world, 1024, recordings=recorded, kernels="fast")
     assert note not in world.progress.notes
