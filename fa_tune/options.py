@@ -12,6 +12,7 @@ from fa_tune.model import BENCHMARK_HEADS, MASKS, DType, Workload, benchmark_bat
 REFERENCES = ("fa2", "cudnn")
 PROFILERS = ("auto", "ncu", "events", "replay")
 METRIC_LISTS = ("rank", "explain", "full")
+DEFAULT_KERNELS = "fast"  # the set that is meant where none is named
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,11 @@ class MeasureOptions:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """One search.  `kernels` is a set's key (prog…, all, tune, "B_r,B_c") or a short form;
+    """One search.  `kernels` is a set's key (fast, wide, tune, …) or one config's short form;
     `families` the names of those to take the set from (none: all that run on the device)."""
 
     workloads: WorkloadOptions
-    kernels: str = "tune"
+    kernels: str = DEFAULT_KERNELS
     families: tuple[str, ...] = ()
     measure: MeasureOptions = MeasureOptions()
     machine: MachineOptions = MachineOptions()

@@ -173,7 +173,16 @@ def test_readme_names_every_variable() -> None:
 
 def test_readme_counts_the_sets() -> None:
     counts = dict(re.findall(r"`([\w-]+)` \((\d+)[ ,]", _read("README.md")))
-    assert counts == {key: str(len(get_kernel_configs(key))) for key in ("tune", "prog")}
+    keys = ("fast", "wide", "tune", "prog", "prog-all", "all")
+    assert counts == {key: str(len(get_kernel_configs(key))) for key in keys}
+
+
+def test_kernel_page_counts_the_sets() -> None:
+    page = _read("docs/kernel-sm80.md")
+    for key, least, most in re.findall(r"\| `(\w+)` \|.*?(\d+) to (\d+) per dtype and", page):
+        sizes = {len(get_kernel_configs(key, d_head=d)) // 2 for d in range(32, 257, 32)}
+        assert (min(sizes), max(sizes)) == (int(least), int(most))
+    assert len(re.findall(r" to \d+ per dtype and `d_head`", page)) == 2
 
 
 def test_readme_snippet_reads_a_registry(tmp_path: Path) -> None:

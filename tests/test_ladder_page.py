@@ -1,15 +1,19 @@
-"""docs/ladder.md, docs/measuring.md and the README quote the recordings, and quote them right."""
+"""The pages that quote the recordings, the README among them, quote them right."""
 
 from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import ladder_page
-from recorded import FOLDER, LADDER, RUNGS, Recorded, ours, spearman
+from fa_tune.families.sm80_sets import get_kernel_configs
+from fa_tune.model import Workload
+from fa_tune.recordings import save
+from recorded import FOLDER, LADDER, METHODS, RUNGS, SEARCHED, Recorded, ours, spearman
 from recorded_tables import signed, table
 from tests.project_files import ROOT
 
@@ -89,7 +93,7 @@ def test_the_order_that_the_prose_states() -> None:
     rungs = sorted(RUNGS, key=ncu.__getitem__)
     assert rungs == ["r3", "r7", "r6", "r4", "r5", "r2", "r1"]
     assert ncu["cudnn"] < ncu["best"] < ncu["fa2"] < ncu["r3"]
-    fastest = min(m.samples_s[0] for m in ours(DATA.measured("tune_ncu", LADDER)).values())
+    fastest = min(m.samples_s[0] for m in ours(DATA.found("ncu", LADDER)).values())
     assert ncu["best"] < fastest * 1e3 * 1.01
     for stall in ("short", "mio", "barrier"):
         assert DATA.counter("r3", stall) < DATA.counter("r4", stall)
@@ -104,19 +108,103 @@ def test_rung_4_to_5_changes_sign_by_time_and_not_by_cycles() -> None:
     assert DATA.time_ms("r5", "ncu") > DATA.time_ms("r4", "ncu")
 
 
-def test_ratio_of_two_runs_is_not_shown(tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the recordings."""
+    return Path(shutil.copytree(FOLDER, tmp_path / "gpu"))
+
+
+def renamed(folder: Path, set_name: str) -> None:
+    """Pretend that the searched set was another one."""
+    for path in sorted(folder.glob(f"{DATA.searched}_*")):
+        path.rename(folder / path.name.replace(DATA.searched, set_name, 1))
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_pages_can_be_filled_from_a_search_of_either_set(folder: Path, name: str) -> None:
+    renamed(folder, name)
+    data = Recorded(folder)
+    assert data.searched == name
+    for page in ladder_page.TABLES:
+        text = _read(page)
+        again = ladder_page.filled(text, page, data)
+        assert again == text.replace(f"the {DATA.searched} set", f"the {name} set")
+
+
+def pretended_search(folder: Path) -> dict[str, str]:
+    """Recordings of `fast` in place of those of the searched set, with times by the text of each
+    config; returns the subject that is the fastest of each dtype."""
+    best = {}
+    for method in METHODS:
+        old = DATA.recordings[f"{DATA.searched}_{method}"]
+        ours_before = {a.workload: a for a in old.attempts if a.subject.startswith("sm80:")}
+        attempts = [a for a in old.attempts if a.subject.startswith("ref:")]
+        for workload, model in ours_before.items():
+            w = Workload.from_key(workload)
+            assert model.measurement is not None
+            for i, config in enumerate(get_kernel_configs("fast", dtypes=[w.dtype])):
+                subject = f"sm80:{config}"
+                seconds = w.seq_len_q**2 * w.batch * (50 - i - 9 * (w.seq_len_q > 1024)) * 1e-12
+                measured = replace(model.measurement, subject=subject, samples_s=(seconds,))
+                attempts.append(replace(model, subject=subject, measurement=measured))
+                best[w.dtype.name] = subject
+        for path in folder.glob(f"{DATA.searched}_{method}.*"):
+            path.unlink()
+        save(folder / f"fast_{method}.csv", attempts, {}, old.meta)
+    explain = folder / "ladder_explain.json"
+    text = explain.read_text("utf-8")
+    explain.write_text(text.replace(DATA.subject("best"), best["FP16"]), "utf-8")
+    return best
+
+
+def test_pages_can_be_filled_from_a_search_of_all_knobs(folder: Path) -> None:
+    best = pretended_search(folder)
+    data = Recorded(folder)
+    assert data.searched == "fast"
+    filled = {page: ladder_page.filled(_read(page), page, data) for page in ladder_page.TABLES}
+    for page in ("README.md", "docs/why-this-wins.md"):
+        assert "the fast set" in filled[page]
+    forms = {subject.removeprefix("sm80:") for subject in best.values()}
+    assert all(filled["docs/why-this-wins.md"].count(f"| `{form}` |") == 6 for form in forms)
+    common = best["FP16"].removeprefix("sm80:").replace("FP16", "dtype")
+    assert f"- a: `{common}`" in filled["README.md"]
+    assert "- b:" not in filled["README.md"]
+    ladder = filled["docs/ladder.md"]
+    assert f"| best | of the fast set | `{best['FP16'].removeprefix('sm80:')}` |" in ladder
+    for size in ("64x64", "128x64", "128x64 of 8", "256x64 of 8"):
+        assert f"| {size} |" in ladder
+    for change in ("interleave", "2 stages, not 1", "3 stages, not 2", "Q in 1 k-tile, not whole"):
+        assert f"| {change} |" in ladder
+    assert "\n| buffer |" not in ladder, "no pair of the fast set differs in it"
+
+
+def test_the_fast_set_is_preferred(folder: Path) -> None:
+    for path in sorted(folder.glob(f"{DATA.searched}_*")):
+        for name in SEARCHED:
+            if name != DATA.searched:
+                shutil.copy(path, folder / path.name.replace(DATA.searched, name, 1))
+    assert Recorded(folder).searched == "fast"
+
+
+def test_a_folder_without_a_search_is_refused(folder: Path) -> None:
+    for path in folder.glob(f"{DATA.searched}_events.*"):
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match="neither fast nor tune"):
+        _ = Recorded(folder).recordings
+
+
+def test_ratio_of_two_runs_is_not_shown(folder: Path) -> None:
     """Shared samples of two recordings are the older one's."""
-    folder = tmp_path / "gpu"
-    shutil.copytree(FOLDER, folder)
-    for name in ("prog", "tune"):
+    searched = DATA.searched
+    for name in ("prog", searched):
         meta = folder / f"{name}_events.meta.json"
         text = meta.read_text(encoding="utf-8")
-        day = {"prog": "2001-01-01", "tune": "2001-01-02"}[name]
+        day = {"prog": "2001-01-01", searched: "2001-01-02"}[name]
         new = re.sub(r'"recorded_at": "[^"]*"', f'"recorded_at": "{day}T00:00:00+00:00"', text)
         meta.write_text(new, encoding="utf-8")
-    shutil.copy(folder / "prog_events.csv", folder / "tune_events.csv")
+    shutil.copy(folder / "prog_events.csv", folder / f"{searched}_events.csv")
     data = Recorded(folder)
-    assert {"ref:fa2", "ref:cudnn"} <= data.carried_over("tune_events", LADDER)
+    assert {"ref:fa2", "ref:cudnn"} <= data.carried_over(f"{searched}_events", LADDER)
     assert data.carried_over("prog_events", LADDER) == set()
 
 

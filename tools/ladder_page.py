@@ -10,7 +10,7 @@ by a comment that says what it is:
                       of the ranking run, millions), ldmatrix, busy (shared memory, %)
     ncu r1/r2         how many times as large the first is
     ncu r3:r4         the change from the first to the second in %, with its sign
-    rho l2 64x64      rank correlation with the time within the tune set; `all` for all blocks
+    rho l2 64x64      rank correlation with the time within the searched set; `all` for all blocks
     effect buffer 64x64   median change of time in %, as in the table of pairs
     repeat cycles     largest difference between two runs under ncu in %
     samples ncu 1     how many measurements have so many samples; `all`: the samples in total
@@ -42,6 +42,7 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
         "rho": recorded_tables.rho,
     },
     "docs/measuring.md": {"offsets": recorded_tables.offsets},
+    "docs/why-this-wins.md": {"wins": recorded_tables.wins},
     "README.md": {"results": recorded_tables.results},
 }
 _NAMES = "|".join(

@@ -1,8 +1,8 @@
 """What the recordings of one GPU hold, for the pages that quote them.
 
-A *subject* of the ladder is `r1` to `r7` (the rungs), `best` (the config of the tune set that was
-profiled with the ladder), one of BETWEEN, `fa2` or `cudnn`.  Values are in the unit that a page
-shows.
+Beside the ladder a whole set was searched: `fast`, or in older folders `tune`.  A *subject* of
+the ladder is `r1` to `r7` (the rungs), `best` (the config of the searched set that was profiled
+with the ladder), `fa2` or `cudnn`.  Values are in the unit that a page shows.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ DTYPES = (DType.FP16, DType.BF16)
 LADDER = benchmark_workload(4096, 128, DType.FP16)
 REFERENCES = {"fa2": "ref:fa2", "cudnn": "ref:cudnn"}
 RUNGS = {f"r{i}": f"sm80:{config}" for i, config in enumerate(PROGRESSION, start=1)}
-# Configs of the tune set that stand between two rungs.
-BETWEEN = {
-    "k022": "sm80:(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles",
-    "k000opt": "sm80:(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles+opt_softmax",
-}
+SEARCHED = ("fast", "tune")  # the set that was searched: the first of these that is recorded
 
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 
@@ -121,9 +117,18 @@ class Recorded:
         self.folder = folder
 
     @cached_property
+    def searched(self) -> str:
+        """The set that was searched; raises FileNotFoundError if none was."""
+        for name in SEARCHED:
+            if all((self.folder / f"{name}_{m}.csv").exists() for m in METHODS):
+                return name
+        known = " nor ".join(SEARCHED)
+        raise FileNotFoundError(f"{self.folder} has recordings of neither {known} by both methods")
+
+    @cached_property
     def recordings(self) -> dict[str, Recording]:
-        """`tune_ncu`, `prog_events`, … by file name."""
-        names = [f"{s}_{m}" for s in ("tune", "prog") for m in METHODS]
+        """`fast_ncu`, `prog_events`, … by file name."""
+        names = [f"{s}_{m}" for s in (self.searched, "prog") for m in METHODS]
         return {name: load(self.folder / f"{name}.csv") for name in names}
 
     @cached_property
@@ -168,12 +173,17 @@ class Recorded:
         if name == "best":
             (best,) = set(ours(self.explained)) - set(RUNGS.values())
             return best
-        return {**RUNGS, **BETWEEN, **REFERENCES}[name]
+        return {**RUNGS, **REFERENCES}[name]
 
     def timed(self, name: str, method: str) -> Measurement:
         """What a ladder's subject was ranked by; rungs and references from the ladder's run."""
-        recording = f"{'prog' if name in RUNGS or name in REFERENCES else 'tune'}_{method}"
+        of_ladder = name in RUNGS or name in REFERENCES
+        recording = f"{'prog' if of_ladder else self.searched}_{method}"
         return self.measured(recording, LADDER)[self.subject(name)]
+
+    def found(self, method: str, workload: Workload) -> dict[str, Measurement]:
+        """The searched set's measurements and the references' beside it, by subject."""
+        return self.measured(f"{self.searched}_{method}", workload)
 
     def time_ms(self, name: str, method: str) -> float:
         """Median of a ladder's subject in milliseconds."""
@@ -212,16 +222,16 @@ class Recorded:
         return max(abs(value(b) / value(a) - 1) * 100 for a, b in pairs)
 
     def samples(self, method: str) -> list[int]:
-        """The number of samples of every measurement of the tune set."""
-        found = self.recordings[f"tune_{method}"].attempts
+        """The number of samples of every measurement of the searched set."""
+        found = self.recordings[f"{self.searched}_{method}"].attempts
         return [len(a.measurement.samples_s) for a in found if a.measurement is not None]
 
     def rho(self, column: str, blocks: str = "") -> float | None:
-        """Spearman's ρ of time and a counter over the tune set at the ladder's workload, under
+        """Spearman's ρ of time and a counter over the searched set at the ladder's workload, under
         ncu; `blocks` such as `64x32` keeps one block size."""
         found = [
             m
-            for s, m in ours(self.measured("tune_ncu", LADDER)).items()
+            for s, m in ours(self.found("ncu", LADDER)).items()
             if blocks in ("", blocks_of(config_of(s)))
         ]
         metric = COUNTERS[column].metric
@@ -229,7 +239,7 @@ class Recorded:
 
     def effects(self, blocks: str, change: Change) -> list[float]:
         """Change of time in % by one field, for each pair of configs that differ in it alone."""
-        found = {config_of(s): m for s, m in ours(self.measured("tune_ncu", LADDER)).items()}
+        found = {config_of(s): m for s, m in ours(self.found("ncu", LADDER)).items()}
         pairs = [(c, change(c)) for c in found if blocks_of(c) == blocks]
         return [
             100 * (ms(found[after]) / ms(found[before]) - 1)
@@ -242,5 +252,6 @@ Change = Callable[[FlashForwardKernelConfig], FlashForwardKernelConfig | None]
 
 
 def blocks_of(config: FlashForwardKernelConfig) -> str:
-    """`64x32`."""
-    return f"{config.B_r}x{config.B_c}"
+    """`64x32`, with the warps where they are not four: `256x64 of 8`."""
+    warps = "" if config.n_warps == 4 else f" of {config.n_warps}"
+    return f"{config.B_r}x{config.B_c}{warps}"

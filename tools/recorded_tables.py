@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -28,10 +27,8 @@ from recorded import (
 )
 
 SHOWN = (*RUNGS, "best", *REFERENCES)
-HEADINGS = {**{r: r[1:] for r in RUNGS}, "best": "128x64", "fa2": "FA2", "cudnn": "cuDNN"}
+HEADINGS = {**{r: r[1:] for r in RUNGS}, "best": "best", "fa2": "FA2", "cudnn": "cuDNN"}
 NEW = ("the plain kernel", "swizzle", "eager", "load tiles", "buffer", "opt_softmax", "Q stays")
-BLOCKS = ("64x32", "64x64", "128x32", "128x64")
-_LOAD = re.compile(r"load_\d+_\d+_\d+")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
@@ -83,7 +80,13 @@ def ladder(data: Recorded) -> str:
                 signed(change) if name in RUNGS and i else "",
                 f"{data.tflops(name, method):.0f}",
             ]
-        what = NEW[i] if name in RUNGS else "128 rows (tune set)" if name == "best" else "reference"
+        what = (
+            NEW[i]
+            if name in RUNGS
+            else f"of the {data.searched} set"
+            if name == "best"
+            else "reference"
+        )
         subject = data.subject(name)
         config = f"`{config_of(subject).short_form()}`" if name not in REFERENCES else ""
         rows.append([HEADINGS[name], what, config, *cells])
@@ -103,11 +106,19 @@ def counters(data: Recorded) -> str:
     return table(["Counter", *(HEADINGS[n] for n in SHOWN)], rows)
 
 
+def sizes(data: Recorded) -> list[str]:
+    """The block sizes of the searched set, by rows, keys and warps."""
+    configs = sorted(
+        map(config_of, ours(data.found("ncu", LADDER))), key=lambda c: (c.B_r, c.B_c, c.n_warps)
+    )
+    return list(dict.fromkeys(map(blocks_of, configs)))
+
+
 def blocks(data: Recorded) -> str:
-    """The tune set by block size under ncu."""
-    found = {config_of(s): m for s, m in ours(data.measured("tune_ncu", LADDER)).items()}
+    """The searched set by block size under ncu."""
+    found = {config_of(s): m for s, m in ours(data.found("ncu", LADDER)).items()}
     rows = []
-    for size in BLOCKS:
+    for size in sizes(data):
         group = [m for c, m in found.items() if blocks_of(c) == size]
         times = sorted(ms(m) for m in group)
         held = sorted({int(m.counters[COUNTERS["registers"].metric].value) for m in group})
@@ -131,39 +142,56 @@ def _set(**fields: object) -> Change:
     return change
 
 
+def _number(name: str, before: int, after: int) -> Change:
+    """A change of one number from one value to another."""
+
+    def change(config: FlashForwardKernelConfig) -> FlashForwardKernelConfig | None:
+        if getattr(config, name) != before:
+            return None
+        return dataclasses.replace(config, **{name: after})  # type: ignore[arg-type]
+
+    return change
+
+
 CHANGES = {
     "opt_softmax": _set(optimized_softmax=True),
     "buffer": _set(mma_double_buffer_loads=True),
+    "interleave": _set(interleaved_softmax=True),
+    "Q in 1 k-tile, not whole": _number("Q_mma_load_K_tiles", 0, 1),
+    "2 stages, not 1": _number("kv_stages", 1, 2),
+    "3 stages, not 2": _number("kv_stages", 2, 3),
     "K in 2 k-tiles, not whole": _set(K_mma_load_K_tiles=2),
     "V in 2 k-tiles, not whole": _set(V_mma_load_K_tiles=2),
 }
 
 
 def effects(data: Recorded) -> str:
-    """What one field does to the time, over all pairs of the tune set that differ in it alone."""
+    """What one field does to the time, over all pairs of the searched set that differ in it
+    alone; fields without such a pair are left out."""
     rows = []
     for label, change in CHANGES.items():
         cells = []
-        for size in BLOCKS:
+        for size in sizes(data):
             found = data.effects(size, change)
             cells.append(
                 f"{signed(statistics.median(found))} ({signed(min(found))} … {signed(max(found))})"
                 if found
                 else ""
             )
-        rows.append([label, *cells])
-    return table(["Change of time (%)", *BLOCKS], rows)
+        if any(cells):
+            rows.append([label, *cells])
+    return table(["Change of time (%)", *sizes(data)], rows)
 
 
 def rho(data: Recorded) -> str:
-    """Rank correlation of time with what the tune set's recording holds."""
+    """Rank correlation of time with what the searched set's recording holds."""
 
     def cell(value: float | None) -> str:
         return "" if value is None else signed(value, 2)
 
     rows = [
         [size or "all", *(cell(data.rho(column, size)) for column in ("cycles", "l2", "registers"))]
-        for size in ("", *BLOCKS)
+        for size in ("", *sizes(data))
     ]
     return table(["Configs", "cycles", "L2 hit rate", "registers"], rows)
 
@@ -172,50 +200,58 @@ def _fastest(found: dict[str, Measurement]) -> tuple[str, Measurement]:
     return min(ours(found).items(), key=lambda item: (ms(item[1]), item[0]))
 
 
+def _legend(data: Recorded) -> dict[str, str]:
+    """The fastest configs of all workloads by events, each with the letter it is shown by: one
+    form for both types."""
+    fastest = (_fastest(data.found("events", w))[0] for w in _workloads())
+    forms = dict.fromkeys(_form(subject) for subject in fastest)
+    return {form: chr(ord("a") + i) for i, form in enumerate(forms)}
+
+
+def _form(subject: str) -> str:
+    return subject.removeprefix("sm80:").replace(config_of(subject).dtype.name, "dtype", 1)
+
+
 def results(data: Recorded) -> str:
     """The README's block: all lengths and dtypes by events, one line about ncu."""
-    best = {_fastest(data.measured("tune_events", w))[0] for w in _workloads()}
-    forms = {_LOAD.sub("load_Q_K_V", s).replace(config_of(s).dtype.name, "dtype") for s in best}
-    assert len(forms) == 1, "the best configs differ in more than k-tiles: say so in the table"
+    letters = _legend(data)
     notes: list[str] = []
     rows = []
     for seq_len in SEQ_LENS:
         row = [str(seq_len), str(benchmark_workload(seq_len, 128, DType.FP16).batch)]
         for dtype in DTYPES:
             workload = benchmark_workload(seq_len, 128, dtype)
-            found = data.measured("tune_events", workload)
+            found = data.found("events", workload)
             subject, fastest = _fastest(found)
             fa2 = found[REFERENCES["fa2"]]
-            elsewhere = data.carried_over("tune_events", workload) & set(REFERENCES.values())
-            ratio = "†" if elsewhere else f"{ms(fa2) / ms(fastest):.2f}"
-            if elsewhere:
-                under = data.measured("tune_ncu", workload)
+            ratio = f"{ms(fa2) / ms(fastest):.2f}"
+            if _elsewhere(data, workload):
+                ratio = "†"
+                under = data.found("ncu", workload)
                 ncu = ms(under[REFERENCES["fa2"]]) / ms(_fastest(under)[1])
                 notes.append(
                     f"† At {seq_len} in {dtype.name} the references were timed in the ladder's "
                     "run, before the configs, so there is no ratio within one run; under ncu it is "
                     f"{ncu:.2f}."
                 )
-            tiles = _LOAD.findall(subject)[0].removeprefix("load_")
             times = [shown_ms(ms(m)) for m in (fa2, fastest, found[REFERENCES["cudnn"]])]
-            row += [times[0], f"{times[1]} ({tiles})", ratio, times[2]]
+            row += [times[0], f"{times[1]} {letters[_form(subject)]}", ratio, times[2]]
         rows.append(row)
     headings = ["seq_len", "batch"]
     for dtype in DTYPES:
-        headings += [f"{dtype.name}: FA2", "best (Q_K_V)", "FA2 / best", "cuDNN"]
-    form = forms.pop().removeprefix("sm80:")
+        headings += [f"{dtype.name}: FA2", "best", "FA2 / best", "cuDNN"]
     ahead = [
         [ms(m["ref:fa2"]) / ms(_fastest(m)[1]), ms(_fastest(m)[1]) / ms(m["ref:cudnn"])]
-        for m in (data.measured("tune_ncu", w) for w in _workloads())
+        for m in (data.found("ncu", w) for w in _workloads())
     ]
     ratios, behind = zip(*ahead, strict=True)
-    peak = data.measured("tune_ncu", LADDER)
+    peak = data.found("ncu", LADDER)
     tflops = flops.matmul_flop(LADDER) / ms(_fastest(peak)[1]) / 1e9
     return "\n\n".join(
         [
             f"Median times in ms by CUDA events ({conditions(data)}); d_head 128, 16 heads, no "
-            f"mask. `best` is the fastest of the tune set, always `{form}`, with the k-tiles of "
-            "Q, K and V in parentheses.",
+            f"mask. `best` is the fastest of the {data.searched} set, by its letter:",
+            "\n".join(f"- {letter}: `{form}`" for form, letter in letters.items()),
             table(headings, rows, words=0),
             *notes,
             f"Under ncu, FA2 takes {min(ratios):.2f} to {max(ratios):.2f} times as long as the "
@@ -224,7 +260,55 @@ def results(data: Recorded) -> str:
             "**cuDNN is ahead**: it uses `wgmma`, the warpgroup instructions of sm_90, which "
             f"`mma.sync` kernels such as ours and FA2 do without, and the best config takes "
             f"{min(behind):.2f} to {max(behind):.2f} times as long. "
-            "[docs/ladder.md](docs/ladder.md) explains the differences with counters.",
+            "[docs/ladder.md](docs/ladder.md) explains the differences with counters, "
+            "[docs/why-this-wins.md](docs/why-this-wins.md) what the best configs do otherwise.",
+        ]
+    )
+
+
+def _elsewhere(data: Recorded, workload: Workload) -> bool:
+    """Whether the references' times by events are another run's than the configs'."""
+    carried = data.carried_over(f"{data.searched}_events", workload)
+    return bool(carried & set(REFERENCES.values()))
+
+
+def wins(data: Recorded) -> str:
+    """The fastest config of every length and type by events against FA2 and cuDNN, in TFLOP/s."""
+    rows = []
+    for workload in _workloads():
+        found = data.found("events", workload)
+        subject, fastest = _fastest(found)
+        fa2, cudnn = (found[REFERENCES[name]] for name in ("fa2", "cudnn"))
+        rate = [flops.matmul_flop(workload) / ms(m) / 1e9 for m in (fastest, fa2, cudnn)]
+        here = not _elsewhere(data, workload)
+        against = [f"{ms(m) / ms(fastest):.2f}" if here else "†" for m in (fa2, cudnn)]
+        rows.append(
+            [
+                f"`{config_of(subject).short_form()}`",
+                str(workload.seq_len_q),
+                *(f"{r:.0f}" for r in rate),
+                *against,
+            ]
+        )
+    headings = [
+        "Fastest config",
+        "seq_len",
+        "TFLOP/s",
+        "FA2",
+        "cuDNN",
+        "FA2 / best",
+        "cuDNN / best",
+    ]
+    notes = [
+        "† the references were timed in another run than the configs, so there is no ratio."
+    ] * any(row[-1] == "†" for row in rows)
+    return "\n\n".join(
+        [
+            f"The fastest of the {data.searched} set by CUDA events ({conditions(data)}); d_head "
+            "128, 16 heads, no mask; TFLOP/s by 4·s²·d over the median; ratios of times, above 1 "
+            "where the config is faster.",
+            table(headings, rows),
+            *notes,
         ]
     )
 
@@ -240,8 +324,9 @@ def offsets(data: Recorded) -> str:
         row = [str(seq_len)]
         for dtype in DTYPES:
             workload = benchmark_workload(seq_len, 128, dtype)
-            by = {m: data.measured(f"tune_{m}", workload) for m in METHODS}
-            same = sorted(set(ours(by["ncu"])) - data.carried_over("tune_events", workload))
+            by = {m: data.found(m, workload) for m in METHODS}
+            carried = data.carried_over(f"{data.searched}_events", workload)
+            same = sorted(set(ours(by["ncu"])) & set(ours(by["events"])) - carried)
             times = {m: [ms(by[m][s]) for s in same] for m in METHODS}
             ratios = [e / n for n, e in zip(times["ncu"], times["events"], strict=True)]
             order = spearman(times["ncu"], times["events"])

@@ -53,7 +53,7 @@ _CSV_HEADINGS = (
 
 
 @click.command("build", short_help="Compile a set and show what each kernel uses.")
-@kernels_option(default="all")
+@kernels_option()
 @family_option()
 @d_head_option()
 @csv_option()
@@ -77,7 +77,7 @@ def command(
 
     \b
     Examples:
-      fa-tune build --kernels tune --arch sm_90
+      fa-tune build --arch sm_90
       fa-tune build --kernels prog-all --arch sm_80 --csv resources.csv
     """
     refuse_both(csv, as_json)

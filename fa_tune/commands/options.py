@@ -30,6 +30,7 @@ from fa_tune.commands.parameters import (
 )
 from fa_tune.model import BENCHMARK_HEADS, MASKS
 from fa_tune.options import (
+    DEFAULT_KERNELS,
     METRIC_LISTS,
     PROFILERS,
     REFERENCES,
@@ -262,20 +263,21 @@ def machine_options(*fields: str) -> Decorator[Any]:
     return _gathered(MachineOptions, "machine", _MACHINE, fields)
 
 
-def kernels_option(default: str = "tune") -> Decorator[Any]:
+def kernels_option() -> Decorator[Any]:
     """`--kernels`: which configs."""
     return option(
         "--kernels",
         "-k",
         "kernels",
         type=Kernels(),
-        default=default,
+        default=DEFAULT_KERNELS,
         envvar="KERNELS",
         metavar="KEY|CONFIG",
-        help="Which configs: tune (all worth trying), prog (the ladder of optimisations), "
-        "prog-all (its rungs at every block size), all (tune and prog), a block size like "
-        '64,32, or one config like "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set is '
-        "taken from every family that has one of that name.",
+        help="Which configs: fast (what may win), wide (all knobs, thousands), tune (the classic "
+        "40 per dtype), prog (the ladder of optimisations), prog-all (its rungs at every block "
+        "size), all (tune and prog), a block size of tune like 64,32, or one config like "
+        '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set is taken from every family that '
+        "has one of that name.",
     )
 
 

@@ -229,7 +229,8 @@ class Kernels(ParamType):
     """A set's key or one config's short form; what it means is the search's business."""
 
     name = "kernels"
-    suggestions = ("tune", "prog", "prog-all", "all", "64,32", "64,64", "128,32", "128,64")
+    sets = ("fast", "wide", "tune", "prog", "prog-all", "all")
+    suggestions = (*sets, "64,32", "64,64", "128,32", "128,64")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value).strip()

@@ -88,6 +88,7 @@ def command(
     Examples:
       fa-tune search --seq-lens 1024,4096 --d-head 128
       fa-tune search --dtype fp16 --kernels prog --csv ladder.csv
+      fa-tune search --dtype fp16 --kernels wide --seq-lens 4096
     """
     refuse_both(csv, as_json)
     if record is not None and measure.profiler == "replay":

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fa_tune.families.base import Config
 
 SCHEMA = "fa-tune-space-1"
+NOT_BY_RULES = ("fast", "wide", "prog", "all")  # sets that the tune rules have no part in
 Explained = Sequence[tuple["Config", Rejected]]
 
 
@@ -87,7 +88,7 @@ def command(
         configs = choose_configs(kernels, dtypes, d_heads, chosen, named=bool(names))
     pruned = prune(configs, limits, constraints)
     of_tune = [(c, why) for c in pruned.kept if (why := of(c).tune_rejection(c))]
-    if explain and not axes and "(" not in kernels and not kernels.startswith(("prog", "all")):
+    if explain and not axes and "(" not in kernels and not kernels.startswith(NOT_BY_RULES):
         of_tune = _left_out_of(configs)
     if as_json:
         write_json(_document(limits.arch, pruned.kept, pruned.rejected, of_tune))

@@ -19,7 +19,7 @@ SCHEMA = "fa-tune-verify-1"
 
 
 @click.command("verify", short_help="Check every config's result against a reference.")
-@kernels_option(default="all")
+@kernels_option()
 @family_option()
 @workload_options("d_heads", "masks", "lse")
 @json_option()
@@ -44,7 +44,7 @@ def command(
     Examples:
       fa-tune verify
       fa-tune verify --kernels prog-all --d-head 64,128
-      fa-tune verify --kernels tune --mask full,causal --lse
+      fa-tune verify --mask full,causal --lse
     """
     from fa_tune import pipeline
     from fa_tune.commands.output import say, write_json

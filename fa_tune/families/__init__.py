@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fa_tune.arch import ArchLimits
 from fa_tune.errors import InvalidConfig
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.families.sm80 import Sm80Family
+from fa_tune.families.sm80_family import Sm80Family
 from fa_tune.families.sm90 import Sm90Family
 from fa_tune.model import DType, Rejected, Variant
 

@@ -1,10 +1,10 @@
-"""Which families take part, and who competes beside the set: the defaults, and what the
-registry holds."""
+"""Which families take part, who competes beside the set (the defaults, and what the registry
+holds), and who takes its place in a replay that knows nothing of it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from fa_tune import families
 from fa_tune.arch import ArchLimits
 from fa_tune.errors import InvalidConfig, NoUsableVariant
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.model import DType, Workload
+from fa_tune.model import DType, Variant, Workload
 from fa_tune.pipeline.measuring import Measured
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.recordings import families_in
@@ -64,6 +64,24 @@ class Defaults:
     def keys(self, workload: Workload) -> tuple[str, ...]:
         """The subjects of one workload's."""
         return tuple(families.variant(c).key for c in self.of(workload.d_head, workload.dtype))
+
+
+def recorded_configs(
+    measured: Measured, chosen: Sequence[KernelFamily], workloads: Sequence[Workload]
+) -> list[Config]:
+    """The configs of these families that the replayed recordings hold for any of these
+    workloads, sorted by family and config; none where nothing is replayed."""
+    keys = {workload.key for workload in workloads}
+    subjects = {a.subject for r in measured.recordings for a in r.attempts if a.workload in keys}
+    by_name = {family.name: family for family in chosen}
+
+    def configs() -> Iterator[tuple[str, Config]]:
+        for variant in map(Variant.from_key, subjects):
+            if variant.family in by_name:
+                with contextlib.suppress(InvalidConfig):  # of another version, with other knobs
+                    yield variant.family, by_name[variant.family].parse(variant.config)
+
+    return [config for _, config in sorted(set(configs()))]
 
 
 def incumbents(registry: Path, measured: Measured, workloads: Sequence[Workload]) -> list[Config]:

@@ -13,7 +13,7 @@ from fa_tune.compile import BuildRequest, BuildResult, kernel_source_sha256
 from fa_tune.errors import NoUsableVariant, ToolMissing
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.model import Artifact, Attempt, Outcome, Resources, Variant, Verdict, Workload
-from fa_tune.options import Progress, SearchOptions
+from fa_tune.options import DEFAULT_KERNELS, Progress, SearchOptions
 from fa_tune.pipeline.checks import verdict_key, verify_all
 from fa_tune.pipeline.context import (
     Context,
@@ -39,7 +39,12 @@ from fa_tune.pipeline.measuring import (
     measure_workload,
 )
 from fa_tune.pipeline.results import FamilyStanding, SearchResult, WorkloadResult
-from fa_tune.pipeline.rivals import Defaults, choose_families, incumbents
+from fa_tune.pipeline.rivals import (
+    Defaults,
+    choose_families,
+    incumbents,
+    recorded_configs,
+)
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.search.decide import Decision, Standing, decide
 from fa_tune.search.journal import Journal
@@ -80,6 +85,14 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
         out = ", ".join(f.name for f in chosen if f not in able)
         progress.note(f"no recording holds kernels of {out}: left out")
         chosen, configs = able, choose(able)
+    if options.kernels == DEFAULT_KERNELS:  # a set that was named is what was wanted
+        held = recorded_configs(measured, chosen, grid.workloads())
+        if held and not set(held) & set(configs):
+            progress.note(
+                f"no recording holds the set {DEFAULT_KERNELS!r}: choosing among the "
+                f"{len(held)} configs that are recorded"
+            )
+            configs = held
     journal = context.journal()
     for warning in journal.warnings:
         progress.warn(warning)

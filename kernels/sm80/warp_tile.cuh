@@ -10,6 +10,7 @@
 #pragma once
 
 #include "ptx/ldmatrix.cuh"
+#include "ptx/store_if_negative.cuh"
 #include "sm80/constraints.cuh"
 #include "sm80/params.cuh"
 #include "tile/copy.cuh"
@@ -158,14 +159,7 @@ struct WarpTile : Constraints<CFG> {
         float sum = 0.f;
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) sum += softmax.row_sum[m][0] + softmax.row_sum[m][1];
-        asm volatile(
-            "{\n"
-            ".reg .pred never;\n"
-            "setp.lt.f32 never, %0, 0f00000000;\n"
-            "@never st.volatile.shared.f32 [%1], %0;\n"
-            "}" ::"f"(sum),
-            "r"(q_smem)
-            : "memory");
+        ptx::store_if_negative(q_smem, sum);
     }
 
     // The two products of a turn, see ping_pong_loop.cuh: fragments a fixed distance ahead and

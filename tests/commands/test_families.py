@@ -43,23 +43,32 @@ def space(console: Console, *arguments: str) -> dict[str, Any]:
 
 
 def test_a_set_is_listed_of_every_family_that_runs_there(console: Console) -> None:
-    listed = space(console, "--arch", "sm_90", "--dtype", "fp16")
+    listed = space(console, "--kernels", "tune", "--arch", "sm_90", "--dtype", "fp16")
     assert sum(config.startswith("wave(") for config in listed["kept"]) == 3
     assert len(listed["kept"]) == 43
     assert listed["counts"]["rejected"] == {"smem_fits": 2}
-    before = space(console, "--arch", "sm_80", "--dtype", "fp16")
+    before = space(console, "--kernels", "tune", "--arch", "sm_80", "--dtype", "fp16")
     assert not any(config.startswith("wave(") for config in before["kept"])
     assert before["rejected"] == [], "wave has no part in it"
 
 
 @pytest.mark.parametrize(("names", "kept"), [("wave", 3), ("WAVE,sm80", 43), ("all", 43)])
 def test_families_are_chosen_by_name(console: Console, names: str, kept: int) -> None:
-    listed = space(console, "--family", names, "--arch", "sm_90", "--dtype", "fp16")
-    assert len(listed["kept"]) == kept
+    asked = ("--kernels", "tune", "--arch", "sm_90", "--dtype", "fp16")
+    assert len(space(console, "--family", names, *asked)["kept"]) == kept
+
+
+def test_a_family_without_the_default_set_is_left_out_or_says_so(console: Console) -> None:
+    listed = space(console, "--arch", "sm_90", "--dtype", "fp16")
+    assert len(listed["kept"]) == 34
+    assert not any(config.startswith("wave(") for config in listed["kept"])
+    done = console("space", "--family", "wave", "--arch", "sm_90")
+    assert done.status == 2
+    assert done.err.startswith("error: unknown kernel set 'fast'; allowed: tune")
 
 
 def test_a_family_that_cannot_run_is_status_4_with_its_reason(console: Console) -> None:
-    done = console("space", *words("--family wave --arch sm_86"))
+    done = console("space", *words("--family wave --arch sm_86 --kernels tune"))
     assert done.status == 4
     assert "compute_capability: needs sm_90, the device is sm_86" in done.lines[-1]
 
@@ -116,7 +125,7 @@ def test_an_axis_of_nobody_names_the_nearest(console: Console) -> None:
 
 
 def test_explain_has_the_rules_of_each_tune_set(console: Console) -> None:
-    listed = space(console, *words("--explain --dtype fp16 --arch sm_90"))
+    listed = space(console, *words("--kernels tune --explain --dtype fp16 --arch sm_90"))
     names = {entry["name"] for entry in listed["not_in_tune"]}
     assert {"pingpong_wants_keys", "register_pressure_at_128_rows"} <= names
 

@@ -44,7 +44,7 @@ def test_defaults_are_those_of_the_options(console: Console, search: Search) -> 
     (options,) = search.options
     assert options.workloads == type(options.workloads)()
     assert options.measure == type(options.measure)()
-    assert options.kernels == "tune"
+    assert options.kernels == "fast"
     assert options.resume
     assert (options.csv, options.record, options.registry) == (None, None, None)
     assert (options.machine.arch, options.machine.jobs, options.machine.ncu) == (None, None, None)
@@ -142,7 +142,7 @@ def test_option_over_environment_over_default(
     console("search", "--kernels", "all", "--registry", "given.json")
     monkeypatch.setenv("KERNELS", "")
     console("search")
-    assert [o.kernels for o in search.options] == ["prog", "all", "tune"]
+    assert [o.kernels for o in search.options] == ["prog", "all", "fast"]
     assert [str(o.registry) for o in search.options[:2]] == ["env.json", "given.json"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fa_tune.families.names import parse_short_form
-from fa_tune.families.sm80_sets import get_autotuning_kernel_configs
+from fa_tune.families.sm80_sets import get_autotuning_kernel_configs, get_kernel_configs
 from tests.commands import fakes
 from tests.commands.console import Console, words
 
@@ -18,8 +18,42 @@ def _space(console: Console, *arguments: str) -> dict[str, Any]:
     return document
 
 
-def test_lists_the_tune_set(console: Console) -> None:
+def test_lists_the_fast_set_by_default(console: Console) -> None:
     done = console("space", "--arch", "sm_90")
+    assert done.status == 0
+    listed = done.out.split("\n\n")[0].splitlines()
+    assert listed == list(map(str, get_kernel_configs("fast")))
+    assert "68 of 68 configs can run on sm_90." in done.out
+    assert "Cannot run" not in done.out
+
+
+def test_before_9_0_turns_are_rejected_with_the_reason(console: Console) -> None:
+    document = _space(console, "--arch", "sm_86", "--dtype", "fp16", "--explain")
+    assert document["counts"]["rejected"] == {"ping_pong_needs_9_0": 6}
+    assert {entry["reason"] for entry in document["rejected"]} == {
+        "ping_pong needs bulk tensor copies, sm_90 or later; the device is sm_86"
+    }
+    assert all(entry["config"].endswith("pingpong") for entry in document["rejected"])
+    assert not any(config.endswith("pingpong") for config in document["kept"])
+    # What fast leaves out is no work of the tune rules.
+    fast = {*document["kept"], *(entry["config"] for entry in document["rejected"])}
+    assert {entry["config"] for entry in document["not_in_tune"]} <= fast
+
+
+def test_axes_of_the_knobs_after_the_thirteen(console: Console) -> None:
+    document = _space(
+        console,
+        *words("--axis kv_stages=1,2,9 --axis rescale_threshold=0,8 --dtype fp16 --arch sm_90"),
+    )
+    configs = [parse_short_form(text) for text in document["kept"]]
+    assert [(c.kv_stages, c.rescale_threshold) for c in configs] == [(1, 0), (1, 8), (2, 0), (2, 8)]
+    assert document["counts"]["rejected"] == {"kv_stages_in_range": 2}
+    turned = _space(console, *words("--axis ping_pong=on --dtype fp16 --arch sm_90"))
+    assert turned["rejected"][0]["name"] == "ping_pong_warps"
+
+
+def test_lists_the_tune_set(console: Console) -> None:
+    done = console("space", "--kernels", "tune", "--arch", "sm_90")
     assert done.status == 0
     listed = done.out.split("\n\n")[0].splitlines()
     assert sorted(listed) == sorted(map(str, get_autotuning_kernel_configs()))

@@ -48,7 +48,7 @@ def test_all_right_is_status_0(console: Console, verify: Verify) -> None:
     done = console("verify", "--d-head", "64,128", "--arch", "9.0")
     assert done.status == 0
     kernels, d_heads, machine = verify.calls[0]
-    assert (kernels, d_heads, machine.arch) == ("all", (64, 128), "sm_90")
+    assert (kernels, d_heads, machine.arch) == ("fast", (64, 128), "sm_90")
     assert f"| ✓ | {fakes.FAST} " in done.out
     assert "1.00e-03 | 2.00e-03 |     50 %" in done.out
     assert "1 of 1 right; 1 cannot run on this GPU." in done.out

@@ -16,8 +16,8 @@ from fa_tune.families.sm80 import (
     BARRIER_BYTES,
     CONSTRAINTS,
     FlashForwardKernelConfig,
-    params_dtype,
 )
+from fa_tune.families.sm80_family import params_dtype
 from fa_tune.model import DType, Workload
 from fa_tune.paths import kernels_dir
 from tests.families.contract import DEVICE, KernelFamilyContract

@@ -6,7 +6,8 @@ import pytest
 
 from fa_tune.arch import parse_arch
 from fa_tune.families.names import parse_short_form
-from fa_tune.families.sm80 import CONSTRAINTS, FlashForwardKernelConfig, Sm80Family, constraints
+from fa_tune.families.sm80 import CONSTRAINTS, FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80_family import Sm80Family
 from fa_tune.families.sm80_sets import get_kernel_configs, select_configs
 from fa_tune.model import DType
 
@@ -111,3 +112,13 @@ def test_the_sets_before_do_without_the_knobs_after_the_thirteen(key: str) -> No
         for c in get_kernel_configs(key)
     }
     assert later == {(1, 0, False, False)}
+
+
+@pytest.mark.parametrize("d_head", [1, 48, 100, 288, 1024])
+def test_a_d_head_that_none_can_have_is_refused_with_the_reason(d_head: int) -> None:
+    configs = fp16("fast", d_head)
+    assert configs
+    for config in configs:
+        rejected = constraints(config, HERE)
+        assert rejected is not None
+        assert rejected.constraint == "d_head_whole_chunk_groups"

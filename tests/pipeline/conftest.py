@@ -72,7 +72,7 @@ class World:
             machine=MachineOptions(
                 **{"cache_dir": self.folder / "cache", **_only(MachineOptions, changes)}
             ),
-            **{"registry": self.registry, **_only(SearchOptions, changes)},
+            **{"registry": self.registry, "kernels": "tune", **_only(SearchOptions, changes)},
         )
 
     @property

@@ -29,7 +29,7 @@ from tests.pipeline.fakes import H200, FakeProfiler
 
 WORKLOAD = benchmark_workload(1024, 128, DType.FP16)
 CAUSAL = dataclasses.replace(WORKLOAD, causal=True)
-OPTIONS = SearchOptions(WorkloadOptions())
+OPTIONS = SearchOptions(WorkloadOptions(), "tune")
 N = 9  # variants: the default takes 2 ms, the others 1.0, 1.1, 1.2 … ms
 
 Change = Callable[..., SearchOptions]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -12,12 +11,11 @@ from fa_tune.model import Attempt, DType, Outcome, Variant, Workload, benchmark_
 from fa_tune.pipeline import SearchResult, WorkloadResult
 from fa_tune.pipeline import measuring as MEASURING
 from fa_tune.pipeline import search as run_search
-from fa_tune.pipeline.measuring import choose_profiler
 from fa_tune.registry import store
 from fa_tune.report.read_csv import read_rows
 from fa_tune.search.decide import Rule
 from tests.pipeline import fakes
-from tests.pipeline.conftest import SEARCH, World
+from tests.pipeline.conftest import World
 from tests.pipeline.fakes import FakeProfiler, Stages
 
 DEFAULT, FAST, SLOW, OTHER = fakes.keys(4)
@@ -341,54 +339,3 @@ def test_a_driver_update_measures_and_verifies_anew(
     monkeypatch.setattr("tests.pipeline.fakes.H200", newer)
     assert search(world).measured == 10
     assert len(world.verifier.verified) == 4
-
-
-# Without a GPU ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A recording of a search, on a machine that has lost its GPU since."""
-    folder = world.folder / "profiles"
-    search(world, 1024, record=folder, registry=world.folder / "theirs.json")
-    again(world)
-    world.device = None
-    monkeypatch.setattr(SEARCH, "choose_profiler", choose_profiler)
-    return folder
-
-
-def test_a_replay_chooses_what_the_recorded_search_chose(world: World, recorded: Path) -> None:
-    result = search(world, 1024, recordings=recorded)
-    decision = only(result).decision
-    assert decision is not None
-    assert decision.chosen.subject == FAST
-    assert "recorded on an NVIDIA H200" in result.whose
-    assert world.progress.notes[0] == result.whose
-    assert world.verifier.verified == [], "no GPU to verify on"
-    (mine,) = store.load(world.registry).entries
-    (theirs,) = store.load(world.folder / "theirs.json").entries
-    assert (mine.source, mine.recording) == ("replay", "nvidia_h200/tune_ncu.csv")
-    assert (mine.chosen, mine.n) == (theirs.chosen, theirs.n)
-    assert mine.median_s == pytest.approx(theirs.median_s)
-    assert mine.provenance.recorded_at == theirs.provenance.recorded_at
-    assert mine.verdict is None
-
-
-def test_a_length_that_nobody_recorded_is_said(world: World, recorded: Path) -> None:
-    result = search(world, 1024, 777, recordings=recorded)
-    unknown = result.results[1]
-    assert unknown.decision is None
-    assert "no ncu measurement of it" in unknown.problem
-    assert {a.outcome for a in unknown.attempts} == {Outcome.NOT_RECORDED}
-    with pytest.raises(NoUsableVariant, match="no ncu measurement"):
-        search(world, 777, recordings=recorded)
-
-
-def test_a_replay_beside_a_measured_entry_says_that_it_is_not_kept(
-    world: World, recorded: Path
-) -> None:
-    own = world.folder / "theirs.json"
-    before = own.read_text()
-    search(world, 1024, recordings=recorded, registry=own)
-    assert own.read_text() == before
-    assert any("a replay does not replace it" in note for note in world.progress.notes)

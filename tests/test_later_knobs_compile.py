@@ -1,0 +1,99 @@
+"""Configs with the knobs after the thirteen compile with every combination of traits, quietly;
+so do the ordinary ones for the first architecture of the family."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
+from fa_tune import families
+from fa_tune.arch import parse_arch
+from fa_tune.artifacts import ArtifactStore
+from fa_tune.compile import BuildRequest, BuildResult, build
+from fa_tune.families.names import parse_kernel_name_into_config
+from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80_sets import select_configs
+from fa_tune.families.traits import Traits
+from fa_tune.model import DType, Outcome, Variant
+from tests.families.test_sm80_later_sets import WINNERS
+
+# Of each: causal, ragged, lse.
+ALL_TRAITS = [str(Traits(*flags)) for flags in itertools.product((False, True), repeat=3)]
+STREAMED = "async+eager+swizzled+load_1_1_1_tiles+opt_softmax"
+REPRESENTATIVE = (
+    *WINNERS,
+    # Three warps per scheduler; Q in registers; a panel that is filled up; a threshold of 0.
+    f"(BF16, 64, 192, 64, 12): {STREAMED}+stages_2+rescale_8+pingpong",
+    "(BF16, 64, 256, 64, 8): async+eager+swizzled+load_0_1_1_tiles+stages_3+pingpong",
+    f"(BF16, 96, 128, 64, 8): {STREAMED}+stages_2+rescale_8+pingpong",
+    # Interleaved without a threshold, and in stages without a swizzle.
+    "(BF16, 128, 64, 32, 4): async+eager+load_2_2_2_tiles+stages_3+interleave",
+)
+# On a machine that does nothing else 2 s; here others may be at work.
+MOST_COMPILE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ArtifactStore:
+    """Kept between runs where pytest keeps anything: a second run compiles what changed."""
+    cache = getattr(request.config, "cache", None)
+    return ArtifactStore(cache.mkdir("artifacts") if cache else tmp_path_factory.mktemp("store"))
+
+
+def built(texts: Sequence[str], traits: Sequence[str], arch: str, store: ArtifactStore) -> None:
+    """Build every combination and check what every variant has to keep."""
+    requests = [BuildRequest(Variant("sm80", c), t, arch) for c in texts for t in traits]
+    results = build(requests, store)
+    failed = [f"{r.request.variant.key} {r.request.traits}: {r.reason}" for r in results if _bad(r)]
+    assert not failed, "\n".join(failed)
+    for result in results:
+        artifact = result.artifact
+        assert artifact is not None
+        name = f"{artifact.variant.key} {artifact.traits}"
+        assert not artifact.diagnostics, f"{name}: {artifact.diagnostics}"
+        resources = artifact.resources
+        assert 0 < resources.registers * resources.threads <= 65536, name
+        assert resources.static_smem_bytes == 0, name
+        assert resources.dynamic_smem_bytes <= parse_arch(arch).smem_per_block_bytes, name
+        assert resources.ctas_per_sm >= 1, name
+        config = parse_kernel_name_into_config(artifact.variant.config)
+        assert config.kernel_name() in artifact.symbol, name
+        assert artifact.compile_s < MOST_COMPILE_S, f"{name}: {artifact.compile_s:.1f} s"
+
+
+def _bad(result: BuildResult) -> bool:
+    return result.outcome is not Outcome.OK
+
+
+@pytest.mark.parametrize("text", REPRESENTATIVE)
+def test_new_knobs_compile_with_every_combination_of_traits(
+    text: str, store: ArtifactStore
+) -> None:
+    assert constraints(parse_kernel_name_into_config(text), parse_arch("sm_90")) is None
+    built([text], ALL_TRAITS, "sm_90", store)
+
+
+@pytest.mark.parametrize("text", [c for c in REPRESENTATIVE if c.endswith("pingpong")])
+def test_turns_are_refused_for_8_0_before_compiling(text: str) -> None:
+    rejected = constraints(parse_kernel_name_into_config(text), parse_arch("sm_80"))
+    assert rejected is not None
+    assert rejected.constraint in ("ping_pong_needs_9_0", "smem_fits")
+
+
+def ordinary(d_head: int) -> list[FlashForwardKernelConfig]:
+    """The default and the ends of the ladder, with what needs no bulk copies."""
+    default: FlashForwardKernelConfig = families.get("sm80").default_config(d_head, DType.FP16)
+    ladder = select_configs("prog", d_head=d_head)
+    staged = [c for c in select_configs("fast", d_head=d_head) if c.kv_stages > 1]
+    return [default, ladder[0], ladder[-1], next(c for c in staged if not c.ping_pong)]
+
+
+@pytest.mark.parametrize("d_head", [64, 128])
+def test_ordinary_configs_compile_for_8_0(d_head: int, store: ArtifactStore) -> None:
+    configs = ordinary(d_head)
+    assert all(constraints(c, parse_arch("sm_80")) is None for c in configs)
+    built([str(c) for c in configs], ["plain", "causal+ragged+lse"], "sm_80", store)
