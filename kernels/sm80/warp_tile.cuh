@@ -10,7 +10,7 @@
 #pragma once
 
 #include "ptx/ldmatrix.cuh"
-#include "ptx/store_if_negative.cuh"
+#include "ptx/pin.cuh"
 #include "sm80/constraints.cuh"
 #include "sm80/params.cuh"
 #include "tile/copy.cuh"
@@ -159,7 +159,7 @@ struct WarpTile : Constraints<CFG> {
         float sum = 0.f;
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) sum += softmax.row_sum[m][0] + softmax.row_sum[m][1];
-        ptx::store_if_negative(q_smem, sum);
+        ptx::pin_before_here(sum, q_smem);
     }
 
     // The two products of a turn, see ping_pong_loop.cuh: fragments a fixed distance ahead and

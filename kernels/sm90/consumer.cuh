@@ -11,6 +11,7 @@
 // tile's first scores, which are computed while O is written.
 #pragma once
 
+#include "ptx/pin.cuh"
 #include "sm90/consumer_base.cuh"
 
 template <Sm90Config CFG, WorkloadTraits TRAITS>
