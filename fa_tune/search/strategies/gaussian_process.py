@@ -51,9 +51,25 @@ class GaussianProcess:
             unbiased = first / (1 - 0.9**step)
             self.theta = self.theta - RATE * unbiased / (np.sqrt(second / (1 - 0.99**step)) + 1e-8)
         self._fitted = True
+        self._condition(differences, target)
+
+    def believe(self, x: Array) -> None:
+        """Take the prediction at one more row for an observation: its neighbourhood is then no
+        longer unknown, so that the next proposal goes elsewhere."""
+        import numpy as np
+
+        mean, _ = self.predict(x[None, :])
+        self._x = np.vstack([self._x, x])
+        target = np.append(self._target, (mean[0] - self._mean) / self._scale)
+        self._condition((self._x[:, None, :] - self._x[None, :, :]) ** 2, target)
+
+    def _condition(self, differences: Array, target: Array) -> None:
+        import numpy as np
+
         kernel, _, _ = self._kernel(differences)
         noise = np.exp(2 * self.theta[-1]) + 1e-8
-        self._inverse = np.linalg.inv(kernel + noise * np.eye(len(x)))
+        self._target = target
+        self._inverse = np.linalg.inv(kernel + noise * np.eye(len(target)))
         self._weights = self._inverse @ target
 
     def predict(self, x: Array) -> tuple[Array, Array]:

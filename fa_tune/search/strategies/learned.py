@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-OPENING = 8  # points spread over the space before the model is asked
-SPREAD_AMONG = 400  # candidates that the opening chooses from
+OPENING = 6  # points before the model is asked
+SPREAD_AMONG = 3  # random points of which the one farthest from all before is taken
 HOPEFUL = 2.0  # standard deviations by which a hopeful proposal expects to be lucky
 
 
@@ -41,8 +41,8 @@ class Learned(Memory):
     """Opens with the start points and a spread of points to which fewest soft rules object;
     then proposes, by `TURNS`, what the model promises most of.
 
-    Points that failed count as slow as the slowest that ran.  The proposals of one batch rest
-    on the same model, and differ because a point is proposed once.
+    Points that failed count as slow as the slowest that ran.  Within a
+    batch the models believe their own predictions about what was proposed before.
     """
 
     def __init__(self, space: Space, seed: int, name: str) -> None:
@@ -50,7 +50,7 @@ class Learned(Memory):
         self._x, self.features = matrix(space)
         self._models = {speed: GaussianProcess(self._x.shape[1]) for speed in (True, False)}
         self._turn = 0
-        self._opening = [*dict.fromkeys(space.start), *self._spread()]
+        self._opening = self._spread()
 
     def propose(self, n: int) -> list[int]:
         """The opening, then by turns what the models promise most of."""
@@ -66,27 +66,24 @@ class Learned(Memory):
         return chosen
 
     def _spread(self) -> list[int]:
-        """Points far from each other and from the start points, the first one at random, among
-        those that fewest soft rules object to."""
-        import numpy as np
-
+        """Random points, a little spread, of those that fewest soft rules object to."""
         chosen = list(dict.fromkeys(self.space.start))
         others = [i for i in range(len(self.space)) if i not in chosen]
-        objections = [len(self.space.points[i].soft_rules) for i in others]
-        candidates = [i for i, n in zip(others, objections, strict=True) if n == min(objections)]
-        self.random.shuffle(candidates)
-        candidates = candidates[:SPREAD_AMONG]
-        x = self._x[candidates]
-        nearest = np.full(len(candidates), np.inf)
-        for i in chosen:
-            nearest = np.minimum(nearest, ((x - self._x[i]) ** 2).sum(1))
-        spread: list[int] = []
-        while len(spread) < min(OPENING - len(chosen), len(candidates)):
-            at = int(nearest.argmax())
-            spread.append(candidates[at])
-            nearest = np.minimum(nearest, ((x - x[at]) ** 2).sum(1))
-            nearest[at] = -1.0
-        return spread
+        objections = {i: len(self.space.points[i].soft_rules) for i in others}
+        candidates = [i for i in others if objections[i] == min(objections.values())]
+        while len(chosen) < OPENING and candidates:
+            some = self.random.sample(candidates, min(SPREAD_AMONG, len(candidates)))
+            far = max(some, key=lambda i: self._distance(i, chosen))
+            candidates.remove(far)
+            chosen.append(far)
+        return chosen
+
+    def _distance(self, index: int, others: list[int]) -> float:
+        """From the nearest of the others, squared."""
+        if not others:
+            return 0.0
+        nearest = ((self._x[others] - self._x[index]) ** 2).sum(1).min()
+        return float(nearest)
 
     def _promising(self, n: int) -> list[int]:
         import numpy as np
@@ -98,24 +95,29 @@ class Learned(Memory):
         seconds = np.array([times.get(i, slowest) for i in index])
         free = self.free()
         near = set(self.space.neighbours(best))
-        fitted: dict[bool, tuple[float, Array, Array]] = {}
+        lowest: dict[bool, float] = {}
         chosen: list[int] = []
         while free and len(chosen) < n:
             turn = TURNS[self._turn % len(TURNS)]
             self._turn += 1
-            if turn.speed not in fitted:
+            model = self._models[turn.speed]
+            if turn.speed not in lowest:
                 y = -times[best] / seconds if turn.speed else np.log(seconds)
-                model = self._models[turn.speed]
                 model.fit(self._x[index], y)
-                fitted[turn.speed] = float(y.min()), *model.predict(self._x)
-            lowest, mean, deviation = fitted[turn.speed]
+                lowest[turn.speed] = float(y.min())
+                for i in chosen:
+                    model.believe(self._x[i])
+            mean, deviation = model.predict(self._x[free])
             if turn.hopeful:
-                promise = HOPEFUL * deviation[free] - mean[free]
+                promise = HOPEFUL * deviation - mean
             else:
-                promise = expected_gain(lowest, mean[free], deviation[free])
+                promise = expected_gain(lowest[turn.speed], mean, deviation)
             if turn.near and not near.isdisjoint(free):
                 promise = np.where([i in near for i in free], promise, -np.inf)
             chosen.append(free.pop(int(promise.argmax())))
+            if len(chosen) < n:
+                for speed in lowest:
+                    self._models[speed].believe(self._x[chosen[-1]])
         return chosen
 
 
