@@ -43,9 +43,11 @@ class BuildResult:
     log: str = ""
 
 
-def kernel_source_sha256(family: str) -> str:
-    """One hash over all kernel sources of a family, for provenance."""
-    return source_sha256(families.get(family).source_files())
+def kernel_source_sha256(family: str, *others: str) -> str:
+    """One hash over all kernel sources of a family, for provenance; of several families, in
+    any order, one hash over theirs."""
+    hashes = {n: source_sha256(families.get(n).source_files()) for n in (family, *others)}
+    return hashes[family] if len(hashes) == 1 else source_sha256(hashes)
 
 
 def build(

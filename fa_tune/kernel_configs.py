@@ -11,15 +11,15 @@ from fa_tune.families.names import (
     short_label,
 )
 from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.model import DType, Workload
-from fa_tune.search.sets import (
+from fa_tune.families.sm80_rules import autotune_rejection, should_autotune_config
+from fa_tune.families.sm80_sets import (
     get_autotuning_kernel_configs,
     get_kernel_configs,
     get_kernel_progression_configs,
     get_kernels_to_build,
     select_configs,
 )
-from fa_tune.search.tune_rules import autotune_rejection, should_autotune_config
+from fa_tune.model import DType, Workload
 
 __all__ = [
     "DType",

@@ -86,10 +86,12 @@ class MeasureOptions:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """One search.  `kernels` is a set's key (prog…, all, tune, "B_r,B_c") or a short form."""
+    """One search.  `kernels` is a set's key (prog…, all, tune, "B_r,B_c") or a short form;
+    `families` the names of those to take the set from (none: all that run on the device)."""
 
     workloads: WorkloadOptions
     kernels: str = "tune"
+    families: tuple[str, ...] = ()
     measure: MeasureOptions = MeasureOptions()
     machine: MachineOptions = MachineOptions()
     registry: Path | None = None  # None: the user's registry

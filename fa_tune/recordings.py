@@ -26,6 +26,7 @@ from fa_tune.report.to_csv import write_csv
 
 META_SUFFIX = ".meta.json"
 SCHEMA = 1
+SOURCES = "kernel_source_sha256_by_family"  # in `Provenance.extra`, with several families
 _LABEL_TO_NAME = {label: name for name, label in REFERENCE_LABELS.items()}
 
 
@@ -84,6 +85,19 @@ def load(path: Path) -> Recording:
         )
     attempts = (_attempt(row, meta) for row in read_rows(path))
     return Recording(path, meta, tuple(a for a in attempts if a is not None))
+
+
+def families_in(recording: Recording) -> tuple[str, ...]:
+    """The names of the families whose kernels a recording holds, references aside."""
+    names = (Variant.from_key(a.subject).family for a in recording.attempts)
+    return tuple(sorted({name for name in names if name != REFERENCE_FAMILY}))
+
+
+def kernel_source_sha256(recording: Recording, family: str) -> str:
+    """The hash of the sources that a family's kernels in a recording were made of; the one
+    over all sources where a recording of several families does not tell them apart."""
+    provenance = recording.meta.provenance
+    return str(provenance.extra.get(SOURCES, {}).get(family, provenance.kernel_source_sha256))
 
 
 def load_all(folder: Path) -> tuple[Recording, ...]:

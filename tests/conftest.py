@@ -1,4 +1,5 @@
-"""GPU tests: marked `gpu`, skipped without a device, and never silently."""
+"""GPU tests: marked `gpu`, skipped without a device, and never silently.  And a package with one
+family of kernels, for tests that count on it."""
 
 from __future__ import annotations
 
@@ -15,6 +16,15 @@ LEAST = (8, 0)  # compute capability
 NO_DEVICE = "no CUDA device of compute capability 8.0 or later"
 
 _device = pytest.StashKey[bool]()
+
+
+@pytest.fixture
+def only_sm80(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other family, so that what is searched and counted does not change with each new one;
+    tests/pipeline/two_families is about several."""
+    from fa_tune import families
+
+    monkeypatch.setattr(families, "_FAMILIES", {"sm80": families.get("sm80")})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -15,9 +15,9 @@ import math
 
 from fa_tune.arch import limits
 from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80_rules import TUNE_RULES
 from fa_tune.model import DType, Outcome
 from fa_tune.search.strategies.base import Point, Space, knobs_of
-from fa_tune.search.tune_rules import TUNE_RULES
 
 REGISTER_FILE = 65536
 SPILL_ABOVE = 255

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -93,6 +94,11 @@ ONLY_IN: dict[str, set[str]] = {
     "rich": {"fa_tune.cli", "fa_tune.commands"},
     "prettytable": {"fa_tune.commands", "fa_tune.report"},
 }
+
+# What is one family's own: everybody else asks `fa_tune.families` and the protocol.  `names`
+# parses the configs of the seed API.
+OF_ONE_FAMILY = re.compile(r"fa_tune\.families\.(sm\d+\w*|names)")
+KNOWS_A_FAMILY = {"fa_tune.families", "fa_tune.kernel_configs"}
 
 # Loaded by those who need them, when they need them.
 HEAVY = ("torch", "cupy", "pandas", "cuda", "scipy", "triton", "optuna", "matplotlib")
@@ -240,6 +246,29 @@ def test_package_is_imported_only_in(package: str) -> None:
         and not _is_in(found.module, ONLY_IN[package])
     ]
     assert not wrong, f"{package} belongs in {sorted(ONLY_IN[package])}:\n" + "\n".join(wrong)
+
+
+def test_nobody_knows_a_family_but_the_families_and_the_seed_api() -> None:
+    wrong = [
+        str(found)
+        for found in _all_imports()  # for type checkers as well
+        if OF_ONE_FAMILY.fullmatch(found.target) and not _is_in(found.module, KNOWS_A_FAMILY)
+    ]
+    assert not wrong, "ask families.of(config) or families.get(name):\n" + "\n".join(wrong)
+    assert any(OF_ONE_FAMILY.fullmatch(found.target) for found in _all_imports())
+
+
+def test_nobody_names_a_family_but_the_families() -> None:
+    """Nor by its name as text: `families.get("sm80")` is an import in disguise."""
+    names = {"sm80", "sm90"}
+    wrong = [
+        f"{module}:{node.lineno}"
+        for module, path in _modules().items()
+        if not _is_in(module, KNOWS_A_FAMILY)
+        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert not wrong, f"a family by its name in {wrong}"
 
 
 def _loaded_after(statement: str) -> set[str]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fa_tune import recordings
 from fa_tune.errors import FaTuneError, ProfileFormatError, StorageError
+from fa_tune.families.sm80_sets import get_kernel_configs
 from fa_tune.model import (
     Attempt,
     DeviceInfo,
@@ -27,7 +28,6 @@ from fa_tune.model import (
     Workload,
 )
 from fa_tune.recordings import Meta
-from fa_tune.search.sets import get_kernel_configs
 
 H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", 150_000_000_000, "GPU-1")
 ORIGIN = Provenance(

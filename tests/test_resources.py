@@ -18,8 +18,8 @@ from fa_tune.arch import parse_arch
 from fa_tune.artifacts import ArtifactStore
 from fa_tune.compile import BuildResult, build
 from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.families.sm80_sets import get_kernel_configs
 from fa_tune.model import DType, Outcome
-from fa_tune.search.sets import get_kernel_configs
 from tests.tools.required import (
     FULL_ARCHS,
     SAMPLE_ARCHS,

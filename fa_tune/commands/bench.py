@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fa_tune.commands.options import (
+    family_option,
     kernels_option,
     machine_options,
     measure_options,
@@ -26,6 +27,7 @@ from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, Workl
 @click.command("bench", short_help="Time a set or one config with CUDA events.")
 @workload_options()
 @kernels_option()
+@family_option()
 @measure_options("runs", "references", "seed")
 @csv_option()
 @json_option()
@@ -35,6 +37,7 @@ from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, Workl
 def command(
     workloads: WorkloadOptions,
     kernels: str,
+    names: tuple[str, ...],
     measure: MeasureOptions,
     machine: MachineOptions,
     csv: Path | None,
@@ -58,7 +61,9 @@ def command(
     from fa_tune import pipeline
     from fa_tune.commands.timings import show_timings
 
-    options = SearchOptions(workloads=workloads, kernels=kernels, measure=measure, machine=machine)
+    options = SearchOptions(
+        workloads=workloads, kernels=kernels, families=names, measure=measure, machine=machine
+    )
     with watching(quiet) as progress:
         result = pipeline.bench(options, progress)
     progress.note_once(result.whose)

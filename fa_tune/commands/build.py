@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fa_tune.commands.options import d_head_option, kernels_option, machine_options
+from fa_tune.commands.options import (
+    d_head_option,
+    family_option,
+    kernels_option,
+    machine_options,
+)
 from fa_tune.commands.output_options import csv_option, json_option, quiet_option, refuse_both
 from fa_tune.commands.parameters import STDOUT
 from fa_tune.commands.progress import watching
@@ -49,6 +54,7 @@ _CSV_HEADINGS = (
 
 @click.command("build", short_help="Compile a set and show what each kernel uses.")
 @kernels_option(default="all")
+@family_option()
 @d_head_option()
 @csv_option()
 @json_option()
@@ -56,6 +62,7 @@ _CSV_HEADINGS = (
 @quiet_option()
 def command(
     kernels: str,
+    names: tuple[str, ...],
     d_heads: tuple[int, ...],
     machine: MachineOptions,
     csv: Path | None,
@@ -79,7 +86,7 @@ def command(
     from fa_tune.commands.output import write_json, write_table_csv
 
     with watching(quiet) as progress:
-        report = pipeline.build(kernels, d_heads, machine, progress)
+        report = pipeline.build(kernels, d_heads, machine, progress, names=names)
     if csv is not None:
         objects = [_object(report, i) for i in range(len(report.results))]
         rows = [[_csv_cell(o[name]) for name in _CSV_HEADINGS] for o in objects]

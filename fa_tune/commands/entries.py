@@ -20,6 +20,7 @@ _HEADINGS = (
     "GPU",
     "workload",
     "method",
+    "family",
     "config",
     "median",
     "95 %",
@@ -31,7 +32,7 @@ _HEADINGS = (
     "tied",
     "from",
 )
-_LEFT = {"GPU", "workload", "method", "config", "from"}
+_LEFT = {"GPU", "workload", "method", "family", "config", "from"}
 _REFERENCES = ("fa2", "cudnn")
 
 
@@ -50,16 +51,25 @@ def _row(entry: Entry) -> list[str]:
         entry.gpu.name,
         _workload(entry.workload),
         entry.method,
+        entry.chosen.family,
         entry.chosen.config,
         units.format_seconds(entry.median_s),
         half,
         str(entry.n),
         f"{entry.tflops:.0f}",
-        _speed(entry.ratio_to_default),
+        _speed(entry.ratio_to_default) + _other_family(entry),
         *(_speed(_reference(entry, name)) for name in _REFERENCES),
         str(max(len(entry.tie_set) - 1, 0)),
         f"{recorded} {'replay' if entry.source == 'replay' else 'measured'}",
     ]
+
+
+def _other_family(entry: Entry) -> str:
+    """Whose default it was, where that is not the chosen config's own family."""
+    default = entry.default
+    if default is None or default.family == entry.chosen.family:
+        return ""
+    return f" ({default.family})"
 
 
 def _reference(entry: Entry, name: str) -> Ratio | None:

@@ -19,7 +19,9 @@ from typing import Any, TypeVar
 import click
 
 from fa_tune.commands.parameters import (
+    ALL_FAMILIES,
     Architecture,
+    Families,
     Kernels,
     Names,
     WholeNumbers,
@@ -249,7 +251,21 @@ def kernels_option(default: str = "tune") -> Decorator[Any]:
         metavar="KEY|CONFIG",
         help="Which configs: tune (all worth trying), prog (the ladder of optimisations), "
         "prog-all (its rungs at every block size), all (tune and prog), a block size like "
-        '64,32, or one config like "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles".',
+        '64,32, or one config like "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set is '
+        "taken from every family that has one of that name.",
+    )
+
+
+def family_option(name: str = "names") -> Decorator[Any]:
+    """`--family`: whose configs."""
+    return option(
+        "--family",
+        name,
+        type=Families(),
+        default=ALL_FAMILIES,
+        metavar="NAME,…|all",
+        help="The families of kernels to take --kernels from; all are those that run on the "
+        "device. One config's short form tells its family by itself.",
     )
 
 

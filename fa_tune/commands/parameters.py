@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from fa_tune.arch import parse_arch
 from fa_tune.errors import InvalidConfig, StorageError
+from fa_tune.families import family_names
 from fa_tune.model import DType, Workload
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ else:  # older releases of click have no generic ParamType
     ParamType = click.ParamType
 
 STDOUT = Path("-")
+ALL_FAMILIES = "all"
 
 
 class _CommaList(ParamType, ABC):
@@ -113,6 +115,38 @@ class Names(_CommaList):
 def dtypes() -> Names:
     """`fp16,bf16` as DTypes."""
     return Names([d.name.lower() for d in DType], DType.from_string)
+
+
+class Families(_CommaList):
+    """`sm80,sm90` as names of families; `all` alone stands for no name: those that can run."""
+
+    name = "families"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        if isinstance(value, str) and value.strip().lower() == ALL_FAMILIES:
+            return ()
+        return super().convert(value, param, ctx)
+
+    @property
+    def example(self) -> str:  # type: ignore[override]
+        """The names of all families."""
+        return ",".join(family_names())
+
+    def one(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """One family's name."""
+        if word.lower() not in family_names():
+            known = ", ".join((*family_names(), ALL_FAMILIES))
+            self.fail(f"{word[:40]!r} is not one of {known}", param, ctx)
+        return word.lower()
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        done, comma, start = incomplete.rpartition(",")
+        words = [*family_names(), *([] if comma else [ALL_FAMILIES])]
+        return _items(f"{done}{comma}{word}" for word in words if word.startswith(start))
 
 
 class DTypeChoice(ParamType):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fa_tune.commands.options import (
+    family_option,
     folder,
     kernels_option,
     machine_options,
@@ -41,6 +42,7 @@ SCHEMA = "fa-tune-search-1"
 @click.command("search", short_help="Find the fastest config per workload and keep it.")
 @workload_options()
 @kernels_option()
+@family_option()
 @measure_options("profiler", "runs", "references", "clock_control", "seed")
 @registry_option()
 @option(
@@ -58,6 +60,7 @@ SCHEMA = "fa-tune-search-1"
 def command(
     workloads: WorkloadOptions,
     kernels: str,
+    names: tuple[str, ...],
     measure: MeasureOptions,
     machine: MachineOptions,
     registry: Path | None,
@@ -73,6 +76,10 @@ def command(
     Compiles every config of a set, checks its result against a reference, measures what is
     right, and chooses. There is one workload per sequence length, head dimension and element
     type. Standard output gets a table and a summary for each; `*` marks the fastest config.
+
+    The set is taken from every family of kernels that runs on the device, or from those that
+    --family names. Beside it compete what the registry holds, each family's default config,
+    and the default of the device, which is that of the best family for it.
 
     Interrupted, a search keeps what it has finished: the same command goes on from there.
     Without a GPU it chooses among recorded measurements, and says whose they are.
@@ -91,6 +98,7 @@ def command(
     options = SearchOptions(
         workloads=workloads,
         kernels=kernels,
+        families=names,
         measure=measure,
         machine=machine,
         registry=registry,
@@ -170,6 +178,7 @@ def _document(result: SearchResult) -> dict[str, Any]:
                 "workload": one.workload.key,
                 "decision": dataclasses.asdict(one.decision) if one.decision else None,
                 "problem": one.problem or None,
+                "families": [dataclasses.asdict(standing) for standing in one.families],
                 "rows": rows_as_objects(_rows(result, one)),
             }
             for one in result.results

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fa_tune import flops, units
+from fa_tune.families import family_names
 from fa_tune.model import Attempt, Outcome, Rejected, Variant, Workload
 from fa_tune.report.rows import REFERENCE_LABELS
 
@@ -34,6 +35,7 @@ def summary(one: WorkloadResult, name: str) -> str:
     ]
     if others := [s for s in decision.tie_set if s != chosen.subject]:
         parts.append("tied with " + (f"{len(others)} others" if others[1:] else "1 other"))
+    parts += _families(one)
     parts += _against_references(one)
     failed = Counter(
         a.outcome for a in one.attempts if a.outcome is not Outcome.OK and not _is_reference(a)
@@ -43,8 +45,7 @@ def summary(one: WorkloadResult, name: str) -> str:
             "without a result: "
             + ", ".join(f"{n} {o.replace('_', ' ')}" for o, n in sorted(failed.items()))
         )
-    family = Variant.from_key(chosen.subject).family
-    return f"{name}: {'; '.join(parts)}. {_without_family(decision.sentence, family)}"
+    return f"{name}: {'; '.join(parts)}. {_as_written(decision.sentence)}"
 
 
 def config_text(subject: str) -> str:
@@ -58,6 +59,22 @@ def rejected_line(rejected: Sequence[tuple[Variant, Rejected]]) -> str:
     reasons = ", ".join(f"{n} by {name}" for name, n in counts.most_common())
     noun = "config" if len(rejected) == 1 else "configs"
     return f"Not tried: {len(rejected)} {noun} that cannot run here ({reasons})."
+
+
+def _families(one: WorkloadResult) -> list[str]:
+    """Where several families were measured: the best of each that was not chosen, with its
+    time over the chosen one's and over that of its own default."""
+    assert one.decision is not None
+    chosen = one.decision.chosen
+    out = []
+    for standing in one.families if len(one.families) > 1 else ():
+        if standing.family == Variant.from_key(chosen.subject).family:
+            continue
+        times = f"{standing.median_s / chosen.median_s:.2f}x its time"
+        if standing.ratio_to_default is not None:
+            times += f" and {standing.ratio_to_default:.2f}x that of {standing.family}'s default"
+        out.append(f"the best of {standing.family}, {config_text(standing.best)}, takes {times}")
+    return out
 
 
 def _against_references(one: WorkloadResult) -> list[str]:
@@ -80,6 +97,9 @@ def _reference(subject: str) -> str:
     return REFERENCE_LABELS.get(name, name)
 
 
-def _without_family(sentence: str, family: str) -> str:
-    # Nobody types `sm80:` before a short form, so nobody has to read it.
-    return sentence.replace(f"{family}:(", "(")
+def _as_written(sentence: str) -> str:
+    """A decision's sentence with configs as people write them: a short form tells its family
+    by itself, so nobody has to read `sm80:` before it."""
+    for name in family_names():
+        sentence = sentence.replace(f"{name}:", "")
+    return sentence

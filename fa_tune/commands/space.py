@@ -11,6 +11,7 @@ import click
 from fa_tune.commands.options import (
     d_head_option,
     dtype_option,
+    family_option,
     kernels_option,
     machine_options,
     option,
@@ -22,7 +23,7 @@ from fa_tune.options import MachineOptions
 
 if TYPE_CHECKING:
     from fa_tune.arch import ArchLimits
-    from fa_tune.families.sm80 import FlashForwardKernelConfig as Config
+    from fa_tune.families.base import Config
 
 SCHEMA = "fa-tune-space-1"
 Explained = Sequence[tuple["Config", Rejected]]
@@ -30,6 +31,7 @@ Explained = Sequence[tuple["Config", Rejected]]
 
 @click.command("space", short_help="List configs, and why others are not among them.")
 @kernels_option()
+@family_option()
 @d_head_option()
 @dtype_option()
 @option(
@@ -51,6 +53,7 @@ Explained = Sequence[tuple["Config", Rejected]]
 @json_option()
 def command(
     kernels: str,
+    names: tuple[str, ...],
     d_heads: tuple[int, ...],
     dtypes: tuple[DType, ...],
     axes: tuple[str, ...],
@@ -70,19 +73,20 @@ def command(
     """
     from fa_tune.commands.axes import expanded
     from fa_tune.commands.output import write_json
-    from fa_tune.families import get
-    from fa_tune.pipeline.context import FAMILY, choose_configs
+    from fa_tune.families import constraints, of
+    from fa_tune.pipeline.context import choose_configs
+    from fa_tune.pipeline.rivals import choose_families
     from fa_tune.search.prune import prune
-    from fa_tune.search.tune_rules import autotune_rejection
 
     limits = _limits(machine)
+    chosen = choose_families(names, limits)
     configs: Sequence[Config]
     if axes:
-        configs = expanded(axes, kernels, dtypes, d_heads)
+        configs = expanded(axes, kernels, dtypes, d_heads, chosen)
     else:
-        configs = choose_configs(kernels, dtypes, d_heads)
-    pruned = prune(configs, limits, get(FAMILY).constraints)
-    of_tune = [(c, why) for c in pruned.kept if (why := autotune_rejection(c))]
+        configs = choose_configs(kernels, dtypes, d_heads, chosen, named=bool(names))
+    pruned = prune(configs, limits, constraints)
+    of_tune = [(c, why) for c in pruned.kept if (why := of(c).tune_rejection(c))]
     if explain and not axes and "(" not in kernels and not kernels.startswith(("prog", "all")):
         of_tune = _left_out_of(configs)
     if as_json:
@@ -110,17 +114,31 @@ def _limits(machine: MachineOptions) -> ArchLimits:
 
 
 def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:
-    """What the tune rules leave out of the combinations of the values in a tune set."""
+    """What the tune rules leave out of the combinations of the values in each tune set."""
     import dataclasses
 
-    from fa_tune.search.space import expand
-    from fa_tune.search.tune_rules import autotune_rejection
+    from fa_tune.families import all_families
+    from fa_tune.families.space import expand
 
-    axes = {
-        field.name: sorted({getattr(config, field.name) for config in chosen})
-        for field in dataclasses.fields(chosen[0])
-    }
-    return [(c, why) for c in expand(axes) if (why := autotune_rejection(c))]
+    left_out = []
+    for family in all_families():
+        members = [config for config in chosen if type(config) is family.config_class]
+        if not members:
+            continue
+        axes = {
+            field.name: sorted({getattr(config, field.name) for config in members})
+            for field in dataclasses.fields(family.config_class)
+        }
+        for config in expand(family.config_class, axes):
+            if (why := family.tune_rejection(config)) is not None:
+                left_out.append((config, why))
+    return left_out
+
+
+def _short_form(config: Config) -> str:
+    from fa_tune.families import variant
+
+    return variant(config).config
 
 
 def _show(
@@ -129,7 +147,7 @@ def _show(
     from fa_tune.commands.output import say
 
     for config in kept:
-        say(str(config))
+        say(_short_form(config))
     total = len(kept) + len(rejected)
     say(f"\n{len(kept)} of {total} {'config' if total == 1 else 'configs'} can run on {arch}.")
     if rejected:
@@ -148,7 +166,7 @@ def _show_reasons(title: str, explained: Explained, each: bool) -> None:
         same = len({reason for _, reason in members}) == 1  # no figures that differ
         say(f"{n:6}  {name}: {members[0][1]}" + ("" if same else ", …"))
         for config, reason in members if each else ():
-            say(f"        {config}" + ("" if same else f": {reason}"))
+            say(f"        {_short_form(config)}" + ("" if same else f": {reason}"))
 
 
 def _document(
@@ -157,7 +175,7 @@ def _document(
     return {
         "schema": SCHEMA,
         "arch": arch,
-        "kept": [str(config) for config in kept],
+        "kept": [_short_form(config) for config in kept],
         "rejected": _objects(rejected),
         "not_in_tune": _objects(of_tune),
         "counts": {
@@ -170,6 +188,6 @@ def _document(
 
 def _objects(explained: Explained) -> list[dict[str, str]]:
     return [
-        {"config": str(config), "name": why.constraint, "reason": why.reason}
+        {"config": _short_form(config), "name": why.constraint, "reason": why.reason}
         for config, why in explained
     ]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import click
 
-from fa_tune.commands.options import d_head_option, kernels_option, machine_options
+from fa_tune.commands.options import (
+    d_head_option,
+    family_option,
+    kernels_option,
+    machine_options,
+)
 from fa_tune.commands.output_options import json_option, quiet_option
 from fa_tune.commands.progress import watching
 from fa_tune.errors import NoUsableVariant
@@ -15,12 +20,14 @@ SCHEMA = "fa-tune-verify-1"
 
 @click.command("verify", short_help="Check every config's result against a reference.")
 @kernels_option(default="all")
+@family_option()
 @d_head_option()
 @json_option()
 @machine_options("arch", "jobs", "device", "cache_dir")
 @quiet_option()
 def command(
     kernels: str,
+    names: tuple[str, ...],
     d_heads: tuple[int, ...],
     machine: MachineOptions,
     as_json: bool,
@@ -47,7 +54,7 @@ def command(
     )
 
     with watching(quiet) as progress:
-        report = pipeline.verify(kernels, d_heads, machine, progress)
+        report = pipeline.verify(kernels, d_heads, machine, progress, names=names)
     for variant, why in report.rejected:
         progress.note_once(f"not tried: {variant.config}: {why.constraint}: {why.reason}")
     if as_json:

@@ -1,13 +1,17 @@
-"""Kernel families and their lookup by name."""
+"""Kernel families: lookup by name, by config and by how a short form looks.
+
+Adding one is a line in `_FAMILIES` and the files that docs/architecture.md lists.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+from fa_tune.arch import ArchLimits
 from fa_tune.errors import InvalidConfig
-from fa_tune.families.base import KernelFamily
+from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.sm80 import Sm80Family
-from fa_tune.model import Variant
+from fa_tune.model import DType, Rejected, Variant
 
 _FAMILIES: dict[str, KernelFamily] = {family.name: family for family in (Sm80Family(),)}
 
@@ -25,6 +29,107 @@ def family_names() -> tuple[str, ...]:
     return tuple(_FAMILIES)
 
 
-def variant_of(family: KernelFamily, config: Any) -> Variant:
+def all_families() -> tuple[KernelFamily, ...]:
+    """All families."""
+    return tuple(_FAMILIES.values())
+
+
+def runnable(limits: ArchLimits) -> tuple[KernelFamily, ...]:
+    """The families that run on such a device, the one to prefer there first."""
+    able = [f for f in all_families() if f.device_rejection(limits) is None]
+    return tuple(sorted(able, key=lambda f: -f.preference(limits)))
+
+
+# From a config ------------------------------------------------------------------------------
+
+
+def of(config: Config) -> KernelFamily:
+    """The family that a config belongs to; raises TypeError for an object that is no config."""
+    for family in all_families():
+        if type(config) is family.config_class:
+            return family
+    raise TypeError(f"{type(config).__name__} is no family's config class")
+
+
+def variant_of(family: KernelFamily, config: Config) -> Variant:
     """The variant that a family's config makes."""
     return Variant(family.name, family.short_form(config))
+
+
+def variant(config: Config) -> Variant:
+    """The variant that a config makes."""
+    return variant_of(of(config), config)
+
+
+def constraints(config: Config, limits: ArchLimits) -> Rejected | None:
+    """The first reason why a config cannot run on such a device, or None."""
+    return of(config).constraints(config, limits)
+
+
+def defaults(d_head: int, dtype: DType, limits: ArchLimits) -> list[Config]:
+    """Each family's default config, if it runs on such a device.  The first is the device's
+    default: what a user without tuning results should run there."""
+    configs = [f.default_config(d_head, dtype) for f in runnable(limits)]
+    return [config for config in configs if constraints(config, limits) is None]
+
+
+# From text ----------------------------------------------------------------------------------
+
+
+def is_config(text: str) -> bool:
+    """Whether a text is meant as one config, by short form or kernel name, not as a set."""
+    return "(" in text or "{" in text
+
+
+def parse(text: str, *, d_head: int = 128) -> Config:
+    """The config in a short form or kernel name, whichever family it is of.
+
+    Raises InvalidConfig: what its family says of it, or, if it looks like no family's, how
+    each family's configs are written.
+    """
+    meant = [f for f in all_families() if f.recognises(text)]
+    found, errors = [], []
+    for family in meant:
+        try:
+            found.append(family.parse(text, d_head=d_head))
+        except InvalidConfig as error:
+            errors.append(error)
+    if len(found) == 1:
+        return found[0]
+    shown = " ".join(text.split())
+    shown = shown if len(shown) <= 100 else shown[:99] + "…"
+    if found:
+        raise InvalidConfig(f'more than one config in "{shown}"; give one')
+    if errors:
+        raise errors[0]
+    examples = " or ".join(f"{f.example!r} ({f.name})" for f in all_families())
+    raise InvalidConfig(f'no config in "{shown}"; write it like {examples}')
+
+
+def named_configs(
+    key: str,
+    chosen: Sequence[KernelFamily],
+    *,
+    dtypes: Sequence[DType] | None = None,
+    d_head: int = 128,
+) -> list[Config]:
+    """The set that `key` names in every family that has one of that name.
+
+    Raises InvalidConfig if none of `chosen` has: the family's own words if it is only one,
+    else what each has.
+    """
+    configs: list[Config] = []
+    errors: list[InvalidConfig] = []
+    for family in chosen:
+        try:
+            configs += family.configs(key, dtypes=dtypes, d_head=d_head)
+        except InvalidConfig as error:
+            errors.append(error)
+    if len(errors) < len(chosen):
+        return configs
+    if len(errors) == 1:
+        raise errors[0]
+    allowed = "; ".join(f"{f.name}: {f.set_keys}" for f in chosen)
+    raise InvalidConfig(
+        f"unknown kernel set {key!r}; allowed: {allowed}; or one config's short form"
+    )

@@ -1,5 +1,5 @@
-"""What a kernel family supplies.  Adding one means a Python file beside this one, a kernel
-folder, a line in `families/__init__.py`, and a test class inheriting the contract tests."""
+"""What a kernel family supplies.  Everything outside this package asks a family through the
+protocol below and knows none by name; docs/architecture.md lists the files that add one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from fa_tune.model import DType, Rejected, Workload
 
 if TYPE_CHECKING:
     import numpy as np
+
+# An object of some family's config class: a frozen, ordered dataclass whose fields are the
+# knobs, `dtype` and `d_head` among them.  No two families share a class.
+Config = Any
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,8 @@ class LaunchArgs:
     """The tensors and scalars of one launch.
 
     `lse` is fp32 [batch, heads, seq_len_q], contiguous.  `diagonal`: with a causal mask,
-    query i sees key j when j ≤ i + diagonal (0 aligns top-left).
+    query i sees key j when j ≤ i + diagonal (0 aligns top-left).  `scratch` is the address of
+    the family's `scratch_bytes`, 0 without any.
     """
 
     q: TensorArg
@@ -40,63 +45,153 @@ class LaunchArgs:
     lse: TensorArg = TensorArg(0)
     softmax_scale: float | None = None  # None: 1 / sqrt(d_head)
     diagonal: int = 0
+    scratch: int = 0
+
+
+@dataclass(frozen=True)
+class LaunchDevice:
+    """What a launch may depend on beside its workload: the device's multiprocessors, which a
+    persistent grid is sized by, and its L2 cache, which the order of tiles may be made for."""
+
+    multiprocessors: int
+    l2_bytes: int
 
 
 @dataclass(frozen=True)
 class LaunchGeometry:
-    """Grid and block in CUDA's (x, y, z) order; dynamic shared memory in bytes."""
+    """Grid, block and cluster in CUDA's (x, y, z) order; dynamic shared memory in bytes.
+
+    The cluster is the one compiled into the cubin (`__cluster_dims__`), which a launch does
+    not state again; (1, 1, 1) is none.  It divides the grid.
+    """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic_smem_bytes: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+
+
+@dataclass(frozen=True)
+class GridShape:
+    """What the grid of a launch tells of its workload; `query_blocks` per head."""
+
+    query_blocks: int
+    heads: int
+    batch: int
 
 
 class KernelFamily(Protocol):
-    """One kernel template with its config class, constraints and launch geometry.
+    """One kernel template with its config class, sets, constraints and launch geometry.
 
-    `config` parameters are objects of the family's own config class.
+    `name`          how variants, files and `--family` call it: a word
+    `config_class`  the class of its configs
+    `example`       a short form, for messages
+    `set_keys`      what `configs` takes as a key, for messages
     """
 
     name: str
+    config_class: type[Any]
+    example: str
+    set_keys: str
 
-    def parse(self, short_form: str) -> Any:
-        """The config of a short form; raises InvalidConfig."""
+    # Names ----------------------------------------------------------------------------------
 
-    def short_form(self, config: Any) -> str:
+    def recognises(self, text: str) -> bool:
+        """Whether `text` is meant as this family's short form, or is a name of its kernels.
+        A short form is recognised by one family only, however it is damaged."""
+
+    def parse(self, text: str, *, d_head: int = 128) -> Config:
+        """The config of a short form, or of a demangled name of its kernels.  `d_head` serves
+        a short form that leaves it out.  Raises InvalidConfig."""
+
+    def short_form(self, config: Config) -> str:
         """The short form of a config; `parse` reads it back."""
 
-    def constraints(self, config: Any, limits: ArchLimits) -> Rejected | None:
-        """The first reason why the config cannot run on such a device, or None."""
+    def kernel_traits(self, kernel_name: str) -> str | None:
+        """The traits in a demangled name of its kernels, None if there are none to be read."""
 
-    def default_config(self, d_head: int, dtype: DType) -> Any:
-        """What a user without tuning results should run."""
+    # Device ---------------------------------------------------------------------------------
 
-    def traits(self, config: Any, workload: Workload, *, lse: bool = False) -> str:
-        """The compile-time facts of a workload, as text."""
+    def device_rejection(self, limits: ArchLimits) -> Rejected | None:
+        """Why no config of the family runs on such a device, or None."""
+
+    def preference(self, limits: ArchLimits) -> int:
+        """How good the family is on a device that it runs on.  The default of the family with
+        the highest number is the default of the device."""
+
+    def compile_arch(self, limits: ArchLimits) -> str:
+        """What to compile for on such a device: `limits.arch`, or `sm_90a` where the kernels
+        need instructions of that very architecture."""
+
+    # Configs --------------------------------------------------------------------------------
+
+    def constraints(self, config: Config, limits: ArchLimits) -> Rejected | None:
+        """The first reason why the config cannot run on such a device, or None; where the
+        family does not run, `device_rejection`."""
+
+    def default_config(self, d_head: int, dtype: DType) -> Config:
+        """What a user without tuning results should run.  Where the family has nothing for
+        that d_head, a config that `constraints` refuses."""
+
+    def configs(
+        self, key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+    ) -> list[Config]:
+        """A named set, at least `tune`, for these dtypes (None: the set's own); empty if the
+        set has none for that d_head.  Raises InvalidConfig for a key that is not its own."""
+
+    def tune_rejection(self, config: Config) -> Rejected | None:
+        """The rule, an opinion on speed, that keeps a config out of the tune set, or None."""
+
+    # Compiling ------------------------------------------------------------------------------
+
+    def traits(self, config: Config, workload: Workload, *, lse: bool = False) -> str:
+        """The compile-time facts of a workload, as text; see `families.traits`."""
 
     def source_files(self) -> Mapping[str, str]:
-        """Include name -> text of every file a kernel of the family may include."""
+        """Include name -> text of every file a kernel of the family includes, and no other:
+        what they hash to is what its measurements depend on.  See `families.sources`."""
 
-    def entry_source(self, config: Any, traits: str) -> str:
+    def entry_source(self, config: Config, traits: str) -> str:
         """The translation unit given to the compiler."""
 
-    def name_expression(self, config: Any, traits: str) -> str:
+    def name_expression(self, config: Config, traits: str) -> str:
         """The template instantiation to ask the compiler for."""
 
     def compile_options(self, arch: str) -> Sequence[str]:
         """Compiler options beyond the architecture."""
 
-    def threads(self, config: Any) -> int:
+    # Launching ------------------------------------------------------------------------------
+
+    def threads(self, config: Config) -> int:
         """Threads per CTA."""
 
-    def dynamic_smem_bytes(self, config: Any) -> int:
+    def dynamic_smem_bytes(self, config: Config) -> int:
         """Dynamic shared memory per CTA in bytes."""
 
-    def geometry(self, config: Any, workload: Workload) -> LaunchGeometry:
-        """Grid, block and shared memory of a launch."""
+    def geometry(self, config: Config, workload: Workload, device: LaunchDevice) -> LaunchGeometry:
+        """Grid, block, cluster and shared memory of a launch."""
 
-    def kernel_args(self, config: Any, workload: Workload, args: LaunchArgs) -> list[np.ndarray]:
-        """The kernel's parameters, each a NumPy array of one element passed by value."""
+    def scratch_bytes(self, config: Config) -> int:
+        """Device memory that a kernel needs beside its tensors, such as a scheduler's counters.
+        It is zero before the first launch, and each launch leaves it so for the next one, which
+        begins after it."""
 
-    def blocks(self, config: Any) -> tuple[int, int]:
-        """(query rows, key rows) of a tile, for the FLOP model."""
+    def kernel_args(
+        self, config: Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
+    ) -> list[np.ndarray]:
+        """The kernel's parameters, each a NumPy array of one element passed by value: numbers,
+        structs, or 128 opaque bytes (`V128`, shape (1,)) of a tensor map."""
+
+    def grid_shape(self, config: Config, grid: tuple[int, int, int]) -> GridShape | None:
+        """The part of a workload that a launch's grid tells; None where it tells nothing, as
+        with a persistent grid."""
+
+    # Checking -------------------------------------------------------------------------------
+
+    def blocks(self, config: Config) -> tuple[int, int]:
+        """(query rows, key rows) of a tile, for the FLOP model and for verification, whose
+        lengths are whole tiles, several of them, and parts."""
+
+    def extra_verification(self, config: Config, traits: str) -> Sequence[Workload]:
+        """Workloads to verify a config on besides the common ones, for what those do not
+        reach: a persistent grid's second round, for instance."""

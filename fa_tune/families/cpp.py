@@ -1,8 +1,8 @@
-"""The C++ struct of the configs, generated from the Python class.
+"""The C++ structs of the configs, generated from the Python classes.
 
-`python -m fa_tune.families.cpp`, run in a source checkout, rewrites the two copies: one for
-the kernels, one for the C++ library.  The text includes no header, so NVRTC and a host
-compiler (C++20) both take it as it is.
+`python -m fa_tune.families.cpp`, run in a source checkout, rewrites every copy: one for the
+kernels, one for the C++ library.  The text includes no header, so NVRTC and a host compiler
+(C++20) both take it as it is.  A family adds itself to `HEADERS`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import MISSING, Field
+from dataclasses import MISSING, Field, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,9 @@ from fa_tune.families.config_fields import cpp_literal, cpp_type
 from fa_tune.families.sm80 import FlashForwardKernelConfig
 from fa_tune.model import DType
 
-GENERATED_FILES = (
-    "kernels/sm80/flash_forward_kernel_config.cuh",
-    "csrc/flash_forward_kernel_config.h",
-)
-
 _HEAD = """\
-// One point of the sm80 family's knobs, usable as a template argument.
-// Generated from fa_tune/families/sm80.py by `python -m fa_tune.families.cpp`; do not edit.
+// One point of the {family} family's knobs, usable as a template argument.
+// Generated from fa_tune/families/{family}.py by `python -m fa_tune.families.cpp`; do not edit.
 #pragma once
 
 #ifdef __CUDACC__  // nvcc and NVRTC
@@ -39,7 +34,7 @@ _HEAD = """\
 """
 
 # What a system reserves of shared memory for every resident CTA; see fa_tune/arch.py.
-_METHODS = """\
+_SM80_METHODS = """\
 
     // Dynamic shared memory of one CTA in bytes: Q (later O), one K block, one V block.
     FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {
@@ -55,18 +50,39 @@ _METHODS = """\
 """
 
 
-def struct_header(config_class: type[Any] = FlashForwardKernelConfig) -> str:
-    """The header's text: `DType`, and `config_class` as a struct with the same fields in the
-    same order, compared in that order."""
+@dataclass(frozen=True)
+class Header:
+    """A family's struct: the config class, whose fields are `config_fields`, the C++ methods
+    that go with it, and the files that hold it."""
+
+    family: str
+    config_class: type[Any]
+    methods: str
+    files: tuple[str, ...]
+
+
+SM80 = Header(
+    "sm80",
+    FlashForwardKernelConfig,
+    _SM80_METHODS,
+    ("kernels/sm80/flash_forward_kernel_config.cuh", "csrc/flash_forward_kernel_config.h"),
+)
+HEADERS = (SM80,)
+GENERATED_FILES = tuple(name for header in HEADERS for name in header.files)
+
+
+def struct_header(config_class: type[Any] = FlashForwardKernelConfig, header: Header = SM80) -> str:
+    """The text of a family's header: `DType`, and `config_class` as a struct with the same
+    fields in the same order, compared in that order."""
     name = config_class.__name__
     fields = dataclasses.fields(config_class)
     dtypes = ", ".join(f"{d.name} = {d.value}" for d in DType)
     parts = [
-        _HEAD,
+        _HEAD.replace("{family}", header.family),
         f"enum class DType : int {{ {dtypes} }};\n\n",
         f"struct {name} {{\n",
         *(_member(f) for f in fields),
-        _METHODS,
+        header.methods,
         f"    constexpr bool operator==(const {name}& other) const = default;\n",
         f"    FA_HOST_DEVICE constexpr bool operator<(const {name}& other) const {{\n",
         *_less_than([f.name for f in fields]),
@@ -93,17 +109,20 @@ def _less_than(names: list[str]) -> Iterator[str]:
 
 
 def write_generated_files(root: Path) -> list[Path]:
-    """Rewrite both copies under `root`, the source checkout; raises StorageError."""
+    """Rewrite every copy under `root`, the source checkout; raises StorageError."""
     if not (root / "kernels" / "sm80").is_dir() or not (root / "csrc").is_dir():
         raise StorageError(f"{root} is no source checkout: it has no kernels/sm80 and csrc")
-    paths = [root / name for name in GENERATED_FILES]
-    text = struct_header()
+    texts = {
+        root / name: struct_header(header.config_class, header)
+        for header in HEADERS
+        for name in header.files
+    }
     try:
-        for path in paths:
+        for path, text in texts.items():
             path.write_text(text, encoding="utf-8")
     except OSError as e:
         raise StorageError(f"cannot write {e.filename}: {e.strerror}") from e
-    return paths
+    return list(texts)
 
 
 def main() -> int:

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from fa_tune import flops, paths
+from fa_tune import flops
 from fa_tune.arch import ArchLimits
-from fa_tune.families.base import LaunchArgs, LaunchGeometry, TensorArg
+from fa_tune.families.base import (
+    GridShape,
+    LaunchArgs,
+    LaunchDevice,
+    LaunchGeometry,
+    TensorArg,
+)
 from fa_tune.families.config_fields import (
     coerce,
     cpp_literal,
@@ -23,6 +30,7 @@ from fa_tune.families.config_fields import (
     tiles_field,
     tuple_field,
 )
+from fa_tune.families.sources import closure
 from fa_tune.families.traits import Traits
 from fa_tune.model import DType, Rejected, Workload
 
@@ -32,6 +40,10 @@ if TYPE_CHECKING:
 MMA_M = 16  # rows of one m16n8k16 tile
 MMA_K = 16  # its k-step, and what one "k-tile" means in the config
 CHUNK_ELEMENTS = 8  # elements of one 16-byte copy
+
+# The struct in a kernel's name, or a tuple that no word stands before: `sm90(FP16, …)` is of
+# another family.
+_LOOKS_LIKE = re.compile(r"FlashForwardKernelConfig|(?<![\w+)>])\(\s*\w+\s*,")
 
 
 @dataclass(frozen=True, order=True)
@@ -181,10 +193,17 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
 )
 
 
-def constraints(config: FlashForwardKernelConfig, limits: ArchLimits) -> Rejected | None:
-    """The first reason why `config` cannot run on a device with `limits`, or None."""
+def device_rejection(limits: ArchLimits) -> Rejected | None:
+    """Why no config runs on a device with `limits`, or None."""
     if limits.compute_capability < (8, 0):
         return Rejected("compute_capability", f"needs sm_80 or later, the device is {limits.arch}")
+    return None
+
+
+def constraints(config: FlashForwardKernelConfig, limits: ArchLimits) -> Rejected | None:
+    """The first reason why `config` cannot run on a device with `limits`, or None."""
+    if (why := device_rejection(limits)) is not None:
+        return why
     for name, sentence, holds in CONSTRAINTS:
         if not holds(config):
             return Rejected(name, sentence)
@@ -214,23 +233,54 @@ def params_dtype() -> np.dtype:
 
 @cache
 def _source_files() -> Mapping[str, str]:
-    root = paths.kernels_dir()
-    files = [p for part in ("ptx", "tile", "sm80") for p in sorted((root / part).glob("*.cu*"))]
-    return {p.relative_to(root).as_posix(): p.read_text(encoding="utf-8") for p in files}
+    return closure("sm80/entry.cu")
 
 
 class Sm80Family:
     """The family's side of `families.base.KernelFamily`."""
 
     name = "sm80"
+    config_class = FlashForwardKernelConfig
+    example = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
+    set_keys = 'tune, all, prog, prog-all, or a block size "B_r,B_c" such as "64,32"'
 
-    def parse(self, short_form: str) -> FlashForwardKernelConfig:
+    # The modules imported below build on this one.
+
+    def recognises(self, text: str) -> bool:
+        return _LOOKS_LIKE.search(text) is not None
+
+    def parse(self, text: str, *, d_head: int = 128) -> FlashForwardKernelConfig:
         from fa_tune.families.names import parse_kernel_name_into_config
 
-        return parse_kernel_name_into_config(short_form)
+        return parse_kernel_name_into_config(text, d_head=d_head)
 
     def short_form(self, config: FlashForwardKernelConfig) -> str:
         return config.short_form()
+
+    def kernel_traits(self, kernel_name: str) -> str | None:
+        found = Traits.in_kernel_name(kernel_name)
+        return None if found is None else str(found)
+
+    def device_rejection(self, limits: ArchLimits) -> Rejected | None:
+        return device_rejection(limits)
+
+    def preference(self, limits: ArchLimits) -> int:
+        return 80
+
+    def compile_arch(self, limits: ArchLimits) -> str:
+        return limits.arch
+
+    def configs(
+        self, key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+    ) -> list[FlashForwardKernelConfig]:
+        from fa_tune.families.sm80_sets import get_kernel_configs
+
+        return get_kernel_configs(key, dtypes=dtypes, d_head=d_head)
+
+    def tune_rejection(self, config: FlashForwardKernelConfig) -> Rejected | None:
+        from fa_tune.families.sm80_rules import autotune_rejection
+
+        return autotune_rejection(config)
 
     def constraints(self, config: FlashForwardKernelConfig, limits: ArchLimits) -> Rejected | None:
         return constraints(config, limits)
@@ -268,15 +318,24 @@ class Sm80Family:
     def dynamic_smem_bytes(self, config: FlashForwardKernelConfig) -> int:
         return config.smem_bytes
 
-    def geometry(self, config: FlashForwardKernelConfig, workload: Workload) -> LaunchGeometry:
+    def geometry(
+        self, config: FlashForwardKernelConfig, workload: Workload, device: LaunchDevice
+    ) -> LaunchGeometry:
         return LaunchGeometry(
             grid=(-(-workload.seq_len_q // config.B_r), workload.heads, workload.batch),
             block=(config.threads, 1, 1),
             dynamic_smem_bytes=config.smem_bytes,
         )
 
+    def scratch_bytes(self, config: FlashForwardKernelConfig) -> int:
+        return 0
+
     def kernel_args(
-        self, config: FlashForwardKernelConfig, workload: Workload, args: LaunchArgs
+        self,
+        config: FlashForwardKernelConfig,
+        workload: Workload,
+        args: LaunchArgs,
+        device: LaunchDevice,
     ) -> list[np.ndarray]:
         import numpy as np
 
@@ -297,3 +356,13 @@ class Sm80Family:
 
     def blocks(self, config: FlashForwardKernelConfig) -> tuple[int, int]:
         return config.B_r, config.B_c
+
+    def grid_shape(
+        self, config: FlashForwardKernelConfig, grid: tuple[int, int, int]
+    ) -> GridShape | None:
+        return GridShape(query_blocks=grid[0], heads=grid[1], batch=grid[2])
+
+    def extra_verification(
+        self, config: FlashForwardKernelConfig, traits: str
+    ) -> Sequence[Workload]:
+        return ()

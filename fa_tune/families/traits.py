@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 
 from fa_tune.errors import InvalidConfig
+
+_STRUCT = re.compile(r"WorkloadTraits\{([^{}]*)\}")
+_TRUE = {"1", "true"}
 
 
 @dataclass(frozen=True, order=True)
@@ -29,6 +33,16 @@ class Traits:
         if not words or set(words) - known or len(set(words)) != len(words):
             raise InvalidConfig(f"not traits: {text!r}; allowed: plain, {', '.join(sorted(known))}")
         return cls(**dict.fromkeys(words, True))
+
+    @classmethod
+    def in_kernel_name(cls, text: str) -> Traits | None:
+        """From the `WorkloadTraits{…}` in a demangled kernel name, values as 1/0 or true/false,
+        with or without their type; None if there is no such struct."""
+        found = _STRUCT.search(text)
+        if found is None:
+            return None
+        values = [re.sub(r"^\(\w+\)", "", v.strip()) in _TRUE for v in found[1].split(",")]
+        return cls(**{f.name: value for f, value in zip(fields(cls), values, strict=False)})
 
     def to_cpp_struct(self) -> str:
         """The C++ literal."""

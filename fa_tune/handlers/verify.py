@@ -69,8 +69,11 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         variant = Variant.from_key(item["subject"])
         family = families.get(variant.family)
         config = family.parse(variant.config)
-        workloads = verification_workloads(
-            family.blocks(config), config.d_head, config.dtype, item["traits"]
+        workloads = (
+            *verification_workloads(
+                family.blocks(config), config.d_head, config.dtype, item["traits"]
+            ),
+            *family.extra_verification(config, item["traits"]),
         )
         result: Verdict | None = guarded(
             report,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fa_tune.jobs import run_items
 from fa_tune.model import Artifact, Attempt, Outcome, Verdict
@@ -22,7 +22,7 @@ def verdict_key(artifact: Artifact) -> str:
 def verify_all(
     artifacts: Sequence[Artifact],
     *,
-    fingerprint: Fingerprint,
+    fingerprint: Callable[[str], Fingerprint],
     journal: Journal,
     reuse: bool,
     device: int,
@@ -32,14 +32,16 @@ def verify_all(
 ) -> tuple[dict[str, Verdict], dict[str, Attempt]]:
     """Verdicts by `verdict_key`, and attempts that ended without one (crashed, timed out).
 
-    Both are remembered, so that a resumed search does not die twice of the same kernel.
+    `fingerprint` gives the conditions of a family's attempts by its name.  Verdicts and
+    failures are remembered, so that a resumed search does not die twice of the same kernel.
     """
-    digest = fingerprint.for_verify().digest
+    marks = {n: fingerprint(n).for_verify() for n in {a.variant.family for a in artifacts}}
     verdicts: dict[str, Verdict] = {}
     failures: dict[str, Attempt] = {}
     todo: dict[str, Artifact] = {}
     for artifact in artifacts:
         key = verdict_key(artifact)
+        digest = marks[artifact.variant.family].digest
         known = journal.find_verdict(digest, key) if reuse else None
         failure = journal.find(digest, key, NO_WORKLOAD) if reuse else None
         if known is not None:
@@ -57,13 +59,14 @@ def verify_all(
     }
     shared = {"device": device, "seed": seed}
     for result in run_items(HANDLER, shared, items, item_timeout_s=item_timeout_s):
-        progress.advance(todo[result.item].variant.config)
+        variant = todo[result.item].variant
+        progress.advance(variant.config)
         if result.outcome is Outcome.OK and isinstance(result.value, dict):
             verdict = verdict_from_json(result.value)
             verdicts[result.item] = verdict
-            journal.append(VerdictRecord(fingerprint.for_verify(), result.item, verdict))
+            journal.append(VerdictRecord(marks[variant.family], result.item, verdict))
         else:
             failure = Attempt(result.item, NO_WORKLOAD, result.outcome, result.reason)
             failures[result.item] = failure
-            journal.append(AttemptRecord(fingerprint.for_verify(), failure))
+            journal.append(AttemptRecord(marks[variant.family], failure))
     return verdicts, failures

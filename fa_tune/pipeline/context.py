@@ -1,4 +1,4 @@
-"""What all commands need first: the device, its limits, the stores; and the set as variants."""
+"""What all commands need first: the device, its limits, the stores; and a set as configs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from fa_tune.arch import ArchLimits, limits, parse_arch
 from fa_tune.artifacts import ArtifactStore, default_cache_dir
 from fa_tune.compile import BuildRequest, BuildResult, build
 from fa_tune.errors import InvalidConfig, ToolMissing
-from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.families.base import Config, KernelFamily
 from fa_tune.model import DeviceInfo, DType, Rejected, Variant
 from fa_tune.options import MachineOptions, Progress
 from fa_tune.recordings import Recording
 from fa_tune.search.journal import Journal
 from fa_tune.search.prune import prune
-from fa_tune.search.sets import select_configs
 
 JOURNAL = "journal.jsonl"
 DEFAULT_ARCH = "sm_90"
-FAMILY = "sm80"  # the sets of the seed API are this family's
 
 
 @dataclass(frozen=True)
@@ -76,26 +74,53 @@ def load_recordings(machine: MachineOptions) -> tuple[Recording, ...]:
 
 
 def choose_configs(
-    kernels: str, dtypes: Sequence[DType], d_heads: Sequence[int]
-) -> list[FlashForwardKernelConfig]:
-    """The configs of a set for every dtype and d_head, or the one config of a short form."""
-    if "(" in kernels:
-        return select_configs(kernels)
-    only = tuple(dtypes) or None  # None: the set's own dtypes
-    chosen = [c for d in d_heads for c in select_configs(kernels, dtypes=only, d_head=d)]
-    if not chosen:
+    kernels: str,
+    dtypes: Sequence[DType],
+    d_heads: Sequence[int],
+    chosen: Sequence[KernelFamily],
+    *,
+    named: bool = False,
+) -> list[Config]:
+    """The configs of a set of these families for every dtype and d_head (no dtypes: the set's
+    own), or the one config of a short form, which tells its family by itself.
+
+    `named`: the families were asked for by name, so a config of another one is refused.
+    Raises InvalidConfig.
+    """
+    if families.is_config(kernels):
+        config = families.parse(kernels)
+        if named and families.of(config) not in chosen:
+            asked = ", ".join(f.name for f in chosen)
+            raise InvalidConfig(
+                f"the config is of family {families.of(config).name}, but {asked} is asked for"
+            )
+        return [config]
+    only = tuple(dtypes) or None
+    configs = [
+        config
+        for d_head in d_heads
+        for config in families.named_configs(kernels, chosen, dtypes=only, d_head=d_head)
+    ]
+    if not configs:
         raise InvalidConfig(f"the set {kernels!r} has no config for this dtype and d_head")
-    return list(dict.fromkeys(chosen))
+    return list(dict.fromkeys(configs))
 
 
 def prune_configs(
-    configs: Sequence[FlashForwardKernelConfig], context: Context
-) -> tuple[list[FlashForwardKernelConfig], tuple[tuple[Variant, Rejected], ...]]:
+    configs: Sequence[Config], context: Context
+) -> tuple[list[Config], tuple[tuple[Variant, Rejected], ...]]:
     """What can run on the context's architecture, and what cannot with its reason."""
-    family = families.get(FAMILY)
-    pruned = prune(configs, context.limits, family.constraints)
-    rejected = tuple((families.variant_of(family, c), reason) for c, reason in pruned.rejected)
+    pruned = prune(configs, context.limits, families.constraints)
+    rejected = tuple((families.variant(c), reason) for c, reason in pruned.rejected)
     return list(pruned.kept), rejected
+
+
+def build_request(config: Config, traits: str, context: Context) -> BuildRequest:
+    """What to compile for a config on the context's device: families may want an architecture
+    of their own there (`sm_90a`)."""
+    family = families.of(config)
+    arch = family.compile_arch(context.limits)
+    return BuildRequest(families.variant_of(family, config), traits, arch)
 
 
 def build_all(

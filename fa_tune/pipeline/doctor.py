@@ -12,15 +12,13 @@ from pathlib import Path
 from fa_tune import families, nvrtc, recordings
 from fa_tune import paths as locations
 from fa_tune.artifacts import default_cache_dir
-from fa_tune.compile import BuildRequest
 from fa_tune.device import cuda_driver_version
 from fa_tune.errors import FaTuneError
-from fa_tune.model import DType, Outcome, Workload
+from fa_tune.model import DType, Outcome, Variant, Workload
 from fa_tune.options import MachineOptions, Progress
-from fa_tune.pipeline.context import FAMILY, Context, build_all, open_context
+from fa_tune.pipeline.context import Context, build_all, build_request, open_context
 from fa_tune.pipeline.keeping import registry_path
 from fa_tune.pipeline.results import Check
-from fa_tune.pipeline.single import PLAIN
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu import NcuProfiler
@@ -111,19 +109,27 @@ def _package(name: str, why: str, *, needed: bool) -> Check:
 
 
 def _measure(context: Context, profiler: EventsProfiler | NcuProfiler, progress: Progress) -> str:
-    """Compile, run and measure one small kernel."""
+    """Compile, run and measure the default of every family that runs here on a small workload."""
     from fa_tune.errors import NoUsableVariant
 
-    family = families.get(FAMILY)
-    variant = families.variant_of(family, family.default_config(TINY.d_head, TINY.dtype))
-    built = build_all([BuildRequest(variant, PLAIN, context.arch)], context, progress)[0]
-    if built.artifact is None:
-        raise NoUsableVariant(f"the default kernel did not compile: {built.reason}")
-    plan = MeasurePlan(TINY, {variant.key: built.artifact}, device=context.options.device)
+    configs = families.defaults(TINY.d_head, TINY.dtype, context.limits)
+    if not configs:
+        raise NoUsableVariant(f"no family of kernels runs on {context.arch}")
+    requests = [build_request(c, families.of(c).traits(c, TINY), context) for c in configs]
+    artifacts = {}
+    for built in build_all(requests, context, progress):
+        if built.artifact is None:
+            name = built.request.variant.family
+            raise NoUsableVariant(f"the default kernel of {name} did not compile: {built.reason}")
+        artifacts[built.request.variant.key] = built.artifact
+    times = []
+    plan = MeasurePlan(TINY, artifacts, device=context.options.device)
     for attempt in profiler.measure(plan, lambda _: None):
+        name = Variant.from_key(attempt.subject).family
         if attempt.outcome is not Outcome.OK or attempt.measurement is None:
-            raise NoUsableVariant(f"{attempt.outcome}: {attempt.reason}")
-        time_us = attempt.measurement.samples_s[0] * 1e6
-        version = f"ncu {profiler.version}: " if profiler.version else ""
-        return f"{version}a small kernel took {time_us:.1f} µs"
-    raise NoUsableVariant("nothing came back")
+            raise NoUsableVariant(f"{name}: {attempt.outcome}: {attempt.reason}")
+        times.append(f"{name} {attempt.measurement.samples_s[0] * 1e6:.1f} µs")
+    if not times:
+        raise NoUsableVariant("nothing came back")
+    version = f"ncu {profiler.version}: " if profiler.version else ""
+    return f"{version}a small kernel took {', '.join(times)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,6 @@ from fa_tune.device import cuda_driver_version
 from fa_tune.errors import StorageError
 from fa_tune.model import Provenance, Variant, Verdict
 from fa_tune.options import SearchOptions
-from fa_tune.pipeline.context import FAMILY, Context
 from fa_tune.pipeline.measuring import Measured
 from fa_tune.pipeline.results import SearchResult, WorkloadResult
 from fa_tune.profile.replay import ReplayProfiler
@@ -70,9 +69,7 @@ def save_csv(path: Path, result: SearchResult) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def save_recording(
-    options: SearchOptions, result: SearchResult, measured: Measured, context: Context
-) -> Path:
+def save_recording(options: SearchOptions, result: SearchResult, measured: Measured) -> Path:
     """`<record>/<gpu>/<set>_<method>.csv` and its provenance; raises StorageError."""
     from fa_tune import recordings
 
@@ -81,16 +78,19 @@ def save_recording(
     path = options.record / measured.device.slug / f"{name}_{measured.profiler.method}.csv"
     # Which board it was is nobody's business and no help; the model is.
     device = replace(measured.device, uuid="")
-    meta = recordings.Meta(recordings.SCHEMA, device, provenance(measured, context))
+    subjects = {a.subject for a in result.attempts if not a.subject.startswith("ref:")}
+    origin = provenance(measured, sorted({Variant.from_key(s).family for s in subjects}))
+    meta = recordings.Meta(recordings.SCHEMA, device, origin)
     recordings.save(path, result.attempts, result.resources, meta)
     return path
 
 
-def provenance(measured: Measured, context: Context) -> Provenance:
-    """Where measurements of this run come from; a replay's is its recording's."""
-    if measured.recording is not None:
-        return measured.recording.meta.provenance
+def provenance(measured: Measured, names: Sequence[str]) -> Provenance:
+    """Where this run's measurements of these families come from."""
+    from fa_tune.recordings import SOURCES
+
     profiler = measured.profiler
+    sources = {name: kernel_source_sha256(name) for name in names}
     return Provenance(
         gpu=measured.device.name,
         driver=measured.device.driver,
@@ -101,10 +101,23 @@ def provenance(measured: Measured, context: Context) -> Provenance:
         profiler_args=profiler.arguments,
         clock_policy=profiler.clock_policy,
         cache_policy=profiler.cache_policy,
-        kernel_source_sha256=kernel_source_sha256(FAMILY),
+        kernel_source_sha256=kernel_source_sha256(*names),
         recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
         fa_tune_version=__version__,
+        extra={SOURCES: sources} if len(sources) > 1 else {},
     )
+
+
+def _origin(chosen: Variant, recording: Recording | None, measured: Measured) -> Provenance:
+    """Where the chosen variant's measurement comes from; a replay's is its recording's."""
+    if recording is None:
+        return provenance(measured, (chosen.family,))
+    from fa_tune import recordings
+
+    recorded = recording.meta.provenance
+    extra = {name: value for name, value in recorded.extra.items() if name != recordings.SOURCES}
+    sha256 = recordings.kernel_source_sha256(recording, chosen.family)
+    return replace(recorded, kernel_source_sha256=sha256, extra=extra)
 
 
 def keep_in_registry(
@@ -112,7 +125,6 @@ def keep_in_registry(
     result: SearchResult,
     measured: Measured,
     verdicts: Mapping[str, Mapping[str, Verdict]],
-    context: Context,
 ) -> tuple[str, ...]:
     """Put every decision into the registry; returns what was not taken, and why.
 
@@ -120,9 +132,8 @@ def keep_in_registry(
     """
     from fa_tune.registry import store
 
-    origin = provenance(measured, context)
     entries = [
-        _entry(one, one.decision, measured, origin, verdicts.get(one.workload.key, {}))
+        _entry(one, one.decision, measured, verdicts.get(one.workload.key, {}))
         for one in result.results
         if one.decision is not None
     ]
@@ -133,7 +144,6 @@ def _entry(
     one: WorkloadResult,
     decision: Decision,
     measured: Measured,
-    origin: Provenance,
     verdicts: Mapping[str, Verdict],
 ) -> Entry:
     from fa_tune.registry.schema import Entry, Gpu, RunnerUp, VerdictSummary
@@ -143,14 +153,14 @@ def _entry(
     config = family.parse(chosen.config)
     verdict = verdicts.get(decision.chosen.subject)
     replay = isinstance(measured.profiler, ReplayProfiler)
-    recording = _recording_of(decision.chosen.subject, one, measured)
+    recording = _recording_of(decision.chosen.subject, one, measured) if replay else None
     interval = decision.chosen.interval_s
     return Entry(
         gpu=Gpu(measured.device.name, measured.device.compute_capability),
         workload=one.workload,
         method=decision.method,
         source="replay" if replay else "measured",
-        recording=recording.label if replay and recording else None,
+        recording=recording.label if recording else None,
         chosen=chosen,
         traits=family.traits(config, one.workload),
         reason=decision.sentence,
@@ -172,7 +182,7 @@ def _entry(
             if (ratio := _ratio(s.to_chosen)) is not None
         ),
         verdict=VerdictSummary.of(verdict) if verdict is not None else None,
-        provenance=recording.meta.provenance if replay and recording else origin,
+        provenance=_origin(chosen, recording, measured),
     )
 
 

@@ -7,18 +7,18 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fa_tune import nvrtc
+from fa_tune import families, nvrtc, recordings
 from fa_tune.compile import kernel_source_sha256
 from fa_tune.errors import InvalidConfig, ToolMissing
-from fa_tune.model import Artifact, Attempt, DeviceInfo, Outcome, Workload
+from fa_tune.model import Artifact, Attempt, DeviceInfo, Outcome, Variant, Workload
 from fa_tune.options import MeasureOptions, Progress
-from fa_tune.pipeline.context import FAMILY, Context, load_recordings
+from fa_tune.pipeline.context import Context, load_recordings
 from fa_tune.profile.base import MeasurePlan, Profiler
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu import NcuProfiler
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import median
-from fa_tune.recordings import Recording
+from fa_tune.recordings import Recording, families_in
 from fa_tune.search.journal import AttemptRecord, Fingerprint, Journal
 
 SEARCH = "search"  # the condition under which a measurement names its search
@@ -117,18 +117,33 @@ def _replay(context: Context, progress: Progress) -> Measured:
     )
     date = provenance.recorded_at[:10]
     whose = f"recorded on an {gpu} on {date} with {method}, replayed from {source}"
-    if provenance.kernel_source_sha256 != kernel_source_sha256(FAMILY):
+    if any(_is_of_other_sources(recording) for recording in chosen):
         progress.warn("the recordings were made with other kernel sources than these")
     return Measured(profiler, chosen[0].meta.device, whose, chosen[0], tuple(chosen))
 
 
-def fingerprint(measured: Measured, context: Context, runs: int) -> Fingerprint:
-    """What an attempt of this search depends on."""
+def _is_of_other_sources(recording: Recording) -> bool:
+    """Whether a recording's kernels are not those of this checkout."""
+    known = set(families_in(recording)) & set(families.family_names())
+    return any(
+        recordings.kernel_source_sha256(recording, name) != kernel_source_sha256(name)
+        for name in known
+    )
+
+
+def fingerprint(
+    measured: Measured, context: Context, runs: int, names: Sequence[str]
+) -> Fingerprint:
+    """What an attempt of this search depends on: one at a variant, with its family's name, on
+    that family's sources and architecture; one at a reference, which is measured for
+    comparison, on those of all families beside it."""
     profiler = measured.profiler
+    names = sorted(set(names)) or sorted(families.family_names())
+    archs = (families.get(name).compile_arch(context.limits) for name in names)
     return Fingerprint(
-        kernel_source_sha256=kernel_source_sha256(FAMILY),
+        kernel_source_sha256=kernel_source_sha256(*names),
         nvrtc=nvrtc.version(),
-        arch=context.arch,
+        arch="+".join(dict.fromkeys(archs)),
         driver=measured.device.driver,
         gpu=measured.device.name,
         method=profiler.method,
@@ -187,7 +202,8 @@ def measure_workload(
         attempts = list(measured.profiler.measure(plan, progress.advance))
         tally.reused += len(attempts)
         return attempts
-    book = _Book(measured, context, journal, reuse, progress, tally, search)
+    names = tuple(dict.fromkeys(Variant.from_key(subject).family for subject in artifacts))
+    book = _Book(measured, context, journal, reuse, progress, tally, search, names)
     if measured.profiler.method != "ncu" or runs == 1 or not adaptive:
         return list(book.attempts(plan).values())
     everyone = book.attempts(dataclasses.replace(plan, runs=1))
@@ -242,8 +258,10 @@ class _Book:
         progress: Progress,
         tally: Tally,
         search: str,
+        families: Sequence[str],
     ) -> None:
         self._search = search
+        self._families = families  # of all variants, whoever is measured in one plan
         self._measured = measured
         self._context = context
         self._journal = journal
@@ -254,11 +272,11 @@ class _Book:
     def attempts(self, plan: MeasurePlan, *, runs: int | None = None) -> dict[str, Attempt]:
         """Every subject's attempt, from the journal or new; `runs` is what the journal files
         it under when a plan is one part of a larger number of runs."""
-        mark = fingerprint(self._measured, self._context, runs or plan.runs)
+        marks = self._marks(plan, runs or plan.runs)
         found: dict[str, Attempt] = {}
         if self._journal is not None and self._reuse:
             for subject in plan.subjects:
-                known = self._journal.find(mark.digest, subject, plan.workload.key)
+                known = self._journal.find(marks[subject].digest, subject, plan.workload.key)
                 if known is not None:
                     found[subject] = known
             if any(s not in found for s in plan.artifacts):
@@ -278,7 +296,7 @@ class _Book:
                 found[attempt.subject] = attempt
                 self._tally.measured += 1
                 if self._journal is not None:
-                    self._journal.append(AttemptRecord(mark, attempt))
+                    self._journal.append(AttemptRecord(marks[attempt.subject], attempt))
                 if attempt.outcome is not Outcome.OK:
                     self._progress.warn(f"{attempt.subject}: {attempt.outcome}: {attempt.reason}")
                 elif attempt.measurement and not attempt.subject.startswith("ref:"):
@@ -287,6 +305,16 @@ class _Book:
                         best = time_s
                         self._progress.leader(f"{attempt.subject} {time_s * 1e3:.3f} ms")
         return {s: found[s] for s in plan.subjects if s in found}
+
+    def _marks(self, plan: MeasurePlan, runs: int) -> dict[str, Fingerprint]:
+        """The fingerprint of each subject's attempt."""
+
+        def mark(*names: str) -> Fingerprint:
+            return fingerprint(self._measured, self._context, runs, names)
+
+        own = {name: mark(name) for name in self._families}
+        of_references = mark(*self._families)
+        return {s: own.get(Variant.from_key(s).family, of_references) for s in plan.subjects}
 
     def _is_foreign(self, subject: str, attempt: Attempt, plan: MeasurePlan) -> bool:
         """Whether a base of comparison was measured by another search."""

@@ -12,14 +12,28 @@ from fa_tune.search.decide import Decision
 
 
 @dataclass(frozen=True)
+class FamilyStanding:
+    """How far one family got on one workload: its fastest config, and how that stands to the
+    family's own default (time over time, below 1 = faster; None if that was not measured)."""
+
+    family: str
+    best: str  # subjects
+    median_s: float
+    default: str | None
+    ratio_to_default: float | None
+
+
+@dataclass(frozen=True)
 class WorkloadResult:
     """All that a search learnt about one workload.  `attempts` has one entry per variant and
-    reference, whatever its outcome; `decision` is None when nothing could be chosen."""
+    reference, whatever its outcome; `decision` is None when nothing could be chosen.
+    `families` are those with a measurement, the fastest first."""
 
     workload: Workload
     attempts: tuple[Attempt, ...]
     decision: Decision | None
     problem: str = ""  # why there is no decision
+    families: tuple[FamilyStanding, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from fa_tune import families
-from fa_tune.compile import BuildRequest, BuildResult
-from fa_tune.errors import InvalidConfig, NoUsableVariant, ToolMissing
-from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.model import Artifact, Attempt, Outcome, Resources, Verdict, Workload
+from fa_tune.compile import BuildRequest, BuildResult, kernel_source_sha256
+from fa_tune.errors import NoUsableVariant, ToolMissing
+from fa_tune.families.base import Config, KernelFamily
+from fa_tune.model import Artifact, Attempt, Outcome, Resources, Variant, Verdict, Workload
 from fa_tune.options import Progress, SearchOptions
 from fa_tune.pipeline.checks import verdict_key, verify_all
 from fa_tune.pipeline.context import (
-    FAMILY,
     Context,
     build_all,
+    build_request,
     choose_configs,
     open_context,
     prune_configs,
@@ -39,9 +38,10 @@ from fa_tune.pipeline.measuring import (
     fingerprint,
     measure_workload,
 )
-from fa_tune.pipeline.results import SearchResult, WorkloadResult
+from fa_tune.pipeline.results import FamilyStanding, SearchResult, WorkloadResult
+from fa_tune.pipeline.rivals import Defaults, choose_families, incumbents
 from fa_tune.profile.replay import ReplayProfiler
-from fa_tune.search.decide import Decision, decide
+from fa_tune.search.decide import Decision, Standing, decide
 from fa_tune.search.journal import Journal
 
 
@@ -64,12 +64,19 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
     """
     grid = options.workloads
     grid.workloads()  # what cannot be understood is refused before anything is looked for
-    configs = choose_configs(options.kernels, grid.dtypes, grid.d_heads)
     context = open_context(options.machine, progress)
+    # Whatever is recorded or runs here, a set that nobody knows is told first.
+    chosen = choose_families(options.families, context.limits)
+    choose = partial(choose_configs, options.kernels, grid.dtypes, grid.d_heads)
+    configs = choose(chosen, named=bool(options.families))
     registry = registry_path(options.registry)
     check_writable(options, registry)
     measured = choose_profiler(options.measure, context, progress)
     progress.note(measured.whose)
+    if (able := choose_families(options.families, context.limits, measured)) != chosen:
+        out = ", ".join(f.name for f in chosen if f not in able)
+        progress.note(f"no recording holds kernels of {out}: left out")
+        chosen, configs = able, choose(able)
     journal = context.journal()
     for warning in journal.warnings:
         progress.warn(warning)
@@ -81,17 +88,22 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
             f"none of the {len(configs)} configs can run on {context.arch}{first}"
         )
     workloads = workloads_for(options, kept)
-    others = [*defaults_for(kept), *incumbents(registry, measured, workloads)]
+    able = choose_families((), context.limits, measured)
+    defaults = Defaults(context.limits, able, chosen)
+    others = [*defaults.for_configs(kept), *incumbents(registry, measured, workloads)]
     kept, _ = prune_configs(list(dict.fromkeys([*kept, *others])), context)
     candidates = prepare(workloads, kept, options, context, measured, progress)
 
+    def measure_all_by(how: Measured, tally: Tally) -> list[WorkloadResult]:
+        return measure_all(candidates, options, how, context, journal, progress, tally, defaults)
+
     tally = Tally()
     try:
-        results = measure_all(candidates, options, measured, context, journal, progress, tally)
+        results = measure_all_by(measured, tally)
     except ToolMissing as error:
         measured = fall_back(options.measure, measured, context, progress, error)
         tally = Tally()
-        results = measure_all(candidates, options, measured, context, journal, progress, tally)
+        results = measure_all_by(measured, tally)
     resources = {key: a.resources for one in candidates for key, a in one.artifacts.items()}
     verdicts = {one.workload.key: one.verdicts for one in candidates}
     result = SearchResult(
@@ -109,12 +121,12 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
     if options.csv is not None:
         save_csv(options.csv, result)
     if options.record is not None:
-        path = save_recording(options, result, measured, context)
+        path = save_recording(options, result, measured)
         progress.note(f"recorded in {path}")
     if all(r.decision is None for r in results):
         problems = "; ".join(dict.fromkeys(r.problem for r in results))
         raise NoUsableVariant(f"nothing was measured: {problems}")
-    for refused in keep_in_registry(registry, result, measured, verdicts, context):
+    for refused in keep_in_registry(registry, result, measured, verdicts):
         progress.note(refused)
     return result
 
@@ -127,11 +139,12 @@ def measure_all(
     journal: Journal,
     progress: Progress,
     tally: Tally,
+    defaults: Defaults,
 ) -> list[WorkloadResult]:
     """Measure and decide, workload by workload."""
     results = []
     for one in candidates:
-        default = default_key(one.workload)
+        standard = defaults.keys(one.workload)
         attempts = measure_workload(
             one.workload,
             one.artifacts,
@@ -140,82 +153,42 @@ def measure_all(
             context=context,
             journal=journal,
             reuse=options.resume,
-            keep=(default,),
+            keep=standard,
             progress=progress,
             tally=tally,
-            search=search_id(options),
+            search=search_id(options, defaults.chosen),
         )
-        results.append(conclude(one, attempts, default))
+        results.append(conclude(one, attempts, standard))
     return results
 
 
-def defaults_for(
-    configs: Sequence[FlashForwardKernelConfig],
-) -> list[FlashForwardKernelConfig]:
-    """The default config of each dtype and d_head in a set: whatever set is searched, what is
-    kept must not be slower than what runs without any search."""
-    family = families.get(FAMILY)
-    kinds = dict.fromkeys((c.dtype, c.d_head) for c in configs)
-    return [family.default_config(d_head, dtype) for dtype, d_head in kinds]
-
-
-def incumbents(
-    registry: Path, measured: Measured, workloads: Sequence[Workload]
-) -> list[FlashForwardKernelConfig]:
-    """What the registry holds for these workloads by this method: a search of a smaller set
-    must not replace it by something slower, so it competes."""
-    from fa_tune.registry import store
-    from fa_tune.registry.schema import EntryKey
-
-    known = store.load(registry)
-    device = measured.device
-    found = []
-    for workload in workloads:
-        key = EntryKey(
-            device.name, device.compute_capability, workload.key, measured.profiler.method
-        )
-        entry = known.get(key)
-        if entry is not None and entry.chosen.family == FAMILY:
-            with contextlib.suppress(InvalidConfig):  # of another version, with other knobs
-                found.append(families.get(FAMILY).parse(entry.chosen.config))
-    return found
-
-
-def search_id(options: SearchOptions) -> str:
-    """The same for a search and its resumption, different for a search of another set."""
-    parts = (options.kernels, *options.measure.references)
+def search_id(options: SearchOptions, chosen: Sequence[KernelFamily]) -> str:
+    """The same for a search and its resumption, different for a search of another set or of
+    other kernel sources."""
+    sources = (f"{f.name} {kernel_source_sha256(f.name)}" for f in chosen)
+    parts = (options.kernels, *options.measure.references, *sources)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
-def workloads_for(
-    options: SearchOptions, configs: Sequence[FlashForwardKernelConfig]
-) -> tuple[Workload, ...]:
+def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
     """The grid's workloads that some config is for; a single short form brings its own dtype
     and head dimension."""
     grid = options.workloads
-    if "(" in options.kernels:
+    if families.is_config(options.kernels):
         config = configs[0]
         grid = dataclasses.replace(grid, dtypes=(config.dtype,), d_heads=(config.d_head,))
     return grid.workloads()
 
 
-def default_key(workload: Workload) -> str:
-    """The subject of the config that runs without any tuning."""
-    family = families.get(FAMILY)
-    config = family.default_config(workload.d_head, workload.dtype)
-    return families.variant_of(family, config).key
-
-
 def prepare(
     workloads: Sequence[Workload],
-    configs: Sequence[FlashForwardKernelConfig],
+    configs: Sequence[Config],
     options: SearchOptions,
     context: Context,
     measured: Measured,
     progress: Progress,
 ) -> list[Candidates]:
     """Compile every config for every workload's traits, and verify what compiled."""
-    family = families.get(FAMILY)
     wanted: dict[tuple[str, str], BuildRequest] = {}
     per_workload: list[tuple[Workload, list[tuple[str, str]]]] = []
     for workload in workloads:
@@ -223,9 +196,9 @@ def prepare(
         for config in configs:
             if (config.dtype, config.d_head) != (workload.dtype, workload.d_head):
                 continue
-            variant = families.variant_of(family, config)
-            key = (variant.key, family.traits(config, workload))
-            wanted.setdefault(key, BuildRequest(variant, key[1], context.arch))
+            request = build_request(config, families.of(config).traits(config, workload), context)
+            key = (request.variant.key, request.traits)
+            wanted.setdefault(key, request)
             keys.append(key)
         per_workload.append((workload, keys))
     built = dict(zip(wanted, build_all(list(wanted.values()), context, progress), strict=True))
@@ -235,7 +208,7 @@ def prepare(
     if not isinstance(measured.profiler, ReplayProfiler):
         verdicts, crashed = verify_all(
             artifacts,
-            fingerprint=fingerprint(measured, context, 0),
+            fingerprint=lambda family: fingerprint(measured, context, 0, (family,)),
             journal=context.journal(),
             reuse=options.resume,
             device=context.options.device,
@@ -279,9 +252,14 @@ def _candidates(
     return Candidates(workload, artifacts, tuple(failures), known)
 
 
-def conclude(one: Candidates, attempts: Sequence[Attempt], default: str) -> WorkloadResult:
-    """Decide among what was measured."""
+def conclude(
+    one: Candidates, attempts: Sequence[Attempt], defaults: Sequence[str]
+) -> WorkloadResult:
+    """Decide among what was measured.  The default is the first of `defaults` that was: the
+    device's own, or where that does not work what runs in its place."""
     measurements = [a.measurement for a in attempts if a.measurement is not None]
+    taken = {m.subject for m in measurements}
+    default = next((s for s in defaults if s in taken), defaults[0] if defaults else None)
     everything = (*attempts, *one.failures)
     resources: Mapping[str, Resources] = {k: a.resources for k, a in one.artifacts.items()}
 
@@ -298,4 +276,24 @@ def conclude(one: Candidates, attempts: Sequence[Attempt], default: str) -> Work
         problem = next(iter(reasons), str(error))
     except ValueError as error:
         problem = str(error)
-    return WorkloadResult(one.workload, everything, decision, problem)
+    standings = family_standings(decision, defaults) if decision is not None else ()
+    return WorkloadResult(one.workload, everything, decision, problem, standings)
+
+
+def family_standings(decision: Decision, defaults: Sequence[str]) -> tuple[FamilyStanding, ...]:
+    """The best config of each family that was measured, the fastest family first."""
+    best: dict[str, Standing] = {}
+    by_subject = {standing.subject: standing for standing in decision.standings}
+    for standing in decision.standings:
+        best.setdefault(Variant.from_key(standing.subject).family, standing)
+    own = {Variant.from_key(s).family: by_subject[s] for s in defaults if s in by_subject}
+    return tuple(
+        FamilyStanding(
+            family=family,
+            best=standing.subject,
+            median_s=standing.median_s,
+            default=own[family].subject if family in own else None,
+            ratio_to_default=standing.median_s / own[family].median_s if family in own else None,
+        )
+        for family, standing in best.items()
+    )

@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fa_tune import families, nvrtc
-from fa_tune.compile import BuildRequest
 from fa_tune.errors import NoUsableVariant, ToolMissing
-from fa_tune.families.names import parse_kernel_name_into_config
-from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.families.base import Config
 from fa_tune.families.traits import Traits
 from fa_tune.model import Attempt, DType, Outcome, Resources
 from fa_tune.options import MachineOptions, MeasureOptions, Progress, SearchOptions
 from fa_tune.pipeline.checks import verify_all
 from fa_tune.pipeline.context import (
-    FAMILY,
     Context,
     build_all,
+    build_request,
     choose_configs,
     open_context,
     prune_configs,
@@ -32,6 +30,7 @@ from fa_tune.pipeline.measuring import (
     measure_workload,
 )
 from fa_tune.pipeline.results import BuildReport, ProfileResult, VerifyReport
+from fa_tune.pipeline.rivals import choose_families
 from fa_tune.pipeline.search import prepare, workloads_for
 
 ALL_DTYPES = (DType.BF16, DType.FP16)
@@ -52,7 +51,7 @@ def profile(
     ncu's report.  Raises NoUsableVariant if no config gives a measurement.
     """
     context = open_context(options.machine, progress)
-    parsed = [parse_kernel_name_into_config(text) for text in configs]
+    parsed = [families.parse(text) for text in configs]
     return _measure(parsed, options, context, progress, export=export)
 
 
@@ -61,7 +60,7 @@ def bench(options: SearchOptions, progress: Progress) -> ProfileResult:
     context = open_context(options.machine, progress)
     context.require_device("bench times kernels on one")
     grid = options.workloads
-    configs = choose_configs(options.kernels, grid.dtypes, grid.d_heads)
+    configs = _configs(options.kernels, grid.dtypes, grid.d_heads, options.families, context)
     timed = dataclasses.replace(
         options, measure=dataclasses.replace(options.measure, profiler="events")
     )
@@ -85,7 +84,7 @@ def run(
 
 
 def _measure(
-    configs: Sequence[FlashForwardKernelConfig],
+    configs: Sequence[Config],
     options: SearchOptions,
     context: Context,
     progress: Progress,
@@ -116,7 +115,7 @@ def _measure(
 
 
 def _attempts(
-    configs: Sequence[FlashForwardKernelConfig],
+    configs: Sequence[Config],
     options: SearchOptions,
     context: Context,
     measured: Measured,
@@ -151,35 +150,41 @@ def _attempts(
 
 
 def build(
-    kernels: str, d_heads: Sequence[int], machine: MachineOptions, progress: Progress
+    kernels: str,
+    d_heads: Sequence[int],
+    machine: MachineOptions,
+    progress: Progress,
+    *,
+    names: Sequence[str] = (),
 ) -> BuildReport:
-    """Compile a set for workloads of whole blocks; needs no GPU."""
+    """Compile a set for workloads of whole blocks; needs no GPU.  `names` of families; none:
+    all that run on the architecture."""
     context = open_context(machine, progress)
-    configs = choose_configs(kernels, ALL_DTYPES if not _ladder(kernels) else (), d_heads or (128,))
+    configs = _configs(kernels, _dtypes(kernels), d_heads or (128,), names, context)
     kept, rejected = prune_configs(configs, context)
-    family = families.get(FAMILY)
-    requests = [BuildRequest(families.variant_of(family, c), PLAIN, context.arch) for c in kept]
+    requests = [build_request(c, PLAIN, context) for c in kept]
     results = build_all(requests, context, progress)
     return BuildReport(context.arch, nvrtc.version(), tuple(results), rejected)
 
 
 def verify(
-    kernels: str, d_heads: Sequence[int], machine: MachineOptions, progress: Progress
+    kernels: str,
+    d_heads: Sequence[int],
+    machine: MachineOptions,
+    progress: Progress,
+    *,
+    names: Sequence[str] = (),
 ) -> VerifyReport:
     """Check a set against the reference on the GPU, whole blocks and ragged lengths alike.
+    `names` of families; none: all that run on the device.
 
     Every verdict is taken anew; each variant's key is followed by the traits it was built for.
     """
     context = open_context(machine, progress)
     context.require_device("verify runs kernels on one")
-    configs = choose_configs(kernels, ALL_DTYPES if not _ladder(kernels) else (), d_heads or (128,))
+    configs = _configs(kernels, _dtypes(kernels), d_heads or (128,), names, context)
     kept, rejected = prune_configs(configs, context)
-    family = families.get(FAMILY)
-    requests = [
-        BuildRequest(families.variant_of(family, c), traits, context.arch)
-        for c in kept
-        for traits in (PLAIN, RAGGED)
-    ]
+    requests = [build_request(c, traits, context) for c in kept for traits in (PLAIN, RAGGED)]
     results = build_all(requests, context, progress)
     failures = [
         Attempt(r.request.variant.key, "", r.outcome, r.reason)
@@ -190,7 +195,7 @@ def verify(
     measured = choose_profiler(measure, context, progress)
     verdicts, crashed = verify_all(
         [r.artifact for r in results if r.artifact is not None],
-        fingerprint=fingerprint(measured, context, 0),
+        fingerprint=lambda family: fingerprint(measured, context, 0, (family,)),
         journal=context.journal(),
         reuse=False,
         device=machine.device,
@@ -201,6 +206,18 @@ def verify(
     return VerifyReport(verdicts, (*failures, *crashed.values()), rejected)
 
 
-def _ladder(kernels: str) -> bool:
-    """Whether a set fixes its own dtypes: the ladder is FP16 unless asked otherwise."""
-    return kernels.startswith("prog")
+def _dtypes(kernels: str) -> Sequence[DType]:
+    """All, but for a set that fixes its own: the ladder is FP16 unless asked otherwise."""
+    return () if kernels.startswith("prog") else ALL_DTYPES
+
+
+def _configs(
+    kernels: str,
+    dtypes: Sequence[DType],
+    d_heads: Sequence[int],
+    names: Sequence[str],
+    context: Context,
+) -> list[Config]:
+    """What `choose_configs` gives for the families of these names, or for all that run here."""
+    chosen = choose_families(names, context.limits)
+    return choose_configs(kernels, dtypes, d_heads, chosen, named=bool(names))

@@ -7,6 +7,7 @@ methods can be looked at together; `METHODS` says which is taken where both woul
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fa_tune.model import Workload
@@ -48,12 +49,13 @@ def lookup(
     compute_capability: tuple[int, int] | None = None,
     method: str | None = None,
     driver: str | None = None,
-    kernel_source_sha256: str | None = None,
+    kernel_source_sha256: Mapping[str, str] | None = None,
 ) -> Match | NoMatch:
     """The best of `matches`, or the reason why there is none.
 
     `gpu` is the model as the driver spells it.  `compute_capability` and `method`, if given,
-    must agree; another `driver` or `kernel_source_sha256` than the entry's only warns.
+    must agree; another `driver` or `kernel_source_sha256` (a hash per family; the chosen
+    variant's counts) than the entry's only warns.
     """
     found = matches(
         registry,
@@ -77,7 +79,7 @@ def matches(
     compute_capability: tuple[int, int] | None = None,
     method: str | None = None,
     driver: str | None = None,
-    kernel_source_sha256: str | None = None,
+    kernel_source_sha256: Mapping[str, str] | None = None,
 ) -> tuple[Match, ...]:
     """Every entry that serves, nearest first: same GPU model, dtype, d_head and mask.
 
@@ -155,14 +157,15 @@ def _explain(found: Workload, asked: Workload) -> str:
 
 
 def _warnings(
-    entry: Entry, driver: str | None, kernel_source_sha256: str | None
+    entry: Entry, driver: str | None, kernel_source_sha256: Mapping[str, str] | None
 ) -> tuple[str, ...]:
     out = []
     recorded = entry.provenance
     if driver is not None and recorded.driver != driver:
         was = f"driver {recorded.driver}" if recorded.driver else "an unrecorded driver"
         out.append(f"measured with {was}, this is {driver}; search again to be sure")
-    if kernel_source_sha256 is not None and recorded.kernel_source_sha256 != kernel_source_sha256:
+    here = (kernel_source_sha256 or {}).get(entry.chosen.family)
+    if here is not None and recorded.kernel_source_sha256 != here:
         out.append("measured with other kernel sources; search again to be sure")
     return tuple(out)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fa_tune import flops
 from fa_tune.errors import InvalidConfig
+from fa_tune.families.base import GridShape
 from fa_tune.model import Quantity, Workload
 from fa_tune.report.from_attempts import (
     DURATION,
@@ -97,32 +98,42 @@ def inferred(identity: KernelIdentity, launch: Launch) -> PartialWorkload:
     known = PartialWorkload(d_head=identity.d_head, dtype=identity.dtype, causal=identity.causal)
     if launch.grid is None or identity.blocks is None or identity.ragged:
         return known
-    x, y, z = launch.grid
-    heads, batch = (z, y) if identity.family == REFERENCE_FAMILY else (y, z)
-    guess = replace(known, seq_len=x * identity.blocks[0], heads=heads, batch=batch)
-    return guess if _grid(identity, guess.squared()) == launch.grid else known
+    told = _told_by(identity, launch.grid)
+    if told is None:
+        return known
+    length = told.query_blocks * identity.blocks[0]
+    guess = replace(known, seq_len=length, heads=told.heads, batch=told.batch)
+    return guess if _needed_by(identity, guess.squared()) == told else known
 
 
 def could_be(identity: KernelIdentity, shape: PartialWorkload, launch: Launch) -> bool:
     """Whether nothing speaks against the launch having solved a complete workload."""
-    grid = _grid(identity, shape)
-    return grid is None or launch.grid in (None, grid)
+    needed = _needed_by(identity, shape)
+    told = None if launch.grid is None else _told_by(identity, launch.grid)
+    return needed is None or told is None or told == needed
 
 
-def _grid(identity: KernelIdentity, shape: PartialWorkload) -> tuple[int, int, int] | None:
-    """The grid that the kernel is launched with for a complete workload; None if unknown."""
-    workload = shape.put_on(Row("")).workload
-    if workload is None:
-        return None
+def _told_by(identity: KernelIdentity, grid: tuple[int, int, int]) -> GridShape | None:
+    """What a kernel's grid tells of its workload; None if nothing."""
     if identity.family != REFERENCE_FAMILY:
         from fa_tune import families
 
         family = families.get(identity.family)
-        return family.geometry(family.parse(identity.label), workload).grid
+        return family.grid_shape(family.parse(identity.label), grid)
     # Of the references, FlashAttention 2's forward kernel alone has a grid that tells.
-    if identity.label != BASELINE_LABEL or identity.d_head is None or identity.blocks is None:
+    if identity.label != BASELINE_LABEL or identity.d_head is None:
         return None
-    return (-(-workload.seq_len_q // identity.blocks[0]), workload.batch, workload.heads)
+    query_blocks, batch, heads = grid
+    return GridShape(query_blocks, heads, batch)
+
+
+def _needed_by(identity: KernelIdentity, shape: PartialWorkload) -> GridShape | None:
+    """The same of a workload; None if it is not complete or the kernel's blocks are unknown."""
+    workload = shape.put_on(Row("")).workload
+    if workload is None or identity.blocks is None:
+        return None
+    query_blocks = -(-workload.seq_len_q // identity.blocks[0])
+    return GridShape(query_blocks, workload.heads, workload.batch)
 
 
 def _row(

@@ -26,10 +26,6 @@ class KernelIdentity:
     ragged: bool = False  # the name says that the blocks do not divide the sequence
 
 
-# The families whose kernels a profile may show; one that is not there recognises nothing.
-FAMILIES = ("sm80", "sm90")
-
-_TRAITS = re.compile(r"WorkloadTraits\{([^{}]*)\}")
 # Flash_fwd_kernel_traits<d_head, B_r, B_c, …>, and after it is_dropout, is_causal, is_local,
 # has_alibi, is_even_MN, …: the template parameters of FlashAttention 2's forward kernel.
 _FA2 = re.compile(
@@ -44,22 +40,23 @@ def identify(kernel_name: str) -> KernelIdentity:
     """The kernel of a demangled name, short form or label; never raises."""
     from fa_tune import families
     from fa_tune.families.reference_names import reference_blocks, reference_label
+    from fa_tune.families.traits import Traits
 
-    for family_name in FAMILIES:
-        try:
-            family = families.get(family_name)
-            config = family.parse(kernel_name)
-        except InvalidConfig:
-            continue
-        causal, ragged = _traits(kernel_name)
+    try:
+        config = families.parse(kernel_name)
+    except InvalidConfig:
+        pass
+    else:
+        family = families.of(config)
+        traits = Traits.parse(family.kernel_traits(kernel_name) or "plain")
         return KernelIdentity(
             family.short_form(config),
-            family_name,
+            family.name,
             family.blocks(config),
             config.d_head,
             config.dtype,
-            causal,
-            ragged,
+            traits.causal,
+            traits.ragged,
         )
     key = reference_label(kernel_name)
     if key is None:
@@ -82,15 +79,6 @@ def _part(kernel_name: str) -> str:
     if re.search("combine", kernel_name, re.IGNORECASE):
         return " combine"
     return " split-KV" if "splitkv" in kernel_name.lower() else ""
-
-
-def _traits(kernel_name: str) -> tuple[bool, bool]:
-    """(causal, ragged) of one of our kernels; one without traits has no mask."""
-    found = _TRAITS.search(kernel_name)
-    if found is None:
-        return False, False
-    values = [re.sub(r"^\(\w+\)", "", v.strip()) in _TRUE for v in found[1].split(",")]
-    return values[0], len(values) > 1 and values[1]
 
 
 def _reference_dtype(kernel_name: str) -> DType | None:

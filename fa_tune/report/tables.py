@@ -16,6 +16,7 @@ _ALWAYS = tuple(c for c in CLASSIC_COLUMNS if c.field not in ("d_head", "seq_len
 _IF_REPEATED = tuple(BY_FIELD[name] for name in ("n", "median_s"))
 _IF_ANY = tuple(BY_FIELD[name] for name in ("matmul_tflops", "sm_clock_hz"))
 _IF_FAILED = (BY_FIELD["outcome"],)
+_IF_SEVERAL = (BY_FIELD["family"],)
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ def _table(title: str, rows: Sequence[Row], limit: int | None) -> Table:
 
 def _columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     columns = list(_ALWAYS)
+    if len({row.family for row in rows if row.is_variant}) > 1:
+        columns[1:1] = _IF_SEVERAL
     if any((row.n or 0) > 1 for row in rows):
         columns += _IF_REPEATED
     columns += [c for c in _IF_ANY if any(c.cell(row) for row in rows)]

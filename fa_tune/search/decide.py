@@ -135,7 +135,7 @@ def decide(
         chosen,
         leader,
         len(tied),
-        _against(to_default, default_key),
+        _against(chosen, to_default, default_key),
         f"{_percent(leader_gain)} less time, where more than {_percent(margin)} is asked",
     )
     return Decision(
@@ -249,13 +249,19 @@ def _sentence(
             )
 
 
-def _against(to_default: Ratio | None, default_key: str | None) -> str:
-    """How the chosen one stands to the default, for the sentence."""
+def _against(chosen: str, to_default: Ratio | None, default_key: str | None) -> str:
+    """How the chosen one stands to the default, for the sentence; which one that is, where it
+    is of another family."""
     if default_key is None:
         return "no default was named"
     if to_default is None:
         return f"the default, {default_key}, was not measured"
-    return f"it takes {_percent(1.0 - to_default.value)} less time than the default"
+    which = "" if _family(chosen) == _family(default_key) else f", {default_key}"
+    return f"it takes {_percent(1.0 - to_default.value)} less time than the default{which}"
+
+
+def _family(subject: str) -> str:
+    return subject.partition(":")[0]
 
 
 def _percent(fraction: float) -> str:

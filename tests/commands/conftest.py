@@ -22,6 +22,11 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def _one_family(only_sm80: None) -> None:
+    pass
+
+
 @pytest.fixture
 def console(capsys: pytest.CaptureFixture[str]) -> Console:
     return Console(capsys)

@@ -23,9 +23,16 @@ class Build:
         self.calls: list[tuple[str, tuple[int, ...], MachineOptions]] = []
 
     def __call__(
-        self, kernels: str, d_heads: tuple[int, ...], machine: MachineOptions, progress: Progress
+        self,
+        kernels: str,
+        d_heads: tuple[int, ...],
+        machine: MachineOptions,
+        progress: Progress,
+        *,
+        names: tuple[str, ...],
     ) -> BuildReport:
         self.calls.append((kernels, d_heads, machine))
+        self.names = names
         return self.report
 
 

@@ -19,9 +19,16 @@ class Verify:
         self.calls: list[tuple[str, tuple[int, ...], MachineOptions]] = []
 
     def __call__(
-        self, kernels: str, d_heads: tuple[int, ...], machine: MachineOptions, progress: Progress
+        self,
+        kernels: str,
+        d_heads: tuple[int, ...],
+        machine: MachineOptions,
+        progress: Progress,
+        *,
+        names: tuple[str, ...],
     ) -> VerifyReport:
         self.calls.append((kernels, d_heads, machine))
+        self.names = names
         return self.report
 
 

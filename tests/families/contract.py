@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ from fa_tune.arch import limits
 from fa_tune.artifacts import ArtifactStore
 from fa_tune.compile import BuildRequest, build
 from fa_tune.errors import InvalidConfig
-from fa_tune.families.base import KernelFamily, LaunchArgs, TensorArg
+from fa_tune.families.base import KernelFamily, LaunchArgs, LaunchDevice, TensorArg
+from fa_tune.families.space import read_value
 from fa_tune.model import DType, Outcome, Workload
 
 WORKLOADS = [
@@ -21,16 +25,18 @@ WORKLOADS = [
     Workload(1, 5, 5, 113, 203, 64, DType.BF16),
     Workload(3, 4, 1, 1, 1, 128, DType.BF16, causal=True),
 ]
+DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=50 << 20)
 ARGS = LaunchArgs(*(TensorArg(256 * i, (7, 5, 3)) for i in range(1, 5)))
 
 
 class KernelFamilyContract:
-    """Set `name`, `compute_capability` (of a device it runs on) and `bad_configs`, configs
-    that no device can run."""
+    """Set `name`, `compute_capability` (of a device it runs on), `bad_configs`, configs that
+    no device can run, and `refusing`, the devices that the family does not run on."""
 
     name: str
     compute_capability: tuple[int, int]
     bad_configs: tuple[Any, ...] = ()
+    refusing: tuple[tuple[int, int], ...] = ()
 
     @pytest.fixture
     def family(self) -> KernelFamily:
@@ -60,6 +66,64 @@ class KernelFamilyContract:
             assert " " in rejected.reason
             assert "\n" not in rejected.reason
 
+    def test_runs_on_its_devices_and_refuses_the_others(self, family: KernelFamily) -> None:
+        here = limits(self.compute_capability)
+        assert family.device_rejection(here) is None
+        assert family in families.runnable(here)
+        assert family.compile_arch(here) in (here.arch, f"{here.arch}a")
+        config = family.default_config(128, DType.FP16)
+        for capability in self.refusing:
+            rejected = family.device_rejection(limits(capability))
+            assert rejected is not None
+            assert family.constraints(config, limits(capability)) == rejected
+            assert family not in families.runnable(limits(capability))
+
+    @pytest.mark.parametrize("d_head", [64, 128])
+    def test_the_tune_set_runs_somewhere_and_belongs_to_the_family(
+        self, family: KernelFamily, d_head: int
+    ) -> None:
+        configs = family.configs("tune", d_head=d_head)
+        assert any(not family.constraints(c, limits(self.compute_capability)) for c in configs)
+        assert len(set(configs)) == len(configs)
+        assert {type(c) for c in configs} == {family.config_class}
+        assert {c.d_head for c in configs} == {d_head}
+        assert not [c for c in configs if family.tune_rejection(c)]
+        (dtype, *_) = DType
+        assert family.configs("tune", dtypes=[dtype], d_head=d_head) == [
+            c for c in configs if c.dtype is dtype
+        ]
+
+    def test_a_key_that_is_none_of_its_sets_is_refused(self, family: KernelFamily) -> None:
+        with pytest.raises(InvalidConfig, match="no such set"):
+            family.configs("no such set")
+
+    def test_its_short_forms_and_kernel_names_are_its_own(self, family: KernelFamily) -> None:
+        workload = WORKLOADS[1]
+        for config in family.configs("tune"):
+            traits = family.traits(config, workload, lse=True)
+            for text in (family.short_form(config), family.name_expression(config, traits)):
+                assert [f.name for f in families.all_families() if f.recognises(text)] == [
+                    self.name
+                ]
+                assert families.parse(text) == config
+            assert families.of(config) is family
+            assert family.kernel_traits(family.name_expression(config, traits)) == traits
+        assert families.parse(family.example) == family.parse(family.example)
+        assert families.parse(f'"{family.example}"') == family.parse(family.example)
+
+    def test_knobs_read_back_from_text(self, family: KernelFamily) -> None:
+        config = family.default_config(128, DType.BF16)
+        for f in dataclasses.fields(config):
+            value = getattr(config, f.name)
+            word = value.name if isinstance(value, Enum) else str(value)
+            assert read_value(family.config_class, f.name, word) == value
+
+    def test_sources_are_complete(self, family: KernelFamily) -> None:
+        files = family.source_files()
+        entry = family.entry_source(family.default_config(128, DType.FP16), "plain")
+        for text in (entry, *files.values()):
+            assert set(re.findall(r'^ *#include "(.*)"', text, re.MULTILINE)) <= files.keys()
+
     def test_refuses_garbage(self, family: KernelFamily) -> None:
         with pytest.raises(InvalidConfig):
             family.parse("no config at all")
@@ -67,10 +131,21 @@ class KernelFamilyContract:
     @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
     def test_geometry_covers_every_query(self, family: KernelFamily, workload: Workload) -> None:
         config = family.default_config(workload.d_head, workload.dtype)
-        geometry = family.geometry(config, workload)
+        geometry = family.geometry(config, workload, DEVICE)
         rows, _ = family.blocks(config)
-        ctas = geometry.grid[0] * geometry.grid[1] * geometry.grid[2]
-        assert ctas * rows >= workload.batch * workload.heads * workload.seq_len_q
+        ctas = math.prod(geometry.grid)
+        told = family.grid_shape(config, geometry.grid)
+        if told is None:  # a persistent grid: as many as the device runs at once, or fewer
+            threads_at_once = (
+                DEVICE.multiprocessors * limits(self.compute_capability).max_threads_per_sm
+            )
+            assert 1 <= ctas * family.threads(config) <= threads_at_once
+        else:
+            assert ctas * rows >= workload.batch * workload.heads * workload.seq_len_q
+            assert told.query_blocks == -(-workload.seq_len_q // rows)
+            assert (told.heads, told.batch) == (workload.heads, workload.batch)
+        parts = zip(geometry.grid, geometry.cluster, strict=True)
+        assert all(whole % part == 0 for whole, part in parts)
         assert geometry.block == (family.threads(config), 1, 1)
         assert family.threads(config) <= 1024
         assert geometry.dynamic_smem_bytes == family.dynamic_smem_bytes(config)
@@ -78,12 +153,12 @@ class KernelFamilyContract:
     @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
     def test_arguments_are_single_elements(self, family: KernelFamily, workload: Workload) -> None:
         config = family.default_config(workload.d_head, workload.dtype)
-        for argument in family.kernel_args(config, workload, ARGS):
+        assert family.scratch_bytes(config) >= 0
+        arguments = family.kernel_args(config, workload, ARGS, DEVICE)
+        for argument in arguments:
             assert argument.size == 1  # what CuPy passes by value
         given = dataclasses.replace(ARGS, softmax_scale=0.5)
-        assert family.kernel_args(config, workload, given) != family.kernel_args(
-            config, workload, ARGS
-        )
+        assert family.kernel_args(config, workload, given, DEVICE) != arguments
 
     @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
     def test_compiles_for_the_workloads_traits(
@@ -91,7 +166,7 @@ class KernelFamilyContract:
     ) -> None:
         config = family.default_config(workload.d_head, workload.dtype)
         traits = family.traits(config, workload, lse=True)
-        arch = limits(self.compute_capability).arch
+        arch = family.compile_arch(limits(self.compute_capability))
         request = BuildRequest(families.variant_of(family, config), traits, arch)
         (result,) = build([request], ArtifactStore(tmp_path))
         assert result.outcome is Outcome.OK, result.reason

@@ -11,7 +11,13 @@ import pytest
 from fa_tune.arch import ctas_per_sm, parse_arch
 from fa_tune.errors import StorageError
 from fa_tune.families.config_fields import number_field
-from fa_tune.families.cpp import GENERATED_FILES, struct_header, write_generated_files
+from fa_tune.families.cpp import (
+    GENERATED_FILES,
+    HEADERS,
+    Header,
+    struct_header,
+    write_generated_files,
+)
 from fa_tune.families.sm80 import FlashForwardKernelConfig
 from fa_tune.model import DType
 
@@ -39,10 +45,22 @@ def sample(count: int) -> list[FlashForwardKernelConfig]:
     )
 
 
-@pytest.mark.parametrize("name", GENERATED_FILES)
-def test_committed_files_are_current(name: str) -> None:
-    committed = (ROOT / name).read_text("utf-8")
-    assert committed == struct_header(), "run `python -m fa_tune.families.cpp`"
+@pytest.mark.parametrize("header", HEADERS, ids=lambda h: h.family)
+def test_committed_files_are_current(header: Header) -> None:
+    for name in header.files:
+        committed = (ROOT / name).read_text("utf-8")
+        text = struct_header(header.config_class, header)
+        assert committed == text, "run `python -m fa_tune.families.cpp`"
+
+
+def test_a_header_is_of_its_family() -> None:
+    header = Header("sm1", LaterConfig, "\n    int rows() const { return B_r; }\n\n", ("x.cuh",))
+    text = struct_header(header.config_class, header)
+    assert text.startswith("// One point of the sm1 family's knobs")
+    assert "fa_tune/families/sm1.py" in text
+    assert "struct LaterConfig {" in text
+    assert "int rows() const" in text
+    assert "num_ctas_per_sm" not in text
 
 
 def test_files_are_rewritten_in_a_checkout_only(tmp_path: Path) -> None:

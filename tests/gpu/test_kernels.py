@@ -9,11 +9,11 @@ import pytest
 
 from fa_tune import families, pipeline
 from fa_tune.compile import BuildRequest
+from fa_tune.families.sm80_sets import select_configs
 from fa_tune.jobs import ItemResult, run_items
 from fa_tune.model import DType, Outcome
 from fa_tune.options import MachineOptions, Silent
 from fa_tune.pipeline.checks import verdict_key
-from fa_tune.search.sets import select_configs
 from tests.gpu.conftest import Built
 from tests.tools.required import D_HEADS, SETS, code_path_builds
 

@@ -92,6 +92,11 @@ def _only(kind: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in changes.items() if name in own}
 
 
+@pytest.fixture(autouse=True)
+def _one_family(only_sm80: None) -> None:
+    pass
+
+
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path)
@@ -101,5 +106,5 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     for module in (SEARCH, single):
         monkeypatch.setattr(module, "build_all", compile_all)
         monkeypatch.setattr(module, "choose_profiler", world.choose_profiler)
-        monkeypatch.setattr(module, "choose_configs", lambda *_: fakes.parsed(world.configs))
+        monkeypatch.setattr(module, "choose_configs", lambda *_, **__: fakes.parsed(world.configs))
     return world

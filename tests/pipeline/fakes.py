@@ -13,6 +13,7 @@ from fa_tune.arch import parse_arch
 from fa_tune.artifacts import ArtifactStore
 from fa_tune.compile import BuildRequest, BuildResult
 from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.families.sm80_sets import get_kernel_configs
 from fa_tune.model import (
     Artifact,
     Attempt,
@@ -31,7 +32,6 @@ from fa_tune.options import MachineOptions, Silent
 from fa_tune.pipeline.context import Context
 from fa_tune.pipeline.measuring import Measured
 from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes
-from fa_tune.search.sets import get_kernel_configs
 
 H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", memory_bytes=150_000_000_000)
 CASE = CaseError("b1_h1_kv1_q64_k64_d128_fp16_full", 1e-3, 6e-4, 2.2e-3, True)
@@ -195,7 +195,5 @@ class FakeCompiler:
         return BuildResult(request, Outcome.OK, made, "", False)
 
 
-def parsed(short_forms: Sequence[str]) -> list[FlashForwardKernelConfig]:
-    from fa_tune.families.names import parse_kernel_name_into_config
-
-    return [parse_kernel_name_into_config(text) for text in short_forms]
+def parsed(short_forms: Sequence[str]) -> list[Any]:
+    return [families.parse(text) for text in short_forms]

@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from fa_tune import device as devices
+from fa_tune import families
 from fa_tune.model import Attempt, DType
 from fa_tune.options import MachineOptions, SearchOptions, Silent, WorkloadOptions
 from fa_tune.pipeline import checks
@@ -45,10 +46,11 @@ def main(folder: Path, nap_s: float) -> None:
     search = import_module("fa_tune.pipeline.search")
     profiler = SlowProfiler(folder, nap_s)
     devices.find_device = lambda index=0: H200
+    families._FAMILIES = {"sm80": families.get("sm80")}  # what it compiles is what it takes
     checks.HANDLER = "tests.pipeline.verify_child:handle"
     stand_ins = {
         "choose_profiler": lambda *_: fakes.measured_by(profiler),
-        "choose_configs": lambda *_: fakes.parsed(fakes.configs(N_CONFIGS)),
+        "choose_configs": lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS)),
     }
     for name, stand_in in stand_ins.items():
         setattr(search, name, stand_in)

@@ -147,7 +147,7 @@ class _Crashes(FakeProfiler):
 def test_a_kernel_that_does_not_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DOCTOR, "EventsProfiler", _Crashes)
     check = doctor(world)["compile and run"]
-    assert (check.ok, check.detail) == (False, "crashed: no kernel image")
+    assert (check.ok, check.detail) == (False, "sm80: crashed: no kernel image")
 
 
 def test_a_kernel_that_does_not_compile(world: World) -> None:
@@ -158,7 +158,7 @@ def test_a_kernel_that_does_not_compile(world: World) -> None:
     world.compiler.refused = RefusesAll()
     check = doctor(world)["compile and run"]
     assert check.ok is False
-    assert "the default kernel did not compile: no such register" in check.detail
+    assert "the default kernel of sm80 did not compile: no such register" in check.detail
 
 
 def test_folders_are_tried_and_left_empty(world: World) -> None:

@@ -46,7 +46,7 @@ def result(workload: Workload = WORKLOAD, *, runs: int = 3) -> WorkloadResult:
     plan = MeasurePlan(workload, fakes.artifacts(N), ("fa2", "cudnn"), runs=runs)
     attempts = list(FakeProfiler(time).measure(plan, lambda _: None))
     crashed = Attempt("sm80:x", workload.key, Outcome.CRASHED, "an illegal\naddress")
-    return conclude(Candidates(workload, plan.artifacts, (crashed,), {}), attempts, DEFAULT)
+    return conclude(Candidates(workload, plan.artifacts, (crashed,), {}), attempts, (DEFAULT,))
 
 
 def search_result(*results: WorkloadResult) -> SearchResult:
@@ -66,9 +66,8 @@ def kept(tmp_path: Path) -> Callable[..., Entry]:
         one = one or result()
         path = tmp_path / "sub" / "registry.json"
         known = {one.workload.key: {BEST: fakes.RIGHT}} if verdicts.get("verified", True) else {}
-        machine = fakes.context(tmp_path / "cache")
         measured = fakes.measured_by(FakeProfiler())
-        refused = keeping.keep_in_registry(path, search_result(one), measured, known, machine)
+        refused = keeping.keep_in_registry(path, search_result(one), measured, known)
         assert refused == ()
         (entry,) = store.load(path).entries
         return entry
@@ -144,10 +143,9 @@ def test_the_provenance_is_complete(kept: Callable[..., Entry]) -> None:
 
 def replay(tmp_path: Path) -> Measured:
     """The result above as a recording, and a profiler that replays it."""
-    machine = fakes.context(tmp_path / "cache")
     mine = fakes.measured_by(FakeProfiler())
     options = dataclasses.replace(OPTIONS, record=tmp_path / "profiles")
-    path = keeping.save_recording(options, search_result(result()), mine, machine)
+    path = keeping.save_recording(options, search_result(result()), mine)
     recording = recordings.load(path)
     profiler = ReplayProfiler(
         {recording.label: {(a.workload, a.subject): a for a in recording.attempts}},
@@ -163,9 +161,8 @@ def replay(tmp_path: Path) -> Measured:
 def test_a_replay_names_its_recording_and_keeps_its_provenance(tmp_path: Path) -> None:
     measured = replay(tmp_path)
     assert measured.recording is not None
-    machine = fakes.context(tmp_path / "cache", device=None)
     registry = tmp_path / "registry.json"
-    keeping.keep_in_registry(registry, search_result(result()), measured, {}, machine)
+    keeping.keep_in_registry(registry, search_result(result()), measured, {})
     (entry,) = store.load(registry).entries
     assert (entry.source, entry.recording) == ("replay", "nvidia_h200/tune_ncu.csv")
     assert entry.provenance == measured.recording.meta.provenance
@@ -175,11 +172,8 @@ def test_a_replay_does_not_replace_a_measurement(
     kept: Callable[..., Entry], tmp_path: Path
 ) -> None:
     entry = kept()
-    machine = fakes.context(tmp_path / "cache", device=None)
     registry = tmp_path / "sub" / "registry.json"
-    (said,) = keeping.keep_in_registry(
-        registry, search_result(result()), replay(tmp_path), {}, machine
-    )
+    (said,) = keeping.keep_in_registry(registry, search_result(result()), replay(tmp_path), {})
     assert "kept the measured entry" in said
     assert store.load(registry).entries == (entry,)
 
@@ -188,9 +182,8 @@ def test_what_could_not_be_decided_is_not_kept(tmp_path: Path) -> None:
     nothing = WorkloadResult(CAUSAL, (), None, "nothing ran")
     registry = tmp_path / "registry.json"
     measured = fakes.measured_by(FakeProfiler())
-    machine = fakes.context(tmp_path / "cache")
     found = search_result(result(), nothing)
-    keeping.keep_in_registry(registry, found, measured, {}, machine)
+    keeping.keep_in_registry(registry, found, measured, {})
     assert [e.workload for e in store.load(registry).entries] == [WORKLOAD]
 
 
@@ -218,9 +211,8 @@ def test_the_csv_has_every_attempt(tmp_path: Path) -> None:
 
 def test_a_recording_is_named_by_gpu_set_and_method(tmp_path: Path) -> None:
     options = dataclasses.replace(OPTIONS, record=tmp_path, kernels="128,64")
-    machine = fakes.context(tmp_path / "cache")
     measured = fakes.measured_by(FakeProfiler(method="events"))
-    path = keeping.save_recording(options, search_result(result()), measured, machine)
+    path = keeping.save_recording(options, search_result(result()), measured)
     assert path == tmp_path / "nvidia_h200" / "128_64_events.csv"
     recording = recordings.load(path)
     assert recording.meta.device == H200

@@ -237,7 +237,7 @@ def test_another_number_of_runs_is_another_measurement(bench: Bench) -> None:
 
 
 def test_the_fingerprint_says_what_an_attempt_depends_on(bench: Bench) -> None:
-    mark = fingerprint(fakes.measured_by(FakeProfiler()), bench.context, 3)
+    mark = fingerprint(fakes.measured_by(FakeProfiler()), bench.context, 3, ("sm80",))
     assert (mark.gpu, mark.driver, mark.arch) == (H200.name, H200.driver, "sm_90")
     assert (mark.method, mark.profiler_version, mark.runs) == ("ncu", "2025.3.1", 3)
     assert len(mark.kernel_source_sha256) == 64

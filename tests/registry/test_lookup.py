@@ -145,10 +145,12 @@ def test_another_driver_or_source_warns(make_entry: MakeEntry) -> None:
         H200,
         workload(4096),
         driver="580.65.06",
-        kernel_source_sha256=entry.provenance.kernel_source_sha256,
+        kernel_source_sha256={"sm80": entry.provenance.kernel_source_sha256, "sm90": "0"},
     )
     assert found(same).warnings == ()
-    other = lookup(registry, H200, workload(4096), driver="590.1", kernel_source_sha256="0")
+    other = lookup(
+        registry, H200, workload(4096), driver="590.1", kernel_source_sha256={"sm80": "0"}
+    )
     driver, source = found(other).warnings
     assert driver.startswith("measured with driver 580.65.06, this is 590.1")
     assert "other kernel sources" in source

@@ -17,9 +17,9 @@ from fa_tune import families
 from fa_tune.arch import parse_arch
 from fa_tune.compile import BuildRequest
 from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80_sets import get_kernel_configs
 from fa_tune.families.traits import Traits
 from fa_tune.model import DType
-from fa_tune.search.sets import get_kernel_configs
 
 FULL_ARCHS = ("sm_80", "sm_90")
 SAMPLE_ARCHS = ("sm_86", "sm_89", "sm_100", "sm_120")

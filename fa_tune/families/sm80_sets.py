@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from fa_tune.errors import InvalidConfig
 from fa_tune.families.names import parse_kernel_name_into_config, parse_short_form
 from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.families.sm80_rules import should_autotune_config
+from fa_tune.families.space import expand
 from fa_tune.model import DType
-from fa_tune.search.space import expand
-from fa_tune.search.tune_rules import should_autotune_config
 
 KERNELS_VARIABLE = "KERNELS"
 ALLOWED_KEYS = 'tune, all, prog, prog-all, or a block size "B_r,B_c" such as "64,32"'
@@ -58,7 +58,7 @@ def get_autotuning_kernel_configs(
         "mma_double_buffer_loads": (False, True),
         "optimized_softmax": (False, True),
     }
-    return [cfg for cfg in expand(axes) if should_autotune_config(cfg)]
+    return [cfg for cfg in expand(FlashForwardKernelConfig, axes) if should_autotune_config(cfg)]
 
 
 def get_kernel_progression_configs(

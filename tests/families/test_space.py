@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from fa_tune.arch import ArchLimits, parse_arch
 from fa_tune.errors import InvalidConfig
 from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
+from fa_tune.families.space import expand
 from fa_tune.model import DType, Rejected
 from fa_tune.search.prune import prune
-from fa_tune.search.space import expand
 
 FIELDS = [f.name for f in dataclasses.fields(FlashForwardKernelConfig)]
 ONE_POINT = dict(
@@ -21,7 +21,7 @@ ONE_POINT = dict(
 
 
 def test_one_point() -> None:
-    (config,) = expand(ONE_POINT)
+    (config,) = expand(FlashForwardKernelConfig, ONE_POINT)
     assert config.dtype is DType.FP16
     assert str(config).endswith("load_2_2_2_tiles+buffer+opt_softmax")
 
@@ -32,14 +32,24 @@ def test_order_is_that_of_the_fields(rng: random.Random) -> None:
     names = list(axes)
     rng.shuffle(names)
     shuffled = {name: axes[name] for name in names}
-    assert [(c.B_r, c.B_c, c.swizzled) for c in expand(shuffled)] == [
+    assert [(c.B_r, c.B_c, c.swizzled) for c in expand(FlashForwardKernelConfig, shuffled)] == [
         (128, 64, True), (128, 64, False), (128, 32, True), (128, 32, False),
         (64, 64, True), (64, 64, False), (64, 32, True), (64, 32, False),
     ]  # fmt: skip
 
 
 def test_repeated_values_count_once() -> None:
-    assert len(list(expand(ONE_POINT | {"B_r": (64, 64, 128), "swizzled": (True, 1)}))) == 2
+    assert (
+        len(
+            list(
+                expand(
+                    FlashForwardKernelConfig,
+                    ONE_POINT | {"B_r": (64, 64, 128), "swizzled": (True, 1)},
+                )
+            )
+        )
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,13 +63,13 @@ def test_repeated_values_count_once() -> None:
 )
 def test_bad_axes_are_refused_at_once(axes: dict[str, tuple[int, ...]], complaint: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
-        expand(axes)
+        expand(FlashForwardKernelConfig, axes)
     assert str(caught.value).startswith(complaint)
 
 
 def test_prune_keeps_or_explains_every_config() -> None:
     axes = ONE_POINT | {"B_r": (32, 64, 128), "B_c": (64, 512), "Q_mma_load_K_tiles": (2, 3)}
-    configs = list(expand(axes))
+    configs = list(expand(FlashForwardKernelConfig, axes))
     kept, rejected = prune(configs, parse_arch("sm_86"), constraints)
     assert len(kept) + len(rejected) == len(configs) == 12
     assert [(c.B_r, c.B_c, c.Q_mma_load_K_tiles) for c in kept] == [(64, 64, 2), (128, 64, 2)]

@@ -1,0 +1,186 @@
+"""What the command line shows of several families, and how one is chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_tune import pipeline
+from fa_tune.model import Variant
+from fa_tune.options import SearchOptions
+from fa_tune.pipeline import SearchResult, WorkloadResult
+from fa_tune.pipeline.search import family_standings
+from fa_tune.registry import store
+from fa_tune.registry.schema import Registry
+from fa_tune.search.decide import decide
+from tests.commands import fakes
+from tests.commands.console import Console, words
+from tests.commands.test_registry import entry
+from tests.families.wave import WaveFamily, register
+
+WAVE = "wave(FP16, 128, 128x176, 2): pingpong"
+WAVE_DEFAULT = "wave(FP16, 128, 128x128, 2): "
+
+
+@pytest.fixture(autouse=True)
+def wave(_one_family: None, monkeypatch: pytest.MonkeyPatch) -> WaveFamily:
+    return register(monkeypatch)
+
+
+def space(console: Console, *arguments: str) -> dict[str, Any]:
+    done = console("space", "--json", *arguments)
+    assert done.status == 0, done.err
+    document: dict[str, Any] = json.loads(done.out)
+    return document
+
+
+# --family ---------------------------------------------------------------------------------------
+
+
+def test_a_set_is_listed_of_every_family_that_runs_there(console: Console) -> None:
+    listed = space(console, "--arch", "sm_90", "--dtype", "fp16")
+    assert sum(config.startswith("wave(") for config in listed["kept"]) == 3
+    assert len(listed["kept"]) == 43
+    assert listed["counts"]["rejected"] == {"smem_fits": 2}
+    before = space(console, "--arch", "sm_80", "--dtype", "fp16")
+    assert not any(config.startswith("wave(") for config in before["kept"])
+    assert before["rejected"] == [], "wave has no part in it"
+
+
+@pytest.mark.parametrize(("names", "kept"), [("wave", 3), ("WAVE,sm80", 43), ("all", 43)])
+def test_families_are_chosen_by_name(console: Console, names: str, kept: int) -> None:
+    listed = space(console, "--family", names, "--arch", "sm_90", "--dtype", "fp16")
+    assert len(listed["kept"]) == kept
+
+
+def test_a_family_that_cannot_run_is_status_4_with_its_reason(console: Console) -> None:
+    done = console("space", *words("--family wave --arch sm_86"))
+    assert done.status == 4
+    assert "compute_capability: needs sm_90, the device is sm_86" in done.lines[-1]
+
+
+@pytest.mark.parametrize("command", ["search", "bench", "build", "verify", "space"])
+def test_an_unknown_family_is_one_line_that_lists_the_known(console: Console, command: str) -> None:
+    done = console(command, "--family", "sm70")
+    assert done.status == 2
+    assert "'sm70' is not one of sm80, wave, all" in done.err
+    assert len(done.lines) == 1
+
+
+def test_a_short_form_of_another_family_is_refused(console: Console) -> None:
+    done = console("space", "--family", "sm80", "--kernels", WAVE)
+    assert done.status == 2
+    assert "the config is of family wave, but sm80 is asked for" in done.lines[-1]
+    assert space(console, "--kernels", WAVE, "--arch", "sm_90")["kept"] == [WAVE]
+
+
+def test_search_hands_the_choice_on(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[SearchOptions] = []
+
+    def search(options: SearchOptions, progress: object) -> SearchResult:
+        asked.append(options)
+        return fakes.search_result()
+
+    monkeypatch.setattr(pipeline, "search", search)
+    assert console("search", "--family", "sm80,wave").status == 0
+    assert console("search").status == 0
+    assert [options.families for options in asked] == [("sm80", "wave"), ()]
+
+
+# --axis -----------------------------------------------------------------------------------------
+
+
+def test_axes_are_of_the_families_that_have_them(console: Console) -> None:
+    own = space(console, *words("--axis keys=128,176 --axis pingpong=on --dtype fp16 --arch sm_90"))
+    assert own["kept"] == [
+        "wave(FP16, 128, 128x128, 2): pingpong",
+        "wave(FP16, 128, 128x176, 2): pingpong",
+    ]
+    assert own["not_in_tune"][0]["name"] == "pingpong_wants_keys"
+    theirs = space(console, *words("--axis B_c=32,64 --dtype fp16 --arch sm_90"))
+    assert len(theirs["kept"]) == 2
+    both = space(console, *words("--axis d_head=64,128 --dtype fp16 --arch sm_90"))
+    assert [config.partition("(")[0] for config in both["kept"]] == ["wave", "wave", "", ""]
+
+
+def test_an_axis_of_nobody_names_the_nearest(console: Console) -> None:
+    done = console("space", *words("--axis B_z=32 --family sm80"))
+    assert done.status == 2
+    assert "no config field named 'B_z'" in done.err
+    assert "did you mean B_" in done.err
+
+
+def test_explain_has_the_rules_of_each_tune_set(console: Console) -> None:
+    listed = space(console, *words("--explain --dtype fp16 --arch sm_90"))
+    names = {entry["name"] for entry in listed["not_in_tune"]}
+    assert {"pingpong_wants_keys", "register_pressure_at_128_rows"} <= names
+
+
+# What is shown ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A search in which wave takes 4 ms (default 5 ms) and sm80 8 ms (default 9 ms)."""
+
+    def pretend(**changes: float) -> None:
+        w = fakes.workload()
+        taken = {
+            Variant("wave", WAVE).key: changes.get("wave", 4.0),
+            Variant("wave", WAVE_DEFAULT).key: 5.0,
+            fakes.key(fakes.FAST): 8.0,
+            fakes.key(fakes.SLOW): 9.0,
+        }
+        found = tuple(fakes.attempt(s, (t, t * 1.001, t * 0.999), w) for s, t in taken.items())
+        defaults = (Variant("wave", WAVE_DEFAULT).key, fakes.key(fakes.SLOW))
+        decision = decide([a.measurement for a in found if a.measurement], defaults[0])
+        standings = family_standings(decision, defaults)
+        one = WorkloadResult(w, found, decision, families=standings)
+        monkeypatch.setattr(pipeline, "search", lambda *_: fakes.search_result([one]))
+
+    return pretend
+
+
+def test_the_summary_tells_the_winner_and_each_familys_best(
+    console: Console, searched: Callable[..., None]
+) -> None:
+    searched()
+    out = console("search").out
+    assert f"{WAVE} takes 4 ms" in out
+    assert (
+        f"the best of sm80, {fakes.FAST}, takes 2.00x its time and 0.89x that of sm80's default"
+        in out
+    )
+    assert "20.00 % less time than the default" in out
+    assert "wave:wave" not in out
+    (row,) = (line for line in out.splitlines() if line.startswith("|") and "*" in line)
+    assert [cell.strip() for cell in row.split("|")][1:4] == ["*", WAVE, "wave"]
+
+
+def test_a_default_of_another_family_is_named(
+    console: Console, searched: Callable[..., None]
+) -> None:
+    searched(wave=10.0)
+    w = json.loads(console("search", "--json").out)["workloads"][0]
+    assert [f["family"] for f in w["families"]] == ["wave", "sm80"]
+    assert w["families"][1]["ratio_to_default"] == pytest.approx(8 / 9)
+
+
+def test_the_registry_shows_the_family_and_whose_default_is_meant(
+    console: Console, tmp_path: Path
+) -> None:
+    path = tmp_path / "kept.json"
+    kept = dataclasses.replace(entry(), chosen=Variant("wave", WAVE))
+    store.save(path, Registry.of([kept]))
+    (row,) = [
+        line for line in console("registry", "show", "--registry", str(path)).out.splitlines()
+        if WAVE in line
+    ]  # fmt: skip
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[3:5] == ["wave", WAVE]
+    assert "2.00 (sm80)" in cells

@@ -1,0 +1,224 @@
+"""A second family, small but complete: what `sm90` will need of the flow, without its kernels.
+
+It runs on 9.0 only and compiles for sm_90a, its short form tells the family, its grid is
+persistent and in clusters, and it passes a tensor map.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fa_tune import families
+from fa_tune.arch import ArchLimits
+from fa_tune.errors import InvalidConfig
+from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.space import expand
+from fa_tune.families.traits import Traits
+from fa_tune.model import DType, Rejected, Workload
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CLUSTER = 2
+_FORM = re.compile(r"wave\((\w+), *(?:(\d+), *)?(\d+)x(\d+), *(\d+)\): *(pingpong)?")
+_STRUCT = re.compile(r"WaveConfig\{DType\((\d+)\), (\d+), (\d+), (\d+), (\d+), (true|false)\}")
+
+KERNEL = """
+enum class DType : int {};
+struct WaveConfig {
+    DType dtype;
+    int d_head, rows, keys, warpgroups;
+    bool pingpong;
+};
+struct WorkloadTraits { bool causal, ragged, lse; };
+struct alignas(64) TensorMap { unsigned long long opaque[16]; };
+
+template <WaveConfig CFG, WorkloadTraits TRAITS>
+__global__ void __cluster_dims__(2, 1, 1) wave(const __grid_constant__ TensorMap q, float* out) {
+    static_assert(CFG.rows % 64 == 0, "rows must be a multiple of 64, one wgmma");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");  // sm_90a alone has it
+    out[blockIdx.x] = static_cast<float>(q.opaque[0]) + SCALE;
+}
+"""
+
+
+@dataclass(frozen=True, order=True)
+class WaveConfig:
+    dtype: DType
+    d_head: int
+    rows: int
+    keys: int
+    warpgroups: int
+    pingpong: bool = False
+
+
+@dataclass
+class WaveFamily:
+    """`scale` changes the kernel's source."""
+
+    name: str = "wave"
+    config_class: type[WaveConfig] = WaveConfig
+    example: str = "wave(FP16, 128, 128x176, 2): pingpong"
+    set_keys: str = "tune"
+    scale: str = "1.0f"
+    tensor_maps_made: list[int] = field(default_factory=list)
+
+    def recognises(self, text: str) -> bool:
+        return "wave(" in text or "WaveConfig{" in text
+
+    def parse(self, text: str, *, d_head: int = 128) -> WaveConfig:
+        if found := _STRUCT.search(text):
+            *numbers, pingpong = found.groups()
+            dtype, *rest = map(int, numbers)
+            return WaveConfig(DType(dtype), *rest, pingpong == "true")
+        found = _FORM.search(text)
+        if found is None:
+            raise InvalidConfig(f"no wave config in {text!r}; write it like {self.example!r}")
+        dtype, d, rows, keys, warpgroups, pingpong = found.groups()
+        return WaveConfig(
+            DType.from_string(dtype),
+            int(d or d_head),
+            int(rows),
+            int(keys),
+            int(warpgroups),
+            pingpong is not None,
+        )
+
+    def short_form(self, config: WaveConfig) -> str:
+        c = config
+        words = "pingpong" if c.pingpong else ""
+        return f"wave({c.dtype.name}, {c.d_head}, {c.rows}x{c.keys}, {c.warpgroups}): {words}"
+
+    def kernel_traits(self, kernel_name: str) -> str | None:
+        found = Traits.in_kernel_name(kernel_name)
+        return None if found is None else str(found)
+
+    def device_rejection(self, limits: ArchLimits) -> Rejected | None:
+        if limits.compute_capability == (9, 0):
+            return None
+        return Rejected("compute_capability", f"needs sm_90, the device is {limits.arch}")
+
+    def preference(self, limits: ArchLimits) -> int:
+        return 90
+
+    def compile_arch(self, limits: ArchLimits) -> str:
+        return f"{limits.arch}a"
+
+    def constraints(self, config: WaveConfig, limits: ArchLimits) -> Rejected | None:
+        if (why := self.device_rejection(limits)) is not None:
+            return why
+        if config.d_head not in (64, 128):
+            return Rejected("d_head_known", f"d_head must be 64 or 128, not {config.d_head}")
+        if config.rows % (64 * config.warpgroups):
+            return Rejected("rows_per_warpgroup", "rows must be whole wgmmas of each warpgroup")
+        if self.dynamic_smem_bytes(config) > limits.smem_per_block_bytes:
+            return Rejected("smem_fits", f"needs {self.dynamic_smem_bytes(config)} bytes")
+        return None
+
+    def default_config(self, d_head: int, dtype: DType) -> WaveConfig:
+        return WaveConfig(dtype, d_head, 128, 128, 2)
+
+    def configs(
+        self, key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+    ) -> list[WaveConfig]:
+        if key != "tune":
+            raise InvalidConfig(f"unknown kernel set {key!r}; allowed: {self.set_keys}")
+        axes = {
+            "dtype": dtypes or tuple(DType),
+            "d_head": (d_head,),
+            "rows": (128,),
+            "keys": (128, 176, 512),
+            "warpgroups": (2,),
+            "pingpong": (False, True),
+        }
+        found = expand(WaveConfig, axes)
+        return [c for c in found if d_head in (64, 128) and self.tune_rejection(c) is None]
+
+    def tune_rejection(self, config: WaveConfig) -> Rejected | None:
+        if config.pingpong and config.keys < 176:
+            return Rejected("pingpong_wants_keys", "too little work to take turns at")
+        return None
+
+    def traits(self, config: WaveConfig, workload: Workload, *, lse: bool = False) -> str:
+        ragged = bool(workload.seq_len_q % config.rows or workload.seq_len_kv % config.keys)
+        return str(Traits(causal=workload.causal, ragged=ragged, lse=lse))
+
+    def source_files(self) -> Mapping[str, str]:
+        return {"wave/wave.cuh": KERNEL.replace("SCALE", self.scale)}
+
+    def entry_source(self, config: WaveConfig, traits: str) -> str:
+        return '#include "wave/wave.cuh"\n'
+
+    def name_expression(self, config: WaveConfig, traits: str) -> str:
+        c = config
+        numbers = f"{c.d_head}, {c.rows}, {c.keys}, {c.warpgroups}"
+        values = f"DType({c.dtype.value}), {numbers}, {str(c.pingpong).lower()}"
+        return f"wave<WaveConfig{{{values}}}, {Traits.parse(traits).to_cpp_struct()}>"
+
+    def compile_options(self, arch: str) -> Sequence[str]:
+        return ("-std=c++20",)
+
+    def threads(self, config: WaveConfig) -> int:
+        return 128 * (config.warpgroups + 1)
+
+    def dynamic_smem_bytes(self, config: WaveConfig) -> int:
+        return (config.rows + 2 * config.keys) * config.d_head * config.dtype.size_bytes
+
+    def geometry(
+        self, config: WaveConfig, workload: Workload, device: LaunchDevice
+    ) -> LaunchGeometry:
+        tiles = -(-workload.seq_len_q // config.rows) * workload.heads * workload.batch
+        clusters = min(-(-tiles // CLUSTER), device.multiprocessors // CLUSTER)
+        return LaunchGeometry(
+            grid=(clusters * CLUSTER, 1, 1),
+            block=(self.threads(config), 1, 1),
+            dynamic_smem_bytes=self.dynamic_smem_bytes(config),
+            cluster=(CLUSTER, 1, 1),
+        )
+
+    def scratch_bytes(self, config: WaveConfig) -> int:
+        return 8  # two counters
+
+    def kernel_args(
+        self, config: WaveConfig, workload: Workload, args: LaunchArgs, device: LaunchDevice
+    ) -> list[np.ndarray]:
+        import numpy as np
+
+        scale = np.zeros(1, "f4")
+        scale[0] = args.softmax_scale or workload.d_head**-0.5
+        counters = np.array([args.scratch], "u8")
+        return [self._tensor_map(args.q.address, args.q.strides), scale, counters]
+
+    @lru_cache(maxsize=8)  # noqa: B019  one family lives as long as its test
+    def _tensor_map(self, address: int, strides: tuple[int, int, int]) -> np.ndarray:
+        import numpy as np
+
+        self.tensor_maps_made.append(address)
+        words = np.array([address, *strides, *[0] * 12], "u8")
+        return words.view("V128")
+
+    def grid_shape(self, config: WaveConfig, grid: tuple[int, int, int]) -> GridShape | None:
+        return None  # persistent: the grid is the device's
+
+    def blocks(self, config: WaveConfig) -> tuple[int, int]:
+        return config.rows, config.keys
+
+    def extra_verification(self, config: WaveConfig, traits: str) -> Sequence[Workload]:
+        facts = Traits.parse(traits)
+        rows = 2 * config.rows + facts.ragged
+        return (Workload(8, 32, 8, rows, rows, config.d_head, config.dtype, facts.causal),)
+
+    __hash__ = object.__hash__
+
+
+def register(monkeypatch: pytest.MonkeyPatch) -> WaveFamily:
+    """The family beside those that are there, until the test ends."""
+    family = WaveFamily()
+    monkeypatch.setitem(families._FAMILIES, family.name, family)
+    return family
