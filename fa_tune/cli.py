@@ -41,6 +41,7 @@ COMMANDS = (
     "space",
     "build",
     "registry",
+    "record-space",
     "spaces",
     "bench-search",
     "doctor",

@@ -9,6 +9,7 @@ from pathlib import Path
 from fa_tune.compile import BuildResult
 from fa_tune.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict, Workload
 from fa_tune.search.decide import Decision
+from fa_tune.spaces.table import Meta, Row
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,18 @@ class SearchResult:
     def attempts(self) -> tuple[Attempt, ...]:
         """Every attempt of every workload."""
         return tuple(a for r in self.results for a in r.attempts)
+
+
+@dataclass(frozen=True)
+class RecordedSpace:
+    """A space that was measured and written to `path`; `whose` as in a search's result."""
+
+    path: Path
+    rows: tuple[Row, ...]
+    meta: Meta
+    whose: str
+    measured: int
+    reused: int
 
 
 @dataclass(frozen=True)

@@ -187,8 +187,10 @@ def prepare(
     context: Context,
     measured: Measured,
     progress: Progress,
+    *,
+    verify: bool = True,
 ) -> list[Candidates]:
-    """Compile every config for every workload's traits, and verify what compiled."""
+    """Compile every config for every workload's traits, and `verify` what compiled."""
     wanted: dict[tuple[str, str], BuildRequest] = {}
     per_workload: list[tuple[Workload, list[tuple[str, str]]]] = []
     for workload in workloads:
@@ -205,7 +207,7 @@ def prepare(
     artifacts = [b.artifact for b in built.values() if b.artifact is not None]
     verdicts: dict[str, Verdict] = {}
     crashed: dict[str, Attempt] = {}
-    if not isinstance(measured.profiler, ReplayProfiler):
+    if verify and not isinstance(measured.profiler, ReplayProfiler):
         verdicts, crashed = verify_all(
             artifacts,
             fingerprint=lambda family: fingerprint(measured, context, 0, (family,)),

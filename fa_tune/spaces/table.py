@@ -1,7 +1,7 @@
 """A recorded space: one row per variant and workload, with all that is known of it.
 
     <name>.space.csv.gz       the rows, described below
-    <name>.space.meta.json    whose they are: GPU, provenance, the knobs' types, the counters'
+    <name>.space.json         whose they are: GPU, provenance, the knobs' types, the counters'
                               units, the default variant of every workload
 
     variant, workload, outcome, reason, samples_s     samples separated by spaces
@@ -35,7 +35,7 @@ from fa_tune.model import DeviceInfo, Outcome, Provenance
 from fa_tune.search.strategies.base import Knob, Point, Space
 
 SUFFIX = ".space.csv.gz"
-META_SUFFIX = ".space.meta.json"
+META_SUFFIX = ".space.json"
 SCHEMA = 1
 _FIXED = ("variant", "workload", "outcome", "reason", "samples_s", "soft_rules")
 _KNOB, _FACT, _COUNTER = "knob.", "fact.", "counter."

@@ -173,7 +173,7 @@ def test_files_that_are_no_tables_are_one_line(tmp_path: Path) -> None:
         with pytest.raises(ProfileFormatError, match=message):
             load(path)
     meta_path(path).unlink()
-    with pytest.raises(ProfileFormatError, match=r"no readable x\.space\.meta\.json"):
+    with pytest.raises(ProfileFormatError, match=r"no readable x\.space\.json"):
         load(path)
 
 
