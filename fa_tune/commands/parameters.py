@@ -145,8 +145,10 @@ class Families(_CommaList):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         done, comma, start = incomplete.rpartition(",")
-        words = [*family_names(), *([] if comma else [ALL_FAMILIES])]
-        return _items(f"{done}{comma}{word}" for word in words if word.startswith(start))
+        taken = done.split(",")
+        words = [*family_names(), ALL_FAMILIES] if not comma else family_names()
+        left = [w for w in words if w not in taken and ALL_FAMILIES not in taken]
+        return _items(f"{done}{comma}{word}" for word in left if word.startswith(start))
 
 
 class DTypeChoice(ParamType):

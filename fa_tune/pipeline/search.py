@@ -73,7 +73,10 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
     check_writable(options, registry)
     measured = choose_profiler(options.measure, context, progress)
     progress.note(measured.whose)
-    if (able := choose_families(options.families, context.limits, measured)) != chosen:
+    able = choose_families((), context.limits, measured)
+    if families.is_config(options.kernels):
+        chosen = (families.of(configs[0]),)
+    elif not options.families and able != chosen:
         out = ", ".join(f.name for f in chosen if f not in able)
         progress.note(f"no recording holds kernels of {out}: left out")
         chosen, configs = able, choose(able)
@@ -88,7 +91,6 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
             f"none of the {len(configs)} configs can run on {context.arch}{first}"
         )
     workloads = workloads_for(options, kept)
-    able = choose_families((), context.limits, measured)
     defaults = Defaults(context.limits, able, chosen)
     others = [*defaults.for_configs(kept), *incumbents(registry, measured, workloads)]
     kept, _ = prune_configs(list(dict.fromkeys([*kept, *others])), context)

@@ -36,6 +36,9 @@ from tests.pipeline.two_families.conftest import (
     times,
 )
 
+SM80_FORM = Variant.from_key(SM80_OTHER).config
+
+
 # What comes out ---------------------------------------------------------------------------------
 
 
@@ -170,6 +173,11 @@ def test_a_short_form_tells_its_family(world: World) -> None:
     one = only(search(world, kernels=config, d_heads=(64,)))
     tried = by_family(a.subject for a in one.attempts)
     assert sorted(tried["wave"]) == sorted((WAVE_DEFAULT, WAVE_BEST))
+    assert "sm80" not in tried, "the device's default is wave's own"
+    again(world)
+    tried = by_family(a.subject for a in only(search(world, kernels=SM80_FORM)).attempts)
+    assert sorted(tried["sm80"]) == sorted((SM80_DEFAULT, SM80_OTHER))
+    assert sorted(tried["wave"]) == sorted((WAVE_DEFAULT, WAVE_BEST)), "and what the registry holds"
     with pytest.raises(InvalidConfig, match="is of family wave, but sm80 is asked for"):
         search(world, kernels=config, families=("sm80",))
 

@@ -9,7 +9,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.compile import kernel_source_sha256
-from fa_tune.model import Variant
+from fa_tune.model import Outcome, Variant
 from fa_tune.pipeline.measuring import choose_profiler
 from fa_tune.recordings import SOURCES, load_all
 from fa_tune.registry import store
@@ -151,5 +151,8 @@ def test_a_family_that_nobody_recorded_is_left_out_of_a_replay(
     assert "no recording holds kernels of wave: left out" in world.progress.notes
     assert world.progress.warnings == []
     assert {r.variant.family for r in world.compiler.requests} == {"sm80"}
+    by_name = only(search(world, recordings=folder, families=("wave", "sm80")))
+    reasons = {a.subject: a.outcome for a in by_name.attempts}
+    assert {reasons[s] for s in WAVE} == {Outcome.NOT_RECORDED}, "who names it is told"
     assert one.decision is not None
     assert one.decision.default == SM80_DEFAULT
