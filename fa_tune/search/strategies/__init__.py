@@ -12,7 +12,16 @@ from collections.abc import Callable, Mapping
 from fa_tune.errors import InvalidConfig
 from fa_tune.search.strategies.base import Observation, Point, Space, Strategy
 
-__all__ = ["DEFAULT", "STRATEGIES", "Observation", "Point", "Space", "Strategy", "create"]
+__all__ = [
+    "DEFAULT",
+    "STRATEGIES",
+    "USES_FACTS",
+    "Observation",
+    "Point",
+    "Space",
+    "Strategy",
+    "create",
+]
 
 DEFAULT = "exhaustive"
 
@@ -26,6 +35,10 @@ STRATEGIES: Mapping[str, tuple[str, str]] = {
     "optuna-gp": ("optuna_samplers", "Optuna's Gaussian process (needs torch and SciPy)"),
     "optuna-ga": ("optuna_samplers", "Optuna's genetic algorithm"),
 }
+
+
+# Those that learn from what the compiler says: every config is compiled before the first choice.
+USES_FACTS = frozenset({"learned"})
 
 
 def create(name: str, space: Space, seed: int) -> Strategy:
