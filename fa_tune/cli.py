@@ -34,6 +34,7 @@ READER_GONE = 141  # what a shell reports for a program that wrote into a closed
 COMMANDS = (
     "search",
     "profile",
+    "explain",
     "report",
     "bench",
     "run",

@@ -140,7 +140,7 @@ def test_says_whose_measurements_first_and_last(console: Console, search: Search
 def test_says_whose_even_if_the_search_did_not(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fa_tune.pipeline.search", lambda options, progress, configs: fakes.search_result())
+    monkeypatch.setattr("fa_tune.pipeline.search", lambda *_: fakes.search_result())
     assert console("search").lines[0] == fakes.WHOSE
 
 
