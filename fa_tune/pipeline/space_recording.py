@@ -22,7 +22,7 @@ from fa_tune.profile.stats import median
 from fa_tune.search.journal import Journal
 from fa_tune.spaces.table import Meta, Row, knob_types, save
 
-CHUNK = 128  # configs measured side by side; what a chunk found is kept when the next one begins
+CHUNK = 256  # configs measured side by side; what a chunk found is kept when the next one begins
 
 
 def record_space(
