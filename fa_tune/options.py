@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fa_tune.model import BENCHMARK_HEADS, DType, Workload, benchmark_batch
+from fa_tune.model import BENCHMARK_HEADS, MASKS, DType, Workload, benchmark_batch
 
 REFERENCES = ("fa2", "cudnn")
 PROFILERS = ("auto", "ncu", "events", "replay")
-MASKS = ("full", "causal")
 METRIC_LISTS = ("rank", "explain", "full")
 
 
 @dataclass(frozen=True)
 class WorkloadOptions:
     """The grid of workloads: every combination of the sequences.  Batch and heads default to
-    the benchmark shapes (16 heads; batch 16 up to 4096, then 65536 / seq_len).  `kv_heads`
-    None: as many as heads; fewer: grouped (1: multi-query) attention.  `masks` are of MASKS."""
+    the benchmark shapes (16 heads; batch 16 up to 4096, then 65536 / the longer length).
+    `kv_heads` None: as many as heads; fewer: grouped (1: multi-query) attention.  `masks` are
+    of MASKS.  `seq_lens_kv` empty: each length of `seq_lens` for keys as well.  `lse`: with
+    the log-sum-exp as a second output.  `softmax_scale` None: 1 / sqrt(d_head)."""
 
     seq_lens: tuple[int, ...] = (4096,)
     d_heads: tuple[int, ...] = (128,)
@@ -28,25 +29,34 @@ class WorkloadOptions:
     heads: int = BENCHMARK_HEADS
     kv_heads: int | None = None
     masks: tuple[str, ...] = ("full",)
+    seq_lens_kv: tuple[int, ...] = ()
+    lse: bool = False
+    softmax_scale: float | None = None
 
     def workloads(self) -> tuple[Workload, ...]:
-        """Mask slowest, then dtype, d_head, seq_len; raises InvalidConfig for sizes below 1 and
-        for kv heads that do not divide the heads."""
+        """Mask slowest, then dtype, d_head, seq_len of queries and of keys, each problem once;
+        raises InvalidConfig for what no workload can be."""
         return tuple(
-            Workload(
-                batch=self.batch or benchmark_batch(seq_len),
-                heads=self.heads,
-                kv_heads=self.kv_heads or self.heads,
-                seq_len_q=seq_len,
-                seq_len_kv=seq_len,
-                d_head=d_head,
-                dtype=dtype,
-                causal=mask == "causal",
+            dict.fromkeys(
+                Workload(
+                    batch=self.batch or benchmark_batch(max(seq_len_q, seq_len_kv)),
+                    heads=self.heads,
+                    kv_heads=self.kv_heads or self.heads,
+                    seq_len_q=seq_len_q,
+                    seq_len_kv=seq_len_kv,
+                    d_head=d_head,
+                    dtype=dtype,
+                    causal=mask != MASKS[0],
+                    bottom_right=mask == MASKS[2],
+                    lse=self.lse,
+                    softmax_scale=self.softmax_scale,
+                )
+                for mask in self.masks
+                for dtype in self.dtypes
+                for d_head in self.d_heads
+                for seq_len_q in self.seq_lens
+                for seq_len_kv in self.seq_lens_kv or (seq_len_q,)
             )
-            for mask in self.masks
-            for dtype in self.dtypes
-            for d_head in self.d_heads
-            for seq_len in self.seq_lens
         )
 
 

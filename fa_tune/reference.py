@@ -1,17 +1,14 @@
-"""Attention by the definition, in fp32 and in the kernel's own precision; inputs; libraries.
+"""Attention by the definition, in fp32 and in the kernel's own precision; random inputs.
 
 All tensors are [batch, seq, heads, d_head].  Imported by workers and CPU tests only.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from fa_tune.errors import InvalidConfig
 from fa_tune.model import Workload
 
 
@@ -52,69 +49,55 @@ def make_inputs(
 
 
 def attention(
-    inputs: Inputs, workload: Workload, *, dtype: torch.dtype | None = None, diagonal: int = 0
+    inputs: Inputs,
+    workload: Workload,
+    *,
+    dtype: torch.dtype | None = None,
+    diagonal: int | None = None,
 ) -> torch.Tensor:
     """softmax(scale · Q Kᵀ) V computed in `dtype` (None: the inputs' own), one head at a time.
 
-    Causal: query i sees key j when j ≤ i + diagonal.  A row that sees nothing gives 0.
-    Returns [batch, seq_len_q, heads, d_head] in fp32.
+    Causal: query i sees key j when j ≤ i + diagonal (None: the workload's).  A row that sees
+    nothing gives 0.  Returns [batch, seq_len_q, heads, d_head] in `dtype`, or fp32 where that
+    is a type of 16 bits.
     """
     dtype = dtype or inputs.q.dtype
-    out = torch.empty(inputs.q.shape, dtype=torch.float32, device=inputs.q.device)
+    wide = torch.promote_types(dtype, torch.float32)
+    out = torch.empty(inputs.q.shape, dtype=wide, device=inputs.q.device)
     group = workload.heads // workload.kv_heads
-    scale = 1 / math.sqrt(workload.d_head)
+    hidden = hidden_pairs(workload, inputs.q.device, diagonal)
     for b in range(workload.batch):
         for h in range(workload.heads):
-            q = inputs.q[b, :, h].to(dtype) * scale
+            q = inputs.q[b, :, h].to(dtype) * workload.scale
             k = inputs.k[b, :, h // group].to(dtype)
             scores = q @ k.T
-            if workload.causal:
-                rows = torch.arange(workload.seq_len_q, device=q.device)[:, None]
-                columns = torch.arange(workload.seq_len_kv, device=q.device)[None]
-                hidden = columns > rows + diagonal
+            if hidden is not None:
                 scores = scores.masked_fill(hidden, float("-inf"))
                 weights = torch.softmax(scores, -1).masked_fill(hidden, 0)
             else:
                 weights = torch.softmax(scores, -1)
-            out[b, :, h] = (weights @ inputs.v[b, :, h // group].to(dtype)).float()
+            out[b, :, h] = (weights @ inputs.v[b, :, h // group].to(dtype)).to(wide)
     return out
 
 
-def log_sum_exp(inputs: Inputs, workload: Workload, *, diagonal: int = 0) -> torch.Tensor:
+def log_sum_exp(inputs: Inputs, workload: Workload, *, diagonal: int | None = None) -> torch.Tensor:
     """log Σ exp(scale · q · k) of every row in fp32, [batch, heads, seq_len_q]; −inf for a row
     that sees nothing."""
     q, k = (t.transpose(1, 2).float() for t in (inputs.q, inputs.k))
     k = k.repeat_interleave(workload.heads // workload.kv_heads, dim=1)
-    scores = q @ k.transpose(-1, -2) / math.sqrt(workload.d_head)
-    if workload.causal:
-        rows = torch.arange(workload.seq_len_q, device=q.device)[:, None]
-        columns = torch.arange(workload.seq_len_kv, device=q.device)[None]
-        scores = scores.masked_fill(columns > rows + diagonal, float("-inf"))
+    scores = q @ k.transpose(-1, -2) * workload.scale
+    hidden = hidden_pairs(workload, q.device, diagonal)
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, float("-inf"))
     return torch.logsumexp(scores, -1)
 
 
-LibraryCall = Callable[[], torch.Tensor]
-
-
-def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
-    """A call of torch's SDPA held to one back end: `fa2` or `cudnn`.
-
-    The call returns [batch, heads, seq_len_q, d_head] and raises RuntimeError if the back end
-    cannot take the workload.
-    """
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-
-    backends = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
-    if name not in backends:
-        raise InvalidConfig(f"unknown reference {name!r}; known: {', '.join(backends)}")
-    q, k, v = (t.transpose(1, 2) for t in (inputs.q, inputs.k, inputs.v))
-    grouped = workload.kv_heads != workload.heads
-
-    def call() -> torch.Tensor:
-        with sdpa_kernel(backends[name]):
-            return scaled_dot_product_attention(
-                q, k, v, is_causal=workload.causal, enable_gqa=grouped
-            )
-
-    return call
+def hidden_pairs(
+    workload: Workload, device: torch.device, diagonal: int | None = None
+) -> torch.Tensor | None:
+    """Which keys each query does not see, bool [seq_len_q, seq_len_kv]; None without a mask."""
+    if not workload.causal:
+        return None
+    rows = torch.arange(workload.seq_len_q, device=device)[:, None]
+    columns = torch.arange(workload.seq_len_kv, device=device)[None]
+    return columns > rows + (workload.diagonal if diagonal is None else diagonal)

@@ -51,18 +51,28 @@ def verification_workloads(
     blocks: tuple[int, int], d_head: int, dtype: DType, traits: str
 ) -> tuple[Workload, ...]:
     """Shapes for a kernel with these traits: head counts that are no power of two, grouped
-    heads, unequal lengths, from one block to several.  Without the ragged trait lengths are
-    whole blocks; with it they are odd, down to 1."""
+    heads, unequal lengths, from one block to several, and a softmax scale that is not the
+    usual one.  Without the ragged trait lengths are whole blocks; with it they are odd, down
+    to 1.  With a mask, unequal lengths come in both alignments."""
     block = math.lcm(*blocks)
     facts = Traits.parse(traits)
     lengths = [(block, block), (3 * block, 2 * block), (2 * block, 5 * block)]
     if facts.ragged:
         lengths = [(1, 1), (113, 203), (3 * block + 1, block - 1), (257, 1023)]
     shapes = [(2, 3, 3), (1, 6, 2), (3, 5, 1), (2, 4, 4)]
-    return tuple(
-        Workload(batch, heads, kv_heads, q, kv, d_head, dtype, facts.causal)
-        for (q, kv), (batch, heads, kv_heads) in zip(lengths, shapes, strict=False)
-    )
+    scales = (None, None, 1.5 / math.sqrt(d_head), None)
+    found = [
+        Workload(
+            *(batch, heads, kv_heads, q, kv, d_head, dtype),
+            causal=facts.causal,
+            bottom_right=bottom_right,
+            lse=facts.lse,
+            softmax_scale=scale,
+        )
+        for (q, kv), (batch, heads, kv_heads), scale in zip(lengths, shapes, scales, strict=False)
+        for bottom_right in ((False, True) if facts.causal else (False,))
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def verdict_to_json(value: Verdict) -> dict[str, Any]:

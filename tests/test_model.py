@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,9 @@ from hypothesis import strategies as st
 from fa_tune.errors import InvalidConfig
 from fa_tune.families.sm80 import FlashForwardKernelConfig
 from fa_tune.model import (
+    LARGEST_SCALE,
+    LEAST_SCALE,
+    MASKS,
     DeviceInfo,
     DType,
     Variant,
@@ -52,12 +57,88 @@ def test_dtype_in_torch() -> None:
 # Workload -------------------------------------------------------------------------------------
 
 
-@given(sizes, sizes, sizes, sizes, sizes, sizes, st.sampled_from(DType), st.booleans())
-def test_workload_key_round_trip(
-    batch: int, kv_heads: int, group: int, q: int, kv: int, d: int, dtype: DType, causal: bool
-) -> None:
-    workload = Workload(batch, kv_heads * group, kv_heads, q, kv, d, dtype, causal)
+scales = st.none() | st.floats(LEAST_SCALE, LARGEST_SCALE)
+workloads = st.builds(
+    lambda batch, kv_heads, group, q, kv, d, dtype, mask, lse, scale: Workload(
+        *(batch, kv_heads * group, kv_heads, q, kv, d, dtype),
+        causal=mask != "full",
+        bottom_right=mask == "causal_br",
+        lse=lse,
+        softmax_scale=scale,
+    ),
+    *([sizes] * 6),
+    st.sampled_from(DType),
+    st.sampled_from(MASKS),
+    st.booleans(),
+    scales,
+)
+
+
+@given(workloads)
+def test_workload_key_round_trip(workload: Workload) -> None:
     assert Workload.from_key(workload.key) == workload
+
+
+@given(workloads, workloads)
+def test_workloads_have_one_order_and_equal_ones_one_key(a: Workload, b: Workload) -> None:
+    assert (a < b) + (b < a) + (a == b) == 1
+    assert (a == b) == (a.key == b.key)
+    assert sorted([a, b]) == sorted([b, a])
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("b4_h32_kv8_q7_k9_d64_fp16_causal", {"causal": True}),
+        ("b4_h32_kv8_q7_k9_d64_fp16_causal_br", {"causal": True, "bottom_right": True}),
+        ("b4_h32_kv8_q7_k9_d64_fp16_full_lse", {"lse": True}),
+        ("b4_h32_kv8_q7_k9_d64_fp16_full_scale0.1", {"softmax_scale": 0.1}),
+        ("b4_h32_kv8_q7_k9_d64_fp16_full_lse_scale1e-05", {"lse": True, "softmax_scale": 1e-5}),
+        ("b4_h32_kv8_q7_k9_d64_fp16_full", {"softmax_scale": 0.125}),
+        ("b4_h32_kv8_q7_k9_d64_fp16_full_scale2.0", {"softmax_scale": 2}),
+    ],
+)
+def test_a_key_states_what_is_not_usual(key: str, changes: dict[str, Any]) -> None:
+    plain = Workload(4, 32, 8, 7, 9, 64, DType.FP16)
+    assert plain.key == "b4_h32_kv8_q7_k9_d64_fp16_full"
+    assert dataclasses.replace(plain, **changes).key == key
+    assert Workload.from_key(key) == dataclasses.replace(plain, **changes)
+
+
+def test_alignments_of_one_mask_are_one_workload() -> None:
+    both = [Workload(1, 1, 1, 9, 9, 64, DType.FP16, True, br) for br in (False, True)]
+    assert both[0] == both[1]
+    assert both[1].key == "b1_h1_kv1_q9_k9_d64_fp16_causal"
+    assert Workload.from_key("b1_h1_kv1_q9_k9_d64_fp16_causal_br") == both[0]
+
+
+@pytest.mark.parametrize(
+    ("q", "kv", "bottom_right", "diagonal"),
+    [(7, 9, False, 0), (7, 9, True, 2), (9, 7, True, -2), (9, 9, True, 0)],
+)
+def test_the_diagonal(q: int, kv: int, bottom_right: bool, diagonal: int) -> None:
+    workload = Workload(1, 1, 1, q, kv, 64, DType.FP16, True, bottom_right)
+    assert workload.diagonal == diagonal
+    last_query_sees = min(q - 1 + diagonal, kv - 1)
+    assert (last_query_sees == kv - 1) == (bottom_right or q >= kv)
+
+
+def test_the_scale() -> None:
+    workload = Workload(1, 1, 1, 1, 1, 64, DType.FP16)
+    assert workload.scale == 0.125
+    assert dataclasses.replace(workload, softmax_scale=3.0).scale == 3.0
+    assert dataclasses.replace(workload, d_head=256).scale == 1 / 16
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e-31, 1e31, math.inf, math.nan])
+def test_scales_that_fp32_cannot_multiply_by_are_refused(scale: float) -> None:
+    with pytest.raises(InvalidConfig, match="softmax_scale must be between 1e-30 and 1e"):
+        Workload(1, 1, 1, 1, 1, 64, DType.FP16, softmax_scale=scale)
+
+
+def test_without_a_mask_there_is_nothing_to_align() -> None:
+    with pytest.raises(InvalidConfig, match="this workload has no mask"):
+        Workload(1, 1, 1, 1, 2, 64, DType.FP16, bottom_right=True)
 
 
 def test_workload_key() -> None:
@@ -73,6 +154,10 @@ def test_workload_key() -> None:
         "b4_h32_kv8_q1_k4096_d128_bf16_causal ",
         "b4_h32_kv8_q1_k4096_d128_fp8_full",
         "b-4_h32_kv8_q1_k4096_d128_fp16_full",
+        "b4_h32_kv8_q1_k4096_d128_fp16_full_br",
+        "b4_h32_kv8_q1_k4096_d128_fp16_causal_scale",
+        "b4_h32_kv8_q1_k4096_d128_fp16_causal_scale1e",
+        "b4_h32_kv8_q1_k4096_d128_fp16_causal_scale1_lse",
     ],
 )
 def test_no_workload_key(key: str) -> None:

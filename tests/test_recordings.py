@@ -16,6 +16,7 @@ from fa_tune import recordings
 from fa_tune.errors import FaTuneError, ProfileFormatError, StorageError
 from fa_tune.families.sm80_sets import get_kernel_configs
 from fa_tune.model import (
+    MASKS,
     Attempt,
     DeviceInfo,
     DType,
@@ -60,11 +61,16 @@ def workloads() -> st.SearchStrategy[Workload]:
     size = st.integers(1, 70_000)
     heads = st.tuples(st.integers(1, 8), st.integers(1, 8)).map(lambda g: (g[0] * g[1], g[1]))
     return st.builds(
-        lambda batch, pair, q, kv, d, dtype, causal: Workload(
-            batch, pair[0], pair[1], q, kv, d, dtype, causal
+        lambda batch, pair, q, kv, d, dtype, mask, lse, scale: Workload(
+            *(batch, pair[0], pair[1], q, kv, d, dtype),
+            causal=mask != "full",
+            bottom_right=mask == "causal_br",
+            lse=lse,
+            softmax_scale=scale,
         ),
         st.integers(1, 64), heads, size, size, st.sampled_from([64, 128]),
-        st.sampled_from(list(DType)), st.booleans(),
+        st.sampled_from(list(DType)), st.sampled_from(MASKS), st.booleans(),
+        st.none() | st.floats(1e-30, 1e30),
     )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fa_tune.errors import InvalidConfig
 from fa_tune.model import DType, Workload
 
 if not TYPE_CHECKING:
@@ -120,6 +119,24 @@ def test_attention_by_hand() -> None:
     assert lse.flatten().tolist() == pytest.approx([math.log(4)])
 
 
+@pytest.mark.parametrize(("q", "kv"), [(37, 53), (53, 37)])
+def test_the_workload_says_alignment_and_scale(q: int, kv: int) -> None:
+    w = dataclasses.replace(W, seq_len_q=q, seq_len_kv=kv, causal=True, bottom_right=True)
+    given = inputs(w)
+    mine = reference.attention(given, w, dtype=torch.float64)
+    assert mine.dtype == torch.float64
+    told = dataclasses.replace(w, bottom_right=False)
+    assert torch.equal(mine, reference.attention(given, told, dtype=torch.float64, diagonal=kv - q))
+    seen = slice(max(0, q - kv), None)
+    assert difference(mine[:, seen], theirs(given, w, kv - q)[:, seen]) < 1e-12
+    # Twice the scale is the scale of inputs twice as large.
+    doubled = dataclasses.replace(w, softmax_scale=2 * w.scale)
+    larger = dataclasses.replace(given, q=2 * given.q)
+    for function in (reference.attention, reference.log_sum_exp):
+        assert torch.allclose(function(given, doubled), function(larger, w), atol=2e-3)
+    assert difference(reference.attention(given, doubled), mine) > 0.1
+
+
 # Log-sum-exp ------------------------------------------------------------------------------------
 
 
@@ -175,22 +192,3 @@ def test_extra_heads_make_every_stride_unnatural_but_the_last() -> None:
         assert seq == (tensor.shape[2] + 3) * W.d_head
         assert batch == tensor.shape[1] * seq
         assert tensor.storage_offset() == 3 * W.d_head
-
-
-# Libraries --------------------------------------------------------------------------------------
-
-
-def test_an_unknown_library_is_refused() -> None:
-    with pytest.raises(InvalidConfig, match="unknown reference 'fa9'; known: fa2, cudnn"):
-        reference.library_call("fa9", inputs(), W)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_library_computes_the_same(causal: bool) -> None:
-    """torch has FlashAttention for CPUs, too, which takes equal head counts."""
-    w = dataclasses.replace(W, kv_heads=W.heads, seq_len_kv=W.seq_len_q, causal=causal)
-    given = inputs(w)
-    out = reference.library_call("fa2", given, w)()
-    assert out.shape == (w.batch, w.heads, w.seq_len_q, w.d_head)
-    exact = reference.attention(given, w, dtype=torch.float32)
-    assert difference(out.transpose(1, 2), exact) < 4e-3

@@ -19,10 +19,13 @@ from fa_tune.artifacts import ArtifactStore
 from fa_tune.compile import BuildResult, build
 from fa_tune.families.sm80 import FlashForwardKernelConfig
 from fa_tune.families.sm80_sets import get_kernel_configs
+from fa_tune.families.traits import Traits
 from fa_tune.model import DType, Outcome
 from tests.tools.required import (
+    ALL_D_HEADS,
     FULL_ARCHS,
     SAMPLE_ARCHS,
+    axes,
     builds_for,
     code_path_builds,
     code_path_sample,
@@ -144,6 +147,29 @@ def test_the_sample_has_every_legal_pair_of_flags() -> None:
             found = {(getattr(c, a), getattr(c, b)) for c, _ in code_path_sample()}
             expected = 2 if a == b else 3 if {a, b} == {"async_copy", "eager_load_blocks"} else 4
             assert len(found) == expected, (a, b)
+
+
+def test_a_knob_joins_the_sample_by_being_declared() -> None:
+    """The axes come from the declarations of configs and traits, in their order."""
+    space = axes(ALL_D_HEADS)
+    declared = [*dataclasses.fields(FlashForwardKernelConfig), *dataclasses.fields(Traits)]
+    assert list(space) == [f.name for f in declared]
+    assert all(len(values) > 1 for values in space.values())
+    for f in dataclasses.fields(FlashForwardKernelConfig):
+        if f.metadata["place"] == "number":
+            assert f.default in space[f.name]
+
+
+def test_the_sample_of_all_d_heads_takes_each_with_every_flag_and_trait() -> None:
+    sample = code_path_sample(ALL_D_HEADS)
+    assert len(sample) < 40
+    flags = ["async_copy", "swizzled", "mma_double_buffer_loads", "optimized_softmax"]
+    for d_head in ALL_D_HEADS:
+        mine = [(c, t) for c, t in sample if c.d_head == d_head]
+        for name in flags:
+            assert {getattr(c, name) for c, _ in mine} == {False, True}, (d_head, name)
+        for name in ("causal", "ragged", "lse"):
+            assert {getattr(t, name) for _, t in mine} == {False, True}, (d_head, name)
 
 
 @pytest.mark.parametrize("arch", SAMPLE_ARCHS)

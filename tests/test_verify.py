@@ -113,6 +113,22 @@ def test_shapes_are_awkward(traits: str, dtype: DType) -> None:
     assert len({w.key for w in cases}) == len(cases)
 
 
+@pytest.mark.parametrize("traits", ["causal", "causal+ragged", "causal+ragged+lse"])
+def test_masks_come_in_both_alignments_on_either_side_of_the_square(traits: str) -> None:
+    cases = verification_workloads((64, 64), 128, DType.FP16, traits)
+    shapes = {(w.bottom_right, w.seq_len_q > w.seq_len_kv) for w in cases}
+    assert shapes == {(br, longer) for br in (False, True) for longer in (False, True)}
+    assert all(w.causal for w in cases)
+    assert {w.lse for w in cases} == {"lse" in traits}
+    assert len(set(cases)) == len(cases)
+
+
+@pytest.mark.parametrize("traits", ALL_TRAITS)
+def test_one_scale_is_not_the_usual_one(traits: str) -> None:
+    cases = verification_workloads((64, 64), 128, DType.FP16, traits)
+    assert {w.softmax_scale is None for w in cases} == {True, False}
+
+
 # As plain data ----------------------------------------------------------------------------------
 
 figures = st.floats(allow_nan=True, allow_infinity=True)

@@ -88,8 +88,10 @@ def _speed(ratio: Ratio | None) -> str:
 def _workload(w: Workload) -> str:
     seq_len = str(w.seq_len_q) + ("" if w.seq_len_kv == w.seq_len_q else f"x{w.seq_len_kv}")
     heads = str(w.heads) + ("" if w.kv_heads == w.heads else f"/{w.kv_heads}")
-    mask = " causal" if w.causal else ""
-    return f"{w.dtype.name} s{seq_len} d{w.d_head} b{w.batch} h{heads}{mask}"
+    mask = f" {w.mask}" if w.causal else ""
+    lse = " lse" if w.lse else ""
+    scale = "" if w.softmax_scale is None else f" scale {w.softmax_scale:g}"
+    return f"{w.dtype.name} s{seq_len} d{w.d_head} b{w.batch} h{heads}{mask}{lse}{scale}"
 
 
 def gpu_of(registry: Registry, asked: str | None) -> tuple[str, str | None]:

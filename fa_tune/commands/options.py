@@ -24,12 +24,12 @@ from fa_tune.commands.parameters import (
     Families,
     Kernels,
     Names,
+    Scale,
     WholeNumbers,
     dtypes,
 )
-from fa_tune.model import BENCHMARK_HEADS
+from fa_tune.model import BENCHMARK_HEADS, MASKS
 from fa_tune.options import (
-    MASKS,
     METRIC_LISTS,
     PROFILERS,
     REFERENCES,
@@ -91,7 +91,16 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         type=SEQ_LENS,
         default="4096",
         metavar="N,N,…",
-        help="Sequence lengths, of queries and keys alike.",
+        help="Sequence lengths, of queries and keys alike unless --seq-lens-kv is given.",
+    ),
+    "seq_lens_kv": option(
+        "--seq-lens-kv",
+        "seq_lens_kv",
+        type=SEQ_LENS,
+        default=(),
+        show_default="as --seq-lens",
+        metavar="N,N,…",
+        help="Sequence lengths of keys and values; each is combined with each of --seq-lens.",
     ),
     "d_heads": d_head_option(),
     "dtypes": dtype_option(),
@@ -100,7 +109,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         "batch",
         type=click.IntRange(1, 65535),
         show_default="16 up to 4096, then 65536 / seq_len",
-        help="Batch size for every sequence length.",
+        help="Batch size for every sequence length; the default goes by the longer of two.",
     ),
     "heads": option(
         "--heads",
@@ -122,7 +131,21 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         type=Names(MASKS),
         default="full",
         metavar="NAME,…",
-        help="Masks: full (every query sees every key), causal, or both.",
+        help="Masks: full (every query sees every key), causal (query i sees keys 0 to i), "
+        "causal_br (the last query sees every key, the one before it all but the last, …).",
+    ),
+    "lse": option(
+        "--lse/--no-lse",
+        "lse",
+        default=False,
+        help="With the log-sum-exp of every row as a second output.",
+    ),
+    "softmax_scale": option(
+        "--softmax-scale",
+        "softmax_scale",
+        type=Scale(),
+        show_default="1 / sqrt(d_head)",
+        help="What the scores are multiplied by.",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from abc import ABC, abstractmethod
@@ -15,7 +16,7 @@ from click.shell_completion import CompletionItem
 from fa_tune.arch import parse_arch
 from fa_tune.errors import InvalidConfig, StorageError
 from fa_tune.families import family_names
-from fa_tune.model import DType, Workload
+from fa_tune.model import LARGEST_SCALE, LEAST_SCALE, DType, Workload
 from fa_tune.search.strategies.budget import Budget
 
 if TYPE_CHECKING:
@@ -70,6 +71,23 @@ class WholeNumbers(_CommaList):
         number = int(word)
         if not self.least <= number <= self.most:
             self.fail(f"{number} is not between {self.least} and {self.most}", param, ctx)
+        return number
+
+
+class Scale(click.FloatRange):
+    """A factor between the least and the largest that fp32 arithmetic can take."""
+
+    name = "number"
+
+    def __init__(self) -> None:
+        super().__init__(LEAST_SCALE, LARGEST_SCALE)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):  # which is in no range, and yet not out of one
+            self.fail(f"{value!r} is not a number", param, ctx)
         return number
 
 

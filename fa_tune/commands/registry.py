@@ -130,6 +130,13 @@ def show(
 @option("--heads", "heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries.")
 @option("--kv-heads", "kv_heads", type=COUNT, show_default="as --heads", help="Heads of the keys.")
 @option("--causal/--full", "causal", default=False, help="Whether the future is masked.")
+@option(
+    "--bottom-right/--top-left",
+    "bottom_right",
+    default=False,
+    help="Where a causal mask is aligned, if the lengths differ.",
+)
+@option("--lse/--no-lse", "lse", default=False, help="Whether the log-sum-exp is wanted.")
 @_method
 @json_option()
 def best(
@@ -144,6 +151,8 @@ def best(
     heads: int,
     kv_heads: int | None,
     causal: bool,
+    bottom_right: bool,
+    lse: bool,
     method: str | None,
     as_json: bool,
 ) -> None:
@@ -167,7 +176,7 @@ def best(
         if seq_len is None:
             raise click.UsageError("name the workload: --seq-len N, or --workload KEY")
         workload = Workload(
-            batch=batch or benchmark_batch(seq_len),
+            batch=batch or benchmark_batch(max(seq_len, seq_len_kv or 1)),
             heads=heads,
             kv_heads=kv_heads or heads,
             seq_len_q=seq_len,
@@ -175,6 +184,8 @@ def best(
             d_head=d_head,
             dtype=dtype,
             causal=causal,
+            bottom_right=bottom_right,
+            lse=lse,
         )
     path = _path(registry)
     kept = _load(path)

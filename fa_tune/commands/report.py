@@ -79,6 +79,13 @@ COUNT = click.IntRange(1, 65535)
     help="Whether the kernels masked the future.",
 )
 @option(
+    "--bottom-right/--top-left",
+    "bottom_right",
+    default=None,
+    show_default="top-left",
+    help="Where the mask was aligned, if the lengths differ.",
+)
+@option(
     "--decimal",
     "decimal",
     type=click.Choice((".", ",")),
@@ -99,6 +106,7 @@ def command(
     heads: int | None,
     kv_heads: int | None,
     causal: bool | None,
+    bottom_right: bool | None,
 ) -> None:
     """Show measurements as tables, with rates and the ratio to FlashAttention 2.
 
@@ -118,7 +126,9 @@ def command(
     from fa_tune.report.summary import sentences, summarise
 
     said = PlainProgress()
-    given = PartialWorkload(batch, heads, kv_heads, seq_len, seq_len_kv, d_head, dtype, causal)
+    given = PartialWorkload(
+        batch, heads, kv_heads, seq_len, seq_len_kv, d_head, dtype, causal, bottom_right
+    )
     rows: list[Row] = []
     for path in dict.fromkeys(paths):
         rows += _named(_load(path, given, decimal, said.note), path, several=len(set(paths)) > 1)

@@ -12,7 +12,7 @@ from fa_tune import flops, units
 from fa_tune.commands.output import say, text_table, write_json, write_rows_csv
 from fa_tune.commands.parameters import STDOUT
 from fa_tune.model import Attempt, Outcome, Variant, Workload
-from fa_tune.report.from_attempts import rows_from_attempts
+from fa_tune.report.from_attempts import rows_from_attempts, workload_text
 from fa_tune.report.rows import REFERENCE_FAMILY, REFERENCE_LABELS
 from fa_tune.report.to_text import DEFAULT_LIMIT
 
@@ -131,11 +131,7 @@ def _table(workload: str, timings: Sequence[Timing], limit: int | None) -> str:
             [*cells, t.outcome.replace("_", " "), t.reason]
             for cells, t in zip(rows, shown, strict=True)
         ]
-    w = Workload.from_key(workload)
-    title = (
-        f"seq_len {w.seq_len_q}, d_head {w.d_head}, {w.dtype.name}, "
-        f"batch {w.batch}, {w.heads} heads"
-    )
+    title = workload_text(Workload.from_key(workload))
     rest = f"… {len(ordered) - len(shown)} more" if len(ordered) > len(shown) else ""
     table = text_table(headings, rows, {"Kernel Name", "outcome", "reason"})
     return "\n".join(part for part in (title, table, rest) if part)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import click
 
 from fa_tune.commands.options import (
-    d_head_option,
     family_option,
     kernels_option,
     machine_options,
+    workload_options,
 )
 from fa_tune.commands.output_options import json_option, quiet_option
 from fa_tune.commands.progress import watching
 from fa_tune.errors import NoUsableVariant
-from fa_tune.options import MachineOptions
+from fa_tune.options import MachineOptions, WorkloadOptions
 
 SCHEMA = "fa-tune-verify-1"
 
@@ -21,14 +21,14 @@ SCHEMA = "fa-tune-verify-1"
 @click.command("verify", short_help="Check every config's result against a reference.")
 @kernels_option(default="all")
 @family_option()
-@d_head_option()
+@workload_options("d_heads", "masks", "lse")
 @json_option()
 @machine_options("arch", "jobs", "device", "cache_dir")
 @quiet_option()
 def command(
     kernels: str,
     names: tuple[str, ...],
-    d_heads: tuple[int, ...],
+    workloads: WorkloadOptions,
     machine: MachineOptions,
     as_json: bool,
     quiet: bool,
@@ -36,13 +36,15 @@ def command(
     """Run configs on the GPU and compare their results with attention in fp32.
 
     A result is right if its largest error is at most twice that of the same computation in
-    the kernel's own precision. Several shapes are tried, awkward ones among them, and each
-    kernel runs in a process that may die. Exit status 4 if any config is wrong or fails.
+    the kernel's own precision. Several shapes are tried, awkward ones among them, with every
+    mask asked for; causal ones are tried in both alignments. Each kernel runs in a process
+    that may die. Exit status 4 if any config is wrong or fails.
 
     \b
     Examples:
       fa-tune verify
       fa-tune verify --kernels prog-all --d-head 64,128
+      fa-tune verify --kernels tune --mask full,causal --lse
     """
     from fa_tune import pipeline
     from fa_tune.commands.output import say, write_json
@@ -54,7 +56,15 @@ def command(
     )
 
     with watching(quiet) as progress:
-        report = pipeline.verify(kernels, d_heads, machine, progress, names=names)
+        report = pipeline.verify(
+            kernels,
+            workloads.d_heads,
+            machine,
+            progress,
+            names=names,
+            masks=workloads.masks,
+            lse=workloads.lse,
+        )
     for variant, why in report.rejected:
         progress.note_once(f"not tried: {variant.config}: {why.constraint}: {why.reason}")
     if as_json:

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fa_tune.arch import ArchLimits
+from fa_tune.errors import InvalidConfig
 from fa_tune.model import DType, Rejected, Workload
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
+
+CHUNK_BYTES = 16  # the unit of every copy between global and shared memory
+ELEMENT_BYTES = 2
 
 # An object of some family's config class: a frozen, ordered dataclass whose fields are the
 # knobs, `dtype` and `d_head` among them.  No two families share a class.
@@ -28,14 +33,38 @@ class TensorArg:
     address: int
     strides: tuple[int, int, int] = (0, 0, 0)
 
+    @classmethod
+    def of(cls, tensor: torch.Tensor, name: str = "a tensor") -> TensorArg:
+        """A [batch, seq, heads, d_head] tensor on the device, a view with any strides.
+
+        Rows are copied in chunks of 16 bytes: raises InvalidConfig, naming `name`, if d_head
+        is not contiguous or if a row does not start at a multiple of 16 bytes.
+        """
+        *outer, last = tensor.stride()
+        if tensor.ndim != 4 or (last != 1 and tensor.shape[-1] > 1):
+            raise InvalidConfig(
+                f"{name} must be [batch, seq, heads, d_head] with d_head contiguous; it has "
+                f"shape {tuple(tensor.shape)} and strides {tuple(tensor.stride())}"
+            )
+        # The stride of an extent of 1 is never used, and torch lets it be anything.
+        used = [s if n > 1 else 0 for s, n in zip(outer, tensor.shape, strict=False)]
+        strides = (used[0], used[1], used[2])
+        if any(v % CHUNK_BYTES for v in (tensor.data_ptr(), *(s * ELEMENT_BYTES for s in used))):
+            raise InvalidConfig(
+                f"{name} must have every row at a multiple of {CHUNK_BYTES} bytes; it starts at "
+                f"address {tensor.data_ptr():#x} and has strides {strides} of 2-byte elements"
+            )
+        return cls(tensor.data_ptr(), strides)
+
 
 @dataclass(frozen=True)
 class LaunchArgs:
     """The tensors and scalars of one launch.
 
-    `lse` is fp32 [batch, heads, seq_len_q], contiguous.  `diagonal`: with a causal mask,
-    query i sees key j when j ≤ i + diagonal (0 aligns top-left).  `scratch` is the address of
-    the family's `scratch_bytes`, 0 without any.
+    `lse` is fp32 [batch, heads, seq_len_q], contiguous; it is written where the kernel was
+    compiled with that trait.  `softmax_scale` and `diagonal` (with a causal mask, query i sees
+    key j when j ≤ i + diagonal) replace the workload's own.  `scratch` is the address of the
+    family's `scratch_bytes`, 0 without any.
     """
 
     q: TensorArg
@@ -43,8 +72,8 @@ class LaunchArgs:
     v: TensorArg
     o: TensorArg
     lse: TensorArg = TensorArg(0)
-    softmax_scale: float | None = None  # None: 1 / sqrt(d_head)
-    diagonal: int = 0
+    softmax_scale: float | None = None
+    diagonal: int | None = None
     scratch: int = 0
 
 
@@ -145,7 +174,8 @@ class KernelFamily(Protocol):
     # Compiling ------------------------------------------------------------------------------
 
     def traits(self, config: Config, workload: Workload, *, lse: bool = False) -> str:
-        """The compile-time facts of a workload, as text; see `families.traits`."""
+        """The compile-time facts of a workload, as text; see `families.traits`.  `lse`: with
+        the log-sum-exp, whatever the workload says."""
 
     def source_files(self) -> Mapping[str, str]:
         """Include name -> text of every file a kernel of the family includes, and no other:
@@ -169,7 +199,8 @@ class KernelFamily(Protocol):
         """Dynamic shared memory per CTA in bytes."""
 
     def geometry(self, config: Config, workload: Workload, device: LaunchDevice) -> LaunchGeometry:
-        """Grid, block, cluster and shared memory of a launch."""
+        """Grid, block, cluster and shared memory of a launch; raises InvalidConfig for a workload
+        that no grid covers."""
 
     def scratch_bytes(self, config: Config) -> int:
         """Device memory that a kernel needs beside its tensors, such as a scheduler's counters.

@@ -7,7 +7,6 @@ constraints and the launch geometry are all derived from it.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fa_tune import flops
 from fa_tune.arch import ArchLimits
+from fa_tune.errors import InvalidConfig
 from fa_tune.families.base import (
     GridShape,
     LaunchArgs,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 MMA_M = 16  # rows of one m16n8k16 tile
 MMA_K = 16  # its k-step, and what one "k-tile" means in the config
 CHUNK_ELEMENTS = 8  # elements of one 16-byte copy
+MOST_GRID_ROWS = 65535  # of a grid's second and third dimension, heads and batch
 
 # The struct in a kernel's name, or a tuple that no word stands before: `sm90(FP16, …)` is of
 # another family.
@@ -297,7 +298,7 @@ class Sm80Family:
         self, config: FlashForwardKernelConfig, workload: Workload, *, lse: bool = False
     ) -> str:
         ragged = bool(workload.seq_len_q % config.B_r or workload.seq_len_kv % config.B_c)
-        return str(Traits(causal=workload.causal, ragged=ragged, lse=lse))
+        return str(Traits(causal=workload.causal, ragged=ragged, lse=lse or workload.lse))
 
     def source_files(self) -> Mapping[str, str]:
         return _source_files()
@@ -321,6 +322,9 @@ class Sm80Family:
     def geometry(
         self, config: FlashForwardKernelConfig, workload: Workload, device: LaunchDevice
     ) -> LaunchGeometry:
+        for name, size in (("heads", workload.heads), ("batch", workload.batch)):
+            if size > MOST_GRID_ROWS:
+                raise InvalidConfig(f"{name} must be at most {MOST_GRID_ROWS}, not {size}")
         return LaunchGeometry(
             grid=(-(-workload.seq_len_q // config.B_r), workload.heads, workload.batch),
             block=(config.threads, 1, 1),
@@ -349,9 +353,9 @@ class Sm80Family:
         params["heads_per_kv"] = workload.heads // workload.kv_heads
         params["seq_len_q"] = workload.seq_len_q
         params["seq_len_kv"] = workload.seq_len_kv
-        params["diagonal"] = args.diagonal
-        scale = args.softmax_scale
-        params["softmax_scale"] = 1 / math.sqrt(workload.d_head) if scale is None else scale
+        diagonal, scale = args.diagonal, args.softmax_scale
+        params["diagonal"] = workload.diagonal if diagonal is None else diagonal
+        params["softmax_scale"] = workload.scale if scale is None else scale
         return [params]
 
     def blocks(self, config: FlashForwardKernelConfig) -> tuple[int, int]:

@@ -49,15 +49,20 @@ TUNE_RULES = (
     ),
     TuneRule(
         "registers_hold_q",
-        "at 64x64 the registers have room for all of Q: staging Q again for every block only "
-        "costs shared-memory reads",
-        lambda c: c.B_r == 64 and c.B_c == 64 and c.Q_mma_load_K_tiles != 0,
+        "at 64x64 and d_head up to 128 the registers have room for all of Q: staging Q again for "
+        "every block only costs shared-memory reads",
+        lambda c: c.B_r == 64 and c.B_c == 64 and c.Q_mma_load_K_tiles != 0 and c.d_head <= 128,
     ),
     TuneRule(
         "register_pressure_at_128_rows",
         "with 128 rows, all of Q in registers is over the register budget: Q must be loaded in "
         "k-tiles",
         lambda c: c.B_r == 128 and c.Q_mma_load_K_tiles == 0,
+    ),
+    TuneRule(
+        "outputs_leave_registers",
+        "above d_head 128, 32 rows of O per warp take all the registers that a thread can have",
+        lambda c: c.d_head > 128 and c.B_r > 16 * c.n_warps,
     ),
 )
 

@@ -1,6 +1,7 @@
 """The named sets of configs, and the choice among them.
 
-tune         80 configs, 40 per dtype: the blocks, k-tiles and flags that may win
+tune         80 configs, 40 per dtype (96 above d_head 128): the blocks, k-tiles and flags that
+             may win
 prog         7 configs, the ladder from the plain kernel up, one idea per rung
 prog-all     each rung at every block size and warp count it allows, 56 configs
 all          what gets built: tune and prog, sorted, 85 configs
@@ -42,13 +43,16 @@ PROGRESSION = (
 def get_autotuning_kernel_configs(
     dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128
 ) -> list[FlashForwardKernelConfig]:
-    """The `tune` set: the product of the axes below, less what the tune rules leave out."""
+    """The `tune` set: the product of the axes below, less what the tune rules leave out.
+
+    Above d_head 128 a warp has registers for 16 rows of O only, so 128 rows are for 8 warps.
+    """
     axes = {
         "dtype": dtypes,
         "d_head": (d_head,),
         "B_r": (64, 128),
         "B_c": (32, 64),
-        "n_warps": (4,),
+        "n_warps": (4,) if d_head <= 128 else (4, 8),
         "async_copy": (True,),
         "eager_load_blocks": (True,),
         "swizzled": (True,),

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from fa_tune.errors import InvalidConfig
 from fa_tune.families.base import LaunchArgs, TensorArg
 from fa_tune.launch import Kernel
+from fa_tune.libraries import library_call
 from fa_tune.model import Outcome, Variant, Workload
-from fa_tune.reference import Inputs, library_call
+from fa_tune.reference import Inputs
 from fa_tune.worker import Report
 
 Launch = Callable[[], None]
@@ -30,28 +32,35 @@ def load(item: Mapping[str, Any]) -> Kernel:
     return Kernel(Variant.from_key(item["subject"]), item["cubin"], item["symbol"])
 
 
-def tensor_arg(tensor: torch.Tensor) -> TensorArg:
-    """Address and (batch, seq, head) strides of a [batch, seq, heads, d_head] tensor."""
-    batch, seq, head, _ = tensor.stride()
-    return TensorArg(tensor.data_ptr(), (batch, seq, head))
-
-
 def launch_args(inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None = None) -> LaunchArgs:
     """The launch arguments of one problem; `lse` is fp32 [batch, heads, seq_len_q]."""
     return LaunchArgs(
-        q=tensor_arg(inputs.q),
-        k=tensor_arg(inputs.k),
-        v=tensor_arg(inputs.v),
-        o=tensor_arg(out),
+        q=TensorArg.of(inputs.q, "Q"),
+        k=TensorArg.of(inputs.k, "K"),
+        v=TensorArg.of(inputs.v, "V"),
+        o=TensorArg.of(out, "O"),
         lse=TensorArg(0 if lse is None else lse.data_ptr()),
     )
 
 
+def lse_for(workload: Workload, fill: float | None = None) -> torch.Tensor | None:
+    """Room for the log-sum-exp of a workload that wants it, filled if asked; else None."""
+    if not workload.lse:
+        return None
+    lse = torch.empty(workload.batch, workload.heads, workload.seq_len_q, device="cuda")
+    return lse if fill is None else lse.fill_(fill)
+
+
 def launcher(
-    item: Mapping[str, Any], workload: Workload, inputs: Inputs, out: torch.Tensor
+    item: Mapping[str, Any],
+    workload: Workload,
+    inputs: Inputs,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
 ) -> Launch:
     """A call that enqueues one launch of the item on torch's current stream: a variant's
-    kernel, or a library reference (`ref:fa2`), whose own output is dropped."""
+    kernel, or a library reference (`ref:fa2`), whose own output is dropped.  `lse` is what
+    `lse_for` gives.  Raises InvalidConfig for a workload that the library has no call for."""
     subject = str(item["subject"])
     if subject.startswith("ref:"):
         call = library_call(subject.removeprefix("ref:"), inputs, workload)
@@ -61,7 +70,7 @@ def launcher(
 
         return launch
     kernel = load(item)
-    args = launch_args(inputs, out)
+    args = launch_args(inputs, out, lse)
     return lambda: kernel.launch(workload, args, torch.cuda.current_stream().cuda_stream)
 
 
@@ -86,6 +95,9 @@ def guarded(report: Report, name: str, action: Callable[[], Any]) -> Any | None:
     except torch.OutOfMemoryError as error:
         report.failed(name, Outcome.CRASHED, f"out of GPU memory: {first_line(error)}")
         torch.cuda.empty_cache()
+        return None
+    except InvalidConfig as error:
+        report.failed(name, Outcome.REJECTED, str(error))
         return None
     except Exception as error:
         if is_cuda_error(error):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fa_tune.handlers.device import Launch, guarded, launcher, use_device
+from fa_tune.handlers.device import Launch, guarded, launcher, lse_for, use_device
 from fa_tune.launch import profiler_start, profiler_stop
 from fa_tune.model import Workload
 from fa_tune.reference import make_inputs
@@ -23,11 +23,11 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     use_device(int(shared["device"]))
     workload = Workload.from_key(shared["workload"])
     inputs = make_inputs(workload, seed=int(shared["seed"]))
-    out = torch.empty_like(inputs.q)
+    out, lse = torch.empty_like(inputs.q), lse_for(workload)
     launches: dict[str, Launch] = {}
 
     def prepare(item: Mapping[str, Any]) -> Launch:
-        launch = launcher(item, workload, inputs, out)
+        launch = launcher(item, workload, inputs, out, lse)
         launch()
         return launch
 

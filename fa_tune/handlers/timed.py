@@ -18,7 +18,15 @@ from typing import Any
 import torch
 
 from fa_tune.handlers import rounds
-from fa_tune.handlers.device import Launch, guarded, launch_args, launcher, load, use_device
+from fa_tune.handlers.device import (
+    Launch,
+    guarded,
+    launch_args,
+    launcher,
+    load,
+    lse_for,
+    use_device,
+)
 from fa_tune.model import Outcome, Workload
 from fa_tune.reference import attention, make_inputs
 from fa_tune.verify import case_error
@@ -110,12 +118,12 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     workload = Workload.from_key(shared["workload"])
     seed = int(shared["seed"])
     inputs = [make_inputs(workload, seed=seed + i) for i in range(_sets(workload))]
-    out = torch.empty_like(inputs[0].q)
+    out, lse = torch.empty_like(inputs[0].q), lse_for(workload)
     _warm_up()
     subjects: dict[str, Subject] = {}
 
     def prepare(item: Mapping[str, Any]) -> Subject:
-        launches = [launcher(item, workload, one, out) for one in inputs]
+        launches = [launcher(item, workload, one, out, lse) for one in inputs]
         subject = Subject(launches, [float(s) for s in item["_partials"]])
         subject.prepare()
         return subject
@@ -173,7 +181,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
                 same = attention(inputs[0], workload)
                 expected = exact, float((same - exact).abs().max())
             out.fill_(float("nan"))
-            args = launch_args(inputs[0], out)
+            args = launch_args(inputs[0], out, lse)
             load(item).launch(workload, args, torch.cuda.current_stream().cuda_stream)
             error = guarded(report, name, partial(_largest_difference, out, expected[0]))
             if error is None:

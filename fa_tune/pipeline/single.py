@@ -10,7 +10,7 @@ from fa_tune import families, nvrtc
 from fa_tune.errors import NoUsableVariant, ToolMissing
 from fa_tune.families.base import Config
 from fa_tune.families.traits import Traits
-from fa_tune.model import Attempt, DType, Outcome, Resources
+from fa_tune.model import MASKS, Attempt, DType, Outcome, Resources
 from fa_tune.options import MachineOptions, MeasureOptions, Progress, SearchOptions
 from fa_tune.pipeline.checks import verify_all
 from fa_tune.pipeline.context import (
@@ -35,7 +35,6 @@ from fa_tune.pipeline.search import prepare, workloads_for
 
 ALL_DTYPES = (DType.BF16, DType.FP16)
 PLAIN = str(Traits())
-RAGGED = str(Traits(ragged=True))
 
 
 def profile(
@@ -71,7 +70,8 @@ def run(
     config: str, options: SearchOptions, n: int, progress: Progress
 ) -> tuple[ProfileResult, VerifyReport]:
     """Verify one config, then run it `n` times (events), reference kernels beside it."""
-    report = verify(config, (), options.machine, progress)
+    grid = options.workloads
+    report = verify(config, (), options.machine, progress, masks=grid.masks, lse=grid.lse)
     timed = dataclasses.replace(
         options,
         kernels=config,
@@ -174,8 +174,11 @@ def verify(
     progress: Progress,
     *,
     names: Sequence[str] = (),
+    masks: Sequence[str] = MASKS[:1],
+    lse: bool = False,
 ) -> VerifyReport:
-    """Check a set against the reference on the GPU, whole blocks and ragged lengths alike.
+    """Check a set against the reference on the GPU, whole blocks and ragged lengths alike, with
+    `masks` of MASKS (kernels of both alignments are the same) and the log-sum-exp if wanted.
     `names` of families; none: all that run on the device.
 
     Every verdict is taken anew; each variant's key is followed by the traits it was built for.
@@ -184,7 +187,9 @@ def verify(
     context.require_device("verify runs kernels on one")
     configs = _configs(kernels, _dtypes(kernels), d_heads or (128,), names, context)
     kept, rejected = prune_configs(configs, context)
-    requests = [build_request(c, traits, context) for c in kept for traits in (PLAIN, RAGGED)]
+    causal = dict.fromkeys(mask != MASKS[0] for mask in masks)
+    wanted = [str(Traits(c, ragged, lse)) for c in causal for ragged in (False, True)]
+    requests = [build_request(c, traits, context) for c in kept for traits in wanted]
     results = build_all(requests, context, progress)
     failures = [
         Attempt(r.request.variant.key, "", r.outcome, r.reason)

@@ -67,10 +67,14 @@ class ReplayProfiler:
         held = [Workload.from_key(key) for key in keys]
         lengths = sorted({w.seq_len_q for w in held if _kind(w) == _kind(workload)})
         listed = ", ".join(map(str, lengths)) or "none"
-        mask = " causal" if workload.causal else ""
-        kind = f"d_head {workload.d_head} {workload.dtype.name}{mask}"
+        mask = f" {workload.mask}" if workload.causal else ""
+        lse = " with log-sum-exp" if workload.lse else ""
+        scale = workload.softmax_scale
+        scaled = "" if scale is None else f" with softmax scale {scale:g}"
+        kind = f"d_head {workload.d_head} {workload.dtype.name}{mask}{lse}{scaled}"
         return f"{', '.join(self._recorded)}; recorded lengths for {kind}: {listed}"
 
 
-def _kind(workload: Workload) -> tuple[DType, int, bool]:
-    return workload.dtype, workload.d_head, workload.causal
+def _kind(workload: Workload) -> tuple[DType, int, str, bool, float | None]:
+    w = workload
+    return w.dtype, w.d_head, w.mask, w.lse, w.softmax_scale

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fa_tune.model import Workload
 from fa_tune.registry.schema import Entry, Registry
@@ -18,7 +18,8 @@ METHODS = ("ncu", "events")  # in order of preference; others follow by name
 
 @dataclass(frozen=True)
 class Match:
-    """An entry that serves.  `exact`: it was measured on the very workload asked for.
+    """An entry that serves.  `exact`: it was measured on the very workload asked for, whatever
+    the softmax scale.
 
     `distance` is in doublings (1.0 = twice the sequence, or half the heads); `explanation`
     says which workload's entry it is; `warnings` are reasons to measure again.
@@ -81,7 +82,10 @@ def matches(
     driver: str | None = None,
     kernel_source_sha256: Mapping[str, str] | None = None,
 ) -> tuple[Match, ...]:
-    """Every entry that serves, nearest first: same GPU model, dtype, d_head and mask.
+    """Every entry that serves, nearest first: same GPU model, dtype, d_head, and causal or not.
+
+    How a causal mask is aligned and whether there is a log-sum-exp decides among entries that
+    are equally near; the softmax scale never matters to time.
 
     A caller whose workload the nearest config cannot run takes the next.
     """
@@ -94,9 +98,12 @@ def matches(
     ]
     usable.sort(
         key=lambda e: (
-            e.workload != workload,
+            not _same_time(e.workload, workload),
             distance(e.workload, workload),
             _seq_len_distance(e.workload, workload),  # tiles care more for it than for batch
+            e.workload.bottom_right != workload.bottom_right,
+            e.workload.lse != workload.lse,
+            e.workload != workload,
             e.workload,
             _method_rank(e.method),
         )
@@ -104,7 +111,7 @@ def matches(
     return tuple(
         Match(
             entry=e,
-            exact=e.workload == workload,
+            exact=_same_time(e.workload, workload),
             distance=distance(e.workload, workload),
             explanation=_explain(e.workload, workload),
             warnings=_warnings(e, driver, kernel_source_sha256),
@@ -134,6 +141,11 @@ def _same_gpu(entry: Entry, gpu: str, compute_capability: tuple[int, int] | None
     return entry.gpu.name == gpu and compute_capability in (None, entry.gpu.compute_capability)
 
 
+def _same_time(a: Workload, b: Workload) -> bool:
+    """Whether the workloads are equal but for the softmax scale, which costs nothing."""
+    return replace(a, softmax_scale=None) == replace(b, softmax_scale=None)
+
+
 def _same_kind(a: Workload, b: Workload) -> bool:
     return (a.dtype, a.d_head, a.causal) == (b.dtype, b.d_head, b.causal)
 
@@ -143,14 +155,16 @@ def _method_rank(method: str) -> tuple[int, str]:
 
 
 def _explain(found: Workload, asked: Workload) -> str:
-    if found == asked:
-        return f"measured on {asked.key}"
+    if _same_time(found, asked):
+        return f"measured on {found.key}"
     pairs = [
         ("seq_len_q", found.seq_len_q, asked.seq_len_q),
         ("seq_len_kv", found.seq_len_kv, asked.seq_len_kv),
         ("batch", found.batch, asked.batch),
         ("heads", found.heads, asked.heads),
         ("kv_heads", found.kv_heads, asked.kv_heads),
+        ("mask", found.mask, asked.mask),
+        ("lse", found.lse, asked.lse),
     ]
     differences = ", ".join(f"{name} {a} for {b}" for name, a, b in pairs if a != b)
     return f"no entry for {asked.key}; nearest is {found.key} ({differences})"

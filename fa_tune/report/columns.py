@@ -130,6 +130,7 @@ def _scaled(name: str) -> Kind:
 
 TEXT = Kind("text", str, str, lambda value, _: str(value), right=False)
 REAL = Kind("real", _short, _number, lambda value, decimals: f"{value:.{decimals}f}")
+EXACT = Kind("number", repr, _number, lambda value, _: f"{value:g}")  # no digit is lost
 COUNT = Kind("count", _short, _count, lambda value, decimals: f"{value:,.{decimals}f}")
 WHOLE = Kind("whole", str, _whole, lambda value, _: str(value))
 MILLISECONDS = _scaled("ms")
@@ -166,6 +167,9 @@ OUR_COLUMNS: tuple[Column, ...] = (
     Column("kv_heads", "kv_heads", WHOLE, positive=True),
     Column("seq_len_kv", "seq_len_kv", WHOLE, positive=True),
     Column("causal", "causal", BOOLEAN),
+    Column("bottom_right", "bottom_right", BOOLEAN),
+    Column("lse", "lse", BOOLEAN),
+    Column("softmax_scale", "softmax_scale", EXACT, positive=True),
     Column("method", "method", TEXT),
     Column("n", "n", WHOLE, positive=True),
     Column("median (ms)", "median_s", MILLISECONDS, 3, positive=True),

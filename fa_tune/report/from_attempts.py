@@ -54,13 +54,31 @@ def rows_from_measurements(
     )
 
 
+def workload_text(workload: Workload) -> str:
+    """How tables name a workload: `seq_len 1024, d_head 128, FP16, full, batch 16, 16 heads`."""
+    return str(_shape(workload).put_on(Row("")).group)
+
+
+def _shape(w: Workload) -> PartialWorkload:
+    return PartialWorkload(
+        batch=w.batch,
+        heads=w.heads,
+        kv_heads=w.kv_heads,
+        seq_len=w.seq_len_q,
+        seq_len_kv=w.seq_len_kv,
+        d_head=w.d_head,
+        dtype=w.dtype,
+        causal=w.causal,
+        bottom_right=w.bottom_right,
+        lse=w.lse,
+        softmax_scale=w.softmax_scale,
+    )
+
+
 def _row(attempt: Attempt, resources: Resources | None, cycles: str, method: str) -> Row:
     family, kernel = _subject(attempt.subject)
     measurement = attempt.measurement
-    w = Workload.from_key(attempt.workload)
-    shape = PartialWorkload(
-        w.batch, w.heads, w.kv_heads, w.seq_len_q, w.seq_len_kv, w.d_head, w.dtype, w.causal
-    )
+    shape = _shape(Workload.from_key(attempt.workload))
     row = shape.put_on(
         Row(
             kernel,

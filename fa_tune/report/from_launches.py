@@ -167,7 +167,7 @@ def _lacks(
 
 
 def _tiled_rate(identity: KernelIdentity, workload: Workload, duration_s: float) -> float | None:
-    if identity.blocks is None or workload.causal:
+    if identity.blocks is None:
         return None
     try:
         return flops.tflops(flops.total_flop(workload, *identity.blocks), duration_s)

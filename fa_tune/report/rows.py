@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fa_tune import flops
 from fa_tune.errors import InvalidConfig
@@ -57,6 +58,9 @@ class Row:
     kv_heads: int | None = None
     seq_len_kv: int | None = None
     causal: bool | None = None
+    bottom_right: bool | None = None
+    lse: bool | None = None
+    softmax_scale: float | None = None
     method: str = ""
     n: int | None = None
     median_s: float | None = None
@@ -88,12 +92,13 @@ class Row:
 
     @property
     def workload(self) -> Workload | None:
-        """The workload if every part of it is known."""
+        """The workload if every part of it is known, but for those that have a usual value."""
         parts = tuple(getattr(self, name) for name in WORKLOAD_FIELDS)
         if any(part is None for part in parts):
             return None
+        usual: tuple[Any, ...] = (bool(self.bottom_right), bool(self.lse), self.softmax_scale)
         try:
-            return Workload(*parts)
+            return Workload(*parts, *usual)
         except InvalidConfig:
             return None
 
@@ -109,12 +114,15 @@ class Row:
             self.batch,
             self.heads,
             self.kv_heads,
+            bool(self.bottom_right),
+            bool(self.lse),
+            self.softmax_scale,
             self.method,
             self.source,
         )
 
 
-# In the order of Workload's fields.
+# What has to be known of a workload, in the order of its fields.
 WORKLOAD_FIELDS = (
     "batch",
     "heads",
@@ -125,6 +133,8 @@ WORKLOAD_FIELDS = (
     "dtype",
     "causal",
 )
+# What has a usual value, which nobody needs to state.
+USUAL_FIELDS = ("bottom_right", "lse", "softmax_scale")
 
 
 @dataclass(frozen=True)
@@ -139,6 +149,9 @@ class Group:
     batch: int | None
     heads: int | None
     kv_heads: int | None
+    bottom_right: bool
+    lse: bool
+    softmax_scale: float | None
     method: str
     source: str
 
@@ -153,12 +166,17 @@ class Group:
         if self.dtype is not None:
             parts.append(self.dtype.name)
         if self.causal is not None:
-            parts.append("causal" if self.causal else "full")
+            aligned = " bottom-right" if self.bottom_right else ""
+            parts.append("causal" + aligned if self.causal else "full")
         if self.batch is not None:
             parts.append(f"batch {self.batch}")
         if self.heads is not None:
             other = self.kv_heads not in (None, self.heads)
             parts.append(f"{self.heads} heads" + (f" ({self.kv_heads} kv)" if other else ""))
+        if self.lse:
+            parts.append("with log-sum-exp")
+        if self.softmax_scale is not None:
+            parts.append(f"scale {self.softmax_scale:g}")
         text = ", ".join(parts) or "unknown workload"
         return "; ".join(part for part in (text, self.method, self.source) if part)
 
@@ -172,9 +190,12 @@ class Group:
             self.batch,
             self.heads,
             self.kv_heads,
+            self.bottom_right,
+            self.lse,
         )
         known = tuple((n is None, 0 if n is None else int(n)) for n in numbers)
-        return (self.source, *known, self.method)
+        scale = (self.softmax_scale is not None, self.softmax_scale or 0.0)
+        return (self.source, *known, scale, self.method)
 
 
 def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
@@ -243,13 +264,13 @@ def _first(*values: float | None) -> float | None:
 def _with_rates(row: Row) -> Row:
     """Fill in the three rates where the workload and a time are known.
 
-    The tiled count knows neither masks nor partial tiles, so those rows go without it.
+    The tiled count knows no partial tiles, so those rows go without it.
     """
     workload, mean_s, median_s = row.workload, row.duration_s, row.rank_s
     if workload is None or not mean_s or not median_s:
         return row
     total = None
-    if row.tflops is None and not workload.causal and (tile := _tile(row)):
+    if row.tflops is None and (tile := _tile(row)):
         try:
             total = flops.tflops(flops.total_flop(workload, *tile), mean_s)
         except InvalidConfig:

@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fa_tune.model import DType
-from fa_tune.report.rows import WORKLOAD_FIELDS, Row
+from fa_tune.report.rows import USUAL_FIELDS, WORKLOAD_FIELDS, Row
+
+ALL_FIELDS = WORKLOAD_FIELDS + USUAL_FIELDS
 
 
 @dataclass(frozen=True)
 class PartialWorkload:
-    """A workload whose parts may be unknown (None); lengths in elements, see `Workload`."""
+    """A workload whose parts may be unknown (None); lengths in elements, see `Workload`.
+    The last three, unknown, are taken to be as usual."""
 
     batch: int | None = None
     heads: int | None = None
@@ -21,11 +24,14 @@ class PartialWorkload:
     d_head: int | None = None
     dtype: DType | None = None
     causal: bool | None = None
+    bottom_right: bool | None = None
+    lse: bool | None = None
+    softmax_scale: float | None = None
 
     @classmethod
     def of(cls, row: Row) -> PartialWorkload:
         """What a row says."""
-        return cls(*(getattr(row, name) for name in WORKLOAD_FIELDS))
+        return cls(*(getattr(row, name) for name in ALL_FIELDS))
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -34,13 +40,13 @@ class PartialWorkload:
 
     def over(self, other: PartialWorkload) -> PartialWorkload:
         """This, with `other` where this knows nothing."""
-        return replace(other, **{n: getattr(self, n) for n in WORKLOAD_FIELDS if self._has(n)})
+        return replace(other, **{n: getattr(self, n) for n in ALL_FIELDS if self._has(n)})
 
     def agrees_with(self, other: PartialWorkload) -> bool:
         """Whether no part that both know differs."""
         return all(
             getattr(self, n) == getattr(other, n)
-            for n in WORKLOAD_FIELDS
+            for n in ALL_FIELDS
             if self._has(n) and other._has(n)
         )
 
@@ -50,7 +56,7 @@ class PartialWorkload:
 
     def put_on(self, row: Row) -> Row:
         """The row with these parts as its workload."""
-        return replace(row, **{name: getattr(self, name) for name in WORKLOAD_FIELDS})
+        return replace(row, **{name: getattr(self, name) for name in ALL_FIELDS})
 
     def _has(self, name: str) -> bool:
         return getattr(self, name) is not None

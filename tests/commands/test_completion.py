@@ -32,7 +32,7 @@ def _complete(console: Console, monkeypatch: pytest.MonkeyPatch, *words: str) ->
         (("search", "--profiler", "re"), ["replay"]),
         (("build", "--arch", "sm_8"), ["sm_80", "sm_86", "sm_89"]),
         (("report", "--dtype", "b"), ["bf16"]),
-        (("search", "--seq"), ["--seq-lens"]),
+        (("search", "--seq"), ["--seq-lens", "--seq-lens-kv"]),
     ],
 )
 def test_words_are_completed(

@@ -113,6 +113,29 @@ def test_every_option_reaches_the_search(console: Console, search: Search, tmp_p
     assert o.record == tmp_path / "rec"
 
 
+def test_options_of_the_problem(console: Console, search: Search) -> None:
+    done = console(
+        *words("search --seq-lens 1,512 --seq-lens-kv 4096 --mask full,causal_br --kv-heads 4"),
+        *words("--lse --softmax-scale 0.25 --dtype fp16 --batch 2"),
+    )
+    assert done.status == 0, done.err
+    (o,) = search.options
+    assert [w.key for w in o.workloads.workloads()] == [
+        "b2_h16_kv4_q1_k4096_d128_fp16_full_lse_scale0.25",
+        "b2_h16_kv4_q512_k4096_d128_fp16_full_lse_scale0.25",
+        "b2_h16_kv4_q1_k4096_d128_fp16_causal_br_lse_scale0.25",
+        "b2_h16_kv4_q512_k4096_d128_fp16_causal_br_lse_scale0.25",
+    ]
+
+
+@pytest.mark.parametrize("scale", ["0", "-1", "nan", "1e31", "x"])
+def test_a_scale_that_cannot_be_is_refused(console: Console, search: Search, scale: str) -> None:
+    done = console("search", "--softmax-scale", scale)
+    assert done.status == 2
+    assert "--softmax-scale" in done.err
+    assert search.options == []
+
+
 def test_option_over_environment_over_default(
     console: Console, search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ class Verify:
     def __init__(self) -> None:
         self.report = fakes.verify_report()
         self.calls: list[tuple[str, tuple[int, ...], MachineOptions]] = []
+        self.traits: list[tuple[tuple[str, ...], bool]] = []
 
     def __call__(
         self,
@@ -26,9 +27,12 @@ class Verify:
         progress: Progress,
         *,
         names: tuple[str, ...],
+        masks: tuple[str, ...],
+        lse: bool,
     ) -> VerifyReport:
         self.calls.append((kernels, d_heads, machine))
         self.names = names
+        self.traits.append((masks, lse))
         return self.report
 
 
@@ -49,6 +53,21 @@ def test_all_right_is_status_0(console: Console, verify: Verify) -> None:
     assert "1.00e-03 | 2.00e-03 |     50 %" in done.out
     assert "1 of 1 right; 1 cannot run on this GPU." in done.out
     assert f"not tried: {fakes.BROKEN}: smem_fits: needs 246 KiB" in done.lines
+
+
+@pytest.mark.parametrize(
+    ("words", "traits"),
+    [
+        ((), (("full",), False)),
+        (("--mask", "causal,full", "--lse"), (("causal", "full"), True)),
+        (("--mask", "causal_br"), (("causal_br",), False)),
+    ],
+)
+def test_masks_and_log_sum_exp_are_asked_for(
+    console: Console, verify: Verify, words: tuple[str, ...], traits: object
+) -> None:
+    console("verify", *words)
+    assert verify.traits == [traits]
 
 
 def test_wrong_and_crashed_come_first_and_are_status_4(console: Console, verify: Verify) -> None:

@@ -24,9 +24,10 @@ WORKLOADS = [
     Workload(2, 6, 3, 512, 512, 128, DType.FP16),
     Workload(1, 5, 5, 113, 203, 64, DType.BF16),
     Workload(3, 4, 1, 1, 1, 128, DType.BF16, causal=True),
+    Workload(1, 2, 2, 70, 30, 128, DType.FP16, causal=True, bottom_right=True, softmax_scale=2.0),
 ]
 DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=50 << 20)
-ARGS = LaunchArgs(*(TensorArg(256 * i, (7, 5, 3)) for i in range(1, 5)))
+ARGS = LaunchArgs(*(TensorArg(256 * i, (56, 40, 24)) for i in range(1, 5)))
 
 
 class KernelFamilyContract:
@@ -159,6 +160,28 @@ class KernelFamilyContract:
             assert argument.size == 1  # what CuPy passes by value
         given = dataclasses.replace(ARGS, softmax_scale=0.5)
         assert family.kernel_args(config, workload, given, DEVICE) != arguments
+
+    def test_arguments_say_what_the_workload_says(self, family: KernelFamily) -> None:
+        """Alignment and scale, unless the launch says otherwise."""
+        base = Workload(1, 2, 2, 70, 30, 128, DType.FP16, causal=True)
+        config = family.default_config(128, DType.FP16)
+
+        def arguments(workload: Workload, args: LaunchArgs = ARGS) -> list[bytes]:
+            return [a.tobytes() for a in family.kernel_args(config, workload, args, DEVICE)]
+
+        aligned = dataclasses.replace(base, bottom_right=True)
+        scaled = dataclasses.replace(base, softmax_scale=0.5)
+        assert arguments(aligned) != arguments(base) != arguments(scaled)
+        assert arguments(base, dataclasses.replace(ARGS, diagonal=-40)) == arguments(aligned)
+        assert arguments(aligned, dataclasses.replace(ARGS, diagonal=0)) == arguments(base)
+        assert arguments(base, dataclasses.replace(ARGS, softmax_scale=0.5)) == arguments(scaled)
+
+    def test_traits_say_whether_the_log_sum_exp_is_wanted(self, family: KernelFamily) -> None:
+        base = WORKLOADS[0]
+        config = family.default_config(base.d_head, base.dtype)
+        with_lse = family.traits(config, dataclasses.replace(base, lse=True))
+        assert with_lse == family.traits(config, base, lse=True)
+        assert with_lse != family.traits(config, base)
 
     @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
     def test_compiles_for_the_workloads_traits(

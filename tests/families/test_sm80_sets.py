@@ -110,6 +110,26 @@ def test_kernels_to_build_for_fp16_are_those_of_the_recorded_names() -> None:
     assert get_kernels_to_build([DType.FP16]) == sorted(recorded)
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90"])
+@pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
+def test_tune_has_something_for_every_d_head_and_size_of_shared_memory(
+    d_head: int, arch: str
+) -> None:
+    """163, 99 and 227 KiB per CTA."""
+    configs = get_autotuning_kernel_configs([DType.FP16], d_head=d_head)
+    assert len(configs) == (40 if d_head <= 128 else 48)
+    limits = parse_arch(arch)
+    runs = [c for c in configs if constraints(c, limits) is None]
+    assert len(runs) >= 32
+    assert {c.B_c for c in runs} == {32, 64}
+    assert {c.B_r for c in runs} == {64, 128}
+    assert {c.Q_mma_load_K_tiles for c in runs} == {0, 2}
+    rejected = {r.constraint for c in configs if (r := constraints(c, limits)) is not None}
+    assert rejected <= {"smem_fits"}
+    # O and S of a warp's rows, in registers of a thread, leave room for everything else.
+    assert all(c.B_r // c.n_warps * (d_head + c.B_c) / 32 <= 192 for c in configs)
+
+
 @pytest.mark.parametrize("d_head", [64, 128])
 @pytest.mark.parametrize("key", ["tune", "prog-all", "all"])
 def test_every_set_can_run(key: str, d_head: int) -> None:

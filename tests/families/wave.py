@@ -147,7 +147,7 @@ class WaveFamily:
 
     def traits(self, config: WaveConfig, workload: Workload, *, lse: bool = False) -> str:
         ragged = bool(workload.seq_len_q % config.rows or workload.seq_len_kv % config.keys)
-        return str(Traits(causal=workload.causal, ragged=ragged, lse=lse))
+        return str(Traits(causal=workload.causal, ragged=ragged, lse=lse or workload.lse))
 
     def source_files(self) -> Mapping[str, str]:
         return {"wave/wave.cuh": KERNEL.replace("SCALE", self.scale)}
@@ -191,9 +191,11 @@ class WaveFamily:
         import numpy as np
 
         scale = np.zeros(1, "f4")
-        scale[0] = args.softmax_scale or workload.d_head**-0.5
+        scale[0] = args.softmax_scale or workload.scale
+        diagonal = workload.diagonal if args.diagonal is None else args.diagonal
         counters = np.array([args.scratch], "u8")
-        return [self._tensor_map(args.q.address, args.q.strides), scale, counters]
+        tensor_map = self._tensor_map(args.q.address, args.q.strides)
+        return [tensor_map, scale, np.array([diagonal], "i4"), counters]
 
     @lru_cache(maxsize=8)  # noqa: B019  one family lives as long as its test
     def _tensor_map(self, address: int, strides: tuple[int, int, int]) -> np.ndarray:

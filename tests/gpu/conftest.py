@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from fa_tune import device as devices
-from fa_tune.arch import limits
+from fa_tune import families
+from fa_tune.arch import limits, parse_arch
 from fa_tune.artifacts import ArtifactStore
 from fa_tune.compile import BuildRequest, build
+from fa_tune.families.base import KernelFamily
 from fa_tune.model import Artifact
 from fa_tune.options import MachineOptions
 
@@ -28,6 +30,15 @@ def arch() -> str:
     device = devices.find_device()
     assert device is not None
     return limits(device.compute_capability).arch
+
+
+@pytest.fixture(scope="module", params=families.family_names())
+def family(request: pytest.FixtureRequest, arch: str) -> KernelFamily:
+    """Every family that runs here."""
+    found = families.get(request.param)
+    if (why := found.device_rejection(parse_arch(arch))) is not None:
+        pytest.skip(f"{found.name}: {why.reason}")
+    return found
 
 
 @pytest.fixture(scope="session")

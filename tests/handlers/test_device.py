@@ -14,8 +14,10 @@ if not TYPE_CHECKING:
 
 import torch
 
+from fa_tune.errors import InvalidConfig
+from fa_tune.families.base import TensorArg
 from fa_tune.handlers import device
-from fa_tune.handlers.device import first_line, guarded, is_cuda_error, launch_args, tensor_arg
+from fa_tune.handlers.device import first_line, guarded, is_cuda_error, launch_args
 from fa_tune.reference import Inputs
 
 
@@ -63,6 +65,11 @@ def test_a_refusal_costs_the_item(report: Any) -> None:
     assert report.failures == [("a", Outcome.CRASHED, text)]
 
 
+def test_a_workload_that_cannot_be_taken_is_rejected_in_its_own_words(report: Any) -> None:
+    assert guarded(report, "a", raising(InvalidConfig("cuDNN does not take it"))) is None
+    assert report.failures == [("a", Outcome.REJECTED, "cuDNN does not take it")]
+
+
 def test_too_little_memory_costs_the_item(report: Any) -> None:
     error = torch.OutOfMemoryError("tried to allocate 2 GiB\nmore")
     assert guarded(report, "a", raising(error)) is None
@@ -100,7 +107,7 @@ def test_the_first_line_of_an_error_without_text() -> None:
 def test_launch_arguments_are_addresses_and_strides_in_elements() -> None:
     whole = torch.zeros(2, 7, 5, 8, dtype=torch.float16)
     part = whole[:, :, 2:]
-    argument = tensor_arg(part)
+    argument = TensorArg.of(part)
     assert argument.strides == (7 * 5 * 8, 5 * 8, 8)
     assert argument.address == whole.data_ptr() + 2 * 8 * 2
     lse = torch.zeros(2, 3, 7)

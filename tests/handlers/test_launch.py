@@ -66,7 +66,7 @@ def test_a_launch_knows_its_device_and_scratch_memory(cupy: FakeCupy, wave: Wave
     assert block == (384, 1, 1)
     assert smem_bytes == wave.dynamic_smem_bytes(wave.parse(wave.example))
     assert cupy.max_dynamic_shared_size_bytes == smem_bytes  # type: ignore[attr-defined]
-    tensor_map, _, counters = args
+    tensor_map, _, _, counters = args
     assert (tensor_map.dtype.str, tensor_map.size) == ("|V128", 1)
     assert counters[0] == SCRATCH
     assert cupy.allocated == [8], "once, before anything is captured in a graph"

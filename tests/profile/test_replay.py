@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+import pytest
 
 from fa_tune.model import (
     Artifact,
@@ -85,6 +88,22 @@ def test_what_was_never_measured_is_not_recorded() -> None:
     # And what there is instead: ELSEWHERE's length belongs to the same dtype and d_head.
     recorded = "recorded lengths for d_head 128 FP16: 1024, 2048"
     assert found.reason == f"no ncu measurement of it in {TUNE}; {recorded}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"softmax_scale": 0.3}, "d_head 128 FP16 with softmax scale 0.3: none"),
+        ({"lse": True, "causal": True}, "d_head 128 FP16 causal with log-sum-exp: none"),
+    ],
+)
+def test_what_is_another_problem_is_told_apart(changes: dict[str, Any], text: str) -> None:
+    asked = dataclasses.replace(WORKLOAD, **changes)
+    artifact = Artifact(Variant("sm80", "a"), "plain", "sm_90", "", "", RESOURCES)
+    plan = MeasurePlan(asked, {artifact.variant.key: artifact}, (), runs=9)
+    (found,) = profiler().measure(plan, lambda _: None)
+    assert found.outcome is Outcome.NOT_RECORDED
+    assert found.reason.endswith(f"recorded lengths for {text}")
 
 
 def test_another_workloads_time_is_nobodys_here() -> None:

@@ -156,3 +156,33 @@ def test_another_driver_or_source_warns(make_entry: MakeEntry) -> None:
     assert "other kernel sources" in source
     (unrecorded,) = found(lookup(registry, H200, workload(1024), driver="590.1")).warnings
     assert "an unrecorded driver" in unrecorded
+
+
+def test_the_scale_is_no_reason_to_search_again(registry: Registry) -> None:
+    asked = dataclasses.replace(workload(1024), softmax_scale=0.5)
+    match = found(lookup(registry, H200, asked))
+    assert match.exact
+    assert match.explanation == f"measured on {workload(1024).key}"
+
+
+def test_alignment_and_log_sum_exp_decide_among_equally_near(make_entry: MakeEntry) -> None:
+    base = dataclasses.replace(workload(1024), seq_len_kv=2048, causal=True)
+    kinds = [
+        dataclasses.replace(base, bottom_right=br, lse=lse)
+        for br in (False, True)
+        for lse in (False, True)
+    ]
+    entries = [
+        dataclasses.replace(make_entry(1024, causal=True), workload=kind, traits="causal")
+        for kind in kinds
+    ]
+    for kind in kinds:
+        asked = dataclasses.replace(kind, batch=1)
+        match = found(lookup(Registry.of(entries), H200, asked))
+        assert match.entry.workload == kind
+        assert not match.exact
+    others = [e for e in entries if e.workload.bottom_right]
+    match = found(lookup(Registry.of(others), H200, base))
+    assert not match.exact
+    assert match.entry.workload == dataclasses.replace(base, bottom_right=True)
+    assert "(mask causal_br for causal)" in match.explanation

@@ -42,8 +42,9 @@ def test_our_kernel_tells_its_workload() -> None:
     w = row.workload
     assert w is not None
     assert (w.seq_len_q, w.heads, w.batch, w.dtype, w.causal) == (512, 4, 2, DType.BF16, True)
-    assert row.tflops is None  # the tiled count knows no mask
+    assert row.tflops is not None
     assert row.matmul_tflops is not None
+    assert row.tflops > row.matmul_tflops, "tiles on the diagonal are computed whole"
 
 
 def test_ragged_length_is_not_in_the_grid() -> None:

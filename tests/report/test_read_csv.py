@@ -38,15 +38,16 @@ def test_the_heading_is_the_classic_one_and_then_ours() -> None:
     assert _csv([]) == (
         "Kernel Name,Dur (ms),% inv Dur (ms),Cycles,% inv Cycles,Regs,L2 Hit %,TFLOP/s,"
         "Attn TFLOP/s,d_head,seq_len,"
-        "family,dtype,batch,heads,kv_heads,seq_len_kv,causal,method,n,median (ms),min (ms),"
-        "max (ms),samples (ms),4sqd TFLOP/s,SM clock (GHz),outcome,reason\n"
+        "family,dtype,batch,heads,kv_heads,seq_len_kv,causal,bottom_right,lse,softmax_scale,"
+        "method,n,median (ms),min (ms),max (ms),samples (ms),4sqd TFLOP/s,"
+        "SM clock (GHz),outcome,reason\n"
     )
 
 
 def test_cells_as_written() -> None:
     row = Row(CONFIG, 0.00039824, cycles=704075.0, sm_clock_hz=1.76106148303e9, causal=False)
     line = _csv([row]).splitlines()[1]
-    assert line == f'"{CONFIG}",0.39824,,704075,,,,,,,,,,,,,,false,,,,,,,,1.76106148303,ok,'
+    assert line == f'"{CONFIG}",0.39824,,704075,,,,,,,,,,,,,,false,,,,,,,,,,,1.76106148303,ok,'
 
 
 # Twelve significant digits are what a file holds.
@@ -82,6 +83,9 @@ ROWS = st.builds(
     kv_heads=_SIZE,
     seq_len_kv=_SIZE,
     causal=st.none() | st.booleans(),
+    bottom_right=st.none() | st.booleans(),
+    lse=st.none() | st.booleans(),
+    softmax_scale=st.none() | st.floats(1e-30, 1e30),
     method=st.text(),
     n=_SIZE,
     median_s=_TIME,

@@ -91,6 +91,9 @@ def test_an_excerpt_keeps_the_percentages_of_the_whole() -> None:
         {"seq_len": 512, "seq_len_kv": 512},
         {"dtype": DType.BF16},
         {"causal": True},
+        {"lse": True},
+        {"softmax_scale": 0.5},
+        {"bottom_right": True},
         {"method": "ncu"},
         {"source": "b.csv"},
         {"batch": None},
@@ -112,13 +115,41 @@ def test_rates() -> None:
     assert row.matmul_tflops == flops.matmul_flop(workload) / 0.001 / 1e12  # over the median
 
 
-@pytest.mark.parametrize(
-    "fields", [{"causal": True}, {"seq_len": 250, "seq_len_kv": 250}, {"family": "nobody"}]
-)
+@pytest.mark.parametrize("fields", [{"seq_len": 250, "seq_len_kv": 250}, {"family": "nobody"}])
 def test_no_tiled_rate_where_the_count_does_not_hold(fields: dict[str, object]) -> None:
     (row,) = completed([_row(CONFIG, 2, **fields)])
     assert row.tflops is None
     assert row.attn_tflops is not None
+
+
+def test_the_tiled_rate_of_a_causal_kernel_counts_the_tiles_it_visits() -> None:
+    (full,) = completed([_row(CONFIG, 2)])
+    (causal,) = completed([_row(CONFIG, 2, causal=True)])
+    assert full.tflops is not None
+    assert causal.tflops is not None
+    assert 0.5 < causal.tflops / full.tflops < 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "seq_len 256, d_head 128, FP16, full, batch 2, 3 heads; events"),
+        ({"lse": True, "softmax_scale": 0.125}, "3 heads, with log-sum-exp, scale 0.125; "),
+        ({"causal": True, "seq_len_kv": 300}, "seq_len 256x300, d_head 128, FP16, causal, "),
+        ({"causal": True, "seq_len_kv": 300, "bottom_right": True}, "causal bottom-right, "),
+    ],
+)
+def test_a_group_says_what_problem_it_is(fields: dict[str, object], text: str) -> None:
+    group = str(_row(CONFIG, 2, **fields).group)
+    assert text in group, group
+
+
+def test_what_is_usual_need_not_be_stated() -> None:
+    stated = _row(CONFIG, 2, bottom_right=False, lse=False)
+    silent = _row(CONFIG, 2, bottom_right=None, lse=None)
+    assert stated.group == silent.group
+    assert stated.workload == silent.workload
+    assert stated.workload is not None
 
 
 def test_no_rates_without_the_whole_workload() -> None:

@@ -1,0 +1,216 @@
+"""Attention problems for the GPU tests: a randomised grid, and the parametrisation of the
+flash-attention project's forward test as far as this project's features go.  Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fa_tune import families
+from fa_tune.arch import ArchLimits
+from fa_tune.compile import BuildRequest
+from fa_tune.families.base import Config, KernelFamily
+from fa_tune.model import MASKS, DType, Variant, Workload
+from tests.tools.required import ALL_D_HEADS, code_path_sample
+
+# How the tensors of a problem lie in memory; tests/gpu/oracle.py lays them out.
+LAYOUTS = ("plain", "packed", "strided", "transposed", "expanded")
+LONGEST = 4097
+MOST_SCORES = 150_000_000  # of one case: what the fp64 result costs
+GROUPS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem for one variant.  `strict`: no floor on what the error may be."""
+
+    variant: Variant
+    workload: Workload
+    layout: str
+    seed: int
+    strict: bool = False
+
+    @property
+    def name(self) -> str:
+        """What a failure is called by, and can be repeated from."""
+        return f"{self.variant.key} {self.workload.key} {self.layout} seed {self.seed}"
+
+    def request(self, limits: ArchLimits) -> BuildRequest:
+        """What to compile for it."""
+        return request(self.variant, self.workload, limits)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, for the border to the worker."""
+        return {
+            "variant": self.variant.key,
+            "workload": self.workload.key,
+            "layout": self.layout,
+            "seed": self.seed,
+            "strict": self.strict,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Case:
+        """The case of `to_json`'s data."""
+        return cls(
+            Variant.from_key(value["variant"]),
+            Workload.from_key(value["workload"]),
+            str(value["layout"]),
+            int(value["seed"]),
+            bool(value["strict"]),
+        )
+
+
+def request(variant: Variant, workload: Workload, limits: ArchLimits) -> BuildRequest:
+    """What to compile to run a variant on a workload on such a device."""
+    family = families.get(variant.family)
+    traits = family.traits(family.parse(variant.config), workload)
+    return BuildRequest(variant, traits, family.compile_arch(limits))
+
+
+# Configs ----------------------------------------------------------------------------------------
+
+
+def grid_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
+    """Three configs per dtype and d_head that run on such a device: the default, one of the
+    tune set with other blocks, and one that takes other code paths (where the family has so
+    many, and none for a d_head that it does not do).  Always the same."""
+    dice = random.Random(0)
+
+    def runs(config: Config) -> bool:
+        return family.constraints(config, limits) is None
+
+    found: list[Config] = []
+    for dtype, d_head in itertools.product(DType, ALL_D_HEADS):
+        default = family.default_config(d_head, dtype)
+        if not runs(default):
+            continue
+        tune = [
+            c
+            for c in family.configs("tune", dtypes=[dtype], d_head=d_head)
+            if runs(c) and c != default
+        ]
+        others = [c for c in tune if family.blocks(c) != family.blocks(default)] or tune
+        paths = [c for c in _other_paths(family, dtype, d_head) if runs(c)] or tune
+        found.append(default)
+        found += [dice.choice(part) for part in (others, paths) if part]
+    return list(dict.fromkeys(found))
+
+
+def _other_paths(family: KernelFamily, dtype: DType, d_head: int) -> list[Config]:
+    if family.name != "sm80":
+        return []  # its tune set is all that is known of it here
+    return [
+        dataclasses.replace(c, dtype=dtype, d_head=d_head) for c, _ in code_path_sample(ALL_D_HEADS)
+    ]
+
+
+# The randomised grid ----------------------------------------------------------------------------
+
+
+def random_grid(seed: int, count: int, configs: Sequence[Config]) -> list[Case]:
+    """`count` cases, the same for one seed: every config in turn, everything else at random."""
+    dice = random.Random(seed)
+    found = []
+    for config in itertools.islice(itertools.cycle(configs), count):
+        layout = dice.choice(LAYOUTS)
+        workload = _random_workload(dice, config, families.of(config).blocks(config), layout)
+        found.append(Case(families.variant(config), workload, layout, dice.randrange(2**31)))
+    return found
+
+
+def _random_workload(
+    dice: random.Random, config: Config, blocks: tuple[int, int], layout: str
+) -> Workload:
+    q, kv = (_random_length(dice, block) for block in blocks)
+    if layout == "packed":
+        kv = q
+    group = dice.choice(GROUPS)
+    batch, kv_heads = dice.randint(1, 3), dice.randint(1, 3)
+    while batch * kv_heads > 1 and batch * kv_heads * group * q * kv > MOST_SCORES:
+        batch, kv_heads = (batch - 1, kv_heads) if batch > 1 else (batch, kv_heads - 1)
+    (mask,) = dice.choices(MASKS, (3, 3, 4))
+    scale = None if dice.random() < 0.6 else 10 ** dice.uniform(-2, 0)
+    return Workload(
+        *(batch, kv_heads * group, kv_heads, q, kv, config.d_head, config.dtype),
+        causal=mask != "full",
+        bottom_right=mask == "causal_br",
+        lse=dice.random() < 0.5,
+        softmax_scale=scale,
+    )
+
+
+def _random_length(dice: random.Random, block: int) -> int:
+    """Mostly at the edge of a block, whole blocks or odd; the long ones are rare."""
+    kind = dice.random()
+    most = LONGEST if dice.random() < 0.15 else 1100
+    if kind < 0.3:
+        length = block * dice.randint(1, most // block) + dice.choice((-1, 1))
+    elif kind < 0.55:
+        length = block * dice.randint(1, most // block)
+    elif kind < 0.9:
+        length = 2 * dice.randint(0, most // 2) + 1
+    else:
+        length = dice.randint(1, 16)
+    return max(1, min(length, LONGEST))
+
+
+# The flash-attention project's forward test -----------------------------------------------------
+
+FA_LENGTHS = (
+    (113, 203), (128, 217), (113, 211), (108, 256), (256, 512),
+    (512, 256), (1024, 1024), (1023, 1024), (1024, 1023), (2048, 2048),
+)  # fmt: skip
+FA_BATCH, FA_HEADS = 4, 6
+FA_KV_HEADS = {"mha": 6, "gqa": 2, "mqa": 1}
+FA_D_HEADS = (32, 40, 59, 64, 96, 111, 128, 160, 192, 224, 256)
+# Its packed form has other lengths, heads of its own, and no groups.
+FA_PACKED_LENGTHS = (97, 128, 200, 384, 768, 1024, 1025, 2048)
+FA_PACKED_HEADS = 9
+
+
+def fa_forward_cases(family: KernelFamily, limits: ArchLimits) -> tuple[list[Case], dict[int, str]]:
+    """Every combination of its lengths, types, masks (bottom-right), kinds of heads and head
+    dimensions, on the default configs, and the reason why a head dimension is not among them.
+
+    Its dropout, ALiBi, windows and soft caps are other functions than this project computes;
+    a workload has no place to ask for them.
+    """
+    refused: dict[int, str] = {}
+    found: list[Case] = []
+    seeds = itertools.count()
+    for d_head, dtype in itertools.product(FA_D_HEADS, DType):
+        config = family.default_config(d_head, dtype)
+        if (why := family.constraints(config, limits)) is not None:
+            refused[d_head] = why.reason
+            continue
+        variant = families.variant_of(family, config)
+        for workload, layout in _fa_problems(d_head, dtype):
+            found.append(Case(variant, workload, layout, next(seeds), strict=True))
+    return found, refused
+
+
+def _fa_problems(d_head: int, dtype: DType) -> Iterator[tuple[Workload, str]]:
+    for (q, kv), kv_heads, causal in itertools.product(
+        FA_LENGTHS, FA_KV_HEADS.values(), (False, True)
+    ):
+        shape = (FA_BATCH, FA_HEADS, kv_heads, q, kv, d_head, dtype)
+        yield Workload(*shape, causal=causal, bottom_right=causal), "plain"
+    for length, causal in itertools.product(FA_PACKED_LENGTHS, (False, True)):
+        heads = (FA_PACKED_HEADS, FA_PACKED_HEADS)
+        yield Workload(FA_BATCH, *heads, length, length, d_head, dtype, causal), "packed"
+
+
+# For the worker ---------------------------------------------------------------------------------
+
+
+def by_request(cases: Iterable[Case], limits: ArchLimits) -> dict[BuildRequest, list[Case]]:
+    """The cases by the kernel that they need."""
+    found: dict[BuildRequest, list[Case]] = {}
+    for case in cases:
+        found.setdefault(case.request(limits), []).append(case)
+    return found

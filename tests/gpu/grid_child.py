@@ -1,0 +1,46 @@
+"""A worker that runs kernels on their cases; see tests/gpu/oracle.py for the judging."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from fa_tune.handlers.device import guarded, launch_args, load, use_device
+from fa_tune.launch import Kernel
+from fa_tune.model import Workload
+from fa_tune.reference import Inputs
+from fa_tune.worker import Report
+from tests.gpu.cases import Case
+from tests.gpu.oracle import KernelCall, check
+
+
+def call_of(kernel: Kernel) -> KernelCall:
+    """The kernel as a function of tensors."""
+
+    def call(w: Workload, inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        kernel.launch(w, launch_args(inputs, out, lse), stream)
+        torch.cuda.synchronize()
+
+    return call
+
+
+def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """Items: subject, cubin, symbol, cases.  Value: a list of one dict of figures per case."""
+    use_device(int(shared["device"]))
+    for name, item in items.items():
+        report.begin(name)
+        kernel = guarded(report, name, partial(load, item))
+        if kernel is None:
+            continue
+        figures = guarded(report, name, partial(check_all, call_of(kernel), item["cases"]))
+        if figures is not None:
+            report.done(name, figures)
+
+
+def check_all(kernel: KernelCall, cases: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The figures of every case."""
+    return [check(Case.from_json(case), kernel) for case in cases]

@@ -1,0 +1,55 @@
+"""A worker that runs kernels on poisoned tensors, FlashAttention 2 beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from fa_tune.handlers.device import guarded, load, use_device
+from fa_tune.libraries import library_call
+from fa_tune.model import Workload
+from fa_tune.reference import Inputs
+from fa_tune.worker import Report
+from tests.gpu.grid_child import call_of
+from tests.gpu.poison import Library, Problem, check
+
+
+def flash_attention(w: Workload, inputs: Inputs) -> torch.Tensor:
+    """torch's FlashAttention 2, [batch, seq, heads, d_head].
+
+    With little to do it splits the keys, in tiles of another size; so that it does not, the
+    batch is there many times over.
+    """
+    multiprocessors = torch.cuda.get_device_properties().multi_processor_count
+    times = -(-2 * multiprocessors // (w.batch * w.heads))
+    many = Inputs(*(t.repeat(times, 1, 1, 1) for t in (inputs.q, inputs.k, inputs.v)))
+    larger = replace(w, batch=times * w.batch)
+    return library_call("fa2", many, larger)().detach()[: w.batch].transpose(1, 2)
+
+
+def library_for(one: Problem) -> Library | None:
+    """FlashAttention 2 as far as its tiles, which decide what hidden keys reach, are no smaller
+    than the kernel's: 128×64 up to d_head 192, and 64×64 above."""
+    b_r, b_c = one.blocks
+    rows = 128 if one.workload.d_head <= 192 else 64
+    return flash_attention if b_r <= rows and b_c <= 64 else None
+
+
+def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """Items: subject, cubin, symbol, problem.  Value: what is wrong, in words."""
+    use_device(int(shared["device"]))
+    for name, item in items.items():
+        report.begin(name)
+        kernel = guarded(report, name, partial(load, item))
+        if kernel is None:
+            continue
+        one = Problem.from_json(item["problem"])
+        wrong = guarded(
+            report, name, partial(check, one, call_of(kernel), library_for(one), "cuda")
+        )
+        if wrong is not None:
+            report.done(name, wrong)

@@ -1,0 +1,126 @@
+"""The GPU tests' problems are those they claim to be; needs no GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from fa_tune import families
+from fa_tune.arch import parse_arch
+from fa_tune.model import MASKS, DType
+from tests.gpu.cases import (
+    FA_LENGTHS,
+    GROUPS,
+    LAYOUTS,
+    LONGEST,
+    Case,
+    by_request,
+    fa_forward_cases,
+    grid_configs,
+    random_grid,
+)
+from tests.gpu.test_grid import COUNT, FIXED_SEED
+from tests.tools.required import ALL_D_HEADS
+
+LIMITS = parse_arch("sm_90")
+SM80 = families.get("sm80")
+CONFIGS = grid_configs(SM80, LIMITS)
+GRID = random_grid(FIXED_SEED, COUNT, CONFIGS)
+
+
+def test_the_grid_is_the_same_for_one_seed_and_another_for_another() -> None:
+    assert random_grid(FIXED_SEED, COUNT, CONFIGS) == GRID
+    other = random_grid(FIXED_SEED + 1, COUNT, CONFIGS)
+    assert len({c.workload for c in other} & {c.workload for c in GRID}) < COUNT / 50
+
+
+def test_the_grid_covers_what_it_is_to_cover() -> None:
+    assert COUNT >= 500
+    workloads = [c.workload for c in GRID]
+    assert len(set(workloads)) >= 500
+    assert {w.d_head for w in workloads} == set(ALL_D_HEADS)
+    assert {w.dtype for w in workloads} == set(DType)
+    per_kind = Counter((w.d_head, w.dtype, w.mask) for w in workloads)
+    assert len(per_kind) == len(ALL_D_HEADS) * len(DType) * len(MASKS)
+    assert {w.heads // w.kv_heads for w in workloads} == set(GROUPS)
+    assert {c.layout for c in GRID} == set(LAYOUTS)
+    assert {(w.lse, w.softmax_scale is None) for w in workloads} == {
+        (lse, usual) for lse in (False, True) for usual in (False, True)
+    }
+    for kind in (False, True):  # queries that see nothing, and keys that are seen by all
+        assert any(w.bottom_right and (w.seq_len_q > w.seq_len_kv) == kind for w in workloads)
+
+
+def test_lengths_are_mostly_odd_or_at_the_edge_of_a_block_and_reach_both_ends() -> None:
+    lengths = [n for c in GRID for n in (c.workload.seq_len_q, c.workload.seq_len_kv)]
+    assert min(lengths) == 1
+    assert 4000 < max(lengths) <= LONGEST
+    at_edge = sum((n + 1) % 32 <= 2 for n in lengths)
+    odd = sum(n % 2 for n in lengths)
+    assert at_edge > len(lengths) / 3
+    assert odd > len(lengths) / 3
+    requests = by_request(GRID, LIMITS)
+    traits = Counter(request.traits for request in requests)
+    assert len(traits) == 8, "every combination of causal, ragged and lse"
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90"])
+def test_every_d_head_and_type_has_its_default_and_others(arch: str) -> None:
+    limits = parse_arch(arch)
+    family = SM80
+    configs = grid_configs(family, limits)
+    assert all(family.constraints(c, limits) is None for c in configs)
+    for dtype in DType:
+        for d_head in ALL_D_HEADS:
+            mine = [c for c in configs if (c.dtype, c.d_head) == (dtype, d_head)]
+            assert len(set(mine)) == len(mine) == 3
+            assert mine[0] == family.default_config(d_head, dtype)
+            assert len({family.blocks(c) for c in mine}) > 1
+    assert {c.async_copy for c in configs} == {False, True}
+    assert {c.swizzled for c in configs} == {False, True}
+
+
+def test_few_enough_kernels_to_be_compiled_in_half_a_minute() -> None:
+    fa, _ = fa_forward_cases(SM80, LIMITS)
+    assert len(by_request([*GRID, *fa], LIMITS)) <= 250
+
+
+@pytest.mark.parametrize("case", GRID[:40], ids=lambda c: c.name)
+def test_a_case_crosses_the_border_to_the_worker(case: Case) -> None:
+    assert Case.from_json(case.to_json()) == case
+
+
+# The flash-attention project's parametrisation ---------------------------------------------------
+
+
+def test_its_forward_test_is_there_as_far_as_the_features_go() -> None:
+    cases, refused = fa_forward_cases(SM80, LIMITS)
+    plain = [c.workload for c in cases if c.layout == "plain"]
+    packed = [c.workload for c in cases if c.layout == "packed"]
+    assert {(w.seq_len_q, w.seq_len_kv) for w in plain} == set(FA_LENGTHS)
+    assert {w.d_head for w in plain} == {32, 64, 96, 128, 160, 192, 224, 256}
+    assert len(set(plain)) == len(plain) == 8 * 2 * 10 * 3 * 2
+    assert len(packed) == 8 * 2 * 8 * 2
+    kinds = {(w.heads, w.kv_heads) for w in plain}
+    assert kinds == {(6, 6), (6, 2), (6, 1)}
+    causal = [w for w in plain if w.causal and w.seq_len_q != w.seq_len_kv]
+    assert all(w.bottom_right for w in causal)
+    assert all(c.strict for c in cases)
+    assert set(refused) == {40, 59, 111}
+    for reason in refused.values():
+        assert reason.startswith("d_head must be a multiple of 32")
+        assert "\n" not in reason
+
+
+@pytest.mark.parametrize("name", families.family_names())
+def test_every_family_has_a_grid_on_a_device_that_it_runs_on(name: str) -> None:
+    family = families.get(name)
+    configs = grid_configs(family, LIMITS)
+    assert {(c.dtype, c.d_head) for c in configs} >= {(t, 128) for t in DType}
+    assert all(family.constraints(c, LIMITS) is None for c in configs)
+    grid = random_grid(FIXED_SEED, COUNT, configs)
+    assert {c.variant for c in grid} == {families.variant(c) for c in configs}
+    assert {r.arch for r in by_request(grid, LIMITS)} == {family.compile_arch(LIMITS)}
+    cases, _ = fa_forward_cases(family, LIMITS)
+    assert {c.workload.d_head for c in cases} >= {128}

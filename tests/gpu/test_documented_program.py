@@ -1,0 +1,51 @@
+"""The program in docs/kernel-sm80.md that runs a kernel on tensors of one's own."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "kernel-sm80.md"
+JUDGE = """
+scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double()) / 128**0.5
+scores.masked_fill_(torch.ones(1000, 1000, device="cuda").triu(1).bool(), -torch.inf)
+expected = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v.double())
+assert (out - expected).abs().max() < 4e-3
+assert (lse - scores.logsumexp(-1)).abs().max() < 1e-3
+print("right")
+"""
+
+
+def program() -> str:
+    (found,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return str(found)
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("gpu")
+def test_it_runs_and_its_results_are_right(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(program() + JUDGE)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "right"
+
+
+def test_its_imports_are_there() -> None:
+    """As far as that can be told without a GPU."""
+    import importlib
+
+    for node in ast.walk(ast.parse(program())):
+        if isinstance(node, ast.ImportFrom) and node.module != "fa_tune.launch":
+            module = importlib.import_module(str(node.module))
+            for alias in node.names:
+                assert hasattr(module, alias.name) or importlib.import_module(
+                    f"{node.module}.{alias.name}"
+                )

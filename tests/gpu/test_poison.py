@@ -1,0 +1,164 @@
+"""NaN and infinity reach whom they must and nobody else, as in torch; see tests/gpu/poison.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fa_tune import families
+from fa_tune.arch import ArchLimits, parse_arch
+from fa_tune.families.base import KernelFamily
+from fa_tune.jobs import run_items
+from fa_tune.model import DType, Outcome, Variant, Workload
+from tests.gpu.cases import grid_configs, request
+from tests.gpu.conftest import Built
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
+
+import torch
+
+from fa_tune.reference import Inputs
+from tests.gpu.poison import Problem, check, problem
+from tests.gpu.tiled_kernel import TiledKernel
+
+
+def problems(family: KernelFamily, limits: ArchLimits) -> list[Problem]:
+    """Whole blocks without a mask and odd lengths with one for every config of the grid, and the
+    other way round for the defaults."""
+    found = []
+    for config in grid_configs(family, limits):
+        kinds = [("full", False), ("causal_br", True)]
+        if config == family.default_config(config.d_head, config.dtype):
+            kinds += [("full", True), ("causal", False)]
+        variant, blocks = families.variant(config), family.blocks(config)
+        shape = Workload(1, 1, 1, 1, 1, config.d_head, config.dtype)
+        found += [problem(variant, shape, blocks, mask=m, ragged=ragged) for m, ragged in kinds]
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("gpu")
+def test_nan_and_infinity_reach_whom_they_must_and_nobody_else(
+    family: KernelFamily, built: Built, arch: str
+) -> None:
+    limits = parse_arch(arch)
+    wanted = problems(family, limits)
+    requests = [request(p.variant, p.workload, limits) for p in wanted]
+    items: dict[str, dict[str, Any]] = {
+        f"{a.variant.key} @ {p.workload.key}": {
+            "subject": a.variant.key,
+            "cubin": a.cubin,
+            "symbol": a.symbol,
+            "problem": p.to_json(),
+        }
+        for a, p in zip(built(requests), wanted, strict=True)
+    }
+    found = list(
+        run_items("tests.gpu.poison_child:handle", {"device": 0}, items, item_timeout_s=60)
+    )
+    lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in found if r.outcome is not Outcome.OK]
+    wrong = [text for r in found for text in r.value or ()]
+    assert not lost + wrong, f"{len(lost + wrong)} faults\n" + "\n".join((lost + wrong)[:25])
+    assert len(found) == len(wanted)
+
+
+# Without a GPU ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """With tensors this small, threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+VARIANT = Variant("sm80", "any")
+BLOCKS = (16, 8)
+CASES = [("full", False), ("causal_br", True), ("full", True), ("causal", False)]
+
+
+def small(mask: str, ragged: bool, dtype: DType = DType.FP16) -> Problem:
+    shape = Workload(1, 1, 1, 1, 1, 32, dtype)
+    return problem(VARIANT, shape, BLOCKS, mask=mask, ragged=ragged)
+
+
+def kind_of(fault: str) -> str:
+    return fault.partition(" at ")[0].split()[-1]
+
+
+@pytest.mark.parametrize(("mask", "ragged"), CASES)
+def test_what_the_kernels_compute_passes(mask: str, ragged: bool) -> None:
+    kernel = TiledKernel(*BLOCKS)
+    assert check(small(mask, ragged), kernel, None, "cpu") == []
+    assert check(small(mask, ragged, DType.BF16), kernel, None, "cpu") == []
+
+
+@pytest.mark.parametrize("tiles", [(48, 48), (16, 32)])
+def test_a_leak_beyond_the_tile_is_found(tiles: tuple[int, int]) -> None:
+    """A kernel with larger tiles than it says lets hidden keys of V reach more rows."""
+    found = check(small("causal_br", True), TiledKernel(*tiles), None, "cpu")
+    assert found
+    assert {kind_of(text) for text in found} <= {"nan_v", "inf_v", "minus_inf_v"}
+
+
+def changed(nan: float, posinf: float, neginf: float) -> Any:
+    """A kernel that puts numbers in place of what is none."""
+    kernel = TiledKernel(*BLOCKS)
+
+    def call(w: Workload, inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+        kernel(w, inputs, out, lse)
+        out.nan_to_num_(nan=nan, posinf=posinf, neginf=neginf)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kinds"),
+    [
+        (changed(0.0, math.inf, -math.inf), {"nan_q", "inf_q", "nan_k", "inf_k", "nan_v"}),
+        (changed(math.nan, 6e4, -math.inf), {"inf_v"}),
+        (changed(math.nan, math.inf, math.nan), {"minus_inf_v"}),
+    ],
+)
+def test_what_is_swallowed_is_missed(kernel: Any, kinds: set[str]) -> None:
+    found = check(small("full", False), kernel, None, "cpu")
+    assert {kind_of(text) for text in found} == kinds
+
+
+def test_flash_attention_2_sets_the_limit() -> None:
+    """Against a library of smaller tiles, larger ones leak more than is allowed."""
+    kernel = TiledKernel(*BLOCKS)
+
+    def library_of(tiles: TiledKernel) -> Any:
+        def call(w: Workload, inputs: Inputs) -> torch.Tensor:
+            out = torch.empty_like(inputs.q)
+            tiles(w, inputs, out, None)
+            return out
+
+        return call
+
+    one = small("causal_br", True)
+    assert check(one, kernel, library_of(TiledKernel(*BLOCKS)), "cpu") == []
+    larger = library_of(TiledKernel(48, 32))
+    assert check(one, kernel, larger, "cpu") == [], "it may leak more than we do"
+    found = check(one, kernel, library_of(TiledKernel(1, 1)), "cpu")
+    assert found
+    assert all("hidden keys show in" in text for text in found)
+
+
+def test_a_problem_crosses_the_border_to_the_worker() -> None:
+    one = small("causal_br", True)
+    assert Problem.from_json(one.to_json()) == one
+
+
+def test_every_config_of_the_grid_has_its_problems() -> None:
+    found = problems(families.get("sm80"), parse_arch("sm_90"))
+    assert len(found) == 30 * 2 + 10 * 2
+    assert {(p.workload.mask) for p in found} == {"full", "causal", "causal_br"}
+    assert all(p.workload.lse for p in found)
