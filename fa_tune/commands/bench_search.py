@@ -112,7 +112,9 @@ def command(
     from fa_tune.spaces.benchmark import Plan, cells, compare, headings, headline, without_start
 
     spaces = [without_start(one) if blind else one for one in _spaces(paths, workload)]
-    plan = Plan(strategies, _rivals(rivals), seeds, limit, batch, jobs or os.cpu_count() or 1)
+    jobs = jobs or os.cpu_count() or 1
+    lenient = rivals == "all"  # what was asked for by name has to run
+    plan = Plan(strategies, _rivals(rivals), seeds, limit, batch, jobs, lenient)
     scored: list[tuple[Recorded, list[Score]]] = []
     with watching(quiet) as progress:
         for one in spaces:

@@ -27,6 +27,7 @@ class Plan:
     limit: int = 200
     batch: int = 1
     jobs: int = 1
+    lenient: bool = False  # leave out what Kernel Tuner cannot run, instead of ending
 
 
 class Watcher(Protocol):
@@ -37,6 +38,9 @@ class Watcher(Protocol):
 
     def advance(self, text: str = "") -> None:
         """One run is over."""
+
+    def warn(self, text: str) -> None:
+        """A strategy was left out."""
 
 
 def compare(recorded: Recorded, plan: Plan, watcher: Watcher) -> list[Score]:
@@ -64,6 +68,7 @@ def compare(recorded: Recorded, plan: Plan, watcher: Watcher) -> list[Score]:
             limit=plan.limit,
             jobs=plan.jobs,
             on_order=watcher.advance,
+            on_refusal=watcher.warn if plan.lenient else None,
         )
     scores = [replay.score(recorded, n, o, plan.limit, chance) for n, o in orders.items()]
     return [chance, *scores]

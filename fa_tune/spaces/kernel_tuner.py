@@ -30,6 +30,8 @@ STRATEGIES = (
     *("hybrid_vndx", "adaptive_tabu_greywolf"),
 )
 PREFIX = "KT "
+# Some strategies go round in circles once a small space has nothing new for them.
+RUN_LIMIT_S = 20.0
 
 
 def require() -> None:
@@ -46,15 +48,19 @@ def replay(
     limit: int,
     jobs: int,
     on_order: Callable[[], object] = lambda: None,
+    on_refusal: Callable[[str], object] | None = None,
 ) -> dict[str, list[Order]]:
     """The orders in which Kernel Tuner's strategies visit the space, one per seed.
 
-    Raises ToolMissing without Kernel Tuner, InvalidConfig for a strategy that it refuses.
+    A strategy that Kernel Tuner does not get to run is left out and told to `on_refusal`.
+    Raises ToolMissing without Kernel Tuner and, without `on_refusal`, InvalidConfig for a
+    strategy that does not run.
     """
     require()
     document = to_kernel_tuner(recorded, "recorded")
     index = {key: i for i, key in enumerate(document["cache"])}
     orders: dict[str, list[Order]] = {}
+    refused: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="fa-tune-") as folder:
         path = Path(folder) / "space.json"
         path.write_text(json.dumps(document), encoding="utf-8")
@@ -62,10 +68,16 @@ def replay(
         context = multiprocessing.get_context("spawn")
         with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
             for task, found in zip(tasks, pool.map(_visited, tasks, chunksize=4), strict=True):
-                if isinstance(found, str):
-                    raise InvalidConfig(f"Kernel Tuner's {task[1]} does not run here: {found}")
-                orders.setdefault(f"{PREFIX}{task[1]}", []).append([index[key] for key in found])
                 on_order()
+                if isinstance(found, str):
+                    refused.setdefault(task[1], f"Kernel Tuner's {task[1]} does not run: {found}")
+                    continue
+                orders.setdefault(f"{PREFIX}{task[1]}", []).append([index[key] for key in found])
+    for name, why in refused.items():
+        if on_refusal is None:
+            raise InvalidConfig(why)
+        on_refusal(why)
+        orders.pop(f"{PREFIX}{name}", None)
     return orders
 
 
@@ -95,7 +107,7 @@ def _visited(task: tuple[str, str, int, int]) -> list[str] | str:
                 cache=path,
                 simulation_mode=True,
                 strategy=strategy,
-                strategy_options={"max_fevals": limit},
+                strategy_options={"max_fevals": limit, "time_limit": RUN_LIMIT_S},
                 quiet=True,
             )
     except Exception as error:  # whatever a strategy raises says that it cannot be compared

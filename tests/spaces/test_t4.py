@@ -186,5 +186,16 @@ def test_exported_t4_satisfies_the_published_schema() -> None:
 
 @needs_kernel_tuner
 def test_a_strategy_that_kernel_tuner_does_not_have_is_one_line() -> None:
-    with pytest.raises(InvalidConfig, match="Kernel Tuner's magic does not run here"):
+    with pytest.raises(InvalidConfig, match="Kernel Tuner's magic does not run"):
         kernel_tuner.replay(small(), ["magic"], seeds=1, limit=5, jobs=1)
+
+
+@needs_kernel_tuner
+def test_a_strategy_that_does_not_run_may_be_left_out() -> None:
+    told: list[str] = []
+    orders = kernel_tuner.replay(
+        small(), ["magic", "mls"], seeds=1, limit=5, jobs=1, on_refusal=told.append
+    )
+    assert list(orders) == ["KT mls"]
+    (line,) = told
+    assert line.startswith("Kernel Tuner's magic does not run: ValueError")
