@@ -17,6 +17,7 @@ from typing import Any
 
 CLOCK_OFF = 0.03  # of the median clock so far
 BASELINE_OFF = 0.03  # between the baseline's two samples of a round
+KEPT = 100  # rounds at the beginning, and at the end, that are reported
 REPEATS = 2  # rounds at most that a stage repeats because of flags
 
 # Bits of NVML's clock event reasons.
@@ -78,8 +79,11 @@ class Log:
         return bool(flags)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The rounds for the report file."""
-        return [asdict(one) for one in self.rounds]
+        """The rounds for the report file; of very many, the first and the last."""
+        some = self.rounds
+        if len(some) > 2 * KEPT:
+            some = some[:KEPT] + some[-KEPT:]
+        return [asdict(one) for one in some]
 
 
 def reader(device: int) -> Callable[[], Reading]:

@@ -311,3 +311,11 @@ def test_a_clock_far_from_the_others_and_a_baseline_that_moves_are_flagged() -> 
 def test_without_nvml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
     assert rounds.reader(0)() == Reading()
+
+
+def test_of_very_many_rounds_the_first_and_the_last_are_reported() -> None:
+    log = rounds.Log()
+    for i in range(1000):
+        log.add(i, None, None, Reading())
+    told = [r["number"] for r in log.as_json()]
+    assert told == [*range(rounds.KEPT), *range(1000 - rounds.KEPT, 1000)]
