@@ -30,10 +30,11 @@ PROGRAM = "fa-tune"
 INTERRUPTED = 130
 READER_GONE = 141  # what a shell reports for a program that wrote into a closed pipe
 
-# In the order of --help; each is the `command` of fa_tune.commands.<name>.
+# In the order of --help; each is the `command` of fa_tune.commands.<name>, with _ for -.
 COMMANDS = (
     "search",
     "profile",
+    "explain",
     "report",
     "bench",
     "run",
@@ -41,6 +42,9 @@ COMMANDS = (
     "space",
     "build",
     "registry",
+    "record-space",
+    "spaces",
+    "bench-search",
     "doctor",
     "completion",
 )
@@ -73,7 +77,7 @@ class FaTuneGroup(HelpfulGroup):
         """The command, its module imported now."""
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"fa_tune.commands.{cmd_name}").command
+        command = importlib.import_module(f"fa_tune.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -98,7 +98,10 @@ class MeasureOptions:
 @dataclass(frozen=True)
 class SearchOptions:
     """One search.  `kernels` is a set's key (fast, wide, tune, …) or one config's short form;
-    `families` the names of those to take the set from (none: all that run on the device)."""
+    `families` the names of those to take the set from (none: all that run on the device);
+    `axes` how the set was made where it has no key.  A `strategy` other than exhaustive, or a
+    budget of `measurements` or `seconds` of measuring, leaves configs out; `audit` of those
+    are measured to see what was missed."""
 
     workloads: WorkloadOptions
     kernels: str = DEFAULT_KERNELS
@@ -109,6 +112,17 @@ class SearchOptions:
     csv: Path | None = None  # where to write the table besides showing it
     record: Path | None = None  # folder for a recording (CSV + .meta.json), named by GPU
     resume: bool = True  # take finished attempts from the journal
+    axes: tuple[str, ...] = ()
+    strategy: str = "exhaustive"
+    measurements: int | None = None
+    seconds: float | None = None
+    audit: int = 0
+
+    @property
+    def explores(self) -> bool:
+        """Whether a strategy decides what is measured."""
+        limits = self.measurements, self.seconds
+        return self.strategy != "exhaustive" or limits != (None, None)
 
 
 class Progress(Protocol):

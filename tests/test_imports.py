@@ -42,6 +42,8 @@ ROOMS: dict[str, set[str]] = {
     "child": {"handlers", "launch", "libraries", "reference", "worker"},
     # A recording is a report's table with its provenance.
     "recordings": {"recordings"},
+    # Recorded spaces, on which the strategies of the search are compared.
+    "spaces": {"spaces"},
     "pipeline": {"pipeline"},
     "command line": {"cli", "commands"},
     # What other programs import.
@@ -70,11 +72,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"leaves", "families", "records"},
     "child": {"leaves", "families", "artifacts", "jobs", "verify"},
     "recordings": {"leaves", "report"},
-    "pipeline": {"leaves", "options", "families", "recordings", *_SHARED, *_STAGES},
+    "spaces": {"leaves", "families", "records", "search"},
+    "pipeline": {"leaves", "options", "families", "recordings", "spaces", *_SHARED, *_STAGES},
     # The commands that show one stage by itself (space, registry, report) call it directly.
     "command line": {
         *("leaves", "options", "families", "device", "records"),
-        *("search", "registry", "pipeline", "report"),
+        *("search", "spaces", "registry", "pipeline", "report"),
     },
     "seed API": {"leaves", "families", "search"},
     "runtime": {"leaves", "families", "artifacts", "registry", "child"},
@@ -101,7 +104,7 @@ OF_ONE_FAMILY = re.compile(r"fa_tune\.families\.(sm\d+\w*|names)")
 KNOWS_A_FAMILY = {"fa_tune.families", "fa_tune.kernel_configs"}
 
 # Loaded by those who need them, when they need them.
-HEAVY = ("torch", "cupy", "pandas", "cuda", "scipy", "triton")
+HEAVY = ("torch", "cupy", "pandas", "cuda", "scipy", "triton", "optuna", "matplotlib")
 
 
 @dataclass(frozen=True)

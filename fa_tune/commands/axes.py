@@ -10,10 +10,12 @@ from typing import Any
 import click
 
 from fa_tune import families
+from fa_tune.arch import ArchLimits, limits, parse_arch
 from fa_tune.errors import InvalidConfig
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.space import expand, read_value
 from fa_tune.model import DType
+from fa_tune.options import MachineOptions
 
 MOST_CONFIGS = 1_000_000
 
@@ -48,6 +50,17 @@ def expanded(
     if size > MOST_CONFIGS:
         raise InvalidConfig(f"the axes span {size:,} configs; at most {MOST_CONFIGS:,} are listed")
     return list(dict.fromkeys(c for kind, space in spaces for c in expand(kind, space)))
+
+
+def device_limits(machine: MachineOptions) -> ArchLimits:
+    """Those of the architecture asked for, of this machine's GPU, or of the default one."""
+    from fa_tune.device import find_device
+    from fa_tune.pipeline.context import DEFAULT_ARCH
+
+    if machine.arch is not None:
+        return parse_arch(machine.arch)
+    device = find_device(machine.device)
+    return limits(device.compute_capability) if device else parse_arch(DEFAULT_ARCH)
 
 
 def _words(axes: Sequence[str]) -> dict[str, list[str]]:

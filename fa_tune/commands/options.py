@@ -294,6 +294,18 @@ def family_option(name: str = "names") -> Decorator[Any]:
     )
 
 
+def axis_option() -> Decorator[Any]:
+    """`--axis`: the values of one field; `commands.axes` expands them."""
+    return option(
+        "--axis",
+        "axes",
+        multiple=True,
+        metavar="FIELD=V,V,…",
+        help="Vary one field of the config over these values; give it again for more fields. "
+        "The other fields stay as in --kernels, if that is one config, else as in the default one.",
+    )
+
+
 def registry_option() -> Decorator[Any]:
     """`--registry`: the file that keeps the winners."""
     return option(

@@ -17,6 +17,7 @@ from fa_tune.arch import parse_arch
 from fa_tune.errors import InvalidConfig, StorageError
 from fa_tune.families import family_names
 from fa_tune.model import LARGEST_SCALE, LEAST_SCALE, DType, Workload
+from fa_tune.search.strategies.budget import Budget
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
@@ -273,3 +274,19 @@ class OutputFile(ParamType):
 
 def _items(words: Iterable[str]) -> list[CompletionItem]:
     return [CompletionItem(word) for word in words]
+
+
+class BudgetType(ParamType):
+    """`60`, `300s` or `60,300s`."""
+
+    name = "budget"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Budget:
+        if isinstance(value, Budget):
+            return value
+        try:
+            return Budget.parse(value)
+        except InvalidConfig as error:
+            self.fail(str(error), param, ctx)

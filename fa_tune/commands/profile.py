@@ -19,13 +19,12 @@ from fa_tune.commands.output_options import (
 from fa_tune.commands.parameters import STDOUT, OutputFile
 from fa_tune.commands.progress import PlainProgress, watching
 from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.profile.documents import SCHEMA
 
 if TYPE_CHECKING:
     from fa_tune.model import Attempt
     from fa_tune.pipeline import ProfileResult
     from fa_tune.report.rows import Row
-
-SCHEMA = "fa-tune-profile-1"
 
 
 @click.command("profile", short_help="Measure a few configs, with counters that explain them.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fa_tune.commands.options import (
+    axis_option,
     family_option,
     folder,
     kernels_option,
@@ -26,13 +27,16 @@ from fa_tune.commands.output_options import (
     quiet_option,
     refuse_both,
 )
-from fa_tune.commands.parameters import STDOUT
+from fa_tune.commands.parameters import STDOUT, BudgetType
 from fa_tune.commands.progress import watching
 from fa_tune.errors import NoUsableVariant
 from fa_tune.model import Outcome
 from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.search.strategies import DEFAULT, STRATEGIES
+from fa_tune.search.strategies.budget import Budget
 
 if TYPE_CHECKING:
+    from fa_tune.families.base import Config
     from fa_tune.pipeline import SearchResult, WorkloadResult
     from fa_tune.report.rows import Row
 
@@ -43,6 +47,35 @@ SCHEMA = "fa-tune-search-1"
 @workload_options()
 @kernels_option()
 @family_option()
+@axis_option()
+@option(
+    "--strategy",
+    "strategy",
+    type=click.Choice(tuple(STRATEGIES)),
+    default=DEFAULT,
+    metavar="NAME",
+    help="What to measure, if not everything: "
+    + "; ".join(f"{name}: {what}" for name, (_, what) in STRATEGIES.items())
+    + ".",
+)
+@option(
+    "--budget",
+    "budget",
+    type=BudgetType(),
+    metavar="N|Ns|N,Ns",
+    show_default="no limit",
+    help="For each workload, so many measurements at most (60), seconds of measuring (300s), or "
+    "both (60,300s); the final among the fastest comes on top.",
+)
+@option(
+    "--audit",
+    "audit",
+    type=click.IntRange(0, 100_000),
+    default=0,
+    metavar="N",
+    help="Also measure N random configs of those that the strategy skipped, and say how much "
+    "faster the fastest of them is.",
+)
 @measure_options("profiler", "runs", "references", "clock_control", "seed")
 @registry_option()
 @option(
@@ -61,6 +94,10 @@ def command(
     workloads: WorkloadOptions,
     kernels: str,
     names: tuple[str, ...],
+    axes: tuple[str, ...],
+    strategy: str,
+    budget: Budget | None,
+    audit: int,
     measure: MeasureOptions,
     machine: MachineOptions,
     registry: Path | None,
@@ -81,6 +118,9 @@ def command(
     --family names. Beside it compete what the registry holds, each family's default config,
     and the default of the device, which is that of the best family for it.
 
+    With --strategy or --budget not everything is measured: a strategy proposes configs, seeing
+    what became of those before, and the fastest meet in a final beside the defaults.
+
     Interrupted, a search keeps what it has finished: the same command goes on from there.
     Without a GPU it chooses among recorded measurements, and says whose they are.
 
@@ -89,6 +129,7 @@ def command(
       fa-tune search --seq-lens 1024,4096 --d-head 128
       fa-tune search --dtype fp16 --kernels prog --csv ladder.csv
       fa-tune search --dtype fp16 --kernels wide --seq-lens 4096
+      fa-tune search --strategy learned --budget 24 --audit 8 --axis n_warps=4,8
     """
     refuse_both(csv, as_json)
     if record is not None and measure.profiler == "replay":
@@ -106,9 +147,19 @@ def command(
         csv=None if csv == STDOUT else csv,
         record=record,
         resume=resume,
+        axes=axes,
+        strategy=strategy,
+        measurements=budget.measurements if budget else None,
+        seconds=budget.seconds if budget else None,
+        audit=audit,
     )
+    if audit and not options.explores:
+        raise click.UsageError(
+            "--audit measures what a strategy skipped; give --strategy or --budget"
+        )
+    configs = _of_axes(options) if axes else None
     with watching(quiet) as progress:
-        result = pipeline.search(options, progress)
+        result = pipeline.search(options, progress, configs)
     progress.note_once(result.whose)
     for warning in result.warnings:
         progress.warn_once(warning)
@@ -130,6 +181,15 @@ def command(
         progress.note(f"Measurements: {result.whose}.")
     if all(one.decision is None for one in result.results):
         raise NoUsableVariant("no workload has a config that can be chosen")
+
+
+def _of_axes(options: SearchOptions) -> list[Config]:
+    from fa_tune.commands.axes import device_limits, expanded
+    from fa_tune.pipeline.rivals import choose_families
+
+    chosen = choose_families(options.families, device_limits(options.machine))
+    grid = options.workloads
+    return expanded(options.axes, options.kernels, grid.dtypes, grid.d_heads, chosen)
 
 
 def _rows(result: SearchResult, one: WorkloadResult) -> list[Row]:
@@ -178,6 +238,7 @@ def _document(result: SearchResult) -> dict[str, Any]:
             {
                 "workload": one.workload.key,
                 "decision": dataclasses.asdict(one.decision) if one.decision else None,
+                "exploration": dataclasses.asdict(one.exploration) if one.exploration else None,
                 "problem": one.problem or None,
                 "families": [dataclasses.asdict(standing) for standing in one.families],
                 "rows": rows_as_objects(_rows(result, one)),

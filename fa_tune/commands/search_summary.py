@@ -45,7 +45,11 @@ def summary(one: WorkloadResult, name: str) -> str:
             "without a result: "
             + ", ".join(f"{n} {o.replace('_', ' ')}" for o, n in sorted(failed.items()))
         )
-    return f"{name}: {'; '.join(parts)}. {_as_written(decision.sentence)}"
+    text = f"{name}: {'; '.join(parts)}. {_as_written(decision.sentence)}"
+    if one.exploration is not None:
+        told = _as_written(one.exploration.sentence)
+        text += f" {told[0].upper()}{told[1:]}."
+    return text
 
 
 def config_text(subject: str) -> str:

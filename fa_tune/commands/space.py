@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fa_tune.commands.options import (
+    axis_option,
     d_head_option,
     dtype_option,
     family_option,
@@ -22,7 +23,6 @@ from fa_tune.model import DType, Rejected
 from fa_tune.options import MachineOptions
 
 if TYPE_CHECKING:
-    from fa_tune.arch import ArchLimits
     from fa_tune.families.base import Config
 
 SCHEMA = "fa-tune-space-1"
@@ -35,14 +35,7 @@ Explained = Sequence[tuple["Config", Rejected]]
 @family_option()
 @d_head_option()
 @dtype_option()
-@option(
-    "--axis",
-    "axes",
-    multiple=True,
-    metavar="FIELD=V,V,…",
-    help="Vary one field of the config over these values; give it again for more fields. "
-    "The other fields stay as in --kernels, if that is one config, else as in the default one.",
-)
+@axis_option()
 @machine_options("arch", "device")
 @option(
     "--explain",
@@ -72,14 +65,14 @@ def command(
       fa-tune space --kernels tune --arch sm_86 --explain
       fa-tune space --axis B_r=64,128 --axis n_warps=4,8 --explain
     """
-    from fa_tune.commands.axes import expanded
+    from fa_tune.commands.axes import device_limits, expanded
     from fa_tune.commands.output import write_json
     from fa_tune.families import constraints, of
     from fa_tune.pipeline.context import choose_configs
     from fa_tune.pipeline.rivals import choose_families
     from fa_tune.search.prune import prune
 
-    limits = _limits(machine)
+    limits = device_limits(machine)
     chosen = choose_families(names, limits)
     configs: Sequence[Config]
     if axes:
@@ -100,18 +93,6 @@ def command(
             f"none of {len(configs)} configs can run on {limits.arch}: "
             f"{why.constraint}: {why.reason}"
         )
-
-
-def _limits(machine: MachineOptions) -> ArchLimits:
-    """Those of the architecture asked for, of this machine's GPU, or of the default one."""
-    from fa_tune.arch import limits, parse_arch
-    from fa_tune.device import find_device
-    from fa_tune.pipeline.context import DEFAULT_ARCH
-
-    if machine.arch is not None:
-        return parse_arch(machine.arch)
-    device = find_device(machine.device)
-    return limits(device.compute_capability) if device else parse_arch(DEFAULT_ARCH)
 
 
 def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from fa_tune.handlers import rounds
 from fa_tune.handlers.device import (
     Launch,
     guarded,
@@ -108,9 +109,11 @@ class Subject:
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """`shared`: device, workload key, runs, seed, keep (subjects measured to the
-    end), adaptive, check.
+    end), baseline (the item measured first and last in every round, or none of them), adaptive,
+    check.
     Items: subject and, for variants, cubin and symbol.  Partials: seconds per sample.
-    Value: samples_s, sm_clock_hz (median), sets, launches_per_sample."""
+    Value: samples_s, sm_clock_hz (median), sets, launches_per_sample, flagged (rounds and
+    why), rounds (of the baseline: what each was taken under)."""
     use_device(int(shared["device"]))
     workload = Workload.from_key(shared["workload"])
     seed = int(shared["seed"])
@@ -131,12 +134,20 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         if subject is not None:
             subjects[name] = subject
     clock = _sm_clock(int(shared["device"]))
-    for stage in stages(int(shared["runs"]), adaptive=bool(shared["adaptive"])):
-        while active := _active(subjects, items, stage, shared["keep"]):
+    read = rounds.reader(int(shared["device"]))
+    log = rounds.Log()
+    baseline = str(shared["baseline"])
+    repeated = 0
+    for number, stage in enumerate(
+        stages(int(shared["runs"]), adaptive=bool(shared["adaptive"])), 1
+    ):
+        while active := _active(subjects, items, stage, shared["keep"], repeated):
             round_ = min(len(subjects[name].samples) for name in active)
             # After a worker that died within a round, those it had not reached come first.
             active = [name for name in active if len(subjects[name].samples) == round_]
             random.Random(f"{seed}:{round_}").shuffle(active)
+            if baseline in active:
+                active.sort(key=lambda name: name != baseline)  # stable: the others as they are
             for name in active:
                 report.begin(name)
                 seconds = guarded(report, name, subjects[name].sample)
@@ -146,6 +157,20 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
                 subjects[name].samples.append(seconds)
                 subjects[name].clocks_hz.append(clock())
                 report.partial(name, seconds)
+            opening = (
+                subjects[baseline].samples[-1]
+                if baseline in active and baseline in subjects
+                else None
+            )
+            closing = None
+            if opening is not None and len(active) > 1:
+                report.begin(baseline)
+                closing = guarded(report, baseline, subjects[baseline].sample)
+                if closing is None:
+                    del subjects[baseline]
+            flagged = log.add(round_, opening, closing, read())
+            if flagged and shared["adaptive"] and repeated < number * rounds.REPEATS:
+                repeated += 1  # everyone in it takes part in one more; its samples stay
     expected = None
     for name, subject in subjects.items():
         report.begin(name)
@@ -173,6 +198,8 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
                 "sm_clock_hz": statistics.median(subject.clocks_hz) if subject.clocks_hz else None,
                 "sets": len(inputs),
                 "launches_per_sample": subject._per_sample,
+                "flagged": {str(r.number): ", ".join(r.flags) for r in log.rounds if r.flags},
+                "rounds": log.as_json() if name == baseline else [],
             },
         )
 
@@ -183,9 +210,13 @@ def _largest_difference(out: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def _active(
-    subjects: Mapping[str, Subject], items: Mapping[str, Any], stage: Stage, keep: list[str]
+    subjects: Mapping[str, Subject],
+    items: Mapping[str, Any],
+    stage: Stage,
+    keep: list[str],
+    repeated: int = 0,
 ) -> list[str]:
-    """Who is measured in the next round of a stage."""
+    """Who is measured in the next round of a stage; `repeated` rounds do not count."""
     medians = {
         name: statistics.median(s.samples)
         for name, s in subjects.items()
@@ -194,7 +225,7 @@ def _active(
     leader = min(medians.values(), default=math.inf)
 
     def stays(name: str, subject: Subject) -> bool:
-        if len(subject.samples) >= stage.rounds:
+        if len(subject.samples) >= stage.rounds + repeated:
             return False
         if not subject.samples or items[name]["subject"] in keep:
             return True

@@ -7,6 +7,7 @@ Each function takes frozen options and a Progress, and returns values; nothing h
     measuring.py  which profiler; measuring behind the journal
     search.py     the search on one screen
     keeping.py    registry, CSV, recordings
+    space_*.py    configs as points for strategies; recording a whole space
     single.py     profile, bench, run, build, verify
     doctor.py     is everything here that the commands need
 """
@@ -18,17 +19,20 @@ from fa_tune.pipeline.results import (
     BuildReport,
     Check,
     ProfileResult,
+    RecordedSpace,
     SearchResult,
     VerifyReport,
     WorkloadResult,
 )
 from fa_tune.pipeline.search import search
 from fa_tune.pipeline.single import bench, build, profile, run, verify
+from fa_tune.pipeline.space_recording import record_space
 
 __all__ = [
     "BuildReport",
     "Check",
     "ProfileResult",
+    "RecordedSpace",
     "SearchResult",
     "VerifyReport",
     "WorkloadResult",
@@ -36,6 +40,7 @@ __all__ = [
     "build",
     "doctor",
     "profile",
+    "record_space",
     "run",
     "search",
     "verify",

@@ -9,6 +9,8 @@ from pathlib import Path
 from fa_tune.compile import BuildResult
 from fa_tune.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict, Workload
 from fa_tune.search.decide import Decision
+from fa_tune.search.strategies.audit import Audit
+from fa_tune.spaces.table import Meta, Row
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,30 @@ class FamilyStanding:
 
 
 @dataclass(frozen=True)
+class Exploration:
+    """What a strategy did on one workload: of `configs`, it measured `scouted` (`failed` of
+    them without a time), and `finalists` met in the final.  `audit` is None where none was
+    asked for or nothing ran."""
+
+    strategy: str
+    seed: int
+    budget: str
+    configs: int
+    scouted: int
+    failed: int
+    finalists: int
+    audit: Audit | None = None
+
+    @property
+    def sentence(self) -> str:
+        """For a reader."""
+        text = f"{self.strategy} measured {self.scouted} of {self.configs} configs"
+        if self.audit is not None:
+            text += f"; {self.audit.sentence}"
+        return text
+
+
+@dataclass(frozen=True)
 class WorkloadResult:
     """All that a search learnt about one workload.  `attempts` has one entry per variant and
     reference, whatever its outcome; `decision` is None when nothing could be chosen.
@@ -34,6 +60,7 @@ class WorkloadResult:
     decision: Decision | None
     problem: str = ""  # why there is no decision
     families: tuple[FamilyStanding, ...] = ()
+    exploration: Exploration | None = None  # None: everything was measured
 
 
 @dataclass(frozen=True)
@@ -57,6 +84,18 @@ class SearchResult:
     def attempts(self) -> tuple[Attempt, ...]:
         """Every attempt of every workload."""
         return tuple(a for r in self.results for a in r.attempts)
+
+
+@dataclass(frozen=True)
+class RecordedSpace:
+    """A space that was measured and written to `path`; `whose` as in a search's result."""
+
+    path: Path
+    rows: tuple[Row, ...]
+    meta: Meta
+    whose: str
+    measured: int
+    reused: int
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from fa_tune.pipeline.context import (
     open_context,
     prune_configs,
 )
+from fa_tune.pipeline.exploring import explore
 from fa_tune.pipeline.keeping import (
     check_writable,
     keep_in_registry,
@@ -61,8 +62,11 @@ class Candidates:
     verdicts: Mapping[str, Verdict]  # by variant key
 
 
-def search(options: SearchOptions, progress: Progress) -> SearchResult:
-    """Find the fastest config per workload and keep it in the registry.
+def search(
+    options: SearchOptions, progress: Progress, configs: Sequence[Config] | None = None
+) -> SearchResult:
+    """Find the fastest config per workload and keep it in the registry; among `configs`, or
+    those of the set that the options name.
 
     Raises InvalidConfig, ToolMissing, StorageError, NoUsableVariant, RegistryError and
     JournalError; whatever was measured before is in the journal.
@@ -73,7 +77,8 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
     # Whatever is recorded or runs here, a set that nobody knows is told first.
     chosen = choose_families(options.families, context.limits)
     choose = partial(choose_configs, options.kernels, grid.dtypes, grid.d_heads)
-    configs = choose(chosen, named=bool(options.families))
+    if configs is None:
+        configs = choose(chosen, named=bool(options.families))
     registry = registry_path(options.registry)
     check_writable(options, registry)
     measured = choose_profiler(options.measure, context, progress)
@@ -84,7 +89,7 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
     elif not options.families and able != chosen:
         out = ", ".join(f.name for f in chosen if f not in able)
         progress.note(f"no recording holds kernels of {out}: left out")
-        chosen, configs = able, choose(able)
+        chosen, configs = able, [c for c in configs if families.of(c) in able] or choose(able)
     if options.kernels == DEFAULT_KERNELS:  # a set that was named is what was wanted
         held = recorded_configs(measured, chosen, grid.workloads())
         if held and not set(held) & set(configs):
@@ -106,11 +111,22 @@ def search(options: SearchOptions, progress: Progress) -> SearchResult:
     workloads = workloads_for(options, kept)
     defaults = Defaults(context.limits, able, chosen)
     others = [*defaults.for_configs(kept), *incumbents(registry, measured, workloads)]
-    kept, _ = prune_configs(list(dict.fromkeys([*kept, *others])), context)
-    candidates = prepare(workloads, kept, options, context, measured, progress)
+    others, _ = prune_configs(list(dict.fromkeys(others)), context)
+    kept = list(dict.fromkeys([*kept, *others]))
+    candidates: list[Candidates] = []
+    if not options.explores:
+        candidates = prepare(workloads, kept, options, context, measured, progress)
 
     def measure_all_by(how: Measured, tally: Tally) -> list[WorkloadResult]:
-        return measure_all(candidates, options, how, context, journal, progress, tally, defaults)
+        nonlocal candidates
+        if not options.explores:
+            return measure_all(
+                candidates, options, how, context, journal, progress, tally, defaults
+            )
+        candidates, results = explore_all(
+            workloads, kept, others, options, how, context, journal, progress, tally, defaults
+        )
+        return results
 
     tally = Tally()
     try:
@@ -177,11 +193,64 @@ def measure_all(
     return results
 
 
+def explore_all(
+    workloads: Sequence[Workload],
+    configs: Sequence[Config],
+    others: Sequence[Config],
+    options: SearchOptions,
+    measured: Measured,
+    context: Context,
+    journal: Journal,
+    progress: Progress,
+    tally: Tally,
+    defaults: Defaults,
+) -> tuple[list[Candidates], list[WorkloadResult]]:
+    """Let the strategy choose what is measured, and decide, workload by workload; `others` are
+    the defaults and what the registry holds, which are always measured."""
+    candidates, results = [], []
+    for workload in workloads:
+        fitting = [c for c in configs if (c.dtype, c.d_head) == (workload.dtype, workload.d_head)]
+        standard = defaults.keys(workload)
+        known = [families.variant(c).key for c in others if c in fitting]
+
+        def prepared(some: Sequence[Config], verify: bool, one: Workload = workload) -> Candidates:
+            (found,) = prepare([one], some, options, context, measured, progress, verify=verify)
+            return found
+
+        try:
+            explored = explore(
+                workload,
+                fitting,
+                list(dict.fromkeys([*standard, *known])),
+                options=options,
+                measured=measured,
+                context=context,
+                journal=journal,
+                progress=progress,
+                tally=tally,
+                search=search_id(options, defaults.chosen),
+                prepare=prepared,
+            )
+        except NoUsableVariant as error:
+            results.append(WorkloadResult(workload, (), None, str(error)))
+            continue
+        candidates.append(explored.candidates)
+        result = conclude(explored.candidates, explored.final, standard)
+        results.append(
+            dataclasses.replace(
+                result,
+                attempts=(*result.attempts, *explored.others),
+                exploration=explored.exploration,
+            )
+        )
+    return candidates, results
+
+
 def search_id(options: SearchOptions, chosen: Sequence[KernelFamily]) -> str:
     """The same for a search and its resumption, different for a search of another set or of
     other kernel sources."""
     sources = (f"{f.name} {kernel_source_sha256(f.name)}" for f in chosen)
-    parts = (options.kernels, *options.measure.references, *sources)
+    parts = (options.kernels, *options.axes, *options.measure.references, *sources)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
@@ -202,8 +271,10 @@ def prepare(
     context: Context,
     measured: Measured,
     progress: Progress,
+    *,
+    verify: bool = True,
 ) -> list[Candidates]:
-    """Compile every config for every workload's traits, and verify what compiled."""
+    """Compile every config for every workload's traits, and `verify` what compiled."""
     wanted: dict[tuple[str, str], BuildRequest] = {}
     per_workload: list[tuple[Workload, list[tuple[str, str]]]] = []
     for workload in workloads:
@@ -220,7 +291,7 @@ def prepare(
     artifacts = [b.artifact for b in built.values() if b.artifact is not None]
     verdicts: dict[str, Verdict] = {}
     crashed: dict[str, Attempt] = {}
-    if not isinstance(measured.profiler, ReplayProfiler):
+    if verify and not isinstance(measured.profiler, ReplayProfiler):
         verdicts, crashed = verify_all(
             artifacts,
             fingerprint=lambda family: fingerprint(measured, context, 0, (family,)),

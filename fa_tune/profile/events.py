@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from fa_tune.jobs import Event, Kind, run_items
 from fa_tune.model import Attempt, Measurement, Outcome, Quantity
-from fa_tune.profile.base import MeasurePlan, OnStep, failed
+from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes, failed
 from fa_tune.profile.metrics import SM_CLOCK
+from fa_tune.profile.stats import median
 
 HANDLER = "fa_tune.handlers.timed:handle"
 PREPARE_TIMEOUT_S = 180.0
+RUN_DRIFT = 0.01  # of the baseline between the beginning and the end of a run
 
 
 class EventsProfiler:
@@ -27,6 +31,7 @@ class EventsProfiler:
 
     def __init__(self, *, check: bool = True) -> None:
         self._check = check
+        self.notes = ProfilerNotes()
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""
@@ -36,6 +41,7 @@ class EventsProfiler:
             "runs": plan.runs,
             "seed": plan.seed,
             "keep": list(plan.keep),
+            "baseline": plan.keep[0] if plan.keep else "",
             "adaptive": plan.adaptive,
             "check": self._check,
         }
@@ -78,6 +84,39 @@ class EventsProfiler:
                         "clocks": self.clock_policy,
                         "input_sets": str(value["sets"]),
                         "launches_per_sample": str(value["launches_per_sample"]),
+                        "seed": str(plan.seed),
+                        **self._conditions(value, plan),
                     },
                 ),
             )
+
+    def _conditions(self, value: Mapping[str, Any], plan: MeasurePlan) -> dict[str, str]:
+        """What the rounds were taken under; the baseline's holds the rounds themselves."""
+        found: dict[str, str] = {}
+        if flagged := value["flagged"]:
+            found["flagged_rounds"] = "; ".join(f"{n}: {why}" for n, why in flagged.items())
+        if not (rounds := value["rounds"]):
+            return found
+        found["rounds"] = json.dumps(rounds, separators=(",", ":"))
+        if flagged:
+            self.notes.warn(
+                f"{plan.workload.key}: {len(flagged)} of {len(rounds)} rounds are flagged "
+                f"({next(iter(flagged.values()))}); their samples were kept"
+            )
+        drift = run_drift([r["opening_s"] for r in rounds if r["opening_s"]])
+        if drift is not None and abs(drift) > RUN_DRIFT:
+            found["drift"] = f"{drift:+.4f}"
+            self.notes.warn(
+                f"{plan.workload.key}: the run drifted, the default took {100 * drift:+.1f} % at "
+                "its end; ratios are of the same rounds and stand, times do not"
+            )
+        return found
+
+
+def run_drift(opening_s: Sequence[float]) -> float | None:
+    """How much longer the baseline took in the last third of the rounds than in the first, as
+    a fraction; None for fewer than six rounds."""
+    third = len(opening_s) // 3
+    if third < 2:
+        return None
+    return median(opening_s[-third:]) / median(opening_s[:third]) - 1.0

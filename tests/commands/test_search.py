@@ -23,8 +23,11 @@ class Search:
         self.result = result
         self.options: list[SearchOptions] = []
 
-    def __call__(self, options: SearchOptions, progress: Progress) -> SearchResult:
+    def __call__(
+        self, options: SearchOptions, progress: Progress, configs: Any = None
+    ) -> SearchResult:
         self.options.append(options)
+        self.configs = configs
         progress.note(self.result.whose)
         progress.stage("measure", 2)
         progress.advance("one")
@@ -160,7 +163,7 @@ def test_says_whose_measurements_first_and_last(console: Console, search: Search
 def test_says_whose_even_if_the_search_did_not(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fa_tune.pipeline.search", lambda options, progress: fakes.search_result())
+    monkeypatch.setattr("fa_tune.pipeline.search", lambda *_: fakes.search_result())
     assert console("search").lines[0] == fakes.WHOSE
 
 
@@ -229,7 +232,7 @@ def test_csv_on_stdout_is_all_that_stdout_gets(console: Console, search: Search)
 
 
 def test_warnings_appear_once(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    def search(options: SearchOptions, progress: Progress) -> SearchResult:
+    def search(options: SearchOptions, progress: Progress, configs: Any) -> SearchResult:
         progress.warn("the clock\nmoved")
         return replace(fakes.search_result(), warnings=("the clock moved", "another"))
 

@@ -16,7 +16,8 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.handlers import timed
+from fa_tune.handlers import rounds, timed
+from fa_tune.handlers.rounds import Reading
 from fa_tune.handlers.timed import ABANDON, Stage, _active, stages
 from fa_tune.reference import Inputs
 
@@ -154,6 +155,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
     monkeypatch.setattr(timed, "_sets", lambda workload: 3)
     monkeypatch.setattr(timed, "_warm_up", lambda: None)
     monkeypatch.setattr(timed, "_sm_clock", lambda device: lambda: 1.98e9)
+    monkeypatch.setattr(rounds, "reader", lambda device: Reading)
 
     def go(
         times: Mapping[str, float | None],
@@ -166,7 +168,14 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
             for name, time in times.items()
         }
         report = Spoken()
-        common = {"device": 0, "workload": WORKLOAD.key, "runs": 3, "seed": 1, "keep": []}
+        common = {
+            "device": 0,
+            "workload": WORKLOAD.key,
+            "runs": 3,
+            "seed": 1,
+            "keep": [],
+            "baseline": "",
+        }
         timed.handle({**common, "adaptive": True, "check": False, **shared}, items, report)  # type: ignore[arg-type]
         return report
 
@@ -208,9 +217,105 @@ def test_the_value_says_how_it_was_taken(run: Callable[..., Spoken]) -> None:
         "sm_clock_hz": 1.98e9,
         "sets": 3,
         "launches_per_sample": 1,
+        "flagged": {},
+        "rounds": [],
     }
 
 
 def test_who_was_finished_before_has_no_clock(run: Callable[..., Spoken]) -> None:
     report = run({"a": 1.0}, partials={"a": [1.0, 1.0, 1.0]}, adaptive=False)
     assert report.results["a"]["sm_clock_hz"] is None
+
+
+# The baseline and the flags -----------------------------------------------------------------------
+
+
+def test_the_baseline_opens_and_closes_every_round(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+
+    class Watched(FakeSubject):
+        def sample(self) -> float:
+            taken.append("bcd"[int(self.time)])
+            return 1.0
+
+    monkeypatch.setattr(timed, "Subject", Watched)
+    report = run({"b": 0.0, "c": 1.0, "d": 2.0}, runs=8, adaptive=False, baseline="b", keep=["b"])
+    orders = ["".join(taken[i : i + 4]) for i in range(0, len(taken), 4)]
+    assert len(orders) == 8
+    assert all(o[0] == o[3] == "b" and sorted(o[1:3]) == ["c", "d"] for o in orders)
+    assert len(set(orders)) == 2, "in fresh order between them"
+    assert report.results["b"]["samples_s"] == [1.0] * 8, "closing samples are not its samples"
+    told = report.results["b"]["rounds"]
+    assert [r["number"] for r in told] == list(range(8))
+    assert {(r["opening_s"], r["closing_s"]) for r in told} == {(1.0, 1.0)}
+    assert report.results["c"]["rounds"] == []
+
+
+def _readings(monkeypatch: pytest.MonkeyPatch, *found: Reading) -> None:
+    """NVML tells these, round by round, and then the last one for ever."""
+    left = list(found)
+    monkeypatch.setattr(
+        rounds, "reader", lambda device: lambda: left.pop(0) if len(left) > 1 else left[0]
+    )
+
+
+def test_a_flagged_round_is_repeated_and_its_samples_stay(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, hot = Reading(1.9e9), Reading(1.9e9, reasons=("hardware thermal slowdown",))
+    _readings(monkeypatch, good, hot, good)
+    report = run({"a": 1.0, "b": 9.0}, runs=3, keep=["a"])
+    assert len(report.results["a"]["samples_s"]) == 18 + 1
+    assert report.results["a"]["flagged"] == {"1": "hardware thermal slowdown"}
+
+
+def test_a_gpu_that_is_always_flagged_ends_the_run_all_the_same(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _readings(monkeypatch, Reading(1.9e9, reasons=("hardware power brake",)))
+    report = run({"a": 1.0}, runs=3)
+    assert len(report.results["a"]["samples_s"]) == 18 + 3 * rounds.REPEATS
+
+
+def test_exactly_that_many_samples_are_never_repeated(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _readings(monkeypatch, Reading(1.9e9, reasons=("hardware power brake",)))
+    report = run({"a": 1.0}, runs=4, adaptive=False)
+    assert len(report.results["a"]["samples_s"]) == 4
+    assert len(report.results["a"]["flagged"]) == 4
+
+
+def test_a_power_cap_is_how_good_kernels_run() -> None:
+    log = rounds.Log()
+    assert not log.add(0, 1.0, 1.0, Reading(1.6e9, 690.0, 60.0, ("software power cap",)))
+    assert log.as_json()[0]["reading"]["reasons"] == ("software power cap",)
+
+
+def test_a_clock_far_from_the_others_and_a_baseline_that_moves_are_flagged() -> None:
+    log = rounds.Log()
+    for i in range(3):
+        assert not log.add(i, 1.0, 1.02, Reading(1.8e9 * (1 + i / 1000)))
+    assert log.add(3, 1.0, 1.0, Reading(1.7e9))
+    assert log.add(4, 1.0, 1.05, Reading(1.8e9))
+    assert not log.add(5, None, None, Reading())
+    assert [r.flags for r in log.rounds[3:]] == [
+        ("the clock is off by -5.6 %",),
+        ("the baseline changed by +5.0 %",),
+        (),
+    ]
+
+
+def test_without_nvml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+    assert rounds.reader(0)() == Reading()
+
+
+def test_of_very_many_rounds_the_first_and_the_last_are_reported() -> None:
+    log = rounds.Log()
+    for i in range(1000):
+        log.add(i, None, None, Reading())
+    told = [r["number"] for r in log.as_json()]
+    assert told == [*range(rounds.KEPT), *range(1000 - rounds.KEPT, 1000)]

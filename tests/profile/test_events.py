@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fa_tune.jobs import ItemResult
 from fa_tune.model import Artifact, Attempt, DType, Outcome, Quantity, Resources, Variant, Workload
 from fa_tune.profile import events
 from fa_tune.profile.base import MeasurePlan
@@ -50,6 +51,7 @@ def test_samples_clock_and_conditions() -> None:
         "clocks": "unlocked",
         "input_sets": "3",
         "launches_per_sample": "1",
+        "seed": "0",
     }
     other, reference = attempts["sm80:b"].measurement, attempts["ref:fa2"].measurement
     assert other is not None
@@ -114,9 +116,52 @@ def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "runs": 7,
         "seed": 3,
         "keep": ["sm80:a"],
+        "baseline": "sm80:a",
         "adaptive": True,
         "check": False,
     }
     assert list(seen["items"]) == ["ref:fa2", "sm80:a"]
     assert seen["items"]["sm80:a"]["symbol"] == "a"
     assert seen["item_timeout_s"] == wanted.item_timeout_s
+
+
+def _round(number: int, opening_s: float, flags: tuple[str, ...] = ()) -> dict[str, Any]:
+    reading = {"sm_clock_hz": 1.8e9, "power_w": 600.0, "temperature_c": 60.0, "reasons": []}
+    return {
+        "number": number,
+        "opening_s": opening_s,
+        "closing_s": opening_s,
+        "reading": reading,
+        "flags": list(flags),
+    }
+
+
+def test_flags_and_drift_are_conditions_and_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [_round(i, 1e-3 * (1 + 0.005 * i)) for i in range(9)]
+    value = {
+        "samples_s": [1e-3],
+        "sm_clock_hz": None,
+        "sets": 3,
+        "launches_per_sample": 1,
+        "flagged": {"4": "the clock is off by -5.0 %"},
+        "rounds": told,
+    }
+    result = ItemResult("sm80:a", Outcome.OK, value, "")
+    monkeypatch.setattr(events, "run_items", lambda *_, **__: [result])
+    profiler = EventsProfiler(check=False)
+    (attempt,) = profiler.measure(plan(a={}), lambda _: None)
+    assert attempt.measurement is not None
+    conditions = attempt.measurement.conditions
+    assert conditions["flagged_rounds"] == "4: the clock is off by -5.0 %"
+    assert json.loads(conditions["rounds"]) == told
+    assert conditions["drift"] == "+0.0299"
+    flagged, drifted = profiler.notes.warnings
+    assert (
+        "1 of 9 rounds are flagged (the clock is off by -5.0 %); their samples were kept" in flagged
+    )
+    assert "the run drifted, the default took +3.0 % at its end" in drifted
+
+
+def test_drift_needs_enough_rounds() -> None:
+    assert events.run_drift([1.0] * 5) is None
+    assert events.run_drift([1.0, 1.0, 5.0, 5.0, 1.1, 1.1]) == pytest.approx(0.1)

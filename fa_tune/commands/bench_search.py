@@ -1,0 +1,209 @@
+"""`fa-tune bench-search`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fa_tune.commands.options import option
+from fa_tune.commands.output_options import csv_option, json_option, quiet_option, refuse_both
+from fa_tune.commands.parameters import STDOUT, Names, WorkloadKey
+from fa_tune.commands.progress import watching
+from fa_tune.model import Workload
+from fa_tune.search.strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    from fa_tune.spaces.replay import Score
+    from fa_tune.spaces.table import Recorded
+
+SCHEMA = "fa-tune-bench-search-1"
+
+
+@click.command("bench-search", short_help="Compare search strategies on recorded spaces.")
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]…")
+@option(
+    "--strategy",
+    "strategies",
+    type=Names(tuple(STRATEGIES), none=True),
+    default="local,learned",
+    metavar="NAME,…",
+    help=f"Strategies to compare: {', '.join(STRATEGIES)}, or none.",
+)
+@option(
+    "--kernel-tuner",
+    "rivals",
+    metavar="all|NAME,…",
+    help="Also run strategies of Kernel Tuner on the same spaces, by its own names: "
+    "genetic_algorithm, pso, …",
+)
+@option("--seeds", "seeds", type=click.IntRange(1, 10_000), default=100, help="Runs of each.")
+@option(
+    "--limit",
+    "limit",
+    type=click.IntRange(1, 100_000),
+    default=200,
+    help="Measurements after which a run is given up.",
+)
+@option(
+    "--batch",
+    "batch",
+    type=click.IntRange(1, 1000),
+    default=1,
+    help="Points that our strategies propose at a time; a search on a GPU takes 4.",
+)
+@option(
+    "--blind",
+    is_flag=True,
+    show_default=False,
+    help="Do not tell the strategies which config is the default; Kernel Tuner's are never told.",
+)
+@option("--workload", "workload", type=WorkloadKey(), metavar="KEY", help="Only this workload.")
+@option(
+    "--jobs",
+    "-j",
+    "jobs",
+    type=click.IntRange(1, 1024),
+    show_default="one per core",
+    help="Processes that replay at the same time.",
+)
+@option(
+    "--plot",
+    "plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also draw the share of the best over measurements, as .svg, .png or .pdf.",
+)
+@csv_option()
+@json_option()
+@quiet_option()
+def command(
+    paths: tuple[Path, ...],
+    strategies: tuple[str, ...],
+    rivals: str | None,
+    seeds: int,
+    limit: int,
+    batch: int,
+    blind: bool,
+    workload: Workload | None,
+    jobs: int | None,
+    plot: Path | None,
+    csv: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Replay search strategies on recorded spaces and count the measurements they need.
+
+    PATH is a recorded space (FILE.space.csv.gz), or a folder with some; without one, those that
+    come with fa-tune. A cell like 12 / 25 says: half of the runs had found a config that
+    reaches this share of the best one's speed after 12 measurements, nine tenths after 25.
+    Random search is not run but calculated. No GPU is needed.
+
+    \b
+    Examples:
+      fa-tune bench-search --strategy local,learned,optuna-tpe --plot search.svg
+      fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all --seeds 20
+    """
+    refuse_both(csv, as_json)
+    from fa_tune.commands.output import say, text_table, write_json, write_table_csv
+    from fa_tune.spaces.benchmark import Plan, cells, compare, headings, headline, without_start
+
+    spaces = [without_start(one) if blind else one for one in _spaces(paths, workload)]
+    jobs = jobs or os.cpu_count() or 1
+    lenient = rivals == "all"  # what was asked for by name has to run
+    plan = Plan(strategies, _rivals(rivals), seeds, limit, batch, jobs, lenient)
+    scored: list[tuple[Recorded, list[Score]]] = []
+    with watching(quiet) as progress:
+        for one in spaces:
+            scored.append((one, compare(one, plan, progress)))
+    if plot is not None:
+        from fa_tune.spaces.plot import save
+
+        save(plot, [scores for _, scores in scored])
+    if as_json:
+        write_json(_document(plan, scored))
+        return
+    if csv is not None:
+        names, rows = _flat([score for _, scores in scored for score in scores])
+        write_table_csv(names, rows, csv)
+    if csv != STDOUT:
+        for one, scores in scored:
+            say(headline(one))
+            say(text_table(headings(limit), [cells(s) for s in scores], {"strategy"}))
+            say()
+        say(f"Measurements needed by half and by nine tenths of {seeds} runs; batches of {batch}.")
+
+
+def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[Recorded]:
+    from fa_tune.errors import NoUsableVariant
+    from fa_tune.paths import profiles_dir
+    from fa_tune.spaces.table import find, load, recorded
+
+    tables = [load(path) for path in find(paths or [profiles_dir()])]
+    if workload is not None:
+        tables = [t for t in tables if workload.key in t.workloads]
+    found = [
+        one
+        for table in tables
+        for one in recorded(table)
+        if workload is None or one.rows[0].workload == workload.key
+    ]
+    if not found:
+        wanted = workload.key if workload else "any workload"
+        raise NoUsableVariant(f"no recorded space has {wanted}")
+    return found
+
+
+def _rivals(text: str | None) -> tuple[str, ...]:
+    from fa_tune.spaces.kernel_tuner import STRATEGIES as OF_KERNEL_TUNER
+    from fa_tune.spaces.kernel_tuner import require
+
+    if not text or text == "none":
+        return ()
+    require()
+    return OF_KERNEL_TUNER if text == "all" else tuple(w.strip() for w in text.split(",") if w)
+
+
+def _flat(scores: Sequence[Score]) -> tuple[list[str], list[list[Any]]]:
+    from fa_tune.spaces.replay import LEVELS
+
+    names = ["space", "strategy", "configs", "seeds", "limit"]
+    names += [f"{100 * level:.0f}% {q}" for level in LEVELS for q in ("median", "p90")]
+    rows = [
+        [s.space, s.strategy, s.n_points, s.n_seeds, s.limit]
+        + [n for level in LEVELS for n in s.needed[level]]
+        for s in scores
+    ]
+    return names, rows
+
+
+def _document(plan: Any, scored: Sequence[tuple[Recorded, Sequence[Score]]]) -> dict[str, Any]:
+    import dataclasses
+
+    return {
+        "schema": SCHEMA,
+        "plan": dataclasses.asdict(plan),
+        "spaces": [
+            {
+                "space": one.name,
+                "workload": one.rows[0].workload,
+                "configs": len(one.rows),
+                "scores": [_object(score) for score in scores],
+            }
+            for one, scores in scored
+        ],
+    }
+
+
+def _object(score: Score) -> dict[str, Any]:
+    return {
+        "strategy": score.strategy,
+        "needed": {
+            f"{100 * k:.0f}%": {"median": a, "p90": b} for k, (a, b) in score.needed.items()
+        },
+        "behind_random_at": list(score.behind),
+        "share_of_best": {f"p{100 * q:.0f}": list(c) for q, c in score.curve.items()},
+    }

@@ -1,0 +1,208 @@
+"""`fa-tune explain`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fa_tune.commands.options import (
+    machine_options,
+    measure_options,
+    option,
+    workload_options,
+)
+from fa_tune.commands.output_options import json_option, quiet_option
+from fa_tune.commands.progress import watching
+from fa_tune.errors import InvalidConfig, NoUsableVariant, ToolMissing
+from fa_tune.model import Measurement, Variant
+from fa_tune.options import (
+    MachineOptions,
+    MeasureOptions,
+    Progress,
+    SearchOptions,
+    WorkloadOptions,
+)
+
+if TYPE_CHECKING:
+    from fa_tune.profile.explain import Explanation
+
+SCHEMA = "fa-tune-explain-1"
+CORRELATED = 8  # counters to show
+ENOUGH = 5  # configs whose ranks mean something
+
+
+@click.command("explain", short_help="Say why one kernel is slower than another.")
+@click.argument("kernels", nargs=-1, metavar="[A [B]]")
+@option(
+    "--from",
+    "sources",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Take the counters from what `fa-tune profile --metrics explain --json` wrote, instead "
+    "of measuring; give it again for more files.",
+)
+@workload_options("seq_lens", "batch", "heads", "kv_heads", "masks")
+@measure_options("runs", "clock_control", "seed")
+@machine_options("arch", "jobs", "device", "ncu", "recordings", "cache_dir")
+@json_option()
+@quiet_option()
+def command(
+    kernels: tuple[str, ...],
+    sources: tuple[Path, ...],
+    workloads: WorkloadOptions,
+    measure: MeasureOptions,
+    machine: MachineOptions,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Compare the counters of two kernels and say what makes one of them slower.
+
+    A and B are short forms, or fa2 or cudnn. With A alone, it is compared with the fastest
+    config; without both, the fastest one with the runner-up and with the references. The
+    difference in cycles is split by what warps waited for, and the counters that should have
+    moved with it are shown, or said to contradict. With five configs or more, the counters
+    that rank as their times do are listed.
+
+    On a GPU both are measured under ncu; without one, or with --from, what was recorded is
+    explained.
+
+    \b
+    Examples:
+      fa-tune explain "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles" \\
+          "(FP16, 128, 64, 64, 4): async+swizzled+load_0_0_0_tiles"
+      fa-tune explain --from profiles/nvidia_h200/ladder_explain.json
+    """
+    from fa_tune.commands.output import say, write_json
+
+    if len(kernels) > 2:
+        raise click.UsageError("two kernels at most can be compared")
+    subjects = [_subject(text) for text in kernels]
+    with watching(quiet) as progress:
+        found, whose = _measurements(subjects, sources, workloads, measure, machine, progress)
+    explained = [
+        one for key in dict.fromkeys(m.workload for m in found)
+        for one in _explained([m for m in found if m.workload == key], subjects)
+    ]  # fmt: skip
+    if not explained:
+        there = ", ".join(dict.fromkeys(_name(m.subject) for m in found)) or "nothing"
+        raise NoUsableVariant(f"no two kernels to compare on one workload; there is {there}")
+    if as_json:
+        write_json(
+            {
+                "schema": SCHEMA,
+                "whose": whose,
+                "explanations": [dataclasses.asdict(one) for one in explained],
+            }
+        )
+        progress.note(f"Measurements: {whose}.")
+        return
+    for one in explained:
+        say(f"{one.workload}: " + "\n  ".join(one.sentences))
+        say()
+    for text in _correlations(found):
+        say(text)
+        say()
+    say(f"Measurements: {whose}.")
+
+
+def _measurements(
+    subjects: Sequence[str],
+    sources: Sequence[Path],
+    workloads: WorkloadOptions,
+    measure: MeasureOptions,
+    machine: MachineOptions,
+    progress: Progress,
+) -> tuple[list[Measurement], str]:
+    """Counters, from files or from the GPU, and whose they are."""
+    from fa_tune.device import find_device
+    from fa_tune.paths import profiles_dir
+    from fa_tune.profile import documents
+
+    ours = [s for s in subjects if not s.startswith("ref:")]
+    if not sources and ours and find_device(machine.device) is not None:
+        from fa_tune import pipeline
+
+        options = SearchOptions(
+            workloads=workloads,
+            kernels="",
+            measure=dataclasses.replace(measure, profiler="ncu", metrics="explain"),
+            machine=machine,
+        )
+        configs = [Variant.from_key(s).config for s in ours]
+        result = pipeline.profile(configs, options, progress)
+        return [a.measurement for a in result.attempts if a.measurement], result.whose
+    if not sources:
+        folder = machine.recordings or profiles_dir()
+        sources = sorted(folder.glob(f"*/*{documents.SUFFIX}"))
+        if not sources:
+            raise ToolMissing(f"no GPU to measure on, and no counters recorded in {folder}")
+    found = [one for path in sources for one in documents.load(path)]
+    return found, "recorded in " + ", ".join(str(path) for path in sources)
+
+
+def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Explanation]:
+    """The comparisons that were asked for, on one workload; none where one is missing."""
+    from fa_tune.profile.explain import explain
+    from fa_tune.profile.stats import median
+
+    by_subject = {one.subject: one for one in found}
+    ours = [one for one in found if not one.subject.startswith("ref:")]
+    ours.sort(key=lambda one: median(one.samples_s))
+    names = {subject: _name(subject) for subject in by_subject}
+    pairs: list[tuple[str, str]] = []
+    if len(subjects) == 2:
+        pairs = [(subjects[0], subjects[1])]
+    elif subjects:
+        pairs = [(subjects[0], one.subject) for one in ours if one.subject != subjects[0]][:1]
+    elif ours:
+        references = [s for s in by_subject if s.startswith("ref:")]
+        rivals = [one.subject for one in ours[1:2]] + references
+        pairs = [(ours[0].subject, rival) for rival in rivals]
+    return [
+        explain(by_subject[a], by_subject[b], names)
+        for a, b in pairs
+        if a in by_subject and b in by_subject
+    ]
+
+
+def _correlations(found: Sequence[Measurement]) -> list[str]:
+    """Per workload with enough configs: the counters whose ranks go with time."""
+    from fa_tune.commands.output import text_table
+    from fa_tune.profile.explain import rank_correlations
+    from fa_tune.profile.metrics import label
+
+    texts = []
+    for key in dict.fromkeys(one.workload for one in found):
+        ours = [m for m in found if m.workload == key and not m.subject.startswith("ref:")]
+        if len(ours) < ENOUGH:
+            continue
+        strongest = list(rank_correlations(ours).items())[:CORRELATED]
+        rows = [[label(name), f"{rho:+.2f}"] for name, rho in strongest]
+        title = f"Rank correlation with time over these {len(ours)} configs (+ goes with slower):"
+        texts.append(title + "\n" + text_table(["metric", "rho"], rows, {"metric"}))
+    return texts
+
+
+def _subject(text: str) -> str:
+    """A config's variant key, or a reference's."""
+    from fa_tune import families
+    from fa_tune.report.rows import REFERENCE_LABELS
+
+    if text.strip().lower() in REFERENCE_LABELS:
+        return f"ref:{text.strip().lower()}"
+    if not families.is_config(text):
+        known = ", ".join(REFERENCE_LABELS)
+        raise InvalidConfig(f"{text[:60]!r} is neither a config's short form nor one of {known}")
+    return families.variant(families.parse(text)).key
+
+
+def _name(subject: str) -> str:
+    from fa_tune.report.rows import REFERENCE_LABELS
+
+    family, _, name = subject.partition(":")
+    return REFERENCE_LABELS.get(name, name) if family == "ref" else name

@@ -1,0 +1,108 @@
+"""`fa-tune record-space`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fa_tune.commands.options import (
+    axis_option,
+    family_option,
+    kernels_option,
+    machine_options,
+    measure_options,
+    option,
+    workload_options,
+)
+from fa_tune.commands.output_options import quiet_option
+from fa_tune.commands.progress import watching
+from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+
+
+@click.command("record-space", short_help="Measure a whole space and keep it as a table.")
+@workload_options()
+@kernels_option()
+@family_option()
+@axis_option()
+@option(
+    "--at-most",
+    "at_most",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    show_default="all",
+    help="Record the default and a random sample of the configs, the same for the same seed.",
+)
+@option(
+    "--to",
+    "to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="The recorded space to write, NAME.space.csv.gz; NAME.space.json goes beside it.",
+)
+@measure_options("profiler", "runs", "clock_control", "seed")
+@option(
+    "--resume/--fresh",
+    "resume",
+    default=True,
+    help="Take finished measurements from the journal, or measure everything again.",
+)
+@machine_options("arch", "jobs", "device", "ncu", "recordings", "cache_dir")
+@quiet_option()
+def command(
+    workloads: WorkloadOptions,
+    kernels: str,
+    names: tuple[str, ...],
+    axes: tuple[str, ...],
+    at_most: int | None,
+    to: Path,
+    measure: MeasureOptions,
+    resume: bool,
+    machine: MachineOptions,
+    quiet: bool,
+) -> None:
+    """Measure every config of a set, or of axes of your own, and keep the full table.
+
+    The table holds times, failures, knobs, and what the compiler says of each kernel, for
+    `fa-tune bench-search`. Configs are measured in groups that each hold the default config;
+    what a finished group found survives an interruption. Without a GPU the table is made from
+    recorded measurements.
+
+    \b
+    Examples:
+      fa-tune record-space --dtype fp16 --to tune.space.csv.gz
+      fa-tune record-space --axis B_r=64,128 --axis n_warps=4,8 --to wide.space.csv.gz
+    """
+    from fa_tune import pipeline
+    from fa_tune.commands.axes import device_limits, expanded
+    from fa_tune.commands.output import say
+    from fa_tune.errors import InvalidConfig
+    from fa_tune.pipeline.context import choose_configs
+    from fa_tune.pipeline.rivals import choose_families
+    from fa_tune.spaces.table import SUFFIX
+
+    if not to.name.endswith(SUFFIX):  # before hours of measuring rather than after
+        raise InvalidConfig(f"{to}: a recorded space's name ends in {SUFFIX}")
+    chosen = choose_families(names, device_limits(machine))
+    grid = workloads
+    if axes:
+        configs = expanded(axes, kernels, grid.dtypes, grid.d_heads, chosen)
+    else:
+        configs = choose_configs(kernels, grid.dtypes, grid.d_heads, chosen, named=bool(names))
+    options = SearchOptions(
+        workloads=grid,
+        kernels=kernels,
+        families=names,
+        measure=measure,
+        machine=machine,
+        resume=resume,
+    )
+    with watching(quiet) as progress:
+        made = pipeline.record_space(configs, options, to, progress, at_most=at_most)
+    ran = sum(bool(row.samples_s) for row in made.rows)
+    for key in dict.fromkeys(row.workload for row in made.rows):
+        rows = [row for row in made.rows if row.workload == key]
+        say(f"{key}: {len(rows)} configs, {sum(bool(r.samples_s) for r in rows)} ran.")
+    say(f"{ran} of {len(made.rows)} rows have a time; {made.meta.note}.")
+    say(f"Kept in {to}. Measurements: {made.whose}.")

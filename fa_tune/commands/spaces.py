@@ -1,0 +1,117 @@
+"""`fa-tune spaces`: show, export, import."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fa_tune.commands.groups import HelpfulGroup
+from fa_tune.commands.options import folder, option
+from fa_tune.commands.parameters import WorkloadKey
+from fa_tune.model import Workload
+
+PATH = click.Path(path_type=Path)
+
+
+@click.group("spaces", cls=HelpfulGroup, short_help="Recorded spaces: show, export, import.")
+def command() -> None:
+    """Look at recorded spaces, and exchange them with other auto-tuners.
+
+    \b
+    Examples:
+      fa-tune spaces show profiles
+      fa-tune spaces export profiles --to exported
+      fa-tune spaces import other_T4.json --to other.space.csv.gz
+    """
+
+
+@command.command("show", short_help="List recorded spaces and what they hold.")
+@click.argument("paths", nargs=-1, type=PATH, metavar="[PATH]…")
+def show(paths: tuple[Path, ...]) -> None:
+    """List recorded spaces: configs, outcomes, the best time, and how many come near it.
+
+    PATH is a FILE.space.csv.gz or a folder; without one, those that come with fa-tune.
+
+    \b
+    Example:
+      fa-tune spaces show profiles/nvidia_h200
+    """
+    from fa_tune.commands.output import say, text_table
+    from fa_tune.paths import profiles_dir
+    from fa_tune.spaces.replay import LEVELS
+    from fa_tune.spaces.table import find, load, recorded
+
+    rows = []
+    for path in find(paths or [profiles_dir()]):
+        table = load(path)
+        gpu = table.meta.device.name if table.meta.device else "unknown"
+        for one in recorded(table):
+            ran = [t for t in one.times_s if t is not None]
+            best = min(ran)
+            near = [str(sum(best / t >= level for t in ran)) for level in LEVELS]
+            workload = one.rows[0].workload
+            counts = [str(len(one.rows)), str(len(ran))]
+            rows.append([table.name, gpu, workload, *counts, f"{1e3 * best:.4g}", *near])
+    names = ["space", "GPU", "workload", "configs", "ran", "best (ms)"]
+    names += [f"at {100 * level:.0f} %" for level in LEVELS]
+    say(text_table(names, rows, {"space", "GPU", "workload"}))
+
+
+@command.command("export", short_help="Write T4 results and Kernel Tuner caches.")
+@click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH…")
+@folder("--to", "to", required=True, help="Where to write; made if need be.")
+def export(paths: tuple[Path, ...], to: Path) -> None:
+    """Write every workload of recorded spaces for other auto-tuners.
+
+    Each becomes a results file in the community's T4 format, NAME.t4.json, and a cache file for
+    Kernel Tuner's simulation mode, NAME.kernel_tuner.json (`kernel_tuner.tune_cache`).
+
+    \b
+    Example:
+      fa-tune spaces export profiles --to exported
+    """
+    from fa_tune.commands.output import say
+    from fa_tune.spaces import t4
+    from fa_tune.spaces.table import find, load, recorded
+
+    for path in find(paths):
+        table = load(path)
+        for one in recorded(table):
+            for written in t4.export(one, table.meta, to):
+                say(str(written))
+
+
+@command.command("import", short_help="Make a recorded space of T4 results.")
+@click.argument("path", type=PATH, metavar="FILE")
+@option(
+    "--to",
+    "to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="The recorded space to write, NAME.space.csv.gz.",
+)
+@option(
+    "--workload",
+    "workload",
+    type=WorkloadKey(),
+    metavar="KEY",
+    show_default="the file's name",
+    help="What was measured.",
+)
+def import_(path: Path, to: Path, workload: Workload | None) -> None:
+    """Read a results file in the T4 format, of any kernel and tuner, as a recorded space.
+
+    \b
+    Example:
+      fa-tune spaces import convolution_T4.json --to convolution.space.csv.gz
+    """
+    from fa_tune.commands.output import say
+    from fa_tune.spaces import t4
+    from fa_tune.spaces.table import recorded, save
+
+    table = t4.read_t4(path, workload.key if workload else path.stem)
+    recorded(table)  # what cannot be searched is refused before it is written
+    save(to, table.rows, table.meta)
+    say(f"{len(table.rows)} configs written to {to}")

@@ -1,0 +1,116 @@
+"""What a round of samples was taken under, and whether it can be trusted.
+
+Before and after every round the baseline takes a sample, and NVML is read.  A round is flagged
+if the baseline's two samples disagree, if the clock is far from what it was in the rounds
+before, or if heat or a power brake held the GPU back.  A power cap in software is how a good
+kernel runs, and only noted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+CLOCK_OFF = 0.03  # of the median clock so far
+BASELINE_OFF = 0.03  # between the baseline's two samples of a round
+KEPT = 100  # rounds at the beginning, and at the end, that are reported
+REPEATS = 2  # rounds at most that a stage repeats because of flags
+
+# Bits of NVML's clock event reasons.
+_REASONS = {
+    0x04: "software power cap",
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+HELD_BACK = frozenset(_REASONS.values()) - {"software power cap"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """NVML at one moment; None: not told."""
+
+    sm_clock_hz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: `number` from 0, the baseline's `opening` and `closing` sample in seconds
+    (None without a baseline), and why it is flagged, if it is."""
+
+    number: int
+    opening_s: float | None
+    closing_s: float | None
+    reading: Reading
+    flags: tuple[str, ...] = ()
+
+
+@dataclass
+class Log:
+    """The rounds of one run."""
+
+    rounds: list[Round] = field(default_factory=list)
+
+    def add(
+        self, number: int, opening_s: float | None, closing_s: float | None, reading: Reading
+    ) -> bool:
+        """Note a round; returns whether it is flagged."""
+        flags = []
+        if opening_s and closing_s and abs(closing_s / opening_s - 1.0) > BASELINE_OFF:
+            flags.append(f"the baseline changed by {100 * (closing_s / opening_s - 1.0):+.1f} %")
+        clocks = [
+            c for r in self.rounds if not r.flags and (c := r.reading.sm_clock_hz) is not None
+        ]
+        clock = reading.sm_clock_hz
+        if clock and len(clocks) >= 3:
+            off = clock / statistics.median(clocks) - 1.0
+            if abs(off) > CLOCK_OFF:
+                flags.append(f"the clock is off by {100 * off:+.1f} %")
+        flags += sorted(HELD_BACK.intersection(reading.reasons))
+        self.rounds.append(Round(number, opening_s, closing_s, reading, tuple(flags)))
+        return bool(flags)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The rounds for the report file; of very many, the first and the last."""
+        some = self.rounds
+        if len(some) > 2 * KEPT:
+            some = some[:KEPT] + some[-KEPT:]
+        return [asdict(one) for one in some]
+
+
+def reader(device: int) -> Callable[[], Reading]:
+    """A function that asks NVML; without NVML it knows nothing."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(device)
+    except Exception:  # a convenience: timing works without it
+        return Reading
+
+    def number(ask: Callable[[], Any], scale: float) -> float | None:
+        with contextlib.suppress(Exception):  # a board may not tell
+            value = float(ask()) * scale
+            return value if math.isfinite(value) else None
+        return None
+
+    def read() -> Reading:
+        bits = number(lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle), 1.0)
+        return Reading(
+            number(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM), 1e6),
+            number(lambda: pynvml.nvmlDeviceGetPowerUsage(handle), 1e-3),
+            number(
+                lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU), 1.0
+            ),
+            tuple(name for bit, name in _REASONS.items() if int(bits or 0) & bit),
+        )
+
+    return read

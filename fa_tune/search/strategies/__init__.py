@@ -1,0 +1,53 @@
+"""Which points of a space to measure next.
+
+A *strategy* proposes points and is told what became of them; given the same space, seed and
+observations it proposes the same points.  `create` makes one by its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+
+from fa_tune.errors import InvalidConfig
+from fa_tune.search.strategies.base import Observation, Point, Space, Strategy
+
+__all__ = [
+    "DEFAULT",
+    "STRATEGIES",
+    "USES_FACTS",
+    "Observation",
+    "Point",
+    "Space",
+    "Strategy",
+    "create",
+]
+
+DEFAULT = "exhaustive"
+
+# Name -> module (loaded when it is asked for), and one line for --help and the docs.
+STRATEGIES: Mapping[str, tuple[str, str]] = {
+    "exhaustive": ("plain", "every point, those no soft rule objects to first"),
+    "random": ("plain", "points drawn without replacement"),
+    "local": ("local", "from the best point to its neighbours, restarting where none is better"),
+    "learned": ("learned", "a regression on knobs and static facts says where to look"),
+    "optuna-tpe": ("optuna_samplers", "Optuna's tree-structured Parzen estimator"),
+    "optuna-gp": ("optuna_samplers", "Optuna's Gaussian process (needs torch and SciPy)"),
+    "optuna-ga": ("optuna_samplers", "Optuna's genetic algorithm"),
+}
+
+
+# Those that learn from what the compiler says: every config is compiled before the first choice.
+USES_FACTS = frozenset({"learned"})
+
+
+def create(name: str, space: Space, seed: int) -> Strategy:
+    """The strategy of that name over `space`.
+
+    Raises InvalidConfig for an unknown name and ToolMissing where its library is not installed.
+    """
+    if name not in STRATEGIES:
+        raise InvalidConfig(f"unknown strategy {name!r}; there are {', '.join(STRATEGIES)}")
+    module = importlib.import_module(f"{__name__}.{STRATEGIES[name][0]}")
+    make: Callable[[str, Space, int], Strategy] = module.make
+    return make(name, space, seed)

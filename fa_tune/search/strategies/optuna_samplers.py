@@ -1,0 +1,115 @@
+"""Optuna's samplers over a list of points.
+
+A sampler draws every knob by itself and so may draw what is no point of the space; the
+nearest point that is still free is proposed in its place, and the sampler is told of that
+point.  It learns of a failure as of a value that is worse than any seen.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fa_tune.errors import ToolMissing
+from fa_tune.search.strategies.base import Memory, Observation, Space, Strategy
+
+if TYPE_CHECKING:
+    import optuna
+
+FAILED_TIMES = 2.0  # a failure counts as this many times the slowest time
+
+
+class OptunaSampler(Memory):
+    """One of Optuna's samplers; start points come first."""
+
+    def __init__(self, space: Space, seed: int, name: str) -> None:
+        super().__init__(space, seed, name)
+        optuna = _optuna()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._study = optuna.create_study(sampler=_sampler(optuna, name, seed))
+        self._distributions: dict[str, Any] = {
+            knob: optuna.distributions.IntDistribution(0, len(values) - 1)
+            if _ordered(values)
+            else optuna.distributions.CategoricalDistribution(tuple(range(len(values))))
+            for knob, values in space.values.items()
+        }
+
+    def propose(self, n: int) -> list[int]:
+        """The free points nearest to what the sampler draws."""
+        chosen: list[int] = []
+        while len(chosen) < n and len(self.proposed) < len(self.space):
+            start = self.free(self.space.start)
+            chosen += self.take(start[:1] or [self._drawn()])
+        return chosen
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """Tell the sampler of the points themselves, whatever it had drawn."""
+        optuna = _optuna()
+        super().observe(observations)
+        worst = FAILED_TIMES * max(self.times.values(), default=1.0)
+        for one in observations:
+            value = worst if one.time_s is None else one.time_s
+            self._study.add_trial(
+                optuna.trial.create_trial(
+                    params=dict(
+                        zip(self._distributions, self.space.vectors[one.index], strict=True)
+                    ),
+                    distributions=self._distributions,
+                    value=value,
+                )
+            )
+
+    def _drawn(self) -> int:
+        optuna = _optuna()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trial = self._study.ask(self._distributions)
+        drawn = tuple(trial.params[knob] for knob in self._distributions)
+        # What the sampler should learn from is the point that is measured, not this draw.
+        self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        return min(self.free(), key=lambda i: (self._distance(drawn, i), i))
+
+    def _distance(self, drawn: Sequence[int], index: int) -> float:
+        """How far a point is: 1 for another word or switch, less for a number not far off."""
+        total = 0.0
+        vector = self.space.vectors[index]
+        for (_, values), a, b in zip(self.space.values.items(), drawn, vector, strict=True):
+            if a != b:
+                total += abs(a - b) / (len(values) - 1) if _ordered(values) else 1.0
+        return total
+
+
+def _ordered(values: Sequence[Any]) -> bool:
+    return not isinstance(values[-1], bool | str)
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise ToolMissing('Optuna is not installed: pip install "fa-tune[strategies]"') from None
+    return optuna
+
+
+def _sampler(optuna: Any, name: str, seed: int) -> optuna.samplers.BaseSampler:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # experimental options
+        match name:
+            case "optuna-tpe":
+                return optuna.samplers.TPESampler(seed=seed, multivariate=True)
+            case "optuna-gp":
+                for package in ("scipy", "torch"):
+                    if importlib.util.find_spec(package) is None:
+                        raise ToolMissing(f"optuna-gp needs {package}, which is not installed")
+                return optuna.samplers.GPSampler(seed=seed, deterministic_objective=True)
+            case _:
+                return optuna.samplers.NSGAIISampler(seed=seed, population_size=20)
+
+
+def make(name: str, space: Space, seed: int) -> Strategy:
+    """`optuna-tpe`, `optuna-gp` or `optuna-ga`."""
+    return OptunaSampler(space, seed, name)

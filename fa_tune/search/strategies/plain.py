@@ -1,0 +1,25 @@
+"""Strategies that learn nothing: every point in order, or at random."""
+
+from __future__ import annotations
+
+from fa_tune.search.strategies.base import Memory, Space, Strategy
+
+
+class InOrder(Memory):
+    """Proposes points in an order fixed beforehand."""
+
+    def __init__(self, space: Space, seed: int, name: str) -> None:
+        super().__init__(space, seed, name)
+        self._order = list(space.by_soft_rules)
+        if name == "random":
+            self._order = list(range(len(space)))
+            self.random.shuffle(self._order)
+
+    def propose(self, n: int) -> list[int]:
+        """The next `n` of the order."""
+        return self.take(self.free(self._order)[:n])
+
+
+def make(name: str, space: Space, seed: int) -> Strategy:
+    """`exhaustive` or `random`."""
+    return InOrder(space, seed, name)

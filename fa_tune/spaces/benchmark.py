@@ -1,0 +1,121 @@
+"""Strategies side by side on recorded spaces, with random search calculated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fa_tune.search.strategies.base import Space
+from fa_tune.spaces import kernel_tuner, replay
+from fa_tune.spaces.replay import Score
+from fa_tune.spaces.table import Recorded
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared, and how often.
+
+    `strategies` are fa-tune's, `kernel_tuner` Kernel Tuner's; `limit` measurements at most per
+    run; `batch` points are proposed at a time (Kernel Tuner always decides one by one);
+    `jobs` processes.
+    """
+
+    strategies: tuple[str, ...]
+    kernel_tuner: tuple[str, ...] = ()
+    seeds: int = 100
+    limit: int = 200
+    batch: int = 1
+    jobs: int = 1
+    lenient: bool = False  # leave out what Kernel Tuner cannot run, instead of ending
+
+
+class Watcher(Protocol):
+    """What the benchmark tells whoever watches."""
+
+    def stage(self, name: str, total: int) -> None:
+        """A space begins; `total` runs will follow."""
+
+    def advance(self, text: str = "") -> None:
+        """One run is over."""
+
+    def warn(self, text: str) -> None:
+        """A strategy was left out."""
+
+
+def compare(recorded: Recorded, plan: Plan, watcher: Watcher) -> list[Score]:
+    """One score per strategy on one space, random search first.
+
+    Raises InvalidConfig and ToolMissing as the strategies do.
+    """
+    names = (*plan.strategies, *plan.kernel_tuner)
+    watcher.stage(recorded.name, len(names) * plan.seeds)
+    chance = replay.by_chance(recorded, plan.limit)
+    orders = replay.replay(
+        recorded,
+        plan.strategies,
+        seeds=plan.seeds,
+        limit=plan.limit,
+        batch=plan.batch,
+        jobs=plan.jobs,
+        on_order=watcher.advance,
+    )
+    if plan.kernel_tuner:
+        orders |= kernel_tuner.replay(
+            recorded,
+            plan.kernel_tuner,
+            seeds=plan.seeds,
+            limit=plan.limit,
+            jobs=plan.jobs,
+            on_order=watcher.advance,
+            on_refusal=watcher.warn if plan.lenient else None,
+        )
+    scores = [replay.score(recorded, n, o, plan.limit, chance) for n, o in orders.items()]
+    return [chance, *scores]
+
+
+def without_start(recorded: Recorded) -> Recorded:
+    """The same space where no strategy is told the default config."""
+    return Recorded(recorded.name, Space(recorded.space.points), recorded.rows)
+
+
+def headline(recorded: Recorded) -> str:
+    """The space in a line: how many points, how many ran, the best time, the default's share."""
+    times = recorded.times_s
+    ran = [t for t in times if t is not None]
+    best = min(ran)
+    text = f"{recorded.name}: {len(times)} configs, {len(ran)} ran, the best takes "
+    text += f"{1e3 * best:.4g} ms"
+    default = [times[i] for i in recorded.space.start]
+    if default and default[0] is not None:
+        text += f"; the default, measured first, reaches {100 * best / default[0]:.1f} % of it"
+    return text
+
+
+def cells(score: Score) -> list[str]:
+    """The row of a score: strategy, `median / 90th percentile` per level, where it is behind."""
+    row = [score.strategy]
+    for level in replay.LEVELS:
+        row.append(" / ".join(_count(n, score.limit) for n in score.needed[level]))
+    return [*row, "" if score.strategy == replay.BY_CHANCE else ranges(score.behind)]
+
+
+def headings(limit: int) -> list[str]:
+    """Of the columns that `cells` fills."""
+    levels = [f"{100 * level:.0f} %" for level in replay.LEVELS]
+    return ["strategy", *levels, f"behind random, of {limit}"]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`1-4, 9`; `never` for none."""
+    parts: list[list[int]] = []
+    for n in numbers:
+        if parts and parts[-1][-1] == n - 1:
+            parts[-1][1:] = [n]
+        else:
+            parts.append([n])
+    return ", ".join("-".join(map(str, part)) for part in parts) or "never"
+
+
+def _count(needed: int | None, limit: int) -> str:
+    return f">{limit}" if needed is None else str(needed)

@@ -1,0 +1,110 @@
+"""`fa-tune search` with a strategy, from the outside: options, sentences, and a whole search
+on recordings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.pipeline.results import Exploration
+from fa_tune.search.strategies.audit import judge
+from tests.commands import fakes
+from tests.commands.console import Console
+from tests.commands.test_search import Search
+
+AUDIT = judge(1.0, {"sm80:x": 0.9, "sm80:y": 2.0}, 30)
+EXPLORATION = Exploration("learned", 7, "10 measurements", 40, 10, 1, 4, AUDIT)
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> Search:
+    result = fakes.search_result()
+    (one, *others) = result.results
+    explored = replace(one, exploration=EXPLORATION)
+    fake = Search(replace(result, results=(explored, *others)))
+    monkeypatch.setattr("fa_tune.pipeline.search", fake)
+    return fake
+
+
+def test_strategy_budget_and_audit_reach_the_search(console: Console, search: Search) -> None:
+    done = console(
+        *("search", "--strategy", "local", "--budget", "60,300s", "--audit", "8"),
+        *("--seed", "5", "--axis", "n_warps=4,8", "--dtype", "fp16", "--arch", "sm_90"),
+    )
+    assert done.status == 0, done.err
+    (options,) = search.options
+    assert (options.strategy, options.measurements, options.seconds) == ("local", 60, 300.0)
+    assert (options.audit, options.measure.seed, options.axes) == (8, 5, ("n_warps=4,8",))
+    configs: list[FlashForwardKernelConfig] = search.configs
+    assert {c.n_warps for c in configs} == {4, 8}
+
+
+def test_by_default_everything_is_measured(console: Console, search: Search) -> None:
+    assert console("search").status == 0
+    (options,) = search.options
+    assert not options.explores
+    assert search.configs is None
+
+
+def test_the_summary_tells_what_was_skipped(console: Console, search: Search) -> None:
+    out = console("search").out
+    assert (
+        "Learned measured 10 of 40 configs; audit of 2 of 30 skipped configs: the fastest of "
+        "them, x, takes 10.00 % less time than the choice; at 95 % confidence at most" in out
+    )
+
+
+def test_json_has_the_exploration(console: Console, search: Search) -> None:
+    document = json.loads(console("search", "--json").out)
+    found = document["workloads"][0]["exploration"]
+    assert (found["strategy"], found["scouted"], found["audit"]["faster"]) == ("learned", 10, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--strategy", "magic"], "magic"),
+        (["--budget", "many"], "neither measurements (60), nor seconds (300s)"),
+        (["--budget", "0"], "allows no measurement"),
+        (["--audit", "3"], "give --strategy or --budget"),
+        (["--strategy", "local", "--axis", "colour=red"], "no config field named 'colour'"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    console: Console, search: Search, arguments: list[str], message: str
+) -> None:
+    done = console("search", *arguments)
+    assert done.status == 2
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_search_of_recordings_needs_few_of_them(
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On what comes with fa-tune: the exhaustive choice, from 12 of 40 configs."""
+    from importlib import import_module
+
+    from tests.pipeline.fakes import FakeCompiler
+
+    module = import_module("fa_tune.pipeline.search")
+    monkeypatch.setattr(module, "build_all", FakeCompiler())
+
+    def chosen(*more: str) -> dict[str, Any]:
+        arguments = ["--dtype", "fp16", "--seq-lens", "4096", "--profiler", "replay", "--json"]
+        done = console("search", *arguments, "--registry", str(tmp_path / "r.json"), *more)
+        assert done.status == 0, done.err
+        (one,) = json.loads(done.out)["workloads"]
+        found: dict[str, Any] = one
+        return found
+
+    few = chosen("--strategy", "learned", "--budget", "12", "--audit", "4")
+    assert few["exploration"]["scouted"] == 12
+    assert few["exploration"]["audit"]["measured"] == 4
+    everything = chosen()
+    assert few["decision"]["chosen"]["subject"] == everything["decision"]["chosen"]["subject"]

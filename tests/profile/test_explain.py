@@ -1,0 +1,215 @@
+"""Known pairs are explained by the right counter: recorded ones, and made-up ones for what no
+recording holds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fa_tune.errors import NoUsableVariant, ProfileFormatError
+from fa_tune.model import Measurement, Quantity
+from fa_tune.profile import metrics as m
+from fa_tune.profile.documents import load
+from fa_tune.profile.explain import REASONS, Explanation, explain, rank_correlations
+from tests.project_files import ROOT
+
+RECORDED = ROOT / "profiles" / "nvidia_h200" / "ladder_explain.json"
+LADDER = {one.subject: one for one in load(RECORDED)}
+RUNG = "sm80:(FP16, 128, 64, 64, 4): "
+PLAIN = RUNG + "async+load_0_0_0_tiles"
+SWIZZLED = RUNG + "async+swizzled+load_0_0_0_tiles"
+EAGER = RUNG + "async+eager+swizzled+load_0_0_0_tiles"
+TILES = RUNG + "async+eager+swizzled+load_2_2_2_tiles"
+BUFFER = TILES + "+buffer"
+SOFTMAX = BUFFER + "+opt_softmax"
+ROWS_128 = "sm80:(FP16, 128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax"
+
+WORKLOAD = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
+
+
+def of(a: str, b: str) -> Explanation:
+    return explain(LADDER[a], LADDER[b], {a: "A", b: "B"})
+
+
+# Recorded pairs ---------------------------------------------------------------------------------
+
+
+def test_without_swizzle_it_is_bank_conflicts() -> None:
+    found = of(PLAIN, SWIZZLED)
+    assert found.findings[0].cause == "bank conflicts in shared memory"
+    assert found.findings[0].share == pytest.approx(1.02, abs=0.01)
+    assert found.sentences == (
+        "A takes 5.20 times as long as B (39.37 ms against 7.566 ms), 5.21 times the cycles.",
+        "Bank conflicts in shared memory: 102 % of the 57.2 million more cycles (stall: short "
+        "scoreboard 25.2 against 0.8; shared-memory bank conflicts 7,546 million against 0.4004 "
+        "million; shared-memory wavefronts 8,668 million against 1,122 million).",
+    )
+
+
+def test_without_eager_loading_it_is_the_long_scoreboard() -> None:
+    found = of(SWIZZLED, EAGER)
+    assert found.findings[0].family == "global and local memory"
+    assert found.findings[0].cause == "global loads are waited for"
+    assert found.findings[0].evidence[0].metric == m.stall_metric("long_scoreboard")
+    assert "stall: long scoreboard 1.61 against 0.18" in found.sentences[1]
+    assert not any("conflict" in s or "spill" in s.lower() for s in found.sentences)
+
+
+def test_staged_tiles_cost_shared_memory_traffic_with_more_warps() -> None:
+    found = of(TILES, EAGER)
+    assert found.findings[0].cause == "more shared-memory traffic"
+    assert "achieved occupancy 18.6 % against 12.4 %" in found.sentences[-1]
+
+
+def test_level_cycles_are_not_explained() -> None:
+    assert of(BUFFER, TILES).sentences[-1] == (
+        "Cycles are level, so the counters explain no difference."
+    )
+
+
+def test_the_softmax_saves_instructions_and_little_time() -> None:
+    found = of(BUFFER, SOFTMAX)
+    assert "That is little, so what it consists of is known roughly." in found.sentences
+    assert "more instructions" in {f.cause for f in found.findings}
+
+
+def test_128_rows_save_shared_memory_traffic() -> None:
+    found = of(EAGER, ROWS_128)
+    assert found.findings[0].cause == "more shared-memory traffic"
+    assert found.findings[0].agrees
+
+
+def test_flash_attention_2_executes_more_and_spills() -> None:
+    found = of("ref:fa2", ROWS_128)
+    assert found.findings[0].cause == "more instructions"
+    assert "It also spills (59.1 million more local accesses)" in found.sentences[-1]
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.combinations(sorted(LADDER), 2)))
+def test_every_recorded_pair_is_explained_the_same_both_ways(a: str, b: str) -> None:
+    one, other = explain(LADDER[a], LADDER[b]), explain(LADDER[b], LADDER[a])
+    assert one == other
+    assert one.time_ratio >= 1
+    assert all(0 < len(sentence) < 600 and sentence.endswith(".") for sentence in one.sentences)
+
+
+# Made-up pairs ----------------------------------------------------------------------------------
+
+
+def made(
+    subject: str, cycles: float = 1e7, stalls: dict[str, float] | None = None, **more: float
+) -> Measurement:
+    """A kernel whose warps mostly wait for fixed latencies; `more` are counters by name."""
+    ratios = dict.fromkeys(m.STALL_REASONS, 0.05) | {"selected": 1.0, "wait": 1.5} | (stalls or {})
+    counters = {m.stall_metric(r): Quantity(v, "inst") for r, v in ratios.items()}
+    counters[m.CYCLES] = Quantity(cycles, "cycle")
+    counters[m.SM_CLOCK] = Quantity(more.pop("clock", 1.8e9), "hz")
+    base = {
+        m.INSTRUCTIONS: 2e9,
+        m.LOCAL_LOADS: 0.0,
+        m.LOCAL_STORES: 0.0,
+        m.SHARED_CONFLICTS: 1e6,
+        m.SHARED_WAVEFRONTS: 1e9,
+    }
+    values = base | {getattr(m, name): value for name, value in more.items()}
+    counters |= {name: Quantity(value, "inst") for name, value in values.items()}
+    seconds = cycles / counters[m.SM_CLOCK].value
+    return Measurement(subject, WORKLOAD, "ncu", (seconds,), counters)
+
+
+def test_spills_are_named_whether_they_stall_or_only_add_instructions() -> None:
+    """What loading whole blocks at 128 rows does: fragments that no register is left for."""
+    spills = {"LOCAL_LOADS": 4e8, "LOCAL_STORES": 1e8, "INSTRUCTIONS": 2.5e9}
+    stalling = made("slow", 2e7, {"long_scoreboard": 4.0}, **spills)
+    found = explain(stalling, made("fast"))
+    assert found.findings[0].cause == "register spills to local memory"
+    assert "local loads (spills) 400 million against 0" in found.sentences[1]
+    issuing = made("slow", 1.25e7, **spills)
+    found = explain(issuing, made("fast"))
+    assert found.findings[0].cause == "register spills, as more instructions"
+
+
+def test_stalls_that_no_other_counter_confirms_are_called_a_contradiction() -> None:
+    found = explain(made("slow", 2e7, {"short_scoreboard": 3.0}), made("fast"))
+    assert found.findings[0].cause == "shared memory is waited for longer"
+    assert not found.findings[0].agrees
+    assert "they contradict the stalls" in found.sentences[1]
+
+
+def test_a_clock_that_decides_is_said_to() -> None:
+    found = explain(made("slow", 9e6, clock=1.5e9), made("fast", 1e7, clock=1.8e9))
+    assert (found.slow, found.time_ratio > 1, found.cycle_ratio < 1) == ("slow", True, True)
+    assert "the clock decides" in found.sentences[-1]
+    assert "at 0.833 times the clock" in found.sentences[0]
+
+
+def test_barriers_and_dram_have_sentences_of_their_own() -> None:
+    found = explain(made("slow", 2e7, {"barrier": 4.0}), made("fast"))
+    assert found.findings[0].cause == "warps wait for each other at barriers"
+    slow = made("slow", 2e7, {"long_scoreboard": 4.0}, DRAM_READ=9e9)
+    found = explain(slow, made("fast", DRAM_READ=1e9))
+    assert found.findings[0].cause == "more DRAM traffic"
+
+
+def test_what_cannot_be_compared_is_one_line() -> None:
+    one = made("a")
+    with pytest.raises(NoUsableVariant, match="not measured on one workload"):
+        explain(one, replace(made("b"), method="events"))
+    bare = replace(made("b"), counters={m.CYCLES: Quantity(1e7, "cycle")})
+    with pytest.raises(NoUsableVariant, match="b has no stall counters"):
+        explain(one, bare)
+
+
+@given(st.lists(st.floats(0, 30), min_size=19, max_size=19), st.floats(1e6, 1e9))
+def test_parts_add_up_to_the_difference(ratios: list[float], cycles: float) -> None:
+    stalls = dict(zip(m.STALL_REASONS, ratios, strict=True)) | {"selected": 1.0}
+    slow, fast = made("a", cycles, stalls), made("b", 5e5)
+    found = explain(slow, fast)
+    told = sum(f.cycles for f in found.findings)
+    left_out = len(REASONS) - len(found.findings)
+    assert abs(told - (cycles - 5e5)) <= 0.1 * left_out * (cycles - 5e5) + 1e-3 * cycles
+
+
+def test_every_stall_reason_belongs_to_one_family() -> None:
+    assert sorted(r for reasons in REASONS.values() for r in reasons) == sorted(m.STALL_REASONS)
+
+
+# Correlations and documents ---------------------------------------------------------------------
+
+
+def test_rank_correlations_are_those_of_these_measurements() -> None:
+    some = [
+        made(str(i), 1e7 + i, INSTRUCTIONS=1e9 - i, SHARED_CONFLICTS=(i * 7) % 5) for i in range(5)
+    ]
+    found = rank_correlations(some)
+    assert found[m.INSTRUCTIONS] == pytest.approx(-1.0)
+    assert found[m.CYCLES] == pytest.approx(1.0)
+    assert m.LOCAL_LOADS not in found  # does not vary
+    assert rank_correlations(some[:2]) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": "other"}, "no output of fa-tune profile"),
+        ({"measurements": [{}]}, "is missing"),
+        ({"measurements": 3}, "ladder"),
+        ({"rows": None}, "ladder"),
+    ],
+)
+def test_damaged_documents_are_one_line(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    path = tmp_path / "ladder.json"
+    path.write_text(json.dumps(json.loads(RECORDED.read_text()) | change))
+    with pytest.raises(ProfileFormatError, match=message):
+        load(path)
+    path.write_text("{")
+    with pytest.raises(ProfileFormatError, match="cannot be read as JSON"):
+        load(path)
