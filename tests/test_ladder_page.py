@@ -171,11 +171,12 @@ def test_pages_can_be_filled_from_a_search_of_all_knobs(folder: Path) -> None:
     assert "- b:" not in filled["README.md"]
     ladder = filled["docs/ladder.md"]
     assert f"| best | of the fast set | `{best['FP16'].removeprefix('sm80:')}` |" in ladder
-    for size in ("64x64", "128x64", "128x64 of 8", "256x64 of 8"):
+    for size in ("64x64", "128x64", "256x64 of 8"):
         assert f"| {size} |" in ladder
-    for change in ("interleave", "2 stages, not 1", "3 stages, not 2", "Q in 1 k-tile, not whole"):
+    for change in ("interleave", "2 stages, not 1", "3 stages, not 2"):
         assert f"| {change} |" in ladder
-    assert "\n| buffer |" not in ladder, "no pair of the fast set differs in it"
+    for change in ("buffer", "Q in 1 k-tile, not whole"):
+        assert f"\n| {change} |" not in ladder, "no pair of the fast set differs in it"
 
 
 def test_the_fast_set_is_preferred(folder: Path) -> None:

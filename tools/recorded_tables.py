@@ -257,9 +257,10 @@ def results(data: Recorded) -> str:
             f"Under ncu, FA2 takes {min(ratios):.2f} to {max(ratios):.2f} times as long as the "
             f"best config ({tflops:.0f} TFLOP/s by 4·s²·d at {LADDER.seq_len_q} in "
             f"{LADDER.dtype.name}). "
-            "**cuDNN is ahead**: it uses `wgmma`, the warpgroup instructions of sm_90, which "
-            f"`mma.sync` kernels such as ours and FA2 do without, and the best config takes "
-            f"{min(behind):.2f} to {max(behind):.2f} times as long. "
+            "cuDNN is ahead of these: it uses `wgmma`, the warpgroup instructions of sm_90, which "
+            f"the `mma.sync` kernels of the sm80 family and FA2 do without, and the best config "
+            f"takes {min(behind):.2f} to {max(behind):.2f} times as long. The sm90 family is "
+            f"there for that. "
             "[docs/ladder.md](docs/ladder.md) explains the differences with counters, "
             "[docs/why-this-wins.md](docs/why-this-wins.md) what the best configs do otherwise.",
         ]

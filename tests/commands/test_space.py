@@ -23,13 +23,13 @@ def test_lists_the_fast_set_by_default(console: Console) -> None:
     assert done.status == 0
     listed = done.out.split("\n\n")[0].splitlines()
     assert listed == list(map(str, get_kernel_configs("fast")))
-    assert "68 of 68 configs can run on sm_90." in done.out
+    assert "28 of 28 configs can run on sm_90." in done.out
     assert "Cannot run" not in done.out
 
 
 def test_before_9_0_turns_are_rejected_with_the_reason(console: Console) -> None:
     document = _space(console, "--arch", "sm_86", "--dtype", "fp16", "--explain")
-    assert document["counts"]["rejected"] == {"ping_pong_needs_9_0": 6}
+    assert document["counts"]["rejected"] == {"ping_pong_needs_9_0": 2}
     assert {entry["reason"] for entry in document["rejected"]} == {
         "ping_pong needs bulk tensor copies, sm_90 or later; the device is sm_86"
     }

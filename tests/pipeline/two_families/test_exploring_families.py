@@ -20,7 +20,7 @@ from tests.pipeline.two_families.conftest import (
 def test_every_family_gets_its_turns_and_the_best_of_all_wins(world: World, strategy: str) -> None:
     one = only(search(world, strategy=strategy, measurements=14))
     assert one.exploration is not None
-    assert (one.exploration.configs, one.exploration.scouted) == (43, 14)
+    assert (one.exploration.configs, one.exploration.scouted) == (44, 14)
     tried = by_family(a.subject for a in one.attempts)
     assert sorted(tried["wave"]) == sorted(WAVE), "a small family is not starved"
     assert len(tried["sm80"]) == 11
