@@ -11,6 +11,8 @@ import torch
 
 from fa_tune.model import Workload
 
+MOST_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -55,7 +57,8 @@ def attention(
     dtype: torch.dtype | None = None,
     diagonal: int | None = None,
 ) -> torch.Tensor:
-    """softmax(scale · Q Kᵀ) V computed in `dtype` (None: the inputs' own), one head at a time.
+    """softmax(scale · Q Kᵀ) V computed in `dtype` (None: the inputs' own), one head at a time,
+    and of very long ones so many queries that their scores fit the memory.
 
     Causal: query i sees key j when j ≤ i + diagonal (None: the workload's).  A row that sees
     nothing gives 0.  Returns [batch, seq_len_q, heads, d_head] in `dtype`, or fp32 where that
@@ -65,18 +68,21 @@ def attention(
     wide = torch.promote_types(dtype, torch.float32)
     out = torch.empty(inputs.q.shape, dtype=wide, device=inputs.q.device)
     group = workload.heads // workload.kv_heads
-    hidden = hidden_pairs(workload, inputs.q.device, diagonal)
-    for b in range(workload.batch):
-        for h in range(workload.heads):
-            q = inputs.q[b, :, h].to(dtype) * workload.scale
-            k = inputs.k[b, :, h // group].to(dtype)
-            scores = q @ k.T
-            if hidden is not None:
-                scores = scores.masked_fill(hidden, float("-inf"))
-                weights = torch.softmax(scores, -1).masked_fill(hidden, 0)
-            else:
-                weights = torch.softmax(scores, -1)
-            out[b, :, h] = (weights @ inputs.v[b, :, h // group].to(dtype)).to(wide)
+    at_once = max(1, MOST_SCORES // workload.seq_len_kv)
+    for start in range(0, workload.seq_len_q, at_once):
+        rows = slice(start, min(start + at_once, workload.seq_len_q))
+        hidden = hidden_pairs(workload, inputs.q.device, diagonal, rows=rows)
+        for b in range(workload.batch):
+            for h in range(workload.heads):
+                q = inputs.q[b, rows, h].to(dtype) * workload.scale
+                k = inputs.k[b, :, h // group].to(dtype)
+                scores = q @ k.T
+                if hidden is not None:
+                    scores = scores.masked_fill(hidden, float("-inf"))
+                    weights = torch.softmax(scores, -1).masked_fill(hidden, 0)
+                else:
+                    weights = torch.softmax(scores, -1)
+                out[b, rows, h] = (weights @ inputs.v[b, :, h // group].to(dtype)).to(wide)
     return out
 
 
@@ -93,11 +99,16 @@ def log_sum_exp(inputs: Inputs, workload: Workload, *, diagonal: int | None = No
 
 
 def hidden_pairs(
-    workload: Workload, device: torch.device, diagonal: int | None = None
+    workload: Workload,
+    device: torch.device,
+    diagonal: int | None = None,
+    *,
+    rows: slice | None = None,
 ) -> torch.Tensor | None:
-    """Which keys each query does not see, bool [seq_len_q, seq_len_kv]; None without a mask."""
+    """Which keys each query, or those of `rows`, does not see, bool [rows, seq_len_kv]; None
+    without a mask."""
     if not workload.causal:
         return None
-    rows = torch.arange(workload.seq_len_q, device=device)[:, None]
+    queries = torch.arange(workload.seq_len_q, device=device)[rows or slice(None), None]
     columns = torch.arange(workload.seq_len_kv, device=device)[None]
-    return columns > rows + (workload.diagonal if diagonal is None else diagonal)
+    return columns > queries + (workload.diagonal if diagonal is None else diagonal)

@@ -58,6 +58,29 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> float:
 # Attention --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("changes", [{}, {"causal": True}, {"causal": True, "bottom_right": True}])
+def test_very_long_sequences_are_done_in_parts(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, bool]
+) -> None:
+    w = dataclasses.replace(W, **changes)
+    given = inputs(w)
+    whole = reference.attention(given, w, dtype=torch.float32)
+    sizes: list[int] = []
+    softmax = torch.softmax
+
+    def watched(scores: torch.Tensor, dim: int) -> torch.Tensor:
+        sizes.append(scores.numel())
+        return softmax(scores, dim)
+
+    monkeypatch.setattr(torch, "softmax", watched)
+    monkeypatch.setattr(reference, "MOST_SCORES", 5 * W.seq_len_kv + 1)
+    parts = reference.attention(given, w, dtype=torch.float32)
+    assert difference(whole, parts) <= LARGEST
+    assert max(sizes) == 5 * W.seq_len_kv
+    monkeypatch.setattr(reference, "MOST_SCORES", 1)
+    assert difference(whole, reference.attention(given, w, dtype=torch.float32)) <= LARGEST
+
+
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (6, 2), (5, 1)])
 def test_attention_with_grouped_heads(dtype: DType, heads: int, kv_heads: int) -> None:

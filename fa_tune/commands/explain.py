@@ -20,6 +20,7 @@ from fa_tune.commands.progress import watching
 from fa_tune.errors import InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.model import Measurement, Variant
 from fa_tune.options import (
+    REFERENCES,
     MachineOptions,
     MeasureOptions,
     Progress,
@@ -68,8 +69,8 @@ def command(
     moved with it are shown, or said to contradict. With five configs or more, the counters
     that rank as their times do are listed.
 
-    On a GPU both are measured under ncu; without one, or with --from, what was recorded is
-    explained.
+    On a GPU both are measured under ncu, A alone beside the default configs; without one, or
+    with --from, what was recorded is explained.
 
     \b
     Examples:
@@ -127,13 +128,19 @@ def _measurements(
     if not sources and ours and find_device(machine.device) is not None:
         from fa_tune import pipeline
 
+        configs = [Variant.from_key(s).config for s in ours]
+        references = tuple(s.removeprefix("ref:") for s in subjects if s.startswith("ref:"))
+        if len(subjects) == 1:  # what is fastest here is not known before a search
+            configs += (rivals := _defaults(configs[0], machine))
+            references = () if rivals else REFERENCES
         options = SearchOptions(
             workloads=workloads,
             kernels="",
-            measure=dataclasses.replace(measure, profiler="ncu", metrics="explain"),
+            measure=dataclasses.replace(
+                measure, profiler="ncu", metrics="explain", references=references
+            ),
             machine=machine,
         )
-        configs = [Variant.from_key(s).config for s in ours]
         result = pipeline.profile(configs, options, progress)
         return [a.measurement for a in result.attempts if a.measurement], result.whose
     if not sources:
@@ -145,6 +152,16 @@ def _measurements(
     return found, "recorded in " + ", ".join(str(path) for path in sources)
 
 
+def _defaults(config: str, machine: MachineOptions) -> list[str]:
+    """The default configs that run on the device in place of this one."""
+    from fa_tune import families
+    from fa_tune.commands.axes import device_limits
+
+    parsed = families.parse(config)
+    defaults = families.defaults(parsed.d_head, parsed.dtype, device_limits(machine))
+    return [families.variant(c).config for c in defaults if c != parsed]
+
+
 def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Explanation]:
     """The comparisons that were asked for, on one workload; none where one is missing."""
     from fa_tune.profile.explain import explain
@@ -154,13 +171,15 @@ def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Ex
     ours = [one for one in found if not one.subject.startswith("ref:")]
     ours.sort(key=lambda one: median(one.samples_s))
     names = {subject: _name(subject) for subject in by_subject}
+    references = [s for s in by_subject if s.startswith("ref:")]
     pairs: list[tuple[str, str]] = []
     if len(subjects) == 2:
         pairs = [(subjects[0], subjects[1])]
     elif subjects:
-        pairs = [(subjects[0], one.subject) for one in ours if one.subject != subjects[0]][:1]
+        others = [one.subject for one in ours if one.subject != subjects[0]][:1]
+        others = others or [s for s in references if s != subjects[0]]
+        pairs = [(subjects[0], other) for other in others]
     elif ours:
-        references = [s for s in by_subject if s.startswith("ref:")]
         rivals = [one.subject for one in ours[1:2]] + references
         pairs = [(ours[0].subject, rival) for rival in rivals]
     return [

@@ -4,7 +4,7 @@ protocol below and knows none by name; docs/architecture.md lists the files that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fa_tune.arch import ArchLimits
@@ -75,6 +75,22 @@ class LaunchArgs:
     softmax_scale: float | None = None
     diagonal: int | None = None
     scratch: int = 0
+
+    def checked(self, workload: Workload) -> tuple[int, float]:
+        """The diagonal and the softmax scale of a launch on a workload.
+
+        A diagonal beyond the tensor is one at its edge: it is the same mask, and sums of rows
+        and diagonals stay within 32 bits.  Raises InvalidConfig for a scale that no workload
+        may have (the kernels take maxima before they scale, so it must be positive), and where
+        a kernel that writes the log-sum-exp has no room for it.
+        """
+        if workload.lse and not self.lse.address:
+            raise InvalidConfig(f"{workload.key} has the log-sum-exp: the launch must give lse")
+        diagonal = workload.diagonal if self.diagonal is None else self.diagonal
+        if self.softmax_scale is not None:
+            workload = replace(workload, softmax_scale=self.softmax_scale)
+        diagonal = max(-workload.seq_len_q, min(diagonal, workload.seq_len_kv))
+        return diagonal, workload.scale
 
 
 @dataclass(frozen=True)
@@ -211,7 +227,8 @@ class KernelFamily(Protocol):
         self, config: Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
     ) -> list[np.ndarray]:
         """The kernel's parameters, each a NumPy array of one element passed by value: numbers,
-        structs, or 128 opaque bytes (`V128`, shape (1,)) of a tensor map."""
+        structs, or 128 opaque bytes (`V128`, shape (1,)) of a tensor map.  Raises InvalidConfig
+        for what `args.checked` refuses."""
 
     def grid_shape(self, config: Config, grid: tuple[int, int, int]) -> GridShape | None:
         """The part of a workload that a launch's grid tells; None where it tells nothing, as
@@ -225,4 +242,4 @@ class KernelFamily(Protocol):
 
     def extra_verification(self, config: Config, traits: str) -> Sequence[Workload]:
         """Workloads to verify a config on besides the common ones, for what those do not
-        reach: a persistent grid's second round, for instance."""
+        reach: a persistent grid's second round, for instance.  Theirs are these very traits."""

@@ -180,9 +180,7 @@ class Sm80Family:
         params["heads_per_kv"] = workload.heads // workload.kv_heads
         params["seq_len_q"] = workload.seq_len_q
         params["seq_len_kv"] = workload.seq_len_kv
-        diagonal, scale = args.diagonal, args.softmax_scale
-        params["diagonal"] = workload.diagonal if diagonal is None else diagonal
-        params["softmax_scale"] = workload.scale if scale is None else scale
+        params["diagonal"], params["softmax_scale"] = args.checked(workload)
         if not config.ping_pong:
             return [params]
         query_box = MMA_SCHEDULERS * config.B_r // config.n_warps

@@ -387,4 +387,6 @@ class Sm90Family:
         wanted = Traits.parse(traits)
         rest = 17 if wanted.ragged else 0
         rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
-        return (Workload(11, 15, 5, rows, keys, config.d_head, config.dtype, causal=wanted.causal),)
+        shape = (11, 15, 5, rows, keys, config.d_head, config.dtype)
+        # With the trait the kernel writes the log-sum-exp, so it must be given the room.
+        return (Workload(*shape, causal=wanted.causal, lse=wanted.lse),)

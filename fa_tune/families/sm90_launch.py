@@ -76,9 +76,7 @@ def kernel_args(
     params["row_blocks"] = -(-workload.seq_len_q // config.B_r)
     params["heads_in_all"] = workload.heads * workload.batch
     params["section_heads"] = section_heads(workload, device.l2_bytes)
-    diagonal, scale = args.diagonal, args.softmax_scale
-    params["diagonal"] = workload.diagonal if diagonal is None else diagonal
-    params["softmax_scale"] = workload.scale if scale is None else scale
+    params["diagonal"], params["softmax_scale"] = args.checked(workload)
     return [
         tensor_map(args.q, workload, queries=True, box_rows=GROUP_ROWS),
         tensor_map(args.k, workload, queries=False, box_rows=config.B_c),

@@ -27,6 +27,22 @@ def use_device(index: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
+def nvml_handle(index: int) -> Any:
+    """NVML's handle of CUDA's device `index`.  CUDA_VISIBLE_DEVICES renumbers devices for CUDA
+    alone, so it is found by its UUID, and by its number only where NVML has none such.
+
+    Raises what importing or asking NVML raises.
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+    uuid = torch.cuda.get_device_properties(index).uuid
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except pynvml.NVMLError:
+        return pynvml.nvmlDeviceGetHandleByIndex(index)
+
+
 def load(item: Mapping[str, Any]) -> Kernel:
     """The kernel of a job item with `subject`, `cubin` and `symbol`."""
     return Kernel(Variant.from_key(item["subject"]), item["cubin"], item["symbol"])

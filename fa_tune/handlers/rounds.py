@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fa_tune.handlers.device import nvml_handle
+
 CLOCK_OFF = 0.03  # of the median clock so far
 BASELINE_OFF = 0.03  # between the baseline's two samples of a round
 KEPT = 100  # rounds at the beginning, and at the end, that are reported
@@ -91,8 +93,7 @@ def reader(device: int) -> Callable[[], Reading]:
     try:
         import pynvml
 
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(device)
+        handle = nvml_handle(device)
     except Exception:  # a convenience: timing works without it
         return Reading
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from fa_tune.handlers.device import (
     launcher,
     load,
     lse_for,
+    nvml_handle,
     use_device,
 )
 from fa_tune.model import Outcome, Workload
@@ -259,13 +260,19 @@ def _warm_up() -> None:
             return
 
 
-def _sm_clock(device: int) -> Any:
+def _sm_clock(device: int) -> Callable[[], float]:
     """A function that reads the SM clock in Hz, NaN where NVML does not tell."""
     try:
         import pynvml
 
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(device)
-        return lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1e6
+        handle = nvml_handle(device)
     except Exception:  # NVML is a convenience here; timing works without it
         return lambda: math.nan
+
+    def read() -> float:
+        try:
+            return float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)) * 1e6
+        except pynvml.NVMLError:  # a part of a GPU, or a virtual one, has none
+            return math.nan
+
+    return read

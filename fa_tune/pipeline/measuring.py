@@ -21,6 +21,7 @@ from fa_tune.profile.stats import median
 from fa_tune.recordings import Recording, families_in
 from fa_tune.search.journal import AttemptRecord, Fingerprint, Journal
 
+SCOUTED = "scouted"  # beside how a scout's samples were taken: they stand for nothing else
 SEARCH = "search"  # the condition under which a measurement names its search
 FINALIST_WITHIN = 1.02  # of the leader in the first sample, whose worst error seen is 1.4 %
 
@@ -310,7 +311,12 @@ class _Book:
         """The fingerprint of each subject's attempt."""
 
         def mark(*names: str) -> Fingerprint:
-            return fingerprint(self._measured, self._context, runs, names)
+            found = fingerprint(self._measured, self._context, runs, names)
+            if plan.adaptive or self._measured.profiler.method == "ncu":
+                return found
+            # A few samples in a process of their own are no measurement beside the leader; under
+            # ncu, where every launch stands alone, they are.
+            return dataclasses.replace(found, clock_policy=f"{found.clock_policy}, {SCOUTED}")
 
         own = {name: mark(name) for name in self._families}
         of_references = mark(*self._families)

@@ -247,10 +247,13 @@ def explore_all(
 
 
 def search_id(options: SearchOptions, chosen: Sequence[KernelFamily]) -> str:
-    """The same for a search and its resumption, different for a search of another set or of
-    other kernel sources."""
+    """The same for a search and its resumption, different for a search of another set, by
+    another strategy, or of other kernel sources."""
     sources = (f"{f.name} {kernel_source_sha256(f.name)}" for f in chosen)
-    parts = (options.kernels, *options.axes, *options.measure.references, *sources)
+    parts = [options.kernels, *options.axes, *options.measure.references, *sources]
+    if options.explores:  # whose final has other members, each time
+        budget = options.measurements, options.seconds, options.audit
+        parts += [options.strategy, *map(str, budget), str(options.measure.seed)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 

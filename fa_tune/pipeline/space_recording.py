@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fa_tune import families
@@ -128,7 +129,7 @@ def _measure(
     found: dict[str, Attempt] = {a.subject: a for a in one.failures}
     medians: list[float] = []
     starts = range(0, max(1, len(others)), CHUNK)
-    for number, start in enumerate(starts, 1):
+    for start in starts:
         chunk = {s: one.artifacts[s] for s in others[start : start + CHUNK]}
         if default in one.artifacts:
             chunk[default] = one.artifacts[default]
@@ -143,7 +144,7 @@ def _measure(
             keep=(default,),
             progress=progress,
             tally=tally,
-            search=f"space {number} of {len(starts)}",  # the default is measured in each chunk
+            search=_mark(chunk),  # the default is measured in each chunk
         )
         for attempt in attempts:
             if attempt.subject == default and attempt.measurement is not None:
@@ -151,6 +152,11 @@ def _measure(
             found[attempt.subject] = attempt
     drift = max(medians) / min(medians) - 1.0 if len(medians) > 1 else None
     return found, drift
+
+
+def _mark(chunk: Iterable[str]) -> str:
+    """The same for a group and its resumption, different for a group of other configs."""
+    return f"space {hashlib.sha256(chr(10).join(sorted(chunk)).encode()).hexdigest()[:12]}"
 
 
 def _row(attempt: Attempt, config: Config, one: Candidates) -> Row:

@@ -41,7 +41,7 @@ class EventsProfiler:
             "runs": plan.runs,
             "seed": plan.seed,
             "keep": list(plan.keep),
-            "baseline": plan.keep[0] if plan.keep else "",
+            "baseline": _baseline(plan),
             "adaptive": plan.adaptive,
             "check": self._check,
         }
@@ -98,19 +98,27 @@ class EventsProfiler:
         if not (rounds := value["rounds"]):
             return found
         found["rounds"] = json.dumps(rounds, separators=(",", ":"))
+        n_rounds = 1 + max(r["number"] for r in rounds)  # of very many, not all are told
         if flagged:
             self.notes.warn(
-                f"{plan.workload.key}: {len(flagged)} of {len(rounds)} rounds are flagged "
+                f"{plan.workload.key}: {len(flagged)} of {n_rounds} rounds are flagged "
                 f"({next(iter(flagged.values()))}); their samples were kept"
             )
         drift = run_drift([r["opening_s"] for r in rounds if r["opening_s"]])
         if drift is not None and abs(drift) > RUN_DRIFT:
             found["drift"] = f"{drift:+.4f}"
             self.notes.warn(
-                f"{plan.workload.key}: the run drifted, the default took {100 * drift:+.1f} % at "
-                "its end; ratios are of the same rounds and stand, times do not"
+                f"{plan.workload.key}: the run drifted, {_baseline(plan)} took "
+                f"{100 * drift:+.1f} % at its end; ratios are of the same rounds and stand, "
+                "times do not"
             )
         return found
+
+
+def _baseline(plan: MeasurePlan) -> str:
+    """The subject that opens and closes every round: the first to keep that is measured here
+    (the default may have failed its check, or be in the journal); none without."""
+    return next((subject for subject in plan.keep if subject in plan.artifacts), "")
 
 
 def run_drift(opening_s: Sequence[float]) -> float | None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fa_tune import device as devices
+from fa_tune import families
+from fa_tune.model import Attempt, DeviceInfo, Outcome
+from fa_tune.options import SearchOptions
+from fa_tune.profile import documents
 from tests.commands.console import Console
 from tests.project_files import ROOT
 
@@ -40,6 +47,52 @@ def test_one_config_is_compared_with_the_fastest_and_none_with_its_rivals(
     assert f"takes 1.13 times as long as {fastest}" in winner
     assert f"{fastest} takes 1.69 times as long as cuDNN" in winner
     assert f"FA2 takes 1.08 times as long as {fastest}" in winner
+
+
+@dataclasses.dataclass
+class Gpu:
+    """Measures nothing, and gives what is recorded."""
+
+    calls: list[tuple[list[str], tuple[str, ...]]] = dataclasses.field(default_factory=list)
+
+    def __call__(self, configs: list[str], options: SearchOptions, progress: object) -> Any:
+        assert (options.measure.profiler, options.measure.metrics) == ("ncu", "explain")
+        self.calls.append((list(configs), options.measure.references))
+        asked = {families.variant(families.parse(c)).key for c in configs}
+        asked |= {f"ref:{name}" for name in options.measure.references}
+        found = [m for m in documents.load(Path(RECORDED)) if m.subject in asked]
+        attempts = [Attempt(m.subject, m.workload, Outcome.OK, "", m) for m in found]
+        return SimpleNamespace(attempts=attempts, whose="measured here")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    device = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06")
+    monkeypatch.setattr(devices, "find_device", lambda index=0: device)
+    fake = Gpu()
+    monkeypatch.setattr("fa_tune.pipeline.profile", fake)
+    return fake
+
+
+def test_on_a_gpu_both_are_measured_and_nobody_else(console: Console, gpu: Gpu) -> None:
+    assert "takes 5.20 times as long" in console("explain", PLAIN, SWIZZLED).out
+    assert f"{PLAIN} takes" in console("explain", PLAIN, "cudnn").out
+    assert gpu.calls == [([PLAIN, SWIZZLED], ()), ([PLAIN], ("cudnn",))]
+
+
+def test_on_a_gpu_one_alone_is_compared_with_the_default(
+    console: Console, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = families.get("sm80")
+    default = families.parse(SWIZZLED)
+    monkeypatch.setattr(type(family), "default_config", lambda self, d_head, dtype: default)
+    assert f"{PLAIN} takes 5.20 times as long as {SWIZZLED}" in console("explain", PLAIN).out
+    # The default itself has but the references to be compared with.
+    out = console("explain", SWIZZLED).out
+    assert f"{SWIZZLED} takes" in out
+    assert "as long as cuDNN" in out
+    assert "as long as FA2" in out
+    assert gpu.calls == [([PLAIN, SWIZZLED], ()), ([SWIZZLED], ("fa2", "cudnn"))]
 
 
 def test_references_may_be_named(console: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 from enum import Enum
@@ -18,6 +19,7 @@ from fa_tune.compile import BuildRequest, build
 from fa_tune.errors import InvalidConfig
 from fa_tune.families.base import KernelFamily, LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.families.space import read_value
+from fa_tune.families.traits import Traits
 from fa_tune.model import DType, Outcome, Workload
 
 WORKLOADS = [
@@ -26,6 +28,7 @@ WORKLOADS = [
     Workload(3, 4, 1, 1, 1, 128, DType.BF16, causal=True),
     Workload(1, 2, 2, 70, 30, 128, DType.FP16, causal=True, bottom_right=True, softmax_scale=2.0),
 ]
+ALL_TRAITS = [str(Traits(*flags)) for flags in itertools.product((False, True), repeat=3)]
 DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=50 << 20)
 ARGS = LaunchArgs(*(TensorArg(256 * i, (56, 40, 24)) for i in range(1, 5)))
 
@@ -176,12 +179,54 @@ class KernelFamilyContract:
         assert arguments(aligned, dataclasses.replace(ARGS, diagonal=0)) == arguments(base)
         assert arguments(base, dataclasses.replace(ARGS, softmax_scale=0.5)) == arguments(scaled)
 
+    @pytest.mark.parametrize("scale", [0.0, -0.125, math.nan, math.inf])
+    def test_a_scale_that_no_workload_has_is_refused(
+        self, family: KernelFamily, scale: float
+    ) -> None:
+        config = family.default_config(128, DType.FP16)
+        given = dataclasses.replace(ARGS, softmax_scale=scale)
+        with pytest.raises(InvalidConfig, match=r"^softmax_scale must be between .* not "):
+            family.kernel_args(config, WORKLOADS[0], given, DEVICE)
+
+    def test_the_log_sum_exp_needs_room(self, family: KernelFamily) -> None:
+        config = family.default_config(128, DType.FP16)
+        wanted = dataclasses.replace(WORKLOADS[0], lse=True)
+        with pytest.raises(InvalidConfig, match="has the log-sum-exp: the launch must give lse"):
+            family.kernel_args(config, wanted, ARGS, DEVICE)
+        given = dataclasses.replace(ARGS, lse=TensorArg(4096))
+        assert family.kernel_args(config, wanted, given, DEVICE)
+
+    @pytest.mark.parametrize(("far", "edge"), [(2**40, 512), (2**31 - 1, 512), (-(2**40), -512)])
+    def test_a_diagonal_beyond_the_tensor_is_one_at_its_edge(
+        self, family: KernelFamily, far: int, edge: int
+    ) -> None:
+        """Rows and diagonals are added in 32 bits."""
+        config = family.default_config(128, DType.FP16)
+        workload = dataclasses.replace(WORKLOADS[0], causal=True)
+        made = [
+            [a.tobytes() for a in family.kernel_args(config, workload, given, DEVICE)]
+            for given in (dataclasses.replace(ARGS, diagonal=d) for d in (far, edge))
+        ]
+        assert made[0] == made[1]
+
     def test_traits_say_whether_the_log_sum_exp_is_wanted(self, family: KernelFamily) -> None:
         base = WORKLOADS[0]
         config = family.default_config(base.d_head, base.dtype)
         with_lse = family.traits(config, dataclasses.replace(base, lse=True))
         assert with_lse == family.traits(config, base, lse=True)
         assert with_lse != family.traits(config, base)
+
+    @pytest.mark.parametrize("traits", ALL_TRAITS)
+    def test_a_kernel_is_verified_on_workloads_of_its_own_traits(
+        self, family: KernelFamily, traits: str
+    ) -> None:
+        """Else it is not the kernel that is meant, and one with the log-sum-exp, launched on a
+        workload without it, has no room to write it to."""
+        configs = (family.default_config(128, DType.BF16), *family.configs("tune", d_head=64))
+        for config in configs:
+            for workload in family.extra_verification(config, traits):
+                assert family.traits(config, workload) == traits
+                assert (workload.dtype, workload.d_head) == (config.dtype, config.d_head)
 
     @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
     def test_compiles_for_the_workloads_traits(

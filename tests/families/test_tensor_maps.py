@@ -131,6 +131,14 @@ def test_the_stride_of_an_extent_of_one_does_not_matter(
     assert driver.calls[0]["strides"] == expected
 
 
+def test_an_expanded_dimension_keeps_its_stride_of_0(driver: FakeDriver) -> None:
+    """One K and V for several heads or for the whole batch: the extent stays, since kernels step
+    along it, and every step leads to the same place."""
+    tensor_map(replace(PLAIN, strides=(0, 128, 0)), WORKLOAD, queries=False, box_rows=64)
+    assert driver.calls[0]["dimensions"] == [128, 700, 3, 2]
+    assert driver.calls[0]["strides"] == [256, 0, 0]
+
+
 def test_the_same_tensor_is_asked_for_once(driver: FakeDriver) -> None:
     first = tensor_map(PLAIN, WORKLOAD, queries=True, box_rows=128)
     again = tensor_map(TensorArg(1 << 20, PLAIN.strides), WORKLOAD, queries=True, box_rows=128)

@@ -191,8 +191,7 @@ class WaveFamily:
         import numpy as np
 
         scale = np.zeros(1, "f4")
-        scale[0] = args.softmax_scale or workload.scale
-        diagonal = workload.diagonal if args.diagonal is None else args.diagonal
+        diagonal, scale[0] = args.checked(workload)
         counters = np.array([args.scratch], "u8")
         tensor_map = self._tensor_map(args.q.address, args.q.strides)
         return [tensor_map, scale, np.array([diagonal], "i4"), counters]
@@ -213,8 +212,9 @@ class WaveFamily:
 
     def extra_verification(self, config: WaveConfig, traits: str) -> Sequence[Workload]:
         facts = Traits.parse(traits)
-        rows = 2 * config.rows + facts.ragged
-        return (Workload(8, 32, 8, rows, rows, config.d_head, config.dtype, facts.causal),)
+        rows, keys = 2 * config.rows + facts.ragged, 2 * config.keys + facts.ragged
+        shape = (8, 32, 8, rows, keys, config.d_head, config.dtype)
+        return (Workload(*shape, causal=facts.causal, lse=facts.lse),)
 
     __hash__ = object.__hash__
 

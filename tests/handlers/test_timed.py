@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -309,7 +310,55 @@ def test_a_clock_far_from_the_others_and_a_baseline_that_moves_are_flagged() -> 
 
 
 def test_without_nvml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert rounds.reader(0)() == Reading()
+
+
+class FakeNvml:
+    """Two boards, of which CUDA sees the second as its first; one that does not tell clocks."""
+
+    NVML_CLOCK_SM = 1
+    NVML_TEMPERATURE_GPU = 0
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, known: str = "GPU-b", *, clocks: bool = True) -> None:
+        self._known, self._clocks = known, clocks
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        if uuid != self._known:
+            raise self.NVMLError("not found")
+        return uuid
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        return f"by number {index}"
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
+        if not self._clocks:
+            raise self.NVMLError("not supported")
+        return {"GPU-b": 1980, "by number 0": 345}[handle]
+
+
+@pytest.mark.parametrize(("known", "clock_hz"), [("GPU-b", 1.98e9), ("GPU-a", 3.45e8)])
+def test_the_clock_is_of_the_gpu_that_cuda_means(
+    monkeypatch: pytest.MonkeyPatch, known: str, clock_hz: float
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(known))
+    properties = SimpleNamespace(uuid="b")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    assert timed._sm_clock(0)() == clock_hz
+    assert rounds.reader(0)() == Reading(clock_hz)
+
+
+def test_a_gpu_without_a_clock_is_timed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clocks=False))
+    properties = SimpleNamespace(uuid="b")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    assert math.isnan(timed._sm_clock(0)())
     assert rounds.reader(0)() == Reading()
 
 

@@ -187,6 +187,35 @@ def test_under_ncu_a_finalist_s_first_sample_is_the_scout_s(world: World) -> Non
     assert leader == [1, 2]
 
 
+def test_what_scouts_found_stands_for_no_measurement(world: World) -> None:
+    """Three samples in batches of four are no measurement beside the leader."""
+    searched(world, strategy="random", measurements=20)
+    assert len(scouted(world.profiler, 3)) == 20
+    world.profiler = events()
+    result, _ = searched(world, runs=3)
+    assert result.reused == 0
+    assert len(scouted(world.profiler, 3)) == 20
+
+
+def test_one_sample_each_is_taken_again_in_the_final(world: World) -> None:
+    _, one = searched(world, strategy="random", measurements=12, runs=1)
+    assert one.decision is not None
+    final = world.profiler.plans[-1]
+    assert set(final.artifacts) == {s.subject for s in one.decision.standings}
+
+
+def test_another_search_of_the_set_measures_the_default_beside_what_is_new(world: World) -> None:
+    default = fakes.keys(1)[0]
+    searched(world, strategy="exhaustive", measurements=4)
+    world.profiler = events()
+    searched(world)
+    (plan,) = world.profiler.plans
+    assert default in plan.artifacts
+    world.profiler = events()
+    searched(world)
+    assert world.profiler.plans == []
+
+
 def test_nothing_that_compiles_is_one_line(world: World) -> None:
     world.compiler.refused = dict.fromkeys(fakes.keys(20), "no such register")
     with pytest.raises(NoUsableVariant, match=r"nothing compiles for b16_.*: no such register"):

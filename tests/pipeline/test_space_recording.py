@@ -92,6 +92,16 @@ def test_a_recording_that_was_interrupted_goes_on(world: World, tmp_path: Path) 
     assert len(again) == 3  # what was left of the third group, and the default beside it
 
 
+def test_a_larger_recording_has_the_default_beside_what_is_new(
+    world: World, tmp_path: Path
+) -> None:
+    """Its samples in the journal are of other rounds than those of the new configs."""
+    for n, taken in ((3, fakes.keys(3)), (4, [fakes.keys(4)[3], fakes.keys(1)[0]])):
+        world.profiler = FakeProfiler(method="events")
+        pipeline.record_space(wanted(n), world.options(), tmp_path / f"x{SUFFIX}", world.progress)
+        assert {s for s, _, _ in world.profiler.measured} == set(taken)
+
+
 def test_a_sample_has_the_default_and_is_the_same_for_the_same_seed(
     world: World, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,7 +150,8 @@ def test_flags_and_drift_are_conditions_and_warnings(monkeypatch: pytest.MonkeyP
     result = ItemResult("sm80:a", Outcome.OK, value, "")
     monkeypatch.setattr(events, "run_items", lambda *_, **__: [result])
     profiler = EventsProfiler(check=False)
-    (attempt,) = profiler.measure(plan(a={}), lambda _: None)
+    wanted = replace(plan(a={}), keep=("sm80:a",))
+    (attempt,) = profiler.measure(wanted, lambda _: None)
     assert attempt.measurement is not None
     conditions = attempt.measurement.conditions
     assert conditions["flagged_rounds"] == "4: the clock is off by -5.0 %"
@@ -159,7 +161,48 @@ def test_flags_and_drift_are_conditions_and_warnings(monkeypatch: pytest.MonkeyP
     assert (
         "1 of 9 rounds are flagged (the clock is off by -5.0 %); their samples were kept" in flagged
     )
-    assert "the run drifted, the default took +3.0 % at its end" in drifted
+    assert "the run drifted, sm80:a took +3.0 % at its end" in drifted
+
+
+def test_of_very_many_rounds_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first and the last are told."""
+    value = {
+        "samples_s": [1e-3],
+        "sm_clock_hz": None,
+        "sets": 3,
+        "launches_per_sample": 1,
+        "flagged": {str(i): "hardware power brake" for i in range(900)},
+        "rounds": [_round(i, 1e-3) for i in (*range(100), *range(900, 1000))],
+    }
+    result = ItemResult("sm80:a", Outcome.OK, value, "")
+    monkeypatch.setattr(events, "run_items", lambda *_, **__: [result])
+    profiler = EventsProfiler(check=False)
+    list(profiler.measure(plan(a={}), lambda _: None))
+    (flagged,) = profiler.notes.warnings
+    assert "900 of 1000 rounds are flagged" in flagged
+
+
+@pytest.mark.parametrize(
+    ("keep", "baseline"),
+    [
+        (("sm80:a", "sm80:b"), "sm80:a"),
+        (("sm80:failed", "sm80:b"), "sm80:b"),
+        (("sm80:failed",), ""),
+        ((), ""),
+    ],
+)
+def test_the_baseline_is_measured_here(
+    monkeypatch: pytest.MonkeyPatch, keep: tuple[str, ...], baseline: str
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def run_items(handler: str, shared: Any, items: Any, **more: Any) -> list[Any]:
+        seen.update(shared)
+        return []
+
+    monkeypatch.setattr(events, "run_items", run_items)
+    list(EventsProfiler().measure(replace(plan(a={}, b={}), keep=keep), lambda _: None))
+    assert seen["baseline"] == baseline
 
 
 def test_drift_needs_enough_rounds() -> None:
