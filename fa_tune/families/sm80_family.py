@@ -26,9 +26,8 @@ from fa_tune.families.sm80 import (
 )
 from fa_tune.families.sm80_rules import autotune_rejection
 from fa_tune.families.sm80_sets import ALLOWED_KEYS, get_kernel_configs
-from fa_tune.families.sources import closure
+from fa_tune.families.template import TemplateFamily
 from fa_tune.families.tensor_maps import tensor_map
-from fa_tune.families.traits import Traits
 from fa_tune.model import DType, Rejected, Workload
 
 if TYPE_CHECKING:
@@ -56,15 +55,11 @@ def params_dtype() -> np.dtype:
     )
 
 
-@cache
-def _source_files() -> Mapping[str, str]:
-    return closure("sm80/entry.cu")
-
-
-class Sm80Family:
+class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
     """The family's side of `families.base.KernelFamily`."""
 
     name = "sm80"
+    entry = "sm80/entry.cu"
     config_class = FlashForwardKernelConfig
     example = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
     set_keys = ALLOWED_KEYS
@@ -74,13 +69,6 @@ class Sm80Family:
 
     def parse(self, text: str, *, d_head: int = 128) -> FlashForwardKernelConfig:
         return parse_kernel_name_into_config(text, d_head=d_head)
-
-    def short_form(self, config: FlashForwardKernelConfig) -> str:
-        return config.short_form()
-
-    def kernel_traits(self, kernel_name: str) -> str | None:
-        found = Traits.in_kernel_name(kernel_name)
-        return None if found is None else str(found)
 
     def device_rejection(self, limits: ArchLimits) -> Rejected | None:
         return device_rejection(limits)
@@ -120,31 +108,6 @@ class Sm80Family:
             rescale_threshold=8,
             interleaved_softmax=True,
         )
-
-    def traits(
-        self, config: FlashForwardKernelConfig, workload: Workload, *, lse: bool = False
-    ) -> str:
-        ragged = bool(workload.seq_len_q % config.B_r or workload.seq_len_kv % config.B_c)
-        return str(Traits(causal=workload.causal, ragged=ragged, lse=lse or workload.lse))
-
-    def source_files(self) -> Mapping[str, str]:
-        return _source_files()
-
-    def entry_source(self, config: FlashForwardKernelConfig, traits: str) -> str:
-        return _source_files()["sm80/entry.cu"]
-
-    def name_expression(self, config: FlashForwardKernelConfig, traits: str) -> str:
-        arguments = f"{config.to_cpp_struct()}, {Traits.parse(traits).to_cpp_struct()}"
-        return f"{config.kernel_name()}<{arguments}>"
-
-    def compile_options(self, arch: str) -> Sequence[str]:
-        return ("-std=c++20", "--use_fast_math")
-
-    def threads(self, config: FlashForwardKernelConfig) -> int:
-        return config.threads
-
-    def dynamic_smem_bytes(self, config: FlashForwardKernelConfig) -> int:
-        return config.smem_bytes
 
     def geometry(
         self, config: FlashForwardKernelConfig, workload: Workload, device: LaunchDevice
@@ -190,9 +153,6 @@ class Sm80Family:
             tensor_map(args.v, workload, queries=False, box_rows=config.B_c),
             params,
         ]
-
-    def blocks(self, config: FlashForwardKernelConfig) -> tuple[int, int]:
-        return config.B_r, config.B_c
 
     def grid_shape(
         self, config: FlashForwardKernelConfig, grid: tuple[int, int, int]

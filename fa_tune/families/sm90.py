@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
 from typing import TYPE_CHECKING
 
 from fa_tune.arch import ArchLimits
@@ -25,7 +24,7 @@ from fa_tune.families.config_fields import (
     number_field,
     tuple_field,
 )
-from fa_tune.families.sources import closure
+from fa_tune.families.template import TemplateFamily
 from fa_tune.families.traits import Traits
 from fa_tune.model import DType, Rejected, Workload
 
@@ -150,6 +149,10 @@ class Sm90Config:
         values = (cpp_literal(getattr(self, f.name)) for f in dataclasses.fields(self))
         return f"Sm90Config{{{', '.join(values)}}}"
 
+    def kernel_name(self) -> str:
+        """The kernel template's name."""
+        return "sm90_forward_kernel"
+
     @property
     def threads(self) -> int:
         """Threads per CTA: the consumers and one warpgroup that loads."""
@@ -273,15 +276,11 @@ def constraints(config: Sm90Config, limits: ArchLimits) -> Rejected | None:
     return None
 
 
-@cache
-def _source_files() -> Mapping[str, str]:
-    return closure("sm90/entry.cu")
-
-
-class Sm90Family:
+class Sm90Family(TemplateFamily[Sm90Config]):
     """The family's side of `families.base.KernelFamily`."""
 
     name = "sm90"
+    entry = "sm90/entry.cu"
     config_class = Sm90Config
     example = "sm90(FP16, 128, 128x128, 2): stages_2+q_stages_2+pingpong+overlap+carry+dynamic"
     set_keys = "fast, tune, all or prog"
@@ -295,13 +294,6 @@ class Sm90Family:
         from fa_tune.families.sm90_names import parse
 
         return parse(text, d_head=d_head)
-
-    def short_form(self, config: Sm90Config) -> str:
-        return config.short_form()
-
-    def kernel_traits(self, kernel_name: str) -> str | None:
-        found = Traits.in_kernel_name(kernel_name)
-        return None if found is None else str(found)
 
     def device_rejection(self, limits: ArchLimits) -> Rejected | None:
         return device_rejection(limits)
@@ -333,29 +325,6 @@ class Sm90Family:
 
         return default_config(d_head, dtype)
 
-    def traits(self, config: Sm90Config, workload: Workload, *, lse: bool = False) -> str:
-        ragged = bool(workload.seq_len_q % config.B_r or workload.seq_len_kv % config.B_c)
-        return str(Traits(causal=workload.causal, ragged=ragged, lse=lse or workload.lse))
-
-    def source_files(self) -> Mapping[str, str]:
-        return _source_files()
-
-    def entry_source(self, config: Sm90Config, traits: str) -> str:
-        return _source_files()["sm90/entry.cu"]
-
-    def name_expression(self, config: Sm90Config, traits: str) -> str:
-        arguments = f"{config.to_cpp_struct()}, {Traits.parse(traits).to_cpp_struct()}"
-        return f"sm90_forward_kernel<{arguments}>"
-
-    def compile_options(self, arch: str) -> Sequence[str]:
-        return ("-std=c++20", "--use_fast_math")
-
-    def threads(self, config: Sm90Config) -> int:
-        return config.threads
-
-    def dynamic_smem_bytes(self, config: Sm90Config) -> int:
-        return config.smem_bytes
-
     def geometry(
         self, config: Sm90Config, workload: Workload, device: LaunchDevice
     ) -> LaunchGeometry:
@@ -375,9 +344,6 @@ class Sm90Family:
 
     def grid_shape(self, config: Sm90Config, grid: tuple[int, int, int]) -> GridShape | None:
         return None
-
-    def blocks(self, config: Sm90Config) -> tuple[int, int]:
-        return config.B_r, config.B_c
 
     def extra_verification(self, config: Sm90Config, traits: str) -> Sequence[Workload]:
         """More tiles than multiprocessors, so that CTAs take several; of unequal length with a
