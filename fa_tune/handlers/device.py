@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -121,6 +122,25 @@ def guarded(report: Report, name: str, action: Callable[[], Any]) -> Any | None:
         report.failed(name, Outcome.CRASHED, f"{type(error).__name__}: {first_line(error)}")
         return None
     return result if result is not None else True
+
+
+def check_kernels(
+    shared: Mapping[str, Any],
+    items: Mapping[str, Any],
+    report: Report,
+    check: Callable[[Kernel, Mapping[str, Any]], Any],
+) -> None:
+    """Load every item's kernel (`subject`, `cubin`, `symbol`) on GPU `shared["device"]` and
+    report what `check(kernel, item)` finds, plain data."""
+    use_device(int(shared["device"]))
+    for name, item in items.items():
+        report.begin(name)
+        kernel = guarded(report, name, partial(load, item))
+        if kernel is None:
+            continue
+        found = guarded(report, name, partial(check, kernel, item))
+        if found is not None:
+            report.done(name, found)
 
 
 def first_line(error: BaseException) -> str:

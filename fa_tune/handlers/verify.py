@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
 
 from fa_tune import families
-from fa_tune.handlers.device import guarded, launch_args, load, lse_for, use_device
+from fa_tune.handlers.device import check_kernels, launch_args, lse_for
 from fa_tune.launch import Kernel
-from fa_tune.model import CaseError, Variant, Verdict, Workload
+from fa_tune.model import CaseError, Verdict, Workload
 from fa_tune.reference import Inputs, attention, log_sum_exp, make_inputs
 from fa_tune.verify import case_error, verdict, verdict_to_json, verification_workloads
 from fa_tune.worker import Report
@@ -56,25 +56,15 @@ def check_all(kernel: Kernel, workloads: Sequence[Workload], seed: int) -> Verdi
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """`shared`: device, seed.  Items: subject, traits, cubin, symbol.  Value: the verdict."""
-    use_device(int(shared["device"]))
-    for name, item in items.items():
-        report.begin(name)
-        kernel = guarded(report, name, partial(load, item))
-        if kernel is None:
-            continue
-        variant = Variant.from_key(item["subject"])
-        family = families.get(variant.family)
-        config = family.parse(variant.config)
+
+    def check_item(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
+        family = families.get(kernel.variant.family)
+        config = family.parse(kernel.variant.config)
+        traits = str(item["traits"])
         workloads = (
-            *verification_workloads(
-                family.blocks(config), config.d_head, config.dtype, item["traits"]
-            ),
-            *family.extra_verification(config, item["traits"]),
+            *verification_workloads(family.blocks(config), config.d_head, config.dtype, traits),
+            *family.extra_verification(config, traits),
         )
-        result: Verdict | None = guarded(
-            report,
-            name,
-            partial(check_all, kernel, workloads, int(shared["seed"])),
-        )
-        if result is not None:
-            report.done(name, verdict_to_json(result))
+        return verdict_to_json(check_all(kernel, workloads, int(shared["seed"])))
+
+    check_kernels(shared, items, report, check_item)

@@ -71,6 +71,7 @@ def run(
 ) -> tuple[ProfileResult, VerifyReport]:
     """Verify one config, then run it `n` times (events), reference kernels beside it."""
     grid = options.workloads
+    open_context(options.machine, progress).require_device("run times a kernel on one")
     report = verify(config, (), options.machine, progress, masks=grid.masks, lse=grid.lse)
     timed = dataclasses.replace(
         options,

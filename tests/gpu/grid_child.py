@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
 
-from fa_tune.handlers.device import guarded, launch_args, load, use_device
+from fa_tune.handlers.device import check_kernels, launch_args
 from fa_tune.launch import Kernel
 from fa_tune.model import Workload
 from fa_tune.reference import Inputs
@@ -30,15 +29,9 @@ def call_of(kernel: Kernel) -> KernelCall:
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """Items: subject, cubin, symbol, cases.  Value: a list of one dict of figures per case."""
-    use_device(int(shared["device"]))
-    for name, item in items.items():
-        report.begin(name)
-        kernel = guarded(report, name, partial(load, item))
-        if kernel is None:
-            continue
-        figures = guarded(report, name, partial(check_all, call_of(kernel), item["cases"]))
-        if figures is not None:
-            report.done(name, figures)
+    check_kernels(
+        shared, items, report, lambda kernel, item: check_all(call_of(kernel), item["cases"])
+    )
 
 
 def check_all(kernel: KernelCall, cases: list[Mapping[str, Any]]) -> list[dict[str, Any]]:

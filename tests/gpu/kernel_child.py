@@ -9,14 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 
 from fa_tune import families
 from fa_tune.families.traits import Traits
-from fa_tune.handlers.device import guarded, launch_args, load, use_device
+from fa_tune.handlers.device import check_kernels, launch_args
 from fa_tune.launch import Kernel
 from fa_tune.model import DType, Variant, Workload
 from fa_tune.reference import Inputs
@@ -59,15 +58,7 @@ def cases(block: int, traits: Traits) -> Iterator[Case]:
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """Items: subject, traits, cubin, symbol.  Value: a list of one dict of figures per case."""
-    use_device(int(shared["device"]))
-    for name, item in items.items():
-        report.begin(name)
-        kernel = guarded(report, name, partial(load, item))
-        if kernel is None:
-            continue
-        figures = guarded(report, name, partial(check_all, kernel, item))
-        if figures is not None:
-            report.done(name, figures)
+    check_kernels(shared, items, report, check_all)
 
 
 def check_all(kernel: Kernel, item: Mapping[str, Any]) -> list[dict[str, Any]]:

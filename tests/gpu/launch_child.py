@@ -4,16 +4,15 @@ tool would only be checked, too."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
 from fa_tune import families
 from fa_tune.families.traits import Traits
-from fa_tune.handlers.device import guarded, launch_args, load, use_device
+from fa_tune.handlers.device import check_kernels, launch_args
 from fa_tune.launch import Kernel
-from fa_tune.model import Variant, Workload
+from fa_tune.model import Workload
 from fa_tune.reference import make_inputs
 from fa_tune.verify import verification_workloads
 from fa_tune.worker import Report
@@ -21,21 +20,15 @@ from fa_tune.worker import Report
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """Items: subject, traits, cubin, symbol.  Value: how many launches there were."""
-    use_device(int(shared["device"]))
-    for name, item in items.items():
-        report.begin(name)
-        kernel = guarded(report, name, partial(load, item))
-        if kernel is None:
-            continue
-        variant = Variant.from_key(item["subject"])
-        family = families.get(variant.family)
-        config = family.parse(variant.config)
+
+    def launch_item(kernel: Kernel, item: Mapping[str, Any]) -> int:
+        family = families.get(kernel.variant.family)
+        config = family.parse(kernel.variant.config)
         blocks = family.blocks(config)
         workloads = verification_workloads(blocks, config.d_head, config.dtype, item["traits"])
-        lse = Traits.parse(item["traits"]).lse
-        n_launches = guarded(report, name, partial(launch_all, kernel, workloads, lse))
-        if n_launches is not None:
-            report.done(name, n_launches)
+        return launch_all(kernel, workloads, Traits.parse(item["traits"]).lse)
+
+    check_kernels(shared, items, report, launch_item)
 
 
 def launch_all(kernel: Kernel, workloads: Sequence[Workload], lse: bool) -> int:

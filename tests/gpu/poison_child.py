@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 
-from fa_tune.handlers.device import guarded, load, use_device
+from fa_tune.handlers.device import check_kernels
+from fa_tune.launch import Kernel
 from fa_tune.libraries import library_call
 from fa_tune.model import Workload
 from fa_tune.reference import Inputs
@@ -41,15 +41,9 @@ def library_for(one: Problem) -> Library | None:
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """Items: subject, cubin, symbol, problem.  Value: what is wrong, in words."""
-    use_device(int(shared["device"]))
-    for name, item in items.items():
-        report.begin(name)
-        kernel = guarded(report, name, partial(load, item))
-        if kernel is None:
-            continue
+
+    def check_item(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
         one = Problem.from_json(item["problem"])
-        wrong = guarded(
-            report, name, partial(check, one, call_of(kernel), library_for(one), "cuda")
-        )
-        if wrong is not None:
-            report.done(name, wrong)
+        return check(one, call_of(kernel), library_for(one), "cuda")
+
+    check_kernels(shared, items, report, check_item)

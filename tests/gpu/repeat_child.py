@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
 
-from fa_tune.handlers.device import guarded, launch_args, load, lse_for, use_device
+from fa_tune.handlers.device import check_kernels, launch_args, lse_for
 from fa_tune.launch import Kernel
 from fa_tune.worker import Report
 from tests.gpu.cases import Case
@@ -18,15 +17,7 @@ from tests.gpu.oracle import equal_bits, inputs_for
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """Items: subject, cubin, symbol, cases, repeats.  Value: figures of each case."""
-    use_device(int(shared["device"]))
-    for name, item in items.items():
-        report.begin(name)
-        kernel = guarded(report, name, partial(load, item))
-        if kernel is None:
-            continue
-        figures = guarded(report, name, partial(repeat_all, kernel, item))
-        if figures is not None:
-            report.done(name, figures)
+    check_kernels(shared, items, report, repeat_all)
 
 
 def repeat_all(kernel: Kernel, item: Mapping[str, Any]) -> list[dict[str, Any]]:
