@@ -35,10 +35,15 @@ GROUP_ROWS = 64  # of a wgmma, and so of a consumer warpgroup
 PANEL_COLUMNS = 64  # 128 bytes, the widest swizzle
 MMA_K = 16  # the k-step of a wgmma with 16-bit elements
 BARRIER_BYTES = 8
-TILE_SLOTS = 2  # tiles that a dynamic scheduler may be ahead
-# Registers per thread that accumulators and operands may take, by consumer warpgroups; what
-# stays of the registers that setmaxnreg can give them is for everything else.
-REGISTER_BUDGET = {1: 212, 2: 212, 3: 128, 4: 88}
+TILE_SLOTS = 2  # tiles that the producer may be ahead
+TILE_SLOT_BYTES = 16  # a tile as the producer passes it on
+SOFT_EXP_OF = 16  # exponentials, of which `soft_exp` are computed without the special function unit
+# Registers per thread that accumulators and operands may take, by consumer warpgroups and CTAs per
+# multiprocessor; what stays of the registers that setmaxnreg can give them is for everything else.
+REGISTER_BUDGET = {
+    **{(1, 1): 212, (2, 1): 212, (3, 1): 128, (4, 1): 88},
+    **{(1, 2): 204, (1, 3): 104, (1, 4): 80, (2, 2): 80},
+}
 
 _LOOKS_LIKE = re.compile(r"\bsm90\s*\(|\bSm90Config\b")
 
@@ -90,7 +95,7 @@ class Sm90Config:
     d_head: int = tuple_field("head dimension")
     B_r: int = tuple_field("query rows per CTA")
     B_c: int = tuple_field("key/value rows per block")
-    consumers: int = tuple_field("consumer warpgroups, of 64 query rows each")
+    consumers: int = tuple_field("consumer warpgroups")
     stages: int = count_field("stages", "blocks of K, and of V, that shared memory holds")
     q_stages: int = number_field("q_stages", 1, "tiles of Q that shared memory holds")
     pingpong: bool = flag_field(
@@ -121,6 +126,17 @@ class Sm90Config:
         Order.LINEAR,
         "tiles head by head; with a causal mask longest first within sections of heads; or in "
         "pairs of equal work",
+    )
+    v_stages: int = number_field(
+        "v_stages", 0, "blocks of V that shared memory holds; 0: as many as of K"
+    )
+    m_tiles: int = number_field("m_tiles", 1, "tiles of 64 query rows of a consumer warpgroup")
+    cluster: int = number_field(
+        "cluster", 1, "CTAs that load K and V together, for neighbouring row blocks of a head"
+    )
+    ctas: int = number_field("ctas", 1, "CTAs that a multiprocessor holds at a time")
+    soft_exp: int = number_field(
+        "soft_exp", 0, "of 16 exponentials without a mask, those computed by multiplications"
     )
 
     def __post_init__(self) -> None:
@@ -161,17 +177,20 @@ class Sm90Config:
     @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory; kernels/sm90/shared_memory.cuh has the same sum."""
-        q = self.q_stages * self.consumers * GROUP_ROWS * self.d_head
-        kv = 2 * self.stages * self.B_c * self.d_head
-        slots = TILE_SLOTS if self.scheduler is Scheduler.DYNAMIC else 0
-        words = 2 * self.q_stages * self.consumers + 4 * self.stages + 3 * slots + 1
-        return (q + kv) * self.dtype.size_bytes + words * BARRIER_BYTES
+        q = self.q_stages * self.B_r * self.d_head
+        kv_stages = self.stages + (self.v_stages or self.stages)
+        kv = kv_stages * self.B_c * self.d_head
+        slots = TILE_SLOTS if self.persistent else 0
+        words = 2 * self.q_stages * self.consumers + 2 * kv_stages + 2 * slots + 1
+        return (
+            (q + kv) * self.dtype.size_bytes + slots * TILE_SLOT_BYTES + words * BARRIER_BYTES
+        )
 
     @property
     def operand_registers(self) -> int:
         """Registers per thread of O, S, P and, with `q_registers`, Q."""
         q = self.d_head // 4 if self.q_registers else 0
-        return self.d_head // 2 + self.B_c // 2 + self.B_c // 4 + q
+        return self.m_tiles * (self.d_head // 2 + self.B_c // 2 + self.B_c // 4 + q)
 
     @property
     def persistent(self) -> bool:
@@ -195,8 +214,8 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     ),
     (
         "consumers_own_64_rows",
-        "B_r must be 64 * consumers, the rows of one wgmma for each warpgroup",
-        lambda c: c.B_r == GROUP_ROWS * c.consumers,
+        "B_r must be 64 * consumers * m_tiles, the rows of a wgmma for each tile of a warpgroup",
+        lambda c: c.B_r == GROUP_ROWS * c.consumers * c.m_tiles,
     ),
     (
         "kv_block_fits_a_wgmma",
@@ -243,6 +262,31 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         "the paired order needs the static scheduler: a CTA takes both tiles of a pair",
         lambda c: c.order is not Order.PAIRED or c.scheduler is Scheduler.STATIC,
     ),
+    (
+        "v_stages_say_something",
+        "v_stages must be 0, for as many as stages, or another number up to 8",
+        lambda c: 0 <= c.v_stages <= 8 and c.v_stages != c.stages,
+    ),
+    (
+        "m_tiles_in_reach",
+        "m_tiles must be 1 or 2: more accumulators than that no thread has registers for",
+        lambda c: c.m_tiles in (1, 2),
+    ),
+    (
+        "cluster_in_reach",
+        "cluster must be 1 or 2, CTAs that share their keys and values",
+        lambda c: c.cluster in (1, 2),
+    ),
+    (
+        "ctas_have_registers",
+        "ctas must be 1; or up to 4 with 1 consumer, or 2 with 2: more leave too few registers",
+        lambda c: (c.consumers, c.ctas) in REGISTER_BUDGET,
+    ),
+    (
+        "soft_exp_is_a_share",
+        "soft_exp must be between 0 and 16, of 16 exponentials",
+        lambda c: 0 <= c.soft_exp <= SOFT_EXP_OF,
+    ),
 )
 
 
@@ -260,18 +304,21 @@ def constraints(config: Sm90Config, limits: ArchLimits) -> Rejected | None:
     for name, sentence, holds in CONSTRAINTS:
         if not holds(config):
             return Rejected(name, sentence)
-    budget = REGISTER_BUDGET[config.consumers]
+    budget = REGISTER_BUDGET[config.consumers, config.ctas]
     if config.operand_registers > budget:
         return Rejected(
             "registers_fit",
             f"O, S, P and Q take {config.operand_registers} registers of a thread; with "
-            f"{config.consumers} consumers there are {budget} for them",
+            f"{config.consumers * config.ctas} consumers on a multiprocessor there are {budget} "
+            "for them",
         )
-    if config.smem_bytes > limits.smem_per_block_bytes:
+    allowed = limits.smem_per_sm_bytes // config.ctas - limits.smem_reserved_bytes
+    allowed = min(limits.smem_per_block_bytes, allowed // 128 * 128)
+    if config.smem_bytes > allowed:
         return Rejected(
             "smem_fits",
             f"needs {config.smem_bytes / 1024:g} KiB of shared memory, "
-            f"{limits.arch} allows {limits.smem_per_block_bytes / 1024:g} KiB per CTA",
+            f"{limits.arch} allows {allowed / 1024:g} KiB per CTA with ctas {config.ctas}",
         )
     return None
 
@@ -353,6 +400,6 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         wanted = Traits.parse(traits)
         rest = 17 if wanted.ragged else 0
         rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
-        shape = (11, 15, 5, rows, keys, config.d_head, config.dtype)
+        shape = (11 * config.ctas, 15, 5, rows, keys, config.d_head, config.dtype)
         # With the trait the kernel writes the log-sum-exp, so it must be given the room.
         return (Workload(*shape, causal=wanted.causal, lse=wanted.lse),)

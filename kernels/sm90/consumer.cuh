@@ -21,11 +21,12 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
     using Base::Base;
     using Base::q_ring, Base::smem, Base::softmax, Base::warp;
     using typename Base::Shared;
-    float s[Base::kScores];
+    static constexpr int kTiles = Base::kTiles;
+    float s[kTiles][Base::kScores];
 
     __device__ __forceinline__ void run() {
         if (CFG.pingpong && group == CFG.consumers - 1) ptx::named_barrier_arrive(1, 256);
-        ConsumerTiles<CFG, TRAITS> tiles{{p}, smem};
+        ConsumerTiles<CFG, TRAITS> tiles{{p}, {smem}};
         Tile tile = tiles.first();
         begin(tile, true);
         scores_are_there();
@@ -35,10 +36,10 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
             first_softmax(tile);
             if (unreleased >= 0) Base::release_q(unreleased);
             const int accumulate = remaining_steps(tile);
-            const Tile next = tiles.next(tile);
-            more = tiles.valid(next);
+            const Tile next = tiles.next();
+            more = next.number >= 0;
             if constexpr (Base::kEarlyRescale) {
-                if (accumulate) Base::rescale();
+                if (accumulate) rescale();
             }
             const int slot = Base::q_slot();
             q_ring.advance();
@@ -48,12 +49,12 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
                 Base::multiply_pv(accumulate);
                 begin(next, more);
                 pass_turn();
-                ptx::wgmma_wait_group<1>();
+                ptx::wgmma_wait_group<kTiles>();
             } else {
                 Base::multiply_pv(accumulate);
                 ptx::wgmma_wait_group<0>();
             }
-            keep_registers(o);
+            keep_tiles(o);
             Base::release_v();
             Base::finish(tile, slot);
             if constexpr (CFG.q_stages == 1) {
@@ -84,16 +85,19 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
 
     __device__ __forceinline__ void scores_are_there() {
         ptx::wgmma_wait_group<0>();
-        keep_registers(s);
+        keep_tiles(s);
         Base::release_k();
     }
 
     __device__ __forceinline__ void first_softmax(const Tile& tile) {
-        if constexpr (TRAITS.causal || TRAITS.ragged)
-            Base::mask(s, Base::first_row(tile), block * CFG.B_c);
-        softmax.template update<true, TRAITS.causal>(s, a);
-        a[0] = a[1] = 1.f;
-        Base::pack(s);
+        constexpr bool kMasked = TRAITS.causal || TRAITS.ragged;
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+            if constexpr (kMasked) mask(m, Base::first_row(tile), block);
+            softmax[m].template update<true, kMasked, TRAITS.causal>(s[m], a[m]);
+            a[m][0] = a[m][1] = 1.f;
+            Base::pack(s, m);
+        }
     }
 
     // All blocks but the first; returns whether there was one, that is, whether O has begun.
@@ -126,31 +130,37 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
         }
     }
 
+    __device__ __forceinline__ void mask(int m, int first_row, int block) {
+        Base::mask(s[m], first_row + 64 * m, block * CFG.B_c);
+    }
+
+    __device__ __forceinline__ void rescale() {
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) Base::rescale(m);
+    }
+
+    template <int kCount>
+    __device__ __forceinline__ static void keep_tiles(float (&values)[kTiles][kCount]) {
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) keep_registers(values[m]);
+    }
+
     // Scores and softmax of `block`, and the product of the block before it (the next higher).
+    // With two tiles the softmax of one falls into the products of the other as well.
     template <bool kMasked>
     __device__ __forceinline__ void step(int block, int first_row, int accumulate) {
         if constexpr (CFG.overlap) {
             Base::wait_k();
             take_turn();
             Base::multiply_qk(s);
-            if constexpr (Base::kEarlyRescale) Base::rescale();
+            if constexpr (Base::kEarlyRescale) rescale();
             Base::wait_v();
             Base::multiply_pv(accumulate);
             pass_turn();
-            ptx::wgmma_wait_group<1>();
-            keep_registers(s);
-            Base::release_k();
-            if constexpr (kMasked) Base::mask(s, first_row, block * CFG.B_c);
-            softmax.template update<false, kMasked>(s, a);
-            if constexpr (CFG.pin) {
-                ptx::pin_before_here(fminf(softmax.row_sum[0], softmax.row_sum[1]),
-                                     smem + Shared::kScratch);
-            }
-            ptx::wgmma_wait_group<0>();
-            keep_registers(o);
-            Base::release_v();
-            Base::pack(s);
-            if constexpr (!Base::kEarlyRescale) Base::rescale();
+            scores<kMasked, 0>(first_row, block);
+            if constexpr (kTiles > 1) scores<kMasked, 1>(first_row, block);
+            products<0>();
+            if constexpr (kTiles > 1) products<1>();
         } else {
             Base::wait_v();
             Base::multiply_pv(accumulate);
@@ -159,14 +169,41 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
             Base::multiply_qk(s);
             pass_turn();
             ptx::wgmma_wait_group<0>();
-            keep_registers(o);
-            keep_registers(s);
+            keep_tiles(o);
+            keep_tiles(s);
             Base::release_v();
             Base::release_k();
-            if constexpr (kMasked) Base::mask(s, first_row, block * CFG.B_c);
-            softmax.template update<false, kMasked>(s, a);
-            Base::pack(s);
-            Base::rescale();
+#pragma unroll
+            for (int m = 0; m < kTiles; ++m) {
+                if constexpr (kMasked) mask(m, first_row, block);
+                softmax[m].template update<false, kMasked, kMasked>(s[m], a[m]);
+                Base::pack(s, m);
+            }
+            rescale();
         }
+    }
+
+    // Softmax of tile m, when its scores are there; the other products go on.
+    template <bool kMasked, int m>
+    __device__ __forceinline__ void scores(int first_row, int block) {
+        ptx::wgmma_wait_group<2 * kTiles - 1 - m>();
+        keep_registers(s[m]);
+        if constexpr (m == kTiles - 1) Base::release_k();
+        if constexpr (kMasked) mask(m, first_row, block);
+        softmax[m].template update<false, kMasked, kMasked>(s[m], a[m]);
+    }
+
+    // P of tile m for the next product, when the last one is there.
+    template <int m>
+    __device__ __forceinline__ void products() {
+        if constexpr (CFG.pin) {
+            ptx::pin_before_here(fminf(softmax[m].row_sum[0], softmax[m].row_sum[1]),
+                                 smem + Shared::kScratch);
+        }
+        ptx::wgmma_wait_group<kTiles - 1 - m>();
+        keep_registers(o[m]);
+        if constexpr (m == kTiles - 1) Base::release_v();
+        Base::pack(s, m);
+        if constexpr (!Base::kEarlyRescale) Base::rescale(m);
     }
 };

@@ -1,5 +1,5 @@
-// What the consumer warpgroups have in common: 64 query rows of S, P and O in registers, their
-// products, their barriers, and the way out for O.
+// What the consumer warpgroups have in common: S, P and O of their m_tiles times 64 query rows in
+// registers, their products, their barriers, and the way out for O.
 //
 //              keys (B_c)                      d_head
 //            +---------+                     +---------+
@@ -9,6 +9,7 @@
 // Q comes from shared memory or, with q_registers, from registers.
 #pragma once
 
+#include "ptx/cluster.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/elect.cuh"
 #include "ptx/ldmatrix.cuh"
@@ -28,7 +29,9 @@ template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct ConsumerBase {
     using Shared = SharedMemory<CFG>;
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
-    static constexpr int kScores = CFG.B_c / 2;  // of a thread
+    static constexpr int kTiles = CFG.m_tiles;
+    static constexpr int kRows = 64 * kTiles;
+    static constexpr int kScores = CFG.B_c / 2;  // of a thread, in a tile
     static constexpr int kOutputs = CFG.d_head / 2;
     static constexpr int kStepsQK = CFG.d_head / 16;
     static constexpr int kStepsPV = CFG.B_c / 16;
@@ -44,12 +47,14 @@ struct ConsumerBase {
     const int lane, warp;
     const ptx::WgmmaDescriptor q_base, k_base, v_base;  // of stage 0
     RingPosition<CFG.q_stages> q_ring;
-    RingPosition<CFG.stages> k_ring, v_ring;
-    Softmax<kScores, kLazyRescale, TRAITS.causal> softmax;
-    float o[kOutputs];
-    unsigned q[CFG.q_registers ? kStepsQK : 1][4];
-    unsigned probabilities[kStepsPV][4];
-    float a[2];
+    RingPosition<CFG.stages> k_ring;
+    RingPosition<Shared::kVStages> v_ring;
+    // Of each tile of 64 rows:
+    Softmax<kScores, kLazyRescale, TRAITS.causal, CFG.soft_exp> softmax[kTiles];
+    float o[kTiles][kOutputs];
+    unsigned q[kTiles][CFG.q_registers ? kStepsQK : 1][4];
+    unsigned probabilities[kTiles][kStepsPV][4];
+    float a[kTiles][2];
     int block;  // the key block whose scores come next, or last came
 
     __device__ __forceinline__ ConsumerBase(const ForwardParams& params,
@@ -62,11 +67,13 @@ struct ConsumerBase {
           warp(threadIdx.x / 32 % 4),
           q_base(ptx::WgmmaDescriptor::of(smem + Shared::kQ + group * Shared::kQBytes, 16)),
           k_base(ptx::WgmmaDescriptor::of(smem + Shared::kK, 16)),
-          v_base(ptx::WgmmaDescriptor::of(smem + Shared::kV, Shared::kKVPanelBytes)),
-          softmax(params.softmax_scale) {}
+          v_base(ptx::WgmmaDescriptor::of(smem + Shared::kV, Shared::kKVPanelBytes)) {
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) softmax[m].set_scale(params.softmax_scale);
+    }
 
     __device__ __forceinline__ int first_row(const Tile& tile) const {
-        return tile.row_block * CFG.B_r + 64 * group;
+        return tile.row_block * CFG.B_r + kRows * group;
     }
 
     // Key blocks below this one are seen whole by all rows of the warpgroup.
@@ -78,13 +85,21 @@ struct ConsumerBase {
         ptx::mbarrier_wait(smem + Shared::kQFull + 8 * q_slot(), q_ring.parity);
     }
 
-    // This warp's 16 rows of Q, fragment by fragment.
+    __device__ __forceinline__ unsigned q_tile(int slot, int m) const {
+        return smem + Shared::kQ + slot * Shared::kQBytes + m * Shared::kQTileBytes;
+    }
+
+    // This warp's 16 rows of each tile of Q, fragment by fragment.
     __device__ __forceinline__ void load_q_registers() {
-        const unsigned tile_smem = smem + Shared::kQ + q_slot() * Shared::kQBytes;
 #pragma unroll
-        for (int t = 0; t < kStepsQK; ++t) ptx::ldmatrix_x4(q[t], chunk_address(tile_smem, t));
+        for (int m = 0; m < kTiles; ++m) {
+            const unsigned tile_smem = q_tile(q_slot(), m);
 #pragma unroll
-        for (int t = 0; t < kStepsQK; ++t) keep_registers(q[t]);
+            for (int t = 0; t < kStepsQK; ++t)
+                ptx::ldmatrix_x4(q[m][t], chunk_address(tile_smem, t));
+#pragma unroll
+            for (int t = 0; t < kStepsQK; ++t) keep_registers(q[m][t]);
+        }
     }
 
     // Of the 16x16 fragment t in this warp's rows of a tile in the layout of Q: lane l has the
@@ -102,105 +117,120 @@ struct ConsumerBase {
                                    first_column + 2 * (lane % 4), p.seq_len_kv, p.diagonal);
     }
 
-    // S = Q K^T of the current stages.
-    __device__ __forceinline__ void multiply_qk(float (&s)[kScores]) {
-        const auto q_tile =
+    // S = Q K^T of the current stages; a group for each tile.
+    __device__ __forceinline__ void multiply_qk(float (&s)[kTiles][kScores]) {
+        const auto q_tiles =
             q_base.advance(q_ring.stage * CFG.consumers * Shared::kQBytes).uniform();
         const auto k = k_base.advance(k_ring.stage * Shared::kKVBytes).uniform();
-        keep_registers(s);
-        ptx::wgmma_fence();
 #pragma unroll
-        for (int t = 0; t < kStepsQK; ++t) {
-            const int panel = t / 4, inside = t % 4 * 32;
-            const auto b = k.advance(panel * Shared::kKVPanelBytes + inside).bits();
-            if constexpr (CFG.q_registers) {
-                ProductQK::template rs<false>(s, q[t], b, t > 0);
-            } else {
-                ProductQK::ss(s, q_tile.advance(panel * Shared::kQPanelBytes + inside).bits(), b,
-                              t > 0);
+        for (int m = 0; m < kTiles; ++m) {
+            keep_registers(s[m]);
+            ptx::wgmma_fence();
+#pragma unroll
+            for (int t = 0; t < kStepsQK; ++t) {
+                const int panel = t / 4, inside = t % 4 * 32;
+                const auto b = k.advance(panel * Shared::kKVPanelBytes + inside).bits();
+                if constexpr (CFG.q_registers) {
+                    ProductQK::template rs<false>(s[m], q[m][t], b, t > 0);
+                } else {
+                    const int at = m * Shared::kQTileBytes + panel * Shared::kQPanelBytes + inside;
+                    ProductQK::ss(s[m], q_tiles.advance(at).bits(), b, t > 0);
+                }
             }
+            ptx::wgmma_commit_group();
         }
-        ptx::wgmma_commit_group();
     }
 
-    // O += P V of the current stage; without `accumulate`, O = P V.
+    // O += P V of the current stage; without `accumulate`, O = P V.  A group for each tile.
     __device__ __forceinline__ void multiply_pv(int accumulate) {
         const auto v = v_base.advance(v_ring.stage * Shared::kKVBytes).uniform();
-        keep_registers(o);
-        ptx::wgmma_fence();
 #pragma unroll
-        for (int t = 0; t < kStepsPV; ++t) {
-            ProductPV::template rs<true>(o, probabilities[t],
-                                         v.advance(16 * t * ptx::kSwizzleBytes).bits(),
-                                         t > 0 ? 1 : accumulate);
+        for (int m = 0; m < kTiles; ++m) {
+            keep_registers(o[m]);
+            ptx::wgmma_fence();
+#pragma unroll
+            for (int t = 0; t < kStepsPV; ++t) {
+                ProductPV::template rs<true>(o[m], probabilities[m][t],
+                                             v.advance(16 * t * ptx::kSwizzleBytes).bits(),
+                                             t > 0 ? 1 : accumulate);
+            }
+            ptx::wgmma_commit_group();
         }
-        ptx::wgmma_commit_group();
     }
 
-    // P in the layout of a register operand: the scores, rounded and packed in order.
-    __device__ __forceinline__ void pack(const float (&s)[kScores]) {
+    // P of a tile in the layout of a register operand: the scores, rounded and packed in order.
+    __device__ __forceinline__ void pack(const float (&s)[kTiles][kScores], int m) {
 #pragma unroll
         for (int i = 0; i < kScores / 2; ++i) {
-            probabilities[i / 4][i % 4] = round(s[2 * i], s[2 * i + 1]);
+            probabilities[m][i / 4][i % 4] = round(s[m][2 * i], s[m][2 * i + 1]);
         }
 #pragma unroll
-        for (int i = 0; i < kScores / 2; ++i) ptx::keep_register(probabilities[i / 4][i % 4]);
+        for (int i = 0; i < kScores / 2; ++i) ptx::keep_register(probabilities[m][i / 4][i % 4]);
     }
 
     __device__ __forceinline__ static unsigned round(float lower, float upper) {
         return kBf16 ? ptx::cvt_rn_bf16x2_f32(lower, upper) : ptx::cvt_rn_f16x2_f32(lower, upper);
     }
 
-    __device__ __forceinline__ void rescale() {
+    __device__ __forceinline__ void rescale(int m) {
         if constexpr (kLazyRescale) {
-            if (!__any_sync(0xffffffffu, a[0] != 1.f || a[1] != 1.f)) return;
+            if (!__any_sync(0xffffffffu, a[m][0] != 1.f || a[m][1] != 1.f)) return;
         }
 #pragma unroll
-        for (int j = 0; j < kOutputs; ++j) o[j] *= a[j / 2 % 2];
+        for (int j = 0; j < kOutputs; ++j) o[m][j] *= a[m][j / 2 % 2];
     }
 
     // O leaves through this warpgroup's own rows of Q.
     __device__ __forceinline__ void finish(const Tile& tile, int slot) {
-        const int batch = tile.head / p.heads;
-        const int head = tile.head - batch * p.heads;
-        float inverse[2], log_sum_exp[2];
-        bool empty[2];
-        softmax.finish(inverse, log_sum_exp, empty);
-        if constexpr (TRAITS.causal) {
-            // Their P is 0, but 0 times an infinite V is not.
-            if (__any_sync(0xffffffffu, empty[0] || empty[1])) {
+        float log_sum_exp[kTiles][2];
 #pragma unroll
-                for (int j = 0; j < kOutputs; ++j) o[j] = empty[j / 2 % 2] ? 0.f : o[j];
+        for (int m = 0; m < kTiles; ++m) {
+            float inverse[2];
+            bool empty[2];
+            softmax[m].finish(inverse, log_sum_exp[m], empty);
+            if constexpr (TRAITS.causal) {
+                // Their P is 0, but 0 times an infinite V is not.
+                if (__any_sync(0xffffffffu, empty[0] || empty[1])) {
+#pragma unroll
+                    for (int j = 0; j < kOutputs; ++j) o[m][j] = empty[j / 2 % 2] ? 0.f : o[m][j];
+                }
             }
-        }
-        const unsigned tile_smem = smem + Shared::kQ + slot * Shared::kQBytes;
-        ptx::named_barrier_sync(5 + group, 128);  // all four warps are past their reads of Q
+            // All four warps are past their reads of Q.
+            if (m == 0) ptx::named_barrier_sync(5 + group, 128);
 #pragma unroll
-        for (int t = 0; t < CFG.d_head / 16; ++t) {
-            unsigned r[4];
+            for (int t = 0; t < CFG.d_head / 16; ++t) {
+                unsigned r[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                r[i] =
-                    round(o[8 * t + 2 * i] * inverse[i % 2], o[8 * t + 2 * i + 1] * inverse[i % 2]);
+                for (int i = 0; i < 4; ++i) {
+                    const int j = 8 * t + 2 * i;
+                    r[i] = round(o[m][j] * inverse[i % 2], o[m][j + 1] * inverse[i % 2]);
+                }
+                ptx::stmatrix_x4(chunk_address(q_tile(slot, m), t), r);
             }
-            ptx::stmatrix_x4(chunk_address(tile_smem, t), r);
         }
         ptx::fence_proxy_async_shared();
         ptx::named_barrier_sync(5 + group, 128);
         if (warp == 0 && ptx::elect_one()) {
 #pragma unroll
-            for (int panel = 0; panel < Shared::kPanels; ++panel) {
-                ptx::tma_store_4d(o_map, tile_smem + panel * Shared::kQPanelBytes, 64 * panel,
-                                  first_row(tile), head, batch);
+            for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+                for (int panel = 0; panel < Shared::kPanels; ++panel) {
+                    ptx::tma_store_4d(o_map, q_tile(slot, m) + panel * Shared::kQPanelBytes,
+                                      64 * panel, first_row(tile) + 64 * m, tile.head, tile.batch);
+                }
             }
             ptx::bulk_commit_group();
         }
         if constexpr (TRAITS.lse) {
             const int query = first_row(tile) + 16 * warp + lane / 4;
-            float* lse = p.lse + static_cast<long long>(tile.head) * p.seq_len_q + query;
+            const long long row = tile.batch * p.heads + tile.head;
+            float* lse = p.lse + row * p.seq_len_q + query;
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                if (lane % 4 == 0 && query + 8 * i < p.seq_len_q) lse[8 * i] = log_sum_exp[i];
+            for (int i = 0; i < 2 * kTiles; ++i) {
+                const int further = 64 * (i / 2) + 8 * (i % 2);
+                if (lane % 4 == 0 && query + further < p.seq_len_q) {
+                    lse[further] = log_sum_exp[i / 2][i % 2];
+                }
             }
         }
     }
@@ -226,9 +256,16 @@ struct ConsumerBase {
     __device__ __forceinline__ void release_k() { release(Shared::kKEmpty, k_ring); }
     __device__ __forceinline__ void release_v() { release(Shared::kVEmpty, v_ring); }
 
-    // Every warp arrives for itself: it has waited for its own wgmma.
-    __device__ __forceinline__ void release(int barriers, RingPosition<CFG.stages>& ring) {
-        if (lane == 0) ptx::mbarrier_arrive(smem + barriers + 8 * ring.stage);
+    // Every warp arrives for itself: it has waited for its own wgmma.  A cluster's producers load
+    // for all its CTAs, so all of them are told.
+    template <int kStages>
+    __device__ __forceinline__ void release(int barriers, RingPosition<kStages>& ring) {
+        const unsigned barrier = smem + barriers + 8 * ring.stage;
+        if constexpr (CFG.cluster == 1) {
+            if (lane == 0) ptx::mbarrier_arrive(barrier);
+        } else {
+            if (lane < CFG.cluster) ptx::mbarrier_arrive_cluster(ptx::in_cta(barrier, lane));
+        }
         ring.advance();
     }
 

@@ -2,7 +2,8 @@
 // variant.
 #pragma once
 
-// Work is cut into tiles of B_r query rows of one head; see scheduler.cuh for their order.
+// Work is cut into tiles of B_r query rows of one head for each CTA of a cluster; see
+// scheduler.cuh for their order.
 // lse: [batch, heads, seq_len_q], contiguous, fp32; written only with WorkloadTraits::lse.
 struct ForwardParams {
     float* lse;
@@ -12,7 +13,7 @@ struct ForwardParams {
     int seq_len_q;
     int seq_len_kv;
     int diagonal;       // causal: query i sees key j when j <= i + diagonal
-    int row_blocks;     // tiles of one head
+    int row_blocks;     // tiles of one head, each of a whole cluster's rows
     int heads_in_all;   // heads times batch
     int section_heads;  // neighbouring heads whose tiles are handed out together
     float softmax_scale;

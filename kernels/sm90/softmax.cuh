@@ -8,6 +8,7 @@
 #pragma once
 
 #include "ptx/math.cuh"
+#include "ptx/soft_exp.cuh"
 #include "sm90/config.cuh"
 
 __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
@@ -15,16 +16,20 @@ __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xf
 // How much an outgrown maximum may lag behind (in powers of two) with lazy rescaling.
 constexpr float kLazyRescale = 8.f;
 
-template <int kScores, bool kLazy, bool kMayBeEmpty>
+// kSoft: of 16 exponentials without a mask, those computed by multiplications.
+template <int kScores, bool kLazy, bool kMayBeEmpty, int kSoft>
 struct Softmax {
     float row_max[2], row_sum[2];
-    const float scale, scale_log2;
+    float scale, scale_log2;
 
-    __device__ __forceinline__ explicit Softmax(float softmax_scale)
-        : scale(softmax_scale), scale_log2(softmax_scale * 1.4426950408889634f) {}
+    __device__ __forceinline__ void set_scale(float softmax_scale) {
+        scale = softmax_scale;
+        scale_log2 = softmax_scale * 1.4426950408889634f;
+    }
 
-    // s becomes p, unrounded; `a` is what O must be multiplied with.
-    template <bool kFirst, bool kMasked>
+    // s becomes p, unrounded; `a` is what O must be multiplied with.  kMasked: there are scores
+    // of -inf; kEmpty: a row may have no others.
+    template <bool kFirst, bool kMasked, bool kEmpty>
     __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2]) {
         float shift[2];
 #pragma unroll
@@ -43,7 +48,7 @@ struct Softmax {
                 if ((row_max[i] - new_max) * scale_log2 >= -kLazyRescale) new_max = row_max[i];
             }
             // 2^(-inf - -inf) would be NaN; a row that saw no key yet has 2^(-inf) = 0.
-            shift[i] = kMasked && new_max == negative_infinity() ? 0.f : new_max;
+            shift[i] = kEmpty && new_max == negative_infinity() ? 0.f : new_max;
             if constexpr (!kFirst) a[i] = ptx::ex2_approx((row_max[i] - shift[i]) * scale_log2);
             row_max[i] = new_max;
         }
@@ -56,7 +61,11 @@ struct Softmax {
 #pragma unroll
                 for (int c = 0; c < 2; ++c) {
                     float& x = s[4 * j + 2 * i + c];
-                    x = ptx::ex2_approx(fmaf(x, scale_log2, -shift_log2));
+                    const float exponent = fmaf(x, scale_log2, -shift_log2);
+                    // Spread evenly, so that neither unit waits for the other.
+                    const int e = 2 * j + c;
+                    const bool soft = !kMasked && (e + 1) * kSoft / 16 > e * kSoft / 16;
+                    x = soft ? ptx::soft_exp2(exponent) : ptx::ex2_approx(exponent);
                     sum += x;
                 }
             }
