@@ -117,11 +117,17 @@ struct ConsumerBase {
                                    first_column + 2 * (lane % 4), p.seq_len_kv, p.diagonal);
     }
 
+    // With one tile alone the compiler keeps everything uniform by itself.
+    __device__ __forceinline__ static ptx::WgmmaDescriptor uniform(
+        const ptx::WgmmaDescriptor& descriptor) {
+        return CFG.scheduler == Scheduler::SINGLE ? descriptor : descriptor.uniform();
+    }
+
     // S = Q K^T of the current stages; a group for each tile.
     __device__ __forceinline__ void multiply_qk(float (&s)[kTiles][kScores]) {
         const auto q_tiles =
-            q_base.advance(q_ring.stage * CFG.consumers * Shared::kQBytes).uniform();
-        const auto k = k_base.advance(k_ring.stage * Shared::kKVBytes).uniform();
+            uniform(q_base.advance(q_ring.stage * CFG.consumers * Shared::kQBytes));
+        const auto k = uniform(k_base.advance(k_ring.stage * Shared::kKVBytes));
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
             keep_registers(s[m]);
@@ -143,7 +149,7 @@ struct ConsumerBase {
 
     // O += P V of the current stage; without `accumulate`, O = P V.  A group for each tile.
     __device__ __forceinline__ void multiply_pv(int accumulate) {
-        const auto v = v_base.advance(v_ring.stage * Shared::kKVBytes).uniform();
+        const auto v = uniform(v_base.advance(v_ring.stage * Shared::kKVBytes));
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
             keep_registers(o[m]);

@@ -14,7 +14,10 @@ template <Sm90Config CFG>
 struct RegisterShares {
     static constexpr bool kSplit = CFG.consumers * CFG.ctas > 1;
     static constexpr int kEntry = 65536 / (128 * (1 + CFG.consumers) * CFG.ctas) / 8 * 8;
-    static constexpr int kProducer = CFG.consumers == 3 ? 32 : 24;
+    // Multiples of 8 that leave the consumers multiples of 8; a cluster's producer has more to do.
+    static constexpr int kProducer = CFG.consumers == 3 ? (CFG.cluster > 1 ? 56 : 32)
+                                     : CFG.cluster > 1  ? 40
+                                                        : 24;
     static constexpr int kLeft = ((1 + CFG.consumers) * kEntry - kProducer) / CFG.consumers / 8 * 8;
     static constexpr int kConsumer = kLeft < 240 ? kLeft : 240;
 };

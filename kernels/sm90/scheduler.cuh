@@ -152,10 +152,11 @@ struct ConsumerTiles {
     __device__ __forceinline__ Tile next() {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return Tile{-1, 0, 0, 0};
         const Tile tile = slots.template read<true>();
-        // Broadcast, so that the compiler knows it to be the same in all lanes.
+        // The hardware's reductions leave one number for the warp: the compiler then knows that all
+        // lanes go the same way, and keeps what it can for all of them at once.
         constexpr unsigned kAll = 0xffffffffu;
-        return Tile{__shfl_sync(kAll, tile.number, 0), __shfl_sync(kAll, tile.row_block, 0),
-                    __shfl_sync(kAll, tile.head, 0), __shfl_sync(kAll, tile.batch, 0)};
+        return Tile{__reduce_max_sync(kAll, tile.number), __reduce_max_sync(kAll, tile.row_block),
+                    __reduce_max_sync(kAll, tile.head), __reduce_max_sync(kAll, tile.batch)};
     }
 };
 
