@@ -42,8 +42,10 @@ SOFT_EXP_OF = 16  # exponentials, of which `soft_exp` are computed without the s
 # multiprocessor; what stays of the registers that setmaxnreg can give them is for everything else.
 REGISTER_BUDGET = {
     **{(1, 1): 212, (2, 1): 212, (3, 1): 128, (4, 1): 88},
-    **{(1, 2): 204, (1, 3): 104, (1, 4): 80, (2, 2): 80},
+    **{(1, 2): 204, (1, 3): 104, (1, 4): 72, (2, 2): 72},
 }
+# Of these, what the producer keeps where CTAs load together, by consumer warpgroups.
+CLUSTER_REGISTERS = {2: 8, 3: 4}
 
 _LOOKS_LIKE = re.compile(r"\bsm90\s*\(|\bSm90Config\b")
 
@@ -193,6 +195,12 @@ class Sm90Config:
         return self.m_tiles * (self.d_head // 2 + self.B_c // 2 + self.B_c // 4 + q)
 
     @property
+    def register_budget(self) -> int:
+        """Registers per thread for them.  Raises KeyError for consumers and CTAs that leave none."""
+        of_cluster = CLUSTER_REGISTERS.get(self.consumers, 0) if self.cluster > 1 else 0
+        return REGISTER_BUDGET[self.consumers, self.ctas] - of_cluster
+
+    @property
     def persistent(self) -> bool:
         """Whether CTAs go on to further tiles."""
         return self.scheduler is not Scheduler.SINGLE
@@ -304,7 +312,7 @@ def constraints(config: Sm90Config, limits: ArchLimits) -> Rejected | None:
     for name, sentence, holds in CONSTRAINTS:
         if not holds(config):
             return Rejected(name, sentence)
-    budget = REGISTER_BUDGET[config.consumers, config.ctas]
+    budget = config.register_budget
     if config.operand_registers > budget:
         return Rejected(
             "registers_fit",

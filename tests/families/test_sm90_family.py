@@ -19,7 +19,6 @@ from fa_tune.families import tensor_maps
 from fa_tune.families.base import LaunchDevice
 from fa_tune.families.sm90 import (
     CONSTRAINTS,
-    REGISTER_BUDGET,
     Order,
     Rescale,
     Scheduler,
@@ -87,6 +86,14 @@ class TestSm90Contract(KernelFamilyContract):
         replace(DEFAULT, order=Order.PAIRED),
         replace(DEFAULT, consumers=3, B_r=192),
         replace(DEFAULT, stages=3),
+        replace(DEFAULT, v_stages=2),
+        replace(DEFAULT, v_stages=9),
+        replace(DEFAULT, m_tiles=3, B_r=384),
+        replace(DEFAULT, m_tiles=2),
+        replace(DEFAULT, cluster=3),
+        replace(DEFAULT, ctas=2, d_head=64, consumers=3, B_r=192, B_c=64),
+        replace(DEFAULT, ctas=2),
+        replace(DEFAULT, soft_exp=17),
     )
 
     def test_each_constraint_is_tried(self) -> None:
@@ -123,6 +130,8 @@ def test_shared_memory_is_the_kernels_own_sum() -> None:
         SERIAL,
         replace(SINGLE, stages=1, B_c=176),
         replace(DEFAULT, scheduler=Scheduler.STATIC),
+        replace(DEFAULT, v_stages=1),
+        replace(DEFAULT, d_head=64, consumers=1, m_tiles=2, v_stages=5, cluster=2, ctas=2),
         default_config(64, DType.BF16),
         default_config(256, DType.FP16),
     ]
@@ -206,7 +215,7 @@ def test_registers_are_counted_as_the_accumulators_take_them() -> None:
     assert DEFAULT.operand_registers == 64 + 64 + 32
     assert replace(DEFAULT, q_registers=True).operand_registers == 64 + 64 + 32 + 32
     assert all(
-        c.operand_registers <= REGISTER_BUDGET[c.consumers]
+        c.operand_registers <= c.register_budget
         for d in TILES
         for c in get_configs("all", d_head=d)
     )
