@@ -1,5 +1,5 @@
-// Configs that cannot run, refused at compile time.  fa_tune/families/sm90.py refuses the same
-// ones before compiling, with the same sentences.
+// Configs that cannot run, refused at compile time.  fa_tune/families/sm90_constraints.py refuses
+// them before compiling, with the same sentences.
 #pragma once
 
 #include "sm90/config.cuh"

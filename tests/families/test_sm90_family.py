@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +18,8 @@ from fa_tune.artifacts import ArtifactStore
 from fa_tune.compile import BuildRequest, build
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import LaunchDevice
-from fa_tune.families.sm90 import (
-    CONSTRAINTS,
-    Order,
-    Rescale,
-    Scheduler,
-    Sm90Config,
-    constraints,
-)
+from fa_tune.families.sm90 import Order, Rescale, Scheduler, Sm90Config
+from fa_tune.families.sm90_constraints import CONSTRAINTS, constraints
 from fa_tune.families.sm90_launch import (
     MOST_SECTION_HEADS,
     kernel_args,
@@ -242,6 +237,25 @@ def test_a_pair_of_tiles_is_one_cta() -> None:
     assert grid(paired, odd) == 3 * 3
 
 
+def test_a_cluster_takes_its_tiles_together() -> None:
+    """An odd number of row blocks leaves the last cluster half without work; an odd number of
+    multiprocessors leaves one."""
+    pair = replace(DEFAULT, cluster=2)
+    much = benchmark_workload(4096, 128, DType.FP16)
+    odd = Workload(1, 3, 3, 5 * 128, 640, 128, DType.FP16)
+    assert [grid(pair, much, n) for n in (113, 132)] == [112, 132]
+    assert grid(pair, odd) == 3 * 3 * 2
+    assert grid(replace(SINGLE, cluster=2), much) == 16 * 16 * 32
+
+
+def test_several_ctas_share_a_multiprocessor() -> None:
+    config = replace(DEFAULT, d_head=64, consumers=1, pingpong=False, B_r=64, B_c=96, ctas=3)
+    assert constraints(config, H200) is None
+    assert grid(config, benchmark_workload(4096, 64, DType.FP16)) == 3 * 132
+    assert constraints(replace(config, stages=4), H200) is not None, "no room for three"
+    assert constraints(replace(config, stages=4, ctas=1), H200) is None
+
+
 def test_sections_of_heads_fit_their_share_of_l2() -> None:
     l2 = 50 << 20
     sizes = [section_heads(benchmark_workload(s, 128, DType.FP16), l2) for s in (512, 4096, 65536)]
@@ -271,6 +285,25 @@ def test_maps_are_made_once_and_numbers_passed_on(driver: EncodedMaps) -> None:
     )  # fmt: skip
     for name, value in vars(expected).items():
         assert params[name] == np.asarray(value), name
+
+
+def test_every_cta_of_a_cluster_loads_its_share_of_the_rows(
+    driver: EncodedMaps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxes: list[int] = []
+
+    def encode(*args: Any) -> np.ndarray:
+        boxes.append(args[-1])
+        return np.zeros(1, "V128")
+
+    monkeypatch.setattr(tensor_maps, "_encoded", encode)
+    workload = Workload(2, 6, 3, 500, 700, 128, DType.FP16)
+    *_, params = kernel_args(replace(DEFAULT, cluster=2), workload, ARGS, DEVICE)
+    assert boxes == [64, 64, 64, 64]
+    assert params["row_blocks"] == 2
+    boxes.clear()
+    kernel_args(DEFAULT, workload, ARGS, DEVICE)
+    assert boxes == [64, 128, 128, 64]
 
 
 def test_persistent_kernels_are_verified_over_several_rounds() -> None:

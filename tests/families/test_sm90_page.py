@@ -5,12 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from fa_tune.families.sm90 import (
-    CLUSTER_REGISTERS,
-    CONSTRAINTS,
-    REGISTER_BUDGET,
-    Sm90Config,
-)
+from fa_tune.families.sm90 import CLUSTER_REGISTERS, REGISTER_BUDGET, Sm90Config
+from fa_tune.families.sm90_constraints import CONSTRAINTS
 from fa_tune.families.sm90_names import parse
 from tests.project_files import ROOT
 
