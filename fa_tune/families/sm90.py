@@ -144,6 +144,11 @@ class Sm90Config:
     soft_exp: int = number_field(
         "soft_exp", 0, "of 16 exponentials without a mask, those computed by multiplications"
     )
+    split_diagonal: bool = flag_field(
+        "split_diagonal",
+        "no softmax for the upper half of a first block that a causal mask hides from a warpgroup",
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         coerce(self)

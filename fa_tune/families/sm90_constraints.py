@@ -110,6 +110,11 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         "soft_exp must be between 0 and 16, of 16 exponentials",
         lambda c: 0 <= c.soft_exp <= SOFT_EXP_OF,
     ),
+    (
+        "split_diagonal_has_halves",
+        "split_diagonal needs B_c to be a multiple of 32, for whole fragments in either half",
+        lambda c: not c.split_diagonal or c.B_c % 32 == 0,
+    ),
 )
 
 

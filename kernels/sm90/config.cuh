@@ -59,6 +59,8 @@ struct Sm90Config {
     int ctas = 1;
     // of 16 exponentials without a mask, those computed by multiplications
     int soft_exp = 0;
+    // no softmax for the upper half of a first block that a causal mask hides from a warpgroup
+    bool split_diagonal = false;
 
     constexpr bool operator==(const Sm90Config& other) const = default;
     FA_HOST_DEVICE constexpr bool operator<(const Sm90Config& other) const {
@@ -119,7 +121,10 @@ struct Sm90Config {
         if (ctas != other.ctas) {
             return ctas < other.ctas;
         }
-        return soft_exp < other.soft_exp;
+        if (soft_exp != other.soft_exp) {
+            return soft_exp < other.soft_exp;
+        }
+        return split_diagonal < other.split_diagonal;
     }
 };
 

@@ -90,14 +90,31 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
     }
 
     __device__ __forceinline__ void first_softmax(const Tile& tile) {
-        constexpr bool kMasked = TRAITS.causal || TRAITS.ragged;
+        const int first_row = Base::first_row(tile);
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
-            if constexpr (kMasked) mask(m, Base::first_row(tile), block);
-            softmax[m].template update<true, kMasked, TRAITS.causal>(s[m], a[m]);
+            if constexpr (CFG.split_diagonal && TRAITS.causal) {
+                // The last row of the tile ends before the upper half of the block begins.
+                const int end = first_row + 64 * m + 64 + p.diagonal;
+                if (end <= block * CFG.B_c + CFG.B_c / 2) {
+                    first_softmax<Base::kScores / 2>(m, first_row);
+                } else {
+                    first_softmax<Base::kScores>(m, first_row);
+                }
+            } else {
+                first_softmax<Base::kScores>(m, first_row);
+            }
             a[m][0] = a[m][1] = 1.f;
             Base::pack(s, m);
         }
+    }
+
+    // Of a tile whose first kCount scores alone count.
+    template <int kCount>
+    __device__ __forceinline__ void first_softmax(int m, int first_row) {
+        constexpr bool kMasked = TRAITS.causal || TRAITS.ragged;
+        if constexpr (kMasked) mask<kCount>(m, first_row, block);
+        softmax[m].template update<true, kMasked, TRAITS.causal, kCount>(s[m], a[m]);
     }
 
     // All blocks but the first; returns whether there was one, that is, whether O has begun.
@@ -130,8 +147,9 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
         }
     }
 
+    template <int kCount = Base::kScores>
     __device__ __forceinline__ void mask(int m, int first_row, int block) {
-        Base::mask(s[m], first_row + 64 * m, block * CFG.B_c);
+        Base::template mask<kCount>(s[m], first_row + 64 * m, block * CFG.B_c);
     }
 
     __device__ __forceinline__ void rescale() {

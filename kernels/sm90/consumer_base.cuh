@@ -112,9 +112,10 @@ struct ConsumerBase {
     }
 
     // `first_row`, `first_column`: query and key index of the warpgroup's score (0, 0).
+    template <int kCount>
     __device__ __forceinline__ void mask(float (&s)[kScores], int first_row, int first_column) {
-        mask_scores<TRAITS.causal>(s, first_row + 16 * warp + lane / 4,
-                                   first_column + 2 * (lane % 4), p.seq_len_kv, p.diagonal);
+        mask_scores<TRAITS.causal, kCount>(s, first_row + 16 * warp + lane / 4,
+                                           first_column + 2 * (lane % 4), p.seq_len_kv, p.diagonal);
     }
 
     // With one tile alone the compiler keeps everything uniform by itself.

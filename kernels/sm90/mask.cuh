@@ -9,10 +9,11 @@
 
 // `first_row`: query index of the thread's row 0, row 1 is 8 further down.  `first_column`: key
 // index of the thread's first column.  Thread's column 4j + c of a row is first_column + 8j + c.
-template <bool kCausal, int kScores>
+// The first kCount scores are masked.
+template <bool kCausal, int kCount, int kScores>
 __device__ __forceinline__ void mask_scores(float (&s)[kScores], int first_row, int first_column,
                                             int keys, int diagonal) {
-    constexpr int kOfRow = kScores / 2;
+    constexpr int kOfRow = kCount / 2;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int end = kCausal ? min(keys, first_row + 8 * i + diagonal + 1) : keys;

@@ -28,15 +28,15 @@ struct Softmax {
     }
 
     // s becomes p, unrounded; `a` is what O must be multiplied with.  kMasked: there are scores
-    // of -inf; kEmpty: a row may have no others.
-    template <bool kFirst, bool kMasked, bool kEmpty>
+    // of -inf; kEmpty: a row may have no others.  From kCount on they all are, and need not be set.
+    template <bool kFirst, bool kMasked, bool kEmpty, int kCount = kScores>
     __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2]) {
         float shift[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             float even = s[2 * i], odd = s[2 * i + 1];
 #pragma unroll
-            for (int j = 1; j < kScores / 4; ++j) {
+            for (int j = 1; j < kCount / 4; ++j) {
                 even = fmaxf(even, s[4 * j + 2 * i]);
                 odd = fmaxf(odd, s[4 * j + 2 * i + 1]);
             }
@@ -57,7 +57,7 @@ struct Softmax {
             const float shift_log2 = shift[i] * scale_log2;
             float sum = 0.f;
 #pragma unroll
-            for (int j = 0; j < kScores / 4; ++j) {
+            for (int j = 0; j < kCount / 4; ++j) {
 #pragma unroll
                 for (int c = 0; c < 2; ++c) {
                     float& x = s[4 * j + 2 * i + c];
@@ -69,6 +69,9 @@ struct Softmax {
                     sum += x;
                 }
             }
+#pragma unroll
+            for (int j = kCount / 4; j < kScores / 4; ++j)
+                s[4 * j + 2 * i] = s[4 * j + 2 * i + 1] = 0;
             row_sum[i] = kFirst ? sum : fmaf(row_sum[i], a[i], sum);
         }
     }

@@ -89,6 +89,7 @@ class TestSm90Contract(KernelFamilyContract):
         replace(DEFAULT, ctas=2, d_head=64, consumers=3, B_r=192, B_c=64),
         replace(DEFAULT, ctas=2),
         replace(DEFAULT, soft_exp=17),
+        replace(DEFAULT, B_c=112, split_diagonal=True),
     )
 
     def test_each_constraint_is_tried(self) -> None:
