@@ -149,6 +149,11 @@ class Sm90Config:
         "no softmax for the upper half of a first block that a causal mask hides from a warpgroup",
         later=True,
     )
+    direct_store: bool = flag_field(
+        "direct_store",
+        "O goes to global memory from registers, not by way of Q's place",
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         coerce(self)

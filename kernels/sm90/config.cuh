@@ -61,6 +61,8 @@ struct Sm90Config {
     int soft_exp = 0;
     // no softmax for the upper half of a first block that a causal mask hides from a warpgroup
     bool split_diagonal = false;
+    // O goes to global memory from registers, not by way of Q's place
+    bool direct_store = false;
 
     constexpr bool operator==(const Sm90Config& other) const = default;
     FA_HOST_DEVICE constexpr bool operator<(const Sm90Config& other) const {
@@ -124,7 +126,10 @@ struct Sm90Config {
         if (soft_exp != other.soft_exp) {
             return soft_exp < other.soft_exp;
         }
-        return split_diagonal < other.split_diagonal;
+        if (split_diagonal != other.split_diagonal) {
+            return split_diagonal < other.split_diagonal;
+        }
+        return direct_store < other.direct_store;
     }
 };
 

@@ -42,6 +42,7 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
                 if (accumulate) rescale();
             }
             const int slot = Base::q_slot();
+            if constexpr (CFG.direct_store) Base::release_q(slot);
             q_ring.advance();
             Base::wait_v();
             if constexpr (CFG.carry) {
@@ -57,10 +58,12 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
             keep_tiles(o);
             Base::release_v();
             Base::finish(tile, slot);
-            if constexpr (CFG.q_stages == 1) {
-                Base::release_q(slot);
-            } else {
-                unreleased = slot;
+            if constexpr (!CFG.direct_store) {
+                if constexpr (CFG.q_stages == 1) {
+                    Base::release_q(slot);
+                } else {
+                    unreleased = slot;
+                }
             }
             if constexpr (CFG.scheduler != Scheduler::SINGLE) {
                 if constexpr (!CFG.carry) begin(next, more);
@@ -68,7 +71,9 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
                 tile = next;
             }
         } while (more);
-        if (warp == 0 && ptx::elect_one()) ptx::bulk_wait_group_read();
+        if constexpr (!CFG.direct_store) {
+            if (warp == 0 && ptx::elect_one()) ptx::bulk_wait_group_read();
+        }
     }
 
     // The tile's first scores.  Without a tile those of whatever is in shared memory, for a branch

@@ -187,14 +187,14 @@ struct ConsumerBase {
         for (int j = 0; j < kOutputs; ++j) o[m][j] *= a[m][j / 2 % 2];
     }
 
-    // O leaves through this warpgroup's own rows of Q.
+    // O and the log-sum-exp of a tile, whose Q is in `slot`, leave.
     __device__ __forceinline__ void finish(const Tile& tile, int slot) {
-        float log_sum_exp[kTiles][2];
+        const int query = first_row(tile) + 16 * warp + lane / 4;
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
-            float inverse[2];
+            float inverse[2], log_sum_exp[2];
             bool empty[2];
-            softmax[m].finish(inverse, log_sum_exp[m], empty);
+            softmax[m].finish(inverse, log_sum_exp, empty);
             if constexpr (TRAITS.causal) {
                 // Their P is 0, but 0 times an infinite V is not.
                 if (__any_sync(0xffffffffu, empty[0] || empty[1])) {
@@ -202,19 +202,68 @@ struct ConsumerBase {
                     for (int j = 0; j < kOutputs; ++j) o[m][j] = empty[j / 2 % 2] ? 0.f : o[m][j];
                 }
             }
-            // All four warps are past their reads of Q.
-            if (m == 0) ptx::named_barrier_sync(5 + group, 128);
+            if constexpr (CFG.direct_store) {
+                store_tile(tile, m, query + 64 * m, inverse);
+            } else {
+                // All four warps are past their reads of Q.
+                if (m == 0) ptx::named_barrier_sync(5 + group, 128);
+                stage_tile(slot, m, inverse);
+            }
+            if constexpr (TRAITS.lse) {
+                const long long row = tile.batch * p.heads + tile.head;
+                float* lse = p.lse + row * p.seq_len_q + query + 64 * m;
 #pragma unroll
-            for (int t = 0; t < CFG.d_head / 16; ++t) {
-                unsigned r[4];
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int j = 8 * t + 2 * i;
-                    r[i] = round(o[m][j] * inverse[i % 2], o[m][j + 1] * inverse[i % 2]);
+                for (int i = 0; i < 2; ++i) {
+                    if (lane % 4 == 0 && query + 64 * m + 8 * i < p.seq_len_q) {
+                        lse[8 * i] = log_sum_exp[i];
+                    }
                 }
-                ptx::stmatrix_x4(chunk_address(q_tile(slot, m), t), r);
             }
         }
+        if constexpr (!CFG.direct_store) send_tiles(tile, slot);
+    }
+
+    // Four registers of O's fragment t, rounded: columns 16 t + 2 (lane % 4) and + 1 of row i % 2,
+    // 8 columns further on from i = 2.
+    __device__ __forceinline__ void output(unsigned (&r)[4], int m, int t,
+                                           const float (&inverse)[2]) const {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int j = 8 * t + 2 * i;
+            r[i] = round(o[m][j] * inverse[i % 2], o[m][j + 1] * inverse[i % 2]);
+        }
+    }
+
+    // Straight from the registers: 16 bytes of 8 rows at a time, and nobody waits for anybody.
+    __device__ __forceinline__ void store_tile(const Tile& tile, int m, int query,
+                                               const float (&inverse)[2]) const {
+        unsigned short* to = static_cast<unsigned short*>(p.o) + tile.batch * p.o_batch_stride +
+                             tile.head * p.o_head_stride + query * p.o_row_stride + 2 * (lane % 4);
+#pragma unroll
+        for (int t = 0; t < CFG.d_head / 16; ++t) {
+            unsigned r[4];
+            output(r, m, t, inverse);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                if (query + 8 * (i % 2) < p.seq_len_q) {
+                    *reinterpret_cast<unsigned*>(to + i % 2 * 8 * p.o_row_stride + 16 * t +
+                                                 i / 2 * 8) = r[i];
+                }
+            }
+        }
+    }
+
+    // Through this warpgroup's own rows of Q, from where a bulk copy takes them.
+    __device__ __forceinline__ void stage_tile(int slot, int m, const float (&inverse)[2]) const {
+#pragma unroll
+        for (int t = 0; t < CFG.d_head / 16; ++t) {
+            unsigned r[4];
+            output(r, m, t, inverse);
+            ptx::stmatrix_x4(chunk_address(q_tile(slot, m), t), r);
+        }
+    }
+
+    __device__ __forceinline__ void send_tiles(const Tile& tile, int slot) const {
         ptx::fence_proxy_async_shared();
         ptx::named_barrier_sync(5 + group, 128);
         if (warp == 0 && ptx::elect_one()) {
@@ -228,27 +277,19 @@ struct ConsumerBase {
             }
             ptx::bulk_commit_group();
         }
-        if constexpr (TRAITS.lse) {
-            const int query = first_row(tile) + 16 * warp + lane / 4;
-            const long long row = tile.batch * p.heads + tile.head;
-            float* lse = p.lse + row * p.seq_len_q + query;
-#pragma unroll
-            for (int i = 0; i < 2 * kTiles; ++i) {
-                const int further = 64 * (i / 2) + 8 * (i % 2);
-                if (lane % 4 == 0 && query + further < p.seq_len_q) {
-                    lse[further] = log_sum_exp[i / 2][i % 2];
-                }
-            }
-        }
     }
 
     __device__ __forceinline__ int q_slot() const { return q_ring.stage * CFG.consumers + group; }
 
-    // Once O has been read from there, the producer may fill the buffer again.
+    // The producer may fill the buffer again: when O has been read from there or, if it never was
+    // there, when each warp has its scores.
     __device__ __forceinline__ void release_q(int slot) {
-        if (warp == 0 && ptx::elect_one()) {
+        const unsigned barrier = smem + Shared::kQEmpty + 8 * slot;
+        if constexpr (CFG.direct_store) {
+            if (lane == 0) ptx::mbarrier_arrive(barrier);
+        } else if (warp == 0 && ptx::elect_one()) {
             ptx::bulk_wait_group_read();
-            ptx::mbarrier_arrive(smem + Shared::kQEmpty + 8 * slot);
+            ptx::mbarrier_arrive(barrier);
         }
     }
 

@@ -115,7 +115,7 @@ def test_parameters_are_laid_out_as_the_struct() -> None:
     body = body[: body.index("};")]
     names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
     assert list(params_dtype().names or ()) == names
-    assert params_dtype().itemsize == 2 * 8 + 9 * 4 + 4
+    assert params_dtype().itemsize == 6 * 8 + 9 * 4 + 4
 
 
 def test_shared_memory_is_the_kernels_own_sum() -> None:
