@@ -24,10 +24,10 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
     static constexpr int kTiles = Base::kTiles;
     float s[kTiles][Base::kScores];
 
-    __device__ __forceinline__ void run() {
+    __device__ __forceinline__ void run(const Tile& first) {
         if (CFG.pingpong && group == CFG.consumers - 1) ptx::named_barrier_arrive(1, 256);
-        ConsumerTiles<CFG, TRAITS> tiles{{p}, {smem}};
-        Tile tile = tiles.first();
+        ConsumerTiles<CFG> tiles{{smem}};
+        Tile tile = first;
         begin(tile, true);
         scores_are_there();
         int unreleased = -1;  // a Q buffer from which O may still be on its way

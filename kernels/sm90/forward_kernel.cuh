@@ -70,26 +70,30 @@ __global__ void __launch_bounds__(128 * (1 + CFG.consumers), CFG.ctas)
     const unsigned smem = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
     // Broadcast, so that the compiler knows it to be the same in all lanes.
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 32) {
         if (smem % 1024 != 0) __trap();  // the swizzle counts rows from there
         initialise_barriers<CFG>(smem);
+    }
+    if (threadIdx.x == 0) {
         ptx::prefetch_tensor_map(q_map);
         ptx::prefetch_tensor_map(k_map);
         ptx::prefetch_tensor_map(v_map);
         ptx::prefetch_tensor_map(o_map);
     }
+    // Its divisions take as long as the barriers.
+    const Tile first = TileOrder<CFG, TRAITS>{params}.first();
     meet<CFG>();
     using Registers = RegisterShares<CFG>;
     if (warp < 4) {
         if constexpr (Registers::kSplit) ptx::setmaxnreg_dec<Registers::kProducer>();
         if (warp == 0 && ptx::elect_one()) {
             Producer<CFG, TRAITS> producer{params, q_map, k_map, v_map, smem};
-            producer.run();
+            producer.run(first);
         }
     } else {
         if constexpr (Registers::kSplit) ptx::setmaxnreg_inc<Registers::kConsumer>();
         Consumer<CFG, TRAITS> consumer(params, o_map, smem, warp / 4 - 1);
-        consumer.run();
+        consumer.run(first);
     }
     // Until then another CTA may still write to this one's shared memory.
     if constexpr (CFG.cluster > 1) ptx::cluster_sync();

@@ -27,9 +27,9 @@ struct Producer {
     RingPosition<CFG.stages> k_ring;
     RingPosition<Shared::kVStages> v_ring;
 
-    __device__ __forceinline__ void run() {
+    __device__ __forceinline__ void run(const Tile& first) {
         ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
-        for (Tile tile = tiles.first(); tile.number >= 0; tile = tiles.next(tile)) {
+        for (Tile tile = first; tile.number >= 0; tile = tiles.next(tile)) {
             tiles.ask();
             const int kv_head = tile.head / p.heads_per_kv;
             int block = key_blocks<CFG, TRAITS>(p, tile) - 1;

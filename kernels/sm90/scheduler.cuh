@@ -141,26 +141,22 @@ struct TileSlots {
     }
 };
 
-// The consumers' tiles.
-template <Sm90Config CFG, WorkloadTraits TRAITS>
+// The consumers' tiles after the first.
+template <Sm90Config CFG>
 struct ConsumerTiles {
-    const TileOrder<CFG, TRAITS> order;
     TileSlots<CFG> slots;
-
-    __device__ __forceinline__ Tile first() const { return order.first(); }
 
     __device__ __forceinline__ Tile next() {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return Tile{-1, 0, 0, 0};
         const Tile tile = slots.template read<true>();
-        // The hardware's reductions leave one number for the warp: the compiler then knows that all
-        // lanes go the same way, and keeps what it can for all of them at once.
+        // Broadcast, so that the compiler knows it to be the same in all lanes.
         constexpr unsigned kAll = 0xffffffffu;
-        return Tile{__reduce_max_sync(kAll, tile.number), __reduce_max_sync(kAll, tile.row_block),
-                    __reduce_max_sync(kAll, tile.head), __reduce_max_sync(kAll, tile.batch)};
+        return Tile{__shfl_sync(kAll, tile.number, 0), __shfl_sync(kAll, tile.row_block, 0),
+                    __shfl_sync(kAll, tile.head, 0), __shfl_sync(kAll, tile.batch, 0)};
     }
 };
 
-// The producer's tiles.
+// The producer's tiles after the first.
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct ProducerTiles {
     const TileOrder<CFG, TRAITS> order;
@@ -168,8 +164,6 @@ struct ProducerTiles {
     int asked = 0;
 
     __device__ __forceinline__ static bool leads() { return rank_in_cluster<CFG>() == 0; }
-
-    __device__ __forceinline__ Tile first() const { return order.first(); }
 
     // Ask for the next tile while there is work on this one.
     __device__ __forceinline__ void ask() {
