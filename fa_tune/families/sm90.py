@@ -37,19 +37,20 @@ BARRIER_BYTES = 8
 TILE_SLOTS = 2  # tiles that the producer may be ahead
 TILE_SLOT_BYTES = 16  # a tile as the producer passes it on
 # Registers per thread that accumulators and operands may take, by consumer warpgroups and CTAs per
-# multiprocessor; what stays of the registers that setmaxnreg can give them is for everything else.
+# multiprocessor: alone, and in a cluster, whose producers need more.  What stays of the registers
+# that setmaxnreg can give the consumers is for everything else.
 REGISTER_BUDGET = {
-    (1, 1): 212,
-    (1, 2): 204,
-    (1, 3): 104,
-    (1, 4): 72,
-    (2, 1): 212,
-    (2, 2): 72,
-    (3, 1): 128,
-    (4, 1): 88,
+    (1, 1): (212, 212),
+    (1, 2): (204, 188),
+    (1, 3): (104, 88),
+    (1, 4): (72, 56),
+    (2, 1): (212, 204),
+    (2, 2): (72, 64),
+    (3, 1): (128, 124),
+    (4, 1): (88, 64),
 }
-# Of these, what the producer keeps where CTAs load together, by consumer warpgroups.
-CLUSTER_REGISTERS = {2: 8, 3: 4}
+# Registers besides the accumulators of one wgmma when a CTA begins, before setmaxnreg.
+ENTRY_OVERHEAD = 30
 
 _LOOKS_LIKE = re.compile(r"\bsm90\s*\(|\bSm90Config\b")
 
@@ -154,6 +155,14 @@ class Sm90Config:
         "O goes to global memory from registers, not by way of Q's place",
         later=True,
     )
+    early_look: bool = flag_field(
+        "early_look", "look for the next blocks' arrival when a stage is given back", later=True
+    )
+    stagger: bool = flag_field(
+        "stagger",
+        "a thread's second row has its maximum under the first's exponentials",
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         coerce(self)
@@ -209,8 +218,12 @@ class Sm90Config:
     @property
     def register_budget(self) -> int:
         """Registers of a thread for them.  Raises KeyError where too many CTAs leave none."""
-        of_cluster = CLUSTER_REGISTERS.get(self.consumers, 0) if self.cluster > 1 else 0
-        return REGISTER_BUDGET[self.consumers, self.ctas] - of_cluster
+        return REGISTER_BUDGET[self.consumers, self.ctas][self.cluster > 1]
+
+    @property
+    def entry_registers(self) -> int:
+        """Registers that every thread begins with; one wgmma's accumulators must fit in them."""
+        return min(255, 65536 // (self.threads * self.ctas) // 8 * 8)
 
     @property
     def persistent(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from fa_tune.arch import ArchLimits
 from fa_tune.families.sm90 import (
+    ENTRY_OVERHEAD,
     GROUP_ROWS,
     REGISTER_BUDGET,
     Order,
@@ -139,6 +140,13 @@ def constraints(config: Sm90Config, limits: ArchLimits) -> Rejected | None:
             f"O, S, P and Q take {config.operand_registers} registers of a thread; with "
             f"{config.consumers * config.ctas} consumers on a multiprocessor there are {budget} "
             "for them",
+        )
+    accumulators = max(config.d_head, config.B_c) // 2
+    if accumulators + ENTRY_OVERHEAD > config.entry_registers:
+        return Rejected(
+            "wgmma_fits_at_entry",
+            f"one wgmma has {accumulators} accumulators; a thread begins with "
+            f"{config.entry_registers} registers and needs {ENTRY_OVERHEAD} of them for the rest",
         )
     allowed = limits.smem_per_sm_bytes // config.ctas - limits.smem_reserved_bytes
     allowed = min(limits.smem_per_block_bytes, allowed // 128 * 128)

@@ -63,6 +63,10 @@ struct Sm90Config {
     bool split_diagonal = false;
     // O goes to global memory from registers, not by way of Q's place
     bool direct_store = false;
+    // look for the next blocks' arrival when a stage is given back
+    bool early_look = false;
+    // a thread's second row has its maximum under the first's exponentials
+    bool stagger = false;
 
     constexpr bool operator==(const Sm90Config& other) const = default;
     FA_HOST_DEVICE constexpr bool operator<(const Sm90Config& other) const {
@@ -129,7 +133,13 @@ struct Sm90Config {
         if (split_diagonal != other.split_diagonal) {
             return split_diagonal < other.split_diagonal;
         }
-        return direct_store < other.direct_store;
+        if (direct_store != other.direct_store) {
+            return direct_store < other.direct_store;
+        }
+        if (early_look != other.early_look) {
+            return early_look < other.early_look;
+        }
+        return stagger < other.stagger;
     }
 };
 

@@ -29,7 +29,7 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
         ConsumerTiles<CFG> tiles{{smem}};
         Tile tile = first;
         begin(tile, true);
-        scores_are_there();
+        scores_are_there(true);
         int unreleased = -1;  // a Q buffer from which O may still be on its way
         bool more;
         do {
@@ -67,7 +67,7 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
             }
             if constexpr (CFG.scheduler != Scheduler::SINGLE) {
                 if constexpr (!CFG.carry) begin(next, more);
-                scores_are_there();
+                scores_are_there(more);
                 tile = next;
             }
         } while (more);
@@ -88,10 +88,10 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
         Base::multiply_qk(s);
     }
 
-    __device__ __forceinline__ void scores_are_there() {
+    __device__ __forceinline__ void scores_are_there(bool valid) {
         ptx::wgmma_wait_group<0>();
         keep_tiles(s);
-        Base::release_k();
+        if (valid) Base::release_k();
     }
 
     __device__ __forceinline__ void first_softmax(const Tile& tile) {

@@ -14,6 +14,7 @@
 #include "ptx/elect.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/mbarrier_probe.cuh"
 #include "ptx/named_barrier.cuh"
 #include "ptx/stmatrix.cuh"
 #include "ptx/tma.cuh"
@@ -50,12 +51,13 @@ struct ConsumerBase {
     RingPosition<CFG.stages> k_ring;
     RingPosition<Shared::kVStages> v_ring;
     // Of each tile of 64 rows:
-    Softmax<kScores, kLazyRescale, TRAITS.causal, CFG.soft_exp> softmax[kTiles];
+    Softmax<CFG, kScores, kLazyRescale, TRAITS.causal> softmax[kTiles];
     float o[kTiles][kOutputs];
     unsigned q[kTiles][CFG.q_registers ? kStepsQK : 1][4];
     unsigned probabilities[kTiles][kStepsPV][4];
     float a[kTiles][2];
-    int block;  // the key block whose scores come next, or last came
+    unsigned k_seen = 0, v_seen = 0;  // early_look: whether the next blocks had arrived
+    int block;                        // the key block whose scores come next, or last came
 
     __device__ __forceinline__ ConsumerBase(const ForwardParams& params,
                                             const ptx::TensorMap& o_map, unsigned smem, int group)
@@ -124,11 +126,21 @@ struct ConsumerBase {
         return CFG.scheduler == Scheduler::SINGLE ? descriptor : descriptor.uniform();
     }
 
+    // The operands in the current stages.
+    __device__ __forceinline__ ptx::WgmmaDescriptor q_operand() const {
+        return uniform(q_base.advance(q_ring.stage * CFG.consumers * Shared::kQBytes));
+    }
+    __device__ __forceinline__ ptx::WgmmaDescriptor k_operand() const {
+        return uniform(k_base.advance(k_ring.stage * Shared::kKVBytes));
+    }
+    __device__ __forceinline__ ptx::WgmmaDescriptor v_operand() const {
+        return uniform(v_base.advance(v_ring.stage * Shared::kKVBytes));
+    }
+
     // S = Q K^T of the current stages; a group for each tile.
     __device__ __forceinline__ void multiply_qk(float (&s)[kTiles][kScores]) {
-        const auto q_tiles =
-            uniform(q_base.advance(q_ring.stage * CFG.consumers * Shared::kQBytes));
-        const auto k = uniform(k_base.advance(k_ring.stage * Shared::kKVBytes));
+        const auto q_tiles = q_operand();
+        const auto k = k_operand();
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
             keep_registers(s[m]);
@@ -150,7 +162,7 @@ struct ConsumerBase {
 
     // O += P V of the current stage; without `accumulate`, O = P V.  A group for each tile.
     __device__ __forceinline__ void multiply_pv(int accumulate) {
-        const auto v = uniform(v_base.advance(v_ring.stage * Shared::kKVBytes));
+        const auto v = v_operand();
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
             keep_registers(o[m]);
@@ -293,16 +305,36 @@ struct ConsumerBase {
         }
     }
 
-    __device__ __forceinline__ void wait_k() {
-        ptx::mbarrier_wait(smem + Shared::kKFull + 8 * k_ring.stage, k_ring.parity);
+    __device__ __forceinline__ void wait_k() { wait(k_seen, Shared::kKFull, k_ring); }
+    __device__ __forceinline__ void wait_v() { wait(v_seen, Shared::kVFull, v_ring); }
+
+    __device__ __forceinline__ void release_k() {
+        release(Shared::kKEmpty, k_ring);
+        if constexpr (CFG.early_look) k_seen = look(Shared::kKFull, k_ring);
     }
 
-    __device__ __forceinline__ void wait_v() {
-        ptx::mbarrier_wait(smem + Shared::kVFull + 8 * v_ring.stage, v_ring.parity);
+    __device__ __forceinline__ void release_v() {
+        release(Shared::kVEmpty, v_ring);
+        if constexpr (CFG.early_look) v_seen = look(Shared::kVFull, v_ring);
     }
 
-    __device__ __forceinline__ void release_k() { release(Shared::kKEmpty, k_ring); }
-    __device__ __forceinline__ void release_v() { release(Shared::kVEmpty, v_ring); }
+    template <int kStages>
+    __device__ __forceinline__ void wait(unsigned seen, int barriers,
+                                         const RingPosition<kStages>& ring) const {
+        const unsigned barrier = smem + barriers + 8 * ring.stage;
+        if constexpr (CFG.early_look) {
+            ptx::mbarrier_wait_unless(seen, barrier, ring.parity);
+        } else {
+            ptx::mbarrier_wait(barrier, ring.parity);
+        }
+    }
+
+    // The answer takes its time; the next wait is a softmax away.
+    template <int kStages>
+    __device__ __forceinline__ unsigned look(int barriers,
+                                             const RingPosition<kStages>& ring) const {
+        return ptx::mbarrier_probe(smem + barriers + 8 * ring.stage, ring.parity);
+    }
 
     // Every warp arrives for itself: it has waited for its own wgmma.  A cluster's producers load
     // for all its CTAs, so all of them are told.

@@ -121,14 +121,13 @@ struct TileSlots {
         ring.advance();
     }
 
-    // By everybody else: whole warps, or one thread.
+    // By everybody else, a warp or one thread; of a warp lane 0 has the tile.
     template <bool kWarp>
     __device__ __forceinline__ Tile read() {
         ptx::mbarrier_wait(smem + Shared::kTileFull + 8 * ring.stage, ring.parity);
-        int words[4];
-        ptx::load_shared_v4(words, smem + Shared::kTiles + Shared::kTileSlotBytes * ring.stage);
-        if constexpr (kWarp) __syncwarp();
+        int words[4] = {};
         if (!kWarp || threadIdx.x % 32 == 0) {
+            ptx::load_shared_v4(words, smem + Shared::kTiles + Shared::kTileSlotBytes * ring.stage);
             const unsigned empty = smem + Shared::kTileEmpty + 8 * ring.stage;
             if constexpr (CFG.cluster == 1) {
                 ptx::mbarrier_arrive(empty);
@@ -149,7 +148,7 @@ struct ConsumerTiles {
     __device__ __forceinline__ Tile next() {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return Tile{-1, 0, 0, 0};
         const Tile tile = slots.template read<true>();
-        // Broadcast, so that the compiler knows it to be the same in all lanes.
+        // Broadcast, also so that the compiler knows it to be the same in all lanes.
         constexpr unsigned kAll = 0xffffffffu;
         return Tile{__shfl_sync(kAll, tile.number, 0), __shfl_sync(kAll, tile.row_block, 0),
                     __shfl_sync(kAll, tile.head, 0), __shfl_sync(kAll, tile.batch, 0)};

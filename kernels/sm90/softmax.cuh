@@ -8,6 +8,7 @@
 #pragma once
 
 #include "ptx/math.cuh"
+#include "ptx/order.cuh"
 #include "ptx/soft_exp.cuh"
 #include "sm90/config.cuh"
 
@@ -16,8 +17,7 @@ __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xf
 // How much an outgrown maximum may lag behind (in powers of two) with lazy rescaling.
 constexpr float kLazyRescale = 8.f;
 
-// kSoft: of 16 exponentials without a mask, those computed by multiplications.
-template <int kScores, bool kLazy, bool kMayBeEmpty, int kSoft>
+template <Sm90Config CFG, int kScores, bool kLazy, bool kMayBeEmpty>
 struct Softmax {
     float row_max[2], row_sum[2];
     float scale, scale_log2;
@@ -31,10 +31,13 @@ struct Softmax {
     // of -inf; kEmpty: a row may have no others.  From kCount on they all are, and need not be set.
     template <bool kFirst, bool kMasked, bool kEmpty, int kCount = kScores>
     __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2]) {
-        float shift[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             float even = s[2 * i], odd = s[2 * i + 1];
+            // Row 1 begins when row 0 has its maximum, whose exponentials then run beside it.
+            if constexpr (CFG.stagger) {
+                if (i == 1) even = ptx::fmax_after(even, row_max[0]);
+            }
 #pragma unroll
             for (int j = 1; j < kCount / 4; ++j) {
                 even = fmaxf(even, s[4 * j + 2 * i]);
@@ -48,13 +51,10 @@ struct Softmax {
                 if ((row_max[i] - new_max) * scale_log2 >= -kLazyRescale) new_max = row_max[i];
             }
             // 2^(-inf - -inf) would be NaN; a row that saw no key yet has 2^(-inf) = 0.
-            shift[i] = kEmpty && new_max == negative_infinity() ? 0.f : new_max;
-            if constexpr (!kFirst) a[i] = ptx::ex2_approx((row_max[i] - shift[i]) * scale_log2);
+            const float shift = kEmpty && new_max == negative_infinity() ? 0.f : new_max;
+            if constexpr (!kFirst) a[i] = ptx::ex2_approx((row_max[i] - shift) * scale_log2);
             row_max[i] = new_max;
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const float shift_log2 = shift[i] * scale_log2;
+            const float shift_log2 = shift * scale_log2;
             float sum = 0.f;
 #pragma unroll
             for (int j = 0; j < kCount / 4; ++j) {
@@ -64,7 +64,8 @@ struct Softmax {
                     const float exponent = fmaf(x, scale_log2, -shift_log2);
                     // Spread evenly, so that neither unit waits for the other.
                     const int e = 2 * j + c;
-                    const bool soft = !kMasked && (e + 1) * kSoft / 16 > e * kSoft / 16;
+                    const bool soft =
+                        !kMasked && (e + 1) * CFG.soft_exp / 16 > e * CFG.soft_exp / 16;
                     x = soft ? ptx::soft_exp2(exponent) : ptx::ex2_approx(exponent);
                     sum += x;
                 }

@@ -90,6 +90,7 @@ class TestSm90Contract(KernelFamilyContract):
         replace(DEFAULT, ctas=2),
         replace(DEFAULT, soft_exp=17),
         replace(DEFAULT, B_c=112, split_diagonal=True),
+        replace(DEFAULT, ctas=2, d_head=256, consumers=1, pingpong=False, B_r=64, B_c=16),
     )
 
     def test_each_constraint_is_tried(self) -> None:
@@ -98,7 +99,8 @@ class TestSm90Contract(KernelFamilyContract):
             rejected = constraints(config, H200)
             assert rejected is not None
             named.add(rejected.constraint)
-        assert named == {name for name, _, _ in CONSTRAINTS} | {"registers_fit", "smem_fits"}
+        computed = {"registers_fit", "wgmma_fits_at_entry", "smem_fits"}
+        assert named == {name for name, _, _ in CONSTRAINTS} | computed
 
 
 def test_static_asserts_say_the_same_sentences() -> None:

@@ -105,17 +105,17 @@ def test_d_head_may_be_left_to_the_caller() -> None:
         ("sm90(FP16, 128, 128x176, 2): stages_2+static+dynamic", "says again"),
         ("sm90(FP16, 128, 128x176, 2): stages_99999999999", "unknown word"),
         ("sm90(FP16, 64, 8x8, 1): stages_2 sm90(FP16, 64, 8x8, 1): stages_2", "more than one"),
-        ("Sm90Config{5, 128}", "22 values, not the 2"),
+        ("Sm90Config{5, 128}", "24 values, not the 2"),
         (
-            "Sm90Config{7, 128, 128, 176, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0}",
+            "Sm90Config{7, 128, 128, 176, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0}",
             "dtype cannot be 7",
         ),
         (
-            "Sm90Config{5, 128, 128, 176, 2, 2, 1, 1, 1, 1, 0, 0, 0, 9, 0, 0, 1, 1, 1, 0, 0, 0}",
+            "Sm90Config{5, 128, 128, 176, 2, 2, 1, 1, 1, 1, 0, 0, 0, 9, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0}",
             "scheduler cannot be 9",
         ),
         (
-            "Sm90Config{5, -1, 128, 176, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0}",
+            "Sm90Config{5, -1, 128, 176, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0}",
             "d_head cannot be -1",
         ),
     ],
