@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "leaves": set(),
     "options": {"leaves"},
     "families": {"leaves"},
-    "records": {"leaves", "families"},
+    "records": {"leaves", "families", "device"},
     "compiler": {"leaves"},
     "artifacts": {"leaves", "families", "compiler"},
     "jobs": {"leaves"},

@@ -4,14 +4,16 @@ rest is written to the journal attempt by attempt."""
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fa_tune import families, nvrtc, recordings
 from fa_tune.compile import kernel_source_sha256
-from fa_tune.errors import InvalidConfig, ToolMissing
+from fa_tune.errors import BoardsLost, InvalidConfig, ToolMissing
+from fa_tune.families.base import KernelFamily
 from fa_tune.model import Artifact, Attempt, DeviceInfo, Outcome, Variant, Workload
-from fa_tune.options import MeasureOptions, Progress
+from fa_tune.options import MeasureOptions, Progress, SearchOptions
 from fa_tune.pipeline.context import Context, load_recordings
 from fa_tune.profile.base import MeasurePlan, Profiler
 from fa_tune.profile.events import EventsProfiler
@@ -23,6 +25,7 @@ from fa_tune.search.journal import AttemptRecord, Fingerprint, Journal
 
 SCOUTED = "scouted"  # beside how a scout's samples were taken: they stand for nothing else
 SEARCH = "search"  # the condition under which a measurement names its search
+BOARD = "board"  # the condition under which it names its GPU, by UUID
 FINALIST_WITHIN = 1.02  # of the leader in the first sample, whose worst error seen is 1.4 %
 
 
@@ -74,7 +77,8 @@ def fall_back(
     """Events in place of an ncu that turned out unable to measure (counters forbidden, too
     old, …), if the user left the choice to us; everything is then measured anew, since
     methods are never mixed.  Raises `error` otherwise."""
-    if options.profiler != "auto" or measured.profiler.method != "ncu":
+    lost = isinstance(error, BoardsLost)
+    if options.profiler != "auto" or measured.profiler.method != "ncu" or lost:
         raise error
     progress.warn(f"{error}; timing with CUDA events instead")
     device = context.require_device("the events profiler times kernels on one")
@@ -156,6 +160,17 @@ def fingerprint(
     )
 
 
+def search_id(options: SearchOptions, chosen: Sequence[KernelFamily]) -> str:
+    """The same for a search and its resumption, different for a search of another set, by
+    another strategy, or of other kernel sources."""
+    sources = (f"{f.name} {kernel_source_sha256(f.name)}" for f in chosen)
+    parts = [options.kernels, *options.axes, *options.measure.references, *sources]
+    if options.explores:  # whose final has other members, each time
+        budget = options.measurements, options.seconds, options.audit
+        parts += [options.strategy, *map(str, budget), str(options.measure.seed)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
 @dataclass
 class Tally:
     """Attempts taken from the journal and attempts made now."""
@@ -197,6 +212,7 @@ def measure_workload(
         item_timeout_s=options.item_timeout_s,
         device=context.options.device,
         adaptive=adaptive,
+        board=context.board,
     )
     if isinstance(measured.profiler, ReplayProfiler):
         progress.stage(f"replay {workload.key}", len(plan.subjects))
@@ -330,11 +346,13 @@ class _Book:
         return measurement is not None and measurement.conditions.get(SEARCH, "") != self._search
 
     def _signed(self, attempt: Attempt) -> Attempt:
-        """The attempt with this search's mark."""
+        """The attempt with this search's mark, and its board's."""
         measurement = attempt.measurement
-        if measurement is None or not self._search:
+        marks = {SEARCH: self._search, BOARD: self._context.board}
+        marks = {name: mark for name, mark in marks.items() if mark}
+        if measurement is None or not marks:
             return attempt
-        conditions = {**measurement.conditions, SEARCH: self._search}
+        conditions = {**measurement.conditions, **marks}
         return dataclasses.replace(
             attempt, measurement=dataclasses.replace(measurement, conditions=conditions)
         )

@@ -145,7 +145,7 @@ class NcuProfiler:
         end = run_child(
             HANDLER,
             {
-                "device": plan.device,
+                "device": plan.worker_device,
                 "workload": plan.workload.key,
                 "rounds": plan.runs,
                 "seed": plan.seed,
@@ -158,7 +158,7 @@ class NcuProfiler:
             wrapper=[str(self._ncu), *self._arguments(options)],
             # ncu's lock file then is our own, whoever left one in /tmp.
             # Lazy loading: with all of torch's kernels resident, ncu took seconds per pass.
-            env={"TMPDIR": str(folder), "CUDA_MODULE_LOADING": "LAZY"},
+            env={"TMPDIR": str(folder), "CUDA_MODULE_LOADING": "LAZY", **plan.worker_env},
             on_event=on_event,
         )
         text = log.read_text(errors="replace") if log.exists() else ""
