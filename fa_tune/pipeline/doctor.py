@@ -139,9 +139,7 @@ def _measure(context: Context, profiler: EventsProfiler | NcuProfiler, progress:
             raise NoUsableVariant(f"the default kernel of {name} did not compile: {built.reason}")
         artifacts[built.request.variant.key] = built.artifact
     times = []
-    plan = MeasurePlan(
-        TINY, artifacts, device=context.options.device, board=context.board
-    )
+    plan = MeasurePlan(TINY, artifacts, device=context.options.device, board=context.board)
     for attempt in profiler.measure(plan, lambda _: None):
         name = Variant.from_key(attempt.subject).family
         if attempt.outcome is not Outcome.OK or attempt.measurement is None:
