@@ -69,6 +69,7 @@ class MachineOptions:
     architecture to compile for (None: the device's, or sm_90 without a device);
     `jobs` compiler processes (None: one per core); `ncu` the profiler's path (None: search).
     `devices` are several GPUs to use at the same time, by number, or all; none: `device` alone.
+    `ray` is the address of a Ray cluster whose GPUs are used instead, or auto.
     """
 
     cache_dir: Path | None = None
@@ -78,6 +79,7 @@ class MachineOptions:
     ncu: Path | None = None
     recordings: Path | None = None  # folder for replay; None: the shipped profiles/
     devices: tuple[int, ...] | Literal["all"] = ()
+    ray: str | None = None
 
 
 @dataclass(frozen=True)

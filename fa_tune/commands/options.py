@@ -234,6 +234,14 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         "verified and workloads measured on all of them at the same time, and the boards "
         "compared.",
     ),
+    "ray": option(
+        "--ray",
+        "ray",
+        metavar="ADDRESS|auto",
+        show_default="this machine's GPUs",
+        help="Use every GPU of a Ray cluster: the one at ADDRESS, or with auto the one that runs "
+        "here, or else a new one of this machine alone. Its nodes need the same fa-tune.",
+    ),
     "ncu": option(
         "--ncu",
         "ncu",

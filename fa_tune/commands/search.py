@@ -89,7 +89,7 @@ SCHEMA = "fa-tune-search-1"
 @csv_option()
 @json_option()
 @limit_option()
-@machine_options("arch", "jobs", "device", "devices", "ncu", "recordings", "cache_dir")
+@machine_options("arch", "jobs", "device", "devices", "ray", "ncu", "recordings", "cache_dir")
 @quiet_option()
 def command(
     workloads: WorkloadOptions,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fa_tune import device as devices
 from fa_tune.device import Numbers, pinned_to
 from fa_tune.errors import ToolMissing
-from fa_tune.jobs import ItemResult, run_items
+from fa_tune.jobs import ItemResult, WorkerUnusable, run_items
 from fa_tune.model import DeviceInfo, Outcome
 
 if TYPE_CHECKING:
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 PROBE = "fa_tune.handlers.probe:handle"
 PROBE_TIMEOUT_S = 60.0
+
+
+class Interrupted(WorkerUnusable):
+    """What ran a board's work died, through no fault of the work: it is to be done again, on
+    the board if that has recovered, or on another."""
 
 
 class Board(Protocol):

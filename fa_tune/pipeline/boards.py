@@ -19,9 +19,10 @@ from typing import Generic, TypeVar
 from fa_tune.errors import BoardsLost
 from fa_tune.jobs import CALLED_OFF, CalledOff, WorkerUnusable
 from fa_tune.options import Progress
-from fa_tune.pipeline.board import Board, is_working
+from fa_tune.pipeline.board import Board, Interrupted, is_working
 from fa_tune.pipeline.calibrating import BoardTimes, Disagreement, Pair
 
+MOST_INTERRUPTIONS = 3  # of one job
 PUMP_S = 0.05  # how long the main thread waits for something to show
 
 Job = TypeVar("Job")
@@ -90,6 +91,7 @@ class _Round(Generic[Job, Result]):
         self._state = threading.Condition()
         self._waiting = list(range(len(jobs)))
         self._running: set[int] = set()
+        self._interrupted: dict[int, int] = {}
         self._results: dict[int, Result] = {}
         self._errors: list[BaseException] = []
         self._called_off = threading.Event()
@@ -148,11 +150,13 @@ class _Round(Generic[Job, Result]):
                     works = is_working(board)
                 except CalledOff:
                     return
-                if works:  # then it is the job's own doing, as it would be with one GPU
-                    self._fail(error)
-                else:
+                if not works:
                     self._lose(board, number, error)
-                return
+                    return
+                if not isinstance(error, Interrupted) or not self._give_back(number):
+                    self._fail(error)  # the job's own doing, as it would be with one GPU
+                    return
+                continue
             except BaseException as error:
                 self._fail(error)
                 return
@@ -178,6 +182,17 @@ class _Round(Generic[Job, Result]):
                     break
                 self._state.wait()
         return None
+
+    def _give_back(self, number: int) -> bool:
+        """Let a job be done again; False for one that was interrupted too often."""
+        with self._state:
+            self._interrupted[number] = self._interrupted.get(number, 0) + 1
+            if self._interrupted[number] > MOST_INTERRUPTIONS:
+                return False
+            self._running.discard(number)
+            self._waiting.insert(0, number)
+            self._state.notify_all()
+        return True
 
     def _lose(self, board: Board, number: int, error: WorkerUnusable) -> None:
         with self._state:

@@ -72,6 +72,12 @@ def open_context(machine: MachineOptions, progress: Progress) -> Context:
         if machine.device:
             raise InvalidConfig("--device names one GPU and --devices several; give one of them")
         pool = Pool(local_boards(machine.devices))
+    if machine.ray is not None:
+        if machine.devices or machine.device:
+            raise InvalidConfig("--ray uses the cluster's GPUs; leave out --device and --devices")
+        from fa_tune.pipeline.ray_boards import ray_boards
+
+        pool = Pool(ray_boards(machine.ray, progress))
     device = pool.boards[0].device if pool else devices.find_device(machine.device)
     if machine.arch is not None:
         found = parse_arch(machine.arch)

@@ -63,7 +63,7 @@ def choose_profiler(
         return _with_ncu(options, context, export)
     if name == "events":
         device = context.require_device("the events profiler times kernels on one")
-        return Measured(EventsProfiler(), device, f"measured on this machine's {device.name}")
+        return _with_events(options, context, device)
     raise InvalidConfig(f"unknown profiler {name!r}")
 
 
@@ -82,19 +82,39 @@ def fall_back(
         raise error
     progress.warn(f"{error}; timing with CUDA events instead")
     device = context.require_device("the events profiler times kernels on one")
-    return Measured(EventsProfiler(), device, f"measured on this machine's {device.name}")
+    return _with_events(options, context, device)
+
+
+def _with_events(options: MeasureOptions, context: Context, device: DeviceInfo) -> Measured:
+    profiler = _of_cluster("events", options, context) or EventsProfiler()
+    return Measured(profiler, device, f"measured on {_whose(context, device)}")
+
+
+def _of_cluster(method: str, options: MeasureOptions, context: Context) -> Profiler | None:
+    """The profiler of a cluster's boards; None for boards of this machine."""
+    if context.pool is None or context.options.ray is None:
+        return None
+    from fa_tune.pipeline.ray_boards import remote_profiler
+
+    return remote_profiler(context.pool.boards, options, context.options.ncu, method)
+
+
+def _whose(context: Context, device: DeviceInfo) -> str:
+    n = len(context.pool.boards) if context.pool is not None else 1
+    place = "this machine's" if context.options.ray is None else "the cluster's"
+    return f"{place} {device.name}" if n == 1 else f"{place} {n} x {device.name}"
 
 
 def _with_ncu(options: MeasureOptions, context: Context, export: object) -> Measured:
     device = context.require_device("ncu profiles kernels on one; --profiler replay needs none")
-    profiler = NcuProfiler(
+    profiler = _of_cluster("ncu", options, context) or NcuProfiler(
         ncu=context.options.ncu,
         metric_list=options.metrics,
         clock_control=options.clock_control,
         cache_control=options.cache_control,
         export=export,  # type: ignore[arg-type]
     )
-    whose = f"measured on this machine's {device.name} under ncu {profiler.version}"
+    whose = f"measured on {_whose(context, device)} under ncu {profiler.version}"
     return Measured(profiler, device, whose)
 
 

@@ -41,6 +41,13 @@ class _Here:
         slow = self.folder / f"slow-{self.name}"
         self.factor = float(slow.read_text()) if slow.exists() else 1.0
 
+    def load(self, items: Mapping[str, Any]) -> None:
+        """A kernel is a file of this machine."""
+        for item in items.values():
+            cubin = Path(item.get("cubin", "/nowhere.cubin"))
+            if str(cubin) != "/nowhere.cubin" and cubin.read_bytes() != b"a kernel":
+                raise RuntimeError(f"{cubin} is no kernel")
+
     def check(self) -> None:
         if (self.folder / f"dead-{self.name}").exists():
             raise RuntimeError("no CUDA-capable device is detected")
@@ -54,6 +61,7 @@ class _Here:
 
 def timed(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     here = _Here(shared)
+    here.load(items)
     workload = shared["workload"]
     taken = {name: list(item["_partials"]) for name, item in items.items()}
     for round_ in range(int(shared["runs"])):
@@ -74,6 +82,7 @@ def timed(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -
 
 def calibrate(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     here = _Here(shared)
+    here.load(items)
     for name, item in items.items():
         report.begin(name)
         time.sleep(NAP_S)
