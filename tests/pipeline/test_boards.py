@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -18,13 +17,12 @@ from typing import Any
 import pytest
 
 from fa_tune import device as devices
-from fa_tune.errors import BoardsLost, InvalidConfig, ToolMissing
+from fa_tune.errors import BoardsLost
 from fa_tune.jobs import WorkerUnusable
 from fa_tune.model import DType, Outcome
 from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.pipeline import board as boards
 from fa_tune.pipeline import checks, single
-from fa_tune.pipeline.boards import Pool
 from fa_tune.pipeline.measuring import BOARD, Measured
 from fa_tune.pipeline.results import SearchResult
 from fa_tune.profile import events
@@ -344,63 +342,3 @@ def test_a_space_is_recorded_on_all_boards(
     assert max(ratios) / min(ratios) == pytest.approx(1.0), "times are of one board"
     assert "measured on several boards" in made.meta.note
     assert "5.00 %" in made.meta.note or "4.76 %" in made.meta.note
-
-
-# --- the pool itself -----------------------------------------------------------------------
-
-
-class Pretended:
-    """A board without processes."""
-
-    def __init__(self, label: str) -> None:
-        self.label = label
-        self.device = replace(H200, uuid=label)
-
-    def measured(self, measured: Measured) -> Measured:
-        return measured
-
-    def run_items(self, *_: object, **__: object) -> Any:
-        raise ToolMissing("gone")
-
-
-def test_results_come_in_the_order_of_the_jobs() -> None:
-    pool = Pool([Pretended("x"), Pretended("y")])
-
-    def work(board: Any, shown: Any, job: int) -> int:
-        time.sleep(0.01 * (5 - job))
-        return job * job
-
-    assert pool.each(range(5), work, Stages()) == [0, 1, 4, 9, 16]
-    assert pool.each([], work, Stages()) == []
-
-
-def test_the_error_of_a_job_ends_the_others() -> None:
-    pool = Pool([Pretended("x"), Pretended("y")])
-    started: list[int] = []
-
-    def work(board: Any, shown: Any, job: int) -> None:
-        started.append(job)
-        if job == 1:
-            raise InvalidConfig("a reason")
-        while True:  # until it is called off
-            shown.advance("")
-            time.sleep(0.001)
-
-    with pytest.raises(InvalidConfig, match="a reason"):
-        pool.each(range(4), work, Stages())
-    assert sorted(started) == [0, 1]
-
-
-def test_a_job_waits_for_the_board_it_prefers_while_there_are_others() -> None:
-    pool = Pool([Pretended("x"), Pretended("y")])
-    where: dict[int, str] = {}
-    barrier = threading.Barrier(2)
-
-    def work(board: Any, shown: Any, job: int) -> None:
-        where[job] = board.label
-        if job < 2:
-            barrier.wait(5)
-
-    prefers: Callable[[int], str] = lambda job: "xy"[job % 2]  # noqa: E731
-    pool.each(range(6), work, Stages(), prefers=prefers)
-    assert (where[0], where[1]) == ("x", "y")
