@@ -14,6 +14,7 @@ from fa_tune.errors import BoardsLost, InvalidConfig, ToolMissing
 from fa_tune.families.base import KernelFamily
 from fa_tune.model import Artifact, Attempt, DeviceInfo, Outcome, Variant, Workload
 from fa_tune.options import MeasureOptions, Progress, SearchOptions
+from fa_tune.pipeline.carrying import BOARD, bases, board_of, boards_of, carried
 from fa_tune.pipeline.context import Context, load_recordings
 from fa_tune.profile.base import MeasurePlan, Profiler
 from fa_tune.profile.events import EventsProfiler
@@ -25,7 +26,6 @@ from fa_tune.search.journal import AttemptRecord, Fingerprint, Journal
 
 SCOUTED = "scouted"  # beside how a scout's samples were taken: they stand for nothing else
 SEARCH = "search"  # the condition under which a measurement names its search
-BOARD = "board"  # the condition under which it names its GPU, by UUID
 FINALIST_WITHIN = 1.02  # of the leader in the first sample, whose worst error seen is 1.4 %
 
 
@@ -311,12 +311,15 @@ class _Book:
         it under when a plan is one part of a larger number of runs."""
         marks = self._marks(plan, runs or plan.runs)
         found: dict[str, Attempt] = {}
+        known: dict[str, tuple[str, float]] = {}  # before anything is measured here
         if self._journal is not None and self._reuse:
             for subject in plan.subjects:
-                known = self._journal.find(marks[subject].digest, subject, plan.workload.key)
-                if known is not None:
-                    found[subject] = known
-            if any(s not in found for s in plan.artifacts):
+                old = self._journal.find(marks[subject].digest, subject, plan.workload.key)
+                if old is not None:
+                    found[subject] = old
+            known = bases(self._journal, plan.keep, plan.workload.key, _digests(marks))
+            if not _is_whole(found, plan):
+                found = {s: a for s, a in found.items() if self._can_carry(a, known)}
                 found = {s: a for s, a in found.items() if not self._is_foreign(s, a, plan)}
         self._tally.reused += len(found)
         rest = dataclasses.replace(
@@ -341,7 +344,13 @@ class _Book:
                     if time_s < best:
                         best = time_s
                         self._progress.leader(f"{attempt.subject} {time_s * 1e3:.3f} ms")
+        found = carried(found, self._context.board, known)
         return {s: found[s] for s in plan.subjects if s in found}
+
+    def _can_carry(self, attempt: Attempt, known: Mapping[str, tuple[str, float]]) -> bool:
+        """Whether an attempt may stand beside those of this board, as it is or scaled."""
+        board = board_of(attempt)
+        return not board or not self._context.board or board in known or attempt.measurement is None
 
     def _marks(self, plan: MeasurePlan, runs: int) -> dict[str, Fingerprint]:
         """The fingerprint of each subject's attempt."""
@@ -359,11 +368,15 @@ class _Book:
         return {s: own.get(Variant.from_key(s).family, of_references) for s in plan.subjects}
 
     def _is_foreign(self, subject: str, attempt: Attempt, plan: MeasurePlan) -> bool:
-        """Whether a base of comparison was measured by another search."""
+        """Whether a base of comparison was measured by another search, or on another board."""
         if not subject.startswith("ref:") and subject not in plan.keep:
             return False
         measurement = attempt.measurement
-        return measurement is not None and measurement.conditions.get(SEARCH, "") != self._search
+        if measurement is None:
+            return False
+        here = self._context.board
+        elsewhere = bool(here) and board_of(attempt) not in ("", here)
+        return elsewhere or measurement.conditions.get(SEARCH, "") != self._search
 
     def _signed(self, attempt: Attempt) -> Attempt:
         """The attempt with this search's mark, and its board's."""
@@ -376,3 +389,12 @@ class _Book:
         return dataclasses.replace(
             attempt, measurement=dataclasses.replace(measurement, conditions=conditions)
         )
+
+
+def _digests(marks: Mapping[str, Fingerprint]) -> dict[str, str]:
+    return {subject: mark.digest for subject, mark in marks.items()}
+
+
+def _is_whole(found: Mapping[str, Attempt], plan: MeasurePlan) -> bool:
+    """Whether nothing is left to measure, and all was measured on one board."""
+    return all(s in found for s in plan.artifacts) and len(boards_of(found)) < 2

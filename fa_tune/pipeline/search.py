@@ -25,6 +25,7 @@ from fa_tune.pipeline.context import (
     workloads_for,
 )
 from fa_tune.pipeline.exploring import explore
+from fa_tune.pipeline.heats import run_heats
 from fa_tune.pipeline.keeping import (
     check_writable,
     keep_in_registry,
@@ -179,6 +180,7 @@ def measure_all(
     defaults: Defaults,
 ) -> list[WorkloadResult]:
     """Measure and decide, workload by workload; each on one board, where there are several."""
+    here = Spot(measured, context, progress, tally)
 
     def settle(spot: Spot, one: Candidates) -> WorkloadResult:
         standard = defaults.keys(one.workload)
@@ -197,14 +199,16 @@ def measure_all(
         )
         return conclude(one, attempts, standard)
 
-    return on_boards(
-        candidates,
+    heats = run_heats(candidates, defaults.keys, options, here, journal)
+    results = on_boards(
+        heats.candidates,
         settle,
-        Spot(measured, context, progress, tally),
+        here,
         journal,
         workload=lambda one: one.workload,
         cost=lambda one: flops.matmul_flop(one.workload) * len(one.artifacts),
     )
+    return [heats.with_losers(result) for result in results]
 
 
 def explore_all(

@@ -14,6 +14,7 @@ from fa_tune.errors import InvalidConfig, NoUsableVariant
 from fa_tune.families.base import Config
 from fa_tune.model import Attempt, Outcome
 from fa_tune.options import Progress, SearchOptions
+from fa_tune.pipeline.carrying import scaled
 from fa_tune.pipeline.context import open_context, prune_configs, workloads_for
 from fa_tune.pipeline.keeping import provenance
 from fa_tune.pipeline.measuring import Tally, choose_profiler, measure_workload
@@ -211,17 +212,8 @@ def join(parts: Sequence[Part]) -> tuple[dict[str, Attempt], float | None, float
     for part in reversed(parts):  # the first board's own default is what stays
         factor = median(base) / median(by_board[part.board])
         largest = max(largest, abs(factor - 1.0))
-        found |= {s: _scaled(a, factor) for s, a in part.found.items()}
+        found |= {s: scaled(a, factor) for s, a in part.found.items()}
     return found, drift, largest
-
-
-def _scaled(attempt: Attempt, factor: float) -> Attempt:
-    if attempt.measurement is None or factor == 1.0:
-        return attempt
-    samples = tuple(s * factor for s in attempt.measurement.samples_s)
-    return dataclasses.replace(
-        attempt, measurement=dataclasses.replace(attempt.measurement, samples_s=samples)
-    )
 
 
 def _mark(chunk: Iterable[str]) -> str:

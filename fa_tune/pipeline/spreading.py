@@ -16,8 +16,9 @@ from typing import TypeVar
 from fa_tune.model import Workload
 from fa_tune.options import Progress
 from fa_tune.pipeline.board import Board
+from fa_tune.pipeline.carrying import board_of
 from fa_tune.pipeline.context import Context
-from fa_tune.pipeline.measuring import BOARD, Measured, Tally
+from fa_tune.pipeline.measuring import Measured, Tally
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.search.journal import AttemptRecord, Journal
 
@@ -40,11 +41,13 @@ def on_boards(
     work: Callable[[Spot, Job], Result],
     here: Spot,
     journal: Journal,
-    workload: Callable[[Job], Workload],
+    workload: Callable[[Job], Workload] | None,
     cost: Callable[[Job], float],
 ) -> list[Result]:
     """`work` of every job, the dearest first where there are several boards; results in the
-    order of the jobs.  Raises what `work` raises, BoardsLost when no board is left."""
+    order of the jobs.  A job whose `workload` the journal knows goes to that one's board, if a
+    job is a workload at all (None: it is not).  Raises what `work` raises, BoardsLost when no
+    board is left."""
     pool = here.context.pool
     if pool is None or isinstance(here.measured.profiler, ReplayProfiler):
         return [work(here, job) for job in jobs]
@@ -60,7 +63,7 @@ def on_boards(
         return result
 
     def home(n: int) -> str:
-        return homes.get(workload(jobs[n]).key, "")
+        return homes.get(workload(jobs[n]).key, "") if workload is not None else ""
 
     found = pool.each(order, on_board, here.progress, prefers=home)
     for tally in tallies:
@@ -81,8 +84,6 @@ def _homes(journal: Journal) -> dict[str, str]:
     """The board, by UUID, on which each workload was measured last."""
     homes: dict[str, str] = {}
     for record in journal.records():
-        if isinstance(record, AttemptRecord) and record.attempt.measurement is not None:
-            board = record.attempt.measurement.conditions.get(BOARD)
-            if board:
-                homes[record.attempt.workload] = board
+        if isinstance(record, AttemptRecord) and (board := board_of(record.attempt)):
+            homes[record.attempt.workload] = board
     return homes

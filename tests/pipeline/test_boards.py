@@ -3,16 +3,9 @@ that are killed, boards that stop working, and what becomes of the measurements.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import threading
-import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,106 +13,20 @@ from fa_tune import device as devices
 from fa_tune.errors import BoardsLost
 from fa_tune.jobs import WorkerUnusable
 from fa_tune.model import DType, Outcome
-from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
-from fa_tune.pipeline import board as boards
-from fa_tune.pipeline import checks, single
-from fa_tune.pipeline.measuring import BOARD, Measured
-from fa_tune.pipeline.results import SearchResult
+from fa_tune.options import MachineOptions, WorkloadOptions
+from fa_tune.pipeline import single
+from fa_tune.pipeline.carrying import BOARD
 from fa_tune.profile import events
-from fa_tune.profile.events import EventsProfiler
-from fa_tune.search.journal import AttemptRecord, Journal, VerdictRecord
+from fa_tune.search.journal import AttemptRecord, VerdictRecord
 from tests.pipeline import fakes
-from tests.pipeline.fakes import H200, FakeCompiler, Stages
-
-SEARCH = import_module("fa_tune.pipeline.search")
-SPACE = import_module("fa_tune.pipeline.space_recording")
-LENGTHS = (256, 512, 768, 1024, 1280, 1536)
-N_CONFIGS = 4
-RUNS = 3
-
-
-@dataclass
-class Machine:
-    """A machine with some boards; `folder` tells the worker processes about them."""
-
-    folder: Path
-    progress: Stages
-
-    def options(self, *lengths: int, **changes: Any) -> SearchOptions:
-        machine = MachineOptions(cache_dir=self.folder / "cache", devices="all")
-        options = SearchOptions(
-            workloads=WorkloadOptions(seq_lens=lengths or LENGTHS, dtypes=(DType.FP16,)),
-            measure=MeasureOptions(runs=RUNS, references=(), item_timeout_s=20),
-            machine=machine,
-            registry=self.folder / "registry.json",
-            kernels="tune",
-        )
-        return replace(options, **changes)
-
-    def search(self, *lengths: int, **changes: Any) -> SearchResult:
-        result: SearchResult = SEARCH.search(self.options(*lengths, **changes), self.progress)
-        return result
-
-    def log(self, kind: str) -> list[list[Any]]:
-        """[board, pid, …] of what was handed over, in order."""
-        path = self.folder / "log"
-        lines = path.read_text().splitlines() if path.exists() else []
-        found = [json.loads(line) for line in lines]
-        return [[board, pid, *rest] for board, pid, what, *rest in found if what == kind]
-
-    def kills(self, n: int, board: str = "", *, dies: bool = False) -> threading.Thread:
-        """A thread that kills the worker of some board (or `board`) with SIGKILL after `n`
-        samples; the board `dies` with it."""
-
-        def kill() -> None:
-            until = time.monotonic() + 30
-            while time.monotonic() < until:
-                if len(self.log("sample")) >= n:
-                    victims = [v for v in self.log("sample") if board in ("", v[0])]
-                    if victims:
-                        name, pid, *_ = victims[-1]
-                        if dies:
-                            (self.folder / f"dead-{name}").touch()
-                        if _killed(pid):
-                            return
-                time.sleep(0.002)
-
-        thread = threading.Thread(target=kill)
-        thread.start()
-        return thread
-
-    @property
-    def journal(self) -> Journal:
-        return Journal(self.folder / "cache" / "journal.jsonl")
-
-
-def _killed(pid: int) -> bool:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:  # it has just ended
-        return False
-    return True
+from tests.pipeline.board_child import time_s
+from tests.pipeline.board_machine import LENGTHS, N_CONFIGS, SEARCH, SPACE, Machine, pretend
+from tests.pipeline.fakes import Stages
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_sm80: None) -> Machine:
-    monkeypatch.setenv("BOARDS", str(tmp_path))
-    found = tuple(replace(H200, uuid=f"GPU-{name}") for name in "abc")
-    monkeypatch.setattr(devices, "find_devices", lambda numbers: found)
-    monkeypatch.setattr(events, "HANDLER", "tests.pipeline.board_child:timed")
-    monkeypatch.setattr(checks, "CALIBRATING_HANDLER", "tests.pipeline.board_child:calibrate")
-    monkeypatch.setattr(checks, "HANDLER", "tests.pipeline.board_child:calibrate")
-    monkeypatch.setattr(boards, "PROBE", "tests.pipeline.board_child:probe")
-    compiler = FakeCompiler()
-    measured = Measured(EventsProfiler(), H200, "measured on this machine's NVIDIA H200")
-    for module in (SEARCH, single):
-        monkeypatch.setattr(module, "build_all", lambda *args: compiler(*args))
-    for module in (SEARCH, single, SPACE):
-        monkeypatch.setattr(module, "choose_profiler", lambda *_, **__: measured)
-    monkeypatch.setattr(
-        SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
-    )
-    return Machine(tmp_path, Stages())
+    return pretend(tmp_path, monkeypatch)
 
 
 def samples(machine: Machine) -> Counter[tuple[str, str, int]]:
@@ -335,8 +242,6 @@ def test_a_space_is_recorded_on_all_boards(
     configs = fakes.parsed(fakes.configs(9))
     made = SPACE.record_space(configs, options, to, machine.progress)
     assert {board for board, *_ in machine.log("sample")} == {"GPU-a", "GPU-b", "GPU-c"}
-    from tests.pipeline.board_child import time_s
-
     ratios = {row.samples_s[0] / time_s(row.variant, row.workload) for row in made.rows}
     assert len(made.rows) == 9
     assert max(ratios) / min(ratios) == pytest.approx(1.0), "times are of one board"
