@@ -53,3 +53,10 @@ def built(machine: MachineOptions) -> Built:
         return [r.artifact for r in results if r.artifact is not None]
 
     return compiled
+
+
+@pytest.fixture
+def hopper(arch: str) -> None:
+    """Nothing else runs wgmma."""
+    if parse_arch(arch).compute_capability != (9, 0):
+        pytest.skip("the sm90 family needs a GPU of compute capability 9.0")
