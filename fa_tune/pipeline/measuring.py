@@ -13,6 +13,7 @@ from fa_tune.errors import InvalidConfig, ToolMissing
 from fa_tune.model import Artifact, Attempt, DeviceInfo, Outcome, Variant, Workload
 from fa_tune.options import MeasureOptions, Progress
 from fa_tune.pipeline.context import Context, load_recordings
+from fa_tune.pipeline.peers import require_references
 from fa_tune.profile.base import MeasurePlan, Profiler
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu import NcuProfiler
@@ -44,8 +45,11 @@ def choose_profiler(
     options: MeasureOptions, context: Context, progress: Progress, *, export: object = None
 ) -> Measured:
     """The profiler that `options.profiler` names.  auto: ncu, then events where ncu is not
-    installed, then replay without a GPU.  Raises ToolMissing."""
+    installed, then replay without a GPU.  Raises ToolMissing, also for a reference that is to
+    be measured and not there."""
     name = options.profiler
+    if name in ("ncu", "events") or (name == "auto" and context.device is not None):
+        require_references(options.references)
     if name == "auto":
         name = "ncu" if context.device is not None else "replay"
         if name == "ncu":

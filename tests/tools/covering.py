@@ -22,9 +22,12 @@ TRAIT_AXES: Axes = {f.name: (False, True) for f in fields(Traits)}
 
 @dataclass(frozen=True)
 class Space(Generic[C]):
-    """What to cover: the values of every knob, traits after them, and what can run.  Values of
-    the axis `last` are tried one by one where the others are drawn: it hangs on them.  `tries`
-    points without a legal one mean that there is none; of so many `candidates` the best is taken."""
+    """What to cover: the values of every knob, traits after them, and what can run.
+
+    Values of the axis `last` are tried one by one where the others are drawn: it hangs on them.
+    `tries` points without a legal one mean that there is none; of so many `candidates`, the one
+    that covers most is taken.
+    """
 
     config_class: type[C]
     axes: Axes
