@@ -41,15 +41,31 @@ MEETING_POINTS: Mapping[str, tuple[str, ...]] = {
     ),
     "ptx/named_barrier.cuh": ("named_barrier_sync", "named_barrier_arrive"),
     "ptx/tma.cuh": ("tma_load_4d", "tma_store_4d", "bulk_commit_group", "bulk_wait_group_read"),
+    "ptx/cluster.cuh": (
+        "mbarrier_arrive_cluster",
+        "mbarrier_arrive_expect_tx_cluster",
+        "store_async_cluster",
+        "tma_load_4d_multicast",
+    ),
+    "ptx/shared_words.cuh": ("store_shared_v4", "load_shared_v4"),
 }
-# Functions of these files where nobody waits for anybody.
+# Functions of these files where nobody waits for anybody, or all do.
 LEFT_ALONE: Mapping[str, tuple[str, ...]] = {
     "ptx/mbarrier.cuh": ("mbarrier_init", "fence_mbarrier_init"),
     "ptx/named_barrier.cuh": (),
     "ptx/tma.cuh": ("prefetch_tensor_map", "fence_proxy_async_shared"),
+    "ptx/cluster.cuh": ("cluster_sync", "in_cta"),
+    "ptx/shared_words.cuh": (),
 }
-_SCHEDULERS = {"store_shared", "load_shared"}
-_FUNCTION = re.compile(r"^__device__ __forceinline__ (\w+) (\w+)\(", re.MULTILINE)
+_SCHEDULERS = {
+    *("store_shared", "load_shared", "store_shared_v4", "load_shared_v4"),
+    "store_async_cluster",
+}
+_LOADS = {"tma_load_4d", "tma_load_4d_multicast"}
+_FUNCTION = re.compile(
+    r"^__device__ __forceinline__ (\w+) (\w+)\(((?:[^()]|\([^()]*\))*)\) \{", re.MULTILINE
+)
+_PARAMETER = re.compile(r"(\w+)\W*(?:\[\w+\])?$")
 
 _SLEEP = f"""
 #pragma once
@@ -125,47 +141,60 @@ def headers_of(mutation: Mutation | None = None) -> dict[str, str]:
     headers = dict(families.get("sm90").source_files())
     if mutation is not None:
         headers = mutation.applied(headers)
-    for file, names in MEETING_POINTS.items():
+    for file in MEETING_POINTS.keys() & headers.keys():
         headers[f"plain/{file}"] = headers[file]
-        headers[file] = _wrapped(file, headers[file], names)
+        headers[file] = _wrapped(file, headers[file])
     return headers | {"stress/sleep.cuh": _SLEEP}
 
 
-def functions(text: str) -> dict[str, str]:
-    """What a file of wrappers declares: name -> what it returns."""
-    return {name: kind for kind, name in _FUNCTION.findall(text)}
+@dataclass(frozen=True)
+class Wrapper:
+    """A function of kernels/ptx: what it returns, its parameters as written, their names."""
+
+    returns: str
+    parameters: str
+    names: tuple[str, ...]
 
 
-def _wrapped(file: str, text: str, names: Sequence[str]) -> str:
-    returns = functions(text)
+def functions(text: str) -> dict[str, Wrapper]:
+    """What a file of wrappers declares, by name."""
+    found = {}
+    for returns, name, parameters in _FUNCTION.findall(text):
+        each = [part.strip() for part in parameters.split(",") if part.strip()]
+        names = tuple(match[1] for part in each if (match := _PARAMETER.search(part)))
+        assert len(names) == len(each), f"{name}({parameters})"
+        found[name] = Wrapper(returns, parameters, names)
+    return found
+
+
+def _wrapped(file: str, text: str) -> str:
+    declared = functions(text)
+    names = [name for name in MEETING_POINTS[file] if name in declared]
     renamed = "".join(f"#define {n} plain_{n}\n" for n in names)
     restored = "".join(f"#undef {n}\n" for n in names)
-    wrappers = "\n".join(_wrapper(name, returns[name]) for name in names)
+    wrappers = "\n".join(_wrapper(name, declared[name]) for name in names)
     return (
-        f'#pragma once\n#include "stress/sleep.cuh"\n{renamed}#include "plain/{file}"\n{restored}'
-        f"namespace ptx {{\n{wrappers}\n}}\n"
+        f'#pragma once\n#include "stress/sleep.cuh"\n{_included_first(text)}{renamed}'
+        f'#include "plain/{file}"\n{restored}namespace ptx {{\n{wrappers}\n}}\n'
     )
 
 
-def _wrapper(name: str, returns: str) -> str:
-    """A function that sleeps before and after; what takes a tensor map takes it by reference."""
+def _included_first(text: str) -> str:
+    """What a file includes, so that it is there before names are changed."""
+    return "".join(f"{line}\n" for line in text.splitlines() if line.startswith("#include"))
+
+
+def _wrapper(name: str, plain: Wrapper) -> str:
+    """A function that sleeps before and after."""
     sleep = "stress::scheduler();" if name in _SCHEDULERS else "stress::role();"
-    first = {
-        "tma_load_4d": ("unsigned destination, const TensorMap& map, ", "destination, map, "),
-        "tma_store_4d": ("const TensorMap& map, ", "map, "),
-    }
-    declared, passed = first.get(name, ("", ""))
-    poison = "stress::poison(destination); " if name == "tma_load_4d" else ""
-    call = f"plain_{name}({passed}arguments...);"
+    poison = f"stress::poison({plain.names[0]}); " if name in _LOADS else ""
+    call = f"plain_{name}({', '.join(plain.names)});"
     body = (
         f"{sleep} {poison}{call} {sleep}"
-        if returns == "void"
+        if plain.returns == "void"
         else f"{sleep} const auto value = {call} {sleep} return value;"
     )
-    return (
-        f"template <class... A>\n__device__ __forceinline__ {returns} {name}({declared}"
-        f"A... arguments) {{ {body} }}"
-    )
+    return f"__device__ __forceinline__ {plain.returns} {name}({plain.parameters}) {{\n{body}\n}}"
 
 
 # Compiling --------------------------------------------------------------------------------------
@@ -190,7 +219,8 @@ def compile_stressed(
     jobs = {}
     for number, request in enumerate(requests):
         config = family.parse(request.variant.config)
-        rows = min(config.B_c, GROUP_ROWS)  # of the smallest box: of K and V, or of Q
+        # Of the smallest box: of Q, or of K and V, which the CTAs of a cluster share.
+        rows = min(config.B_c // getattr(config, "cluster", 1), GROUP_ROWS)
         jobs[str(number)] = CompileJob(
             family.entry_source(config, request.traits),
             headers,
