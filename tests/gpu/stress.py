@@ -119,8 +119,9 @@ class Mutation:
 MUTATIONS: Mapping[str, Mutation] = {
     "K is released before its product is done": Mutation(
         "sm90/consumer.cuh",
-        r"(ptx::wgmma_wait_group<1>\(\);\s*keep_registers\(s\);)\s*Base::release_k\(\);",
-        r"Base::release_k(); stress::role(); \1",
+        r"(ptx::wgmma_wait_group<[^0>][^>]*>\(\);\s*keep_registers\(s(?:\[m\])?\);)"
+        r"\s*((?:if constexpr \([^)]*\) )?Base::release_k\(\);)",
+        r"\2 stress::role(); \1",
     ),
     "the producer does not wait for an empty V": Mutation(
         "sm90/producer.cuh",

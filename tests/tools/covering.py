@@ -42,6 +42,13 @@ class Space(Generic[C]):
         traits = Traits(**{name: bool(values.pop(name)) for name in TRAIT_AXES})
         return self.config_class(**values), traits
 
+    def _draft(self, values: Mapping[str, Value]) -> C:
+        """A config with these values as they are, without the time that a check of each takes;
+        the traits among them are in nobody's way."""
+        draft = object.__new__(self.config_class)
+        draft.__dict__.update(values)
+        return draft
+
     def complete(self, pair: Pair, dice: random.Random) -> Point | None:
         """A random legal point with this pair in it; None when many tries find none."""
         fixed = dict(pair)
@@ -52,9 +59,9 @@ class Space(Generic[C]):
             }
             free = self.last and self.last not in fixed
             for value in self.axes[self.last] if free else ("",):
-                point = tuple((drawn | {self.last: value} if free else drawn).values())
-                if self.runs(self.split(point)[0]):
-                    return point
+                point = drawn | {self.last: value} if free else drawn
+                if self.runs(self._draft(point)):
+                    return tuple(point.values())
         return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from enum import Enum
 from functools import cache
+from typing import Any
 
 from fa_tune import families
 from fa_tune.arch import parse_arch
@@ -27,7 +28,6 @@ GROUPS = (*(("fast", d) for d in D_HEADS), ("prog", 64), ("prog", 128))
 # Rows and columns of a tile: the smallest, ordinary ones, the widest that some config has
 # registers for.  Of other numbers the values are found.
 _NAMED: Axes = {"d_head": D_HEADS, "B_r": (64, 128, 192, 256), "B_c": (16, 64, 80, 128, 176)}
-_MOST = 4  # a number that no set varies takes up to this, as far as some config can have it
 
 
 def required_builds() -> list[BuildRequest]:
@@ -71,25 +71,15 @@ def axes(d_heads: tuple[int, ...]) -> Axes:
         elif issubclass(kind, Enum):
             found[f.name] = tuple(kind)
         else:
-            found[f.name] = _NAMED.get(f.name) or _values_of_number(f.name)
+            found[f.name] = _NAMED.get(f.name) or _values_of_number(f)
     return {**found, "d_head": d_heads, **TRAIT_AXES}
 
 
-def _values_of_number(name: str) -> tuple[Value, ...]:
-    """What the sets have of it, and 1 to `_MOST` where some default could have that."""
-    known = {getattr(c, name) for d in D_HEADS for c in get_configs("all", d_head=d)}
-    return tuple(sorted({*known, *(n for n in range(1, _MOST + 1) if _is_legal(name, n))}))
-
-
-def _is_legal(name: str, value: int) -> bool:
-    """Whether some config of the sets can have it, with the rows that it then needs."""
-    limits = parse_arch(ARCH)
-    return any(
-        constraints(dataclasses.replace(c, **{name: value, "B_r": rows}), limits) is None
-        for d_head in D_HEADS
-        for c in (default_config(d_head, DType.FP16), *get_configs("fast", d_head=d_head))
-        for rows in _NAMED["B_r"]
-    )
+def _values_of_number(f: dataclasses.Field[Any]) -> tuple[Value, ...]:
+    """What the sets have of it, and the first few; those that nothing can have drop out."""
+    known = {getattr(c, f.name) for d in D_HEADS for c in get_configs("all", d_head=d)}
+    few = 2 if f.metadata["place"] == "number" else 4
+    return tuple(sorted({*known, *range(1, few + 1)}))
 
 
 @cache
