@@ -68,14 +68,13 @@ class Space(Generic[C]):
 def covering_array(space: Space[C]) -> list[tuple[C, Traits]]:
     """Greedy, from a fixed seed, so always the same for the same space."""
     dice = random.Random(0)
-    uncovered = {p for p in _all_pairs(space.axes) if space.complete(p, dice) is not None}
+    known = {p: point for p in _all_pairs(space.axes) if (point := space.complete(p, dice))}
+    uncovered = set(known)
     chosen: list[Point] = []
     while uncovered:
         first = min(uncovered, key=str)
         tries = (space.complete(first, dice) for _ in range(space.candidates))
-        candidates = [point for point in tries if point is not None]
-        if not candidates:
-            raise ValueError(f"nothing completes {first} any more: more tries are needed")
+        candidates = [point for point in tries if point is not None] or [known[first]]
         best = max(candidates, key=lambda point: len(uncovered & set(_pairs(space.axes, point))))
         uncovered -= set(_pairs(space.axes, best))
         chosen.append(best)
