@@ -79,7 +79,8 @@ def request(variant: Variant, workload: Workload, limits: ArchLimits) -> BuildRe
 def grid_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
     """Three configs per dtype and d_head that run on such a device: the default, one of the
     tune set with other blocks, and one that takes other code paths (where the family has so
-    many, and none for a d_head that it does not do); a fourth with turns, where those run.
+    many, and none for a d_head that it does not do); a fourth with turns, where those run, or
+    another that takes other code paths.
     Always the same."""
     dice = random.Random(0)
 
@@ -116,7 +117,7 @@ def _other_paths(family: KernelFamily, dtype: DType, d_head: int) -> list[Config
 
 def _in_turns(family: KernelFamily, dtype: DType, d_head: int) -> list[Config]:
     if family.name != "sm80":
-        return []
+        return _other_paths(family, dtype, d_head)  # one more of these
     return [c for c in family.configs("fast", dtypes=[dtype], d_head=d_head) if c.ping_pong]
 
 
