@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "registry": {"registry"},
     "report": {"report"},
     # The child's side: loaded by the worker process alone.
-    "child": {"handlers", "launch", "libraries", "reference", "worker"},
+    "child": {"handlers", "launch", "libraries", "packages", "reference", "worker"},
     # A recording is a report's table with its provenance.
     "recordings": {"recordings"},
     # Recorded spaces, on which the strategies of the search are compared.
@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "leaves": set(),
     "options": {"leaves"},
     "families": {"leaves"},
-    "records": {"leaves", "families"},
+    "records": {"leaves", "families", "device"},
     "compiler": {"leaves"},
     "artifacts": {"leaves", "families", "compiler"},
     "jobs": {"leaves"},
@@ -85,8 +85,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Package -> the modules that may import it, in any way but for type checkers.
 CHILD = {
-    *("fa_tune.handlers", "fa_tune.launch", "fa_tune.libraries", "fa_tune.reference"),
-    "fa_tune.worker",
+    *("fa_tune.handlers", "fa_tune.launch", "fa_tune.libraries", "fa_tune.packages"),
+    *("fa_tune.reference", "fa_tune.worker"),
 }
 ONLY_IN: dict[str, set[str]] = {
     "cuda": {"fa_tune.nvrtc"},
@@ -94,6 +94,7 @@ ONLY_IN: dict[str, set[str]] = {
     "torch": {*CHILD, "fa_tune.runtime", "fa_tune.model"},  # model: DType.to_torch_dtype
     "pynvml": {*CHILD, "fa_tune.device"},
     "click": {"fa_tune.cli", "fa_tune.commands"},
+    "ray": {"fa_tune.pipeline.ray_boards"},
     "rich": {"fa_tune.cli", "fa_tune.commands"},
     "prettytable": {"fa_tune.commands", "fa_tune.report"},
 }
@@ -104,7 +105,7 @@ OF_ONE_FAMILY = re.compile(r"fa_tune\.families\.(sm\d+\w*|names)")
 KNOWS_A_FAMILY = {"fa_tune.families", "fa_tune.kernel_configs"}
 
 # Loaded by those who need them, when they need them.
-HEAVY = ("torch", "cupy", "pandas", "cuda", "scipy", "triton", "optuna", "matplotlib")
+HEAVY = ("torch", "cupy", "pandas", "cuda", "scipy", "triton", "optuna", "matplotlib", "ray")
 
 
 @dataclass(frozen=True)

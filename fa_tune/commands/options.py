@@ -22,6 +22,7 @@ from fa_tune.commands.parameters import (
     ALL_FAMILIES,
     Architecture,
     Families,
+    GpuNumbers,
     Kernels,
     Names,
     Scale,
@@ -30,6 +31,7 @@ from fa_tune.commands.parameters import (
 )
 from fa_tune.model import BENCHMARK_HEADS, MASKS
 from fa_tune.options import (
+    ALL_REFERENCES,
     DEFAULT_KERNELS,
     METRIC_LISTS,
     PROFILERS,
@@ -169,10 +171,11 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
     "references": option(
         "--ref",
         "references",
-        type=Names(REFERENCES, none=True),
+        type=Names(ALL_REFERENCES, none=True),
         default=",".join(REFERENCES),
         metavar="NAME,…",
-        help="Reference kernels to measure beside ours: fa2, cudnn, or none.",
+        help="Reference kernels to measure beside ours: fa2, cudnn, fa3 and fa4 where their "
+        "packages are installed, or none.",
     ),
     "metrics": option(
         "--metrics",
@@ -221,6 +224,25 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         type=click.IntRange(0, 1023),
         default=0,
         help="Number of the GPU to use.",
+    ),
+    "devices": option(
+        "--devices",
+        "devices",
+        type=GpuNumbers(),
+        default=(),
+        metavar="N,N,…|all",
+        show_default="--device alone",
+        help="Numbers of several GPUs of one model, or all that are visible: kernels are "
+        "verified and workloads measured on all of them at the same time, and the boards "
+        "compared.",
+    ),
+    "ray": option(
+        "--ray",
+        "ray",
+        metavar="ADDRESS|auto",
+        show_default="this machine's GPUs",
+        help="Use every GPU of a Ray cluster: the one at ADDRESS, or with auto the one that runs "
+        "here, or else a new one of this machine alone. Its nodes need the same fa-tune.",
     ),
     "ncu": option(
         "--ncu",
