@@ -141,6 +141,11 @@ def constraints(config: Sm90Config, limits: ArchLimits) -> Rejected | None:
             f"{config.consumers * config.ctas} consumers on a multiprocessor there are {budget} "
             "for them",
         )
+    if config.direct_store and config.cluster > 1:
+        return Rejected(
+            "direct_store_alone",
+            "direct_store in a cluster lost rows in one run of many, for a reason not yet found",
+        )
     accumulators = max(config.d_head, config.B_c) // 2
     if accumulators + ENTRY_OVERHEAD > config.entry_registers:
         return Rejected(

@@ -63,7 +63,7 @@ FAST: dict[int, tuple[tuple[str, str], ...]] = {
     64: (
         *(("192x128, 3", words) for words in (_LAZY, f"{_LAZY}+{_SOON}")),
         *(("192x128, 3", words) for words in (_ONE_Q_LAZY, f"{_ONE_Q_LAZY}+{_SOON}")),
-        *(("192x128, 3", words) for words in (_ONE_Q_LAZY_3, f"{_ONE_Q_LAZY}+direct_store")),
+        *(("192x128, 3", words) for words in (_ONE_Q_LAZY_3, f"{_LAZY}+early_look")),
         # Short sequences: more warps.
         *(("256x64, 4", words) for words in (_LAZY, f"{_LAZY}+{_SOON}")),
         # With a mask as well: fewer rows are fewer keys that nobody sees.
@@ -115,6 +115,7 @@ def default_config(d_head: int, dtype: DType) -> Sm90Config:
         rescale=Rescale.LAZY if consumers == 3 else Rescale.EACH_BLOCK,
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
+        stagger=roomy and consumers == 2,
     )
 
 

@@ -89,6 +89,7 @@ class TestSm90Contract(KernelFamilyContract):
         replace(DEFAULT, ctas=2, d_head=64, consumers=3, B_r=192, B_c=64),
         replace(DEFAULT, ctas=2),
         replace(DEFAULT, soft_exp=17),
+        replace(DEFAULT, direct_store=True, cluster=2),
         replace(DEFAULT, B_c=112, split_diagonal=True),
         replace(DEFAULT, ctas=2, d_head=256, consumers=1, pingpong=False, B_r=64, B_c=16),
     )
@@ -99,7 +100,10 @@ class TestSm90Contract(KernelFamilyContract):
             rejected = constraints(config, H200)
             assert rejected is not None
             named.add(rejected.constraint)
-        computed = {"registers_fit", "wgmma_fits_at_entry", "smem_fits"}
+        computed = {
+            *("registers_fit", "wgmma_fits_at_entry", "smem_fits"),
+            "direct_store_alone",
+        }
         assert named == {name for name, _, _ in CONSTRAINTS} | computed
 
 
