@@ -84,11 +84,18 @@ SCHEMA = "fa-tune-search-1"
     default=True,
     help="Take finished measurements from the journal, or measure everything again.",
 )
+@option(
+    "--confirm/--no-confirm",
+    "confirm",
+    default=True,
+    help="On a GPU, compare each choice with the default once more, in a process of its own and "
+    "as a program runs it (about a second each); where it gains nothing, the default is kept.",
+)
 @folder("--record", "record", help="Keep the measurements as a recording for replay in DIR.")
 @csv_option()
 @json_option()
 @limit_option()
-@machine_options("arch", "jobs", "device", "ncu", "recordings", "cache_dir")
+@machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir")
 @quiet_option()
 def command(
     workloads: WorkloadOptions,
@@ -102,6 +109,7 @@ def command(
     machine: MachineOptions,
     registry: Path | None,
     resume: bool,
+    confirm: bool,
     record: Path | None,
     csv: Path | None,
     as_json: bool,
@@ -152,6 +160,7 @@ def command(
         measurements=budget.measurements if budget else None,
         seconds=budget.seconds if budget else None,
         audit=audit,
+        confirm=confirm,
     )
     if audit and not options.explores:
         raise click.UsageError(
@@ -238,6 +247,7 @@ def _document(result: SearchResult) -> dict[str, Any]:
             {
                 "workload": one.workload.key,
                 "decision": dataclasses.asdict(one.decision) if one.decision else None,
+                "confirmation": _confirmation(one),
                 "exploration": dataclasses.asdict(one.exploration) if one.exploration else None,
                 "problem": one.problem or None,
                 "families": [dataclasses.asdict(standing) for standing in one.families],
@@ -250,3 +260,8 @@ def _document(result: SearchResult) -> dict[str, Any]:
             for variant, why in result.rejected
         ],
     }
+
+
+def _confirmation(one: WorkloadResult) -> dict[str, Any] | None:
+    found = one.confirmation
+    return {**dataclasses.asdict(found), "upheld": found.upheld} if found is not None else None

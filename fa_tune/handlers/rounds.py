@@ -20,7 +20,7 @@ from fa_tune.handlers.device import nvml_handle
 CLOCK_OFF = 0.03  # of the median clock so far
 BASELINE_OFF = 0.03  # between the baseline's two samples of a round
 KEPT = 100  # rounds at the beginning, and at the end, that are reported
-REPEATS = 2  # rounds at most that a stage repeats because of flags
+REPEATS = 2  # rounds at most that are repeated because of flags, for every `runs` rounds
 
 # Bits of NVML's clock event reasons.
 _REASONS = {
@@ -86,6 +86,22 @@ class Log:
         if len(some) > 2 * KEPT:
             some = some[:KEPT] + some[-KEPT:]
         return [asdict(one) for one in some]
+
+
+class Repeats:
+    """How many flagged rounds may be repeated: a GPU that is always flagged must not keep a
+    run going for ever.  `runs` is the number of rounds in the first stage."""
+
+    def __init__(self, runs: int) -> None:
+        self._runs = max(1, runs)
+        self._taken = 0
+
+    def take(self, round_: int) -> bool:
+        """Whether round `round_`, from 0, is repeated."""
+        if self._taken >= REPEATS * (1 + round_ // self._runs):
+            return False
+        self._taken += 1
+        return True
 
 
 def reader(device: int) -> Callable[[], Reading]:

@@ -57,7 +57,7 @@ def verify_all(
         key: {"subject": a.variant.key, "traits": a.traits, "cubin": a.cubin, "symbol": a.symbol}
         for key, a in todo.items()
     }
-    shared = {"device": device, "seed": seed}
+    shared = {"device": device, "seed": seed, "item_timeout_s": item_timeout_s}
     for result in run_items(HANDLER, shared, items, item_timeout_s=item_timeout_s):
         variant = todo[result.item].variant
         progress.advance(variant.config)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from fa_tune import families
 from fa_tune.compile import BuildRequest, BuildResult, kernel_source_sha256
 from fa_tune.errors import NoUsableVariant, ToolMissing
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.model import Artifact, Attempt, Outcome, Resources, Variant, Verdict, Workload
+from fa_tune.model import Artifact, Attempt, Outcome, Verdict, Workload
 from fa_tune.options import DEFAULT_KERNELS, Progress, SearchOptions
+from fa_tune.pipeline.building import known_timeout, remember_timeouts
 from fa_tune.pipeline.checks import verdict_key, verify_all
+from fa_tune.pipeline.concluding import Candidates, Taken, conclude_all
+from fa_tune.pipeline.confirming import confirm_all
 from fa_tune.pipeline.context import (
     Context,
     build_all,
@@ -39,7 +41,7 @@ from fa_tune.pipeline.measuring import (
     fingerprint,
     measure_workload,
 )
-from fa_tune.pipeline.results import FamilyStanding, SearchResult, WorkloadResult
+from fa_tune.pipeline.results import SearchResult, WorkloadResult
 from fa_tune.pipeline.rivals import (
     Defaults,
     choose_families,
@@ -47,19 +49,7 @@ from fa_tune.pipeline.rivals import (
     recorded_configs,
 )
 from fa_tune.profile.replay import ReplayProfiler
-from fa_tune.search.decide import Decision, Standing, decide
-from fa_tune.search.journal import Journal
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Compiled (and, on a GPU, verified) variants of one workload; `failures` are attempts
-    that ended before measuring."""
-
-    workload: Workload
-    artifacts: Mapping[str, Artifact]  # by variant key
-    failures: tuple[Attempt, ...]
-    verdicts: Mapping[str, Verdict]  # by variant key
+from fa_tune.search.journal import Fingerprint, Journal
 
 
 def search(
@@ -117,26 +107,40 @@ def search(
     if not options.explores:
         candidates = prepare(workloads, kept, options, context, measured, progress)
 
-    def measure_all_by(how: Measured, tally: Tally) -> list[WorkloadResult]:
-        nonlocal candidates
+    def measure_all_by(how: Measured, tally: Tally) -> tuple[list[Taken], list[WorkloadResult]]:
         if not options.explores:
-            return measure_all(
+            taken = measure_all(
                 candidates, options, how, context, journal, progress, tally, defaults
             )
-        candidates, results = explore_all(
+            return taken, []
+        return explore_all(
             workloads, kept, others, options, how, context, journal, progress, tally, defaults
         )
-        return results
 
     tally = Tally()
     try:
-        results = measure_all_by(measured, tally)
+        taken, without = measure_all_by(measured, tally)
     except ToolMissing as error:
         measured = fall_back(options.measure, measured, context, progress, error)
         tally = Tally()
-        results = measure_all_by(measured, tally)
+        taken, without = measure_all_by(measured, tally)
+    from fa_tune.registry import store
+
+    results = [*conclude_all(taken, store.load(registry), measured), *without]
+    results.sort(key=lambda one: workloads.index(one.workload))
+    candidates = [one.candidates for one in taken]
     resources = {key: a.resources for one in candidates for key, a in one.artifacts.items()}
     verdicts = {one.workload.key: one.verdicts for one in candidates}
+    results = confirm_all(
+        results,
+        verdicts,
+        options=options,
+        measured=measured,
+        context=context,
+        journal=journal,
+        progress=progress,
+        tally=tally,
+    )
     result = SearchResult(
         results=tuple(results),
         rejected=rejected,
@@ -171,9 +175,9 @@ def measure_all(
     progress: Progress,
     tally: Tally,
     defaults: Defaults,
-) -> list[WorkloadResult]:
-    """Measure and decide, workload by workload."""
-    results = []
+) -> list[Taken]:
+    """Measure, workload by workload."""
+    taken = []
     for one in candidates:
         standard = defaults.keys(one.workload)
         attempts = measure_workload(
@@ -189,8 +193,8 @@ def measure_all(
             tally=tally,
             search=search_id(options, defaults.chosen),
         )
-        results.append(conclude(one, attempts, standard))
-    return results
+        taken.append(Taken(one, tuple(attempts), standard))
+    return taken
 
 
 def explore_all(
@@ -204,10 +208,11 @@ def explore_all(
     progress: Progress,
     tally: Tally,
     defaults: Defaults,
-) -> tuple[list[Candidates], list[WorkloadResult]]:
-    """Let the strategy choose what is measured, and decide, workload by workload; `others` are
-    the defaults and what the registry holds, which are always measured."""
-    candidates, results = [], []
+) -> tuple[list[Taken], list[WorkloadResult]]:
+    """Let the strategy choose what is measured, workload by workload; `others` are the defaults
+    and what the registry holds, which are always measured.  The results are those of workloads
+    for which nothing compiles."""
+    taken, without = [], []
     for workload in workloads:
         fitting = [c for c in configs if (c.dtype, c.d_head) == (workload.dtype, workload.d_head)]
         standard = defaults.keys(workload)
@@ -232,18 +237,18 @@ def explore_all(
                 prepare=prepared,
             )
         except NoUsableVariant as error:
-            results.append(WorkloadResult(workload, (), None, str(error)))
+            without.append(WorkloadResult(workload, (), None, str(error)))
             continue
-        candidates.append(explored.candidates)
-        result = conclude(explored.candidates, explored.final, standard)
-        results.append(
-            dataclasses.replace(
-                result,
-                attempts=(*result.attempts, *explored.others),
-                exploration=explored.exploration,
+        taken.append(
+            Taken(
+                explored.candidates,
+                explored.final,
+                standard,
+                explored.others,
+                explored.exploration,
             )
         )
-    return candidates, results
+    return taken, without
 
 
 def search_id(options: SearchOptions, chosen: Sequence[KernelFamily]) -> str:
@@ -290,7 +295,17 @@ def prepare(
             wanted.setdefault(key, request)
             keys.append(key)
         per_workload.append((workload, keys))
-    built = dict(zip(wanted, build_all(list(wanted.values()), context, progress), strict=True))
+    journal = context.journal()
+    built: dict[tuple[str, str], BuildResult] = {}
+    if options.resume:
+        limit_s = context.options.compile_timeout_s
+        seen: dict[str, Fingerprint] = {}
+        known = {key: known_timeout(r, journal, limit_s, seen) for key, r in wanted.items()}
+        built = {key: result for key, result in known.items() if result is not None}
+    rest = {key: request for key, request in wanted.items() if key not in built}
+    fresh = build_all(list(rest.values()), context, progress)
+    remember_timeouts(fresh, journal)
+    built |= dict(zip(rest, fresh, strict=True))
     artifacts = [b.artifact for b in built.values() if b.artifact is not None]
     verdicts: dict[str, Verdict] = {}
     crashed: dict[str, Attempt] = {}
@@ -298,7 +313,7 @@ def prepare(
         verdicts, crashed = verify_all(
             artifacts,
             fingerprint=lambda family: fingerprint(measured, context, 0, (family,)),
-            journal=context.journal(),
+            journal=journal,
             reuse=options.resume,
             device=context.options.device,
             seed=options.measure.seed,
@@ -339,50 +354,3 @@ def _candidates(
             if key in verdicts:
                 known[subject] = verdicts[key]
     return Candidates(workload, artifacts, tuple(failures), known)
-
-
-def conclude(
-    one: Candidates, attempts: Sequence[Attempt], defaults: Sequence[str]
-) -> WorkloadResult:
-    """Decide among what was measured.  The default is the first of `defaults` that was: the
-    device's own, or where that does not work what runs in its place."""
-    measurements = [a.measurement for a in attempts if a.measurement is not None]
-    taken = {m.subject for m in measurements}
-    default = next((s for s in defaults if s in taken), defaults[0] if defaults else None)
-    everything = (*attempts, *one.failures)
-    resources: Mapping[str, Resources] = {k: a.resources for k, a in one.artifacts.items()}
-
-    def tie_break(subject: str) -> tuple[int, int]:
-        used = resources[subject]
-        return used.dynamic_smem_bytes, used.registers
-
-    decision: Decision | None = None
-    problem = ""
-    try:
-        decision = decide(measurements, default, tie_break=tie_break)
-    except NoUsableVariant as error:
-        reasons = dict.fromkeys(a.reason for a in everything if a.reason)
-        problem = next(iter(reasons), str(error))
-    except ValueError as error:
-        problem = str(error)
-    standings = family_standings(decision, defaults) if decision is not None else ()
-    return WorkloadResult(one.workload, everything, decision, problem, standings)
-
-
-def family_standings(decision: Decision, defaults: Sequence[str]) -> tuple[FamilyStanding, ...]:
-    """The best config of each family that was measured, the fastest family first."""
-    best: dict[str, Standing] = {}
-    by_subject = {standing.subject: standing for standing in decision.standings}
-    for standing in decision.standings:
-        best.setdefault(Variant.from_key(standing.subject).family, standing)
-    own = {Variant.from_key(s).family: by_subject[s] for s in defaults if s in by_subject}
-    return tuple(
-        FamilyStanding(
-            family=family,
-            best=standing.subject,
-            median_s=standing.median_s,
-            default=own[family].subject if family in own else None,
-            ratio_to_default=standing.median_s / own[family].median_s if family in own else None,
-        )
-        for family, standing in best.items()
-    )

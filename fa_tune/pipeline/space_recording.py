@@ -13,11 +13,12 @@ from fa_tune.errors import InvalidConfig, NoUsableVariant
 from fa_tune.families.base import Config
 from fa_tune.model import Attempt, Outcome
 from fa_tune.options import Progress, SearchOptions
+from fa_tune.pipeline.concluding import Candidates
 from fa_tune.pipeline.context import Context, open_context, prune_configs
 from fa_tune.pipeline.keeping import provenance
 from fa_tune.pipeline.measuring import Measured, Tally, choose_profiler, measure_workload
 from fa_tune.pipeline.results import RecordedSpace
-from fa_tune.pipeline.search import Candidates, prepare, workloads_for
+from fa_tune.pipeline.search import prepare, workloads_for
 from fa_tune.pipeline.space_points import point
 from fa_tune.profile.stats import median
 from fa_tune.search.journal import Journal
