@@ -19,7 +19,7 @@ from fa_tune.model import Attempt, Measurement, Outcome, Variant, Verdict
 from fa_tune.options import Progress, SearchOptions
 from fa_tune.pipeline.context import Context
 from fa_tune.pipeline.keeping import entry_of
-from fa_tune.pipeline.measuring import Measured, Tally, fingerprint
+from fa_tune.pipeline.measuring import Measured, fingerprint
 from fa_tune.pipeline.results import WorkloadResult
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import paired_ratio
@@ -43,7 +43,6 @@ def confirm_all(
     context: Context,
     journal: Journal,
     progress: Progress,
-    tally: Tally,
 ) -> list[WorkloadResult]:
     """The results, each choice that is not the default with its confirmation, or replaced by
     the default where that contradicts it.  A replay has no GPU to ask, and stays as it is.
@@ -59,7 +58,6 @@ def confirm_all(
         known = journal.find(marks[one.workload.key].digest, _subject(one), one.workload.key)
         if known is not None:
             found[one.workload.key] = known
-    tally.reused += len(found)
     left = [one for one in asked if one.workload.key not in found]
     if left:
         progress.stage("confirm", len(left))
@@ -86,7 +84,6 @@ def confirm_all(
                 attempt = _attempt(one, result.outcome, result.value, result.reason)
                 found[result.item] = attempt
                 journal.append(AttemptRecord(marks[result.item], attempt))
-                tally.measured += 1
                 progress.advance(result.item)
     except ToolMissing as error:
         progress.warn(f"the choices were not confirmed: {error}")

@@ -139,7 +139,6 @@ def search(
         context=context,
         journal=journal,
         progress=progress,
-        tally=tally,
     )
     result = SearchResult(
         results=tuple(results),
