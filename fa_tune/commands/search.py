@@ -85,6 +85,14 @@ SCHEMA = "fa-tune-search-1"
     help="Take finished measurements from the journal, or measure everything again.",
 )
 @option(
+    "--why-stale",
+    "stale",
+    is_flag=True,
+    show_default=False,
+    help="Measure nothing: say which variants the journal has no valid attempt for, and which "
+    "condition has changed since there was one.",
+)
+@option(
     "--confirm/--no-confirm",
     "confirm",
     default=True,
@@ -109,6 +117,7 @@ def command(
     machine: MachineOptions,
     registry: Path | None,
     resume: bool,
+    stale: bool,
     confirm: bool,
     record: Path | None,
     csv: Path | None,
@@ -138,6 +147,7 @@ def command(
       fa-tune search --dtype fp16 --kernels prog --csv ladder.csv
       fa-tune search --dtype fp16 --kernels wide --seq-lens 4096
       fa-tune search --strategy learned --budget 24 --audit 8 --axis n_warps=4,8
+      fa-tune search --kernels fast --why-stale
     """
     refuse_both(csv, as_json)
     if record is not None and measure.profiler == "replay":
@@ -167,6 +177,11 @@ def command(
             "--audit measures what a strategy skipped; give --strategy or --budget"
         )
     configs = _of_axes(options) if axes else None
+    if stale:
+        from fa_tune.commands.stale import show
+
+        show(options, configs, as_json=as_json, csv=csv, limit=limit, quiet=quiet)
+        return
     with watching(quiet) as progress:
         result = pipeline.search(options, progress, configs)
     progress.note_once(result.whose)

@@ -1,6 +1,7 @@
 """What a round of samples was taken under, and whether it can be trusted.
 
-Before and after every round the baseline takes a sample, and NVML is read.  A round is flagged
+Before and after every round the baseline takes a sample; NVML is read all the while, beside the
+rounds, since a GPU that waits for it begins the next round at another clock.  A round is flagged
 if the baseline's two samples disagree, if the clock is far from what it was in the rounds
 before, or if heat or a power brake held the GPU back.  A power cap in software is how a good
 kernel runs, and only noted.
@@ -11,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,6 +23,7 @@ from fa_tune.handlers.device import nvml_handle
 CLOCK_OFF = 0.03  # of the median clock so far
 BASELINE_OFF = 0.03  # between the baseline's two samples of a round
 KEPT = 100  # rounds at the beginning, and at the end, that are reported
+WATCH_S = 0.01
 REPEATS = 2  # rounds at most that are repeated because of flags, for every `runs` rounds
 
 # Bits of NVML's clock event reasons.
@@ -102,6 +106,20 @@ class Repeats:
             return False
         self._taken += 1
         return True
+
+
+def watched(device: int) -> Callable[[], Reading]:
+    """A function that tells at once what NVML said last; a thread asks it again and again."""
+    read = reader(device)
+    latest = [read()]
+
+    def watch() -> None:
+        while True:
+            latest[0] = read()
+            time.sleep(WATCH_S)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return lambda: latest[0]
 
 
 def reader(device: int) -> Callable[[], Reading]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,6 @@ from fa_tune.handlers.device import (
     launcher,
     load,
     lse_for,
-    nvml_handle,
     use_device,
 )
 from fa_tune.model import Outcome, Workload
@@ -128,8 +127,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         subject = guarded(report, name, partial(prepare, item))
         if subject is not None:
             subjects[name] = subject
-    clock = _sm_clock(int(shared["device"]))
-    read = rounds.reader(int(shared["device"]))
+    read = rounds.watched(int(shared["device"]))
     log = rounds.Log()
     baseline = str(shared["baseline"])
     adaptive = bool(shared["adaptive"])
@@ -160,17 +158,17 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         opening = closing = None
         if baseline in active:
             active.sort(key=lambda name: name != baseline)  # stable: the others as they are
-            # NVML was read since the last launch, and a GPU that waited begins at another
-            # clock.  The sample that finds it so counts for nobody.
+            # Between rounds the GPU waits for this process, and begins at another clock.  The
+            # sample that finds it so counts for nobody.
             if sample(baseline) is None:
                 continue
-            clock()
         for name in active:
             seconds = sample(name)
             if seconds is None:
                 continue
             subjects[name].samples.append(seconds)
-            subjects[name].clocks_hz.append(clock())
+            if (clock_hz := read().sm_clock_hz) is not None:
+                subjects[name].clocks_hz.append(clock_hz)
             report.partial(name, seconds)
         if baseline in active and baseline in subjects:
             opening = subjects[baseline].samples[-1]
@@ -239,21 +237,3 @@ def warm_up() -> None:
         end.synchronize()
         if start.elapsed_time(end) / 1e3 > WARM_UP_S:
             return
-
-
-def _sm_clock(device: int) -> Callable[[], float]:
-    """A function that reads the SM clock in Hz, NaN where NVML does not tell."""
-    try:
-        import pynvml
-
-        handle = nvml_handle(device)
-    except Exception:  # NVML is a convenience here; timing works without it
-        return lambda: math.nan
-
-    def read() -> float:
-        try:
-            return float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)) * 1e6
-        except pynvml.NVMLError:  # a part of a GPU, or a virtual one, has none
-            return math.nan
-
-    return read

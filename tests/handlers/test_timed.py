@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -85,8 +86,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
     monkeypatch.setattr(timed, "guarded", guarded)
     monkeypatch.setattr(timed, "input_sets", lambda workload: 3)
     monkeypatch.setattr(timed, "warm_up", lambda: None)
-    monkeypatch.setattr(timed, "_sm_clock", lambda device: lambda: 1.98e9)
-    monkeypatch.setattr(rounds, "reader", lambda device: Reading)
+    monkeypatch.setattr(rounds, "watched", lambda device: lambda: Reading(1.98e9))
 
     def go(
         times: Mapping[str, float | None],
@@ -196,9 +196,15 @@ def test_the_baseline_opens_and_closes_every_round(
 def _readings(monkeypatch: pytest.MonkeyPatch, *found: Reading) -> None:
     """NVML tells these, round by round, and then the last one for ever."""
     left = list(found)
-    monkeypatch.setattr(
-        rounds, "reader", lambda device: lambda: left.pop(0) if len(left) > 1 else left[0]
-    )
+    monkeypatch.setattr(rounds, "watched", lambda device: lambda: left[0])
+    plain = rounds.Log.add
+
+    def add(log: rounds.Log, *told: Any) -> bool:
+        flagged = plain(log, *told)
+        del left[: len(left) > 1]
+        return flagged
+
+    monkeypatch.setattr(rounds.Log, "add", add)
 
 
 def test_a_flagged_round_is_repeated_and_its_samples_stay(
@@ -223,7 +229,7 @@ def test_a_gpu_that_is_always_flagged_ends_the_run_all_the_same(
 def test_the_sample_before_a_round_counts_for_nobody(
     run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After NVML was read the GPU is at another clock, and the next launch is faster."""
+    """Between rounds the GPU waits, and the next launch is faster."""
     idle = [True]
 
     class Boosted(FakeSubject):
@@ -231,12 +237,14 @@ def test_the_sample_before_a_round_counts_for_nobody(
             first, idle[0] = idle[0], False
             return float(self.time) * (0.9 if first else 1.0)
 
-    def read() -> Reading:
+    plain = rounds.Log.add
+
+    def add(log: rounds.Log, *told: Any) -> bool:
         idle[0] = True
-        return Reading()
+        return plain(log, *told)
 
     monkeypatch.setattr(timed, "Subject", Boosted)
-    monkeypatch.setattr(rounds, "reader", lambda device: read)
+    monkeypatch.setattr(rounds.Log, "add", add)
     report = run({"a": 1.0, "b": 1.0}, runs=5, baseline="a", keep=["a"])
     assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.0}
     assert {r["closing_s"] for r in report.results["a"]["rounds"]} == {1.0}
@@ -270,6 +278,25 @@ def test_a_clock_far_from_the_others_and_a_baseline_that_moves_are_flagged() -> 
         ("the baseline changed by +5.0 %",),
         (),
     ]
+
+
+def test_nvml_is_asked_again_beside_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+    clocks = iter([1.0e9, 1.5e9])
+
+    def read() -> Reading:
+        clock = next(clocks, 2.0e9)
+        if clock == 2.0e9:
+            asked.set()
+        return Reading(clock)
+
+    monkeypatch.setattr(rounds, "reader", lambda device: read)
+    monkeypatch.setattr(rounds, "WATCH_S", 0.001)
+    latest = rounds.watched(0)
+    assert asked.wait(10)
+    until = time.monotonic() + 10
+    while latest() != Reading(2.0e9):
+        assert time.monotonic() < until
 
 
 def test_without_nvml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +340,6 @@ def test_the_clock_is_of_the_gpu_that_cuda_means(
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(known))
     properties = SimpleNamespace(uuid="b")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    assert timed._sm_clock(0)() == clock_hz
     assert rounds.reader(0)() == Reading(clock_hz)
 
 
@@ -321,7 +347,6 @@ def test_a_gpu_without_a_clock_is_timed_all_the_same(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clocks=False))
     properties = SimpleNamespace(uuid="b")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    assert math.isnan(timed._sm_clock(0)())
     assert rounds.reader(0)() == Reading()
 
 
