@@ -101,14 +101,16 @@ def kernel_source_sha256(recording: Recording, family: str) -> str:
 
 
 def load_all(folder: Path) -> tuple[Recording, ...]:
-    """All recordings in the GPU folders of `folder`, newest first."""
+    """All recordings in the GPU folders of `folder`, or of a GPU folder itself, newest first."""
     found = [load(p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv")) for p in metas(folder)]
     return tuple(sorted(found, key=lambda r: r.meta.provenance.recorded_at, reverse=True))
 
 
 def metas(folder: Path) -> list[Path]:
-    """The `.meta.json` files of the GPU folders of `folder`."""
-    return sorted(folder.glob(f"*/*{META_SUFFIX}")) if folder.is_dir() else []
+    """The `.meta.json` files of the GPU folders of `folder`, or of a GPU folder itself."""
+    if not folder.is_dir():
+        return []
+    return sorted(folder.glob(f"*/*{META_SUFFIX}")) or sorted(folder.glob(f"*{META_SUFFIX}"))
 
 
 def _attempt(row: Row, meta: Meta) -> Attempt | None:

@@ -26,6 +26,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import recorded_grid
 import recorded_tables
 from fa_tune.report.from_attempts import CYCLES, SM_CLOCK
 from recorded import COUNTERS, Recorded
@@ -42,8 +43,8 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
         "rho": recorded_tables.rho,
     },
     "docs/measuring.md": {"offsets": recorded_tables.offsets},
-    "docs/why-this-wins.md": {"wins": recorded_tables.wins},
-    "README.md": {"results": recorded_tables.results},
+    "docs/why-this-wins.md": {"wins": recorded_grid.wins},
+    "README.md": {"results": recorded_grid.results},
 }
 _NAMES = "|".join(
     [*COUNTERS, "ncu", "events", "tflops", "elapsed", "ldmatrix", "busy", "rho", "effect"]

@@ -6,9 +6,8 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
 
-from fa_tune import flops
 from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.model import DType, Measurement, Workload, benchmark_workload
+from fa_tune.model import benchmark_workload
 from recorded import (
     COUNTERS,
     DTYPES,
@@ -196,130 +195,8 @@ def rho(data: Recorded) -> str:
     return table(["Configs", "cycles", "L2 hit rate", "registers"], rows)
 
 
-def _fastest(found: dict[str, Measurement]) -> tuple[str, Measurement]:
-    return min(ours(found).items(), key=lambda item: (ms(item[1]), item[0]))
-
-
-def _legend(data: Recorded) -> dict[str, str]:
-    """The fastest configs of all workloads by events, each with the letter it is shown by: one
-    form for both types."""
-    fastest = (_fastest(data.found("events", w))[0] for w in _workloads())
-    forms = dict.fromkeys(_form(subject) for subject in fastest)
-    return {form: chr(ord("a") + i) for i, form in enumerate(forms)}
-
-
-def _form(subject: str) -> str:
-    return subject.removeprefix("sm80:").replace(config_of(subject).dtype.name, "dtype", 1)
-
-
-def results(data: Recorded) -> str:
-    """The README's block: all lengths and dtypes by events, one line about ncu."""
-    letters = _legend(data)
-    notes: list[str] = []
-    rows = []
-    for seq_len in SEQ_LENS:
-        row = [str(seq_len), str(benchmark_workload(seq_len, 128, DType.FP16).batch)]
-        for dtype in DTYPES:
-            workload = benchmark_workload(seq_len, 128, dtype)
-            found = data.found("events", workload)
-            subject, fastest = _fastest(found)
-            fa2 = found[REFERENCES["fa2"]]
-            ratio = f"{ms(fa2) / ms(fastest):.2f}"
-            if _elsewhere(data, workload):
-                ratio = "†"
-                under = data.found("ncu", workload)
-                ncu = ms(under[REFERENCES["fa2"]]) / ms(_fastest(under)[1])
-                notes.append(
-                    f"† At {seq_len} in {dtype.name} the references were timed in the ladder's "
-                    "run, before the configs, so there is no ratio within one run; under ncu it is "
-                    f"{ncu:.2f}."
-                )
-            times = [shown_ms(ms(m)) for m in (fa2, fastest, found[REFERENCES["cudnn"]])]
-            row += [times[0], f"{times[1]} {letters[_form(subject)]}", ratio, times[2]]
-        rows.append(row)
-    headings = ["seq_len", "batch"]
-    for dtype in DTYPES:
-        headings += [f"{dtype.name}: FA2", "best", "FA2 / best", "cuDNN"]
-    ahead = [
-        [ms(m["ref:fa2"]) / ms(_fastest(m)[1]), ms(_fastest(m)[1]) / ms(m["ref:cudnn"])]
-        for m in (data.found("ncu", w) for w in _workloads())
-    ]
-    ratios, behind = zip(*ahead, strict=True)
-    peak = data.found("ncu", LADDER)
-    tflops = flops.matmul_flop(LADDER) / ms(_fastest(peak)[1]) / 1e9
-    return "\n\n".join(
-        [
-            f"Median times in ms by CUDA events ({conditions(data)}); d_head 128, 16 heads, no "
-            f"mask. `best` is the fastest of the {data.searched} set, by its letter:",
-            "\n".join(f"- {letter}: `{form}`" for form, letter in letters.items()),
-            table(headings, rows, words=0),
-            *notes,
-            f"Under ncu, FA2 takes {min(ratios):.2f} to {max(ratios):.2f} times as long as the "
-            f"best config ({tflops:.0f} TFLOP/s by 4·s²·d at {LADDER.seq_len_q} in "
-            f"{LADDER.dtype.name}). "
-            "cuDNN is ahead of these: it uses `wgmma`, the warpgroup instructions of sm_90, which "
-            f"the `mma.sync` kernels of the sm80 family and FA2 do without, and the best config "
-            f"takes {min(behind):.2f} to {max(behind):.2f} times as long. The sm90 family is "
-            f"there for that. "
-            "[docs/ladder.md](docs/ladder.md) explains the differences with counters, "
-            "[docs/why-this-wins.md](docs/why-this-wins.md) what the best configs do otherwise.",
-        ]
-    )
-
-
-def _elsewhere(data: Recorded, workload: Workload) -> bool:
-    """Whether the references' times by events are another run's than the configs'."""
-    carried = data.carried_over(f"{data.searched}_events", workload)
-    return bool(carried & set(REFERENCES.values()))
-
-
-def wins(data: Recorded) -> str:
-    """The fastest config of every length and type by events against FA2 and cuDNN, in TFLOP/s."""
-    rows = []
-    for workload in _workloads():
-        found = data.found("events", workload)
-        subject, fastest = _fastest(found)
-        fa2, cudnn = (found[REFERENCES[name]] for name in ("fa2", "cudnn"))
-        rate = [flops.matmul_flop(workload) / ms(m) / 1e9 for m in (fastest, fa2, cudnn)]
-        here = not _elsewhere(data, workload)
-        against = [f"{ms(m) / ms(fastest):.2f}" if here else "†" for m in (fa2, cudnn)]
-        rows.append(
-            [
-                f"`{config_of(subject).short_form()}`",
-                str(workload.seq_len_q),
-                *(f"{r:.0f}" for r in rate),
-                *against,
-            ]
-        )
-    headings = [
-        "Fastest config",
-        "seq_len",
-        "TFLOP/s",
-        "FA2",
-        "cuDNN",
-        "FA2 / best",
-        "cuDNN / best",
-    ]
-    notes = [
-        "† the references were timed in another run than the configs, so there is no ratio."
-    ] * any(row[-1] == "†" for row in rows)
-    return "\n\n".join(
-        [
-            f"The fastest of the {data.searched} set by CUDA events ({conditions(data)}); d_head "
-            "128, 16 heads, no mask; TFLOP/s by 4·s²·d over the median; ratios of times, above 1 "
-            "where the config is faster.",
-            table(headings, rows),
-            *notes,
-        ]
-    )
-
-
-def _workloads() -> list[Workload]:
-    return [benchmark_workload(s, 128, dtype) for dtype in DTYPES for s in SEQ_LENS]
-
-
 def offsets(data: Recorded) -> str:
-    """events over ncu of the same kernels, and how alike the two rank them."""
+    """events over ncu of the same kernels, and how alike the two rank them, where both measured."""
     rows = []
     for seq_len in SEQ_LENS:
         row = [str(seq_len)]
@@ -328,6 +205,9 @@ def offsets(data: Recorded) -> str:
             by = {m: data.found(m, workload) for m in METHODS}
             carried = data.carried_over(f"{data.searched}_events", workload)
             same = sorted(set(ours(by["ncu"])) & set(ours(by["events"])) - carried)
+            if not same:
+                row += [""] * 3
+                continue
             times = {m: [ms(by[m][s]) for s in same] for m in METHODS}
             ratios = [e / n for n, e in zip(times["ncu"], times["events"], strict=True)]
             order = spearman(times["ncu"], times["events"])
@@ -337,7 +217,8 @@ def offsets(data: Recorded) -> str:
                 f"{min(ratios):.3f} to {max(ratios):.3f}",
                 f"{order:.3f}",
             ]
-        rows.append(row)
+        if any(row[1:]):
+            rows.append(row)
     headings = ["seq_len"]
     for dtype in DTYPES:
         headings += [f"{dtype.name}: events / ncu", "range", "rank correlation"]

@@ -246,7 +246,7 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         "recordings",
         envvar="FA_TUNE_RECORDINGS",
         show_default="those that come with fa-tune",
-        help="Recordings that replay reads.",
+        help="Recordings that replay reads: a folder with a folder per GPU, or one of these.",
     ),
     "cache_dir": folder(
         "--cache-dir",

@@ -96,12 +96,12 @@ def _with_ncu(options: MeasureOptions, context: Context, export: object) -> Meas
 
 def _replay(context: Context, progress: Progress) -> Measured:
     found = load_recordings(context.options)
+    gpu = _most_recorded(found)
+    found = tuple(r for r in found if r.meta.device.name == gpu)
     # Methods are never mixed: replay ncu's recordings, or else those of the newest method.
     method = "ncu" if any(r.meta.provenance.method == "ncu" for r in found) else ""
     method = method or found[0].meta.provenance.method
     chosen = [r for r in found if r.meta.provenance.method == method]
-    gpu = chosen[0].meta.device.name
-    chosen = [r for r in chosen if r.meta.device.name == gpu]
     recorded = {
         recording.label: {(a.workload, a.subject): a for a in recording.attempts}
         for recording in chosen
@@ -121,6 +121,16 @@ def _replay(context: Context, progress: Progress) -> Measured:
     if any(_is_of_other_sources(recording) for recording in chosen):
         progress.warn("the recordings were made with other kernel sources than these")
     return Measured(profiler, chosen[0].meta.device, whose, chosen[0], tuple(chosen))
+
+
+def _most_recorded(found: Sequence[Recording]) -> str:
+    """The GPU that most attempts are of, of equals the one recorded last: another model's
+    recordings beside it do not change what is replayed."""
+    counts: dict[str, int] = {}
+    for recording in found:  # the newest first, and so the first of equals
+        name = recording.meta.device.name
+        counts[name] = counts.get(name, 0) + len(recording.attempts)
+    return max(counts, key=lambda name: counts[name])
 
 
 def _is_of_other_sources(recording: Recording) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from fa_tune import recordings
 from fa_tune.errors import InvalidConfig, NoUsableVariant, ToolMissing
-from fa_tune.model import Attempt, DType, Measurement, Outcome, Provenance, Workload
+from fa_tune.model import Attempt, DeviceInfo, DType, Measurement, Outcome, Provenance, Workload
 from fa_tune.model import benchmark_workload as benchmark
 from fa_tune.options import MeasureOptions
 from fa_tune.pipeline.measuring import Tally, choose_profiler, fingerprint, measure_workload
@@ -325,16 +325,32 @@ def test_events_recordings_serve_where_ncu_has_none(tmp_path: Path) -> None:
     assert measured.profiler.method == "events"
 
 
-def test_one_gpus_recordings_at_a_time(tmp_path: Path, folder: Path) -> None:
+def recorded_elsewhere(folder: Path, dates: tuple[str, ...]) -> DeviceInfo:
+    """Recordings of another GPU model beside those of `folder`, one attempt each."""
     other = dataclasses.replace(H200, name="NVIDIA H100")
-    path = folder / other.slug / "tune.csv"
     known = recordings.load(folder / H200.slug / "old.csv")
-    origin = dataclasses.replace(known.meta.provenance, gpu=other.name)
-    recordings.save(path, known.attempts, {}, Meta(recordings.SCHEMA, other, origin))
+    for number, date in enumerate(dates):
+        origin = dataclasses.replace(known.meta.provenance, gpu=other.name, recorded_at=date)
+        path = folder / other.slug / f"tune{number}.csv"
+        recordings.save(path, known.attempts[:1], {}, Meta(recordings.SCHEMA, other, origin))
+    return other
+
+
+def test_the_gpu_with_most_recorded_is_replayed(tmp_path: Path, folder: Path) -> None:
+    other = recorded_elsewhere(folder, ("2027-01-01T00:00:00+00:00",))
     machine = fakes.context(tmp_path, device=None, recordings=folder)
     measured = choose_profiler(MeasureOptions(), machine, Stages())
-    assert measured.device.name == "NVIDIA H200"
+    assert measured.device.name == "NVIDIA H200", "not the newest"
     assert "h100" not in measured.whose
+    many = tuple(f"2027-01-{day:02}T00:00:00+00:00" for day in range(1, 20))
+    recorded_elsewhere(folder, many)
+    assert choose_profiler(MeasureOptions(), machine, Stages()).device.name == other.name
+
+
+def test_a_gpus_own_folder_is_replayed(tmp_path: Path, folder: Path) -> None:
+    other = recorded_elsewhere(folder, ("2027-01-01T00:00:00+00:00",))
+    machine = fakes.context(tmp_path, device=None, recordings=folder / other.slug)
+    assert choose_profiler(MeasureOptions(), machine, Stages()).device.name == other.name
 
 
 def test_without_gpu_and_recordings_there_is_nothing(tmp_path: Path) -> None:

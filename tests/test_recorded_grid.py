@@ -1,0 +1,124 @@
+"""The tables of the grid: ratios within one run, winners by letter, what one config loses."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import recorded_grid as grid
+from fa_tune import families
+from fa_tune.model import Attempt, DType, Measurement, Outcome, Workload, benchmark_workload
+from fa_tune.recordings import save
+from recorded import FOLDER, Recorded
+
+SEQ_LENS = (512, 1024)
+DATA = Recorded()
+
+
+def subjects(d_head: int) -> dict[str, list[str]]:
+    """Two configs of each family."""
+    found = {}
+    for name in ("sm80", "sm90"):
+        configs = families.get(name).configs("fast", dtypes=[DType.FP16], d_head=d_head)[:2]
+        found[name] = [families.variant(config).key for config in configs]
+    return found
+
+
+def recorded(workload: Workload, seconds: dict[str, float]) -> list[Attempt]:
+    """Attempts of one workload with one sample each."""
+    return [
+        Attempt(
+            subject,
+            workload.key,
+            Outcome.OK,
+            measurement=Measurement(subject, workload.key, "events", (time,), {}),
+        )
+        for subject, time in seconds.items()
+    ]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Recorded:
+    """d_head 128 in one recording, 64 in another one; per length another winner."""
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "gpu"))
+    meta = DATA.recordings[f"{DATA.searched}_events"].meta
+    for path in folder.glob(f"{DATA.searched}_events*"):
+        path.unlink()
+    for method in ("csv", "meta.json"):
+        if DATA.searched != "fast":
+            (folder / f"{DATA.searched}_ncu.{method}").rename(folder / f"fast_ncu.{method}")
+    for d_head, name in ((128, "fast_events"), (64, "fast_d64_events")):
+        attempts = []
+        for causal in (False, True):
+            for seq_len in SEQ_LENS:
+                workload = benchmark_workload(seq_len, d_head, DType.FP16, causal=causal)
+                (a, b), (c, d) = subjects(d_head).values()
+                short = seq_len == SEQ_LENS[0]
+                attempts += recorded(
+                    workload,
+                    {
+                        "ref:fa2": 2e-3,
+                        "ref:cudnn": 1e-3,
+                        a: 1.0e-3 if short else 1.1e-3,
+                        b: 1.02e-3 if short else 1.0e-3,
+                        c: 0.5e-3,
+                        d: 0.8e-3,
+                    },
+                )
+        save(folder / f"{name}.csv", attempts, {}, replace(meta, note=""))
+    return Recorded(folder)
+
+
+def test_best_against_the_library(data: Recorded) -> None:
+    text = grid.against(data, "sm80", "fa2")
+    lines = text.splitlines()
+    assert lines[0] == "| d_head, mask, dtype | 512 | 1024 |"
+    assert [line.split("|")[1].strip() for line in lines[2:]] == [
+        "128, FP16",
+        "128, causal, FP16",
+        "64, FP16",
+        "64, causal, FP16",
+    ]
+    assert all(line.count(", 2.00 |") == 2 for line in lines[2:])
+    flop = 4 * 16 * 16 * 512**2 * 128
+    assert f"| {flop / 1e-3 / 1e12:.0f}, 2.00 |" in lines[2]
+    assert ", 2.00 |" in grid.against(data, "sm90", "cudnn")
+    assert grid.against(data, "sm90", "fa4") == ""
+
+
+def test_winners_have_letters(data: Recorded) -> None:
+    text = grid.winners(data, "sm80")
+    assert "| 128, FP16 | a | b |" in text or "| 128, FP16 | b | a |" in text
+    assert all("FP16" not in line for line in text.splitlines() if line.startswith("- "))
+    rows = [line for line in grid.winners(data, "sm90").splitlines() if "FP16 |" in line]
+    assert all(len(set(line.split("|")[2:-1])) == 1 for line in rows), "one winner per d_head"
+
+
+def test_what_one_config_loses(data: Recorded) -> None:
+    workloads = grid.lines(data)[128, False, "FP16"]
+    found = grid.one_config(data, "sm80", workloads)
+    assert found is not None
+    second = subjects(128)["sm80"][1]
+    assert found[0] == second
+    assert found[1] == pytest.approx([0.02, 0.0])
+    text = grid.losses(data, "sm80")
+    assert f"| 128, FP16 | `{second.partition(':')[2]}` | 1.0 | 2.0 |" in text
+    assert "| 128, both masks, FP16 |" in text
+    assert grid.one_config(data, "sm80", workloads[:1]) is None
+
+
+def test_blocks_name_what_they_show(data: Recorded) -> None:
+    readme = grid.results(data)
+    assert "against cuDNN:" in readme
+    assert "against FlashAttention 2:" in readme
+    assert "fast set" in readme
+    page = grid.wins_sm90(data)
+    assert "as fast as FlashAttention 2:" in page
+    assert "FlashAttention 4" not in page
+
+
+def test_many_letters() -> None:
+    assert [grid._letters(i) for i in (0, 25, 26, 27, 52)] == ["a", "z", "aa", "ab", "ba"]
