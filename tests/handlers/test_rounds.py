@@ -120,3 +120,26 @@ def test_of_very_many_rounds_the_first_and_the_last_are_reported() -> None:
 def test_repeats_are_bounded() -> None:
     repeats = rounds.Repeats(5)
     assert [repeats.take(i) for i in range(7)] == [True, True, False, False, False, True, True]
+
+
+def test_what_scatters_all_the_while_is_not_unusual() -> None:
+    """As on a power-limited GPU: after a few rounds none is, until one is really off."""
+    log = rounds.Log()
+    clocks = [1.62, 1.70, 1.60, 1.67, 1.59, 1.70, 1.64, 1.60, 1.68, 1.62]
+    closings = [1.01, 0.97, 1.02, 0.96, 1.03, 1.0, 1.04, 0.97, 1.02, 0.98]
+    flagged = [
+        log.add(i, 1.0, closing, Reading(clock * 1e9))
+        for i, (clock, closing) in enumerate(zip(clocks, closings, strict=True))
+    ]
+    assert sum(flagged[5:]) == 0
+    assert log.add(10, 1.0, 1.0, Reading(1.2e9))
+    assert log.add(11, 1.0, 1.3, Reading(1.65e9))
+
+
+def test_after_a_step_the_new_level_is_usual() -> None:
+    """A clock that falls and stays there flags the rounds of the step, not all that follow."""
+    log = rounds.Log()
+    flagged = [log.add(i, 1.0, 1.0, Reading(1.84e9 if i < 10 else 1.6e9)) for i in range(40)]
+    assert flagged[10]
+    assert sum(flagged) <= rounds.RECENT
+    assert not any(flagged[20:])

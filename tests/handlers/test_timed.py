@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
     monkeypatch.setattr(timed, "guarded", guarded)
     monkeypatch.setattr(timed, "input_sets", lambda workload: 3)
     monkeypatch.setattr(timed, "warm_up", lambda: None)
+    monkeypatch.setattr(timed, "SETTLE_S", -1.0)
     monkeypatch.setattr(rounds, "watched", lambda device: lambda: Reading(1.98e9))
 
     def go(
@@ -177,7 +179,8 @@ def test_the_baseline_opens_and_closes_every_round(
 
     monkeypatch.setattr(timed, "Subject", Watched)
     report = run({"b": 0.0, "c": 1.0, "d": 2.0}, runs=8, adaptive=False, baseline="b", keep=["b"])
-    orders = ["".join(taken[i : i + 5]) for i in range(0, len(taken), 5)]
+    assert sorted(taken[:3]) == ["b", "c", "d"], "once, to settle: that counts for nobody"
+    orders = ["".join(taken[i : i + 5]) for i in range(3, len(taken), 5)]
     assert len(orders) == 8
     # The first one finds a GPU that waited for NVML, and counts for nobody.
     assert all(o[:2] == "bb" and o[4] == "b" and sorted(o[2:4]) == ["c", "d"] for o in orders)
@@ -220,6 +223,24 @@ def test_a_gpu_that_is_always_flagged_ends_the_run_all_the_same(
     report = run({"a": 1.0}, runs=3)
     assert 3 + rounds.REPEATS <= len(report.results["a"]["samples_s"]) <= 30
     assert set(report.results["a"]["flagged"].values()) == {"hardware power brake"}
+
+
+def test_rounds_begin_when_the_load_is_felt(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power limit slows the GPU down after a while; nobody is measured before it does."""
+    launches = [0]
+
+    class Limited(FakeSubject):
+        def sample(self) -> float:
+            launches[0] += 1
+            time.sleep(0.001)
+            return float(self.time) * (1.0 if launches[0] <= 20 else 1.15)
+
+    monkeypatch.setattr(timed, "Subject", Limited)
+    monkeypatch.setattr(timed, "SETTLE_S", 0.1)
+    report = run({"a": 1.0, "b": 1.0}, runs=5, baseline="a", keep=["a"])
+    assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.15}
 
 
 def test_the_sample_before_a_round_counts_for_nobody(
