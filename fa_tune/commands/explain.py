@@ -49,7 +49,7 @@ ENOUGH = 5  # configs whose ranks mean something
 )
 @workload_options("seq_lens", "batch", "heads", "kv_heads", "masks")
 @measure_options("runs", "clock_control", "seed")
-@machine_options("arch", "jobs", "device", "ncu", "recordings", "cache_dir")
+@machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir")
 @json_option()
 @quiet_option()
 def command(

@@ -1,6 +1,7 @@
 """What a round of samples was taken under, and whether it can be trusted.
 
-Before and after every round the baseline takes a sample, and NVML is read.  A round is flagged
+Before and after every round the baseline takes a sample; NVML is read all the while, beside the
+rounds, since a GPU that waits for it begins the next round at another clock.  A round is flagged
 if the baseline's two samples disagree, if the clock is far from what it was in the rounds
 before, or if heat or a power brake held the GPU back.  A power cap in software is how a good
 kernel runs, and only noted.
@@ -11,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,7 +23,8 @@ from fa_tune.handlers.device import nvml_handle
 CLOCK_OFF = 0.03  # of the median clock so far
 BASELINE_OFF = 0.03  # between the baseline's two samples of a round
 KEPT = 100  # rounds at the beginning, and at the end, that are reported
-REPEATS = 2  # rounds at most that a stage repeats because of flags
+WATCH_S = 0.01
+REPEATS = 2  # rounds at most that are repeated because of flags, for every `runs` rounds
 
 # Bits of NVML's clock event reasons.
 _REASONS = {
@@ -86,6 +90,36 @@ class Log:
         if len(some) > 2 * KEPT:
             some = some[:KEPT] + some[-KEPT:]
         return [asdict(one) for one in some]
+
+
+class Repeats:
+    """How many flagged rounds may be repeated: a GPU that is always flagged must not keep a
+    run going for ever.  `runs` is the number of rounds in the first stage."""
+
+    def __init__(self, runs: int) -> None:
+        self._runs = max(1, runs)
+        self._taken = 0
+
+    def take(self, round_: int) -> bool:
+        """Whether round `round_`, from 0, is repeated."""
+        if self._taken >= REPEATS * (1 + round_ // self._runs):
+            return False
+        self._taken += 1
+        return True
+
+
+def watched(device: int) -> Callable[[], Reading]:
+    """A function that tells at once what NVML said last; a thread asks it again and again."""
+    read = reader(device)
+    latest = [read()]
+
+    def watch() -> None:
+        while True:
+            latest[0] = read()
+            time.sleep(WATCH_S)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return lambda: latest[0]
 
 
 def reader(device: int) -> Callable[[], Reading]:

@@ -94,7 +94,7 @@ class EventsProfiler:
 
     def _conditions(self, value: Mapping[str, Any], plan: MeasurePlan) -> dict[str, str]:
         """What the rounds were taken under; the baseline's holds the rounds themselves."""
-        found: dict[str, str] = {}
+        found: dict[str, str] = {"ended": value["ended"]} if value["ended"] else {}
         if flagged := value["flagged"]:
             found["flagged_rounds"] = "; ".join(f"{n}: {why}" for n, why in flagged.items())
         if not (rounds := value["rounds"]):

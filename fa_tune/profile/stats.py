@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # numpy is imported inside functions: commands that compute nothing should not pay for it.
 
+MARGIN = 0.01  # the default is left for a larger gain only
+TIE = 0.005  # a ratio nearer to 1 than this is none
 RESAMPLES = 2000
 SEED = 20240229  # fixed, so that the same samples always give the same interval
 CONFIDENCE = 0.95

@@ -15,11 +15,17 @@ from typing import Any
 
 from fa_tune.errors import InvalidConfig, NoUsableVariant
 from fa_tune.model import Measurement
-from fa_tune.profile.stats import Interval, Ratio, median, median_interval, paired_ratio
+from fa_tune.profile.stats import (
+    MARGIN,
+    TIE,
+    Interval,
+    Ratio,
+    median,
+    median_interval,
+    paired_ratio,
+)
 
 REFERENCE_PREFIX = "ref:"
-MARGIN = 0.01
-TIE = 0.005
 
 TieBreak = Callable[[str], tuple[Any, ...]]
 
@@ -33,6 +39,7 @@ class Rule(StrEnum):
     WITHIN_MARGIN = "within_margin"
     CLEAR_WINNER = "clear_winner"
     TIE_BREAK = "tie_break"
+    CONTRADICTED = "contradicted"
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,23 @@ class Decision:
         return tuple(s for s in self.standings if s.subject != self.chosen.subject)
 
 
+@dataclass(frozen=True)
+class Confirmation:
+    """The choice of a search against the default, measured independently of it in `n` pairs;
+    `ratio` is chosen / default, below 1 = the chosen one is faster."""
+
+    chosen: str
+    default: str
+    ratio: Ratio
+    n: int
+
+    @property
+    def upheld(self) -> bool:
+        """Whether the choice stands.  It was made for a gain of more than the margin; none at
+        all contradicts it by more than the margin."""
+        return self.ratio.value < 1.0
+
+
 def decide(
     measurements: Sequence[Measurement],
     default_key: str | None,
@@ -114,20 +138,7 @@ def decide(
     default = default_key if default_key in candidates else None
     chosen, rule = _choose(samples, leader, tied, default, margin, len(candidates))
 
-    to_chosen = {s: paired_ratio(samples[s], samples[chosen]) for s in candidates}
-    standings = tuple(
-        Standing(
-            subject=s,
-            median_s=medians[s],
-            interval_s=median_interval(samples[s]),
-            n=len(samples[s]),
-            to_leader=to_leader[s],
-            to_chosen=to_chosen[s],
-            tied=s in tied,
-        )
-        for s in sorted(candidates, key=lambda s: (medians[s], order(s)))
-    )
-    by_subject = {s.subject: s for s in standings}
+    ordered = sorted(candidates, key=lambda s: (medians[s], order(s)))
     to_default = None if default is None else paired_ratio(samples[chosen], samples[default])
     leader_gain = 1.0 - 1.0 / to_leader[chosen].value
     sentence = _sentence(
@@ -138,15 +149,81 @@ def decide(
         _against(chosen, to_default, default_key),
         f"{_percent(leader_gain)} less time, where more than {_percent(margin)} is asked",
     )
+    return _decision(
+        samples,
+        workload=workload,
+        method=method,
+        leader=leader,
+        tie_set=tuple(tied),
+        ordered=ordered,
+        default=default,
+        chosen=chosen,
+        rule=rule,
+        sentence=sentence,
+    )
+
+
+def keep_default(
+    decision: Decision, measurements: Sequence[Measurement], confirmation: Confirmation
+) -> Decision:
+    """The decision with the default in the place of a choice that was not confirmed;
+    `measurements` are those it was made by."""
+    assert decision.default is not None
+    ratio = confirmation.ratio
+    change = "no less" if ratio.value == 1.0 else f"{_percent(ratio.value - 1.0)} more"
+    return _decision(
+        {m.subject: m.samples_s for m in measurements},
+        workload=decision.workload,
+        method=decision.method,
+        leader=decision.leader.subject,
+        tie_set=decision.tie_set,
+        ordered=[s.subject for s in decision.standings],
+        default=decision.default,
+        chosen=decision.default,
+        rule=Rule.CONTRADICTED,
+        sentence=(
+            f"{decision.default} stays: it is the default, and {confirmation.chosen}, which the "
+            f"search preferred, took {change} time than it in {confirmation.n} pairs run as a "
+            "program runs them."
+        ),
+    )
+
+
+def _decision(
+    samples: Mapping[str, Sequence[float]],
+    *,
+    workload: str,
+    method: str,
+    leader: str,
+    tie_set: tuple[str, ...],
+    ordered: Sequence[str],
+    default: str | None,
+    chosen: str,
+    rule: Rule,
+    sentence: str,
+) -> Decision:
+    """The decision with all its figures; `ordered` are the candidates, fastest first."""
+    by_subject = {
+        s: Standing(
+            subject=s,
+            median_s=median(samples[s]),
+            interval_s=median_interval(samples[s]),
+            n=len(samples[s]),
+            to_leader=paired_ratio(samples[s], samples[leader]),
+            to_chosen=paired_ratio(samples[s], samples[chosen]),
+            tied=s in tie_set,
+        )
+        for s in ordered
+    }
     return Decision(
         workload=workload,
         method=method,
         chosen=by_subject[chosen],
         leader=by_subject[leader],
-        tie_set=tuple(tied),
-        standings=standings,
+        tie_set=tie_set,
+        standings=tuple(by_subject.values()),
         default=default,
-        to_default=to_default,
+        to_default=None if default is None else paired_ratio(samples[chosen], samples[default]),
         to_references={
             s: paired_ratio(samples[chosen], samples[s])
             for s in sorted(samples)
@@ -244,9 +321,12 @@ def _sentence(
             return f"{chosen} is the fastest and tied with nothing; {against}."
         case Rule.TIE_BREAK:
             return (
-                f"{chosen} comes first of {n_tied} tied candidates by less shared memory, "
-                f"fewer registers, config text; {against}."
+                f"{chosen} comes first of {n_tied} tied candidates by least time lost on "
+                f"neighbouring workloads, less shared memory, fewer registers, config text; "
+                f"{against}."
             )
+        case Rule.CONTRADICTED:  # told where the contradiction is
+            raise AssertionError(rule)
 
 
 def _against(chosen: str, to_default: Ratio | None, default_key: str | None) -> str:

@@ -48,14 +48,14 @@ def test_kernels_travel_as_bytes_and_keep_their_places(tmp_path: Path) -> None:
     path = tmp_path / "a.cubin"
     path.write_bytes(b"a kernel")
     items = {"x": {"cubin": str(path), "pair": [{"cubin": str(path), "symbol": "s"}]}, "y": {}}
-    files = remote.read_files(remote.cubins(items))
+    files = remote.read_files(remote.files_of(items))
     assert files == {str(path): b"a kernel"}
     folder = tmp_path / "there"
     folder.mkdir()
     there = remote._renamed(items, remote._written(files, folder))
     assert there["x"]["pair"][0]["symbol"] == "s"
-    assert len(list(remote.cubins(there))) == 2
-    for found in remote.cubins(there):
+    assert len(list(remote.files_of(there))) == 2
+    for found in remote.files_of(there):
         assert Path(found).parent == folder
         assert Path(found).read_bytes() == b"a kernel"
 
