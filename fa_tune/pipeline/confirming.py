@@ -1,7 +1,8 @@
 """After the decision: the choice against the default once more, as a program would run them.
 
-One fresh process takes all workloads of a search; each costs it about a second, and what it
-finds is in the journal.  Where a choice turns out to gain nothing, the default takes its place.
+One fresh process takes all workloads of a search, or of several boards each has one that takes
+its share; a workload costs about a second, and what comes out is in the journal.  Where a choice
+turns out to gain nothing, the default takes its place.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fa_tune import families
+from fa_tune.device import pinned_to
 from fa_tune.errors import ToolMissing
-from fa_tune.jobs import run_items
+from fa_tune.jobs import ItemResult, run_items
 from fa_tune.model import Attempt, Measurement, Outcome, Variant, Verdict
 from fa_tune.options import Progress, SearchOptions
+from fa_tune.pipeline.board import Board
 from fa_tune.pipeline.context import Context
 from fa_tune.pipeline.keeping import entry_of
 from fa_tune.pipeline.measuring import Measured, fingerprint
@@ -68,23 +72,47 @@ def confirm_all(
                 for i, one in enumerate(left)
             }
             shared = {
-                "device": context.options.device,
+                "device": 0,
                 "seed": options.measure.seed + 1000,  # other inputs than the search had
                 "cache_dir": str(context.cache_dir),
             }
             by_key = {one.workload.key: one for one in left}
-            for result in run_items(
-                HANDLER,
-                shared,
-                items,
-                item_timeout_s=options.measure.item_timeout_s,
-                start_timeout_s=START_TIMEOUT_S,
-            ):
-                one = by_key[result.item]
-                attempt = _attempt(one, result.outcome, result.value, result.reason)
-                found[result.item] = attempt
-                journal.append(AttemptRecord(marks[result.item], attempt))
-                progress.advance(result.item)
+            item_timeout_s = options.measure.item_timeout_s
+
+            def take(told: Iterator[ItemResult], shown: Progress, part: dict[str, Any]) -> None:
+                for result in told:
+                    one = by_key[result.item]
+                    attempt = _attempt(one, result.outcome, result.value, result.reason)
+                    found[result.item] = attempt
+                    journal.append(AttemptRecord(marks[result.item], attempt))
+                    shown.advance(result.item)
+                    del part[result.item]
+
+            if context.pool is None:
+                told = run_items(
+                    HANDLER,
+                    {**shared, "device": 0 if context.board else context.options.device},
+                    items,
+                    item_timeout_s=item_timeout_s,
+                    start_timeout_s=START_TIMEOUT_S,
+                    env=pinned_to(context.board),
+                )
+                take(told, progress, dict(items))
+            else:
+                n = min(len(context.pool.present), len(items))
+                parts = [{k: items[k] for k in list(items)[i::n]} for i in range(n)]
+
+                def on_board(board: Board, shown: Progress, part: dict[str, Any]) -> None:
+                    told = board.run_items(
+                        HANDLER,
+                        shared,
+                        dict(part),
+                        item_timeout_s=item_timeout_s,
+                        start_timeout_s=START_TIMEOUT_S,
+                    )
+                    take(told, shown, part)
+
+                context.pool.each(parts, on_board, progress)
     except ToolMissing as error:
         progress.warn(f"the choices were not confirmed: {error}")
     return [_with(one, found.get(one.workload.key), progress) for one in results]

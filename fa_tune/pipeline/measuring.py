@@ -4,14 +4,17 @@ rest is written to the journal attempt by attempt."""
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fa_tune import families, nvrtc, recordings
 from fa_tune.compile import kernel_source_sha256
-from fa_tune.errors import InvalidConfig, ToolMissing
+from fa_tune.errors import BoardsLost, InvalidConfig, ToolMissing
+from fa_tune.families.base import KernelFamily
 from fa_tune.model import Artifact, Attempt, DeviceInfo, Outcome, Variant, Workload
-from fa_tune.options import MeasureOptions, Progress
+from fa_tune.options import MeasureOptions, Progress, SearchOptions
+from fa_tune.pipeline.carrying import BOARD, bases, board_of, boards_of, carried
 from fa_tune.pipeline.context import Context, load_recordings
 from fa_tune.profile.base import MeasurePlan, Profiler
 from fa_tune.profile.events import EventsProfiler
@@ -60,7 +63,7 @@ def choose_profiler(
         return _with_ncu(options, context, export)
     if name == "events":
         device = context.require_device("the events profiler times kernels on one")
-        return Measured(EventsProfiler(), device, f"measured on this machine's {device.name}")
+        return _with_events(options, context, device)
     raise InvalidConfig(f"unknown profiler {name!r}")
 
 
@@ -74,23 +77,44 @@ def fall_back(
     """Events in place of an ncu that turned out unable to measure (counters forbidden, too
     old, …), if the user left the choice to us; everything is then measured anew, since
     methods are never mixed.  Raises `error` otherwise."""
-    if options.profiler != "auto" or measured.profiler.method != "ncu":
+    lost = isinstance(error, BoardsLost)
+    if options.profiler != "auto" or measured.profiler.method != "ncu" or lost:
         raise error
     progress.warn(f"{error}; timing with CUDA events instead")
     device = context.require_device("the events profiler times kernels on one")
-    return Measured(EventsProfiler(), device, f"measured on this machine's {device.name}")
+    return _with_events(options, context, device)
+
+
+def _with_events(options: MeasureOptions, context: Context, device: DeviceInfo) -> Measured:
+    profiler = _of_cluster("events", options, context) or EventsProfiler()
+    return Measured(profiler, device, f"measured on {_whose(context, device)}")
+
+
+def _of_cluster(method: str, options: MeasureOptions, context: Context) -> Profiler | None:
+    """The profiler of a cluster's boards; None for boards of this machine."""
+    if context.pool is None or context.options.ray is None:
+        return None
+    from fa_tune.pipeline.ray_boards import remote_profiler
+
+    return remote_profiler(context.pool.boards, options, context.options.ncu, method)
+
+
+def _whose(context: Context, device: DeviceInfo) -> str:
+    n = len(context.pool.boards) if context.pool is not None else 1
+    place = "this machine's" if context.options.ray is None else "the cluster's"
+    return f"{place} {device.name}" if n == 1 else f"{place} {n} x {device.name}"
 
 
 def _with_ncu(options: MeasureOptions, context: Context, export: object) -> Measured:
     device = context.require_device("ncu profiles kernels on one; --profiler replay needs none")
-    profiler = NcuProfiler(
+    profiler = _of_cluster("ncu", options, context) or NcuProfiler(
         ncu=context.options.ncu,
         metric_list=options.metrics,
         clock_control=options.clock_control,
         cache_control=options.cache_control,
         export=export,  # type: ignore[arg-type]
     )
-    whose = f"measured on this machine's {device.name} under ncu {profiler.version}"
+    whose = f"measured on {_whose(context, device)} under ncu {profiler.version}"
     return Measured(profiler, device, whose)
 
 
@@ -166,6 +190,17 @@ def fingerprint(
     )
 
 
+def search_id(options: SearchOptions, chosen: Sequence[KernelFamily]) -> str:
+    """The same for a search and its resumption, different for a search of another set, by
+    another strategy, or of other kernel sources."""
+    sources = (f"{f.name} {kernel_source_sha256(f.name)}" for f in chosen)
+    parts = [options.kernels, *options.axes, *options.measure.references, *sources]
+    if options.explores:  # whose final has other members, each time
+        budget = options.measurements, options.seconds, options.audit
+        parts += [options.strategy, *map(str, budget), str(options.measure.seed)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
 @dataclass
 class Tally:
     """Attempts taken from the journal and attempts made now."""
@@ -207,6 +242,7 @@ def measure_workload(
         item_timeout_s=options.item_timeout_s,
         device=context.options.device,
         adaptive=adaptive,
+        board=context.board,
     )
     if isinstance(measured.profiler, ReplayProfiler):
         progress.stage(f"replay {workload.key}", len(plan.subjects))
@@ -285,12 +321,15 @@ class _Book:
         it under when a plan is one part of a larger number of runs."""
         marks = self._marks(plan, runs or plan.runs)
         found: dict[str, Attempt] = {}
+        known: dict[str, tuple[str, float]] = {}  # before anything is measured here
         if self._journal is not None and self._reuse:
             for subject in plan.subjects:
-                known = self._journal.find(marks[subject].digest, subject, plan.workload.key)
-                if known is not None:
-                    found[subject] = known
-            if any(s not in found for s in plan.artifacts):
+                old = self._journal.find(marks[subject].digest, subject, plan.workload.key)
+                if old is not None:
+                    found[subject] = old
+            known = bases(self._journal, plan.keep, plan.workload.key, _digests(marks))
+            if not _is_whole(found, plan):
+                found = {s: a for s, a in found.items() if self._can_carry(a, known)}
                 found = {s: a for s, a in found.items() if not self._is_foreign(s, a, plan)}
         self._tally.reused += len(found)
         rest = dataclasses.replace(
@@ -315,7 +354,13 @@ class _Book:
                     if time_s < best:
                         best = time_s
                         self._progress.leader(f"{attempt.subject} {time_s * 1e3:.3f} ms")
+        found = carried(found, self._context.board, known)
         return {s: found[s] for s in plan.subjects if s in found}
+
+    def _can_carry(self, attempt: Attempt, known: Mapping[str, tuple[str, float]]) -> bool:
+        """Whether an attempt may stand beside those of this board, as it is or scaled."""
+        board = board_of(attempt)
+        return not board or not self._context.board or board in known or attempt.measurement is None
 
     def _marks(self, plan: MeasurePlan, runs: int) -> dict[str, Fingerprint]:
         """The fingerprint of each subject's attempt."""
@@ -333,18 +378,33 @@ class _Book:
         return {s: own.get(Variant.from_key(s).family, of_references) for s in plan.subjects}
 
     def _is_foreign(self, subject: str, attempt: Attempt, plan: MeasurePlan) -> bool:
-        """Whether a base of comparison was measured by another search."""
+        """Whether a base of comparison was measured by another search, or on another board."""
         if not subject.startswith("ref:") and subject not in plan.keep:
             return False
         measurement = attempt.measurement
-        return measurement is not None and measurement.conditions.get(SEARCH, "") != self._search
+        if measurement is None:
+            return False
+        here = self._context.board
+        elsewhere = bool(here) and board_of(attempt) not in ("", here)
+        return elsewhere or measurement.conditions.get(SEARCH, "") != self._search
 
     def _signed(self, attempt: Attempt) -> Attempt:
-        """The attempt with this search's mark."""
+        """The attempt with this search's mark, and its board's."""
         measurement = attempt.measurement
-        if measurement is None or not self._search:
+        marks = {SEARCH: self._search, BOARD: self._context.board}
+        marks = {name: mark for name, mark in marks.items() if mark}
+        if measurement is None or not marks:
             return attempt
-        conditions = {**measurement.conditions, SEARCH: self._search}
+        conditions = {**measurement.conditions, **marks}
         return dataclasses.replace(
             attempt, measurement=dataclasses.replace(measurement, conditions=conditions)
         )
+
+
+def _digests(marks: Mapping[str, Fingerprint]) -> dict[str, str]:
+    return {subject: mark.digest for subject, mark in marks.items()}
+
+
+def _is_whole(found: Mapping[str, Attempt], plan: MeasurePlan) -> bool:
+    """Whether nothing is left to measure, and all was measured on one board."""
+    return all(s in found for s in plan.artifacts) and len(boards_of(found)) < 2

@@ -20,6 +20,7 @@ from fa_tune.pipeline.context import (
     choose_configs,
     open_context,
     prune_configs,
+    workloads_for,
 )
 from fa_tune.pipeline.measuring import (
     Measured,
@@ -31,7 +32,7 @@ from fa_tune.pipeline.measuring import (
 )
 from fa_tune.pipeline.results import BuildReport, ProfileResult, VerifyReport
 from fa_tune.pipeline.rivals import choose_families
-from fa_tune.pipeline.search import prepare, workloads_for
+from fa_tune.pipeline.search import prepare
 
 ALL_DTYPES = (DType.BF16, DType.FP16)
 PLAIN = str(Traits())
@@ -208,6 +209,7 @@ def verify(
         seed=measure.seed,
         item_timeout_s=measure.item_timeout_s,
         progress=progress,
+        context=context,
     )
     return VerifyReport(verdicts, (*failures, *crashed.values()), rejected)
 
