@@ -33,8 +33,8 @@ class Ended(StrEnum):
 
 
 class Race:
-    """Rounds of one workload.  `samples` are lists in seconds by name, which the caller goes on
-    filling; sample i of each was taken in round i.
+    """Rounds of one workload.  `samples` are lists by name, which the caller goes on filling, of
+    seconds or of ratios to something common; sample i of each was taken in round i.
 
     Not `adaptive`: exactly `runs` rounds for all.  `keep` are never left out while the race
     lasts, and neither are references (`ref:fa2`), which no candidate is compared with.

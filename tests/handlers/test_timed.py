@@ -54,6 +54,7 @@ class FakeSubject:
     def __init__(self, launches: list[Any], samples: list[float], **_: Any) -> None:
         self.time = launches[0]
         self.samples = samples
+        self.relative: list[float] = []
         self.clocks_hz: list[float] = []
 
     def prepare(self) -> None:
@@ -93,7 +94,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
         **shared: Any,
     ) -> Spoken:
         items = {
-            name: {"subject": name, "time": time, "_partials": (partials or {}).get(name, [])}
+            name: {
+                "subject": name,
+                "time": time,
+                "_partials": [[s, None] for s in (partials or {}).get(name, [])],
+            }
             for name, time in times.items()
         }
         report = Spoken()
@@ -150,6 +155,7 @@ def test_one_that_cannot_be_prepared_costs_only_itself(run: Callable[..., Spoken
 def test_the_value_says_how_it_was_taken(run: Callable[..., Spoken]) -> None:
     assert run({"a": 1.0}, adaptive=False).results["a"] == {
         "samples_s": [1.0, 1.0, 1.0],
+        "relative": [],
         "sm_clock_hz": 1.98e9,
         "sets": 3,
         "launches_per_sample": 1,
