@@ -148,11 +148,16 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 
     def sample(name: str) -> float | None:
         """One sample of a subject; None, and the subject is out, if it failed."""
+        nonlocal beside
         report.begin(name)
         seconds: float | None = guarded(report, name, subjects[name].sample)
         if seconds is None:
             del subjects[name]
             race.drop(name)
+            if beside and name == baseline:  # from here on times have to do
+                beside = False
+                for other, subject in subjects.items():
+                    numbers[other][:] = subject.samples
         return seconds
 
     def settle() -> None:
@@ -187,22 +192,18 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
             seconds = opening if name == baseline else sample(name)
             if seconds is None:
                 continue
-            level = None
-            if beside and baseline in subjects:
-                after = closing if name == baseline else sample(baseline)
-                level = None if after is None or closing is None else (closing + after) / 2
-                closing = after
-            if beside and level is None:  # the baseline is no more: times have to do
-                beside = False
-                for other, subject in subjects.items():
-                    numbers[other][:] = subject.samples
+            ratio = None
+            if beside:
+                before, closing = closing, closing if name == baseline else sample(baseline)
+                if before is not None and closing is not None:
+                    ratio = 2 * seconds / (before + closing)
             taken = subjects[name]
             taken.samples.append(seconds)
-            taken.relative += [seconds / level] if level is not None else []
-            numbers[name].append(seconds if level is None else seconds / level)
+            taken.relative += [ratio] if ratio is not None else []
+            numbers[name].append(seconds if ratio is None else ratio)
             if (clock_hz := read().sm_clock_hz) is not None:
                 taken.clocks_hz.append(clock_hz)
-            report.partial(name, [seconds, seconds / level if level is not None else None])
+            report.partial(name, [seconds, ratio])
         if not beside and baseline in active and baseline in subjects and len(active) > 1:
             closing = sample(baseline)
         if len(active) == 1:

@@ -132,7 +132,7 @@ class Race:
             tied = high <= 1.0 + TIE and low >= 1.0 - TIE
             if not (apart or tied or high - low <= 2 * EXACT):
                 return False
-        if not self._default or self._default == leader or self._default in self.ended:
+        if self._default not in self.live or self._default == leader:
             return True
         low, high = _ends(self._to(leader, self._default))
         return high < 1.0 - MARGIN or low > 1.0 - MARGIN
