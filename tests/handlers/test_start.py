@@ -12,7 +12,8 @@ def test_handlers_do_not_load_torchs_compiler() -> None:
     imports = "; ".join(f"import fa_tune.handlers.{name}" for name in modules)
     script = (
         "import sys, types\n"
-        "try:\n    import cupy\nexcept ImportError:\n    sys.modules['cupy'] = types.ModuleType('cupy')\n"
+        "try:\n    import cupy\n"
+        "except ImportError:\n    sys.modules['cupy'] = types.ModuleType('cupy')\n"
         f"{imports}\nprint('torch._dynamo' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
