@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 
 from fa_tune.model import BENCHMARK_HEADS, MASKS, DType, Workload, benchmark_batch
 
-REFERENCES = ("fa2", "cudnn")
+REFERENCES = ("fa2", "cudnn")  # measured where a user does not say
+ALL_REFERENCES = (*REFERENCES, "fa3", "fa4")
 PROFILERS = ("auto", "ncu", "events", "replay")
 METRIC_LISTS = ("rank", "explain", "full")
 COMPILE_TIMEOUT_S = 30.0  # the slowest kernel known takes 2 s on one core

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fa_tune.errors import NoUsableVariant
 from fa_tune.model import Artifact, Attempt, Resources, Variant, Verdict, Workload
-from fa_tune.pipeline.measuring import Measured
+from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.results import Exploration, FamilyStanding, WorkloadResult
 from fa_tune.search.decide import Decision, Standing, decide
 from fa_tune.search.neighbours import Neighbour, neighbour, steps_behind

@@ -21,9 +21,10 @@ from fa_tune.jobs import ItemResult, run_items
 from fa_tune.model import Attempt, Measurement, Outcome, Variant, Verdict
 from fa_tune.options import Progress, SearchOptions
 from fa_tune.pipeline.board import Board
+from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.context import Context
 from fa_tune.pipeline.keeping import entry_of
-from fa_tune.pipeline.measuring import Measured, fingerprint
+from fa_tune.pipeline.measuring import fingerprint
 from fa_tune.pipeline.results import WorkloadResult
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import paired_ratio

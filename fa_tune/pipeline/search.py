@@ -14,6 +14,7 @@ from fa_tune.options import DEFAULT_KERNELS, Progress, SearchOptions
 from fa_tune.pipeline.building import known_timeout, remember_timeouts
 from fa_tune.pipeline.calibrating import choose_pair
 from fa_tune.pipeline.checks import calibrate, verdict_key, verify_all
+from fa_tune.pipeline.choosing import Measured, choose_profiler, fall_back
 from fa_tune.pipeline.concluding import Candidates, Taken, conclude_all
 from fa_tune.pipeline.confirming import confirm_all
 from fa_tune.pipeline.context import (
@@ -35,10 +36,7 @@ from fa_tune.pipeline.keeping import (
     save_recording,
 )
 from fa_tune.pipeline.measuring import (
-    Measured,
     Tally,
-    choose_profiler,
-    fall_back,
     fingerprint,
     measure_workload,
     search_id,

@@ -11,6 +11,7 @@ from fa_tune import families
 from fa_tune.families.base import Config
 from fa_tune.model import Variant
 from fa_tune.options import Progress, SearchOptions
+from fa_tune.pipeline.choosing import Measured, choose_profiler
 from fa_tune.pipeline.context import (
     Context,
     choose_configs,
@@ -18,7 +19,7 @@ from fa_tune.pipeline.context import (
     prune_configs,
     workloads_for,
 )
-from fa_tune.pipeline.measuring import Measured, choose_profiler, fingerprint
+from fa_tune.pipeline.measuring import fingerprint
 from fa_tune.pipeline.rivals import Defaults, choose_families
 from fa_tune.search.journal import Fingerprint, Journal, explain_difference
 
