@@ -8,6 +8,7 @@ being the best of many) does not favour it here.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from fa_tune.runtime import Attention
 from fa_tune.worker import Report
 
 LEAST, MOST = 10, 50  # pairs
+SETTLE_S = 0.3  # of pairs that count for nothing
 BUDGET_S = 0.6  # of GPU time for the pairs of one workload
 BUSY_CYCLES = 1_000_000  # about 0.5 ms: a call through Python takes its time to enqueue
 
@@ -61,7 +63,10 @@ def _pairs(
         first, second, third, fourth = a.sample(), b.sample(), b.sample(), a.sample()
         return (first + fourth) / 2, (second + third) / 2
 
-    warm = [pair() for _ in range(2)]  # count for nothing
+    warm = [pair()]  # count for nothing
+    settled = time.monotonic() + SETTLE_S
+    while time.monotonic() < settled:
+        warm.append(pair())
     each_s = 2 * sum(statistics.fmean(times) for times in zip(*warm, strict=True))
     pairs = [pair() for _ in range(max(LEAST, min(MOST, int(BUDGET_S / each_s))))]
     return {"chosen_s": [p[0] for p in pairs], "default_s": [p[1] for p in pairs]}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -39,7 +40,8 @@ L2_TIMES = 3  # all input sets together, in multiples of the L2 cache
 BUSY_CYCLES = 200_000  # about 0.1 ms of a spinning kernel ahead of each sample, at first
 MOST_BUSY_CYCLES = 20_000_000  # about 10 ms: whatever takes longer to enqueue is not ours
 MOST_TRIES = 10
-WARM_UP_S = 1.0
+WARM_UP_S = 0.3  # from idle, before anything is launched
+SETTLE_S = 1.0  # of rounds that count for nobody: a power limit takes that long to be felt
 
 
 class Subject:
@@ -149,11 +151,25 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
             race.drop(name)
         return seconds
 
+    def settle() -> None:
+        """Rounds that count for nobody, until the GPU is as it will be."""
+        until = time.monotonic() + SETTLE_S
+        while subjects:
+            for name in race.live:
+                sample(name)
+            if time.monotonic() > until:
+                return
+
+    settled = False
     repeats_left = rounds.Repeats(int(shared["runs"]))
     while True:
         round_, active = race.next_round()
         if not active:
             break
+        if not settled:
+            settle()
+            settled = True
+            continue
         random.Random(f"{seed}:{round_}").shuffle(active)
         opening = closing = None
         if baseline in active:

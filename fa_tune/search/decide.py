@@ -235,10 +235,11 @@ def _decision(
 
 
 def is_tied(to_leader: Ratio, tie: float = TIE) -> bool:
-    """Whether candidate/leader cannot be told from 1: its interval contains 1 or lies within
-    ±`tie`; with a single sample each, whether the ratio itself lies within ±`tie`."""
-    low, high = to_leader.interval or (to_leader.value, to_leader.value)
-    return low <= 1.0 <= high or (1.0 - tie <= low and high <= 1.0 + tie)
+    """Whether candidate/leader cannot be told from 1: its interval contains 1, or the ratio
+    itself, single samples or not, lies within ±`tie`."""
+    interval = to_leader.interval
+    within = 1.0 - tie <= to_leader.value <= 1.0 + tie
+    return within or (interval is not None and interval.contains(1.0))
 
 
 def beats(to_default: Ratio, margin: float = MARGIN) -> bool:

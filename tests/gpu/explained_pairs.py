@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fa_tune import families
+from fa_tune.model import Measurement
 from fa_tune.profile import metrics as m
+from fa_tune.profile.explain import explain
 
 WORKLOAD_ARGUMENTS = ("--seq-lens", "1024", "--batch", "4")
 
@@ -44,3 +48,17 @@ PAIRS = (
         m.stall_metric("long_scoreboard"),
     ),
 )
+
+
+def check(pair: Pair, measurements: Sequence[Measurement]) -> None:
+    """The slow one is slower, and what is told first is the known cause with its counter."""
+    by_subject = {one.subject: one for one in measurements}
+    slow, fast = (
+        by_subject[families.variant(families.parse(t)).key] for t in (pair.slow, pair.fast)
+    )
+    found = explain(slow, fast)
+    assert found.slow == slow.subject, "the one that is known to be slower is"
+    told = next(f for f in found.findings if f.cycles > 0)
+    assert told.cause in pair.causes, found.sentences
+    assert pair.counter in {e.metric for e in told.evidence}, told
+    assert told.agrees

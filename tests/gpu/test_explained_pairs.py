@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune import families
 from fa_tune.profile import documents
-from fa_tune.profile.explain import explain
-from tests.gpu.explained_pairs import PAIRS, WORKLOAD_ARGUMENTS, Pair
+from tests.gpu.explained_pairs import PAIRS, WORKLOAD_ARGUMENTS, Pair, check
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
@@ -37,16 +35,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_the_pair_is_explained_by_the_right_counter(counted: Path, pair: Pair) -> None:
-    by_subject = {one.subject: one for one in documents.load(counted)}
-    slow, fast = (
-        by_subject[families.variant(families.parse(t)).key] for t in (pair.slow, pair.fast)
-    )
-    found = explain(slow, fast)
-    assert found.slow == slow.subject, "the one that is known to be slower is"
-    told = next(f for f in found.findings if f.cycles > 0)
-    assert told.cause in pair.causes, found.sentences
-    assert pair.counter in {e.metric for e in told.evidence}, told
-    assert told.agrees
+    check(pair, documents.load(counted))
 
 
 def test_the_command_says_so(counted: Path) -> None:
