@@ -95,6 +95,16 @@ def test_checks_are_spread_and_every_board_times_the_pair(machine: Machine) -> N
     assert "3.00 %" in found.sentence
 
 
+def test_choices_are_confirmed_on_all_boards(machine: Machine) -> None:
+    result = machine.search()
+    asked = [r for r in result.results if r.confirmation is not None]
+    assert len(asked) >= 3
+    assert all(r.confirmation is not None and r.confirmation.upheld for r in asked)
+    confirmed = machine.log("confirmed")
+    assert sorted(name for *_, name in confirmed) == sorted(r.workload.key for r in asked)
+    assert len({board for board, *_ in confirmed}) == 3
+
+
 def test_a_resumed_search_repeats_nothing_and_stays_on_its_boards(machine: Machine) -> None:
     machine.search()
     before = samples(machine)
