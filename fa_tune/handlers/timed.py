@@ -53,6 +53,7 @@ class Subject:
         self.launches = launches
         self._busy_cycles = busy_cycles
         self.samples = samples
+        self.relative: list[float] = []
         self.clocks_hz: list[float] = []
         self._next = 0
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -107,9 +108,11 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     """`shared`: device, workload key, runs, seed, keep (subjects measured to the
     end), baseline (the item measured first and last in every round, or none of them), adaptive,
     check.
-    Items: subject and, for variants, cubin and symbol.  Partials: seconds per sample.
-    Value: samples_s, sm_clock_hz (median), sets, launches_per_sample, ended (why there are no
-    more samples), flagged (rounds and why), rounds (of the baseline: what each was taken under)."""
+    Items: subject and, for variants, cubin and symbol.  Partials: seconds of each sample, and its
+    ratio to the baseline's right before and after it (or None).
+    Value: samples_s, relative (these ratios, or none), sm_clock_hz (median), sets,
+    launches_per_sample, ended (why there are no more samples), flagged (rounds and why), rounds
+    (of the baseline: what each was taken under)."""
     use_device(int(shared["device"]))
     workload = Workload.from_key(shared["workload"])
     seed = int(shared["seed"])
@@ -120,7 +123,8 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 
     def prepare(item: Mapping[str, Any]) -> Subject:
         launches = [launcher(item, workload, one, out, lse) for one in inputs]
-        subject = Subject(launches, [float(s) for s in item["_partials"]])
+        subject = Subject(launches, [float(seconds) for seconds, _ in item["_partials"]])
+        subject.relative = [float(r) for _, r in item["_partials"] if r is not None]
         subject.prepare()
         return subject
 
@@ -133,22 +137,27 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     log = rounds.Log()
     baseline = str(shared["baseline"])
     adaptive = bool(shared["adaptive"])
+    # In a race everything is compared by its ratio to the baseline right beside it: under a power
+    # limit the clock changes in steps every few samples, by more than the kernels differ.
+    beside = adaptive and baseline in subjects
+    for subject in subjects.values():
+        beside = beside and len(subject.relative) == len(subject.samples)
+    numbers = {n: list(s.relative if beside else s.samples) for n, s in subjects.items()}
     kept = {name for name in subjects if items[name]["subject"] in shared["keep"]}
-    race = Race(
-        {name: subject.samples for name, subject in subjects.items()},
-        int(shared["runs"]),
-        adaptive=adaptive,
-        keep=kept,
-        default=baseline,
-    )
+    race = Race(numbers, int(shared["runs"]), adaptive=adaptive, keep=kept, default=baseline)
 
     def sample(name: str) -> float | None:
         """One sample of a subject; None, and the subject is out, if it failed."""
+        nonlocal beside
         report.begin(name)
         seconds: float | None = guarded(report, name, subjects[name].sample)
         if seconds is None:
             del subjects[name]
             race.drop(name)
+            if beside and name == baseline:  # from here on times have to do
+                beside = False
+                for other, subject in subjects.items():
+                    numbers[other][:] = subject.samples
         return seconds
 
     def settle() -> None:
@@ -172,24 +181,33 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
             continue
         random.Random(f"{seed}:{round_}").shuffle(active)
         opening = closing = None
-        if baseline in active:
+        if baseline in active or beside:
             active.sort(key=lambda name: name != baseline)  # stable: the others as they are
             # Between rounds the GPU waits for this process, and begins at another clock.  The
             # sample that finds it so counts for nobody.
-            if sample(baseline) is None:
+            if sample(baseline) is None or (opening := sample(baseline)) is None:
                 continue
+            closing = opening
         for name in active:
-            seconds = sample(name)
+            seconds = opening if name == baseline else sample(name)
             if seconds is None:
                 continue
-            subjects[name].samples.append(seconds)
+            ratio = None
+            if beside:
+                before, closing = closing, closing if name == baseline else sample(baseline)
+                if before is not None and closing is not None:
+                    ratio = 2 * seconds / (before + closing)
+            taken = subjects[name]
+            taken.samples.append(seconds)
+            taken.relative += [ratio] if ratio is not None else []
+            numbers[name].append(seconds if ratio is None else ratio)
             if (clock_hz := read().sm_clock_hz) is not None:
-                subjects[name].clocks_hz.append(clock_hz)
-            report.partial(name, seconds)
-        if baseline in active and baseline in subjects:
-            opening = subjects[baseline].samples[-1]
-            if len(active) > 1:
-                closing = sample(baseline)
+                taken.clocks_hz.append(clock_hz)
+            report.partial(name, [seconds, ratio])
+        if not beside and baseline in active and baseline in subjects and len(active) > 1:
+            closing = sample(baseline)
+        if len(active) == 1:
+            closing = None  # nothing came between
         flagged = log.add(round_, opening, closing, read())
         if flagged and adaptive and repeats_left.take(round_):
             race.repeat()  # everyone in it takes part in one more; its samples stay
@@ -217,6 +235,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
             name,
             {
                 "samples_s": subject.samples,
+                "relative": subject.relative if beside else [],
                 "sm_clock_hz": statistics.median(subject.clocks_hz) if subject.clocks_hz else None,
                 "sets": len(inputs),
                 "launches_per_sample": subject._per_sample,

@@ -75,7 +75,7 @@ def tunings_of(result: SearchResult, seed: int) -> list[Tuning]:
 def _tuning(one: WorkloadResult, seed: int) -> Tuning | None:
     if one.decision is None:
         return None
-    samples = {a.subject: a.measurement.samples_s for a in one.attempts if a.measurement}
+    found = {a.subject: a.measurement for a in one.attempts if a.measurement}
     chosen = one.decision.chosen.subject
     confirmed = one.confirmation
     return Tuning(
@@ -85,7 +85,8 @@ def _tuning(one: WorkloadResult, seed: int) -> Tuning | None:
         default=one.decision.default,
         chosen=chosen,
         preferred=chosen if confirmed is None else confirmed.chosen,
-        samples={s: samples[s] for s in sorted(samples)},
+        samples={s: found[s].samples_s for s in sorted(found)},
+        relative={s: found[s].relative for s in sorted(found) if found[s].relative},
         ranks=dict(one.ranks),
         confirmed=None if confirmed is None else confirmed.ratio,
     )

@@ -33,8 +33,8 @@ class Ended(StrEnum):
 
 
 class Race:
-    """Rounds of one workload.  `samples` are lists in seconds by name, which the caller goes on
-    filling; sample i of each was taken in round i.
+    """Rounds of one workload.  `samples` are lists by name, which the caller goes on filling, of
+    seconds or of ratios to something common; sample i of each was taken in round i.
 
     Not `adaptive`: exactly `runs` rounds for all.  `keep` are never left out while the race
     lasts, and neither are references (`ref:fa2`), which no candidate is compared with.
@@ -132,7 +132,7 @@ class Race:
             tied = high <= 1.0 + TIE and low >= 1.0 - TIE
             if not (apart or tied or high - low <= 2 * EXACT):
                 return False
-        if not self._default or self._default == leader or self._default in self.ended:
+        if self._default not in self.live or self._default == leader:
             return True
         low, high = _ends(self._to(leader, self._default))
         return high < 1.0 - MARGIN or low > 1.0 - MARGIN

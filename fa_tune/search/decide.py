@@ -1,7 +1,7 @@
 """Which config wins, by rules that give the same answer for the same numbers.
 
-The *leader* has the lowest median.  Its *tie set* is everything the measurements cannot tell
-from it.  The choice is made inside the tie set by properties that do not vary from run to
+The *leader* is the fastest.  Its *tie set* is everything the measurements cannot tell from it.
+The choice is made inside the tie set by properties that do not vary from run to
 run, and leaves the default config only for a gain that is larger than the margin and than the
 noise.  Numbers come in, a `Decision` goes out; nothing is measured or printed here.
 """
@@ -20,6 +20,8 @@ from fa_tune.profile.stats import (
     TIE,
     Interval,
     Ratio,
+    comparable,
+    levels,
     median,
     median_interval,
     paired_ratio,
@@ -124,7 +126,7 @@ def decide(
     """
     workload, method = _check(measurements)
     samples = {m.subject: m.samples_s for m in measurements}
-    medians = {s: median(v) for s, v in samples.items()}
+    compared = comparable(samples, {m.subject: m.relative for m in measurements})
     candidates = [s for s in samples if not s.startswith(REFERENCE_PREFIX)]
     if not candidates:
         raise NoUsableVariant(f"nothing to choose from for {workload}: only references ran")
@@ -132,14 +134,20 @@ def decide(
     def order(subject: str) -> tuple[tuple[Any, ...], str]:
         return tuple(tie_break(subject)), subject
 
-    leader = min(candidates, key=lambda s: (medians[s], order(s)))
-    to_leader = {s: paired_ratio(samples[s], samples[leader]) for s in candidates}
-    tied = sorted((s for s in candidates if s == leader or is_tied(to_leader[s], tie)), key=order)
     default = default_key if default_key in candidates else None
-    chosen, rule = _choose(samples, leader, tied, default, margin, len(candidates))
-
-    ordered = sorted(candidates, key=lambda s: (medians[s], order(s)))
-    to_default = None if default is None else paired_ratio(samples[chosen], samples[default])
+    # Who left the race early did so at another clock: the lowest median may be theirs.  Where
+    # all took part in every round, or are compared by ratios, it is the fastest one's.
+    base = default or max(candidates, key=lambda s: (len(samples[s]), order(s)))
+    ours = {s: compared[s] for s in candidates}
+    level = {s: median(taken) for s, taken in ours.items()}
+    if compared == samples and len({len(taken) for taken in ours.values()}) > 1:
+        level = levels(ours, base)
+    ordered = sorted(candidates, key=lambda s: (level[s], order(s)))
+    leader = ordered[0]
+    to_leader = {s: paired_ratio(compared[s], compared[leader]) for s in candidates}
+    tied = sorted((s for s in candidates if s == leader or is_tied(to_leader[s], tie)), key=order)
+    chosen, rule = _choose(compared, leader, tied, default, margin, len(candidates))
+    to_default = None if default is None else paired_ratio(compared[chosen], compared[default])
     leader_gain = 1.0 - 1.0 / to_leader[chosen].value
     sentence = _sentence(
         rule,
@@ -151,6 +159,7 @@ def decide(
     )
     return _decision(
         samples,
+        compared,
         workload=workload,
         method=method,
         leader=leader,
@@ -171,8 +180,10 @@ def keep_default(
     assert decision.default is not None
     ratio = confirmation.ratio
     change = "no less" if ratio.value == 1.0 else f"{_percent(ratio.value - 1.0)} more"
+    samples = {m.subject: m.samples_s for m in measurements}
     return _decision(
-        {m.subject: m.samples_s for m in measurements},
+        samples,
+        comparable(samples, {m.subject: m.relative for m in measurements}),
         workload=decision.workload,
         method=decision.method,
         leader=decision.leader.subject,
@@ -191,6 +202,7 @@ def keep_default(
 
 def _decision(
     samples: Mapping[str, Sequence[float]],
+    compared: Mapping[str, Sequence[float]],
     *,
     workload: str,
     method: str,
@@ -209,8 +221,8 @@ def _decision(
             median_s=median(samples[s]),
             interval_s=median_interval(samples[s]),
             n=len(samples[s]),
-            to_leader=paired_ratio(samples[s], samples[leader]),
-            to_chosen=paired_ratio(samples[s], samples[chosen]),
+            to_leader=paired_ratio(compared[s], compared[leader]),
+            to_chosen=paired_ratio(compared[s], compared[chosen]),
             tied=s in tie_set,
         )
         for s in ordered
@@ -223,10 +235,10 @@ def _decision(
         tie_set=tie_set,
         standings=tuple(by_subject.values()),
         default=default,
-        to_default=None if default is None else paired_ratio(samples[chosen], samples[default]),
+        to_default=None if default is None else paired_ratio(compared[chosen], compared[default]),
         to_references={
-            s: paired_ratio(samples[chosen], samples[s])
-            for s in sorted(samples)
+            s: paired_ratio(compared[chosen], compared[s])
+            for s in sorted(compared)
             if s.startswith(REFERENCE_PREFIX)
         },
         rule=rule,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fa_tune.model import Measurement
-from fa_tune.profile.stats import MARGIN, median, paired_ratio
+from fa_tune.profile.stats import MARGIN, comparable, levels
 
 REFERENCE_PREFIX = "ref:"
 
@@ -33,18 +33,16 @@ class Neighbour:
 
 def neighbour(measurements: Sequence[Measurement]) -> Neighbour | None:
     """What measurements of one workload say; None where no candidate was measured."""
-    samples = {
-        m.subject: m.samples_s
-        for m in measurements
-        if m.samples_s and not m.subject.startswith(REFERENCE_PREFIX)
-    }
-    if not samples:
+    ours = [m for m in measurements if m.samples_s and not m.subject.startswith(REFERENCE_PREFIX)]
+    if not ours:
         return None
-    leader = min(samples, key=lambda s: (median(samples[s]), s))
-    regrets = {
-        s: max(0.0, paired_ratio(taken, samples[leader]).value - 1.0)
-        for s, taken in samples.items()
-    }
+    compared = comparable(
+        {m.subject: m.samples_s for m in ours}, {m.subject: m.relative for m in ours}
+    )
+    base = max(compared, key=lambda s: (len(compared[s]), s))
+    level = levels(compared, base)
+    fastest = min(level.values())
+    regrets = {s: level[s] / fastest - 1.0 for s in compared}
     return Neighbour(measurements[0].workload, regrets)
 
 

@@ -7,13 +7,14 @@ simulated from them by drawing whole rounds, so that a rule is judged without a 
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fa_tune.model import Measurement
-from fa_tune.profile.stats import MARGIN, Ratio, median, paired_ratio
+from fa_tune.model import RELATIVE, Measurement
+from fa_tune.profile.stats import MARGIN, Ratio, comparable, median, paired_ratio
 from fa_tune.search.decide import decide
 
 REFERENCE_PREFIX = "ref:"
@@ -23,7 +24,8 @@ REFERENCE_PREFIX = "ref:"
 class Tuning:
     """One workload in one search.
 
-    `samples` in seconds by subject, sample i of each from round i; `ranks` is the order of the
+    `samples` in seconds by subject, sample i of each from round i, and `relative` to the
+    baseline's right beside each, where there is that; `ranks` is the order of the
     tie rule, `chosen` what was kept.  `preferred` is what the search chose before it was
     compared with the default once more, by `confirmed` (chosen / default; None: not compared).
     """
@@ -37,6 +39,7 @@ class Tuning:
     samples: Mapping[str, tuple[float, ...]]
     ranks: Mapping[str, tuple[int, ...]]
     confirmed: Ratio | None = None
+    relative: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def candidates(self) -> dict[str, tuple[float, ...]]:
@@ -56,7 +59,7 @@ class Tuning:
     def decided(self) -> Tuning:
         """The same samples, decided by the present rule, without another comparison."""
         measurements = [
-            Measurement(s, self.workload, self.method, taken, {}, {})
+            Measurement(s, self.workload, self.method, taken, {}, self._conditions(s))
             for s, taken in self.samples.items()
         ]
         found = decide(
@@ -69,7 +72,12 @@ class Tuning:
         """A subject's time over the default's in this tuning; None where one was not measured."""
         if self.default is None or not {self.default, subject} <= set(self.samples):
             return None
-        return paired_ratio(self.samples[subject], self.samples[self.default])
+        compared = comparable(self.samples, self.relative)
+        return paired_ratio(compared[subject], compared[self.default])
+
+    def _conditions(self, subject: str) -> dict[str, str]:
+        found = self.relative.get(subject)
+        return {RELATIVE: json.dumps(found)} if found else {}
 
 
 @dataclass(frozen=True)
@@ -139,10 +147,11 @@ def _redrawn(tuning: Tuning, dice: random.Random) -> Tuning:
     rounds: list[int] = []
     for start, end in zip([0, *ends], ends, strict=False):
         rounds += dice.choices(range(start, end), k=end - start)
-    samples = {
-        s: tuple(taken[i] for i in rounds[: len(taken)]) for s, taken in tuning.samples.items()
-    }
-    return dataclasses.replace(tuning, samples=samples)
+    samples, relative = (
+        {s: tuple(taken[i] for i in rounds[: len(taken)]) for s, taken in one.items()}
+        for one in (tuning.samples, tuning.relative)
+    )
+    return dataclasses.replace(tuning, samples=samples, relative=relative)
 
 
 def _flips(choices: Sequence[str]) -> int:

@@ -68,12 +68,16 @@ def _to_json(one: Tuning) -> dict[str, Any]:
         "confirmed": None if one.confirmed is None else _ratio_to_json(one.confirmed),
         "ranks": {subject: list(rank) for subject, rank in one.ranks.items()},
         "samples_s": {subject: list(taken) for subject, taken in one.samples.items()},
+        "relative": {subject: list(taken) for subject, taken in one.relative.items()},
     }
 
 
 def _from_json(value: dict[str, Any]) -> Tuning:
     confirmed = value["confirmed"]
     samples = {str(s): _times(taken) for s, taken in value["samples_s"].items()}
+    relative = {str(s): _times(taken) for s, taken in value.get("relative", {}).items()}
+    if any(len(taken) != len(samples[s]) for s, taken in relative.items()):
+        raise ValueError("relative samples are not as many as samples")
     tuning = Tuning(
         workload=str(value["workload"]),
         method=str(value["method"]),
@@ -84,6 +88,7 @@ def _from_json(value: dict[str, Any]) -> Tuning:
         samples=samples,
         ranks={str(s): tuple(int(n) for n in rank) for s, rank in value["ranks"].items()},
         confirmed=None if confirmed is None else _ratio_from_json(confirmed),
+        relative=relative,
     )
     if tuning.chosen not in samples or not tuning.candidates:
         raise ValueError("the chosen one has no samples")

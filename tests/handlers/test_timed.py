@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -54,6 +56,7 @@ class FakeSubject:
     def __init__(self, launches: list[Any], samples: list[float], **_: Any) -> None:
         self.time = launches[0]
         self.samples = samples
+        self.relative: list[float] = []
         self.clocks_hz: list[float] = []
 
     def prepare(self) -> None:
@@ -93,7 +96,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
         **shared: Any,
     ) -> Spoken:
         items = {
-            name: {"subject": name, "time": time, "_partials": (partials or {}).get(name, [])}
+            name: {
+                "subject": name,
+                "time": time,
+                "_partials": [[s, None] for s in (partials or {}).get(name, [])],
+            }
             for name, time in times.items()
         }
         report = Spoken()
@@ -150,6 +157,7 @@ def test_one_that_cannot_be_prepared_costs_only_itself(run: Callable[..., Spoken
 def test_the_value_says_how_it_was_taken(run: Callable[..., Spoken]) -> None:
     assert run({"a": 1.0}, adaptive=False).results["a"] == {
         "samples_s": [1.0, 1.0, 1.0],
+        "relative": [],
         "sm_clock_hz": 1.98e9,
         "sets": 3,
         "launches_per_sample": 1,
@@ -275,6 +283,56 @@ def test_exactly_that_many_samples_are_never_repeated(
     report = run({"a": 1.0}, runs=4, adaptive=False)
     assert len(report.results["a"]["samples_s"]) == 4
     assert len(report.results["a"]["flagged"]) == 4
+
+
+def test_a_clock_that_moves_in_steps_cancels_out(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under a power limit: every few samples another level, further apart than the kernels."""
+    dice = random.Random(7)
+    state = {"left": 0, "level": 1.0}
+
+    class Wandering(FakeSubject):
+        def sample(self) -> float:
+            if state["left"] == 0:
+                state["left"] = dice.randint(4, 12)
+                state["level"] = 1.0 + dice.uniform(0.0, 0.06)
+            state["left"] -= 1
+            return float(self.time) * state["level"]
+
+    monkeypatch.setattr(timed, "Subject", Wandering)
+    times = {"base": 1.0, "a": 0.985, "b": 0.99, "c": 1.1, "ref:fa2": 1.5}
+    found = run(times, runs=5, baseline="base", keep=["base"]).results
+    for name, time_s in times.items():
+        relative = found[name]["relative"]
+        assert len(relative) == len(found[name]["samples_s"])
+        assert statistics.median(relative) == pytest.approx(time_s, abs=1e-3)
+    raw = [a / b for a, b in zip(found["a"]["samples_s"], found["b"]["samples_s"], strict=False)]
+    assert max(raw) > 1.0 > 0.985 / 0.99 > min(raw), "times alone tell less"
+
+
+def test_without_its_baseline_a_race_goes_by_times(run: Callable[..., Spoken]) -> None:
+    report = run({"base": None, "a": 1.0, "b": 1.1}, baseline="base", keep=["base"])
+    assert list(report.failures) == ["base"]
+    assert {n: v["relative"] for n, v in report.results.items()} == {"a": [], "b": []}
+
+
+def test_a_baseline_lost_on_the_way_leaves_the_times(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(FakeSubject):
+        def sample(self) -> float:
+            self.taken = getattr(self, "taken", 0) + 1
+            if self.time == 1.0 and self.taken > 9:
+                raise RuntimeError("no more")
+            return float(self.time)
+
+    monkeypatch.setattr(timed, "Subject", Failing)
+    report = run({"base": 1.0, "a": 1.002, "b": 1.2}, runs=5, baseline="base", keep=["base"])
+    assert report.failures == {"base": "no more"}
+    assert report.results["a"]["samples_s"] == [1.002] * len(report.results["a"]["samples_s"])
+    assert {n: v["relative"] for n, v in report.results.items()} == {"a": [], "b": []}
+    assert report.results["b"]["ended"] == Ended.LOST
 
 
 # A sample ---------------------------------------------------------------------------------------

@@ -77,9 +77,8 @@ def timed(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -
             here.log("sample", name, workload, round_)
     for name in items:
         value = {"samples_s": taken[name], "sm_clock_hz": None, "sets": 1}
-        report.done(
-            name, value | {"launches_per_sample": 1, "flagged": {}, "rounds": [], "ended": ""}
-        )
+        told = {"launches_per_sample": 1, "relative": [], "ended": "", "flagged": {}, "rounds": []}
+        report.done(name, value | told)
 
 
 def calibrate(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
