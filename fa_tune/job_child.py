@@ -27,8 +27,8 @@ from fa_tune.model import Outcome
 
 CHILD_ENVIRONMENT = {
     "LC_ALL": "C",  # decimal points and messages as our parsers expect them
-    # Eager loading of all of torch's kernels takes 7 s more at every start.  What is launched
-    # for the first time loads its own, so no first launch is timed.
+    # Loading all of torch's kernels at the start took a worker 6 s on an H200
+    # (benchmarks/worker_start_h200.txt).  What is timed has been launched before.
     "CUDA_MODULE_LOADING": "LAZY",
     "PYTHONUNBUFFERED": "1",  # a crash loses no output
 }

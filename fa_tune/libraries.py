@@ -50,6 +50,9 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
         if workload.bottom_right:
             if name == "cudnn":
                 raise InvalidConfig(_refusal(name, "no causal mask aligned bottom-right"))
+            # Loads half of torch's compiler: seconds, which no other workload should wait for.
+            from torch.nn.attention.bias import causal_lower_right
+
             with warnings.catch_warnings():
                 # of NaN in rows that see nothing; FlashAttention gives 0 there
                 warnings.simplefilter("ignore")

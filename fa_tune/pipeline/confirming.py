@@ -21,6 +21,7 @@ from fa_tune.jobs import ItemResult, run_items
 from fa_tune.model import Attempt, Measurement, Outcome, Variant, Verdict
 from fa_tune.options import Progress, SearchOptions
 from fa_tune.pipeline.board import Board
+from fa_tune.pipeline.carrying import BOARD
 from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.context import Context
 from fa_tune.pipeline.keeping import entry_of
@@ -80,10 +81,12 @@ def confirm_all(
             by_key = {one.workload.key: one for one in left}
             item_timeout_s = options.measure.item_timeout_s
 
-            def take(told: Iterator[ItemResult], shown: Progress, part: dict[str, Any]) -> None:
+            def take(
+                told: Iterator[ItemResult], shown: Progress, part: dict[str, Any], uuid: str
+            ) -> None:
                 for result in told:
                     one = by_key[result.item]
-                    attempt = _attempt(one, result.outcome, result.value, result.reason)
+                    attempt = _attempt(one, result.outcome, result.value, result.reason, uuid)
                     found[result.item] = attempt
                     journal.append(AttemptRecord(marks[result.item], attempt))
                     shown.advance(result.item)
@@ -98,7 +101,7 @@ def confirm_all(
                     start_timeout_s=START_TIMEOUT_S,
                     env=pinned_to(context.board),
                 )
-                take(told, progress, dict(items))
+                take(told, progress, dict(items), context.board)
             else:
                 n = min(len(context.pool.present), len(items))
                 parts = [{k: items[k] for k in list(items)[i::n]} for i in range(n)]
@@ -111,7 +114,7 @@ def confirm_all(
                         item_timeout_s=item_timeout_s,
                         start_timeout_s=START_TIMEOUT_S,
                     )
-                    take(told, shown, part)
+                    take(told, shown, part, board.device.uuid)
 
                 context.pool.each(parts, on_board, progress)
     except ToolMissing as error:
@@ -174,7 +177,9 @@ def _item(
     }
 
 
-def _attempt(one: WorkloadResult, outcome: Outcome, value: object, reason: str) -> Attempt:
+def _attempt(
+    one: WorkloadResult, outcome: Outcome, value: object, reason: str, uuid: str
+) -> Attempt:
     """The comparison as the journal keeps it: the choice's times, the default's beside them."""
     key = one.workload.key
     if outcome is not Outcome.OK or not isinstance(value, dict):
@@ -185,7 +190,7 @@ def _attempt(one: WorkloadResult, outcome: Outcome, value: object, reason: str) 
         METHOD,
         tuple(float(s) for s in value["chosen_s"]),
         {},
-        {DEFAULT_TIMES: json.dumps(value["default_s"])},
+        {DEFAULT_TIMES: json.dumps(value["default_s"])} | ({BOARD: uuid} if uuid else {}),
     )
     return Attempt(_subject(one), key, Outcome.OK, "", measurement)
 

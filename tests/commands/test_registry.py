@@ -217,6 +217,9 @@ def test_merge_keeps_the_better_evidence(console: Console, tmp_path: Path) -> No
     done = console("registry", "merge", "a.json", "b.json", "-o", "c.json")
     assert done.status == 0, done.err
     assert done.out == "3 entries in c.json, of 4 in 2 files.\n"
+    (line,) = done.lines
+    assert line.startswith("b16_h16_kv16_q4096_k4096_d128_fp16_full on NVIDIA H200 by ")
+    assert line.endswith(f": {fakes.SLOW} stays, {fakes.FAST} goes: 9 samples against 3")
     (kept,) = [e for e in load(tmp_path / "c.json").entries if e.key == entry(4096).key]
     assert (kept.n, kept.chosen.config) == (9, fakes.SLOW)
 
