@@ -56,9 +56,6 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
             with warnings.catch_warnings():
                 # of NaN in rows that see nothing; FlashAttention gives 0 there
                 warnings.simplefilter("ignore")
-                # Here, since it loads torch's compiler, which takes 6 s at every worker's start.
-                from torch.nn.attention.bias import causal_lower_right
-
                 mask = causal_lower_right(workload.seq_len_q, workload.seq_len_kv)
         elif workload.seq_len_q > workload.seq_len_kv:
             raise InvalidConfig(
