@@ -108,7 +108,8 @@ class Race:
             self._end(self.live, Ended.LIMIT)
         elif counted >= self._runs and counted % self._runs == 0:
             self._leave_out(leader, late=counted >= STAGES[1] * self._runs)
-            if self._order_is_decided(leader):
+            ours = {name: self._samples[name] for name in self._candidates()}
+            if not undecided(ours, self._default):
                 self._end(self.live, Ended.DECIDED)
 
     def _leave_out(self, leader: str, *, late: bool) -> None:
@@ -122,21 +123,6 @@ class Race:
             elif late and low > 1.0 + TIE:
                 self.ended[name] = Ended.NOT_TIED
 
-    def _order_is_decided(self, leader: str) -> bool:
-        """Whether everybody left is known to be tied or not, and whether the default is beaten."""
-        for name in self._candidates():
-            if name == leader:
-                continue
-            low, high = _ends(self._to(name, leader))
-            apart = low > 1.0 + TIE
-            tied = high <= 1.0 + TIE and low >= 1.0 - TIE
-            if not (apart or tied or high - low <= 2 * EXACT):
-                return False
-        if self._default not in self.live or self._default == leader:
-            return True
-        low, high = _ends(self._to(leader, self._default))
-        return high < 1.0 - MARGIN or low > 1.0 - MARGIN
-
     def _candidates(self) -> list[str]:
         return [n for n in self.live if not n.startswith(REFERENCE_PREFIX)]
 
@@ -146,6 +132,32 @@ class Race:
     def _end(self, names: Sequence[str], why: Ended) -> None:
         for name in names:
             self.ended[name] = why
+
+
+def undecided(samples: Mapping[str, Sequence[float]], default: str = "") -> frozenset[str]:
+    """Whose place another round would tell more about, the leader with them; empty if the order
+    is decided.  All are candidates, sample i of each of the same round.
+
+    Decided is who is known to be tied with the leader or not to be, or as exactly as is needed;
+    and the `default`, if there, where it is known whether the leader beats it by the margin.
+    """
+    if not samples:
+        return frozenset()
+    leader = min(samples, key=lambda n: (median(samples[n]), n))
+    found = set()
+    for name in samples:
+        if name == leader:
+            continue
+        low, high = _ends(paired_ratio(samples[name], samples[leader]))
+        apart = low > 1.0 + TIE
+        tied = high <= 1.0 + TIE and low >= 1.0 - TIE
+        if not (apart or tied or high - low <= 2 * EXACT):
+            found.add(name)
+        elif name == default:
+            low, high = _ends(paired_ratio(samples[leader], samples[name]))
+            if low <= 1.0 - MARGIN <= high:
+                found.add(name)
+    return frozenset({*found, leader}) if found else frozenset()
 
 
 def _ends(ratio: Ratio) -> tuple[float, float]:
