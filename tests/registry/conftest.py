@@ -81,6 +81,8 @@ def make_entry() -> MakeEntry:
             ),
             "provenance": provenance,
         }
+        if "chosen" in changes:  # it is about another one
+            fields["confirmation"] = None
         return Entry(**(fields | changes))
 
     return make
