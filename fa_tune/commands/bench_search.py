@@ -70,6 +70,14 @@ SCHEMA = "fa-tune-bench-search-1"
     help="Whether our strategies are told which config is the default, and so measure it first, "
     "as a search does; Kernel Tuner's are never told.",
 )
+@option(
+    "--transfer",
+    "transfer",
+    is_flag=True,
+    show_default=False,
+    help="Also run learned with what the other workloads of these spaces took; the workload "
+    "under test is left out, whatever table it is in.",
+)
 @option("--workload", "workload", type=WorkloadKey(), metavar="KEY", help="Only this workload.")
 @option(
     "--jobs",
@@ -98,6 +106,7 @@ def command(
     limit: int,
     batch: int,
     default: str,
+    transfer: bool,
     workload: Workload | None,
     jobs: int | None,
     plot: Path | None,
@@ -119,9 +128,18 @@ def command(
     """
     refuse_both(csv, as_json)
     from fa_tune.commands.output import say, text_table, write_json, write_table_csv
-    from fa_tune.spaces.benchmark import Plan, cells, closing, compare, headings, headline
+    from fa_tune.spaces.benchmark import (
+        Plan,
+        cells,
+        closing,
+        compare,
+        experience,
+        headings,
+        headline,
+    )
 
     spaces = _spaces(paths, workload)
+    others = _spaces(paths, None) if transfer else []
     jobs = jobs or os.cpu_count() or 1
     lenient = rivals == "all"  # what was asked for by name has to run
     plan = Plan(
@@ -130,7 +148,8 @@ def command(
     scored: list[tuple[Recorded, list[Score]]] = []
     with watching(quiet) as progress:
         for one in spaces:
-            scored.append((one, compare(one, plan, progress)))
+            known = experience(one, others)
+            scored.append((one, compare(one, plan, progress, known)))
     if plot is not None:
         from fa_tune.spaces.plot import save
 
