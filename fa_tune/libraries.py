@@ -1,4 +1,5 @@
-"""Attention as torch's libraries compute it: FlashAttention 2 and cuDNN, for the same problem.
+"""Attention as libraries compute it, for the same problem: FlashAttention 2 and cuDNN as torch
+has them, and FlashAttention 3 and 4 (`fa_tune.packages`).
 
 What a back end has no call for is refused in one line that says so; nothing is padded,
 expanded or masked by hand to make it fit, since its time would then not be the library's.
@@ -17,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from fa_tune.errors import InvalidConfig
 from fa_tune.model import Workload
+from fa_tune.packages import PACKAGE_NAMES, package_call
 from fa_tune.reference import Inputs
 
 LibraryCall = Callable[[], torch.Tensor]
@@ -26,14 +28,18 @@ NAMES = {"fa2": "FlashAttention 2", "cudnn": "cuDNN"}
 
 
 def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
-    """A call of torch's SDPA held to one back end, `fa2` or `cudnn`.
+    """A call of torch's SDPA held to one back end, `fa2` or `cudnn`, or of a package, `fa3` or
+    `fa4`.
 
     The call returns [batch, heads, seq_len_q, d_head]; with `workload.lse` it computes the
     log-sum-exp as well.  Raises InvalidConfig, here or at the first call, if the back end
     cannot take the workload.
     """
+    if name in PACKAGE_NAMES:
+        return package_call(name, inputs, workload)
     if name not in BACKENDS:
-        raise InvalidConfig(f"unknown reference {name!r}; known: {', '.join(BACKENDS)}")
+        known = ", ".join((*BACKENDS, *PACKAGE_NAMES))
+        raise InvalidConfig(f"unknown reference {name!r}; known: {known}")
     q, k, v = (t.transpose(1, 2) for t in (inputs.q, inputs.k, inputs.v))
     mask: CausalBias | None = None
     if workload.causal and workload.seq_len_q != workload.seq_len_kv:

@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 
 from fa_tune.model import BENCHMARK_HEADS, MASKS, DType, Workload, benchmark_batch
 
-REFERENCES = ("fa2", "cudnn")
+REFERENCES = ("fa2", "cudnn")  # measured where a user does not say
+ALL_REFERENCES = (*REFERENCES, "fa3", "fa4")
 PROFILERS = ("auto", "ncu", "events", "replay")
 METRIC_LISTS = ("rank", "explain", "full")
 DEFAULT_KERNELS = "fast"  # the set that is meant where none is named

@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "registry": {"registry"},
     "report": {"report"},
     # The child's side: loaded by the worker process alone.
-    "child": {"handlers", "launch", "libraries", "reference", "worker"},
+    "child": {"handlers", "launch", "libraries", "packages", "reference", "worker"},
     # A recording is a report's table with its provenance.
     "recordings": {"recordings"},
     # Recorded spaces, on which the strategies of the search are compared.
@@ -85,8 +85,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Package -> the modules that may import it, in any way but for type checkers.
 CHILD = {
-    *("fa_tune.handlers", "fa_tune.launch", "fa_tune.libraries", "fa_tune.reference"),
-    "fa_tune.worker",
+    *("fa_tune.handlers", "fa_tune.launch", "fa_tune.libraries", "fa_tune.packages"),
+    *("fa_tune.reference", "fa_tune.worker"),
 }
 ONLY_IN: dict[str, set[str]] = {
     "cuda": {"fa_tune.nvrtc"},

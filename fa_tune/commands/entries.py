@@ -16,6 +16,8 @@ from fa_tune.registry.lookup import Match
 from fa_tune.registry.schema import Entry, Ratio, Registry, entry_text
 from fa_tune.report.rows import REFERENCE_LABELS
 
+_REFERENCES = ("fa2", "cudnn", "fa3", "fa4")
+_HEADINGS_OF_REFERENCES = tuple(f"x {REFERENCE_LABELS[name]}" for name in _REFERENCES)
 _HEADINGS = (
     "GPU",
     "workload",
@@ -27,18 +29,25 @@ _HEADINGS = (
     "n",
     "TFLOP/s",
     "x default",
-    "x FA2",
-    "x cuDNN",
+    *_HEADINGS_OF_REFERENCES,
+    "x best",
     "tied",
     "from",
 )
 _LEFT = {"GPU", "workload", "method", "family", "config", "from"}
-_REFERENCES = ("fa2", "cudnn")
 
 
 def entry_table(entries: Sequence[Entry]) -> str:
-    """One line per entry; what is not known is empty."""
-    return text_table(_HEADINGS, [_row(entry) for entry in entries], _LEFT)
+    """One line per entry; what is not known is empty, and a package that nobody measured has
+    no column."""
+    rows = [_row(entry) for entry in entries]
+    shown = [
+        i
+        for i, heading in enumerate(_HEADINGS)
+        if heading not in _HEADINGS_OF_REFERENCES[2:] or any(row[i] for row in rows)
+    ]
+    headings = [_HEADINGS[i] for i in shown]
+    return text_table(headings, [[row[i] for i in shown] for row in rows], _LEFT)
 
 
 def _row(entry: Entry) -> list[str]:
@@ -59,6 +68,7 @@ def _row(entry: Entry) -> list[str]:
         f"{entry.tflops:.0f}",
         _speed(entry.ratio_to_default) + _other_family(entry),
         *(_speed(_reference(entry, name)) for name in _REFERENCES),
+        _speed(_hardest(entry)),
         str(max(len(entry.tie_set) - 1, 0)),
         f"{recorded} {'replay' if entry.source == 'replay' else 'measured'}",
     ]
@@ -78,6 +88,12 @@ def _reference(entry: Entry, name: str) -> Ratio | None:
         if key in entry.ratio_to_references:
             return entry.ratio_to_references[key]
     return None
+
+
+def _hardest(entry: Entry) -> Ratio | None:
+    """The ratio to the fastest reference."""
+    ratios = entry.ratio_to_references.values()
+    return max(ratios, key=lambda ratio: ratio.value, default=None)
 
 
 def _speed(ratio: Ratio | None) -> str:

@@ -31,6 +31,7 @@ from fa_tune.commands.parameters import (
 )
 from fa_tune.model import BENCHMARK_HEADS, MASKS
 from fa_tune.options import (
+    ALL_REFERENCES,
     DEFAULT_KERNELS,
     METRIC_LISTS,
     PROFILERS,
@@ -170,10 +171,11 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
     "references": option(
         "--ref",
         "references",
-        type=Names(REFERENCES, none=True),
+        type=Names(ALL_REFERENCES, none=True),
         default=",".join(REFERENCES),
         metavar="NAME,…",
-        help="Reference kernels to measure beside ours: fa2, cudnn, or none.",
+        help="Reference kernels to measure beside ours: fa2, cudnn, fa3 and fa4 where their "
+        "packages are installed, or none.",
     ),
     "metrics": option(
         "--metrics",

@@ -10,6 +10,7 @@ from fa_tune import flops, units
 from fa_tune.families import family_names
 from fa_tune.model import Attempt, Outcome, Rejected, Variant, Workload
 from fa_tune.report.rows import REFERENCE_LABELS
+from fa_tune.report.summary import against_each
 
 if TYPE_CHECKING:
     from fa_tune.pipeline import WorkloadResult
@@ -83,9 +84,8 @@ def _families(one: WorkloadResult) -> list[str]:
 
 def _against_references(one: WorkloadResult) -> list[str]:
     assert one.decision is not None
-    out = []
-    for subject, ratio in one.decision.to_references.items():
-        out.append(f"{1.0 / ratio.value:.2f}x the speed of {_reference(subject)}")
+    ratios = one.decision.to_references.items()
+    out = against_each({_reference(s): 1.0 / ratio.value for s, ratio in ratios}, "the speed")
     for attempt in one.attempts:
         if _is_reference(attempt) and attempt.outcome is not Outcome.OK:
             out.append(f"{_reference(attempt.subject)} was not measured ({attempt.reason})")

@@ -15,7 +15,7 @@ from fa_tune.jobs import ItemResult, WorkerUnusable, run_items
 from fa_tune.model import DeviceInfo, Outcome
 
 if TYPE_CHECKING:
-    from fa_tune.pipeline.measuring import Measured
+    from fa_tune.pipeline.choosing import Measured
 
 PROBE = "fa_tune.handlers.probe:handle"
 PROBE_TIMEOUT_S = 60.0

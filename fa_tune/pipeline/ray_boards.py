@@ -34,7 +34,7 @@ from fa_tune.pipeline.remote import (
 from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes
 
 if TYPE_CHECKING:
-    from fa_tune.pipeline.measuring import Measured
+    from fa_tune.pipeline.choosing import Measured
 
 AUTO = "auto"
 ACTOR = "fa_tune.pipeline.remote:RemoteGpu"

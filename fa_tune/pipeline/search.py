@@ -15,6 +15,7 @@ from fa_tune.model import Artifact, Attempt, Outcome, Resources, Variant, Verdic
 from fa_tune.options import DEFAULT_KERNELS, Progress, SearchOptions
 from fa_tune.pipeline.calibrating import choose_pair
 from fa_tune.pipeline.checks import calibrate, verdict_key, verify_all
+from fa_tune.pipeline.choosing import Measured, choose_profiler, fall_back
 from fa_tune.pipeline.context import (
     Context,
     build_all,
@@ -34,10 +35,7 @@ from fa_tune.pipeline.keeping import (
     save_recording,
 )
 from fa_tune.pipeline.measuring import (
-    Measured,
     Tally,
-    choose_profiler,
-    fall_back,
     fingerprint,
     measure_workload,
     search_id,

@@ -13,6 +13,7 @@ from fa_tune.families.traits import Traits
 from fa_tune.model import MASKS, Attempt, DType, Outcome, Resources
 from fa_tune.options import MachineOptions, MeasureOptions, Progress, SearchOptions
 from fa_tune.pipeline.checks import verify_all
+from fa_tune.pipeline.choosing import Measured, choose_profiler, fall_back
 from fa_tune.pipeline.context import (
     Context,
     build_all,
@@ -23,10 +24,7 @@ from fa_tune.pipeline.context import (
     workloads_for,
 )
 from fa_tune.pipeline.measuring import (
-    Measured,
     Tally,
-    choose_profiler,
-    fall_back,
     fingerprint,
     measure_workload,
 )

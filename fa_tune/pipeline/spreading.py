@@ -17,8 +17,9 @@ from fa_tune.model import Workload
 from fa_tune.options import Progress
 from fa_tune.pipeline.board import Board
 from fa_tune.pipeline.carrying import board_of
+from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.context import Context
-from fa_tune.pipeline.measuring import Measured, Tally
+from fa_tune.pipeline.measuring import Tally
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.search.journal import AttemptRecord, Journal
 

@@ -70,14 +70,22 @@ def sentences(summary: GroupSummary) -> list[str]:
             verb = "is" if summary.near == 1 else "are"
             lines.append(f"{_count(summary.near, 'other')} {verb} within 1 % of it.")
         if summary.speed_over:
-            against = ", ".join(f"{v:.2f}x that of {k}" for k, v in summary.speed_over.items())
-            lines.append(f"Its speed is {against}.")
+            lines.append(f"Its speed is {', '.join(against_each(summary.speed_over))}.")
     if summary.failed:
         why = ", ".join(
             f"{n} {outcome.replace('_', ' ')}" for outcome, n in sorted(summary.failed.items())
         )
         lines.append(f"Without a result: {why}.")
     return lines
+
+
+def against_each(speed_over: Mapping[str, float], what: str = "that") -> list[str]:
+    """`1.08x that of cuDNN (the fastest of them)`: a phrase per reference, by label."""
+    hardest = min(speed_over.values(), default=0.0) if len(speed_over) > 1 else 0.0
+    return [
+        f"{v:.2f}x {what} of {k}" + (" (the fastest of them)" if v == hardest else "")
+        for k, v in speed_over.items()
+    ]
 
 
 def _count(n: int, noun: str) -> str:

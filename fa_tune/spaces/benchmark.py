@@ -14,7 +14,6 @@ from fa_tune.spaces import kernel_tuner, replay
 from fa_tune.spaces.replay import Score
 from fa_tune.spaces.table import Recorded
 
-
 TOLD, HIDDEN, BOTH = "told", "hidden", "both"  # the default config, to our strategies
 SLOW = "optuna-"  # begins the names of those that take longer
 BLIND = " (blind)"  # after a strategy's name, where both are compared

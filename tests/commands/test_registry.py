@@ -72,7 +72,7 @@ def test_show_lists_entries_as_speeds(console: Console, registry: Path) -> None:
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells == [
         *(H200, "FP16 s4096 d128 b16 h16", "ncu", "sm80", fakes.FAST, "5 ms", "±2.00 %", "5"),
-        *("440", "2.00", "1.25", "", "1", "2026-01-02 measured"),
+        *("440", "2.00", "1.25", "", "1.25", "1", "2026-01-02 measured"),
     ]
     assert done.out.endswith(f"1 of 3 entries in {registry}.\n")
 

@@ -15,6 +15,7 @@ from fa_tune.arch import ArchLimits
 from fa_tune.compile import BuildRequest
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.model import MASKS, DType, Variant, Workload
+from tests.tools import required_sm90
 from tests.tools.required import ALL_D_HEADS, code_path_sample
 
 # How the tensors of a problem lie in memory; tests/gpu/oracle.py lays them out.
@@ -78,7 +79,8 @@ def request(variant: Variant, workload: Workload, limits: ArchLimits) -> BuildRe
 def grid_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
     """Three configs per dtype and d_head that run on such a device: the default, one of the
     tune set with other blocks, and one that takes other code paths (where the family has so
-    many, and none for a d_head that it does not do); a fourth with turns, where those run.
+    many, and none for a d_head that it does not do); a fourth with turns, where those run, or
+    another that takes other code paths.
     Always the same."""
     dice = random.Random(0)
 
@@ -104,18 +106,18 @@ def grid_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
 
 
 def _other_paths(family: KernelFamily, dtype: DType, d_head: int) -> list[Config]:
-    if family.name != "sm80":
-        return []  # its tune set is all that is known of it here
+    samples: dict[str, list[Config]] = {
+        "sm80": [c for c, _ in code_path_sample(ALL_D_HEADS) if not c.ping_pong],  # see _in_turns
+        "sm90": [c for c, _ in required_sm90.code_path_sample()],
+    }  # of another family, its tune set is all that is known here
     return [
-        dataclasses.replace(c, dtype=dtype, d_head=d_head)
-        for c, _ in code_path_sample(ALL_D_HEADS)
-        if not c.ping_pong  # which has a place of its own
+        dataclasses.replace(c, dtype=dtype, d_head=d_head) for c in samples.get(family.name, ())
     ]
 
 
 def _in_turns(family: KernelFamily, dtype: DType, d_head: int) -> list[Config]:
     if family.name != "sm80":
-        return []
+        return _other_paths(family, dtype, d_head)  # one more of these
     return [c for c in family.configs("fast", dtypes=[dtype], d_head=d_head) if c.ping_pong]
 
 

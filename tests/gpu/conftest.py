@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +22,10 @@ Built = Callable[[Sequence[BuildRequest]], list[Artifact]]
 
 @pytest.fixture(scope="session")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> MachineOptions:
-    """The first GPU, and a cache folder that starts empty."""
-    return MachineOptions(cache_dir=tmp_path_factory.mktemp("cache"))
+    """The first GPU, and a cache folder that starts empty, unless FA_TUNE_TEST_CACHE names one:
+    runs that follow each other then compile each kernel once."""
+    given = os.environ.get("FA_TUNE_TEST_CACHE")
+    return MachineOptions(cache_dir=Path(given) if given else tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")
@@ -53,3 +57,10 @@ def built(machine: MachineOptions) -> Built:
         return [r.artifact for r in results if r.artifact is not None]
 
     return compiled
+
+
+@pytest.fixture
+def hopper(arch: str) -> None:
+    """Nothing else runs wgmma."""
+    if parse_arch(arch).compute_capability != (9, 0):
+        pytest.skip("the sm90 family needs a GPU of compute capability 9.0")

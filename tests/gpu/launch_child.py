@@ -25,7 +25,10 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         family = families.get(kernel.variant.family)
         config = family.parse(kernel.variant.config)
         blocks = family.blocks(config)
-        workloads = verification_workloads(blocks, config.d_head, config.dtype, item["traits"])
+        workloads = (
+            *verification_workloads(blocks, config.d_head, config.dtype, item["traits"]),
+            *family.extra_verification(config, item["traits"]),
+        )
         return launch_all(kernel, workloads, Traits.parse(item["traits"]).lse)
 
     check_kernels(shared, items, report, launch_item)

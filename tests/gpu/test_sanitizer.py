@@ -1,5 +1,23 @@
 """compute-sanitizer finds nothing in the kernels that together take every code path: every pair
-of values of knobs, d_head and traits, new knobs included (tests/tools/required.py)."""
+of values of knobs, d_head and traits, new knobs included (tests/tools/required.py and
+tests/tools/required_sm90.py).
+
+What the tools see of the sm90 kernels is less than of the sm80 ones:
+
+- racecheck looks at shared memory as threads load and store it.  A tensor's bulk copy is made by
+  a unit of its own, and wgmma reads its operands itself: neither is a thread's access, so an
+  early read of a stage, or one refilled too early, is no hazard to it.  What it does see are the
+  accesses of threads: tile numbers handed on by the dynamic scheduler (ordered by mbarriers, which
+  it follows), Q read into registers, O staged on its way out (ordered by named barriers).
+  tests/gpu/test_stress.py is for the rest.
+- memcheck sees loads and stores of threads (the log-sum-exp, counters, parameters) and errors that
+  the hardware reports.  Bulk copies cannot leave their tensor: a box beyond it is cut off; that no
+  tensor map is wrong, tests/gpu/test_grid.py tells by what lies beside the tensors.
+- synccheck follows barriers: named ones with a wrong number of threads, and mbarriers used before
+  they are initialised or after their memory has another use.
+- initcheck tells of global memory that nobody wrote and a thread reads: counters and parameters
+  here.  It does not see bulk copies, and of shared memory it does not tell.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +31,15 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.compile import BuildRequest
+from fa_tune.families.base import KernelFamily
 from fa_tune.jobs import ChildEnd, ItemResult, run_child
 from fa_tune.model import Artifact, Outcome
 from fa_tune.pipeline.checks import HANDLER, verdict_key
 from fa_tune.verify import verdict_from_json
 from tests.gpu.conftest import Built
 from tests.gpu.faulty_kernels import compile_faulty, disguised
-from tests.tools.required import ALL_D_HEADS, code_path_builds
+from tests.tools import required, required_sm90
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
@@ -30,6 +50,11 @@ FOUND_SOMETHING = 9
 MEMCHECK_OPTIONS = {
     "--padding": str(1 << 18),
     "--report-api-errors": "no",  # torch asks for things that a driver need not have
+}
+SUMMARIES = {
+    "racecheck": "RACECHECK SUMMARY: 0 hazards",
+    "synccheck": "ERROR SUMMARY: 0 errors",
+    "initcheck": "ERROR SUMMARY: 0 errors",
 }
 ENVIRONMENT = {"CUDA_MODULE_LOADING": "LAZY", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
@@ -109,24 +134,36 @@ def run_parts(
     return found
 
 
-def test_memcheck_of_every_code_path(built: Built, arch: str, tmp_path: Path) -> None:
+def sample(family: KernelFamily, arch: str) -> list[BuildRequest]:
+    """Every pair of choices of a family."""
+    if family.name == "sm90":
+        return required_sm90.code_path_builds()
+    return required.code_path_builds(arch, required.ALL_D_HEADS)
+
+
+def test_memcheck_of_every_code_path(
+    family: KernelFamily, built: Built, arch: str, tmp_path: Path
+) -> None:
     """Through the product's own check, so that the results are looked at as well."""
-    artifacts = built(code_path_builds(arch, ALL_D_HEADS))
+    artifacts = built(sample(family, arch))
     found = run_parts("memcheck", HANDLER, artifacts, tmp_path, "ERROR SUMMARY: 0 errors")
     verdicts = {key: verdict_from_json(r.value) for key, r in found.items() if r.value}
     assert {key: v.reason for key, v in verdicts.items() if not v.correct} == {}
     assert len(verdicts) == len(artifacts)
 
 
-def test_racecheck_of_every_code_path(built: Built, arch: str, tmp_path: Path) -> None:
-    artifacts = built(code_path_builds(arch, ALL_D_HEADS))
+@pytest.mark.parametrize("tool", SUMMARIES)
+def test_other_tools_on_every_code_path(
+    family: KernelFamily, built: Built, arch: str, tmp_path: Path, tool: str
+) -> None:
+    artifacts = built(sample(family, arch))
     handler = "tests.gpu.launch_child:handle"
-    run_parts("racecheck", handler, artifacts, tmp_path, "RACECHECK SUMMARY: 0 hazards")
+    run_parts(tool, handler, artifacts, tmp_path, SUMMARIES[tool])
 
 
 def test_memcheck_would_find_something(built: Built, arch: str, tmp_path: Path) -> None:
     """Otherwise its silence above would mean nothing."""
-    good, bad = built(code_path_builds(arch))[:2]
+    good, bad = built(required.code_path_builds(arch))[:2]
     cubin = compile_faulty(tmp_path, arch, 128)
     bad = disguised(bad, cubin, "illegal_address")
     handler = "tests.gpu.launch_child:handle"

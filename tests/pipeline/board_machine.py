@@ -19,7 +19,7 @@ from fa_tune.model import DType
 from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.pipeline import board as boards
 from fa_tune.pipeline import checks, single
-from fa_tune.pipeline.measuring import Measured
+from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.results import SearchResult
 from fa_tune.profile import events
 from fa_tune.profile.events import EventsProfiler

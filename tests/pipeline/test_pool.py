@@ -15,7 +15,7 @@ from fa_tune.jobs import ItemResult, WorkerUnusable
 from fa_tune.model import Outcome
 from fa_tune.pipeline.board import Interrupted
 from fa_tune.pipeline.boards import Pool
-from fa_tune.pipeline.measuring import Measured
+from fa_tune.pipeline.choosing import Measured
 from tests.pipeline.fakes import H200, Stages
 
 

@@ -7,19 +7,16 @@ variants that together take every pair of choices the kernels can make.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import random
-from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 from fa_tune import families
-from fa_tune.arch import ArchLimits, parse_arch
+from fa_tune.arch import parse_arch
 from fa_tune.compile import BuildRequest
 from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
 from fa_tune.families.sm80_sets import get_kernel_configs
 from fa_tune.families.traits import Traits
 from fa_tune.model import DType
+from tests.tools.covering import TRAIT_AXES, Axes, Space, Value, covering_array
 
 FULL_ARCHS = ("sm_80", "sm_90")
 SAMPLE_ARCHS = ("sm_86", "sm_89", "sm_100", "sm_120")
@@ -62,9 +59,6 @@ def _request(config: FlashForwardKernelConfig, traits: Traits, arch: str) -> Bui
     return BuildRequest(families.variant_of(families.get("sm80"), config), str(traits), arch)
 
 
-Value = DType | int | bool
-Axes = dict[str, tuple[Value, ...]]
-
 # The values of the numbers that every config states.
 _NUMBERS: Axes = {
     "dtype": (DType.FP16, DType.BF16),
@@ -95,7 +89,7 @@ _TURNS: Axes = {
 def axes(d_heads: tuple[int, ...]) -> Axes:
     """Every knob and trait with the values to cover, from the declarations of both: a field
     that is added to the config takes part without being named here."""
-    found: Axes = {}
+    found: dict[str, tuple[Value, ...]] = {}
     for f in dataclasses.fields(FlashForwardKernelConfig):
         match f.metadata["place"]:
             case "flag":
@@ -106,7 +100,7 @@ def axes(d_heads: tuple[int, ...]) -> Axes:
                 found[f.name] = _values_of_number(f.name, f.default)
             case _:
                 found[f.name] = d_heads if f.name == "d_head" else _NUMBERS[f.name]
-    return found | {f.name: (False, True) for f in dataclasses.fields(Traits)}
+    return {**found, **TRAIT_AXES}
 
 
 def _values_of_number(name: str, default: int) -> tuple[Value, ...]:
@@ -129,73 +123,20 @@ def _is_legal_somewhere(name: str, value: int) -> bool:
     )
 
 
-_CONFIG_FIELDS = tuple(f.name for f in dataclasses.fields(FlashForwardKernelConfig))
-_CANDIDATES = 60  # tried per pick; more make the sample only a little smaller
-
-Point = tuple[Value, ...]
-Pair = tuple[tuple[str, Value], tuple[str, Value]]
-
-
 @cache
 def code_path_sample(
     d_heads: tuple[int, ...] = (64, 128),
 ) -> tuple[tuple[FlashForwardKernelConfig, Traits], ...]:
     """Two covering arrays of strength two: every legal pair of values of two axes is in the
-    first, which runs everywhere, or, with ping_pong, in the second.
-
-    Greedy, from a fixed seed, so always the same for the same axes.
-    """
+    first, which runs everywhere, or, with ping_pong, in the second.  Always the same for the
+    same axes."""
     whole = axes(d_heads)
-    ordinary = whole | {"ping_pong": (False,)}
-    in_turns = whole | _TURNS
-    return (*_covering_array(ordinary, LEAST_ARCH), *_covering_array(in_turns, TURNS_ARCH))
+    return (
+        *covering_array(_space({**whole, "ping_pong": (False,)}, LEAST_ARCH)),
+        *covering_array(_space({**whole, **_TURNS}, TURNS_ARCH)),
+    )
 
 
-def _covering_array(space: Axes, arch: str) -> list[tuple[FlashForwardKernelConfig, Traits]]:
-    dice = random.Random(0)
+def _space(values: Axes, arch: str) -> Space[FlashForwardKernelConfig]:
     limits = parse_arch(arch)
-
-    def complete(pair: Pair) -> Point | None:
-        return _complete(space, pair, dice, limits)
-
-    uncovered = {pair for pair in _all_pairs(space) if complete(pair) is not None}
-    chosen: list[Point] = []
-    while uncovered:
-        first = min(uncovered, key=str)
-        tries = (complete(first) for _ in range(_CANDIDATES))
-        candidates = [point for point in tries if point is not None]
-        if not candidates:
-            raise ValueError(f"nothing completes {first} any more: more tries are needed")
-        best = max(candidates, key=lambda point: len(uncovered & set(_pairs(space, point))))
-        uncovered -= set(_pairs(space, best))
-        chosen.append(best)
-    return [_split(space, point) for point in chosen]
-
-
-def _all_pairs(space: Axes) -> Iterator[Pair]:
-    for (a, values_a), (b, values_b) in itertools.combinations(space.items(), 2):
-        for value_a, value_b in itertools.product(values_a, values_b):
-            yield (a, value_a), (b, value_b)
-
-
-def _pairs(space: Axes, point: Point) -> Iterator[Pair]:
-    return itertools.combinations(zip(space, point, strict=True), 2)
-
-
-def _complete(space: Axes, pair: Pair, dice: random.Random, limits: ArchLimits) -> Point | None:
-    """A random legal point with this pair in it; None when many tries find none."""
-    fixed = dict(pair)
-    for _ in range(200):
-        point = tuple(
-            fixed[name] if name in fixed else dice.choice(values) for name, values in space.items()
-        )
-        if constraints(_split(space, point)[0], limits) is None:
-            return point
-    return None
-
-
-def _split(space: Axes, point: Point) -> tuple[FlashForwardKernelConfig, Traits]:
-    values = dict(zip(space, point, strict=True))
-    knobs: dict[str, Any] = {name: values.pop(name) for name in _CONFIG_FIELDS}
-    traits = Traits(**{name: bool(value) for name, value in values.items()})
-    return FlashForwardKernelConfig(**knobs), traits
+    return Space(FlashForwardKernelConfig, values, lambda c: constraints(c, limits) is None)

@@ -1,0 +1,120 @@
+"""A worker that launches many kernels on many problems, one after the other without a pause,
+and all of them once more in another order: every result must be the same."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fa_tune.arch import limits
+from fa_tune.handlers.device import guarded, launch_args, load, use_device
+from fa_tune.launch import Kernel
+from fa_tune.model import Workload
+from fa_tune.reference import Inputs
+from fa_tune.worker import Report
+from tests.gpu.cases import Case, request
+
+HOPPER = limits((9, 0))
+POOL = 1 << 26  # random numbers that all inputs are cut out of
+GAP = 64  # elements, so that every row stays at a multiple of 16 bytes
+
+
+def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """`shared`: device, kernels (`variant @ traits` -> subject, cubin, symbol).  Items: cases,
+    seed.  Value: launches, names of cases whose two results differ or have NaN."""
+    use_device(int(shared["device"]))
+    kernels = {name: load(item) for name, item in shared["kernels"].items()}
+    for name, item in items.items():
+        report.begin(name)
+        found = guarded(report, name, functools.partial(storm, kernels, item))
+        if found is not None:
+            report.done(name, found)
+
+
+def storm(kernels: Mapping[str, Kernel], item: Mapping[str, Any]) -> dict[str, Any]:
+    """Both rounds of one item."""
+    cases = [Case.from_json(case) for case in item["cases"]]
+    launches = [_launch_of(kernels, case) for case in cases]
+    dice = random.Random(int(item["seed"]))
+    rounds = [_round(launches, dice) for _ in range(2)]
+    differ = (rounds[0] != rounds[1]).any(1).nonzero().flatten().tolist()
+    nan = rounds[0][:, 0].nonzero().flatten().tolist()
+    return {
+        "launches": 2 * len(cases),
+        "differ": [cases[i].name for i in differ],
+        "nan": [cases[i].name for i in nan],
+    }
+
+
+Launch = Callable[[], torch.Tensor]
+
+
+def _round(launches: Sequence[Launch], dice: random.Random) -> torch.Tensor:
+    """Launch all in random order; (NaN, sum of bits, weighted sum of bits) of each."""
+    found = torch.zeros(len(launches), 3, dtype=torch.int64, device="cuda")
+    order = list(range(len(launches)))
+    dice.shuffle(order)
+    for index in order:
+        found[index] = launches[index]()
+    torch.cuda.synchronize()
+    return found
+
+
+def _launch_of(kernels: Mapping[str, Kernel], case: Case) -> Launch:
+    made = request(case.variant, case.workload, HOPPER)
+    kernel = kernels[f"{made.variant.key} @ {made.traits}"]
+    w = case.workload
+
+    def launch() -> torch.Tensor:
+        inputs = _inputs(w, case.seed)
+        out = torch.full(inputs.q.shape, math.nan, dtype=inputs.q.dtype, device="cuda")
+        lse = torch.full((w.batch, w.heads, w.seq_len_q), math.nan, device="cuda")
+        given = launch_args(inputs, out, lse if w.lse else None)
+        kernel.launch(w, given, torch.cuda.current_stream().cuda_stream)
+        return _figures([out, lse] if w.lse else [out])
+
+    return launch
+
+
+def _figures(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    nan = sum(t.isnan().sum() for t in tensors)
+    plain = weighted = torch.zeros((), dtype=torch.int64, device="cuda")
+    for t in tensors:
+        bits = t.flatten().view(torch.int16 if t.element_size() == 2 else torch.int32).long()
+        plain = plain + bits.sum()
+        weighted = weighted + (bits * _weights()[: bits.numel()]).sum()
+    return torch.stack([torch.as_tensor(nan, device="cuda"), plain, weighted])
+
+
+@functools.cache
+def _weights() -> torch.Tensor:
+    generator = torch.Generator(device="cuda").manual_seed(1)
+    return torch.randint(1 << 20, (POOL,), generator=generator, device="cuda")
+
+
+@functools.cache
+def _pool(dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator(device="cuda").manual_seed(2)
+    return torch.randn(POOL, generator=generator, device="cuda").to(dtype)
+
+
+def _inputs(w: Workload, seed: int) -> Inputs:
+    """Somewhere in the pool, with rows of a random distance."""
+    dice = random.Random(seed)
+
+    def cut(seq_len: int, heads: int) -> torch.Tensor:
+        row = heads * w.d_head + GAP * dice.randrange(3)
+        strides = (seq_len * row, row, w.d_head, 1)
+        size = w.batch * seq_len * row
+        start = GAP * dice.randrange((POOL - size) // GAP)
+        shape = (w.batch, seq_len, heads, w.d_head)
+        return _pool(w.dtype.to_torch_dtype()).as_strided(shape, strides, start)
+
+    return Inputs(
+        cut(w.seq_len_q, w.heads), cut(w.seq_len_kv, w.kv_heads), cut(w.seq_len_kv, w.kv_heads)
+    )

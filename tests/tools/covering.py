@@ -1,0 +1,97 @@
+"""Covering arrays of strength two: a few configs with traits that together take every legal pair
+of values of two knobs or traits."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+from fa_tune.families.traits import Traits
+
+Value = Any  # a number, a flag, or an enum's member
+Axes = Mapping[str, tuple[Value, ...]]
+Point = tuple[Value, ...]
+Pair = tuple[tuple[str, Value], tuple[str, Value]]
+C = TypeVar("C")
+
+TRAIT_AXES: Axes = {f.name: (False, True) for f in fields(Traits)}
+
+
+@dataclass(frozen=True)
+class Space(Generic[C]):
+    """What to cover: the values of every knob, traits after them, and what can run.
+
+    Values of the axis `last` are tried one by one where the others are drawn: it hangs on them.
+    `tries` points without a legal one mean that there is none; of so many `candidates`, the one
+    that covers most is taken.
+    """
+
+    config_class: type[C]
+    axes: Axes
+    runs: Callable[[C], bool]
+    last: str = ""
+    tries: int = 200
+    candidates: int = 60
+
+    def split(self, point: Point) -> tuple[C, Traits]:
+        """The config and the traits of a point."""
+        values = dict(zip(self.axes, point, strict=True))
+        traits = Traits(**{name: bool(values.pop(name)) for name in TRAIT_AXES})
+        return self.config_class(**values), traits
+
+    def _draft(self, values: Mapping[str, Value]) -> C:
+        """A config with these values as they are, without the time that a check of each takes;
+        the traits among them are in nobody's way."""
+        draft = object.__new__(self.config_class)
+        draft.__dict__.update(values)
+        return draft
+
+    def complete(self, pair: Pair, dice: random.Random) -> Point | None:
+        """A random legal point with this pair in it; None when many tries find none."""
+        fixed = dict(pair)
+        for _ in range(self.tries):
+            drawn = {
+                name: fixed[name] if name in fixed else dice.choice(values)
+                for name, values in self.axes.items()
+            }
+            free = self.last and self.last not in fixed
+            for value in self.axes[self.last] if free else ("",):
+                point = drawn | {self.last: value} if free else drawn
+                if self.runs(self._draft(point)):
+                    return tuple(point.values())
+        return None
+
+
+def covering_array(space: Space[C]) -> list[tuple[C, Traits]]:
+    """Greedy, from a fixed seed, so always the same for the same space."""
+    dice = random.Random(0)
+    known = {p: point for p in _all_pairs(space.axes) if (point := space.complete(p, dice))}
+    uncovered = set(known)
+    chosen: list[Point] = []
+    while uncovered:
+        first = min(uncovered, key=str)
+        tries = (space.complete(first, dice) for _ in range(space.candidates))
+        candidates = [point for point in tries if point is not None] or [known[first]]
+        best = max(candidates, key=lambda point: len(uncovered & set(_pairs(space.axes, point))))
+        uncovered -= set(_pairs(space.axes, best))
+        chosen.append(best)
+    return [space.split(point) for point in chosen]
+
+
+def pairs_of(config: object, traits: Traits, names: Sequence[str]) -> set[Pair]:
+    """The pairs of values that one config with its traits takes, of these knobs and traits."""
+    values = [getattr(traits if name in TRAIT_AXES else config, name) for name in names]
+    return set(itertools.combinations(zip(names, values, strict=True), 2))
+
+
+def _all_pairs(axes: Axes) -> Iterator[Pair]:
+    for (a, values_a), (b, values_b) in itertools.combinations(axes.items(), 2):
+        for value_a, value_b in itertools.product(values_a, values_b):
+            yield (a, value_a), (b, value_b)
+
+
+def _pairs(axes: Axes, point: Point) -> Iterator[Pair]:
+    return itertools.combinations(zip(axes, point, strict=True), 2)

@@ -1,0 +1,99 @@
+"""What of the sm90 family has to compile, and a few of its variants that together take every
+legal pair of choices: knobs, d_head, type and traits.
+
+The values come from the declarations and the sets: a knob that is added takes part by itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from fa_tune import families
+from fa_tune.arch import parse_arch
+from fa_tune.compile import BuildRequest
+from fa_tune.families.config_fields import python_type
+from fa_tune.families.sm90 import Sm90Config
+from fa_tune.families.sm90_sets import default_config, get_configs
+from fa_tune.families.traits import Traits
+from fa_tune.model import DType
+from tests.tools.covering import TRAIT_AXES, Axes, Space, Value, covering_array
+
+ARCH = "sm_90a"  # what the family compiles for
+D_HEADS = (64, 128, 192, 256)
+# The set and the d_head of each group, as in tests/tools/required.py.
+GROUPS = (*(("fast", d) for d in D_HEADS), ("prog", 64), ("prog", 128))
+# Rows and columns of a tile: the smallest, ordinary ones, the widest that some config has
+# registers for.  Of other numbers the values are found.
+_NAMED: Axes = {"d_head": D_HEADS, "B_r": (64, 128, 192, 256), "B_c": (16, 64, 80, 128, 176)}
+
+
+def required_builds() -> list[BuildRequest]:
+    """Every variant of the groups, each once, without traits."""
+    configs = {c for key, d_head in GROUPS for c in get_configs(key, d_head=d_head)}
+    return [_request(config, Traits()) for config in sorted(configs)]
+
+
+def code_path_builds(d_heads: tuple[int, ...] = D_HEADS) -> list[BuildRequest]:
+    """The code-path sample."""
+    return [_request(config, traits) for config, traits in code_path_sample(d_heads)]
+
+
+def quick_builds() -> list[BuildRequest]:
+    """A part of all builds: what runs without tuning, with the least and the most traits."""
+    defaults = [default_config(d_head, dtype) for d_head in D_HEADS for dtype in DType]
+    some = [_request(c, Traits.parse("plain")) for c in defaults if c.dtype is DType.FP16]
+    some += [
+        _request(c, Traits.parse("causal+ragged+lse")) for c in defaults if c.dtype is DType.BF16
+    ]
+    return some
+
+
+def builds() -> list[BuildRequest]:
+    """Every build that has to pass."""
+    return list(dict.fromkeys([*quick_builds(), *required_builds(), *code_path_builds()]))
+
+
+def _request(config: Sm90Config, traits: Traits) -> BuildRequest:
+    return BuildRequest(families.variant_of(families.get("sm90"), config), str(traits), ARCH)
+
+
+@cache
+def axes(d_heads: tuple[int, ...]) -> Axes:
+    """Every knob and trait with the values to cover."""
+    found: dict[str, tuple[Value, ...]] = {}
+    for f in dataclasses.fields(Sm90Config):
+        kind = python_type(f)
+        if kind is bool:
+            found[f.name] = (False, True)
+        elif issubclass(kind, Enum):
+            found[f.name] = tuple(kind)
+        else:
+            found[f.name] = _NAMED.get(f.name) or _values_of_number(f)
+    return {**found, "d_head": d_heads, **TRAIT_AXES}
+
+
+def _values_of_number(f: dataclasses.Field[Any]) -> tuple[Value, ...]:
+    """What the sets have of it, and the first few; those that nothing can have drop out."""
+    known = {getattr(c, f.name) for d in D_HEADS for c in get_configs("all", d_head=d)}
+    few = 2 if f.metadata["place"] == "number" else 4
+    return tuple(sorted({*known, *range(1, few + 1)}))
+
+
+@cache
+def code_path_sample(
+    d_heads: tuple[int, ...] = D_HEADS,
+) -> tuple[tuple[Sm90Config, Traits], ...]:
+    """A covering array of strength two.  Always the same for the same axes."""
+    limits = parse_arch(ARCH)
+    space = Space(
+        Sm90Config,
+        axes(d_heads),
+        lambda c: families.get("sm90").constraints(c, limits) is None,
+        last="B_r",
+        tries=300,
+        candidates=12,
+    )
+    return tuple(covering_array(space))
