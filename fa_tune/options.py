@@ -106,7 +106,8 @@ class SearchOptions:
     `families` the names of those to take the set from (none: all that run on the device);
     `axes` how the set was made where it has no key.  A `strategy` other than exhaustive, or a
     budget of `measurements` or `seconds` of measuring, leaves configs out; `audit` of those
-    are measured to see what was missed."""
+    are measured to see what was missed.  `learn_from` are recorded spaces, or folders with
+    some, whose times a strategy may begin with."""
 
     workloads: WorkloadOptions
     kernels: str = DEFAULT_KERNELS
@@ -122,6 +123,7 @@ class SearchOptions:
     measurements: int | None = None
     seconds: float | None = None
     audit: int = 0
+    learn_from: tuple[Path, ...] = ()
 
     @property
     def explores(self) -> bool:

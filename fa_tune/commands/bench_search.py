@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from fa_tune.spaces.replay import Score
     from fa_tune.spaces.table import Recorded
 
-SCHEMA = "fa-tune-bench-search-1"
-
 
 @click.command("bench-search", short_help="Compare search strategies on recorded spaces.")
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]…")
@@ -88,6 +86,16 @@ SCHEMA = "fa-tune-bench-search-1"
     help="Processes that replay at the same time.",
 )
 @option(
+    "--add",
+    "add",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    show_default=False,
+    help="Also show what an earlier run with --json found of other strategies on the same "
+    "spaces, with the same --limit. May be given several times.",
+)
+@option(
     "--plot",
     "plot",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -109,6 +117,7 @@ def command(
     transfer: bool,
     workload: Workload | None,
     jobs: int | None,
+    add: tuple[Path, ...],
     plot: Path | None,
     csv: Path | None,
     as_json: bool,
@@ -140,6 +149,7 @@ def command(
 
     spaces = _spaces(paths, workload)
     others = _spaces(paths, None) if transfer else []
+    earlier = _earlier(add, limit)
     jobs = jobs or os.cpu_count() or 1
     lenient = rivals == "all"  # what was asked for by name has to run
     plan = Plan(
@@ -149,13 +159,18 @@ def command(
     with watching(quiet) as progress:
         for one in spaces:
             known = experience(one, others)
-            scored.append((one, compare(one, plan, progress, known)))
+            scores = compare(one, plan, progress, known)
+            here = {score.strategy for score in scores}
+            scores += [s for s in earlier.get(one.name, ()) if s.strategy not in here]
+            scored.append((one, scores))
     if plot is not None:
         from fa_tune.spaces.plot import save
 
         save(plot, [scores for _, scores in scored])
     if as_json:
-        write_json(_document(plan, scored))
+        from fa_tune.spaces.scores import document
+
+        write_json(document(plan, scored))
         return
     if csv is not None:
         names, rows = _flat([score for _, scores in scored for score in scores])
@@ -188,6 +203,16 @@ def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[Recorded]:
     return found
 
 
+def _earlier(paths: Sequence[Path], limit: int) -> dict[str, list[Score]]:
+    from fa_tune.spaces.scores import read
+
+    found: dict[str, list[Score]] = {}
+    for path in paths:
+        for space, scores in read(path, limit).items():
+            found.setdefault(space, []).extend(scores)
+    return found
+
+
 def _rivals(text: str | None) -> tuple[str, ...]:
     from fa_tune.spaces.kernel_tuner import all_strategies, require
 
@@ -208,32 +233,3 @@ def _flat(scores: Sequence[Score]) -> tuple[list[str], list[list[Any]]]:
         for s in scores
     ]
     return names, rows
-
-
-def _document(plan: Any, scored: Sequence[tuple[Recorded, Sequence[Score]]]) -> dict[str, Any]:
-    import dataclasses
-
-    return {
-        "schema": SCHEMA,
-        "plan": dataclasses.asdict(plan),
-        "spaces": [
-            {
-                "space": one.name,
-                "workload": one.rows[0].workload,
-                "configs": len(one.rows),
-                "scores": [_object(score) for score in scores],
-            }
-            for one, scores in scored
-        ],
-    }
-
-
-def _object(score: Score) -> dict[str, Any]:
-    return {
-        "strategy": score.strategy,
-        "needed": {
-            f"{100 * k:.0f}%": {"median": a, "p90": b} for k, (a, b) in score.needed.items()
-        },
-        "behind_random_at": list(score.behind),
-        "share_of_best": {f"p{100 * q:.0f}": list(c) for q, c in score.curve.items()},
-    }

@@ -22,8 +22,8 @@ from fa_tune.pipeline.measuring import Tally, measure_workload
 from fa_tune.pipeline.results import RecordedSpace
 from fa_tune.pipeline.search import Candidates, prepare
 from fa_tune.pipeline.space_points import point
-from fa_tune.pipeline.steadying import CHUNK_OFF, default_of, steadied, time_of, unsteady
 from fa_tune.pipeline.spreading import Spot, on_boards
+from fa_tune.pipeline.steadying import CHUNK_OFF, default_of, steadied, time_of, unsteady
 from fa_tune.profile.stats import median
 from fa_tune.search.journal import Journal
 from fa_tune.spaces.table import Meta, Row, knob_types, save

@@ -74,7 +74,8 @@ class Learned(Memory):
 
     def _begin(self) -> list[int]:
         """The start points, then those of which most is expected from other workloads.  Where
-        nothing is: random ones of those that leave least of a multiprocessor unused; where that is not known, of those that fewest soft rules object to."""
+        nothing is: random ones of those that leave least of a multiprocessor unused; where that
+        is not known, of those that fewest soft rules object to."""
         chosen = list(dict.fromkeys(self.space.start))
         if self.space.expected:
             hopeful = sorted(range(len(self.space)), key=lambda i: (self.space.expected[i], i))

@@ -65,7 +65,7 @@ def _expected(space: Space, one: Experience) -> list[float]:
     some = order[:FASTEST] + random.Random(one.name).sample(rest, min(FASTEST, len(rest)))
     # One matrix for both, so that a column means the same in either.
     both = tuple(
-        dataclasses.replace(point, key=f"{where}:{point.key}")
+        Point(f"{where}:{point.key}", _searched(point.knobs), point.facts)
         for where, points in (("there", one.points), ("here", space.points))
         for point in points
     )
@@ -75,13 +75,17 @@ def _expected(space: Space, one: Experience) -> list[float]:
     model.fit(there[[i for i, _ in some]], np.array([math.log(t / best) for _, t in some]))
     index = [i for i, _ in ran]
     missed = np.log([t / best for _, t in ran]) - model.predict(there[index])[0]
-    by_knobs = {_key(one.points[i].knobs): float(m) for i, m in zip(index, missed, strict=True)}
+    by_knobs = {_key(one.points[i]): float(m) for i, m in zip(index, missed, strict=True)}
     predicted = model.predict(here)[0]
     return [
-        float(value) + by_knobs.get(_key(point.knobs), 0.0)
+        float(value) + by_knobs.get(_key(point), 0.0)
         for value, point in zip(predicted, space.points, strict=True)
     ]
 
 
-def _key(knobs: Mapping[str, Knob]) -> tuple[Knob, ...]:
-    return tuple(value for name, value in knobs.items() if name not in OF_THE_WORKLOAD)
+def _searched(knobs: Mapping[str, Knob]) -> dict[str, Knob]:
+    return {name: value for name, value in knobs.items() if name not in OF_THE_WORKLOAD}
+
+
+def _key(point: Point) -> tuple[Knob, ...]:
+    return tuple(_searched(point.knobs).values())
