@@ -23,7 +23,7 @@ from fa_tune.pipeline.results import WorkloadResult
 from fa_tune.pipeline.spreading import Spot, on_boards
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import median, paired_ratio
-from fa_tune.search.journal import Journal
+from fa_tune.search.journal import AttemptRecord, Journal
 
 if TYPE_CHECKING:
     from fa_tune.pipeline.search import Candidates
@@ -171,9 +171,11 @@ def _mark(group: Group, conditions: str) -> str:
 def _marked(journal: Journal, group: Group, mark: str) -> dict[str, Attempt]:
     """The attempts of a group that an earlier run of it made, all on one board."""
     found: dict[str, Attempt] = {}
-    for subject in (*group.pair, *group.subjects):
-        for record in journal.history(subject, group.one.workload.key):
-            measurement = record.attempt.measurement
-            if measurement is not None and measurement.conditions.get(SEARCH) == mark:
-                found[subject] = record.attempt
+    key = group.one.workload.key  # which the mark does not tell
+    for record in journal.records():
+        if not isinstance(record, AttemptRecord) or record.attempt.workload != key:
+            continue
+        measurement = record.attempt.measurement
+        if measurement is not None and measurement.conditions.get(SEARCH) == mark:
+            found[record.attempt.subject] = record.attempt
     return found if len(boards_of(found)) < 2 else {}
