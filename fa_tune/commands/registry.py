@@ -61,7 +61,9 @@ def show(
     method: str | None,
     as_json: bool,
 ) -> None:
-    """List the registry's entries: workload, chosen config, time, and ratios.
+    """List the registry's entries: workload, chosen config, time, and ratios; then each in
+    words: the rule that chose it, the gain over the default while searching and once more
+    afterwards, what it is tied with, and where all this comes from.
 
     Ratios are speeds: 1.05x FA2 means 5 % faster than FlashAttention 2. `--json` writes the
     entries in the registry's own format.
@@ -70,7 +72,8 @@ def show(
     Example:
       fa-tune registry show --d-head 128 --dtype fp16
     """
-    from fa_tune.commands.entries import entry_table
+    from fa_tune.commands.entries import entry_table, workload_text
+    from fa_tune.commands.entry_words import in_words
     from fa_tune.commands.output import say
     from fa_tune.registry.schema import Registry, to_json
 
@@ -96,6 +99,9 @@ def show(
         click.echo(to_json(Registry.of(entries)), nl=False)
     else:
         say(entry_table(entries))
+        for entry in entries:
+            say(in_words(entry, workload_text(entry.workload)))
+            say()
         say(f"{len(entries)} of {len(kept.entries)} entries in {path}.")
 
 

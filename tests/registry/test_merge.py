@@ -118,7 +118,7 @@ OTHER = Variant("sm80", "(FP16, 128, 128, 64, 4): async+load_0_0_0_tiles")
 def test_entries_that_choose_differently_are_named_with_what_decided(
     make_entry: MakeEntry, better: dict[str, Any], worse: dict[str, Any], why: str
 ) -> None:
-    good, bad = make_entry(**better), replace(make_entry(**worse), chosen=OTHER)
+    good, bad = make_entry(**better), make_entry(**worse, chosen=OTHER)
     for a, b in ((good, bad), (bad, good)):
         (found,) = conflicts(Registry.of([a]), Registry.of([b]), Registry.of([b]))
         assert (found.kept, found.dropped, found.why) == (good, bad, why)
@@ -126,7 +126,7 @@ def test_entries_that_choose_differently_are_named_with_what_decided(
 
 
 def test_a_conflict_says_which_conditions_differ(make_entry: MakeEntry) -> None:
-    good, bad = make_entry(n=9), replace(make_entry(n=5), chosen=OTHER)
+    good, bad = make_entry(n=9), make_entry(n=5, chosen=OTHER)
     other = replace(bad.provenance, driver="590.1", kernel_source_sha256="f" * 64)
     (found,) = conflicts(Registry.of([good]), Registry.of([replace(bad, provenance=other)]))
     assert found.differences == ("driver", "kernel sources")
