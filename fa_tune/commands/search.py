@@ -32,7 +32,7 @@ from fa_tune.commands.progress import watching
 from fa_tune.errors import NoUsableVariant
 from fa_tune.model import Outcome
 from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
-from fa_tune.search.strategies import DEFAULT, STRATEGIES
+from fa_tune.search.strategies import DEFAULT, STRATEGIES, USES_EXPERIENCE
 from fa_tune.search.strategies.budget import Budget
 
 if TYPE_CHECKING:
@@ -77,6 +77,17 @@ SCHEMA = "fa-tune-search-1"
     help="Also measure N random configs of those that the strategy skipped, and say how much "
     "faster the fastest of them is.",
 )
+@option(
+    "--learn-from",
+    "learn_from",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    show_default=False,
+    help="Recorded spaces (FILE.space.csv.gz, or folders with some) of this GPU model: learned "
+    "begins with what they say of such configs on other workloads, and unlearns it where this "
+    "one differs. May be given several times.",
+)
 @measure_options("profiler", "runs", "references", "clock_control", "seed")
 @registry_option()
 @option(
@@ -117,6 +128,7 @@ def command(
     strategy: str,
     budget: Budget | None,
     audit: int,
+    learn_from: tuple[Path, ...],
     measure: MeasureOptions,
     machine: MachineOptions,
     registry: Path | None,
@@ -175,7 +187,12 @@ def command(
         seconds=budget.seconds if budget else None,
         audit=audit,
         confirm=confirm,
+        learn_from=learn_from,
     )
+    if learn_from and strategy not in USES_EXPERIENCE:
+        raise click.UsageError(
+            f"--learn-from needs --strategy {' or '.join(sorted(USES_EXPERIENCE))}"
+        )
     if audit and not options.explores:
         raise click.UsageError(
             "--audit measures what a strategy skipped; give --strategy or --budget"

@@ -25,6 +25,7 @@ from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.concluding import Candidates
 from fa_tune.pipeline.context import Context
 from fa_tune.pipeline.measuring import Tally, measure_workload
+from fa_tune.pipeline.remembering import informed
 from fa_tune.pipeline.results import Exploration
 from fa_tune.pipeline.space_points import point
 from fa_tune.profile.stats import median
@@ -96,7 +97,11 @@ def explore(
         if not by_key:
             reasons = dict.fromkeys(a.reason for a in scouts.failures.values())
             raise NoUsableVariant(f"nothing compiles for {workload.key}: {'; '.join(reasons)}")
-    spaces = _spaces(by_key, scouts.artifacts, first, workload)
+    spaces = informed(
+        _spaces(by_key, scouts.artifacts, first, workload),
+        options.learn_from,
+        measured.device.name,
+    )
     keys = [p.key for space in spaces for p in space.points]
     strategy = strategy_over(options.strategy, spaces, options.measure.seed)
     runs = options.measure.runs or measured.profiler.default_runs
