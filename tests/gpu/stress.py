@@ -48,6 +48,7 @@ MEETING_POINTS: Mapping[str, tuple[str, ...]] = {
         "tma_load_4d_multicast",
     ),
     "ptx/shared_words.cuh": ("store_shared_v4", "load_shared_v4"),
+    "ptx/mbarrier_probe.cuh": ("mbarrier_probe", "mbarrier_wait_unless"),
 }
 # Functions of these files where nobody waits for anybody, or all do.
 LEFT_ALONE: Mapping[str, tuple[str, ...]] = {
@@ -56,6 +57,7 @@ LEFT_ALONE: Mapping[str, tuple[str, ...]] = {
     "ptx/tma.cuh": ("prefetch_tensor_map", "fence_proxy_async_shared"),
     "ptx/cluster.cuh": ("cluster_sync", "in_cta"),
     "ptx/shared_words.cuh": (),
+    "ptx/mbarrier_probe.cuh": (),
 }
 _SCHEDULERS = {
     *("store_shared", "load_shared", "store_shared_v4", "load_shared_v4"),
