@@ -12,8 +12,10 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +34,15 @@ POLL_S = 0.02
 TERM_GRACE_S = 2.0  # from SIGTERM to SIGKILL
 KILL_WAIT_S = 30.0  # a process inside the GPU driver may take its time to die
 TAIL_BYTES = 8192
+
+
+class CalledOff(BaseException):
+    """The thread's work is no longer wanted; like KeyboardInterrupt, nobody's error."""
+
+
+# Set by whoever runs jobs in several threads, of which Ctrl-C reaches only the main one: once
+# the event is set, children of this thread are ended and their readers get CalledOff.
+CALLED_OFF: ContextVar[threading.Event | None] = ContextVar("CALLED_OFF", default=None)
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,13 @@ class ChildEnd:
     stderr_tail: str
     stdout_path: Path
     stderr_path: Path
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody else sent SIGKILL, to the worker or to its wrapper: a person, or the
+        system short of memory."""
+        killed = self.signal == "SIGKILL" or self.exit_code == 128 + signal.SIGKILL
+        return killed and not self.timed_out
 
 
 @dataclass(frozen=True)
@@ -162,7 +180,10 @@ class Child:
         `results` is up to date with the event last yielded; the culprit joins at the end.
         """
         suspect: str | None = None
+        called_off = CALLED_OFF.get()
         while True:
+            if called_off is not None and called_off.is_set():
+                raise CalledOff
             ended = self._has_ended()  # asked before reading: then nothing more can come
             news = self._progress.read()
             for event in news:

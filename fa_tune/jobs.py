@@ -33,11 +33,21 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.errors import ToolMissing
-from fa_tune.job_child import Child, ChildEnd, ItemResult, Plan
+from fa_tune.job_child import CALLED_OFF, CalledOff, Child, ChildEnd, ItemResult, Plan
 from fa_tune.job_protocol import Event, Kind
 from fa_tune.model import Outcome
 
-__all__ = ["ChildEnd", "Event", "ItemResult", "Kind", "WorkerUnusable", "run_child", "run_items"]
+__all__ = [
+    "CALLED_OFF",
+    "CalledOff",
+    "ChildEnd",
+    "Event",
+    "ItemResult",
+    "Kind",
+    "WorkerUnusable",
+    "run_child",
+    "run_items",
+]
 
 OnEvent = Callable[[Event], None]
 
@@ -70,6 +80,7 @@ def run_items(
     on_event: OnEvent | None = None,
     on_child_end: Callable[[ChildEnd], None] | None = None,
     max_restarts: int | None = None,
+    pardon_kills: bool = False,
 ) -> Generator[ItemResult, None, None]:
     """Run `handler` ("module:function", see `fa_tune.worker`) over the items in children.
 
@@ -79,6 +90,9 @@ def run_items(
     `child-000`, `child-001`, … of `run_dir`, or of a temporary one removed at the end;
     `{run_dir}` in `wrapper` and in the values of `env` becomes that folder.  `wrapper` is
     put before the child's command, as in ["ncu", "--log-file", "{run_dir}/ncu.csv"].
+
+    `pardon_kills`: a worker that somebody killed with SIGKILL, which nothing on a GPU can
+    send, costs its item one more try, with its partials; the second time it is blamed.
 
     Raises ToolMissing if the wrapper is not installed, and WorkerUnusable (after the
     results there are) if workers cannot get started or `max_restarts` is used up; by
@@ -90,6 +104,7 @@ def run_items(
     remaining = {name: dict(spec) for name, spec in items.items()}
     partials = {name: list(spec.get("_partials", [])) for name, spec in items.items()}
     children = fruitless = 0
+    pardoned: set[str] = set()
     with _folder(run_dir) as root:
         while remaining:
             given = {
@@ -108,6 +123,9 @@ def run_items(
             if on_child_end is not None:
                 on_child_end(end)
             if end.culprit is not None:
+                if pardon_kills and end.was_killed and end.culprit not in pardoned:
+                    pardoned.add(end.culprit)
+                    continue
                 del remaining[end.culprit]
                 yield end.results[end.culprit]
             if end.finished:

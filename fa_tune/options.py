@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from fa_tune.model import BENCHMARK_HEADS, MASKS, DType, Workload, benchmark_batch
 
@@ -69,6 +69,8 @@ class MachineOptions:
     `cache_dir` holds cubins and the journal (None: the user cache folder); `arch` is the
     architecture to compile for (None: the device's, or sm_90 without a device);
     `jobs` compiler processes (None: one per core); `ncu` the profiler's path (None: search).
+    `devices` are several GPUs to use at the same time, by number, or all; none: `device` alone.
+    `ray` is the address of a Ray cluster whose GPUs are used instead, or auto.
     """
 
     cache_dir: Path | None = None
@@ -77,6 +79,8 @@ class MachineOptions:
     device: int = 0
     ncu: Path | None = None
     recordings: Path | None = None  # folder for replay; None: the shipped profiles/
+    devices: tuple[int, ...] | Literal["all"] = ()
+    ray: str | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,9 @@ class Progress(Protocol):
     def warn(self, text: str) -> None:
         """Something that needs attention."""
 
+    def lane(self, name: str) -> Progress:
+        """The progress of one of several that work at the same time; the stage before is over."""
+
 
 class Silent:
     """Progress that nobody watches; keeps what was said."""
@@ -166,6 +173,9 @@ class Silent:
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
+
+    def lane(self, name: str) -> Progress:
+        return self
 
 
 def joined(values: Sequence[object]) -> str:

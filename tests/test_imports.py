@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "leaves": set(),
     "options": {"leaves"},
     "families": {"leaves"},
-    "records": {"leaves", "families"},
+    "records": {"leaves", "families", "device"},
     "compiler": {"leaves"},
     "artifacts": {"leaves", "families", "compiler"},
     "jobs": {"leaves"},
@@ -94,6 +94,7 @@ ONLY_IN: dict[str, set[str]] = {
     "torch": {*CHILD, "fa_tune.runtime", "fa_tune.model"},  # model: DType.to_torch_dtype
     "pynvml": {*CHILD, "fa_tune.device"},
     "click": {"fa_tune.cli", "fa_tune.commands"},
+    "ray": {"fa_tune.pipeline.ray_boards"},
     "rich": {"fa_tune.cli", "fa_tune.commands"},
     "prettytable": {"fa_tune.commands", "fa_tune.report"},
 }
@@ -104,7 +105,7 @@ OF_ONE_FAMILY = re.compile(r"fa_tune\.families\.(sm\d+\w*|names)")
 KNOWS_A_FAMILY = {"fa_tune.families", "fa_tune.kernel_configs"}
 
 # Loaded by those who need them, when they need them.
-HEAVY = ("torch", "cupy", "pandas", "cuda", "scipy", "triton", "optuna", "matplotlib")
+HEAVY = ("torch", "cupy", "pandas", "cuda", "scipy", "triton", "optuna", "matplotlib", "ray")
 
 
 @dataclass(frozen=True)

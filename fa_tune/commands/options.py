@@ -22,6 +22,7 @@ from fa_tune.commands.parameters import (
     ALL_FAMILIES,
     Architecture,
     Families,
+    GpuNumbers,
     Kernels,
     Names,
     Scale,
@@ -223,6 +224,25 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         type=click.IntRange(0, 1023),
         default=0,
         help="Number of the GPU to use.",
+    ),
+    "devices": option(
+        "--devices",
+        "devices",
+        type=GpuNumbers(),
+        default=(),
+        metavar="N,N,…|all",
+        show_default="--device alone",
+        help="Numbers of several GPUs of one model, or all that are visible: kernels are "
+        "verified and workloads measured on all of them at the same time, and the boards "
+        "compared.",
+    ),
+    "ray": option(
+        "--ray",
+        "ray",
+        metavar="ADDRESS|auto",
+        show_default="this machine's GPUs",
+        help="Use every GPU of a Ray cluster: the one at ADDRESS, or with auto the one that runs "
+        "here, or else a new one of this machine alone. Its nodes need the same fa-tune.",
     ),
     "ncu": option(
         "--ncu",

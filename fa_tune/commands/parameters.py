@@ -74,6 +74,26 @@ class WholeNumbers(_CommaList):
         return number
 
 
+class GpuNumbers(ParamType):
+    """`0,1,3`, or `all` for every GPU that is visible; each GPU once."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.strip().lower() == "all":
+            return "all"
+        numbers: list[int] = []
+        for word in (w.strip() for w in value.split(",")):
+            if not re.fullmatch(r"[0-9]{1,4}", word):
+                self.fail(f"{value[:40]!r} is no list of GPUs; write 0,1 or all", param, ctx)
+            if int(word) in numbers:
+                self.fail(f"GPU {int(word)} is named twice; name each board once", param, ctx)
+            numbers.append(int(word))
+        return tuple(numbers)
+
+
 class Scale(click.FloatRange):
     """A factor between the least and the largest that fp32 arithmetic can take."""
 

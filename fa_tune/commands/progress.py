@@ -7,8 +7,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+    from fa_tune.options import Progress
 
 
 class PlainProgress:
@@ -33,6 +40,10 @@ class PlainProgress:
     def warn(self, text: str) -> None:
         """A line that starts with `warning:`."""
         self._say(text, "warning: ")
+
+    def lane(self, name: str) -> Progress:
+        """Lines are the same for all."""
+        return self
 
     def note_once(self, text: str) -> None:
         """A note, unless it was part of an earlier one."""
@@ -106,6 +117,10 @@ class BarProgress(PlainProgress):
             self._bar.remove_task(task)
         self._bar.add_task(name, total=total, aside=self._leader)
 
+    def lane(self, name: str) -> Progress:
+        """A bar of its own for one of several that work at the same time."""
+        return _Lane(self, name, self._bar)
+
     def advance(self, text: str = "") -> None:
         """One step on; without a leader, `text` stands beside the bar."""
         for task in self._bar.task_ids[-1:]:
@@ -120,6 +135,40 @@ class BarProgress(PlainProgress):
     def print(self, line: str) -> None:
         """Put one line above the bar."""
         self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+class _Lane:
+    """One of several bars; its lines appear above all of them."""
+
+    def __init__(self, whole: BarProgress, name: str, bar: Bars) -> None:
+        self._whole, self._name, self._bar = whole, name, bar
+        self._task: TaskID | None = None
+        self._leader = ""
+
+    def stage(self, name: str, total: int) -> None:
+        if self._task in self._bar.task_ids:
+            self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(f"{self._name}: {name}", total=total, aside="")
+        self._leader = ""
+
+    def advance(self, text: str = "") -> None:
+        if self._task in self._bar.task_ids:
+            aside = self._leader or " ".join(text.split())
+            self._bar.update(self._task, advance=1, aside=aside)
+
+    def leader(self, text: str) -> None:
+        self._leader = "best so far: " + " ".join(text.split())
+        if self._task in self._bar.task_ids:
+            self._bar.update(self._task, aside=self._leader)
+
+    def note(self, text: str) -> None:
+        self._whole.note(text)
+
+    def warn(self, text: str) -> None:
+        self._whole.warn(text)
+
+    def lane(self, name: str) -> Progress:
+        return _Lane(self._whole, name, self._bar)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, Workl
     default=True,
     help="Take finished measurements from the journal, or measure everything again.",
 )
-@machine_options("arch", "jobs", "device", "ncu", "recordings", "cache_dir")
+@machine_options("arch", "jobs", "device", "devices", "ray", "ncu", "recordings", "cache_dir")
 @quiet_option()
 def command(
     workloads: WorkloadOptions,

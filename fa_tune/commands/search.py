@@ -38,6 +38,7 @@ from fa_tune.search.strategies.budget import Budget
 if TYPE_CHECKING:
     from fa_tune.families.base import Config
     from fa_tune.pipeline import SearchResult, WorkloadResult
+    from fa_tune.pipeline.calibrating import Disagreement
     from fa_tune.report.rows import Row
 
 SCHEMA = "fa-tune-search-1"
@@ -88,7 +89,7 @@ SCHEMA = "fa-tune-search-1"
 @csv_option()
 @json_option()
 @limit_option()
-@machine_options("arch", "jobs", "device", "ncu", "recordings", "cache_dir")
+@machine_options("arch", "jobs", "device", "devices", "ray", "ncu", "recordings", "cache_dir")
 @quiet_option()
 def command(
     workloads: WorkloadOptions,
@@ -217,9 +218,18 @@ def _show(result: SearchResult, limit: int | None) -> None:
         say(rejected_line(result.rejected))
     if result.reused and result.measured:
         say(f"{result.measured} measured now, {result.reused} taken from earlier runs.")
+    if result.disagreement is not None:
+        say(f"{result.disagreement.sentence}.")
     if result.registry is not None and any(one.decision for one in result.results):
         say(f"Kept in {result.registry}.")
     say(f"Measurements: {result.whose}.")
+
+
+def _disagreement(found: Disagreement | None) -> dict[str, Any] | None:
+    """The boards' figures, and the two that sum them up."""
+    if found is None:
+        return None
+    return dataclasses.asdict(found) | {"time": found.time, "ratio": found.ratio}
 
 
 def _document(result: SearchResult) -> dict[str, Any]:
@@ -234,6 +244,7 @@ def _document(result: SearchResult) -> dict[str, Any]:
         "measured": result.measured,
         "reused": result.reused,
         "warnings": list(result.warnings),
+        "disagreement": _disagreement(result.disagreement),
         "workloads": [
             {
                 "workload": one.workload.key,

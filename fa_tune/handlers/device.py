@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -41,6 +42,8 @@ def nvml_handle(index: int) -> Any:
     try:
         return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except pynvml.NVMLError:
+        if "CUDA_VISIBLE_DEVICES" in os.environ:  # numbered anew: it could be another board
+            raise
         return pynvml.nvmlDeviceGetHandleByIndex(index)
 
 

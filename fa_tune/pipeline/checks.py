@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from fa_tune.jobs import run_items
+from fa_tune.device import pinned_to
+from fa_tune.jobs import ItemResult, run_items
 from fa_tune.model import Artifact, Attempt, Outcome, Verdict
-from fa_tune.options import Progress
+from fa_tune.options import MeasureOptions, Progress
+from fa_tune.pipeline.board import Board
+from fa_tune.pipeline.boards import Pool
+from fa_tune.pipeline.calibrating import CALIBRATION, board_times
+from fa_tune.pipeline.context import Context
 from fa_tune.search.journal import AttemptRecord, Fingerprint, Journal, VerdictRecord
 from fa_tune.verify import verdict_from_json
 
 HANDLER = "fa_tune.handlers.verify:handle"
+CALIBRATING_HANDLER = "fa_tune.handlers.calibrate:handle"
 NO_WORKLOAD = "verify"  # a verdict is about a kernel, not about one workload
+
+# A worker's items to their results.
+Run = Callable[[Mapping[str, Mapping[str, Any]]], Iterator[ItemResult]]
 
 
 def verdict_key(artifact: Artifact) -> str:
@@ -29,11 +40,14 @@ def verify_all(
     seed: int,
     item_timeout_s: float,
     progress: Progress,
+    context: Context | None = None,
 ) -> tuple[dict[str, Verdict], dict[str, Attempt]]:
     """Verdicts by `verdict_key`, and attempts that ended without one (crashed, timed out).
 
     `fingerprint` gives the conditions of a family's attempts by its name.  Verdicts and
     failures are remembered, so that a resumed search does not die twice of the same kernel.
+    `context` says on which boards, instead of `device`; several share the work, and each that
+    has some times the pool's calibration pair besides.
     """
     marks = {n: fingerprint(n).for_verify() for n in {a.variant.family for a in artifacts}}
     verdicts: dict[str, Verdict] = {}
@@ -53,20 +67,99 @@ def verify_all(
     if not todo:
         return verdicts, failures
     progress.stage("verify", len(todo))
-    items = {
-        key: {"subject": a.variant.key, "traits": a.traits, "cubin": a.cubin, "symbol": a.symbol}
-        for key, a in todo.items()
-    }
-    shared = {"device": device, "seed": seed}
-    for result in run_items(HANDLER, shared, items, item_timeout_s=item_timeout_s):
-        variant = todo[result.item].variant
-        progress.advance(variant.config)
-        if result.outcome is Outcome.OK and isinstance(result.value, dict):
-            verdict = verdict_from_json(result.value)
-            verdicts[result.item] = verdict
-            journal.append(VerdictRecord(marks[variant.family], result.item, verdict))
-        else:
-            failure = Attempt(result.item, NO_WORKLOAD, result.outcome, result.reason)
-            failures[result.item] = failure
-            journal.append(AttemptRecord(marks[variant.family], failure))
+
+    def check(run: Run, shown: Progress, part: dict[str, Artifact]) -> None:
+        """Verify a part; what has its result is removed from it, so that the rest can be done
+        elsewhere."""
+        items = {key: _item(artifact) for key, artifact in part.items()}
+        for result in run(items):
+            variant = part.pop(result.item).variant
+            shown.advance(variant.config)
+            if result.outcome is Outcome.OK and isinstance(result.value, dict):
+                verdict = verdict_from_json(result.value)
+                verdicts[result.item] = verdict
+                journal.append(VerdictRecord(marks[variant.family], result.item, verdict))
+            else:
+                failure = Attempt(result.item, NO_WORKLOAD, result.outcome, result.reason)
+                failures[result.item] = failure
+                journal.append(AttemptRecord(marks[variant.family], failure))
+
+    pool = context.pool if context is not None else None
+    if pool is not None:
+        names = list(todo)
+        n_parts = min(len(pool.present), len(names))
+        parts = [{k: todo[k] for k in names[i::n_parts]} for i in range(n_parts)]
+
+        def on_board(board: Board, shown: Progress, part: dict[str, Artifact]) -> None:
+            shown.stage("verify", len(part))
+            check(partial(_calibrating, pool, board, shown, seed, item_timeout_s), shown, part)
+
+        pool.each(parts, on_board, progress)
+    elif context is not None and context.seat is not None:
+        seat = context.seat
+        shared = {"device": 0, "seed": seed}
+        check(
+            lambda items: seat.run_items(HANDLER, shared, items, item_timeout_s=item_timeout_s),
+            progress,
+            todo,
+        )
+    else:
+        pinned = context.board if context is not None else ""
+        shared = {"device": 0 if pinned else device, "seed": seed}
+        check(
+            lambda items: run_items(
+                HANDLER,
+                shared,
+                items,
+                item_timeout_s=item_timeout_s,
+                env=pinned_to(pinned),
+                pardon_kills=True,
+            ),
+            progress,
+            todo,
+        )
     return verdicts, failures
+
+
+def _item(a: Artifact) -> dict[str, str]:
+    return {"subject": a.variant.key, "traits": a.traits, "cubin": a.cubin, "symbol": a.symbol}
+
+
+def calibrate(pool: Pool, options: MeasureOptions, progress: Progress) -> None:
+    """Time the pool's pair on every board that has not yet; nothing without a pair."""
+    left = [b for b in pool.present if b.device.uuid not in pool.calibrations]
+    if pool.pair is None or not left:
+        return
+    progress.stage("calibrate", len(left))
+
+    def on_board(board: Board, shown: Progress, _: object) -> None:
+        if board.device.uuid not in pool.calibrations:
+            list(_calibrating(pool, board, shown, options.seed, options.item_timeout_s, {}))
+
+    wanted = [b.device.uuid for b in left]
+    pool.each(wanted, on_board, progress, prefers=str)
+
+
+def _calibrating(
+    pool: Pool,
+    board: Board,
+    shown: Progress,
+    seed: int,
+    item_timeout_s: float,
+    items: Mapping[str, Mapping[str, Any]],
+) -> Iterator[ItemResult]:
+    """The results of verifying `items` on a board, which times the pool's pair at the end."""
+    pair = pool.pair if board.device.uuid not in pool.calibrations else None
+    if pair is not None:
+        items = {**items, CALIBRATION: pair.item()}
+    shared = {"device": 0, "seed": seed}
+    for result in board.run_items(
+        CALIBRATING_HANDLER, shared, items, item_timeout_s=item_timeout_s
+    ):
+        if result.item != CALIBRATION:
+            yield result
+        elif result.outcome is Outcome.OK and isinstance(result.value, dict):
+            found = board_times(board.label, board.device.uuid, result.value)
+            pool.calibrations[board.device.uuid] = found
+        else:
+            shown.warn(f"{board.label} did not time the calibration pair: {result.reason}")

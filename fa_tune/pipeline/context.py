@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,10 @@ from fa_tune.artifacts import ArtifactStore, default_cache_dir
 from fa_tune.compile import BuildRequest, BuildResult, build
 from fa_tune.errors import InvalidConfig, ToolMissing
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.model import DeviceInfo, DType, Rejected, Variant
-from fa_tune.options import MachineOptions, Progress
+from fa_tune.model import DeviceInfo, DType, Rejected, Variant, Workload
+from fa_tune.options import MachineOptions, Progress, SearchOptions
+from fa_tune.pipeline.board import Board, local_boards
+from fa_tune.pipeline.boards import Pool
 from fa_tune.recordings import Recording
 from fa_tune.search.journal import Journal
 from fa_tune.search.prune import prune
@@ -25,13 +28,26 @@ DEFAULT_ARCH = "sm_90"
 
 @dataclass(frozen=True)
 class Context:
-    """The machine as this run sees it.  `device` is None without a GPU."""
+    """The machine as this run sees it.  `device` is None without a GPU; `pool` are the GPUs to
+    use at the same time where there are several, `device` the first of them; `seat` is the one
+    that a job was given."""
 
     options: MachineOptions
     device: DeviceInfo | None
     limits: ArchLimits
     store: ArtifactStore
     cache_dir: Path
+    pool: Pool | None = None
+    seat: Board | None = None
+
+    @property
+    def board(self) -> str:
+        """The UUID of `device`, to which workers are pinned; empty where it is not known."""
+        return self.device.uuid if self.device is not None else ""
+
+    def on(self, board: Board) -> Context:
+        """The same for a job on one board."""
+        return dataclasses.replace(self, device=board.device, pool=None, seat=board)
 
     @property
     def arch(self) -> str:
@@ -51,7 +67,18 @@ class Context:
 
 def open_context(machine: MachineOptions, progress: Progress) -> Context:
     """Look at the machine; raises ToolMissing and InvalidConfig, never for a missing GPU."""
-    device = devices.find_device(machine.device)
+    pool: Pool | None = None
+    if machine.devices:
+        if machine.device:
+            raise InvalidConfig("--device names one GPU and --devices several; give one of them")
+        pool = Pool(local_boards(machine.devices))
+    if machine.ray is not None:
+        if machine.devices or machine.device:
+            raise InvalidConfig("--ray uses the cluster's GPUs; leave out --device and --devices")
+        from fa_tune.pipeline.ray_boards import ray_boards
+
+        pool = Pool(ray_boards(machine.ray, progress))
+    device = pool.boards[0].device if pool else devices.find_device(machine.device)
     if machine.arch is not None:
         found = parse_arch(machine.arch)
         if device is not None and found.compute_capability != device.compute_capability:
@@ -61,7 +88,8 @@ def open_context(machine: MachineOptions, progress: Progress) -> Context:
     else:
         found = parse_arch(DEFAULT_ARCH)
     cache_dir = machine.cache_dir or default_cache_dir()
-    return Context(machine, device, found, ArtifactStore(cache_dir, warn=progress.warn), cache_dir)
+    store = ArtifactStore(cache_dir, warn=progress.warn)
+    return Context(machine, device, found, store, cache_dir, pool)
 
 
 def load_recordings(machine: MachineOptions) -> tuple[Recording, ...]:
@@ -104,6 +132,16 @@ def choose_configs(
     if not configs:
         raise InvalidConfig(f"the set {kernels!r} has no config for this dtype and d_head")
     return list(dict.fromkeys(configs))
+
+
+def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
+    """The grid's workloads that some config is for; a single short form brings its own dtype
+    and head dimension."""
+    grid = options.workloads
+    if families.is_config(options.kernels):
+        config = configs[0]
+        grid = dataclasses.replace(grid, dtypes=(config.dtype,), d_heads=(config.d_head,))
+    return grid.workloads()
 
 
 def prune_configs(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from fa_tune import device as devices
 from fa_tune import families, nvrtc, recordings
 from fa_tune import paths as locations
 from fa_tune.artifacts import default_cache_dir
@@ -49,6 +50,7 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         checks.append(Check("GPU", False, str(error)))
     else:
         checks.append(_gpu(context))
+        checks += _boards()
     look("cache folder", lambda: _writable(machine.cache_dir or default_cache_dir()), "--cache-dir")
     look("registry folder", lambda: _writable(registry_path(None).parent), "--registry")
     look("recordings", lambda: _recordings(machine), needed=False)
@@ -76,6 +78,20 @@ def _gpu(context: Context) -> Check:
     cc = "{}.{}".format(*device.compute_capability)
     driver = f"driver {device.driver} (CUDA {cuda_driver_version()})"
     return Check("GPU", True, f"{device.name}, compute capability {cc}, {driver}")
+
+
+def _boards() -> list[Check]:
+    """Every board of a machine that shows several, by the number that --devices takes."""
+    try:
+        found = devices.visible_devices()
+    except FaTuneError as error:
+        return [Check("boards", False, str(error))]
+    if len(found) < 2:
+        return []
+    models = {board.name for board in found}
+    text = ", ".join(f"{n}: {board.name} ({board.uuid})" for n, board in enumerate(found))
+    text += "; --devices all uses them" if len(models) == 1 else "; --devices takes one model"
+    return [Check("boards", True, text)]
 
 
 def _writable(folder: Path) -> str:
@@ -123,7 +139,7 @@ def _measure(context: Context, profiler: EventsProfiler | NcuProfiler, progress:
             raise NoUsableVariant(f"the default kernel of {name} did not compile: {built.reason}")
         artifacts[built.request.variant.key] = built.artifact
     times = []
-    plan = MeasurePlan(TINY, artifacts, device=context.options.device)
+    plan = MeasurePlan(TINY, artifacts, device=context.options.device, board=context.board)
     for attempt in profiler.measure(plan, lambda _: None):
         name = Variant.from_key(attempt.subject).family
         if attempt.outcome is not Outcome.OK or attempt.measurement is None:

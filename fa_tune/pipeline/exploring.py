@@ -22,8 +22,9 @@ from fa_tune.errors import NoUsableVariant
 from fa_tune.families.base import Config
 from fa_tune.model import Artifact, Attempt, Outcome, Verdict, Workload
 from fa_tune.options import Progress, SearchOptions
+from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.context import Context
-from fa_tune.pipeline.measuring import Measured, Tally, measure_workload
+from fa_tune.pipeline.measuring import Tally, measure_workload
 from fa_tune.pipeline.results import Exploration
 from fa_tune.pipeline.space_points import point
 from fa_tune.profile.stats import median

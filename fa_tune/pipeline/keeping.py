@@ -17,7 +17,7 @@ from fa_tune.device import cuda_driver_version
 from fa_tune.errors import StorageError
 from fa_tune.model import Provenance, Variant, Verdict
 from fa_tune.options import SearchOptions
-from fa_tune.pipeline.measuring import Measured
+from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.results import SearchResult, WorkloadResult
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.search.decide import Decision

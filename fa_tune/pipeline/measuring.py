@@ -1,149 +1,29 @@
-"""Which profiler, and measuring with it: what the journal holds is not measured again, the
-rest is written to the journal attempt by attempt."""
+"""Measuring with a profiler: what the journal holds is not measured again, the rest is written
+to the journal attempt by attempt."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fa_tune import families, nvrtc, recordings
+from fa_tune import families, nvrtc
 from fa_tune.compile import kernel_source_sha256
-from fa_tune.errors import InvalidConfig, ToolMissing
-from fa_tune.model import Artifact, Attempt, DeviceInfo, Outcome, Variant, Workload
-from fa_tune.options import MeasureOptions, Progress
-from fa_tune.pipeline.context import Context, load_recordings
-from fa_tune.pipeline.peers import require_references
-from fa_tune.profile.base import MeasurePlan, Profiler
-from fa_tune.profile.events import EventsProfiler
-from fa_tune.profile.ncu import NcuProfiler
+from fa_tune.families.base import KernelFamily
+from fa_tune.model import Artifact, Attempt, Outcome, Variant, Workload
+from fa_tune.options import MeasureOptions, Progress, SearchOptions
+from fa_tune.pipeline.carrying import BOARD, bases, board_of, boards_of, carried
+from fa_tune.pipeline.choosing import Measured
+from fa_tune.pipeline.context import Context
+from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import median
-from fa_tune.recordings import Recording, families_in
 from fa_tune.search.journal import AttemptRecord, Fingerprint, Journal
 
 SCOUTED = "scouted"  # beside how a scout's samples were taken: they stand for nothing else
 SEARCH = "search"  # the condition under which a measurement names its search
 FINALIST_WITHIN = 1.02  # of the leader in the first sample, whose worst error seen is 1.4 %
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A chosen profiler with everything that depends on the choice.
-
-    `device` is the GPU that the measurements belong to: this machine's, or the recording's.
-    """
-
-    profiler: Profiler
-    device: DeviceInfo
-    whose: str
-    recording: Recording | None = None  # the newest one replayed
-    recordings: tuple[Recording, ...] = ()  # all that are replayed
-
-
-def choose_profiler(
-    options: MeasureOptions, context: Context, progress: Progress, *, export: object = None
-) -> Measured:
-    """The profiler that `options.profiler` names.  auto: ncu, then events where ncu is not
-    installed, then replay without a GPU.  Raises ToolMissing, also for a reference that is to
-    be measured and not there."""
-    name = options.profiler
-    if name in ("ncu", "events") or (name == "auto" and context.device is not None):
-        require_references(options.references)
-    if name == "auto":
-        name = "ncu" if context.device is not None else "replay"
-        if name == "ncu":
-            try:
-                return _with_ncu(options, context, export)
-            except ToolMissing as error:
-                progress.warn(f"{error}; timing with CUDA events instead")
-                name = "events"
-    if name == "replay":
-        return _replay(context, progress)
-    if name == "ncu":
-        return _with_ncu(options, context, export)
-    if name == "events":
-        device = context.require_device("the events profiler times kernels on one")
-        return Measured(EventsProfiler(), device, f"measured on this machine's {device.name}")
-    raise InvalidConfig(f"unknown profiler {name!r}")
-
-
-def fall_back(
-    options: MeasureOptions,
-    measured: Measured,
-    context: Context,
-    progress: Progress,
-    error: ToolMissing,
-) -> Measured:
-    """Events in place of an ncu that turned out unable to measure (counters forbidden, too
-    old, …), if the user left the choice to us; everything is then measured anew, since
-    methods are never mixed.  Raises `error` otherwise."""
-    if options.profiler != "auto" or measured.profiler.method != "ncu":
-        raise error
-    progress.warn(f"{error}; timing with CUDA events instead")
-    device = context.require_device("the events profiler times kernels on one")
-    return Measured(EventsProfiler(), device, f"measured on this machine's {device.name}")
-
-
-def _with_ncu(options: MeasureOptions, context: Context, export: object) -> Measured:
-    device = context.require_device("ncu profiles kernels on one; --profiler replay needs none")
-    profiler = NcuProfiler(
-        ncu=context.options.ncu,
-        metric_list=options.metrics,
-        clock_control=options.clock_control,
-        cache_control=options.cache_control,
-        export=export,  # type: ignore[arg-type]
-    )
-    whose = f"measured on this machine's {device.name} under ncu {profiler.version}"
-    return Measured(profiler, device, whose)
-
-
-def _replay(context: Context, progress: Progress) -> Measured:
-    found = load_recordings(context.options)
-    gpu = _most_recorded(found)
-    found = tuple(r for r in found if r.meta.device.name == gpu)
-    # Methods are never mixed: replay ncu's recordings, or else those of the newest method.
-    method = "ncu" if any(r.meta.provenance.method == "ncu" for r in found) else ""
-    method = method or found[0].meta.provenance.method
-    chosen = [r for r in found if r.meta.provenance.method == method]
-    recorded = {
-        recording.label: {(a.workload, a.subject): a for a in recording.attempts}
-        for recording in chosen
-    }
-    provenance = chosen[0].meta.provenance
-    source = ", ".join(r.label for r in chosen)
-    profiler = ReplayProfiler(
-        recorded,
-        method=method,
-        version=provenance.profiler_version,
-        arguments=provenance.profiler_args,
-        clock_policy=provenance.clock_policy,
-        cache_policy=provenance.cache_policy,
-    )
-    date = provenance.recorded_at[:10]
-    whose = f"recorded on an {gpu} on {date} with {method}, replayed from {source}"
-    if any(_is_of_other_sources(recording) for recording in chosen):
-        progress.warn("the recordings were made with other kernel sources than these")
-    return Measured(profiler, chosen[0].meta.device, whose, chosen[0], tuple(chosen))
-
-
-def _most_recorded(found: Sequence[Recording]) -> str:
-    """The GPU that most attempts are of, of equals the one recorded last: another model's
-    recordings beside it do not change what is replayed."""
-    counts: dict[str, int] = {}
-    for recording in found:  # the newest first, and so the first of equals
-        name = recording.meta.device.name
-        counts[name] = counts.get(name, 0) + len(recording.attempts)
-    return max(counts, key=lambda name: counts[name])
-
-
-def _is_of_other_sources(recording: Recording) -> bool:
-    """Whether a recording's kernels are not those of this checkout."""
-    known = set(families_in(recording)) & set(families.family_names())
-    return any(
-        recordings.kernel_source_sha256(recording, name) != kernel_source_sha256(name)
-        for name in known
-    )
 
 
 def fingerprint(
@@ -168,6 +48,17 @@ def fingerprint(
         cache_policy=profiler.cache_policy,
         runs=runs,
     )
+
+
+def search_id(options: SearchOptions, chosen: Sequence[KernelFamily]) -> str:
+    """The same for a search and its resumption, different for a search of another set, by
+    another strategy, or of other kernel sources."""
+    sources = (f"{f.name} {kernel_source_sha256(f.name)}" for f in chosen)
+    parts = [options.kernels, *options.axes, *options.measure.references, *sources]
+    if options.explores:  # whose final has other members, each time
+        budget = options.measurements, options.seconds, options.audit
+        parts += [options.strategy, *map(str, budget), str(options.measure.seed)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
 @dataclass
@@ -211,6 +102,7 @@ def measure_workload(
         item_timeout_s=options.item_timeout_s,
         device=context.options.device,
         adaptive=adaptive,
+        board=context.board,
     )
     if isinstance(measured.profiler, ReplayProfiler):
         progress.stage(f"replay {workload.key}", len(plan.subjects))
@@ -289,12 +181,15 @@ class _Book:
         it under when a plan is one part of a larger number of runs."""
         marks = self._marks(plan, runs or plan.runs)
         found: dict[str, Attempt] = {}
+        known: dict[str, tuple[str, float]] = {}  # before anything is measured here
         if self._journal is not None and self._reuse:
             for subject in plan.subjects:
-                known = self._journal.find(marks[subject].digest, subject, plan.workload.key)
-                if known is not None:
-                    found[subject] = known
-            if any(s not in found for s in plan.artifacts):
+                old = self._journal.find(marks[subject].digest, subject, plan.workload.key)
+                if old is not None:
+                    found[subject] = old
+            known = bases(self._journal, plan.keep, plan.workload.key, _digests(marks))
+            if not _is_whole(found, plan):
+                found = {s: a for s, a in found.items() if self._can_carry(a, known)}
                 found = {s: a for s, a in found.items() if not self._is_foreign(s, a, plan)}
         self._tally.reused += len(found)
         rest = dataclasses.replace(
@@ -319,7 +214,13 @@ class _Book:
                     if time_s < best:
                         best = time_s
                         self._progress.leader(f"{attempt.subject} {time_s * 1e3:.3f} ms")
+        found = carried(found, self._context.board, known)
         return {s: found[s] for s in plan.subjects if s in found}
+
+    def _can_carry(self, attempt: Attempt, known: Mapping[str, tuple[str, float]]) -> bool:
+        """Whether an attempt may stand beside those of this board, as it is or scaled."""
+        board = board_of(attempt)
+        return not board or not self._context.board or board in known or attempt.measurement is None
 
     def _marks(self, plan: MeasurePlan, runs: int) -> dict[str, Fingerprint]:
         """The fingerprint of each subject's attempt."""
@@ -337,18 +238,33 @@ class _Book:
         return {s: own.get(Variant.from_key(s).family, of_references) for s in plan.subjects}
 
     def _is_foreign(self, subject: str, attempt: Attempt, plan: MeasurePlan) -> bool:
-        """Whether a base of comparison was measured by another search."""
+        """Whether a base of comparison was measured by another search, or on another board."""
         if not subject.startswith("ref:") and subject not in plan.keep:
             return False
         measurement = attempt.measurement
-        return measurement is not None and measurement.conditions.get(SEARCH, "") != self._search
+        if measurement is None:
+            return False
+        here = self._context.board
+        elsewhere = bool(here) and board_of(attempt) not in ("", here)
+        return elsewhere or measurement.conditions.get(SEARCH, "") != self._search
 
     def _signed(self, attempt: Attempt) -> Attempt:
-        """The attempt with this search's mark."""
+        """The attempt with this search's mark, and its board's."""
         measurement = attempt.measurement
-        if measurement is None or not self._search:
+        marks = {SEARCH: self._search, BOARD: self._context.board}
+        marks = {name: mark for name, mark in marks.items() if mark}
+        if measurement is None or not marks:
             return attempt
-        conditions = {**measurement.conditions, SEARCH: self._search}
+        conditions = {**measurement.conditions, **marks}
         return dataclasses.replace(
             attempt, measurement=dataclasses.replace(measurement, conditions=conditions)
         )
+
+
+def _digests(marks: Mapping[str, Fingerprint]) -> dict[str, str]:
+    return {subject: mark.digest for subject, mark in marks.items()}
+
+
+def _is_whole(found: Mapping[str, Attempt], plan: MeasurePlan) -> bool:
+    """Whether nothing is left to measure, and all was measured on one board."""
+    return all(s in found for s in plan.artifacts) and len(boards_of(found)) < 2

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fa_tune.compile import BuildResult
 from fa_tune.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict, Workload
+from fa_tune.pipeline.calibrating import Disagreement
 from fa_tune.search.decide import Decision
 from fa_tune.search.strategies.audit import Audit
 from fa_tune.spaces.table import Meta, Row
@@ -67,7 +68,8 @@ class WorkloadResult:
 class SearchResult:
     """A finished search.  `whose` says whose measurements these are, e.g. "measured here on
     NVIDIA H200 with ncu" or "recorded on NVIDIA H200 on 2026-…, replayed".  `rejected` are
-    configs that cannot run; `reused` attempts came from the journal."""
+    configs that cannot run; `reused` attempts came from the journal.  `disagreement` is that of
+    the boards, where several measured."""
 
     results: tuple[WorkloadResult, ...]
     rejected: tuple[tuple[Variant, Rejected], ...]
@@ -79,6 +81,7 @@ class SearchResult:
     reused: int = 0
     measured: int = 0
     warnings: tuple[str, ...] = ()
+    disagreement: Disagreement | None = None
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:

@@ -13,7 +13,7 @@ from fa_tune.arch import ArchLimits
 from fa_tune.errors import InvalidConfig, NoUsableVariant
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.model import DType, Variant, Workload
-from fa_tune.pipeline.measuring import Measured
+from fa_tune.pipeline.choosing import Measured
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.recordings import families_in
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fa_tune import families
-from fa_tune.compile import BuildRequest, BuildResult, kernel_source_sha256
+from fa_tune import families, flops
+from fa_tune.compile import BuildRequest, BuildResult
 from fa_tune.errors import NoUsableVariant, ToolMissing
-from fa_tune.families.base import Config, KernelFamily
+from fa_tune.families.base import Config
 from fa_tune.model import Artifact, Attempt, Outcome, Resources, Variant, Verdict, Workload
 from fa_tune.options import DEFAULT_KERNELS, Progress, SearchOptions
-from fa_tune.pipeline.checks import verdict_key, verify_all
+from fa_tune.pipeline.calibrating import choose_pair
+from fa_tune.pipeline.checks import calibrate, verdict_key, verify_all
+from fa_tune.pipeline.choosing import Measured, choose_profiler, fall_back
 from fa_tune.pipeline.context import (
     Context,
     build_all,
@@ -22,8 +23,10 @@ from fa_tune.pipeline.context import (
     choose_configs,
     open_context,
     prune_configs,
+    workloads_for,
 )
 from fa_tune.pipeline.exploring import explore
+from fa_tune.pipeline.heats import run_heats
 from fa_tune.pipeline.keeping import (
     check_writable,
     keep_in_registry,
@@ -32,12 +35,10 @@ from fa_tune.pipeline.keeping import (
     save_recording,
 )
 from fa_tune.pipeline.measuring import (
-    Measured,
     Tally,
-    choose_profiler,
-    fall_back,
     fingerprint,
     measure_workload,
+    search_id,
 )
 from fa_tune.pipeline.results import FamilyStanding, SearchResult, WorkloadResult
 from fa_tune.pipeline.rivals import (
@@ -46,6 +47,7 @@ from fa_tune.pipeline.rivals import (
     incumbents,
     recorded_configs,
 )
+from fa_tune.pipeline.spreading import Spot, on_boards
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.search.decide import Decision, Standing, decide
 from fa_tune.search.journal import Journal
@@ -135,6 +137,8 @@ def search(
         measured = fall_back(options.measure, measured, context, progress, error)
         tally = Tally()
         results = measure_all_by(measured, tally)
+    if context.pool is not None and tally.measured:
+        calibrate(context.pool, options.measure, progress)
     resources = {key: a.resources for one in candidates for key, a in one.artifacts.items()}
     verdicts = {one.workload.key: one.verdicts for one in candidates}
     result = SearchResult(
@@ -148,6 +152,7 @@ def search(
         reused=tally.reused,
         measured=tally.measured,
         warnings=tuple(getattr(getattr(measured.profiler, "notes", None), "warnings", ())),
+        disagreement=context.pool.disagreement if context.pool is not None else None,
     )
     if options.csv is not None:
         save_csv(options.csv, result)
@@ -172,25 +177,36 @@ def measure_all(
     tally: Tally,
     defaults: Defaults,
 ) -> list[WorkloadResult]:
-    """Measure and decide, workload by workload."""
-    results = []
-    for one in candidates:
+    """Measure and decide, workload by workload; each on one board, where there are several."""
+    here = Spot(measured, context, progress, tally)
+
+    def settle(spot: Spot, one: Candidates) -> WorkloadResult:
         standard = defaults.keys(one.workload)
         attempts = measure_workload(
             one.workload,
             one.artifacts,
             options=options.measure,
-            measured=measured,
-            context=context,
+            measured=spot.measured,
+            context=spot.context,
             journal=journal,
             reuse=options.resume,
             keep=standard,
-            progress=progress,
-            tally=tally,
+            progress=spot.progress,
+            tally=spot.tally,
             search=search_id(options, defaults.chosen),
         )
-        results.append(conclude(one, attempts, standard))
-    return results
+        return conclude(one, attempts, standard)
+
+    heats = run_heats(candidates, defaults.keys, options, here, journal)
+    results = on_boards(
+        heats.candidates,
+        settle,
+        here,
+        journal,
+        workload=lambda one: one.workload,
+        cost=lambda one: flops.matmul_flop(one.workload) * len(one.artifacts),
+    )
+    return [heats.with_losers(result) for result in results]
 
 
 def explore_all(
@@ -207,14 +223,18 @@ def explore_all(
 ) -> tuple[list[Candidates], list[WorkloadResult]]:
     """Let the strategy choose what is measured, and decide, workload by workload; `others` are
     the defaults and what the registry holds, which are always measured."""
-    candidates, results = [], []
-    for workload in workloads:
+    if context.pool is not None:  # the calibration pair is of the defaults
+        prepare(workloads, others, options, context, measured, progress)
+
+    def settle(spot: Spot, workload: Workload) -> tuple[Candidates | None, WorkloadResult]:
         fitting = [c for c in configs if (c.dtype, c.d_head) == (workload.dtype, workload.d_head)]
         standard = defaults.keys(workload)
         known = [families.variant(c).key for c in others if c in fitting]
 
-        def prepared(some: Sequence[Config], verify: bool, one: Workload = workload) -> Candidates:
-            (found,) = prepare([one], some, options, context, measured, progress, verify=verify)
+        def prepared(some: Sequence[Config], verify: bool) -> Candidates:
+            (found,) = prepare(
+                [workload], some, options, spot.context, measured, spot.progress, verify=verify
+            )
             return found
 
         try:
@@ -223,48 +243,32 @@ def explore_all(
                 fitting,
                 list(dict.fromkeys([*standard, *known])),
                 options=options,
-                measured=measured,
-                context=context,
+                measured=spot.measured,
+                context=spot.context,
                 journal=journal,
-                progress=progress,
-                tally=tally,
+                progress=spot.progress,
+                tally=spot.tally,
                 search=search_id(options, defaults.chosen),
                 prepare=prepared,
             )
         except NoUsableVariant as error:
-            results.append(WorkloadResult(workload, (), None, str(error)))
-            continue
-        candidates.append(explored.candidates)
+            return None, WorkloadResult(workload, (), None, str(error))
         result = conclude(explored.candidates, explored.final, standard)
-        results.append(
-            dataclasses.replace(
-                result,
-                attempts=(*result.attempts, *explored.others),
-                exploration=explored.exploration,
-            )
+        return explored.candidates, dataclasses.replace(
+            result,
+            attempts=(*result.attempts, *explored.others),
+            exploration=explored.exploration,
         )
-    return candidates, results
 
-
-def search_id(options: SearchOptions, chosen: Sequence[KernelFamily]) -> str:
-    """The same for a search and its resumption, different for a search of another set, by
-    another strategy, or of other kernel sources."""
-    sources = (f"{f.name} {kernel_source_sha256(f.name)}" for f in chosen)
-    parts = [options.kernels, *options.axes, *options.measure.references, *sources]
-    if options.explores:  # whose final has other members, each time
-        budget = options.measurements, options.seconds, options.audit
-        parts += [options.strategy, *map(str, budget), str(options.measure.seed)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
-
-
-def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
-    """The grid's workloads that some config is for; a single short form brings its own dtype
-    and head dimension."""
-    grid = options.workloads
-    if families.is_config(options.kernels):
-        config = configs[0]
-        grid = dataclasses.replace(grid, dtypes=(config.dtype,), d_heads=(config.d_head,))
-    return grid.workloads()
+    settled = on_boards(
+        workloads,
+        settle,
+        Spot(measured, context, progress, tally),
+        journal,
+        workload=lambda one: one,
+        cost=flops.matmul_flop,
+    )
+    return [one for one, _ in settled if one is not None], [result for _, result in settled]
 
 
 def prepare(
@@ -294,7 +298,11 @@ def prepare(
     artifacts = [b.artifact for b in built.values() if b.artifact is not None]
     verdicts: dict[str, Verdict] = {}
     crashed: dict[str, Attempt] = {}
-    if verify and not isinstance(measured.profiler, ReplayProfiler):
+    replay = isinstance(measured.profiler, ReplayProfiler)
+    if context.pool is not None and context.pool.pair is None:
+        found = {key: b.artifact for key, b in built.items() if b.artifact is not None}
+        context.pool.pair = choose_pair(workloads, found, context.limits)
+    if verify and not replay:
         verdicts, crashed = verify_all(
             artifacts,
             fingerprint=lambda family: fingerprint(measured, context, 0, (family,)),
@@ -304,6 +312,7 @@ def prepare(
             seed=options.measure.seed,
             item_timeout_s=options.measure.item_timeout_s,
             progress=progress,
+            context=context,
         )
     return [
         _candidates(workload, [(key, built[key]) for key in keys], verdicts, crashed)

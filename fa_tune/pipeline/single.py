@@ -13,6 +13,7 @@ from fa_tune.families.traits import Traits
 from fa_tune.model import MASKS, Attempt, DType, Outcome, Resources
 from fa_tune.options import MachineOptions, MeasureOptions, Progress, SearchOptions
 from fa_tune.pipeline.checks import verify_all
+from fa_tune.pipeline.choosing import Measured, choose_profiler, fall_back
 from fa_tune.pipeline.context import (
     Context,
     build_all,
@@ -20,18 +21,16 @@ from fa_tune.pipeline.context import (
     choose_configs,
     open_context,
     prune_configs,
+    workloads_for,
 )
 from fa_tune.pipeline.measuring import (
-    Measured,
     Tally,
-    choose_profiler,
-    fall_back,
     fingerprint,
     measure_workload,
 )
 from fa_tune.pipeline.results import BuildReport, ProfileResult, VerifyReport
 from fa_tune.pipeline.rivals import choose_families
-from fa_tune.pipeline.search import prepare, workloads_for
+from fa_tune.pipeline.search import prepare
 
 ALL_DTYPES = (DType.BF16, DType.FP16)
 PLAIN = str(Traits())
@@ -208,6 +207,7 @@ def verify(
         seed=measure.seed,
         item_timeout_s=measure.item_timeout_s,
         progress=progress,
+        context=context,
     )
     return VerifyReport(verdicts, (*failures, *crashed.values()), rejected)
 

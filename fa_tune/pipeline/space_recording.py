@@ -5,20 +5,24 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from fa_tune import families
+from fa_tune import families, flops
 from fa_tune.errors import InvalidConfig, NoUsableVariant
 from fa_tune.families.base import Config
 from fa_tune.model import Attempt, Outcome
 from fa_tune.options import Progress, SearchOptions
-from fa_tune.pipeline.context import Context, open_context, prune_configs
+from fa_tune.pipeline.carrying import scaled
+from fa_tune.pipeline.choosing import choose_profiler
+from fa_tune.pipeline.context import open_context, prune_configs, workloads_for
 from fa_tune.pipeline.keeping import provenance
-from fa_tune.pipeline.measuring import Measured, Tally, choose_profiler, measure_workload
+from fa_tune.pipeline.measuring import Tally, measure_workload
 from fa_tune.pipeline.results import RecordedSpace
-from fa_tune.pipeline.search import Candidates, prepare, workloads_for
+from fa_tune.pipeline.search import Candidates, prepare
 from fa_tune.pipeline.space_points import point
+from fa_tune.pipeline.spreading import Spot, on_boards
 from fa_tune.profile.stats import median
 from fa_tune.search.journal import Journal
 from fa_tune.spaces.table import Meta, Row, knob_types, save
@@ -65,12 +69,22 @@ def record_space(
     journal = context.journal()
     rows: list[Row] = []
     units: dict[str, str] = {}
-    drifts: list[float] = []
     tally = Tally()
-    for one in candidates:
-        default = families.variant(defaults[one.workload.key]).key
-        found, drift = _measure(one, default, options, measured, context, journal, progress, tally)
-        drifts += [drift] if drift is not None else []
+    standard = {key: families.variant(config).key for key, config in defaults.items()}
+
+    def measure(spot: Spot, part: Part) -> Part:
+        return _measure(part, standard[part.one.workload.key], options, spot, journal)
+
+    parts = on_boards(
+        _parts(candidates, standard, len(context.pool.present) if context.pool else 1),
+        measure,
+        Spot(measured, context, progress, tally),
+        journal,
+        workload=lambda part: part.one.workload,
+        cost=lambda part: flops.matmul_flop(part.one.workload) * sum(map(len, part.chunks)),
+    )
+    joined = [join([p for p in parts if p.one is one]) for one in candidates]
+    for one, (found, _, _) in zip(candidates, joined, strict=True):
         for attempt in (found[key] for key in by_key if key in found):
             if attempt.outcome is Outcome.NOT_RECORDED:
                 continue
@@ -81,8 +95,13 @@ def record_space(
         reasons = "; ".join(dict.fromkeys(row.reason for row in rows if row.reason))
         raise NoUsableVariant(f"nothing was measured{': ' if reasons else ''}{reasons}")
     note = f"{len(rejected)} configs that cannot run are not among these"
-    if drifts:
+    if drifts := [drift for _, drift, _ in joined if drift is not None]:
         note += f"; the default's median varied by {100 * max(drifts):.2f} % between chunks"
+    if scaled := [factor for _, _, factor in joined if factor is not None]:
+        note += (
+            "; chunks of one workload were measured on several boards, their times scaled by "
+            f"the default's to those of the first board, by {100 * max(scaled):.2f} % at most"
+        )
     meta = Meta(
         knobs=knob_types(row.knobs for row in rows),
         device=dataclasses.replace(measured.device, uuid=""),
@@ -113,45 +132,89 @@ def _sampled(
     return [c for c in configs if c in always or c in chosen]
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some chunks of one workload, all measured on one board, by subject.  `found` are their
+    attempts, `default_s` the default's median in each chunk, `board` the board's UUID."""
+
+    one: Candidates
+    chunks: tuple[tuple[str, ...], ...]
+    found: Mapping[str, Attempt] = field(default_factory=dict)
+    default_s: tuple[float, ...] = ()
+    board: str = ""
+
+
+def _parts(
+    candidates: Sequence[Candidates], standard: Mapping[str, str], boards: int
+) -> list[Part]:
+    """A workload is one board's, unless there are more boards than workloads: then each of its
+    chunks may be another's."""
+    parts = []
+    for one in candidates:
+        others = [s for s in one.artifacts if s != standard[one.workload.key]]
+        starts = range(0, max(1, len(others)), CHUNK)
+        chunks = tuple(tuple(others[start : start + CHUNK]) for start in starts)
+        if len(candidates) >= boards:
+            parts.append(Part(one, chunks))
+        else:
+            parts += [Part(one, (chunk,)) for chunk in chunks]
+    return parts
+
+
 def _measure(
-    one: Candidates,
-    default: str,
-    options: SearchOptions,
-    measured: Measured,
-    context: Context,
-    journal: Journal,
-    progress: Progress,
-    tally: Tally,
-) -> tuple[dict[str, Attempt], float | None]:
-    """Attempts by subject, and how much the default's median varied between chunks (as a
-    fraction), None with one chunk."""
-    others = [subject for subject in one.artifacts if subject != default]
-    found: dict[str, Attempt] = {a.subject: a for a in one.failures}
+    part: Part, default: str, options: SearchOptions, spot: Spot, journal: Journal
+) -> Part:
+    """The part with its attempts."""
+    one = part.one
+    found: dict[str, Attempt] = {}
     medians: list[float] = []
-    starts = range(0, max(1, len(others)), CHUNK)
-    for start in starts:
-        chunk = {s: one.artifacts[s] for s in others[start : start + CHUNK]}
+    for subjects in part.chunks:
+        chunk = {s: one.artifacts[s] for s in subjects}
         if default in one.artifacts:
             chunk[default] = one.artifacts[default]
         attempts = measure_workload(
             one.workload,
             chunk,
             options=dataclasses.replace(options.measure, references=()),
-            measured=measured,
-            context=context,
+            measured=spot.measured,
+            context=spot.context,
             journal=journal,
             reuse=options.resume,
             keep=(default,),
-            progress=progress,
-            tally=tally,
+            progress=spot.progress,
+            tally=spot.tally,
             search=_mark(chunk),  # the default is measured in each chunk
         )
         for attempt in attempts:
             if attempt.subject == default and attempt.measurement is not None:
                 medians.append(median(attempt.measurement.samples_s))
             found[attempt.subject] = attempt
-    drift = max(medians) / min(medians) - 1.0 if len(medians) > 1 else None
-    return found, drift
+    return dataclasses.replace(
+        part, found=found, default_s=tuple(medians), board=spot.context.board
+    )
+
+
+def join(parts: Sequence[Part]) -> tuple[dict[str, Attempt], float | None, float | None]:
+    """All attempts of one workload by subject, and two fractions: how much the default's median
+    varied between the chunks of one board (None with one chunk on each), and by how much times
+    were scaled at most (None with one board)."""
+    found: dict[str, Attempt] = {a.subject: a for a in parts[0].one.failures}
+    by_board: dict[str, list[float]] = {}
+    for part in parts:
+        by_board.setdefault(part.board, []).extend(part.default_s)
+    drifts = [max(times) / min(times) - 1.0 for times in by_board.values() if len(times) > 1]
+    drift = max(drifts, default=None)
+    base = by_board[parts[0].board]
+    if len(by_board) == 1 or not all(by_board.values()):  # nothing to scale, or nothing to go by
+        for part in parts:
+            found |= part.found
+        return found, drift, None
+    largest = 0.0
+    for part in reversed(parts):  # the first board's own default is what stays
+        factor = median(base) / median(by_board[part.board])
+        largest = max(largest, abs(factor - 1.0))
+        found |= {s: scaled(a, factor) for s, a in part.found.items()}
+    return found, drift, largest
 
 
 def _mark(chunk: Iterable[str]) -> str:

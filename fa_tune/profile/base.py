@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fa_tune.device import pinned_to
 from fa_tune.model import Artifact, Attempt, Workload
 
 REFERENCE_PREFIX = "ref:"
@@ -17,6 +18,8 @@ class MeasurePlan:
 
     `artifacts` by subject (variant key); `references` are library kernels by name (`fa2`)
     that run in the same process; `runs` samples of each; `seed` draws inputs and the order;
+    `board` is the UUID of the only GPU that the worker is to see (empty: the one that CUDA
+    counts as `device`);
     `keep` are subjects that are measured as often as the leader whatever their time.  A plan
     that is not `adaptive` wants exactly `runs` samples of every subject.
     """
@@ -30,11 +33,22 @@ class MeasurePlan:
     item_timeout_s: float = 60.0
     device: int = 0
     adaptive: bool = True
+    board: str = ""
 
     @property
     def subjects(self) -> tuple[str, ...]:
         """Every subject: references first, then variants."""
         return tuple(REFERENCE_PREFIX + r for r in self.references) + tuple(self.artifacts)
+
+    @property
+    def worker_device(self) -> int:
+        """The GPU's number in the worker."""
+        return 0 if self.board else self.device
+
+    @property
+    def worker_env(self) -> dict[str, str]:
+        """What the worker's environment says of GPUs."""
+        return pinned_to(self.board)
 
     def items(self) -> dict[str, dict[str, Any]]:
         """The worker's items, by subject."""

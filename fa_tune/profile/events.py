@@ -36,7 +36,7 @@ class EventsProfiler:
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""
         shared = {
-            "device": plan.device,
+            "device": plan.worker_device,
             "workload": plan.workload.key,
             "runs": plan.runs,
             "seed": plan.seed,
@@ -56,6 +56,8 @@ class EventsProfiler:
             plan.items(),
             item_timeout_s=plan.item_timeout_s,
             start_timeout_s=PREPARE_TIMEOUT_S,
+            env=plan.worker_env,
+            pardon_kills=True,
             on_event=on_event,
         )
         for result in results:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from fa_tune.errors import ProfileFormatError, ToolMissing
-from fa_tune.jobs import ChildEnd, Event, Kind, run_child
+from fa_tune.errors import NoUsableVariant, ProfileFormatError, ToolMissing
+from fa_tune.jobs import ChildEnd, Event, Kind, WorkerUnusable, run_child
 from fa_tune.model import Attempt, Outcome
 from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes, failed, split_batches
 from fa_tune.profile.command import (
@@ -111,15 +111,25 @@ class NcuProfiler:
         """One batch, in as many ncu processes as it has culprits, plus one."""
         remaining = plan.items()
         fruitless = 0
+        pardoned: set[str] = set()
         while remaining:
             with tempfile.TemporaryDirectory(prefix="fa-tune-ncu-") as folder:
                 end, launches = self._process(plan, remaining, Path(folder), on_step)
             before = len(remaining)
+            # Nothing on a GPU sends SIGKILL: whom it hit gets another try, once.
+            spared = end.culprit if end.was_killed and end.culprit not in pardoned else None
             for attempt in self._attempts(plan, tuple(remaining), end, launches):
-                remaining.pop(attempt.subject)
-                yield attempt
+                if attempt.subject != spared:
+                    remaining.pop(attempt.subject)
+                    yield attempt
+            if spared is not None:
+                pardoned.add(spared)
+                continue
             fruitless = fruitless + 1 if len(remaining) == before else 0
             if fruitless > 1:
+                if not _began(end):
+                    text = f"the worker below ncu cannot start: {end.reason}"
+                    raise WorkerUnusable(text, tuple(remaining), end.stderr_tail)
                 for subject in remaining:
                     text = f"ncu ended without a result: {end.reason or 'no launch was profiled'}"
                     yield failed(subject, plan.workload, Outcome.CRASHED, text)
@@ -145,7 +155,7 @@ class NcuProfiler:
         end = run_child(
             HANDLER,
             {
-                "device": plan.device,
+                "device": plan.worker_device,
                 "workload": plan.workload.key,
                 "rounds": plan.runs,
                 "seed": plan.seed,
@@ -158,7 +168,7 @@ class NcuProfiler:
             wrapper=[str(self._ncu), *self._arguments(options)],
             # ncu's lock file then is our own, whoever left one in /tmp.
             # Lazy loading: with all of torch's kernels resident, ncu took seconds per pass.
-            env={"TMPDIR": str(folder), "CUDA_MODULE_LOADING": "LAZY"},
+            env={"TMPDIR": str(folder), "CUDA_MODULE_LOADING": "LAZY", **plan.worker_env},
             on_event=on_event,
         )
         text = log.read_text(errors="replace") if log.exists() else ""
@@ -173,9 +183,12 @@ class NcuProfiler:
         hopeless = not any(event.kind is Kind.PARTIAL for event in end.events)
         hopeless = hopeless and found is not None and issubclass(found.error, ToolMissing)
         if found is not None and found.fatal and (hopeless or not blamed):
+            if issubclass(found.error, NoUsableVariant) and not _began(end):
+                return end, []  # no kernel, because the program did not get that far
             raise found.exception()
         source = options.export or log
-        if blamed and not source.exists():  # nothing was written before the culprit struck
+        cut_off = blamed or end.was_killed
+        if cut_off and not source.exists():  # nothing was written before the culprit struck
             return end, []
         if options.export is not None:
             source = folder / "imported.csv"
@@ -183,7 +196,7 @@ class NcuProfiler:
         try:
             profile = read_profile(source, decimal=".")
         except ProfileFormatError:
-            if blamed:  # nor any launch of the others
+            if cut_off:  # nor any launch of the others
                 return end, []
             raise
         for warning in profile.warnings:
@@ -270,3 +283,8 @@ class NcuProfiler:
             lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
             raise ToolMissing(f"ncu {' '.join(arguments[:2])} failed: {lines[-1]}")
         return done.stdout
+
+
+def _began(end: ChildEnd) -> bool:
+    """Whether the program below ncu got as far as an item."""
+    return any(event.kind is Kind.BEGIN for event in end.events)

@@ -21,6 +21,7 @@ import errno
 import gc
 import json
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -73,6 +74,7 @@ class Journal:
         self.path = Path(path)
         self._contents = _Contents()
         self._identity: tuple[int, int] | None = None
+        self._mutex = threading.Lock()  # the boards of a search write from threads of their own
         self.refresh()
 
     def records(self) -> tuple[Record, ...]:
@@ -135,7 +137,7 @@ class Journal:
         line = encode_record(record)
         with _storage_errors(f"cannot write journal {self.path}"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self._lock():
+            with self._mutex, self._lock():
                 created = not self.path.exists()
                 flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 fd = os.open(self.path, flags, 0o666)

@@ -15,7 +15,7 @@ from fa_tune.jobs import ItemResult
 from fa_tune.model import DeviceInfo, DType, Outcome, Verdict
 from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.pipeline import checks, single
-from fa_tune.pipeline.measuring import Measured
+from fa_tune.pipeline.choosing import Measured
 from fa_tune.search.journal import Journal
 from fa_tune.verify import verdict_to_json
 from tests.pipeline import fakes

@@ -29,8 +29,8 @@ from fa_tune.model import (
     Workload,
 )
 from fa_tune.options import MachineOptions, Silent
+from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.context import Context
-from fa_tune.pipeline.measuring import Measured
 from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes
 
 H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", memory_bytes=150_000_000_000)

@@ -12,7 +12,8 @@ from fa_tune.errors import InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.model import Attempt, DeviceInfo, DType, Measurement, Outcome, Provenance, Workload
 from fa_tune.model import benchmark_workload as benchmark
 from fa_tune.options import MeasureOptions
-from fa_tune.pipeline.measuring import Tally, choose_profiler, fingerprint, measure_workload
+from fa_tune.pipeline.choosing import choose_profiler
+from fa_tune.pipeline.measuring import Tally, fingerprint, measure_workload
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu import NcuProfiler

@@ -9,7 +9,7 @@ import pytest
 
 from fa_tune.errors import ToolMissing
 from fa_tune.options import ALL_REFERENCES, REFERENCES, MeasureOptions, Silent
-from fa_tune.pipeline import measuring
+from fa_tune.pipeline import choosing
 from fa_tune.pipeline.peers import require_references
 
 
@@ -62,4 +62,4 @@ def test_flash_attention_2_alone_is_not_flash_attention_4(site: Path) -> None:
 def test_it_is_asked_before_a_profiler_is_sought(site: Path, profiler: str) -> None:
     options = dataclasses.replace(MeasureOptions(), profiler=profiler, references=("fa4",))
     with pytest.raises(ToolMissing, match="FlashAttention 4"):
-        measuring.choose_profiler(options, None, Silent())  # type: ignore[arg-type]
+        choosing.choose_profiler(options, None, Silent())  # type: ignore[arg-type]

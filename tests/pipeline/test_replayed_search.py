@@ -9,7 +9,7 @@ import pytest
 from fa_tune import families
 from fa_tune.errors import NoUsableVariant
 from fa_tune.model import DType, Outcome
-from fa_tune.pipeline.measuring import choose_profiler
+from fa_tune.pipeline.choosing import choose_profiler
 from fa_tune.registry import store
 from tests.pipeline import fakes
 from tests.pipeline.conftest import SEARCH, World

@@ -9,7 +9,7 @@ import pytest
 from fa_tune.errors import JournalError, NoUsableVariant, RegistryError, StorageError, ToolMissing
 from fa_tune.model import Attempt, DType, Outcome, Variant, Workload, benchmark_workload
 from fa_tune.pipeline import SearchResult, WorkloadResult
-from fa_tune.pipeline import measuring as MEASURING
+from fa_tune.pipeline import choosing as CHOOSING
 from fa_tune.pipeline import search as run_search
 from fa_tune.registry import store
 from fa_tune.report.read_csv import read_rows
@@ -271,7 +271,7 @@ def test_ncu_that_turns_out_unable_is_replaced_by_events_if_the_choice_was_ours(
     """Forbidden counters show only at the first launch, maybe after another day's good ones."""
     search(world, 512)
     events = FakeProfiler(known_times, method="events", default_runs=5)
-    monkeypatch.setattr(MEASURING, "EventsProfiler", lambda: events)
+    monkeypatch.setattr(CHOOSING, "EventsProfiler", lambda: events)
     world.profiler = FakeProfiler(error=ToolMissing("counters are restricted"))
     result = search(world, 512, 1024)
     assert world.progress.warnings == ["counters are restricted; timing with CUDA events instead"]

@@ -12,7 +12,7 @@ from fa_tune.errors import InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.model import DType, Outcome
 from fa_tune.options import MeasureOptions, Progress, SearchOptions
 from fa_tune.pipeline import ProfileResult, bench, build, profile, run, single, verify
-from fa_tune.pipeline.measuring import Measured
+from fa_tune.pipeline.choosing import Measured
 from tests.pipeline import fakes
 from tests.pipeline.conftest import World
 from tests.pipeline.fakes import FakeProfiler

@@ -13,6 +13,7 @@ import random
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fa_tune.model import Outcome
@@ -35,6 +36,8 @@ class _Failed(Exception):
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "GPU-gone":
+        raise RuntimeError("no CUDA-capable device is detected")
     launches = os.environ["FAKE_NCU_LAUNCHES"]
     able: list[str] = []
     for name, item in items.items():
@@ -79,6 +82,13 @@ def _strike(name: str, item: Mapping[str, Any], place: str, report: Report) -> N
     match what:
         case "segfault":
             os.kill(os.getpid(), signal.SIGSEGV)
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "killed-once":  # $FAKE_NCU_LAUNCHES is of one process, this file of all
+            mark = Path(os.environ["FAKE_NCU_CALLS"]).with_name("killed-once")
+            if not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
         case "hang":
             time.sleep(HANG_S)
         case "poison":

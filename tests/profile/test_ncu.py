@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fa_tune.errors import FaTuneError, InvalidConfig, NoUsableVariant, ToolMissing
+from fa_tune.jobs import WorkerUnusable
 from fa_tune.model import Artifact, Attempt, DType, Outcome, Quantity, Resources, Variant, Workload
 from fa_tune.profile import ncu
 from fa_tune.profile.base import MeasurePlan
@@ -413,3 +414,31 @@ def test_a_measurement_given_up_leaves_no_process(fake: FakeNcu) -> None:
     next(attempts)
     attempts.close()  # type: ignore[attr-defined]
     assert len(fake.profiled) == 1
+
+
+# Several GPUs -----------------------------------------------------------------------------------
+
+
+def test_a_plan_for_one_board_pins_the_program_to_it(fake: FakeNcu) -> None:
+    list(NcuProfiler(ncu=fake.path).measure(plan("5000", board="GPU-7"), lambda _: None))
+    list(NcuProfiler(ncu=fake.path).measure(plan("5000"), lambda _: None))
+    first, second = fake.profiled
+    assert first["CUDA_VISIBLE_DEVICES"] == "GPU-7"
+    assert second["CUDA_VISIBLE_DEVICES"] != "GPU-7"
+    assert first["TMPDIR"] != second["TMPDIR"], "each its own lock file"
+
+
+def test_a_program_that_somebody_killed_is_tried_again_once(
+    fake: FakeNcu,
+) -> None:
+    wanted = plan("5000", "6000:killed-once in 0", "7000:killed in 0", runs=2)
+    found = measure(NcuProfiler(ncu=fake.path), wanted)
+    assert samples_ns(found["sm80:b"]) == [6000, 6001]
+    assert samples_ns(found["sm80:a"]) == [5000, 5001]
+    assert found["sm80:c"].outcome is Outcome.CRASHED
+    assert "SIGKILL" in found["sm80:c"].reason or "137" in found["sm80:c"].reason
+
+
+def test_a_gpu_that_is_gone_says_nothing_of_the_kernels(fake: FakeNcu) -> None:
+    with pytest.raises(WorkerUnusable, match="cannot start: RuntimeError: no CUDA-capable device"):
+        measure(NcuProfiler(ncu=fake.path), plan("5000", board="GPU-gone"))

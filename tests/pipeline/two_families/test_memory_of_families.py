@@ -10,7 +10,7 @@ import pytest
 from fa_tune import families
 from fa_tune.compile import kernel_source_sha256
 from fa_tune.model import Outcome, Variant
-from fa_tune.pipeline.measuring import choose_profiler
+from fa_tune.pipeline.choosing import choose_profiler
 from fa_tune.recordings import SOURCES, load_all
 from fa_tune.registry import store
 from fa_tune.search.journal import AttemptRecord, Fingerprint, VerdictRecord

@@ -1,0 +1,66 @@
+"""What tells boards apart: verification, and in the same process two kernels timed in turn.
+
+A worker's start is dearer than the few samples, so a board that verifies kernels anyway times the
+calibration pair at the end of that.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from fa_tune.handlers import rounds, timed, verify
+from fa_tune.handlers.device import guarded, launcher, lse_for, use_device
+from fa_tune.model import Workload
+from fa_tune.reference import make_inputs
+from fa_tune.worker import Report
+
+CALIBRATION = "calibration"  # the item that is no kernel to verify
+ROUNDS = 21
+TIMEOUT_S = 120.0
+
+
+def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """`shared`: device, seed.  Items: those of `verify.handle`; `calibration` besides, with
+    `workload` (key) and `pair`: two of subject, cubin and symbol.  Its value: samples_s of
+    both, round by round, sm_clock_hz and power_w (medians; None where NVML does not tell)."""
+    kernels = {name: item for name, item in items.items() if name != CALIBRATION}
+    if kernels:
+        verify.handle(shared, kernels, report)
+    if CALIBRATION in items:
+        report.begin(CALIBRATION, timeout_s=TIMEOUT_S)
+        use_device(int(shared["device"]))
+        found = guarded(report, CALIBRATION, partial(_time_pair, items[CALIBRATION], shared))
+        if found is not None:
+            report.done(CALIBRATION, found)
+
+
+def _time_pair(item: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    workload = Workload.from_key(item["workload"])
+    seed = int(shared["seed"])
+    inputs = [make_inputs(workload, seed=seed + i) for i in range(timed._sets(workload))]
+    out, lse = torch.empty_like(inputs[0].q), lse_for(workload)
+    read = rounds.reader(int(shared["device"]))
+    timed._warm_up()
+    pair = [
+        timed.Subject([launcher(one, workload, i, out, lse) for i in inputs], [])
+        for one in item["pair"]
+    ]
+    for subject in pair:
+        subject.prepare()
+    readings = []
+    for number in range(ROUNDS):
+        for subject in pair if number % 2 == 0 else reversed(pair):
+            subject.samples.append(subject.sample())
+        readings.append(read())
+    clocks = [r.sm_clock_hz for r in readings if r.sm_clock_hz is not None]
+    powers = [r.power_w for r in readings if r.power_w is not None]
+    return {
+        "samples_s": [subject.samples for subject in pair],
+        "sm_clock_hz": statistics.median(clocks) if clocks else None,
+        "power_w": statistics.median(powers) if powers else None,
+    }

@@ -1,0 +1,100 @@
+"""One GPU, wherever it is, as the pipeline uses it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fa_tune import device as devices
+from fa_tune.device import Numbers, pinned_to
+from fa_tune.errors import ToolMissing
+from fa_tune.jobs import ItemResult, WorkerUnusable, run_items
+from fa_tune.model import DeviceInfo, Outcome
+
+if TYPE_CHECKING:
+    from fa_tune.pipeline.choosing import Measured
+
+PROBE = "fa_tune.handlers.probe:handle"
+PROBE_TIMEOUT_S = 60.0
+
+
+class Interrupted(WorkerUnusable):
+    """What ran a board's work died, through no fault of the work: it is to be done again, on
+    the board if that has recovered, or on another."""
+
+
+class Board(Protocol):
+    """One GPU, wherever it is.  Used by one thread at a time."""
+
+    @property
+    def label(self) -> str:
+        """How a reader knows it."""
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The GPU."""
+
+    def measured(self, measured: Measured) -> Measured:
+        """The same profiler, on this board."""
+
+    def run_items(
+        self,
+        handler: str,
+        shared: Mapping[str, Any],
+        items: Mapping[str, Mapping[str, Any]],
+        *,
+        item_timeout_s: float,
+    ) -> Iterator[ItemResult]:
+        """`fa_tune.jobs.run_items` on this board, which is the worker's device 0.  Items with a
+        `cubin` name a file of this machine."""
+
+
+@dataclass(frozen=True)
+class LocalBoard:
+    """A GPU of this machine."""
+
+    label: str
+    device: DeviceInfo
+
+    def measured(self, measured: Measured) -> Measured:
+        """A copy: a profiler may learn while it measures, such as which metrics there are."""
+        return dataclasses.replace(measured, profiler=copy.copy(measured.profiler))
+
+    def run_items(
+        self,
+        handler: str,
+        shared: Mapping[str, Any],
+        items: Mapping[str, Mapping[str, Any]],
+        *,
+        item_timeout_s: float,
+    ) -> Iterator[ItemResult]:
+        """See `Board`."""
+        return run_items(
+            handler,
+            shared,
+            items,
+            item_timeout_s=item_timeout_s,
+            env=pinned_to(self.device.uuid),
+            pardon_kills=True,
+        )
+
+
+def local_boards(numbers: Numbers) -> tuple[Board, ...]:
+    """GPUs of this machine by number; raises as `fa_tune.device.find_devices`."""
+    found = devices.find_devices(numbers)
+    names = range(len(found)) if numbers == devices.ALL else numbers
+    return tuple(LocalBoard(f"GPU {n}", device) for n, device in zip(names, found, strict=True))
+
+
+def is_working(board: Board) -> bool:
+    """Whether a worker gets as far as computing something on the board."""
+    try:
+        results = list(
+            board.run_items(PROBE, {"device": 0}, {"probe": {}}, item_timeout_s=PROBE_TIMEOUT_S)
+        )
+    except ToolMissing:
+        return False
+    return all(result.outcome is Outcome.OK for result in results)
