@@ -42,6 +42,13 @@ SCHEMA = "fa-tune-bench-search-1"
 )
 @option("--seeds", "seeds", type=click.IntRange(1, 10_000), default=100, help="Runs of each.")
 @option(
+    "--rival-seeds",
+    "rival_seeds",
+    type=click.IntRange(1, 10_000),
+    show_default="like --seeds",
+    help="Runs of Kernel Tuner's and Optuna's, which take longer.",
+)
+@option(
     "--limit",
     "limit",
     type=click.IntRange(1, 100_000),
@@ -56,10 +63,12 @@ SCHEMA = "fa-tune-bench-search-1"
     help="Points that our strategies propose at a time; a search on a GPU takes 4.",
 )
 @option(
-    "--blind",
-    is_flag=True,
-    show_default=False,
-    help="Do not tell the strategies which config is the default; Kernel Tuner's are never told.",
+    "--default",
+    "default",
+    type=click.Choice(["told", "hidden", "both"]),
+    default="told",
+    help="Whether our strategies are told which config is the default, and so measure it first, "
+    "as a search does; Kernel Tuner's are never told.",
 )
 @option("--workload", "workload", type=WorkloadKey(), metavar="KEY", help="Only this workload.")
 @option(
@@ -85,9 +94,10 @@ def command(
     strategies: tuple[str, ...],
     rivals: str | None,
     seeds: int,
+    rival_seeds: int | None,
     limit: int,
     batch: int,
-    blind: bool,
+    default: str,
     workload: Workload | None,
     jobs: int | None,
     plot: Path | None,
@@ -105,16 +115,18 @@ def command(
     \b
     Examples:
       fa-tune bench-search --strategy local,learned,optuna-tpe --plot search.svg
-      fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all --seeds 20
+      fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all --rival-seeds 20
     """
     refuse_both(csv, as_json)
     from fa_tune.commands.output import say, text_table, write_json, write_table_csv
-    from fa_tune.spaces.benchmark import Plan, cells, compare, headings, headline, without_start
+    from fa_tune.spaces.benchmark import Plan, cells, closing, compare, headings, headline
 
-    spaces = [without_start(one) if blind else one for one in _spaces(paths, workload)]
+    spaces = _spaces(paths, workload)
     jobs = jobs or os.cpu_count() or 1
     lenient = rivals == "all"  # what was asked for by name has to run
-    plan = Plan(strategies, _rivals(rivals), seeds, limit, batch, jobs, lenient)
+    plan = Plan(
+        strategies, _rivals(rivals), default, seeds, rival_seeds, limit, batch, jobs, lenient
+    )
     scored: list[tuple[Recorded, list[Score]]] = []
     with watching(quiet) as progress:
         for one in spaces:
@@ -131,10 +143,10 @@ def command(
         write_table_csv(names, rows, csv)
     if csv != STDOUT:
         for one, scores in scored:
-            say(headline(one))
+            say(headline(one, default))
             say(text_table(headings(limit), [cells(s) for s in scores], {"strategy"}))
             say()
-        say(f"Measurements needed by half and by nine tenths of {seeds} runs; batches of {batch}.")
+        say(closing(plan))
 
 
 def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[Recorded]:
@@ -158,13 +170,12 @@ def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[Recorded]:
 
 
 def _rivals(text: str | None) -> tuple[str, ...]:
-    from fa_tune.spaces.kernel_tuner import STRATEGIES as OF_KERNEL_TUNER
-    from fa_tune.spaces.kernel_tuner import require
+    from fa_tune.spaces.kernel_tuner import all_strategies, require
 
     if not text or text == "none":
         return ()
     require()
-    return OF_KERNEL_TUNER if text == "all" else tuple(w.strip() for w in text.split(",") if w)
+    return all_strategies() if text == "all" else tuple(w.strip() for w in text.split(",") if w)
 
 
 def _flat(scores: Sequence[Score]) -> tuple[list[str], list[list[Any]]]:

@@ -29,6 +29,7 @@ from fa_tune.pipeline.results import Exploration
 from fa_tune.pipeline.space_points import point
 from fa_tune.profile.stats import median
 from fa_tune.search.journal import Journal
+from fa_tune.search.static_facts import with_derived
 from fa_tune.search.strategies import USES_FACTS, Observation, Point, Space, Strategy, create
 from fa_tune.search.strategies.audit import Audit, judge, sample
 from fa_tune.search.strategies.budget import Budget, spend
@@ -98,7 +99,7 @@ def explore(
         if not by_key:
             reasons = dict.fromkeys(a.reason for a in scouts.failures.values())
             raise NoUsableVariant(f"nothing compiles for {workload.key}: {'; '.join(reasons)}")
-    spaces = _spaces(by_key, scouts.artifacts, first)
+    spaces = _spaces(by_key, scouts.artifacts, first, workload)
     keys = [p.key for space in spaces for p in space.points]
     strategy = strategy_over(options.strategy, spaces, options.measure.seed)
     runs = options.measure.runs or measured.profiler.default_runs
@@ -177,13 +178,17 @@ def strategy_over(name: str, spaces: Sequence[Space], seed: int) -> Strategy:
 
 
 def _spaces(
-    by_key: Mapping[str, Config], artifacts: Mapping[str, Artifact], first: Sequence[str]
+    by_key: Mapping[str, Config],
+    artifacts: Mapping[str, Artifact],
+    first: Sequence[str],
+    workload: Workload,
 ) -> list[Space]:
     """One space per family, with facts where the artifact is known."""
     points: dict[str, list[Point]] = {}
     for key, config in by_key.items():
         known = artifacts.get(key)
         made = point(config, known.resources if known is not None else None)
+        made = dataclasses.replace(made, facts=with_derived(made.knobs, made.facts, workload))
         points.setdefault(families.of(config).name, []).append(made)
     spaces = []
     for some in points.values():

@@ -11,19 +11,26 @@ from fa_tune.spaces import kernel_tuner, replay
 from fa_tune.spaces.replay import Score
 from fa_tune.spaces.table import Recorded
 
+TOLD, HIDDEN, BOTH = "told", "hidden", "both"  # the default config, to our strategies
+SLOW = "optuna-"  # begins the names of those that take longer
+BLIND = " (blind)"  # after a strategy's name, where both are compared
+
 
 @dataclass(frozen=True)
 class Plan:
     """What is compared, and how often.
 
-    `strategies` are fa-tune's, `kernel_tuner` Kernel Tuner's; `limit` measurements at most per
-    run; `batch` points are proposed at a time (Kernel Tuner always decides one by one);
-    `jobs` processes.
+    `strategies` are fa-tune's, `kernel_tuner` Kernel Tuner's; `default` says whether ours are
+    told the default config (Kernel Tuner's never are); `rival_seeds` runs of Kernel Tuner's and
+    Optuna's, which take longer (None: `seeds`); `limit` measurements at most per run; `batch`
+    points are proposed at a time (Kernel Tuner always decides one by one); `jobs` processes.
     """
 
     strategies: tuple[str, ...]
     kernel_tuner: tuple[str, ...] = ()
+    default: str = TOLD
     seeds: int = 100
+    rival_seeds: int | None = None
     limit: int = 200
     batch: int = 1
     jobs: int = 1
@@ -48,23 +55,34 @@ def compare(recorded: Recorded, plan: Plan, watcher: Watcher) -> list[Score]:
 
     Raises InvalidConfig and ToolMissing as the strategies do.
     """
-    names = (*plan.strategies, *plan.kernel_tuner)
-    watcher.stage(recorded.name, len(names) * plan.seeds)
-    chance = replay.by_chance(recorded, plan.limit)
-    orders = replay.replay(
-        recorded,
-        plan.strategies,
-        seeds=plan.seeds,
-        limit=plan.limit,
-        batch=plan.batch,
-        jobs=plan.jobs,
-        on_order=watcher.advance,
+    rival_seeds = plan.rival_seeds or plan.seeds
+    spaces = {
+        TOLD: {"": recorded},
+        HIDDEN: {"": without_start(recorded)},
+        BOTH: {"": recorded, BLIND: without_start(recorded)},
+    }[plan.default]
+    seeds = {n: rival_seeds if n.startswith(SLOW) else plan.seeds for n in plan.strategies}
+    watcher.stage(
+        recorded.name,
+        len(spaces) * sum(seeds.values()) + len(plan.kernel_tuner) * rival_seeds,
     )
+    chance = replay.by_chance(recorded, plan.limit)
+    orders: dict[str, list[replay.Order]] = {}
+    for suffix, space in spaces.items():
+        found = replay.replay(
+            space,
+            seeds,
+            limit=plan.limit,
+            batch=plan.batch,
+            jobs=plan.jobs,
+            on_order=watcher.advance,
+        )
+        orders |= {f"{name}{suffix}": runs for name, runs in found.items()}
     if plan.kernel_tuner:
         orders |= kernel_tuner.replay(
             recorded,
             plan.kernel_tuner,
-            seeds=plan.seeds,
+            seeds=rival_seeds,
             limit=plan.limit,
             jobs=plan.jobs,
             on_order=watcher.advance,
@@ -79,17 +97,28 @@ def without_start(recorded: Recorded) -> Recorded:
     return Recorded(recorded.name, Space(recorded.space.points), recorded.rows)
 
 
-def headline(recorded: Recorded) -> str:
-    """The space in a line: how many points, how many ran, the best time, the default's share."""
+def headline(recorded: Recorded, default: str = TOLD) -> str:
+    """The space in a line: how many points, how many ran, the best time, the default's share
+    unless it is hidden."""
     times = recorded.times_s
     ran = [t for t in times if t is not None]
     best = min(ran)
     text = f"{recorded.name}: {len(times)} configs, {len(ran)} ran, the best takes "
     text += f"{1e3 * best:.4g} ms"
-    default = [times[i] for i in recorded.space.start]
-    if default and default[0] is not None:
-        text += f"; the default, measured first, reaches {100 * best / default[0]:.1f} % of it"
+    start = [times[i] for i in recorded.space.start] if default != HIDDEN else []
+    if start and start[0] is not None:
+        text += f"; the default, measured first, reaches {100 * best / start[0]:.1f} % of it"
     return text
+
+
+def closing(plan: Plan) -> str:
+    """What the numbers are, below the tables."""
+    text = f"Measurements needed by half and by nine tenths of {plan.seeds} runs"
+    if plan.rival_seeds not in (None, plan.seeds):
+        text += f" ({plan.rival_seeds} of Kernel Tuner's and Optuna's)"
+    if plan.kernel_tuner:
+        text += f"; KT: Kernel Tuner {kernel_tuner.version()}"
+    return f"{text}; batches of {plan.batch}."
 
 
 def cells(score: Score) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -23,12 +24,8 @@ from fa_tune.spaces.replay import Order
 from fa_tune.spaces.t4 import to_kernel_tuner
 from fa_tune.spaces.table import Recorded
 
-# Those that need nothing beyond Kernel Tuner itself; others of its names are tried when asked.
-STRATEGIES = (
-    *("random_sample", "simulated_annealing", "genetic_algorithm", "diff_evo", "pso"),
-    *("firefly_algorithm", "dual_annealing", "basinhopping", "mls", "greedy_mls", "greedy_ils"),
-    *("hybrid_vndx", "adaptive_tabu_greywolf"),
-)
+# Runs over everything in order, and takes no limit.
+NO_SEARCH = frozenset({"brute_force"})
 PREFIX = "KT "
 # Some strategies go round in circles once a small space has nothing new for them.
 RUN_LIMIT_S = 20.0
@@ -38,6 +35,21 @@ def require() -> None:
     """Raise ToolMissing unless Kernel Tuner is installed."""
     if importlib.util.find_spec("kernel_tuner") is None:
         raise ToolMissing('Kernel Tuner is not installed: pip install "fa-tune[benchmark]"')
+
+
+def version() -> str:
+    """Of the Kernel Tuner that is installed.  Raises ToolMissing."""
+    require()
+    return importlib.metadata.version("kernel_tuner")
+
+
+def all_strategies() -> tuple[str, ...]:
+    """Every search strategy that the installed Kernel Tuner has, by its own names; some need
+    packages beyond it.  Raises ToolMissing."""
+    require()
+    from kernel_tuner.interface import strategy_map
+
+    return tuple(name for name in strategy_map if name not in NO_SEARCH)
 
 
 def replay(

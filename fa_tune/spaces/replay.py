@@ -9,7 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import math
 import multiprocessing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fa_tune.search.strategies import create
@@ -106,17 +106,16 @@ def order_of(recorded: Recorded, strategy: str, seed: int, limit: int, batch: in
 
 def replay(
     recorded: Recorded,
-    strategies: Iterable[str],
+    seeds: Mapping[str, int],
     *,
-    seeds: int,
     limit: int,
     batch: int,
     jobs: int,
     on_order: Callable[[], object] = lambda: None,
 ) -> dict[str, list[Order]]:
-    """The orders of every strategy, one per seed 0, 1, …, in `jobs` processes; `on_order` is
-    called after each."""
-    tasks = [(name, seed) for name in strategies for seed in range(seeds)]
+    """The orders of every strategy, by its name one per seed 0, 1, … below `seeds`, in `jobs`
+    processes; `on_order` is called after each."""
+    tasks = [(name, seed) for name, count in seeds.items() for seed in range(count)]
     orders: dict[str, list[Order]] = {name: [] for name, _ in tasks}
     if jobs == 1 or len(tasks) == 1:
         for name, seed in tasks:

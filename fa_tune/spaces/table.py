@@ -32,6 +32,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fa_tune.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.model import DeviceInfo, Outcome, Provenance
+from fa_tune.search.static_facts import with_derived, workload_of
 from fa_tune.search.strategies.base import Knob, Point, Space
 
 SUFFIX = ".space.csv.gz"
@@ -120,7 +121,11 @@ def recorded(table: Table, *, with_default: bool = True) -> list[Recorded]:
         rows = tuple(row for row in table.rows if row.workload == workload)
         if all(row.time_s is None for row in rows):
             raise ProfileFormatError(f"{table.path}: nothing ran on {workload}")
-        points = tuple(Point(r.variant, r.knobs, r.facts, r.soft_rules) for r in rows)
+        known = workload_of(workload)
+        points = tuple(
+            Point(r.variant, r.knobs, with_derived(r.knobs, r.facts, known), r.soft_rules)
+            for r in rows
+        )
         default = table.meta.defaults.get(workload) if with_default else None
         start = tuple(i for i, row in enumerate(rows) if row.variant == default)
         try:

@@ -61,10 +61,10 @@ def test_csv_and_json_hold_the_same_numbers(console: Console, folder: Path) -> N
             assert int(row[f"{level} p90"]) == one["needed"][level]["p90"]
 
 
-def test_blind_hides_the_default(console: Console, folder: Path) -> None:
+def test_hidden_hides_the_default(console: Console, folder: Path) -> None:
     arguments = ["bench-search", str(folder), "--seeds", "1", "--strategy", "none", "-j", "1"]
     assert "the default" in console(*arguments).out
-    assert "the default" not in console(*arguments, "--blind").out
+    assert "the default" not in console(*arguments, "--default", "hidden").out
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="no matplotlib")

@@ -35,8 +35,6 @@ def matrix(space: Space, *, with_facts: bool = True) -> tuple[NDArray[np.float64
             values = [point.facts.get(name) for point in space.points]
             if all(v is not None for v in values):
                 columns[f"fact {name}"] = _scaled([float(v) for v in values if v is not None])
-    if any(point.soft_rules for point in space.points):
-        columns["soft rules"] = [float(len(point.soft_rules)) for point in space.points]
     kept: Columns = {}
     seen: set[tuple[float, ...]] = set()
     for name, column in columns.items():

@@ -1,7 +1,8 @@
-"""A model of this run: times regressed on knobs, static facts and soft rules."""
+"""A model of this run: times regressed on knobs and static facts."""
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
+RESIDENT = ("registers_resident", "smem_resident_bytes")  # of `static_facts`
 OPENING = 6  # points before the model is asked
-SPREAD_AMONG = 3  # random points of which the one farthest from all before is taken
+FULLEST = 0.25  # of the space: from these the opening is drawn
 HOPEFUL = 2.0  # standard deviations by which a hopeful proposal expects to be lucky
 
 
@@ -38,11 +40,11 @@ TURNS = (Turn(True), Turn(False), Turn(True, near=True), Turn(False, hopeful=Tru
 
 
 class Learned(Memory):
-    """Opens with the start points and a spread of points to which fewest soft rules object;
-    then proposes, by `TURNS`, what the model promises most of.
+    """Opens with the start points and a few random ones that fill a multiprocessor well; then
+    proposes, by `TURNS`, what the model promises most of.
 
-    Points that failed count as slow as the slowest that ran.  Within a
-    batch the models believe their own predictions about what was proposed before.
+    Points that failed count as slow as the slowest that ran.  Within a batch the models believe
+    their own predictions about what was proposed before.
     """
 
     def __init__(self, space: Space, seed: int, name: str) -> None:
@@ -50,7 +52,7 @@ class Learned(Memory):
         self._x, self.features = matrix(space)
         self._models = {speed: GaussianProcess(self._x.shape[1]) for speed in (True, False)}
         self._turn = 0
-        self._opening = self._spread()
+        self._opening = self._begin()
 
     def propose(self, n: int) -> list[int]:
         """The opening, then by turns what the models promise most of."""
@@ -65,25 +67,21 @@ class Learned(Memory):
                 chosen += self.take(self._promising(n - len(chosen)))
         return chosen
 
-    def _spread(self) -> list[int]:
-        """Random points, a little spread, of those that fewest soft rules object to."""
+    def _begin(self) -> list[int]:
+        """The start points, then random ones of those that leave least of a multiprocessor
+        unused; where that is not known, of those that fewest soft rules object to."""
         chosen = list(dict.fromkeys(self.space.start))
         others = [i for i in range(len(self.space)) if i not in chosen]
-        objections = {i: len(self.space.points[i].soft_rules) for i in others}
-        candidates = [i for i in others if objections[i] == min(objections.values())]
-        while len(chosen) < OPENING and candidates:
-            some = self.random.sample(candidates, min(SPREAD_AMONG, len(candidates)))
-            far = max(some, key=lambda i: self._distance(i, chosen))
-            candidates.remove(far)
-            chosen.append(far)
-        return chosen
-
-    def _distance(self, index: int, others: list[int]) -> float:
-        """From the nearest of the others, squared."""
-        if not others:
-            return 0.0
-        nearest = ((self._x[others] - self._x[index]) ** 2).sum(1).min()
-        return float(nearest)
+        unused = fullness(self.space)
+        if unused is not None:
+            limit = sorted(unused)[math.ceil(FULLEST * len(unused)) - 1]
+            among = [i for i in others if unused[i] <= limit]
+        else:
+            objections = {i: len(self.space.points[i].soft_rules) for i in others}
+            fewest = min(objections.values(), default=0)
+            among = [i for i in others if objections[i] == fewest]
+        wanted = max(0, OPENING - len(chosen))
+        return chosen + self.random.sample(among, min(wanted, len(among)))
 
     def _promising(self, n: int) -> list[int]:
         import numpy as np
@@ -119,6 +117,27 @@ class Learned(Memory):
                 for speed in lowest:
                     self._models[speed].believe(self._x[chosen[-1]])
         return chosen
+
+
+def fullness(space: Space) -> list[float] | None:
+    """How little of a multiprocessor's registers and shared memory each point leaves unused,
+    lowest first: the sum of its ranks in both.  None where that is not known, or the same for
+    all.
+
+    Large blocks are what saves reads, and what they cost is registers and shared memory: on
+    recordings of two families, five lengths and two head sizes the quarter of a space that
+    uses most has twice its share of the fastest quarter.
+    """
+    ranks = []
+    for name in RESIDENT:
+        values = [point.facts.get(name) for point in space.points]
+        known = [-v for v in values if v is not None]
+        if len(known) < len(values):
+            return None
+        order = sorted(known)
+        ranks.append([bisect.bisect_right(order, v) for v in known])
+    total = [float(sum(both)) for both in zip(*ranks, strict=True)]
+    return total if min(total) < max(total) else None
 
 
 def expected_gain(best: float, mean: Array, deviation: Array) -> Array:

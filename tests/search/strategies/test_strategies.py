@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 
 import pytest
@@ -121,7 +122,24 @@ def test_exhaustive_takes_what_soft_rules_like_first() -> None:
     assert objections[1:] == sorted(objections[1:])
 
 
-def test_learned_opens_with_what_soft_rules_like() -> None:
+def filled() -> Space:
+    """`small`, where points fill a multiprocessor the more the higher their number."""
+    points = [
+        dataclasses.replace(
+            point, facts={"registers_resident": 1000 + i, "smem_resident_bytes": 9 * i}
+        )
+        for i, point in enumerate(small().points)
+    ]
+    return Space(tuple(points))
+
+
+def test_learned_opens_with_what_fills_a_multiprocessor() -> None:
+    openings = {tuple(create("learned", filled(), seed).propose(OPENING)) for seed in range(8)}
+    assert len(openings) > 1
+    assert all(index >= 45 for opening in openings for index in opening)
+
+
+def test_learned_opens_with_what_soft_rules_like_where_nothing_else_is_known() -> None:
     space = small()
     opening = create("learned", space, 0).propose(OPENING)
     assert not any(space.points[i].soft_rules for i in opening)
