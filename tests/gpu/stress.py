@@ -39,6 +39,7 @@ MEETING_POINTS: Mapping[str, tuple[str, ...]] = {
         "store_shared",
         "load_shared",
     ),
+    "ptx/mbarrier_probe.cuh": ("mbarrier_probe", "mbarrier_wait_unless"),
     "ptx/named_barrier.cuh": ("named_barrier_sync", "named_barrier_arrive"),
     "ptx/tma.cuh": ("tma_load_4d", "tma_store_4d", "bulk_commit_group", "bulk_wait_group_read"),
     "ptx/cluster.cuh": (
@@ -52,6 +53,7 @@ MEETING_POINTS: Mapping[str, tuple[str, ...]] = {
 # Functions of these files where nobody waits for anybody, or all do.
 LEFT_ALONE: Mapping[str, tuple[str, ...]] = {
     "ptx/mbarrier.cuh": ("mbarrier_init", "fence_mbarrier_init"),
+    "ptx/mbarrier_probe.cuh": (),
     "ptx/named_barrier.cuh": (),
     "ptx/tma.cuh": ("prefetch_tensor_map", "fence_proxy_async_shared"),
     "ptx/cluster.cuh": ("cluster_sync", "in_cta"),
@@ -124,21 +126,17 @@ class Mutation:
         return {**headers, self.file: text}
 
 
-_WAIT = (
-    r"(ptx::mbarrier_wait\(smem \+ Shared::k{0}Full \+ 8 \* {1}_ring\.stage, "
-    r"{1}_ring\.parity\);)"
-)
 MUTATIONS: Mapping[str, Mutation] = {
     "V is not waited for": Mutation(
-        "sm90/consumer_base.cuh", ((_WAIT.format("V", "v"), "stress::role();"),)
+        "sm90/consumer_base.cuh", ((r"(void wait_v\(\) \{)[^}]*\}", r"\1 stress::role(); }"),)
     ),
     "K is given back before it is read": Mutation(
         "sm90/consumer_base.cuh",
         (
             (
-                _WAIT.format("K", "k"),
+                r"(void wait_k\(\) \{[^}]*)\}",
                 r"\1 if (lane == 0) ptx::mbarrier_arrive(smem + Shared::kKEmpty + 8 * "
-                r"k_ring.stage); stress::role();",
+                r"k_ring.stage); stress::role(); }",
             ),
             (
                 r"(if \()(lane == 0\) ptx::mbarrier_arrive\("
