@@ -39,7 +39,6 @@ MEETING_POINTS: Mapping[str, tuple[str, ...]] = {
         "store_shared",
         "load_shared",
     ),
-    "ptx/mbarrier_probe.cuh": ("mbarrier_probe", "mbarrier_wait_unless"),
     "ptx/named_barrier.cuh": ("named_barrier_sync", "named_barrier_arrive"),
     "ptx/tma.cuh": ("tma_load_4d", "tma_store_4d", "bulk_commit_group", "bulk_wait_group_read"),
     "ptx/cluster.cuh": (
@@ -49,15 +48,16 @@ MEETING_POINTS: Mapping[str, tuple[str, ...]] = {
         "tma_load_4d_multicast",
     ),
     "ptx/shared_words.cuh": ("store_shared_v4", "load_shared_v4"),
+    "ptx/mbarrier_probe.cuh": ("mbarrier_probe", "mbarrier_wait_unless"),
 }
 # Functions of these files where nobody waits for anybody, or all do.
 LEFT_ALONE: Mapping[str, tuple[str, ...]] = {
     "ptx/mbarrier.cuh": ("mbarrier_init", "fence_mbarrier_init"),
-    "ptx/mbarrier_probe.cuh": (),
     "ptx/named_barrier.cuh": (),
     "ptx/tma.cuh": ("prefetch_tensor_map", "fence_proxy_async_shared"),
     "ptx/cluster.cuh": ("cluster_sync", "in_cta"),
     "ptx/shared_words.cuh": (),
+    "ptx/mbarrier_probe.cuh": (),
 }
 _SCHEDULERS = {
     *("store_shared", "load_shared", "store_shared_v4", "load_shared_v4"),
