@@ -145,16 +145,6 @@ MUTATIONS: Mapping[str, Mutation] = {
             ),
         ),
     ),
-    "Q is given back before O has left": Mutation(
-        "sm90/consumer_base.cuh",
-        (
-            (
-                r"ptx::bulk_wait_group_read\(\);"
-                r"(\s*ptx::mbarrier_arrive\((?:barrier|smem \+ Shared::kQEmpty))",
-                r"\1",
-            ),
-        ),
-    ),
 }
 
 
