@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from fa_tune.spaces.replay import Score
     from fa_tune.spaces.table import Recorded
 
-SCHEMA = "fa-tune-bench-search-1"
-
 
 @click.command("bench-search", short_help="Compare search strategies on recorded spaces.")
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]…")
@@ -70,6 +68,14 @@ SCHEMA = "fa-tune-bench-search-1"
     help="Whether our strategies are told which config is the default, and so measure it first, "
     "as a search does; Kernel Tuner's are never told.",
 )
+@option(
+    "--transfer",
+    "transfer",
+    is_flag=True,
+    show_default=False,
+    help="Also run learned with what the other workloads of these spaces took; the workload "
+    "under test is left out, whatever table it is in.",
+)
 @option("--workload", "workload", type=WorkloadKey(), metavar="KEY", help="Only this workload.")
 @option(
     "--jobs",
@@ -78,6 +84,16 @@ SCHEMA = "fa-tune-bench-search-1"
     type=click.IntRange(1, 1024),
     show_default="one per core",
     help="Processes that replay at the same time.",
+)
+@option(
+    "--add",
+    "add",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    show_default=False,
+    help="Also show what an earlier run with --json found of other strategies on the same "
+    "spaces, with the same --limit. May be given several times.",
 )
 @option(
     "--plot",
@@ -98,8 +114,10 @@ def command(
     limit: int,
     batch: int,
     default: str,
+    transfer: bool,
     workload: Workload | None,
     jobs: int | None,
+    add: tuple[Path, ...],
     plot: Path | None,
     csv: Path | None,
     as_json: bool,
@@ -119,9 +137,19 @@ def command(
     """
     refuse_both(csv, as_json)
     from fa_tune.commands.output import say, text_table, write_json, write_table_csv
-    from fa_tune.spaces.benchmark import Plan, cells, closing, compare, headings, headline
+    from fa_tune.spaces.benchmark import (
+        Plan,
+        cells,
+        closing,
+        compare,
+        experience,
+        headings,
+        headline,
+    )
 
     spaces = _spaces(paths, workload)
+    others = _spaces(paths, None) if transfer else []
+    earlier = _earlier(add, limit)
     jobs = jobs or os.cpu_count() or 1
     lenient = rivals == "all"  # what was asked for by name has to run
     plan = Plan(
@@ -130,13 +158,19 @@ def command(
     scored: list[tuple[Recorded, list[Score]]] = []
     with watching(quiet) as progress:
         for one in spaces:
-            scored.append((one, compare(one, plan, progress)))
+            known = experience(one, others)
+            scores = compare(one, plan, progress, known)
+            here = {score.strategy for score in scores}
+            scores += [s for s in earlier.get(one.name, ()) if s.strategy not in here]
+            scored.append((one, scores))
     if plot is not None:
         from fa_tune.spaces.plot import save
 
         save(plot, [scores for _, scores in scored])
     if as_json:
-        write_json(_document(plan, scored))
+        from fa_tune.spaces.scores import document
+
+        write_json(document(plan, scored))
         return
     if csv is not None:
         names, rows = _flat([score for _, scores in scored for score in scores])
@@ -169,6 +203,16 @@ def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[Recorded]:
     return found
 
 
+def _earlier(paths: Sequence[Path], limit: int) -> dict[str, list[Score]]:
+    from fa_tune.spaces.scores import read
+
+    found: dict[str, list[Score]] = {}
+    for path in paths:
+        for space, scores in read(path, limit).items():
+            found.setdefault(space, []).extend(scores)
+    return found
+
+
 def _rivals(text: str | None) -> tuple[str, ...]:
     from fa_tune.spaces.kernel_tuner import all_strategies, require
 
@@ -189,32 +233,3 @@ def _flat(scores: Sequence[Score]) -> tuple[list[str], list[list[Any]]]:
         for s in scores
     ]
     return names, rows
-
-
-def _document(plan: Any, scored: Sequence[tuple[Recorded, Sequence[Score]]]) -> dict[str, Any]:
-    import dataclasses
-
-    return {
-        "schema": SCHEMA,
-        "plan": dataclasses.asdict(plan),
-        "spaces": [
-            {
-                "space": one.name,
-                "workload": one.rows[0].workload,
-                "configs": len(one.rows),
-                "scores": [_object(score) for score in scores],
-            }
-            for one, scores in scored
-        ],
-    }
-
-
-def _object(score: Score) -> dict[str, Any]:
-    return {
-        "strategy": score.strategy,
-        "needed": {
-            f"{100 * k:.0f}%": {"median": a, "p90": b} for k, (a, b) in score.needed.items()
-        },
-        "behind_random_at": list(score.behind),
-        "share_of_best": {f"p{100 * q:.0f}": list(c) for q, c in score.curve.items()},
-    }

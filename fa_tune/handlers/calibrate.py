@@ -42,10 +42,10 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 def _time_pair(item: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     workload = Workload.from_key(item["workload"])
     seed = int(shared["seed"])
-    inputs = [make_inputs(workload, seed=seed + i) for i in range(timed._sets(workload))]
+    inputs = [make_inputs(workload, seed=seed + i) for i in range(timed.input_sets(workload))]
     out, lse = torch.empty_like(inputs[0].q), lse_for(workload)
     read = rounds.reader(int(shared["device"]))
-    timed._warm_up()
+    timed.warm_up()
     pair = [
         timed.Subject([launcher(one, workload, i, out, lse) for i in inputs], [])
         for one in item["pair"]

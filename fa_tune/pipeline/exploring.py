@@ -15,7 +15,6 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fa_tune import families
 from fa_tune.errors import NoUsableVariant
@@ -23,8 +22,10 @@ from fa_tune.families.base import Config
 from fa_tune.model import Artifact, Attempt, Outcome, Verdict, Workload
 from fa_tune.options import Progress, SearchOptions
 from fa_tune.pipeline.choosing import Measured
+from fa_tune.pipeline.concluding import Candidates
 from fa_tune.pipeline.context import Context
 from fa_tune.pipeline.measuring import Tally, measure_workload
+from fa_tune.pipeline.remembering import informed
 from fa_tune.pipeline.results import Exploration
 from fa_tune.pipeline.space_points import point
 from fa_tune.profile.stats import median
@@ -35,15 +36,12 @@ from fa_tune.search.strategies.audit import Audit, judge, sample
 from fa_tune.search.strategies.budget import Budget, spend
 from fa_tune.search.strategies.several import Several
 
-if TYPE_CHECKING:
-    from fa_tune.pipeline.search import Candidates
-
 SCOUT_RUNS = 3  # samples of each proposal; one under ncu
 FINALISTS = 8
 FINAL_WITHIN = 1.05  # of the fastest proposal's median
 
 # Configs of a workload to compiled candidates; checked against the reference, or only compiled.
-Prepare = Callable[[Sequence[Config], bool], "Candidates"]
+Prepare = Callable[[Sequence[Config], bool], Candidates]
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,11 @@ def explore(
         if not by_key:
             reasons = dict.fromkeys(a.reason for a in scouts.failures.values())
             raise NoUsableVariant(f"nothing compiles for {workload.key}: {'; '.join(reasons)}")
-    spaces = _spaces(by_key, scouts.artifacts, first, workload)
+    spaces = informed(
+        _spaces(by_key, scouts.artifacts, first, workload),
+        options.learn_from,
+        measured.device.name,
+    )
     keys = [p.key for space in spaces for p in space.points]
     strategy = strategy_over(options.strategy, spaces, options.measure.seed)
     runs = options.measure.runs or measured.profiler.default_runs
@@ -158,8 +160,6 @@ def explore(
         finalists=len(finalists),
         audit=_audit(final, finalists, audited, len(skipped)) if options.audit else None,
     )
-    from fa_tune.pipeline.search import Candidates
-
     failures = {s: a for s, a in scouts.failures.items() if s not in taken}
     candidates = Candidates(
         workload,

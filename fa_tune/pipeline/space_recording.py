@@ -16,13 +16,15 @@ from fa_tune.model import Attempt, Outcome
 from fa_tune.options import Progress, SearchOptions
 from fa_tune.pipeline.carrying import scaled
 from fa_tune.pipeline.choosing import choose_profiler
+from fa_tune.pipeline.concluding import Candidates
 from fa_tune.pipeline.context import open_context, prune_configs, workloads_for
 from fa_tune.pipeline.keeping import provenance
 from fa_tune.pipeline.measuring import Tally, measure_workload
 from fa_tune.pipeline.results import RecordedSpace
-from fa_tune.pipeline.search import Candidates, prepare
+from fa_tune.pipeline.search import prepare
 from fa_tune.pipeline.space_points import point
 from fa_tune.pipeline.spreading import Spot, on_boards
+from fa_tune.pipeline.steadying import CHUNK_OFF, default_of, steadied, time_of, unsteady
 from fa_tune.profile.stats import median
 from fa_tune.search.journal import Journal
 from fa_tune.spaces.table import Meta, Row, knob_types, save
@@ -95,6 +97,13 @@ def record_space(
         reasons = "; ".join(dict.fromkeys(row.reason for row in rows if row.reason))
         raise NoUsableVariant(f"nothing was measured{': ' if reasons else ''}{reasons}")
     note = f"{len(rejected)} configs that cannot run are not among these"
+    if repeated := sum(part.repeated for part in parts):
+        adjusted = sum(part.adjusted for part in parts)
+        note += (
+            f"; {repeated} chunks were measured again because the default's median was off by "
+            f"more than {100 * CHUNK_OFF:g} %, and {adjusted} of them, where it was so again, "
+            "had their times scaled by it"
+        )
     if drifts := [drift for _, drift, _ in joined if drift is not None]:
         note += f"; the default's median varied by {100 * max(drifts):.2f} % between chunks"
     if scaled := [factor for _, _, factor in joined if factor is not None]:
@@ -135,13 +144,16 @@ def _sampled(
 @dataclass(frozen=True)
 class Part:
     """Some chunks of one workload, all measured on one board, by subject.  `found` are their
-    attempts, `default_s` the default's median in each chunk, `board` the board's UUID."""
+    attempts, `default_s` the default's median in each chunk, `board` the board's UUID,
+    `repeated` and `adjusted` how many chunks were measured twice and scaled (`steadied`)."""
 
     one: Candidates
     chunks: tuple[tuple[str, ...], ...]
     found: Mapping[str, Attempt] = field(default_factory=dict)
     default_s: tuple[float, ...] = ()
     board: str = ""
+    repeated: int = 0
+    adjusted: int = 0
 
 
 def _parts(
@@ -166,9 +178,8 @@ def _measure(
 ) -> Part:
     """The part with its attempts."""
     one = part.one
-    found: dict[str, Attempt] = {}
-    medians: list[float] = []
-    for subjects in part.chunks:
+
+    def measure(subjects: Sequence[str], again: bool) -> Mapping[str, Attempt]:
         chunk = {s: one.artifacts[s] for s in subjects}
         if default in one.artifacts:
             chunk[default] = one.artifacts[default]
@@ -179,18 +190,30 @@ def _measure(
             measured=spot.measured,
             context=spot.context,
             journal=journal,
-            reuse=options.resume,
+            reuse=options.resume and not again,
             keep=(default,),
             progress=spot.progress,
             tally=spot.tally,
             search=_mark(chunk),  # the default is measured in each chunk
         )
-        for attempt in attempts:
-            if attempt.subject == default and attempt.measurement is not None:
-                medians.append(median(attempt.measurement.samples_s))
-            found[attempt.subject] = attempt
+        return {a.subject: a for a in attempts}
+
+    chunks = [measure(subjects, False) for subjects in part.chunks]
+    # A replay would only say the same again.
+    off = unsteady(chunks, default) if spot.measured.recording is None else []
+    second = {i: measure(part.chunks[i], True) for i in off}
+    chunks, adjusted = steadied(chunks, second, default)
+    found: dict[str, Attempt] = {}
+    for chunk in (*chunks, default_of(chunks, default)):
+        found |= chunk
+    times = [time_of(chunk, default) for chunk in chunks]
     return dataclasses.replace(
-        part, found=found, default_s=tuple(medians), board=spot.context.board
+        part,
+        found=found,
+        default_s=tuple(t for t in times if t is not None),
+        board=spot.context.board,
+        repeated=len(off),
+        adjusted=adjusted,
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from fa_tune.search.strategies import USES_EXPERIENCE
 from fa_tune.search.strategies.base import Space
+from fa_tune.search.strategies.transfer import Experience, with_experience
 from fa_tune.spaces import kernel_tuner, replay
 from fa_tune.spaces.replay import Score
 from fa_tune.spaces.table import Recorded
@@ -14,6 +17,7 @@ from fa_tune.spaces.table import Recorded
 TOLD, HIDDEN, BOTH = "told", "hidden", "both"  # the default config, to our strategies
 SLOW = "optuna-"  # begins the names of those that take longer
 BLIND = " (blind)"  # after a strategy's name, where both are compared
+TRANSFER = " + others"  # and where it knows what other workloads took
 
 
 @dataclass(frozen=True)
@@ -50,34 +54,45 @@ class Watcher(Protocol):
         """A strategy was left out."""
 
 
-def compare(recorded: Recorded, plan: Plan, watcher: Watcher) -> list[Score]:
-    """One score per strategy on one space, random search first.
+def compare(
+    recorded: Recorded, plan: Plan, watcher: Watcher, known: Sequence[Experience] = ()
+) -> list[Score]:
+    """One score per strategy on one space, random search first.  With `known` those that can
+    learn from other workloads run once more, with that.
 
     Raises InvalidConfig and ToolMissing as the strategies do.
     """
     rival_seeds = plan.rival_seeds or plan.seeds
+    seeds = {n: rival_seeds if n.startswith(SLOW) else plan.seeds for n in plan.strategies}
+    learning = {n: count for n, count in seeds.items() if n in USES_EXPERIENCE and known}
+    blind = without_start(recorded)
     spaces = {
         TOLD: {"": recorded},
-        HIDDEN: {"": without_start(recorded)},
-        BOTH: {"": recorded, BLIND: without_start(recorded)},
+        HIDDEN: {"": blind},
+        BOTH: {"": recorded, BLIND: blind},
     }[plan.default]
-    seeds = {n: rival_seeds if n.startswith(SLOW) else plan.seeds for n in plan.strategies}
+    runs = [(suffix, space, seeds) for suffix, space in spaces.items()]
+    if learning:
+        informed = with_experience(recorded.space, known).expected
+        for suffix, space in spaces.items():
+            more = dataclasses.replace(space.space, expected=informed)
+            runs.append((suffix + TRANSFER, dataclasses.replace(space, space=more), learning))
     watcher.stage(
         recorded.name,
-        len(spaces) * sum(seeds.values()) + len(plan.kernel_tuner) * rival_seeds,
+        sum(sum(counts.values()) for _, _, counts in runs) + len(plan.kernel_tuner) * rival_seeds,
     )
     chance = replay.by_chance(recorded, plan.limit)
     orders: dict[str, list[replay.Order]] = {}
-    for suffix, space in spaces.items():
+    for suffix, space, counts in runs:
         found = replay.replay(
             space,
-            seeds,
+            counts,
             limit=plan.limit,
             batch=plan.batch,
             jobs=plan.jobs,
             on_order=watcher.advance,
         )
-        orders |= {f"{name}{suffix}": runs for name, runs in found.items()}
+        orders |= {f"{name}{suffix}": order for name, order in found.items()}
     if plan.kernel_tuner:
         orders |= kernel_tuner.replay(
             recorded,
@@ -90,6 +105,16 @@ def compare(recorded: Recorded, plan: Plan, watcher: Watcher) -> list[Score]:
         )
     scores = [replay.score(recorded, n, o, plan.limit, chance) for n, o in orders.items()]
     return [chance, *scores]
+
+
+def experience(recorded: Recorded, others: Sequence[Recorded]) -> list[Experience]:
+    """What `others` hold of other workloads than this one's; nothing of its own."""
+    own = recorded.rows[0].workload
+    return [
+        Experience(one.name, one.space.points, one.times_s)
+        for one in others
+        if one.rows[0].workload != own
+    ]
 
 
 def without_start(recorded: Recorded) -> Recorded:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fa_tune.errors import InvalidConfig, StorageError, ToolMissing
+from fa_tune.spaces.kernel_tuner import PREFIX
 from fa_tune.spaces.replay import BY_CHANCE, LEVELS, MEDIAN, UNLUCKY, Score
 
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -14,7 +15,8 @@ _INCHES = (7.0, 3.6)  # of one space
 
 def save(path: Path, spaces: Sequence[Sequence[Score]]) -> None:
     """One panel per space: the share of the best at the median (solid) and for all but the
-    unluckiest tenth of the seeds (dotted), over measurements.
+    unluckiest tenth of the seeds (dotted), over measurements.  Kernel Tuner's strategies are
+    grey, and only their medians are drawn.
 
     Raises InvalidConfig for another kind of file, ToolMissing without matplotlib, StorageError.
     """
@@ -29,12 +31,22 @@ def save(path: Path, spaces: Sequence[Sequence[Score]]) -> None:
 
     # Without a date and with fixed names inside, the same scores give the same file.
     with matplotlib.rc_context({"svg.hashsalt": "fa-tune", "svg.fonttype": "none"}):
-        height = _INCHES[1] * len(spaces)
+        columns = min(2, len(spaces))
+        rows = -(-len(spaces) // columns)
+        width, height = _INCHES[0] * columns, _INCHES[1] * rows
         figure, axes = pyplot.subplots(
-            len(spaces), 1, figsize=(_INCHES[0], height), squeeze=False, layout="constrained"
+            rows, columns, figsize=(width, height), squeeze=False, layout="constrained"
         )
-        for ax, scores in zip(axes[:, 0], spaces, strict=True):
-            for number, score in enumerate(scores):
+        for ax in axes.flat[len(spaces) :]:
+            ax.set_axis_off()
+        for ax, scores in zip(axes.flat, spaces, strict=False):
+            others = [score for score in scores if score.strategy.startswith(PREFIX)]
+            for number, score in enumerate(others):
+                x = range(1, len(score.curve[MEDIAN]) + 1)
+                label = "" if number else f"Kernel Tuner's {len(others)}, median"
+                ax.plot(x, score.curve[MEDIAN], color="0.75", linewidth=0.8, label=label)
+            ours = [score for score in scores if score not in others]
+            for number, score in enumerate(ours):
                 colour = "black" if score.strategy == BY_CHANCE else f"C{(number - 1) % 10}"
                 x = range(1, len(score.curve[MEDIAN]) + 1)
                 ax.plot(x, score.curve[MEDIAN], color=colour, label=score.strategy)

@@ -10,7 +10,7 @@ import pytest
 from fa_tune import pipeline
 from fa_tune.errors import InvalidConfig, NoUsableVariant
 from fa_tune.families.base import Config
-from fa_tune.model import Outcome
+from fa_tune.model import Outcome, Workload
 from fa_tune.spaces.table import SUFFIX, load, recorded
 from tests.pipeline import fakes
 from tests.pipeline.conftest import World
@@ -141,3 +141,22 @@ def test_configs_of_two_families_are_refused(
     monkeypatch.setattr(RECORDING, "prune_configs", lambda configs, _: (list(configs), ()))
     with pytest.raises(InvalidConfig, match="one family, not of other, sm80"):
         pipeline.record_space(wanted(2), world.options(), tmp_path / f"x{SUFFIX}", world.progress)
+
+
+def test_a_group_whose_default_is_off_is_measured_again(world: World, tmp_path: Path) -> None:
+    """The default takes 1.28 times as long in the second group; not when that is repeated."""
+    default = fakes.keys(1)[0]
+    calls = iter([1.0, 1.28, 1.0, 1.0])
+
+    def time(subject: str, workload: Workload) -> float:
+        return by_hash(subject, workload) * (next(calls) if subject == default else 1.0)
+
+    world.profiler = FakeProfiler(time, method="events")
+    made = pipeline.record_space(wanted(), world.options(), tmp_path / f"x{SUFFIX}", world.progress)
+    groups = [set(plan.artifacts) for plan in world.profiler.plans]
+    assert len(groups) == 4
+    assert groups[3] == groups[1]
+    assert "1 chunks were measured again" in made.meta.note
+    assert "0 of them" in made.meta.note
+    assert "varied by 0.00 %" in made.meta.note
+    assert len(made.rows) == 10

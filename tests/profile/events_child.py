@@ -43,6 +43,8 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
             "sm_clock_hz": behaviours[name].get("clock_hz"),
             "sets": 3,
             "launches_per_sample": 1,
+            "relative": [],
+            "ended": "the order was decided",
             "flagged": {},
             "rounds": [],
         }

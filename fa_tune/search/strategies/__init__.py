@@ -15,6 +15,7 @@ from fa_tune.search.strategies.base import Observation, Point, Space, Strategy
 __all__ = [
     "DEFAULT",
     "STRATEGIES",
+    "USES_EXPERIENCE",
     "USES_FACTS",
     "Observation",
     "Point",
@@ -39,6 +40,8 @@ STRATEGIES: Mapping[str, tuple[str, str]] = {
 
 # Those that learn from what the compiler says: every config is compiled before the first choice.
 USES_FACTS = frozenset({"learned"})
+# Those that begin with what other workloads let one expect (`transfer`).
+USES_EXPERIENCE = frozenset({"learned"})
 
 
 def create(name: str, space: Space, seed: int) -> Strategy:

@@ -1,6 +1,6 @@
 """What a strategy that skips most of a space may have missed.
 
-A random sample of the skipped points is measured beside the choice.  Its fastest point bounds
+A random sample of the skipped points is measured beside the finalists.  Its fastest point bounds
 the regret seen; the sample's size bounds what was not seen.
 """
 
@@ -41,8 +41,8 @@ class Audit:
         )
         return (
             f"audit of {self.measured} of {self.skipped} skipped configs: {found} than the "
-            f"choice; at 95 % confidence at most {100 * self.most_faster:.1f} % of those skipped "
-            "are faster"
+            "fastest that the strategy found; at 95 % confidence at most "
+            f"{100 * self.most_faster:.1f} % of those skipped are faster"
         )
 
 

@@ -57,11 +57,13 @@ class Strategy(Protocol):
 @dataclass(frozen=True)
 class Space:
     """All points that may be measured.  `start` are indices worth measuring first, the default
-    config above all.  Raises InvalidConfig without points, for keys that repeat and for points
-    with different knobs."""
+    config above all.  `expected` is what other workloads let one expect of each point, the
+    logarithm of its time in multiples of the best; empty: nothing.  Raises InvalidConfig
+    without points, for keys that repeat and for points with different knobs."""
 
     points: tuple[Point, ...]
     start: tuple[int, ...] = ()
+    expected: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.points:
@@ -74,6 +76,8 @@ class Space:
             if list(point.knobs) != names:
                 raise InvalidConfig(f"{point.key} has other knobs than {self.points[0].key}")
             seen.add(point.key)
+        if self.expected and len(self.expected) != len(self.points):
+            raise InvalidConfig(f"{len(self.expected)} expectations of {len(self.points)} points")
         for index in self.start:
             if not 0 <= index < len(self.points):
                 raise InvalidConfig(f"start point {index} is not in the space")

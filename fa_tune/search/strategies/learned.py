@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 RESIDENT = ("registers_resident", "smem_resident_bytes")  # of `static_facts`
 OPENING = 6  # points before the model is asked
+EXPECTED = 3  # instead of the random ones, where other workloads say what to expect
+TRUST = 2.0  # observations that it takes to halve the trust in that
 FULLEST = 0.25  # of the space: from these the opening is drawn
 HOPEFUL = 2.0  # standard deviations by which a hopeful proposal expects to be lucky
 
@@ -48,9 +50,12 @@ class Learned(Memory):
     """
 
     def __init__(self, space: Space, seed: int, name: str) -> None:
+        import numpy as np
+
         super().__init__(space, seed, name)
         self._x, self.features = matrix(space)
         self._models = {speed: GaussianProcess(self._x.shape[1]) for speed in (True, False)}
+        self._expected = np.array(space.expected or [0.0] * len(space))
         self._turn = 0
         self._opening = self._begin()
 
@@ -68,9 +73,13 @@ class Learned(Memory):
         return chosen
 
     def _begin(self) -> list[int]:
-        """The start points, then random ones of those that leave least of a multiprocessor
-        unused; where that is not known, of those that fewest soft rules object to."""
+        """The start points, then those of which most is expected from other workloads.  Where
+        nothing is: random ones of those that leave least of a multiprocessor unused; where that
+        is not known, of those that fewest soft rules object to."""
         chosen = list(dict.fromkeys(self.space.start))
+        if self.space.expected:
+            hopeful = sorted(range(len(self.space)), key=lambda i: (self.space.expected[i], i))
+            return list(dict.fromkeys([*chosen, *hopeful[:EXPECTED]]))
         others = [i for i in range(len(self.space)) if i not in chosen]
         unused = fullness(self.space)
         if unused is not None:
@@ -94,6 +103,7 @@ class Learned(Memory):
         free = self.free()
         near = set(self.space.neighbours(best))
         lowest: dict[bool, float] = {}
+        told: dict[bool, Array] = {}
         chosen: list[int] = []
         while free and len(chosen) < n:
             turn = TURNS[self._turn % len(TURNS)]
@@ -101,11 +111,13 @@ class Learned(Memory):
             model = self._models[turn.speed]
             if turn.speed not in lowest:
                 y = -times[best] / seconds if turn.speed else np.log(seconds)
-                model.fit(self._x[index], y)
+                told[turn.speed] = self._told(y, index, turn.speed)
+                model.fit(self._x[index], y - told[turn.speed][index])
                 lowest[turn.speed] = float(y.min())
                 for i in chosen:
                     model.believe(self._x[i])
             mean, deviation = model.predict(self._x[free])
+            mean = mean + told[turn.speed][free]
             if turn.hopeful:
                 promise = HOPEFUL * deviation - mean
             else:
@@ -117,6 +129,17 @@ class Learned(Memory):
                 for speed in lowest:
                     self._models[speed].believe(self._x[chosen[-1]])
         return chosen
+
+    def _told(self, y: Array, index: Sequence[int], speed: bool) -> Array:
+        """What other workloads say of `y` at every point, as far as the observations `y` at
+        `index` bear it out; zeros where nothing is expected."""
+        import numpy as np
+
+        said: Array = -np.exp(-self._expected) if speed else self._expected
+        away, off = said[index] - said[index].mean(), y - y.mean()
+        spread = float(said.var()) or 1.0
+        slope = (float(away @ off) + TRUST * spread) / (float(away @ away) + TRUST * spread)
+        return max(0.0, slope) * said
 
 
 def fullness(space: Space) -> list[float] | None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fa_tune.errors import InvalidConfig
 from fa_tune.search.strategies import Observation, Point, Space, create
@@ -84,3 +86,36 @@ def test_upper_share_is_the_exact_hypergeometric_bound() -> None:
     assert math.comb(999 - bound, 20) / math.comb(1000, 20) < 0.05
     assert upper_share(10, 10, 3) == 0.3
     assert upper_share(10, 0, 0) == 1.0
+
+
+@given(st.integers(1, 120), st.data())
+def test_the_bound_of_an_audit_holds_in_19_of_20_audits(
+    population: int, data: st.DataObject
+) -> None:
+    """Whatever share of the skipped is faster: exactly, over all samples that can be drawn."""
+    drawn = data.draw(st.integers(1, population))
+    faster = data.draw(st.integers(0, population))
+    possible = range(max(0, drawn - (population - faster)), min(drawn, faster) + 1)
+    covered = sum(
+        math.comb(faster, hits) * math.comb(population - faster, drawn - hits)
+        for hits in possible
+        if upper_share(population, drawn, hits) >= faster / population - 1e-12
+    )
+    assert covered / math.comb(population, drawn) >= 0.95 - 1e-12
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.floats(0.1, 10)), min_size=1, max_size=30), st.integers(0, 99)
+)
+def test_an_audit_of_everything_is_the_true_regret(times: list[float | None], seed: int) -> None:
+    """And one of a sample is never more than that."""
+    keyed = {str(i): t for i, t in enumerate(times)}
+    fastest = min((t for t in times if t is not None), default=math.inf)
+    truth = max(0.0, 1.0 - fastest / 1.0) if fastest < 1.0 else 0.0
+    whole = judge(1.0, keyed, len(times))
+    assert whole.regret == pytest.approx(truth)
+    assert whole.faster == sum(t is not None and t < 1.0 for t in times)
+    some = [str(i) for i in sample(range(len(times)), 5, seed)]
+    part = judge(1.0, {key: keyed[key] for key in some}, len(times))
+    assert part.regret <= whole.regret + 1e-12
+    assert part.failed + part.faster <= part.measured == min(5, len(times))

@@ -114,6 +114,51 @@ def test_batch_sizes_are_kept(name: str, seed: int, batches: list[int]) -> None:
         strategy.observe([Observation(i, time_of(i)) for i in found])
 
 
+OWN = ["exhaustive", "random", "local", "learned"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(OWN), st.integers(0, 9), st.data())
+def test_how_observations_are_handed_over_changes_nothing(
+    name: str, seed: int, data: st.DataObject
+) -> None:
+    """A search that was killed hears everything of its journal, in whatever portions; what it
+    proposes next is what it would have proposed."""
+    space = filled() if data.draw(st.booleans(), label="facts") else small(start=(20,))
+    told, retold = create(name, space, seed), create(name, space, seed)
+    batches = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
+    for n in batches:
+        indices = told.propose(n)
+        assert retold.propose(n) == indices
+        found = [Observation(i, time_of(i)) for i in indices]
+        told.observe(found)
+        at = data.draw(st.integers(0, n))
+        for portion in (found[at:], found[:at]):
+            retold.observe(portion)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(OWN), st.integers(0, 9), st.data())
+def test_nothing_is_proposed_twice_whatever_is_observed(
+    name: str, seed: int, data: st.DataObject
+) -> None:
+    """Observations may come late, never, of points that nobody proposed, and be failures."""
+    space = filled() if data.draw(st.booleans(), label="facts") else small()
+    strategy = create(name, space, seed)
+    seen: set[int] = set()
+    for _ in range(data.draw(st.integers(1, 6))):
+        found = strategy.propose(data.draw(st.integers(0, 8)))
+        assert len(set(found)) == len(found)
+        assert seen.isdisjoint(found)
+        assert all(0 <= i < len(space) for i in found)
+        seen.update(found)
+        others = data.draw(st.lists(st.integers(0, len(space) - 1), max_size=4))
+        late = [i for i in found if data.draw(st.booleans())]
+        times = st.one_of(st.none(), st.floats(1e-6, 1e3))
+        strategy.observe([Observation(i, data.draw(times)) for i in dict.fromkeys(late + others)])
+        seen.update(others)
+
+
 def test_exhaustive_takes_what_soft_rules_like_first() -> None:
     space = small(start=(7,))
     order = drive("exhaustive", space, 0, [60])

@@ -1,0 +1,91 @@
+"""What is expected of a space's points from what was measured on other workloads.
+
+A regression over each of the other tables says what a config like this one costs, relative to
+the best there; where the very knobs were measured there, what the regression missed of them is
+taken over as well.  It stays an expectation: `learned` begins with it and unlearns it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fa_tune.search.strategies.base import Knob, Point, Space
+from fa_tune.search.strategies.features import matrix
+from fa_tune.search.strategies.gaussian_process import GaussianProcess
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+FASTEST = 150  # of a table go into its regression, and as many random ones
+# Fields that a workload decides and not the search: the same config has another value there.
+OF_THE_WORKLOAD = frozenset({"dtype", "d_head"})
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What was measured on another workload: `times_s[i]` is point i's, None where it failed."""
+
+    name: str
+    points: tuple[Point, ...]
+    times_s: tuple[float | None, ...]
+
+
+def with_experience(space: Space, known: Sequence[Experience]) -> Space:
+    """The space with what `known` lets one expect of its points; unchanged where none of them
+    has the same knobs."""
+    fitting = [
+        one
+        for one in known
+        if list(one.points[0].knobs) == list(space.points[0].knobs)
+        and sum(t is not None for t in one.times_s) > 1
+    ]
+    if not fitting:
+        return space
+    each = [_expected(space, one) for one in fitting]
+    mean = tuple(math.fsum(values) / len(each) for values in zip(*each, strict=True))
+    return dataclasses.replace(space, expected=mean)
+
+
+def _expected(space: Space, one: Experience) -> list[float]:
+    """The logarithm of each point's time in multiples of the best one's, as `one` has it."""
+    import numpy as np
+
+    ran = [(i, t) for i, t in enumerate(one.times_s) if t is not None]
+    best = min(t for _, t in ran)
+    order = sorted(ran, key=lambda pair: (pair[1], pair[0]))
+    rest = order[FASTEST:]
+    some = order[:FASTEST] + random.Random(one.name).sample(rest, min(FASTEST, len(rest)))
+    # One matrix for both, so that a column means the same in either.
+    both = tuple(
+        Point(f"{where}:{point.key}", _searched(point.knobs), point.facts)
+        for where, points in (("there", one.points), ("here", space.points))
+        for point in points
+    )
+    x, _ = matrix(Space(both))
+    there, here = x[: len(one.points)], x[len(one.points) :]
+    model = GaussianProcess(x.shape[1])
+    model.fit(there[[i for i, _ in some]], np.array([math.log(t / best) for _, t in some]))
+    index = [i for i, _ in ran]
+    missed = np.log([t / best for _, t in ran]) - model.predict(there[index])[0]
+    by_knobs = {_key(one.points[i]): float(m) for i, m in zip(index, missed, strict=True)}
+    predicted = model.predict(here)[0]
+    return [
+        float(value) + by_knobs.get(_key(point), 0.0)
+        for value, point in zip(predicted, space.points, strict=True)
+    ]
+
+
+def _searched(knobs: Mapping[str, Knob]) -> dict[str, Knob]:
+    return {name: value for name, value in knobs.items() if name not in OF_THE_WORKLOAD}
+
+
+def _key(point: Point) -> tuple[Knob, ...]:
+    return tuple(_searched(point.knobs).values())
