@@ -179,6 +179,8 @@ class Workload:
 
 
 BENCHMARK_HEADS = 16
+# The condition that says what a launch took the process that made it, in seconds.
+HOST_LAUNCH_S = "host_launch_s"
 RELATIVE = "relative"  # the condition that holds a measurement's `relative`
 
 
@@ -342,6 +344,12 @@ class Measurement:
     def relative(self) -> tuple[float, ...]:
         """One number for each sample, or none; raises ValueError for a condition that is none."""
         return tuple(float(v) for v in json.loads(self.conditions.get(RELATIVE, "[]")))
+
+    @property
+    def host_launch_s(self) -> float | None:
+        """What one launch took the process that made it, in seconds; None if not known."""
+        text = self.conditions.get(HOST_LAUNCH_S)
+        return None if text is None else float(text)
 
 
 @dataclass(frozen=True)

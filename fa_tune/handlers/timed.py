@@ -55,13 +55,16 @@ class Subject:
         self.samples = samples
         self.relative: list[float] = []
         self.clocks_hz: list[float] = []
+        self.host_s: list[float] = []
         self._next = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._per_sample = 1
 
     def launch(self) -> None:
-        """One launch on the next input set."""
+        """One launch on the next input set; what it takes this process is noted."""
+        began = time.perf_counter()
         self.launches[self._next % len(self.launches)]()
+        self.host_s.append(time.perf_counter() - began)
         self._next += 1
 
     def prepare(self) -> None:
@@ -77,8 +80,10 @@ class Subject:
                 self.launch()
                 self._graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(self._graph, stream=stream):
+                    noted = len(self.host_s)
                     for _ in range(self._per_sample):
                         self.launch()
+                    del self.host_s[noted:]  # a capture launches nothing
             torch.cuda.current_stream().wait_stream(stream)
 
     def sample(self) -> float:
@@ -237,6 +242,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
                 "samples_s": subject.samples,
                 "relative": subject.relative if beside else [],
                 "sm_clock_hz": statistics.median(subject.clocks_hz) if subject.clocks_hz else None,
+                "host_s": statistics.median(subject.host_s),
                 "sets": len(inputs),
                 "launches_per_sample": subject._per_sample,
                 "ended": race.ended[name].value if name in race.ended else "",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fa_tune.jobs import Event, Kind, run_items
-from fa_tune.model import RELATIVE, Attempt, Measurement, Outcome, Quantity
+from fa_tune.model import HOST_LAUNCH_S, RELATIVE, Attempt, Measurement, Outcome, Quantity
 from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes, failed
 from fa_tune.profile.metrics import SM_CLOCK
 from fa_tune.profile.stats import median
@@ -87,6 +87,7 @@ class EventsProfiler:
                         "input_sets": str(value["sets"]),
                         "launches_per_sample": str(value["launches_per_sample"]),
                         "seed": str(plan.seed),
+                        HOST_LAUNCH_S: f"{float(value['host_s']):.3g}",
                         **self._conditions(value, plan),
                     },
                 ),

@@ -58,6 +58,7 @@ class FakeSubject:
         self.samples = samples
         self.relative: list[float] = []
         self.clocks_hz: list[float] = []
+        self.host_s = [30e-6, 20e-6, 10e-6]
 
     def prepare(self) -> None:
         if self.time is None:
@@ -159,6 +160,7 @@ def test_the_value_says_how_it_was_taken(run: Callable[..., Spoken]) -> None:
         "samples_s": [1.0, 1.0, 1.0],
         "relative": [],
         "sm_clock_hz": 1.98e9,
+        "host_s": 20e-6,
         "sets": 3,
         "launches_per_sample": 1,
         "ended": Ended.ENOUGH,
@@ -380,6 +382,17 @@ def test_a_slow_host_is_not_timed(monkeypatch: pytest.MonkeyPatch, host_s: float
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
     subject = timed.Subject([gpu.launch], [])
     assert subject.sample() == pytest.approx(1e-4)
+
+
+def test_what_a_launch_takes_the_host_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu(3e-5)
+    monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    monkeypatch.setattr(timed.time, "perf_counter", lambda: gpu.now_s)
+    subject = timed.Subject([gpu.launch], [])
+    subject.prepare()
+    subject.sample()
+    assert subject.host_s == pytest.approx([3e-5] * 4)  # 3 to estimate, and the sample
 
 
 def test_a_host_that_is_always_late_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
