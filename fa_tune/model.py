@@ -179,8 +179,7 @@ class Workload:
 
 
 BENCHMARK_HEADS = 16
-# The condition that says what a launch took the process that made it, in seconds.
-HOST_LAUNCH_S = "host_launch_s"
+HOST_LAUNCH_S = "host_launch_s"  # the condition that says what a launch took its process
 RELATIVE = "relative"  # the condition that holds a measurement's `relative`
 
 
@@ -348,8 +347,8 @@ class Measurement:
     @property
     def host_launch_s(self) -> float | None:
         """What one launch took the process that made it, in seconds; None if not known."""
-        text = self.conditions.get(HOST_LAUNCH_S)
-        return None if text is None else float(text)
+        found = self.conditions.get(HOST_LAUNCH_S)
+        return float(found) if found else None
 
 
 @dataclass(frozen=True)

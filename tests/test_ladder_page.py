@@ -110,8 +110,12 @@ def test_rung_4_to_5_changes_sign_by_time_and_not_by_cycles() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the recordings."""
-    return Path(shutil.copytree(FOLDER, tmp_path / "gpu"))
+    """A copy of the recordings of the ladder and of the set that was searched with it."""
+    copy = Path(shutil.copytree(FOLDER, tmp_path / "gpu"))
+    for name in set(SEARCHED) - {DATA.searched}:
+        for path in copy.glob(f"{name}_*"):
+            path.unlink()
+    return copy
 
 
 def renamed(folder: Path, set_name: str) -> None:
@@ -120,13 +124,22 @@ def renamed(folder: Path, set_name: str) -> None:
         path.rename(folder / path.name.replace(DATA.searched, set_name, 1))
 
 
+def renamed_back(folder: Path, set_name: str) -> None:
+    """Undo `renamed`."""
+    for path in sorted(folder.glob(f"{set_name}_*")):
+        path.rename(folder / path.name.replace(set_name, DATA.searched, 1))
+
+
 @pytest.mark.parametrize("name", SEARCHED)
 def test_pages_can_be_filled_from_a_search_of_either_set(folder: Path, name: str) -> None:
     renamed(folder, name)
     data = Recorded(folder)
     assert data.searched == name
+    before = Recorded(folder.parent / "before")
+    shutil.copytree(folder, before.folder)
+    renamed_back(before.folder, name)
     for page in ladder_page.TABLES:
-        text = _read(page)
+        text = ladder_page.filled(_read(page), page, before)
         again = ladder_page.filled(text, page, data)
         assert again == text.replace(f"the {DATA.searched} set", f"the {name} set")
 

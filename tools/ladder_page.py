@@ -44,6 +44,7 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
     },
     "docs/measuring.md": {"offsets": recorded_tables.offsets},
     "docs/why-this-wins.md": {"wins": recorded_grid.wins},
+    "docs/kernel-sm90.md": {"wins": recorded_grid.wins_sm90},
     "README.md": {"results": recorded_grid.results},
 }
 _NAMES = "|".join(

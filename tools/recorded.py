@@ -31,7 +31,7 @@ DTYPES = (DType.FP16, DType.BF16)
 LADDER = benchmark_workload(4096, 128, DType.FP16)
 REFERENCES = {"fa2": "ref:fa2", "cudnn": "ref:cudnn"}
 RUNGS = {f"r{i}": f"sm80:{config}" for i, config in enumerate(PROGRESSION, start=1)}
-SEARCHED = ("fast", "tune")  # the set that was searched: the first of these that is recorded
+SEARCHED = ("fast", "tune")  # the sets that may have been searched, the preferred first
 
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 
@@ -118,12 +118,27 @@ class Recorded:
 
     @cached_property
     def searched(self) -> str:
-        """The set that was searched; raises FileNotFoundError if none was."""
+        """The set whose `best` was profiled with the ladder, and which both methods hold at its
+        workload; raises FileNotFoundError if there is none."""
         for name in SEARCHED:
-            if all((self.folder / f"{name}_{m}.csv").exists() for m in METHODS):
+            paths = [self.folder / f"{name}_{m}.csv" for m in METHODS]
+            if all(p.exists() and self._holds_best(p) for p in paths):
                 return name
         known = " nor ".join(SEARCHED)
         raise FileNotFoundError(f"{self.folder} has recordings of neither {known} by both methods")
+
+    def _holds_best(self, path: Path) -> bool:
+        """Whether a recording has the config that was profiled with the ladder."""
+        best = self.subject("best")
+        return any(a.subject == best and a.workload == LADDER.key for a in load(path).attempts)
+
+    @cached_property
+    def grid_set(self) -> str:
+        """The set that the grid of workloads was searched for by events: the first recorded."""
+        for name in SEARCHED:
+            if (self.folder / f"{name}_events.csv").exists():
+                return name
+        return self.searched
 
     @cached_property
     def recordings(self) -> dict[str, Recording]:

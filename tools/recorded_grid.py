@@ -11,7 +11,7 @@ from fa_tune import families, flops
 from fa_tune.model import Measurement, Workload
 from fa_tune.recordings import load
 from recorded import REFERENCES, Recorded, ms
-from recorded_tables import conditions, table
+from recorded_tables import table
 
 AGAINST = {"sm90": ("cudnn", "fa4"), "sm80": ("fa2", "cudnn")}  # the first is what is compared
 LABELS = {"fa2": "FlashAttention 2", "cudnn": "cuDNN", "fa4": "FlashAttention 4"}
@@ -23,8 +23,8 @@ def cells(data: Recorded) -> Cells:
     """Measurements by workload and subject.  All of a workload are of one recording, and so of
     one run; of several that hold it the searched set's own goes first."""
     found: dict[Workload, dict[str, Measurement]] = {}
-    own = data.folder / f"{data.searched}_events.csv"
-    others = sorted(set(data.folder.glob(f"{data.searched}_*events.csv")) - {own})
+    own = data.folder / f"{data.grid_set}_events.csv"
+    others = sorted(set(data.folder.glob(f"{data.grid_set}_*events.csv")) - {own})
     for path in (own, *others):
         recording: dict[Workload, dict[str, Measurement]] = {}
         for attempt in load(path).attempts:
@@ -34,6 +34,18 @@ def cells(data: Recorded) -> Cells:
         for workload, measured in recording.items():
             found.setdefault(workload, measured)
     return found
+
+
+def grid_conditions(data: Recorded) -> str:
+    """Hardware, versions and date of the grid's recordings."""
+    metas = [load(p).meta for p in sorted(data.folder.glob(f"{data.grid_set}_*events.csv"))]
+    one = metas[0].provenance
+    assert len({(m.provenance.gpu, m.provenance.driver, m.provenance.nvrtc) for m in metas}) == 1
+    dates = sorted({m.provenance.recorded_at[:10] for m in metas})
+    return (
+        f"{one.gpu}, driver {one.driver}, CUDA {one.cuda}, NVRTC {one.nvrtc}; "
+        f"recorded {' to '.join(dates)}"
+    )
 
 
 def of_family(measured: Mapping[str, Measurement], family: str) -> dict[str, Measurement]:
@@ -76,7 +88,9 @@ def against(data: Recorded, family: str, reference: str) -> str:
             best, other = fastest(measured, family), measured.get(f"ref:{reference}")
             if best is not None and other is not None:
                 rate = f"{flops.matmul_flop(w) / ms(best[1]) / 1e9:.0f}"
-                elsewhere = f"ref:{reference}" in data.carried_over(f"{data.searched}_events", w)
+                elsewhere = data.grid_set == data.searched and (
+                    f"ref:{reference}" in data.carried_over(f"{data.searched}_events", w)
+                )
                 # A ratio is of one run; a reference whose samples are another run's gives none.
                 ratio = "" if elsewhere else f", {ms(other) / ms(best[1]):.2f}"
                 row[w.seq_len_q] = rate + ratio
@@ -167,9 +181,9 @@ def one_config(
 def results(data: Recorded) -> str:
     """The README's block: each family against the library that it is meant to beat."""
     parts = [
-        f"The best config of the {data.searched} set for each workload, by CUDA events "
-        f"({conditions(data)}); 16 heads, benchmark shapes; TFLOP/s by 4·s²·d, half of it with a "
-        "causal mask, and how many times as fast as the library it is, both in one process, "
+        f"The best config of the {data.grid_set} set for each workload, by CUDA events "
+        f"({grid_conditions(data)}); 16 heads, benchmark shapes; TFLOP/s by 4·s²·d, half of it "
+        "with a causal mask, and how many times as fast as the library it is, both in one process, "
         "interleaved."
     ]
     for family, words in (
@@ -186,7 +200,8 @@ def results(data: Recorded) -> str:
 def section(data: Recorded, family: str, others: Iterable[str] = ()) -> str:
     """A family's page: against the libraries, the winners, and what one config would lose."""
     parts = [
-        f"By CUDA events ({conditions(data)}); the {data.searched} set, 16 heads, benchmark shapes."
+        f"By CUDA events ({grid_conditions(data)}); the {data.grid_set} set, 16 heads, "
+        "benchmark shapes."
     ]
     for reference in dict.fromkeys((*AGAINST[family], *others)):
         made = against(data, family, reference)
