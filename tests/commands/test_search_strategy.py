@@ -55,8 +55,8 @@ def test_the_summary_tells_what_was_skipped(console: Console, search: Search) ->
     out = console("search").out
     assert (
         "Learned measured 10 of 40 configs; audit of 2 of 30 skipped configs: the fastest of "
-        "them, x, takes 10.00 % less time than the fastest that the strategy found; at 95 % confidence at most"
-        in out
+        "them, x, takes 10.00 % less time than the fastest that the strategy found; at 95 % "
+        "confidence at most" in out
     )
 
 

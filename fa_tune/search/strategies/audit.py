@@ -41,8 +41,8 @@ class Audit:
         )
         return (
             f"audit of {self.measured} of {self.skipped} skipped configs: {found} than the "
-            f"fastest that the strategy found; at 95 % confidence at most {100 * self.most_faster:.1f} % of those skipped "
-            "are faster"
+            "fastest that the strategy found; at 95 % confidence at most "
+            f"{100 * self.most_faster:.1f} % of those skipped are faster"
         )
 
 
