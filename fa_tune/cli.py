@@ -45,6 +45,7 @@ COMMANDS = (
     "record-space",
     "spaces",
     "bench-search",
+    "bench-decisions",
     "doctor",
     "completion",
 )

@@ -61,6 +61,11 @@ def compile_all(
             child.end()
 
 
+def took_too_long(limit_s: float) -> str:
+    """The reason of a compilation that was ended after `limit_s`."""
+    return f"the compiler took longer than {limit_s:g} s"
+
+
 def _ready(children: Sequence[_Child]) -> list[_Child]:
     """Children that said something, died, or are over their deadline; waits for the first."""
     timeout_s = max(0.0, min(c.deadline for c in children) - time.monotonic())
@@ -109,9 +114,7 @@ class _Child:
             self.alive = False
             if not self.job:
                 raise ToolMissing(f"a compiler process did not start in {START_TIMEOUT_S:g} s")
-            return CompileReply(
-                Outcome.TIMED_OUT, reason=f"the compiler took longer than {self._timeout_s:g} s"
-            )
+            return CompileReply(Outcome.TIMED_OUT, reason=took_too_long(self._timeout_s))
         try:
             message = self.connection.recv()
         except (EOFError, ConnectionError):

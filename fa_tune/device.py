@@ -1,8 +1,9 @@
 """What GPUs are here, asked of NVML: no CUDA context, no torch, a few milliseconds.
 
-NVML sees every board of the machine; CUDA sees those that CUDA_VISIBLE_DEVICES names, numbered
-by their order in it.  Numbers here are CUDA's, as users count, and what is passed on is the
-board's UUID, which means the same to both.
+NVML sees every board of the machine, in the order of their slots; CUDA sees those that
+CUDA_VISIBLE_DEVICES names, numbered by their order in it.  Numbers here are places in that list,
+or without one slots, as nvidia-smi counts; CUDA itself may count boards of different models
+otherwise.  So what is passed on is the board's UUID, which means the same to all.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ from fa_tune.model import Outcome
 
 CHILD_ENVIRONMENT = {
     "LC_ALL": "C",  # decimal points and messages as our parsers expect them
-    "CUDA_MODULE_LOADING": "EAGER",  # no loading inside the first timed launch
+    # Loading all of torch's kernels at the start took a worker 6 s on an H200
+    # (benchmarks/worker_start_h200.txt).  What is timed has been launched before.
+    "CUDA_MODULE_LOADING": "LAZY",
     "PYTHONUNBUFFERED": "1",  # a crash loses no output
 }
 POLL_S = 0.02

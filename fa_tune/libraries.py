@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import CausalBias, causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from fa_tune.errors import InvalidConfig
 from fa_tune.model import Workload
 from fa_tune.packages import PACKAGE_NAMES, package_call
 from fa_tune.reference import Inputs
+
+if TYPE_CHECKING:
+    from torch.nn.attention.bias import CausalBias
 
 LibraryCall = Callable[[], torch.Tensor]
 BACKENDS = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
@@ -47,6 +50,9 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
         if workload.bottom_right:
             if name == "cudnn":
                 raise InvalidConfig(_refusal(name, "no causal mask aligned bottom-right"))
+            # Loads half of torch's compiler: seconds, which no other workload should wait for.
+            from torch.nn.attention.bias import causal_lower_right
+
             with warnings.catch_warnings():
                 # of NaN in rows that see nothing; FlashAttention gives 0 there
                 warnings.simplefilter("ignore")

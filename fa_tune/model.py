@@ -8,6 +8,7 @@ the result is right; a *measurement* says how long it took and how that was take
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -178,6 +179,9 @@ class Workload:
 
 
 BENCHMARK_HEADS = 16
+# The condition that says what a launch took the process that made it, in seconds.
+HOST_LAUNCH_S = "host_launch_s"
+RELATIVE = "relative"  # the condition that holds a measurement's `relative`
 
 
 def benchmark_batch(seq_len: int) -> int:
@@ -324,6 +328,9 @@ class Measurement:
     `counters` hold the median of each collected metric; a metric that was not collected
     is absent, never zero.  `method` is `ncu` or `events`: results of different methods
     are never ranked together.  `conditions` say how it was taken.
+
+    `relative` are the samples over those of the baseline that were taken right before and
+    after each, so that a clock that wanders cancels out; empty where there is no such.
     """
 
     subject: str  # a variant's key, or `ref:fa2`
@@ -332,6 +339,17 @@ class Measurement:
     samples_s: tuple[float, ...]
     counters: Mapping[str, Quantity] = field(default_factory=dict)
     conditions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def relative(self) -> tuple[float, ...]:
+        """One number for each sample, or none; raises ValueError for a condition that is none."""
+        return tuple(float(v) for v in json.loads(self.conditions.get(RELATIVE, "[]")))
+
+    @property
+    def host_launch_s(self) -> float | None:
+        """What one launch took the process that made it, in seconds; None if not known."""
+        text = self.conditions.get(HOST_LAUNCH_S)
+        return None if text is None else float(text)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ REFERENCES = ("fa2", "cudnn")  # measured where a user does not say
 ALL_REFERENCES = (*REFERENCES, "fa3", "fa4")
 PROFILERS = ("auto", "ncu", "events", "replay")
 METRIC_LISTS = ("rank", "explain", "full")
+COMPILE_TIMEOUT_S = 30.0  # the slowest kernel known takes 2 s on one core
 DEFAULT_KERNELS = "fast"  # the set that is meant where none is named
 
 
@@ -68,7 +69,8 @@ class MachineOptions:
 
     `cache_dir` holds cubins and the journal (None: the user cache folder); `arch` is the
     architecture to compile for (None: the device's, or sm_90 without a device);
-    `jobs` compiler processes (None: one per core); `ncu` the profiler's path (None: search).
+    `jobs` compiler processes (None: one per core); `compile_timeout_s` the longest that one
+    kernel may take to compile; `ncu` the profiler's path (None: search).
     `devices` are several GPUs to use at the same time, by number, or all; none: `device` alone.
     `ray` is the address of a Ray cluster whose GPUs are used instead, or auto.
     """
@@ -78,6 +80,7 @@ class MachineOptions:
     jobs: int | None = None
     device: int = 0
     ncu: Path | None = None
+    compile_timeout_s: float = COMPILE_TIMEOUT_S
     recordings: Path | None = None  # folder for replay; None: the shipped profiles/
     devices: tuple[int, ...] | Literal["all"] = ()
     ray: str | None = None
@@ -106,8 +109,9 @@ class SearchOptions:
     `families` the names of those to take the set from (none: all that run on the device);
     `axes` how the set was made where it has no key.  A `strategy` other than exhaustive, or a
     budget of `measurements` or `seconds` of measuring, leaves configs out; `audit` of those
-    are measured to see what was missed.  `learn_from` are recorded spaces, or folders with
-    some, whose times a strategy may begin with."""
+    are measured to see what was missed.  `confirm`: on a GPU, compare each choice with the
+    default once more, as a program would run them.  `learn_from` are recorded spaces, or folders
+    with some, whose times a strategy may begin with."""
 
     workloads: WorkloadOptions
     kernels: str = DEFAULT_KERNELS
@@ -123,6 +127,7 @@ class SearchOptions:
     measurements: int | None = None
     seconds: float | None = None
     audit: int = 0
+    confirm: bool = True
     learn_from: tuple[Path, ...] = ()
 
     @property

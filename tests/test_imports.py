@@ -39,7 +39,8 @@ ROOMS: dict[str, set[str]] = {
     "registry": {"registry"},
     "report": {"report"},
     # The child's side: loaded by the worker process alone.
-    "child": {"handlers", "launch", "libraries", "packages", "reference", "worker"},
+    "launch": {"launch"},
+    "child": {"handlers", "libraries", "packages", "reference", "worker"},
     # A recording is a report's table with its provenance.
     "recordings": {"recordings"},
     # Recorded spaces, on which the strategies of the search are compared.
@@ -64,13 +65,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "artifacts": {"leaves", "families", "compiler"},
     "jobs": {"leaves"},
     "device": {"leaves"},
+    "launch": {"leaves", "families"},
     "search": {"leaves", "families", "records"},
     "compile": {"leaves", "families", "artifacts", "compiler"},
     "verify": {"leaves", "families", "jobs"},
     "profilers": {"leaves", "families", "records", "artifacts", "jobs"},
     "registry": {"leaves", "families"},
     "report": {"leaves", "families", "records"},
-    "child": {"leaves", "families", "artifacts", "jobs", "verify"},
+    "child": {"leaves", "families", "records", "artifacts", "jobs", "verify", "runtime", "launch"},
     "recordings": {"leaves", "report"},
     "spaces": {"leaves", "families", "records", "search"},
     "pipeline": {"leaves", "options", "families", "recordings", "spaces", *_SHARED, *_STAGES},
@@ -80,7 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("search", "spaces", "registry", "pipeline", "report"),
     },
     "seed API": {"leaves", "families", "search"},
-    "runtime": {"leaves", "families", "artifacts", "registry", "child"},
+    "runtime": {"leaves", "families", "artifacts", "compile", "registry", "launch"},
 }
 
 # Package -> the modules that may import it, in any way but for type checkers.

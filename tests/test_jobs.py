@@ -169,7 +169,7 @@ def test_the_environment_of_children(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert result.value is not None
     seen = result.value["env"]
     assert seen["LC_ALL"] == "C"
-    assert seen["CUDA_MODULE_LOADING"] == "EAGER"
+    assert seen["CUDA_MODULE_LOADING"] == "LAZY"
     assert seen["PYTHONUNBUFFERED"] == "1"
     assert seen["TMPDIR"] == str(tmp_path / "runs" / "child-000")
 

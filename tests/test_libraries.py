@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ import torch
 
 from fa_tune import libraries, reference
 from fa_tune.libraries import library_call
+from tests.project_files import ROOT
 
 EQUAL = Workload.from_key("b2_h6_kv6_q37_k37_d32_fp16_full")
 FEWER_QUERIES = "b2_h6_kv6_q37_k53_d32_fp16_"
@@ -42,6 +45,12 @@ def refusal(name: str, workload: Workload) -> str:
         library_call(name, inputs(workload), workload)()
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_torchs_compiler_stays_unloaded() -> None:
+    """It costs every worker seconds."""
+    script = "import sys, fa_tune.libraries; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 0
 
 
 def test_an_unknown_library_is_refused() -> None:

@@ -32,7 +32,7 @@ from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, Workl
 @csv_option()
 @json_option()
 @limit_option()
-@machine_options("arch", "jobs", "device", "cache_dir")
+@machine_options("arch", "jobs", "compile_timeout_s", "device", "cache_dir")
 @quiet_option()
 def command(
     workloads: WorkloadOptions,

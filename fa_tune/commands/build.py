@@ -58,7 +58,7 @@ _CSV_HEADINGS = (
 @d_head_option()
 @csv_option()
 @json_option()
-@machine_options("arch", "jobs", "cache_dir")
+@machine_options("arch", "jobs", "compile_timeout_s", "cache_dir")
 @quiet_option()
 def command(
     kernels: str,

@@ -58,7 +58,7 @@ def _row(entry: Entry) -> list[str]:
     recorded = entry.provenance.recorded_at[:10]
     return [
         entry.gpu.name,
-        _workload(entry.workload),
+        workload_text(entry.workload),
         entry.method,
         entry.chosen.family,
         entry.chosen.config,
@@ -101,7 +101,8 @@ def _speed(ratio: Ratio | None) -> str:
     return "" if ratio is None else f"{1.0 / ratio.value:.2f}"
 
 
-def _workload(w: Workload) -> str:
+def workload_text(w: Workload) -> str:
+    """`FP16 s4096 d128 b16 h16 causal`."""
     seq_len = str(w.seq_len_q) + ("" if w.seq_len_kv == w.seq_len_q else f"x{w.seq_len_kv}")
     heads = str(w.heads) + ("" if w.kv_heads == w.heads else f"/{w.kv_heads}")
     mask = f" {w.mask}" if w.causal else ""

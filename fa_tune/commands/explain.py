@@ -49,7 +49,7 @@ ENOUGH = 5  # configs whose ranks mean something
 )
 @workload_options("seq_lens", "batch", "heads", "kv_heads", "masks")
 @measure_options("runs", "clock_control", "seed")
-@machine_options("arch", "jobs", "device", "ncu", "recordings", "cache_dir")
+@machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir")
 @json_option()
 @quiet_option()
 def command(
@@ -64,10 +64,10 @@ def command(
     """Compare the counters of two kernels and say what makes one of them slower.
 
     A and B are short forms, or fa2 or cudnn. With A alone, it is compared with the fastest
-    config; without both, the fastest one with the runner-up and with the references. The
-    difference in cycles is split by what warps waited for, and the counters that should have
-    moved with it are shown, or said to contradict. With five configs or more, the counters
-    that rank as their times do are listed.
+    config; without both, the fastest one with the runner-up, the default configs and the
+    references. The difference in cycles is split by what warps waited for, and the counters
+    that should have moved with it are shown, or said to contradict. With five configs or more,
+    the counters that rank as their times do are listed.
 
     On a GPU both are measured under ncu, A alone beside the default configs; without one, or
     with --from, what was recorded is explained.
@@ -162,6 +162,19 @@ def _defaults(config: str, machine: MachineOptions) -> list[str]:
     return [families.variant(c).config for c in defaults if c != parsed]
 
 
+def _default_subjects(found: Sequence[Measurement]) -> set[str]:
+    """The default configs of all families for the workloads of these measurements."""
+    from fa_tune import families
+    from fa_tune.model import Workload
+
+    workloads = [Workload.from_key(key) for key in dict.fromkeys(m.workload for m in found)]
+    return {
+        families.variant_of(f, f.default_config(w.d_head, w.dtype)).key
+        for w in workloads
+        for f in families.all_families()
+    }
+
+
 def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Explanation]:
     """The comparisons that were asked for, on one workload; none where one is missing."""
     from fa_tune.profile.explain import explain
@@ -180,8 +193,10 @@ def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Ex
         others = others or [s for s in references if s != subjects[0]]
         pairs = [(subjects[0], other) for other in others]
     elif ours:
-        rivals = [one.subject for one in ours[1:2]] + references
-        pairs = [(ours[0].subject, rival) for rival in rivals]
+        winner = ours[0].subject
+        rivals = [one.subject for one in ours[1:2]]
+        rivals += [s for s in by_subject if s in _default_subjects(found) and s != winner]
+        pairs = [(winner, rival) for rival in dict.fromkeys(rivals + references)]
     return [
         explain(by_subject[a], by_subject[b], names)
         for a, b in pairs

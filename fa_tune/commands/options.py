@@ -32,6 +32,7 @@ from fa_tune.commands.parameters import (
 from fa_tune.model import BENCHMARK_HEADS, MASKS
 from fa_tune.options import (
     ALL_REFERENCES,
+    COMPILE_TIMEOUT_S,
     DEFAULT_KERNELS,
     METRIC_LISTS,
     PROFILERS,
@@ -217,6 +218,15 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         type=click.IntRange(1, 1024),
         show_default="one per core",
         help="Compilers that work at the same time.",
+    ),
+    "compile_timeout_s": option(
+        "--compile-timeout",
+        "compile_timeout_s",
+        type=click.FloatRange(1.0, 86_400.0),
+        default=COMPILE_TIMEOUT_S,
+        metavar="SECONDS",
+        help="The longest that one kernel may take to compile; its compiler is then ended, and "
+        "the kernel left out with that reason.",
     ),
     "device": option(
         "--device",

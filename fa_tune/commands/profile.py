@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @csv_option()
 @json_option()
 @limit_option()
-@machine_options("arch", "jobs", "device", "ncu", "recordings", "cache_dir")
+@machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir")
 @quiet_option()
 def command(
     configs: tuple[str, ...],

@@ -48,7 +48,10 @@ from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, Workl
     default=True,
     help="Take finished measurements from the journal, or measure everything again.",
 )
-@machine_options("arch", "jobs", "device", "devices", "ray", "ncu", "recordings", "cache_dir")
+@machine_options(
+    *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "ncu", "recordings"),
+    "cache_dir",
+)
 @quiet_option()
 def command(
     workloads: WorkloadOptions,

@@ -16,6 +16,7 @@ from fa_tune.errors import NoUsableVariant, StorageError
 from fa_tune.model import BENCHMARK_HEADS, DType, Workload, benchmark_batch
 
 if TYPE_CHECKING:
+    from fa_tune.registry.merge import Conflict
     from fa_tune.registry.schema import Registry
 
 BEST_SCHEMA = "fa-tune-best-1"
@@ -60,7 +61,9 @@ def show(
     method: str | None,
     as_json: bool,
 ) -> None:
-    """List the registry's entries: workload, chosen config, time, and ratios.
+    """List the registry's entries: workload, chosen config, time, and ratios; then each in
+    words: the rule that chose it, the gain over the default while searching and once more
+    afterwards, what it is tied with, and where all this comes from.
 
     Ratios are speeds: 1.05x FA2 means 5 % faster than FlashAttention 2. `--json` writes the
     entries in the registry's own format.
@@ -69,7 +72,8 @@ def show(
     Example:
       fa-tune registry show --d-head 128 --dtype fp16
     """
-    from fa_tune.commands.entries import entry_table
+    from fa_tune.commands.entries import entry_table, workload_text
+    from fa_tune.commands.entry_words import in_words
     from fa_tune.commands.output import say
     from fa_tune.registry.schema import Registry, to_json
 
@@ -95,6 +99,9 @@ def show(
         click.echo(to_json(Registry.of(entries)), nl=False)
     else:
         say(entry_table(entries))
+        for entry in entries:
+            say(in_words(entry, workload_text(entry.workload)))
+            say()
         say(f"{len(entries)} of {len(kept.entries)} entries in {path}.")
 
 
@@ -227,7 +234,8 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
     """Merge registries: for each GPU, workload and method the better-evidenced entry stays.
 
     Verified beats not verified, then more samples, a narrower interval, the newer date. The
-    order of the files does not matter. An output that exists already must be among them, so
+    order of the files does not matter. Where files disagree on the config, that is said, with
+    what decided. An output that exists already must be among them, so
     that nothing in it is lost.
 
     \b
@@ -235,7 +243,8 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
       fa-tune registry merge mine.json theirs.json -o mine.json
     """
     from fa_tune.commands.output import say
-    from fa_tune.registry.merge import merge
+    from fa_tune.commands.progress import PlainProgress
+    from fa_tune.registry.merge import conflicts, merge
     from fa_tune.registry.store import load, update
 
     for path in files:
@@ -244,8 +253,17 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
     if output.exists() and not any(os.path.samefile(output, path) for path in files):
         raise click.UsageError(f"{output} exists; name it among the files to merge, or remove it")
     loaded = [load(path) for path in files]
-    # The output is read again under its lock: what a search added since is merged as well.
-    merged = update(output, lambda current: merge(current, *loaded))
+    named: list[Conflict] = []
+
+    def combine(current: Registry) -> Registry:
+        # The output is read again under its lock: what a search added since is merged as well.
+        named[:] = conflicts(current, *loaded)
+        return merge(current, *loaded)
+
+    merged = update(output, combine)
+    said = PlainProgress()
+    for one in named:
+        said.note(_sentence(one))
     count = sum(len(registry.entries) for registry in loaded)
     say(f"{len(merged.entries)} entries in {output}, of {count} in {len(files)} files.")
 
@@ -264,3 +282,13 @@ def _load(path: Path) -> Registry:
 
 def _nothing_in(path: Path) -> str:
     return f"there is nothing in the registry {path} yet; fa-tune search fills it"
+
+
+def _sentence(one: Conflict) -> str:
+    """What a conflict between two entries was about, and how it ended."""
+    key = one.kept.key
+    also = f"; measured with other {', '.join(one.differences)}" if one.differences else ""
+    return (
+        f"{key.workload} on {key.gpu} by {key.method}: {one.kept.chosen.config} stays, "
+        f"{one.dropped.chosen.config} goes: {one.why}{also}"
+    )

@@ -22,7 +22,7 @@ SCHEMA = "fa-tune-run-1"
 )
 @measure_options("references", "seed")
 @json_option()
-@machine_options("arch", "jobs", "device", "cache_dir")
+@machine_options("arch", "jobs", "compile_timeout_s", "device", "cache_dir")
 @quiet_option()
 def command(
     config: str,

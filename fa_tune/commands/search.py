@@ -96,11 +96,29 @@ SCHEMA = "fa-tune-search-1"
     default=True,
     help="Take finished measurements from the journal, or measure everything again.",
 )
+@option(
+    "--why-stale",
+    "stale",
+    is_flag=True,
+    show_default=False,
+    help="Measure nothing: say which variants the journal has no valid attempt for, and which "
+    "condition has changed since there was one.",
+)
+@option(
+    "--confirm/--no-confirm",
+    "confirm",
+    default=True,
+    help="On a GPU, compare each choice with the default once more, in a process of its own and "
+    "as a program runs it (about a second each); where it gains nothing, the default is kept.",
+)
 @folder("--record", "record", help="Keep the measurements as a recording for replay in DIR.")
 @csv_option()
 @json_option()
 @limit_option()
-@machine_options("arch", "jobs", "device", "devices", "ray", "ncu", "recordings", "cache_dir")
+@machine_options(
+    *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "ncu", "recordings"),
+    "cache_dir",
+)
 @quiet_option()
 def command(
     workloads: WorkloadOptions,
@@ -115,6 +133,8 @@ def command(
     machine: MachineOptions,
     registry: Path | None,
     resume: bool,
+    stale: bool,
+    confirm: bool,
     record: Path | None,
     csv: Path | None,
     as_json: bool,
@@ -143,6 +163,7 @@ def command(
       fa-tune search --dtype fp16 --kernels prog --csv ladder.csv
       fa-tune search --dtype fp16 --kernels wide --seq-lens 4096
       fa-tune search --strategy learned --budget 24 --audit 8 --axis n_warps=4,8
+      fa-tune search --kernels fast --why-stale
     """
     refuse_both(csv, as_json)
     if record is not None and measure.profiler == "replay":
@@ -165,6 +186,7 @@ def command(
         measurements=budget.measurements if budget else None,
         seconds=budget.seconds if budget else None,
         audit=audit,
+        confirm=confirm,
         learn_from=learn_from,
     )
     if learn_from and strategy not in USES_EXPERIENCE:
@@ -176,6 +198,11 @@ def command(
             "--audit measures what a strategy skipped; give --strategy or --budget"
         )
     configs = _of_axes(options) if axes else None
+    if stale:
+        from fa_tune.commands.stale import show
+
+        show(options, configs, as_json=as_json, csv=csv, limit=limit, quiet=quiet)
+        return
     with watching(quiet) as progress:
         result = pipeline.search(options, progress, configs)
     progress.note_once(result.whose)
@@ -266,6 +293,7 @@ def _document(result: SearchResult) -> dict[str, Any]:
             {
                 "workload": one.workload.key,
                 "decision": dataclasses.asdict(one.decision) if one.decision else None,
+                "confirmation": _confirmation(one),
                 "exploration": dataclasses.asdict(one.exploration) if one.exploration else None,
                 "problem": one.problem or None,
                 "families": [dataclasses.asdict(standing) for standing in one.families],
@@ -278,3 +306,8 @@ def _document(result: SearchResult) -> dict[str, Any]:
             for variant, why in result.rejected
         ],
     }
+
+
+def _confirmation(one: WorkloadResult) -> dict[str, Any] | None:
+    found = one.confirmation
+    return {**dataclasses.asdict(found), "upheld": found.upheld} if found is not None else None

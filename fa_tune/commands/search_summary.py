@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fa_tune import flops, units
-from fa_tune.families import family_names
+from fa_tune.commands.entry_words import against, as_written
 from fa_tune.model import Attempt, Outcome, Rejected, Variant, Workload
 from fa_tune.report.rows import REFERENCE_LABELS
 from fa_tune.report.summary import against_each
@@ -46,9 +46,13 @@ def summary(one: WorkloadResult, name: str) -> str:
             "without a result: "
             + ", ".join(f"{n} {o.replace('_', ' ')}" for o, n in sorted(failed.items()))
         )
-    text = f"{name}: {'; '.join(parts)}. {_as_written(decision.sentence)}"
+    text = f"{name}: {'; '.join(parts)}. {as_written(decision.sentence)}"
+    if one.confirmation is not None and one.confirmation.upheld:
+        found = one.confirmation
+        text += f" Confirmed: run as a program runs it, it takes {against(found.ratio)}, in "
+        text += f"{found.n} pairs."
     if one.exploration is not None:
-        told = _as_written(one.exploration.sentence)
+        told = as_written(one.exploration.sentence)
         text += f" {told[0].upper()}{told[1:]}."
     return text
 
@@ -99,11 +103,3 @@ def _is_reference(attempt: Attempt) -> bool:
 def _reference(subject: str) -> str:
     name = subject.partition(":")[2]
     return REFERENCE_LABELS.get(name, name)
-
-
-def _as_written(sentence: str) -> str:
-    """A decision's sentence with configs as people write them: a short form tells its family
-    by itself, so nobody has to read `sm80:` before it."""
-    for name in family_names():
-        sentence = sentence.replace(f"{name}:", "")
-    return sentence

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 SCHEMA = "fa-tune-bench-1"
 MILLISECOND_S = units.to_base(1, "ms").value
+MICROSECOND_S = units.to_base(1, "us").value
 _TIMES = ("mean", "median", "min", "max", "sd")
 
 
 @dataclass(frozen=True)
 class Timing:
     """One kernel's times in seconds, None where nothing was measured; `sd_s` needs two
-    samples.  `tflops` counts 4·s²·d over the median."""
+    samples.  `tflops` counts 4·s²·d over the median; `host_s` is what a launch takes the process
+    that makes it."""
 
     kernel: str
     is_reference: bool
@@ -41,6 +43,7 @@ class Timing:
     max_s: float | None = None
     sd_s: float | None = None
     tflops: float | None = None
+    host_s: float | None = None
 
     @classmethod
     def of(cls, attempt: Attempt) -> Timing:
@@ -64,6 +67,7 @@ class Timing:
             max_s=max(samples),
             sd_s=statistics.stdev(samples) if len(samples) > 1 else None,
             tflops=flops.tflops(flop, median_s),
+            host_s=attempt.measurement.host_launch_s if attempt.measurement else None,
         )
 
     def cells(self) -> list[str]:
@@ -74,6 +78,7 @@ class Timing:
             *("" if t is None else f"{t / MILLISECOND_S:.4f}" for t in times),
             str(len(self.samples_s)) if self.samples_s else "",
             "" if self.tflops is None else f"{self.tflops:.1f}",
+            "" if self.host_s is None else f"{self.host_s / MICROSECOND_S:.0f}",
         ]
 
 
@@ -112,6 +117,7 @@ def _object(timing: Timing) -> dict[str, Any]:
         **{f"{name}_s": getattr(timing, f"{name}_s") for name in _TIMES},
         "n": len(timing.samples_s),
         "tflops": timing.tflops,
+        "host_launch_s": timing.host_s,
         "samples_s": list(timing.samples_s),
     }
 
@@ -123,7 +129,7 @@ def _table(workload: str, timings: Sequence[Timing], limit: int | None) -> str:
         key=lambda t: (t.median_s is None, not t.is_reference, t.median_s or 0.0, t.kernel),
     )
     shown = ordered[: DEFAULT_LIMIT if limit is None else limit]
-    headings = ["Kernel Name", *(f"{n} (ms)" for n in _TIMES), "n", "TFLOP/s"]
+    headings = ["Kernel Name", *(f"{n} (ms)" for n in _TIMES), "n", "TFLOP/s", "launch (µs)"]
     rows = [t.cells() for t in shown]
     if any(t.outcome is not Outcome.OK for t in shown):
         headings += ["outcome", "reason"]

@@ -23,7 +23,7 @@ SCHEMA = "fa-tune-verify-1"
 @family_option()
 @workload_options("d_heads", "masks", "lse")
 @json_option()
-@machine_options("arch", "jobs", "device", "devices", "ray", "cache_dir")
+@machine_options("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "cache_dir")
 @quiet_option()
 def command(
     kernels: str,

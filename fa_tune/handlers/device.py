@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -18,6 +19,9 @@ from fa_tune.reference import Inputs
 from fa_tune.worker import Report
 
 Launch = Callable[[], None]
+
+HANG_TIMES = 10.0  # what takes this many times as long as the slowest item before it hangs,
+HANG_LEAST_S = 5.0  # though not before this long
 
 
 def use_device(index: int) -> None:
@@ -134,16 +138,33 @@ def check_kernels(
     check: Callable[[Kernel, Mapping[str, Any]], Any],
 ) -> None:
     """Load every item's kernel (`subject`, `cubin`, `symbol`) on GPU `shared["device"]` and
-    report what `check(kernel, item)` finds, plain data."""
+    report what `check(kernel, item)` finds, plain data.
+
+    With `shared["item_timeout_s"]`, the items do much the same: the first loads libraries and
+    may take that long, and a later one that takes many times as long as those before hangs.
+    """
     use_device(int(shared["device"]))
+    limit_s = shared.get("item_timeout_s")
+    slowest_s: float | None = None
     for name, item in items.items():
-        report.begin(name)
+        report.begin(name, deadline_s(limit_s, slowest_s))
+        start = time.monotonic()
         kernel = guarded(report, name, partial(load, item))
         if kernel is None:
             continue
         found = guarded(report, name, partial(check, kernel, item))
+        slowest_s = max(slowest_s or 0.0, time.monotonic() - start)
         if found is not None:
             report.done(name, found)
+
+
+def deadline_s(limit_s: float | None, slowest_s: float | None) -> float | None:
+    """How long an item may take after others, of which the slowest took `slowest_s` (None: it
+    is the first), where nothing may take longer than `limit_s` (None: items are not alike, and
+    the supervisor's own limit holds for each)."""
+    if limit_s is None or slowest_s is None:
+        return limit_s
+    return min(limit_s, max(HANG_LEAST_S, HANG_TIMES * slowest_s))
 
 
 def first_line(error: BaseException) -> str:

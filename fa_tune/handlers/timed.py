@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -25,10 +25,10 @@ from fa_tune.handlers.device import (
     launcher,
     load,
     lse_for,
-    nvml_handle,
     use_device,
 )
 from fa_tune.model import Outcome, Workload
+from fa_tune.profile.stopping import REFERENCE_PREFIX, Race
 from fa_tune.reference import attention, make_inputs
 from fa_tune.verify import case_error
 from fa_tune.worker import Report
@@ -37,42 +37,34 @@ SHORT_S = 50e-6
 GRAPH_SAMPLE_S = 200e-6
 MAX_SETS = 64
 L2_TIMES = 3  # all input sets together, in multiples of the L2 cache
-ABANDON = 3.0  # a first sample this many times the leader's ends a candidate
-BUSY_CYCLES = 200_000  # about 0.1 ms of a spinning kernel ahead of each sample
-WARM_UP_S = 1.0
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Measure up to `rounds` samples each, of those within `within` of the leader."""
-
-    rounds: int
-    within: float
-    abandon: float = ABANDON
-
-
-def stages(runs: int, *, adaptive: bool = True) -> tuple[Stage, ...]:
-    """`runs` rounds for all; adaptive, three times as many for those within 5 % of the leader,
-    then six times as many within 2 %.  Not adaptive, nobody is left out early either."""
-    if not adaptive:
-        return (Stage(runs, math.inf, abandon=math.inf),)
-    return Stage(runs, math.inf), Stage(3 * runs, 1.05), Stage(6 * runs, 1.02)
+BUSY_CYCLES = 200_000  # about 0.1 ms of a spinning kernel ahead of each sample, at first
+MOST_BUSY_CYCLES = 20_000_000  # about 10 ms: whatever takes longer to enqueue is not ours
+MOST_TRIES = 10
+WARM_UP_S = 0.3  # from idle, before anything is launched
+SETTLE_S = 1.0  # of rounds that count for nobody: a power limit takes that long to be felt
 
 
 class Subject:
     """One kernel with a launch per input set."""
 
-    def __init__(self, launches: list[Launch], samples: list[float]) -> None:
+    def __init__(
+        self, launches: list[Launch], samples: list[float], *, busy_cycles: int = BUSY_CYCLES
+    ) -> None:
         self.launches = launches
+        self._busy_cycles = busy_cycles
         self.samples = samples
+        self.relative: list[float] = []
         self.clocks_hz: list[float] = []
+        self.host_s: list[float] = []
         self._next = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._per_sample = 1
 
     def launch(self) -> None:
-        """One launch on the next input set."""
+        """One launch on the next input set; what it takes this process is noted."""
+        began = time.perf_counter()
         self.launches[self._next % len(self.launches)]()
+        self.host_s.append(time.perf_counter() - began)
         self._next += 1
 
     def prepare(self) -> None:
@@ -88,8 +80,10 @@ class Subject:
                 self.launch()
                 self._graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(self._graph, stream=stream):
+                    noted = len(self.host_s)
                     for _ in range(self._per_sample):
                         self.launch()
+                    del self.host_s[noted:]  # a capture launches nothing
             torch.cuda.current_stream().wait_stream(stream)
 
     def sample(self) -> float:
@@ -97,14 +91,21 @@ class Subject:
         run = self._graph.replay if self._graph is not None else self.launch
         return self._time(run) / self._per_sample
 
-    @staticmethod
-    def _time(run: Any) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(BUSY_CYCLES)
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
+    def _time(self, run: Any) -> float:
+        """Seconds of GPU time.  If the GPU reached the first event before everything was
+        enqueued, it may have waited for this process, and that would be timed: then it is kept
+        busy for longer, and the sample is taken again."""
+        for _ in range(MOST_TRIES):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(self._busy_cycles)
+            start.record()
+            run()
+            end.record()
+            late = start.query()
+            end.synchronize()
+            if not late:
+                break
+            self._busy_cycles = min(2 * self._busy_cycles, MOST_BUSY_CYCLES)
         return float(start.elapsed_time(end)) / 1e3
 
 
@@ -112,20 +113,23 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     """`shared`: device, workload key, runs, seed, keep (subjects measured to the
     end), baseline (the item measured first and last in every round, or none of them), adaptive,
     check.
-    Items: subject and, for variants, cubin and symbol.  Partials: seconds per sample.
-    Value: samples_s, sm_clock_hz (median), sets, launches_per_sample, flagged (rounds and
-    why), rounds (of the baseline: what each was taken under)."""
+    Items: subject and, for variants, cubin and symbol.  Partials: seconds of each sample, and its
+    ratio to the baseline's right before and after it (or None).
+    Value: samples_s, relative (these ratios, or none), sm_clock_hz (median), sets,
+    launches_per_sample, ended (why there are no more samples), flagged (rounds and why), rounds
+    (of the baseline: what each was taken under)."""
     use_device(int(shared["device"]))
     workload = Workload.from_key(shared["workload"])
     seed = int(shared["seed"])
-    inputs = [make_inputs(workload, seed=seed + i) for i in range(_sets(workload))]
+    inputs = [make_inputs(workload, seed=seed + i) for i in range(input_sets(workload))]
     out, lse = torch.empty_like(inputs[0].q), lse_for(workload)
-    _warm_up()
+    warm_up()
     subjects: dict[str, Subject] = {}
 
     def prepare(item: Mapping[str, Any]) -> Subject:
         launches = [launcher(item, workload, one, out, lse) for one in inputs]
-        subject = Subject(launches, [float(s) for s in item["_partials"]])
+        subject = Subject(launches, [float(seconds) for seconds, _ in item["_partials"]])
+        subject.relative = [float(r) for _, r in item["_partials"] if r is not None]
         subject.prepare()
         return subject
 
@@ -134,49 +138,89 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         subject = guarded(report, name, partial(prepare, item))
         if subject is not None:
             subjects[name] = subject
-    clock = _sm_clock(int(shared["device"]))
-    read = rounds.reader(int(shared["device"]))
+    read = rounds.watched(int(shared["device"]))
     log = rounds.Log()
     baseline = str(shared["baseline"])
-    repeated = 0
-    for number, stage in enumerate(
-        stages(int(shared["runs"]), adaptive=bool(shared["adaptive"])), 1
-    ):
-        while active := _active(subjects, items, stage, shared["keep"], repeated):
-            round_ = min(len(subjects[name].samples) for name in active)
-            # After a worker that died within a round, those it had not reached come first.
-            active = [name for name in active if len(subjects[name].samples) == round_]
-            random.Random(f"{seed}:{round_}").shuffle(active)
-            if baseline in active:
-                active.sort(key=lambda name: name != baseline)  # stable: the others as they are
-            for name in active:
-                report.begin(name)
-                seconds = guarded(report, name, subjects[name].sample)
-                if seconds is None:
-                    del subjects[name]
-                    continue
-                subjects[name].samples.append(seconds)
-                subjects[name].clocks_hz.append(clock())
-                report.partial(name, seconds)
-            opening = (
-                subjects[baseline].samples[-1]
-                if baseline in active and baseline in subjects
-                else None
-            )
-            closing = None
-            if opening is not None and len(active) > 1:
-                report.begin(baseline)
-                closing = guarded(report, baseline, subjects[baseline].sample)
-                if closing is None:
-                    del subjects[baseline]
-            flagged = log.add(round_, opening, closing, read())
-            if flagged and shared["adaptive"] and repeated < number * rounds.REPEATS:
-                repeated += 1  # everyone in it takes part in one more; its samples stay
+    adaptive = bool(shared["adaptive"])
+    # In a race everything is compared by its ratio to the baseline right beside it: under a power
+    # limit the clock changes in steps every few samples, by more than the kernels differ.
+    beside = adaptive and baseline in subjects
+    for subject in subjects.values():
+        beside = beside and len(subject.relative) == len(subject.samples)
+    numbers = {n: list(s.relative if beside else s.samples) for n, s in subjects.items()}
+    kept = {name for name in subjects if items[name]["subject"] in shared["keep"]}
+    race = Race(numbers, int(shared["runs"]), adaptive=adaptive, keep=kept, default=baseline)
+
+    def sample(name: str) -> float | None:
+        """One sample of a subject; None, and the subject is out, if it failed."""
+        nonlocal beside
+        report.begin(name)
+        seconds: float | None = guarded(report, name, subjects[name].sample)
+        if seconds is None:
+            del subjects[name]
+            race.drop(name)
+            if beside and name == baseline:  # from here on times have to do
+                beside = False
+                for other, subject in subjects.items():
+                    numbers[other][:] = subject.samples
+        return seconds
+
+    def settle() -> None:
+        """Rounds that count for nobody, until the GPU is as it will be."""
+        until = time.monotonic() + SETTLE_S
+        while subjects:
+            for name in race.live:
+                sample(name)
+            if time.monotonic() > until:
+                return
+
+    settled = False
+    repeats_left = rounds.Repeats(int(shared["runs"]))
+    while True:
+        round_, active = race.next_round()
+        if not active:
+            break
+        if not settled:
+            settle()
+            settled = True
+            continue
+        random.Random(f"{seed}:{round_}").shuffle(active)
+        opening = closing = None
+        if baseline in active or beside:
+            active.sort(key=lambda name: name != baseline)  # stable: the others as they are
+            # Between rounds the GPU waits for this process, and begins at another clock.  The
+            # sample that finds it so counts for nobody.
+            if sample(baseline) is None or (opening := sample(baseline)) is None:
+                continue
+            closing = opening
+        for name in active:
+            seconds = opening if name == baseline else sample(name)
+            if seconds is None:
+                continue
+            ratio = None
+            if beside:
+                before, closing = closing, closing if name == baseline else sample(baseline)
+                if before is not None and closing is not None:
+                    ratio = 2 * seconds / (before + closing)
+            taken = subjects[name]
+            taken.samples.append(seconds)
+            taken.relative += [ratio] if ratio is not None else []
+            numbers[name].append(seconds if ratio is None else ratio)
+            if (clock_hz := read().sm_clock_hz) is not None:
+                taken.clocks_hz.append(clock_hz)
+            report.partial(name, [seconds, ratio])
+        if not beside and baseline in active and baseline in subjects and len(active) > 1:
+            closing = sample(baseline)
+        if len(active) == 1:
+            closing = None  # nothing came between
+        flagged = log.add(round_, opening, closing, read())
+        if flagged and adaptive and repeats_left.take(round_):
+            race.repeat()  # everyone in it takes part in one more; its samples stay
     expected = None
     for name, subject in subjects.items():
         report.begin(name)
         item = items[name]
-        if shared["check"] and not item["subject"].startswith("ref:"):
+        if shared["check"] and not item["subject"].startswith(REFERENCE_PREFIX):
             if expected is None:
                 exact = attention(inputs[0], workload, dtype=torch.float32)
                 same = attention(inputs[0], workload)
@@ -196,9 +240,12 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
             name,
             {
                 "samples_s": subject.samples,
+                "relative": subject.relative if beside else [],
                 "sm_clock_hz": statistics.median(subject.clocks_hz) if subject.clocks_hz else None,
+                "host_s": statistics.median(subject.host_s),
                 "sets": len(inputs),
                 "launches_per_sample": subject._per_sample,
+                "ended": race.ended[name].value if name in race.ended else "",
                 "flagged": {str(r.number): ", ".join(r.flags) for r in log.rounds if r.flags},
                 "rounds": log.as_json() if name == baseline else [],
             },
@@ -210,34 +257,7 @@ def _largest_difference(out: torch.Tensor, exact: torch.Tensor) -> float:
     return float((out.float() - exact).abs().max())
 
 
-def _active(
-    subjects: Mapping[str, Subject],
-    items: Mapping[str, Any],
-    stage: Stage,
-    keep: list[str],
-    repeated: int = 0,
-) -> list[str]:
-    """Who is measured in the next round of a stage; `repeated` rounds do not count."""
-    medians = {
-        name: statistics.median(s.samples)
-        for name, s in subjects.items()
-        if s.samples and not items[name]["subject"].startswith("ref:")
-    }
-    leader = min(medians.values(), default=math.inf)
-
-    def stays(name: str, subject: Subject) -> bool:
-        if len(subject.samples) >= stage.rounds + repeated:
-            return False
-        if not subject.samples or items[name]["subject"] in keep:
-            return True
-        if items[name]["subject"].startswith("ref:"):
-            return True
-        return medians[name] <= leader * min(stage.within, stage.abandon)
-
-    return [name for name, subject in subjects.items() if stays(name, subject)]
-
-
-def _sets(workload: Workload) -> int:
+def input_sets(workload: Workload) -> int:
     """How many input sets make up L2_TIMES the cache, within a quarter of the free memory."""
     rows = workload.seq_len_q * workload.heads + 2 * workload.seq_len_kv * workload.kv_heads
     set_bytes = workload.batch * rows * workload.d_head * workload.dtype.size_bytes
@@ -246,7 +266,7 @@ def _sets(workload: Workload) -> int:
     return max(1, min(math.ceil(L2_TIMES * int(l2_bytes) / set_bytes), MAX_SETS, fitting))
 
 
-def _warm_up() -> None:
+def warm_up() -> None:
     """Bring the clocks up from idle before the first sample."""
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -258,21 +278,3 @@ def _warm_up() -> None:
         end.synchronize()
         if start.elapsed_time(end) / 1e3 > WARM_UP_S:
             return
-
-
-def _sm_clock(device: int) -> Callable[[], float]:
-    """A function that reads the SM clock in Hz, NaN where NVML does not tell."""
-    try:
-        import pynvml
-
-        handle = nvml_handle(device)
-    except Exception:  # NVML is a convenience here; timing works without it
-        return lambda: math.nan
-
-    def read() -> float:
-        try:
-            return float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)) * 1e6
-        except pynvml.NVMLError:  # a part of a GPU, or a virtual one, has none
-            return math.nan
-
-    return read

@@ -8,6 +8,10 @@ Each function takes frozen options and a Progress, and returns values; nothing h
     search.py     the search on one screen
     keeping.py    registry, CSV, recordings
     space_*.py    configs as points for strategies; recording a whole space
+    board*.py     one GPU, wherever it is; several at work, each job on one of them
+    spreading.py  workloads over boards; heats.py: one workload over boards
+    carrying.py   what another board measured; calibrating.py: how far boards disagree
+    ray_boards.py boards of a Ray cluster; remote.py: what their actors do
     single.py     profile, bench, run, build, verify
     doctor.py     is everything here that the commands need
 """

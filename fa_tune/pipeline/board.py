@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PROBE = "fa_tune.handlers.probe:handle"
 PROBE_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 
 
 class Interrupted(WorkerUnusable):
@@ -47,9 +48,10 @@ class Board(Protocol):
         items: Mapping[str, Mapping[str, Any]],
         *,
         item_timeout_s: float,
+        start_timeout_s: float = START_TIMEOUT_S,
     ) -> Iterator[ItemResult]:
-        """`fa_tune.jobs.run_items` on this board, which is the worker's device 0.  Items with a
-        `cubin` name a file of this machine."""
+        """`fa_tune.jobs.run_items` on this board, which is the worker's device 0.  Items may
+        name files of this machine (`fa_tune.pipeline.remote.FILES`)."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class LocalBoard:
         items: Mapping[str, Mapping[str, Any]],
         *,
         item_timeout_s: float,
+        start_timeout_s: float = START_TIMEOUT_S,
     ) -> Iterator[ItemResult]:
         """See `Board`."""
         return run_items(
@@ -77,6 +80,7 @@ class LocalBoard:
             shared,
             items,
             item_timeout_s=item_timeout_s,
+            start_timeout_s=start_timeout_s,
             env=pinned_to(self.device.uuid),
             pardon_kills=True,
         )

@@ -135,31 +135,29 @@ class _Round(Generic[Job, Result]):
             pass
 
     def _see_through(self, board: Board) -> None:
-        """One board's thread: job after job."""
+        """One board's thread."""
         CALLED_OFF.set(self._called_off)
+        try:
+            self._job_after_job(board)
+        except CalledOff:
+            pass  # whoever called it off knows why
+        except BaseException as error:
+            self._fail(error)
+
+    def _job_after_job(self, board: Board) -> None:
         shown = _Relay(self._progress.lane(board.label), self._shown.put, self._called_off)
         while (number := self._next(board)) is not None:
             try:
                 result = self._work(board, shown, self._jobs[number])
-            except CalledOff:
-                return
             except WorkerUnusable as error:
                 if self._called_off.is_set():
                     return
-                try:
-                    works = is_working(board)
-                except CalledOff:
-                    return
-                if not works:
+                if not is_working(board):
                     self._lose(board, number, error)
                     return
                 if not isinstance(error, Interrupted) or not self._give_back(number):
-                    self._fail(error)  # the job's own doing, as it would be with one GPU
-                    return
+                    raise  # the job's own doing, as it would be with one GPU
                 continue
-            except BaseException as error:
-                self._fail(error)
-                return
             with self._state:
                 self._results[number] = result
                 self._running.discard(number)

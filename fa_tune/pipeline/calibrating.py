@@ -7,6 +7,7 @@ mixed; both figures are told, that a reader can judge.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from fa_tune.model import Artifact, Workload
 from fa_tune.profile.stats import Ratio, median, paired_ratio
 
 CALIBRATION = "calibration"  # the worker's item
+PAIR_FLOP = 1e12  # a kernel of milliseconds, which shows what a board's power limit does
 RATIO_NOTABLE = 0.01  # from here on boards would not choose alike
 
 
@@ -90,9 +92,10 @@ def choose_pair(
     artifacts: Mapping[tuple[str, str], Artifact],
     limits: ArchLimits,
 ) -> Pair | None:
-    """The default and another kernel, on the cheapest workload for which both were compiled;
-    `artifacts` by variant key and traits.  Another family's default comes before any other."""
-    for workload in sorted(workloads, key=flops.matmul_flop):
+    """The default and another kernel, on the workload nearest to PAIR_FLOP for which both were
+    compiled; `artifacts` by variant key and traits.  Another family's default comes before any
+    other."""
+    for workload in sorted(workloads, key=_far_from_the_pairs):
         defaults = [
             families.variant(config).key
             for config in families.defaults(workload.d_head, workload.dtype, limits)
@@ -107,6 +110,10 @@ def choose_pair(
         if len(order) >= 2:
             return Pair(workload, (fitting[order[0]], fitting[order[1]]))
     return None
+
+
+def _far_from_the_pairs(workload: Workload) -> float:
+    return abs(math.log(flops.matmul_flop(workload) / PAIR_FLOP))
 
 
 def _traits(artifact: Artifact, workload: Workload) -> str | None:

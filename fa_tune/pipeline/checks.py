@@ -97,7 +97,7 @@ def verify_all(
         pool.each(parts, on_board, progress)
     elif context is not None and context.seat is not None:
         seat = context.seat
-        shared = {"device": 0, "seed": seed}
+        shared = {"device": 0, "seed": seed, "item_timeout_s": item_timeout_s}
         check(
             lambda items: seat.run_items(HANDLER, shared, items, item_timeout_s=item_timeout_s),
             progress,
@@ -105,7 +105,11 @@ def verify_all(
         )
     else:
         pinned = context.board if context is not None else ""
-        shared = {"device": 0 if pinned else device, "seed": seed}
+        shared = {
+            "device": 0 if pinned else device,
+            "seed": seed,
+            "item_timeout_s": item_timeout_s,
+        }
         check(
             lambda items: run_items(
                 HANDLER,

@@ -170,4 +170,10 @@ def build_all(
     def on_result(result: BuildResult) -> None:
         progress.advance(result.request.variant.config)
 
-    return build(requests, context.store, jobs=context.options.jobs, on_result=on_result)
+    return build(
+        requests,
+        context.store,
+        jobs=context.options.jobs,
+        timeout_s=context.options.compile_timeout_s,
+        on_result=on_result,
+    )

@@ -15,7 +15,6 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fa_tune import families
 from fa_tune.errors import NoUsableVariant
@@ -23,6 +22,7 @@ from fa_tune.families.base import Config
 from fa_tune.model import Artifact, Attempt, Outcome, Verdict, Workload
 from fa_tune.options import Progress, SearchOptions
 from fa_tune.pipeline.choosing import Measured
+from fa_tune.pipeline.concluding import Candidates
 from fa_tune.pipeline.context import Context
 from fa_tune.pipeline.measuring import Tally, measure_workload
 from fa_tune.pipeline.remembering import informed
@@ -36,15 +36,12 @@ from fa_tune.search.strategies.audit import Audit, judge, sample
 from fa_tune.search.strategies.budget import Budget, spend
 from fa_tune.search.strategies.several import Several
 
-if TYPE_CHECKING:
-    from fa_tune.pipeline.search import Candidates
-
 SCOUT_RUNS = 3  # samples of each proposal; one under ncu
 FINALISTS = 8
 FINAL_WITHIN = 1.05  # of the fastest proposal's median
 
 # Configs of a workload to compiled candidates; checked against the reference, or only compiled.
-Prepare = Callable[[Sequence[Config], bool], "Candidates"]
+Prepare = Callable[[Sequence[Config], bool], Candidates]
 
 
 @dataclass(frozen=True)
@@ -163,8 +160,6 @@ def explore(
         finalists=len(finalists),
         audit=_audit(final, finalists, audited, len(skipped)) if options.audit else None,
     )
-    from fa_tune.pipeline.search import Candidates
-
     failures = {s: a for s, a in scouts.failures.items() if s not in taken}
     candidates = Candidates(
         workload,

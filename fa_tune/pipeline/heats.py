@@ -12,21 +12,17 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fa_tune import flops
 from fa_tune.model import Attempt, Outcome, Workload
 from fa_tune.options import SearchOptions
 from fa_tune.pipeline.carrying import boards_of, scaled
+from fa_tune.pipeline.concluding import Candidates, Taken
 from fa_tune.pipeline.measuring import SEARCH, fingerprint, measure_workload
-from fa_tune.pipeline.results import WorkloadResult
 from fa_tune.pipeline.spreading import Spot, on_boards
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import median, paired_ratio
-from fa_tune.search.journal import Journal
-
-if TYPE_CHECKING:
-    from fa_tune.pipeline.search import Candidates
+from fa_tune.search.journal import AttemptRecord, Journal
 
 GROUP = 32  # configs that are worth a worker process of their own
 RUNS = 3  # samples of each in a heat; one under ncu
@@ -62,17 +58,19 @@ class Heats:
     candidates: tuple[Candidates, ...]
     groups: Mapping[str, tuple[Group, ...]] = dataclasses.field(default_factory=dict)
 
-    def with_losers(self, result: WorkloadResult) -> WorkloadResult:
-        """A final's result with the attempts of those that lost before, their times multiplied
-        by what the default took in the final over what it took beside them."""
-        taken = {a.subject: a for a in result.attempts}
+    def with_losers(self, taken: Taken) -> Taken:
+        """A final with the attempts of those that lost before, their times multiplied by what
+        the default took in the final over what it took beside them."""
+        groups = self.groups.get(taken.candidates.workload.key, ())
+        final = {a.subject: a for a in taken.attempts}
         losers: list[Attempt] = []
-        for group in self.groups.get(result.workload.key, ()):
-            final = _samples(taken.get(group.pair[0]))
-            known = bool(final and group.default_s)
-            factor = median(final) / median(group.default_s) if known else 1.0
-            losers += [scaled(a, factor) for a in group.found.values() if a.subject not in taken]
-        return dataclasses.replace(result, attempts=(*result.attempts, *losers))
+        for group in groups:
+            samples = _samples(final.get(group.pair[0]))
+            known = bool(samples and group.default_s)
+            factor = median(samples) / median(group.default_s) if known else 1.0
+            losers += [scaled(a, factor) for a in group.found.values() if a.subject not in final]
+        everyone = groups[0].one if groups else taken.candidates
+        return dataclasses.replace(taken, candidates=everyone, others=(*taken.others, *losers))
 
 
 def run_heats(
@@ -171,9 +169,11 @@ def _mark(group: Group, conditions: str) -> str:
 def _marked(journal: Journal, group: Group, mark: str) -> dict[str, Attempt]:
     """The attempts of a group that an earlier run of it made, all on one board."""
     found: dict[str, Attempt] = {}
-    for subject in (*group.pair, *group.subjects):
-        for record in journal.history(subject, group.one.workload.key):
-            measurement = record.attempt.measurement
-            if measurement is not None and measurement.conditions.get(SEARCH) == mark:
-                found[subject] = record.attempt
+    key = group.one.workload.key  # which the mark does not tell
+    for record in journal.records():
+        if not isinstance(record, AttemptRecord) or record.attempt.workload != key:
+            continue
+        measurement = record.attempt.measurement
+        if measurement is not None and measurement.conditions.get(SEARCH) == mark:
+            found[record.attempt.subject] = record.attempt
     return found if len(boards_of(found)) < 2 else {}

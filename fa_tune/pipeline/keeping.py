@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from platformdirs import user_data_path
-
 from fa_tune import __version__, families, flops, nvrtc
 from fa_tune.compile import kernel_source_sha256
 from fa_tune.device import cuda_driver_version
@@ -27,13 +25,14 @@ if TYPE_CHECKING:
     from fa_tune.recordings import Recording
     from fa_tune.registry.schema import Entry, Ratio
 
-REGISTRY_NAME = "registry.json"
 RUNNERS_UP = 5
 
 
 def registry_path(given: Path | None) -> Path:
     """The registry a search writes to: the one given, or the user's own."""
-    return given or user_data_path("fa-tune") / REGISTRY_NAME
+    from fa_tune.registry import store
+
+    return given or store.default_path()
 
 
 def check_writable(options: SearchOptions, registry: Path) -> None:
@@ -133,20 +132,21 @@ def keep_in_registry(
     from fa_tune.registry import store
 
     entries = [
-        _entry(one, one.decision, measured, verdicts.get(one.workload.key, {}))
+        entry_of(one, one.decision, measured, verdicts.get(one.workload.key, {}))
         for one in result.results
         if one.decision is not None
     ]
     return store.put(path, entries)
 
 
-def _entry(
+def entry_of(
     one: WorkloadResult,
     decision: Decision,
     measured: Measured,
     verdicts: Mapping[str, Verdict],
 ) -> Entry:
-    from fa_tune.registry.schema import Entry, Gpu, RunnerUp, VerdictSummary
+    """A decision as the registry keeps it; `verdicts` by subject."""
+    from fa_tune.registry.schema import Confirmation, Entry, Gpu, RunnerUp, VerdictSummary
 
     chosen = Variant.from_key(decision.chosen.subject)
     family = families.get(chosen.family)
@@ -155,6 +155,8 @@ def _entry(
     replay = isinstance(measured.profiler, ReplayProfiler)
     recording = _recording_of(decision.chosen.subject, one, measured) if replay else None
     interval = decision.chosen.interval_s
+    confirmed = one.confirmation
+    ab_ratio = _ratio(confirmed.ratio) if confirmed is not None else None
     return Entry(
         gpu=Gpu(measured.device.name, measured.device.compute_capability),
         workload=one.workload,
@@ -182,6 +184,15 @@ def _entry(
             if (ratio := _ratio(s.to_chosen)) is not None
         ),
         verdict=VerdictSummary.of(verdict) if verdict is not None else None,
+        confirmation=Confirmation(
+            Variant.from_key(confirmed.chosen),
+            Variant.from_key(confirmed.default),
+            ab_ratio,
+            confirmed.n,
+            confirmed.upheld,
+        )
+        if confirmed is not None and ab_ratio is not None
+        else None,
         provenance=_origin(chosen, recording, measured),
     )
 

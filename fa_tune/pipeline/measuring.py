@@ -19,10 +19,12 @@ from fa_tune.pipeline.context import Context
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import median
+from fa_tune.profile.stopping import undecided
 from fa_tune.search.journal import AttemptRecord, Fingerprint, Journal
 
 SCOUTED = "scouted"  # beside how a scout's samples were taken: they stand for nothing else
 SEARCH = "search"  # the condition under which a measurement names its search
+LONGER = 2  # times as many samples again, under ncu, where the order is open
 FINALIST_WITHIN = 1.02  # of the leader in the first sample, whose worst error seen is 1.4 %
 
 
@@ -89,7 +91,8 @@ def measure_workload(
     with must come from the same one (see `_Book`).
 
     Under ncu, where a launch costs a fifth of a second, everyone gets one sample and those
-    within 2 % of the leader, the references and `keep` get the rest: `runs` in all.
+    within 2 % of the leader, the references and `keep` get the rest: `runs` in all.  While the
+    order is not decided, those it is open for and `keep` get twice as many again.
     """
     runs = options.runs or measured.profiler.default_runs
     plan = MeasurePlan(
@@ -124,6 +127,21 @@ def measure_workload(
     )
     for subject, more in book.attempts(final, runs=runs).items():
         everyone[subject] = _joined(everyone[subject], more)
+    times = {
+        s: a.measurement.samples_s
+        for s, a in everyone.items()
+        if s in final.artifacts and a.measurement is not None
+    }
+    if left := undecided(times, next((s for s in keep if s in times), "")):
+        last = dataclasses.replace(
+            final,
+            artifacts={s: a for s, a in artifacts.items() if s in {*left, *keep} & set(times)},
+            references=(),
+            runs=LONGER * runs,
+            seed=options.seed + 2,
+        )
+        for subject, more in book.attempts(last, runs=(1 + LONGER) * runs).items():
+            everyone[subject] = _joined(everyone[subject], more)
     return list(everyone.values())
 
 

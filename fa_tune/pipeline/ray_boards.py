@@ -27,7 +27,7 @@ from fa_tune.pipeline.remote import (
     Notes,
     ProfilerFacts,
     Steps,
-    cubins,
+    files_of,
     package_sources,
     read_files,
 )
@@ -173,11 +173,13 @@ class RayBoard:
         items: Mapping[str, Mapping[str, Any]],
         *,
         item_timeout_s: float,
+        start_timeout_s: float = START_TIMEOUT_S,
     ) -> Iterator[ItemResult]:
         """See `Board`."""
-        files = read_files(cubins(items))
+        files = read_files(files_of(items))
         call = self.actor.run_items.options(num_returns="streaming")
-        yield from self.stream(call.remote(handler, shared, items, item_timeout_s, files))
+        limits = item_timeout_s, start_timeout_s
+        yield from self.stream(call.remote(handler, shared, items, limits, files))
 
     def stream(self, answers: Any) -> Iterator[Any]:
         """What a generator over there yields, as it arrives."""

@@ -30,6 +30,7 @@ from fa_tune.profile.ncu import NcuProfiler
 STEPS_S = 0.3  # between two messages about samples at least
 PACKAGE = Path(__file__).resolve().parents[1]
 
+FILES = ("cubin", "registry", "defaults")  # what items call their files
 Files = Mapping[str, bytes]  # by the caller's path
 
 
@@ -135,17 +136,19 @@ class RemoteGpu:
         handler: str,
         shared: Mapping[str, Any],
         items: Mapping[str, Mapping[str, Any]],
-        item_timeout_s: float,
+        limits: tuple[float, float],
         files: Files,
     ) -> Iterator[ItemResult]:
-        """`fa_tune.jobs.run_items` on this process's GPU."""
+        """`fa_tune.jobs.run_items` on this process's GPU; `limits` are its time limits for an
+        item and for the start, in seconds."""
         with tempfile.TemporaryDirectory(prefix="fa-tune-far-") as folder:
             here = _written(files, Path(folder))
             yield from run_items(
                 handler,
                 shared,
                 _renamed(items, here),
-                item_timeout_s=item_timeout_s,
+                item_timeout_s=limits[0],
+                start_timeout_s=limits[1],
                 env=pinned_to(self._uuid()),
                 pardon_kills=True,
             )
@@ -157,21 +160,21 @@ class RemoteGpu:
         return device.uuid
 
 
-def cubins(value: Any) -> Iterator[str]:
-    """The paths of all kernels that items name, at whatever depth."""
+def files_of(value: Any) -> Iterator[str]:
+    """The paths of all files that items name, at whatever depth."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            if name == "cubin":
+            if name in FILES:
                 yield str(inner)
             else:
-                yield from cubins(inner)
+                yield from files_of(inner)
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for inner in value:
-            yield from cubins(inner)
+            yield from files_of(inner)
 
 
 def read_files(paths: Iterator[str] | Sequence[str]) -> dict[str, bytes]:
-    """Kernels to send along."""
+    """What to send along."""
     return {path: Path(path).read_bytes() for path in dict.fromkeys(paths)}
 
 
@@ -179,7 +182,7 @@ def _written(files: Files, folder: Path) -> dict[str, str]:
     """The caller's paths to ours."""
     here = {}
     for number, (path, data) in enumerate(files.items()):
-        own = folder / f"{number}.cubin"
+        own = folder / f"{number}{Path(path).suffix}"
         own.write_bytes(data)
         here[path] = str(own)
     return here
@@ -189,7 +192,7 @@ def _renamed(value: Any, here: Mapping[str, str]) -> Any:
     """The same items with our paths."""
     if isinstance(value, Mapping):
         return {
-            name: here[str(inner)] if name == "cubin" else _renamed(inner, here)
+            name: here[str(inner)] if name in FILES else _renamed(inner, here)
             for name, inner in value.items()
         }
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fa_tune.compile import BuildResult
 from fa_tune.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict, Workload
 from fa_tune.pipeline.calibrating import Disagreement
-from fa_tune.search.decide import Decision
+from fa_tune.search.decide import Confirmation, Decision
 from fa_tune.search.strategies.audit import Audit
 from fa_tune.spaces.table import Meta, Row
 
@@ -54,7 +54,8 @@ class Exploration:
 class WorkloadResult:
     """All that a search learnt about one workload.  `attempts` has one entry per variant and
     reference, whatever its outcome; `decision` is None when nothing could be chosen.
-    `families` are those with a measurement, the fastest first."""
+    `families` are those with a measurement, the fastest first; `ranks` is the tie rule's order
+    by subject."""
 
     workload: Workload
     attempts: tuple[Attempt, ...]
@@ -62,6 +63,8 @@ class WorkloadResult:
     problem: str = ""  # why there is no decision
     families: tuple[FamilyStanding, ...] = ()
     exploration: Exploration | None = None  # None: everything was measured
+    ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    confirmation: Confirmation | None = None  # None: not asked, or nothing to compare
 
 
 @dataclass(frozen=True)

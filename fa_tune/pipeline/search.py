@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from fa_tune import families, flops
 from fa_tune.compile import BuildRequest, BuildResult
 from fa_tune.errors import NoUsableVariant, ToolMissing
 from fa_tune.families.base import Config
-from fa_tune.model import Artifact, Attempt, Outcome, Resources, Variant, Verdict, Workload
+from fa_tune.model import Artifact, Attempt, Outcome, Verdict, Workload
 from fa_tune.options import DEFAULT_KERNELS, Progress, SearchOptions
+from fa_tune.pipeline.building import known_timeout, remember_timeouts
 from fa_tune.pipeline.calibrating import choose_pair
 from fa_tune.pipeline.checks import calibrate, verdict_key, verify_all
 from fa_tune.pipeline.choosing import Measured, choose_profiler, fall_back
+from fa_tune.pipeline.concluding import Candidates, Taken, conclude_all
+from fa_tune.pipeline.confirming import confirm_all
 from fa_tune.pipeline.context import (
     Context,
     build_all,
@@ -40,7 +41,7 @@ from fa_tune.pipeline.measuring import (
     measure_workload,
     search_id,
 )
-from fa_tune.pipeline.results import FamilyStanding, SearchResult, WorkloadResult
+from fa_tune.pipeline.results import SearchResult, WorkloadResult
 from fa_tune.pipeline.rivals import (
     Defaults,
     choose_families,
@@ -49,19 +50,7 @@ from fa_tune.pipeline.rivals import (
 )
 from fa_tune.pipeline.spreading import Spot, on_boards
 from fa_tune.profile.replay import ReplayProfiler
-from fa_tune.search.decide import Decision, Standing, decide
-from fa_tune.search.journal import Journal
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Compiled (and, on a GPU, verified) variants of one workload; `failures` are attempts
-    that ended before measuring."""
-
-    workload: Workload
-    artifacts: Mapping[str, Artifact]  # by variant key
-    failures: tuple[Attempt, ...]
-    verdicts: Mapping[str, Verdict]  # by variant key
+from fa_tune.search.journal import Fingerprint, Journal
 
 
 def search(
@@ -119,28 +108,41 @@ def search(
     if not options.explores:
         candidates = prepare(workloads, kept, options, context, measured, progress)
 
-    def measure_all_by(how: Measured, tally: Tally) -> list[WorkloadResult]:
-        nonlocal candidates
+    def measure_all_by(how: Measured, tally: Tally) -> tuple[list[Taken], list[WorkloadResult]]:
         if not options.explores:
-            return measure_all(
+            taken = measure_all(
                 candidates, options, how, context, journal, progress, tally, defaults
             )
-        candidates, results = explore_all(
+            return taken, []
+        return explore_all(
             workloads, kept, others, options, how, context, journal, progress, tally, defaults
         )
-        return results
 
     tally = Tally()
     try:
-        results = measure_all_by(measured, tally)
+        taken, without = measure_all_by(measured, tally)
     except ToolMissing as error:
         measured = fall_back(options.measure, measured, context, progress, error)
         tally = Tally()
-        results = measure_all_by(measured, tally)
+        taken, without = measure_all_by(measured, tally)
     if context.pool is not None and tally.measured:
         calibrate(context.pool, options.measure, progress)
+    from fa_tune.registry import store
+
+    results = [*conclude_all(taken, store.load(registry), measured), *without]
+    results.sort(key=lambda one: workloads.index(one.workload))
+    candidates = [one.candidates for one in taken]
     resources = {key: a.resources for one in candidates for key, a in one.artifacts.items()}
     verdicts = {one.workload.key: one.verdicts for one in candidates}
+    results = confirm_all(
+        results,
+        verdicts,
+        options=options,
+        measured=measured,
+        context=context,
+        journal=journal,
+        progress=progress,
+    )
     result = SearchResult(
         results=tuple(results),
         rejected=rejected,
@@ -176,11 +178,11 @@ def measure_all(
     progress: Progress,
     tally: Tally,
     defaults: Defaults,
-) -> list[WorkloadResult]:
-    """Measure and decide, workload by workload; each on one board, where there are several."""
+) -> list[Taken]:
+    """Measure, workload by workload; each on one board, where there are several."""
     here = Spot(measured, context, progress, tally)
 
-    def settle(spot: Spot, one: Candidates) -> WorkloadResult:
+    def settle(spot: Spot, one: Candidates) -> Taken:
         standard = defaults.keys(one.workload)
         attempts = measure_workload(
             one.workload,
@@ -195,10 +197,10 @@ def measure_all(
             tally=spot.tally,
             search=search_id(options, defaults.chosen),
         )
-        return conclude(one, attempts, standard)
+        return Taken(one, tuple(attempts), standard)
 
     heats = run_heats(candidates, defaults.keys, options, here, journal)
-    results = on_boards(
+    taken = on_boards(
         heats.candidates,
         settle,
         here,
@@ -206,7 +208,7 @@ def measure_all(
         workload=lambda one: one.workload,
         cost=lambda one: flops.matmul_flop(one.workload) * len(one.artifacts),
     )
-    return [heats.with_losers(result) for result in results]
+    return [heats.with_losers(one) for one in taken]
 
 
 def explore_all(
@@ -220,13 +222,14 @@ def explore_all(
     progress: Progress,
     tally: Tally,
     defaults: Defaults,
-) -> tuple[list[Candidates], list[WorkloadResult]]:
-    """Let the strategy choose what is measured, and decide, workload by workload; `others` are
-    the defaults and what the registry holds, which are always measured."""
+) -> tuple[list[Taken], list[WorkloadResult]]:
+    """Let the strategy choose what is measured, workload by workload; `others` are the defaults
+    and what the registry holds, which are always measured.  The results are those of workloads
+    for which nothing compiles."""
     if context.pool is not None:  # the calibration pair is of the defaults
         prepare(workloads, others, options, context, measured, progress)
 
-    def settle(spot: Spot, workload: Workload) -> tuple[Candidates | None, WorkloadResult]:
+    def settle(spot: Spot, workload: Workload) -> Taken | WorkloadResult:
         fitting = [c for c in configs if (c.dtype, c.d_head) == (workload.dtype, workload.d_head)]
         standard = defaults.keys(workload)
         known = [families.variant(c).key for c in others if c in fitting]
@@ -252,12 +255,13 @@ def explore_all(
                 prepare=prepared,
             )
         except NoUsableVariant as error:
-            return None, WorkloadResult(workload, (), None, str(error))
-        result = conclude(explored.candidates, explored.final, standard)
-        return explored.candidates, dataclasses.replace(
-            result,
-            attempts=(*result.attempts, *explored.others),
-            exploration=explored.exploration,
+            return WorkloadResult(workload, (), None, str(error))
+        return Taken(
+            explored.candidates,
+            explored.final,
+            standard,
+            explored.others,
+            explored.exploration,
         )
 
     settled = on_boards(
@@ -268,7 +272,8 @@ def explore_all(
         workload=lambda one: one,
         cost=flops.matmul_flop,
     )
-    return [one for one, _ in settled if one is not None], [result for _, result in settled]
+    taken = [one for one in settled if isinstance(one, Taken)]
+    return taken, [one for one in settled if isinstance(one, WorkloadResult)]
 
 
 def prepare(
@@ -294,7 +299,17 @@ def prepare(
             wanted.setdefault(key, request)
             keys.append(key)
         per_workload.append((workload, keys))
-    built = dict(zip(wanted, build_all(list(wanted.values()), context, progress), strict=True))
+    journal = context.journal()
+    built: dict[tuple[str, str], BuildResult] = {}
+    if options.resume:
+        limit_s = context.options.compile_timeout_s
+        seen: dict[str, Fingerprint] = {}
+        known = {key: known_timeout(r, journal, limit_s, seen) for key, r in wanted.items()}
+        built = {key: result for key, result in known.items() if result is not None}
+    rest = {key: request for key, request in wanted.items() if key not in built}
+    fresh = build_all(list(rest.values()), context, progress)
+    remember_timeouts(fresh, journal)
+    built |= dict(zip(rest, fresh, strict=True))
     artifacts = [b.artifact for b in built.values() if b.artifact is not None]
     verdicts: dict[str, Verdict] = {}
     crashed: dict[str, Attempt] = {}
@@ -306,7 +321,7 @@ def prepare(
         verdicts, crashed = verify_all(
             artifacts,
             fingerprint=lambda family: fingerprint(measured, context, 0, (family,)),
-            journal=context.journal(),
+            journal=journal,
             reuse=options.resume,
             device=context.options.device,
             seed=options.measure.seed,
@@ -348,50 +363,3 @@ def _candidates(
             if key in verdicts:
                 known[subject] = verdicts[key]
     return Candidates(workload, artifacts, tuple(failures), known)
-
-
-def conclude(
-    one: Candidates, attempts: Sequence[Attempt], defaults: Sequence[str]
-) -> WorkloadResult:
-    """Decide among what was measured.  The default is the first of `defaults` that was: the
-    device's own, or where that does not work what runs in its place."""
-    measurements = [a.measurement for a in attempts if a.measurement is not None]
-    taken = {m.subject for m in measurements}
-    default = next((s for s in defaults if s in taken), defaults[0] if defaults else None)
-    everything = (*attempts, *one.failures)
-    resources: Mapping[str, Resources] = {k: a.resources for k, a in one.artifacts.items()}
-
-    def tie_break(subject: str) -> tuple[int, int]:
-        used = resources[subject]
-        return used.dynamic_smem_bytes, used.registers
-
-    decision: Decision | None = None
-    problem = ""
-    try:
-        decision = decide(measurements, default, tie_break=tie_break)
-    except NoUsableVariant as error:
-        reasons = dict.fromkeys(a.reason for a in everything if a.reason)
-        problem = next(iter(reasons), str(error))
-    except ValueError as error:
-        problem = str(error)
-    standings = family_standings(decision, defaults) if decision is not None else ()
-    return WorkloadResult(one.workload, everything, decision, problem, standings)
-
-
-def family_standings(decision: Decision, defaults: Sequence[str]) -> tuple[FamilyStanding, ...]:
-    """The best config of each family that was measured, the fastest family first."""
-    best: dict[str, Standing] = {}
-    by_subject = {standing.subject: standing for standing in decision.standings}
-    for standing in decision.standings:
-        best.setdefault(Variant.from_key(standing.subject).family, standing)
-    own = {Variant.from_key(s).family: by_subject[s] for s in defaults if s in by_subject}
-    return tuple(
-        FamilyStanding(
-            family=family,
-            best=standing.subject,
-            median_s=standing.median_s,
-            default=own[family].subject if family in own else None,
-            ratio_to_default=standing.median_s / own[family].median_s if family in own else None,
-        )
-        for family, standing in best.items()
-    )

@@ -16,11 +16,12 @@ from fa_tune.model import Attempt, Outcome
 from fa_tune.options import Progress, SearchOptions
 from fa_tune.pipeline.carrying import scaled
 from fa_tune.pipeline.choosing import choose_profiler
+from fa_tune.pipeline.concluding import Candidates
 from fa_tune.pipeline.context import open_context, prune_configs, workloads_for
 from fa_tune.pipeline.keeping import provenance
 from fa_tune.pipeline.measuring import Tally, measure_workload
 from fa_tune.pipeline.results import RecordedSpace
-from fa_tune.pipeline.search import Candidates, prepare
+from fa_tune.pipeline.search import prepare
 from fa_tune.pipeline.space_points import point
 from fa_tune.pipeline.spreading import Spot, on_boards
 from fa_tune.pipeline.steadying import CHUNK_OFF, default_of, steadied, time_of, unsteady

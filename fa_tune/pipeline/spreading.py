@@ -53,7 +53,7 @@ def on_boards(
     if pool is None or isinstance(here.measured.profiler, ReplayProfiler):
         return [work(here, job) for job in jobs]
     order = sorted(range(len(jobs)), key=lambda n: -cost(jobs[n]))
-    homes = _homes(journal)
+    homes = _homes(journal, here.measured.profiler.method)
     tallies: list[Tally] = []
 
     def on_board(board: Board, shown: Progress, n: int) -> Result:
@@ -81,10 +81,10 @@ def _with_its_share(context: Context, boards: int) -> Context:
     return dataclasses.replace(context, options=options)
 
 
-def _homes(journal: Journal) -> dict[str, str]:
-    """The board, by UUID, on which each workload was measured last."""
+def _homes(journal: Journal, method: str) -> dict[str, str]:
+    """The board, by UUID, on which each workload was measured last by a method."""
     homes: dict[str, str] = {}
     for record in journal.records():
-        if isinstance(record, AttemptRecord) and (board := board_of(record.attempt)):
-            homes[record.attempt.workload] = board
+        if isinstance(record, AttemptRecord) and record.fingerprint.method == method:
+            homes[record.attempt.workload] = board_of(record.attempt)
     return homes

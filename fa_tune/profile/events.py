@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fa_tune.jobs import Event, Kind, run_items
-from fa_tune.model import Attempt, Measurement, Outcome, Quantity
+from fa_tune.model import HOST_LAUNCH_S, RELATIVE, Attempt, Measurement, Outcome, Quantity
 from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes, failed
 from fa_tune.profile.metrics import SM_CLOCK
 from fa_tune.profile.stats import median
@@ -87,6 +87,7 @@ class EventsProfiler:
                         "input_sets": str(value["sets"]),
                         "launches_per_sample": str(value["launches_per_sample"]),
                         "seed": str(plan.seed),
+                        HOST_LAUNCH_S: f"{float(value['host_s']):.3g}",
                         **self._conditions(value, plan),
                     },
                 ),
@@ -94,7 +95,9 @@ class EventsProfiler:
 
     def _conditions(self, value: Mapping[str, Any], plan: MeasurePlan) -> dict[str, str]:
         """What the rounds were taken under; the baseline's holds the rounds themselves."""
-        found: dict[str, str] = {}
+        found: dict[str, str] = {"ended": value["ended"]} if value["ended"] else {}
+        if value["relative"]:
+            found[RELATIVE] = json.dumps([round(v, 6) for v in value["relative"]])
         if flagged := value["flagged"]:
             found["flagged_rounds"] = "; ".join(f"{n}: {why}" for n, why in flagged.items())
         if not (rounds := value["rounds"]):

@@ -167,8 +167,7 @@ class NcuProfiler:
             exit_timeout_s=EXIT_TIMEOUT_S,
             wrapper=[str(self._ncu), *self._arguments(options)],
             # ncu's lock file then is our own, whoever left one in /tmp.
-            # Lazy loading: with all of torch's kernels resident, ncu took seconds per pass.
-            env={"TMPDIR": str(folder), "CUDA_MODULE_LOADING": "LAZY", **plan.worker_env},
+            env={"TMPDIR": str(folder), **plan.worker_env},
             on_event=on_event,
         )
         text = log.read_text(errors="replace") if log.exists() else ""

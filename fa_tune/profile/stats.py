@@ -8,7 +8,7 @@ and drift that hits both cancels out.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # numpy is imported inside functions: commands that compute nothing should not pay for it.
 
+MARGIN = 0.01  # the default is left for a larger gain only
+TIE = 0.005  # a ratio nearer to 1 than this is none
 RESAMPLES = 2000
 SEED = 20240229  # fixed, so that the same samples always give the same interval
 CONFIDENCE = 0.95
@@ -91,6 +93,22 @@ def paired_ratio(
         raise ValueError("a duration must be positive")
     ratios = [a / b for a, b in zip(numerator, denominator, strict=False)]
     return Ratio(median(ratios), median_interval(ratios, seed=seed))
+
+
+def comparable(
+    samples: Mapping[str, Sequence[float]], relative: Mapping[str, Sequence[float]]
+) -> dict[str, tuple[float, ...]]:
+    """What measurements are compared by: each sample over the baseline's right beside it, where
+    all of them have that, so that a clock that wanders cancels out; else the samples."""
+    if all(len(relative.get(s, ())) == len(taken) for s, taken in samples.items()):
+        return {s: tuple(relative[s]) for s in samples}
+    return {s: tuple(taken) for s, taken in samples.items()}
+
+
+def levels(compared: Mapping[str, Sequence[float]], base: str) -> dict[str, float]:
+    """A number for each by which they can be ordered although they left the race at different
+    times: the median ratio to `base` over the rounds that both took part in."""
+    return {s: paired_ratio(taken, compared[base]).value for s, taken in compared.items()}
 
 
 def outlier_flags(samples: Sequence[float], *, limit: float = 3.0) -> tuple[bool, ...]:

@@ -29,8 +29,8 @@ from pydantic import (
 from fa_tune.errors import RegistryError
 from fa_tune.model import Provenance, Variant, Verdict, Workload
 
-SCHEMA: Literal[1] = (
-    1  # what is written; a change of the types below is a new number and a new reader
+SCHEMA: Literal[2] = (
+    2  # what is written; a change of the types below is a new number and a new reader
 )
 
 
@@ -102,6 +102,20 @@ class VerdictSummary:
         return cls(verdict.correct, len(verdict.cases), worst.max_abs_error, worst.limit)
 
 
+@dataclass(frozen=True)
+class Confirmation:
+    """What became of a search's choice when it was compared with the default once more, in a
+    process of its own and as a program runs it: `ratio` is the time of `variant`, which the
+    search preferred, over that of `default`, in `n` pairs.  Not `upheld`: it gained nothing, and
+    the default was kept in its place."""
+
+    variant: Variant
+    default: Variant
+    ratio: Ratio
+    n: Count
+    upheld: bool
+
+
 class EntryKey(NamedTuple):
     """What an entry is about.  A registry has at most one entry per key, so results of
     different methods live side by side and are never weighed against each other."""
@@ -121,7 +135,8 @@ class Entry:
     workload.  `tflops` counts 4·s²·d (causal: unmasked pairs only).  `ratio_to_default` and
     `ratio_to_references` are the chosen variant's time over the other's.  `tie_set` is what
     the measurements cannot tell from the fastest.  `verdict` is None if the variant was not
-    verified in that run.  `recording` is the recording's path for a replay, else None.
+    verified in that run.  `confirmation` is None if the choice is the default, or was not
+    compared with it once more.  `recording` is the recording's path for a replay, else None.
     `reason` is one sentence: which rule ended the choice.
 
     Raises ValueError where the fields contradict each other.
@@ -145,6 +160,7 @@ class Entry:
     tie_set: tuple[Variant, ...]
     runners_up: tuple[RunnerUp, ...]
     verdict: VerdictSummary | None
+    confirmation: Confirmation | None
     provenance: Provenance
 
     def __post_init__(self) -> None:
@@ -157,6 +173,9 @@ class Entry:
             raise ValueError("a replay names its recording, and nothing else does")
         if self.verdict is not None and not self.verdict.correct:
             raise ValueError("a variant that failed verification cannot be chosen")
+        c = self.confirmation
+        if c is not None and self.chosen != (c.variant if c.upheld else c.default):
+            raise ValueError("the chosen variant is not the one that the confirmation leaves")
         parse_time(p.recorded_at)
 
     @property
@@ -173,7 +192,7 @@ class Registry:
     # Holds for the dataclasses inside as well.
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    schema: Literal[1]
+    schema: Literal[2]
     entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:
@@ -222,6 +241,8 @@ def from_json(data: str | bytes, where: str) -> Registry:
     except RecursionError:
         raise RegistryError(f"{where}: nested too deeply{_MEND}") from None
     _check_version(raw, where)
+    if raw["schema"] == 1:
+        text = json.dumps(_from_1(raw))
     try:
         return _adapter().validate_json(text)
     except ValidationError as e:
@@ -274,6 +295,19 @@ def _check_version(raw: object, where: str) -> None:
             f"{where}: schema {version} is newer than this fa-tune reads ({SCHEMA}); "
             "update fa-tune, or give another registry"
         )
+
+
+def _from_1(raw: dict[str, Any]) -> dict[str, Any]:
+    """Schema 1 as schema 2: nothing was confirmed then.  What does not fit stays as it is, to
+    be refused where it is checked."""
+    entries = raw.get("entries")
+    if isinstance(entries, list):
+        entries = [
+            {**e, "confirmation": None} if isinstance(e, dict) and "confirmation" not in e else e
+            for e in entries
+        ]
+        raw = {**raw, "entries": entries}
+    return {**raw, "schema": SCHEMA}
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -18,6 +18,15 @@ from fa_tune.errors import StorageError
 from fa_tune.registry.schema import Entry, Registry, from_json, to_json
 
 LOCK_TIMEOUT_S = 60.0
+VARIABLE = "FA_TUNE_REGISTRY"
+
+
+def default_path() -> Path:
+    """The user's own registry: what the variable names, or a file in their data folder."""
+    from platformdirs import user_data_path
+
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else user_data_path("fa-tune") / "registry.json"
 
 
 def load(path: Path | str) -> Registry:

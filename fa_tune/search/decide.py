@@ -1,7 +1,7 @@
 """Which config wins, by rules that give the same answer for the same numbers.
 
-The *leader* has the lowest median.  Its *tie set* is everything the measurements cannot tell
-from it.  The choice is made inside the tie set by properties that do not vary from run to
+The *leader* is the fastest.  Its *tie set* is everything the measurements cannot tell from it.
+The choice is made inside the tie set by properties that do not vary from run to
 run, and leaves the default config only for a gain that is larger than the margin and than the
 noise.  Numbers come in, a `Decision` goes out; nothing is measured or printed here.
 """
@@ -15,11 +15,19 @@ from typing import Any
 
 from fa_tune.errors import InvalidConfig, NoUsableVariant
 from fa_tune.model import Measurement
-from fa_tune.profile.stats import Interval, Ratio, median, median_interval, paired_ratio
+from fa_tune.profile.stats import (
+    MARGIN,
+    TIE,
+    Interval,
+    Ratio,
+    comparable,
+    levels,
+    median,
+    median_interval,
+    paired_ratio,
+)
 
 REFERENCE_PREFIX = "ref:"
-MARGIN = 0.01
-TIE = 0.005
 
 TieBreak = Callable[[str], tuple[Any, ...]]
 
@@ -33,6 +41,7 @@ class Rule(StrEnum):
     WITHIN_MARGIN = "within_margin"
     CLEAR_WINNER = "clear_winner"
     TIE_BREAK = "tie_break"
+    CONTRADICTED = "contradicted"
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,23 @@ class Decision:
         return tuple(s for s in self.standings if s.subject != self.chosen.subject)
 
 
+@dataclass(frozen=True)
+class Confirmation:
+    """The choice of a search against the default, measured independently of it in `n` pairs;
+    `ratio` is chosen / default, below 1 = the chosen one is faster."""
+
+    chosen: str
+    default: str
+    ratio: Ratio
+    n: int
+
+    @property
+    def upheld(self) -> bool:
+        """Whether the choice stands.  It was made for a gain of more than the margin; none at
+        all contradicts it by more than the margin."""
+        return self.ratio.value < 1.0
+
+
 def decide(
     measurements: Sequence[Measurement],
     default_key: str | None,
@@ -100,7 +126,7 @@ def decide(
     """
     workload, method = _check(measurements)
     samples = {m.subject: m.samples_s for m in measurements}
-    medians = {s: median(v) for s, v in samples.items()}
+    compared = comparable(samples, {m.subject: m.relative for m in measurements})
     candidates = [s for s in samples if not s.startswith(REFERENCE_PREFIX)]
     if not candidates:
         raise NoUsableVariant(f"nothing to choose from for {workload}: only references ran")
@@ -108,27 +134,20 @@ def decide(
     def order(subject: str) -> tuple[tuple[Any, ...], str]:
         return tuple(tie_break(subject)), subject
 
-    leader = min(candidates, key=lambda s: (medians[s], order(s)))
-    to_leader = {s: paired_ratio(samples[s], samples[leader]) for s in candidates}
-    tied = sorted((s for s in candidates if s == leader or is_tied(to_leader[s], tie)), key=order)
     default = default_key if default_key in candidates else None
-    chosen, rule = _choose(samples, leader, tied, default, margin, len(candidates))
-
-    to_chosen = {s: paired_ratio(samples[s], samples[chosen]) for s in candidates}
-    standings = tuple(
-        Standing(
-            subject=s,
-            median_s=medians[s],
-            interval_s=median_interval(samples[s]),
-            n=len(samples[s]),
-            to_leader=to_leader[s],
-            to_chosen=to_chosen[s],
-            tied=s in tied,
-        )
-        for s in sorted(candidates, key=lambda s: (medians[s], order(s)))
-    )
-    by_subject = {s.subject: s for s in standings}
-    to_default = None if default is None else paired_ratio(samples[chosen], samples[default])
+    # Who left the race early did so at another clock: the lowest median may be theirs.  Where
+    # all took part in every round, or are compared by ratios, it is the fastest one's.
+    base = default or max(candidates, key=lambda s: (len(samples[s]), order(s)))
+    ours = {s: compared[s] for s in candidates}
+    level = {s: median(taken) for s, taken in ours.items()}
+    if compared == samples and len({len(taken) for taken in ours.values()}) > 1:
+        level = levels(ours, base)
+    ordered = sorted(candidates, key=lambda s: (level[s], order(s)))
+    leader = ordered[0]
+    to_leader = {s: paired_ratio(compared[s], compared[leader]) for s in candidates}
+    tied = sorted((s for s in candidates if s == leader or is_tied(to_leader[s], tie)), key=order)
+    chosen, rule = _choose(compared, leader, tied, default, margin, len(candidates))
+    to_default = None if default is None else paired_ratio(compared[chosen], compared[default])
     leader_gain = 1.0 - 1.0 / to_leader[chosen].value
     sentence = _sentence(
         rule,
@@ -138,18 +157,88 @@ def decide(
         _against(chosen, to_default, default_key),
         f"{_percent(leader_gain)} less time, where more than {_percent(margin)} is asked",
     )
+    return _decision(
+        samples,
+        compared,
+        workload=workload,
+        method=method,
+        leader=leader,
+        tie_set=tuple(tied),
+        ordered=ordered,
+        default=default,
+        chosen=chosen,
+        rule=rule,
+        sentence=sentence,
+    )
+
+
+def keep_default(
+    decision: Decision, measurements: Sequence[Measurement], confirmation: Confirmation
+) -> Decision:
+    """The decision with the default in the place of a choice that was not confirmed;
+    `measurements` are those it was made by."""
+    assert decision.default is not None
+    ratio = confirmation.ratio
+    change = "no less" if ratio.value == 1.0 else f"{_percent(ratio.value - 1.0)} more"
+    samples = {m.subject: m.samples_s for m in measurements}
+    return _decision(
+        samples,
+        comparable(samples, {m.subject: m.relative for m in measurements}),
+        workload=decision.workload,
+        method=decision.method,
+        leader=decision.leader.subject,
+        tie_set=decision.tie_set,
+        ordered=[s.subject for s in decision.standings],
+        default=decision.default,
+        chosen=decision.default,
+        rule=Rule.CONTRADICTED,
+        sentence=(
+            f"{decision.default} stays: it is the default, and {confirmation.chosen}, which the "
+            f"search preferred, took {change} time than it in {confirmation.n} pairs run as a "
+            "program runs them."
+        ),
+    )
+
+
+def _decision(
+    samples: Mapping[str, Sequence[float]],
+    compared: Mapping[str, Sequence[float]],
+    *,
+    workload: str,
+    method: str,
+    leader: str,
+    tie_set: tuple[str, ...],
+    ordered: Sequence[str],
+    default: str | None,
+    chosen: str,
+    rule: Rule,
+    sentence: str,
+) -> Decision:
+    """The decision with all its figures; `ordered` are the candidates, fastest first."""
+    by_subject = {
+        s: Standing(
+            subject=s,
+            median_s=median(samples[s]),
+            interval_s=median_interval(samples[s]),
+            n=len(samples[s]),
+            to_leader=paired_ratio(compared[s], compared[leader]),
+            to_chosen=paired_ratio(compared[s], compared[chosen]),
+            tied=s in tie_set,
+        )
+        for s in ordered
+    }
     return Decision(
         workload=workload,
         method=method,
         chosen=by_subject[chosen],
         leader=by_subject[leader],
-        tie_set=tuple(tied),
-        standings=standings,
+        tie_set=tie_set,
+        standings=tuple(by_subject.values()),
         default=default,
-        to_default=to_default,
+        to_default=None if default is None else paired_ratio(compared[chosen], compared[default]),
         to_references={
-            s: paired_ratio(samples[chosen], samples[s])
-            for s in sorted(samples)
+            s: paired_ratio(compared[chosen], compared[s])
+            for s in sorted(compared)
             if s.startswith(REFERENCE_PREFIX)
         },
         rule=rule,
@@ -158,10 +247,11 @@ def decide(
 
 
 def is_tied(to_leader: Ratio, tie: float = TIE) -> bool:
-    """Whether candidate/leader cannot be told from 1: its interval contains 1 or lies within
-    ±`tie`; with a single sample each, whether the ratio itself lies within ±`tie`."""
-    low, high = to_leader.interval or (to_leader.value, to_leader.value)
-    return low <= 1.0 <= high or (1.0 - tie <= low and high <= 1.0 + tie)
+    """Whether candidate/leader cannot be told from 1: its interval contains 1, or the ratio
+    itself, single samples or not, lies within ±`tie`."""
+    interval = to_leader.interval
+    within = 1.0 - tie <= to_leader.value <= 1.0 + tie
+    return within or (interval is not None and interval.contains(1.0))
 
 
 def beats(to_default: Ratio, margin: float = MARGIN) -> bool:
@@ -244,9 +334,12 @@ def _sentence(
             return f"{chosen} is the fastest and tied with nothing; {against}."
         case Rule.TIE_BREAK:
             return (
-                f"{chosen} comes first of {n_tied} tied candidates by less shared memory, "
-                f"fewer registers, config text; {against}."
+                f"{chosen} comes first of {n_tied} tied candidates by least time lost on "
+                f"neighbouring workloads, less shared memory, fewer registers, config text; "
+                f"{against}."
             )
+        case Rule.CONTRADICTED:  # told where the contradiction is
+            raise AssertionError(rule)
 
 
 def _against(chosen: str, to_default: Ratio | None, default_key: str | None) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from fa_tune import device as devices
 from fa_tune import families
-from fa_tune.model import Attempt, DeviceInfo, Outcome
+from fa_tune.model import Attempt, DeviceInfo, DType, Outcome
 from fa_tune.options import SearchOptions
 from fa_tune.profile import documents
 from tests.commands.console import Console
@@ -47,6 +47,18 @@ def test_one_config_is_compared_with_the_fastest_and_none_with_its_rivals(
     assert f"takes 1.13 times as long as {fastest}" in winner
     assert f"{fastest} takes 1.69 times as long as cuDNN" in winner
     assert f"FA2 takes 1.08 times as long as {fastest}" in winner
+
+
+def test_the_winner_is_compared_with_the_default_as_well(console: Console, tmp_path: Path) -> None:
+    default = families.get("sm80").default_config(128, DType.FP16).short_form()
+    document = json.loads(Path(RECORDED).read_text())
+    for one in document["measurements"]:
+        if one["subject"] == f"sm80:{PLAIN}":  # the slowest, as if it were the default
+            one["subject"] = f"sm80:{default}"
+    path = tmp_path / f"other{documents.SUFFIX}"
+    path.write_text(json.dumps(document))
+    out = console("explain", "--from", str(path)).out
+    assert f"{default} takes 6.99 times as long as" in out
 
 
 @dataclasses.dataclass

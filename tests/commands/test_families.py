@@ -14,7 +14,7 @@ from fa_tune import pipeline
 from fa_tune.model import Variant
 from fa_tune.options import SearchOptions
 from fa_tune.pipeline import SearchResult, WorkloadResult
-from fa_tune.pipeline.search import family_standings
+from fa_tune.pipeline.concluding import family_standings
 from fa_tune.registry import store
 from fa_tune.registry.schema import Registry
 from fa_tune.search.decide import decide

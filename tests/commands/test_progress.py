@@ -32,12 +32,14 @@ print(type(progress).__name__)
 """
 
 
-def _on_a_terminal(tmp_path: Path, *arguments: str, term: str = "xterm") -> tuple[str, str, int]:
+def _on_a_terminal(
+    tmp_path: Path, *arguments: str, term: str = "xterm", work: str = WORK
+) -> tuple[str, str, int]:
     """(what the terminal got on stderr, stdout, status) of the work above."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": term, "COLUMNS": "140", "PYTHONPATH": str(ROOT)}
     child = subprocess.Popen(
-        [sys.executable, "-c", WORK, *arguments],
+        [sys.executable, "-c", work, *arguments],
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,
@@ -113,3 +115,42 @@ def test_rich_is_loaded_only_for_a_bar() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "False\n"
+
+
+SEVERAL = """
+import time
+from fa_tune.commands.progress import watching
+with watching(quiet=False) as progress:
+    progress.stage("compile", 1)
+    lanes = [progress.lane(f"GPU {n}") for n in range(2)]
+    for lane in lanes:
+        lane.stage("verify", 2)
+        lane.advance("x")
+    time.sleep(0.3)
+    for lane in lanes:
+        lane.stage("measure", 4)
+        lane.leader("(FP16, 128) 5.0 ms")
+        lane.advance("y")
+    time.sleep(0.3)
+    lanes[1].warn("mind the clock")
+    progress.stage("confirm", 1)
+    time.sleep(0.3)
+"""
+
+
+def test_boards_at_work_have_a_bar_each(tmp_path: Path) -> None:
+    seen, _, status = _on_a_terminal(tmp_path, work=SEVERAL)
+    assert status == 0
+    for n in range(2):
+        assert f"GPU {n}: verify" in seen
+        assert f"GPU {n}: measure" in seen
+    assert "best so far: (FP16, 128) 5.0 ms" in seen
+    assert "warning: mind the clock" in seen
+    last = seen[seen.rindex("confirm") :]
+    assert "GPU" not in last, "the next stage of all takes their place"
+
+
+def test_without_a_terminal_boards_say_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = PlainProgress()
+    progress.lane("GPU 1").warn("mind the clock")
+    assert capsys.readouterr().err == "warning: mind the clock\n"

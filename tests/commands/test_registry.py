@@ -8,7 +8,7 @@ import pytest
 
 from fa_tune import flops
 from fa_tune.model import DeviceInfo, DType, Provenance, Variant, benchmark_workload
-from fa_tune.registry.schema import Entry, Gpu, Ratio, Registry, VerdictSummary
+from fa_tune.registry.schema import Confirmation, Entry, Gpu, Ratio, Registry, VerdictSummary
 from fa_tune.registry.store import load, save
 from tests.commands import fakes
 from tests.commands.console import Console
@@ -50,6 +50,7 @@ def entry(
         tie_set=(Variant("sm80", config), Variant("sm80", fakes.SLOW)),
         runners_up=(),
         verdict=VerdictSummary(True, 4, 1e-4, 2e-4),
+        confirmation=None,
         provenance=provenance,
     )
 
@@ -68,13 +69,45 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_show_lists_entries_as_speeds(console: Console, registry: Path) -> None:
     done = console("registry", "show", "--seq-len", "4096", "--dtype", "fp16")
     assert done.status == 0
-    (row,) = [line for line in done.out.splitlines() if H200 in line]
+    (row,) = [line for line in done.out.splitlines() if line.startswith("|") and H200 in line]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells == [
         *(H200, "FP16 s4096 d128 b16 h16", "ncu", "sm80", fakes.FAST, "5 ms", "±2.00 %", "5"),
         *("440", "2.00", "1.25", "", "1.25", "1", "2026-01-02 measured"),
     ]
     assert done.out.endswith(f"1 of 3 entries in {registry}.\n")
+
+
+def test_show_says_all_of_it_in_words(console: Console, tmp_path: Path) -> None:
+    chosen, default = Variant("sm80", fakes.FAST), Variant("sm80", fakes.SLOW)
+    path = tmp_path / "one.json"
+    confirmed = Confirmation(chosen, default, Ratio(0.96, (0.95, 0.97)), 40, True)
+    save(path, Registry.of([dataclasses.replace(entry(4096), confirmation=confirmed)]))
+    done = console("registry", "show", "--registry", str(path))
+    (words,) = [line for line in done.out.splitlines() if line.startswith("FP16 s4096")]
+    for part in (
+        "Its median is 5 ms (95 %: 4.9 ms to 5.1 ms) of 5 samples by ncu, 440 TFLOP/s",
+        "in the same rounds it took 50.00 % less time than the default",
+        "it runs at 1.25 times the speed of FA2",
+        "Run once more as a program runs it, in a fresh process and 40 pairs, it took 4.00 % "
+        "less time than the default (95 %: 3.00 to 5.00): confirmed.",
+        f"The measurements cannot tell it from {fakes.SLOW}.",
+        f"on an {H200}, driver ",
+        "its result was right in 4 cases",
+    ):
+        assert part in words, part
+
+
+def test_show_says_what_was_not_confirmed(console: Console, tmp_path: Path) -> None:
+    chosen, default = Variant("sm80", fakes.FAST), Variant("sm80", fakes.SLOW)
+    path = tmp_path / "one.json"
+    confirmed = Confirmation(chosen, default, Ratio(1.02, None), 40, False)
+    plain = entry(4096)
+    kept = dataclasses.replace(plain, chosen=default, confirmation=confirmed)
+    save(path, Registry.of([kept, entry(1024)]))
+    out = console("registry", "show", "--registry", str(path)).out
+    assert f"{fakes.FAST} took 2.00 % more time than the default: not confirmed" in out
+    assert "It was not compared with the default again after the search." in out
 
 
 def test_show_json_is_a_registry(console: Console, registry: Path, tmp_path: Path) -> None:
@@ -184,6 +217,9 @@ def test_merge_keeps_the_better_evidence(console: Console, tmp_path: Path) -> No
     done = console("registry", "merge", "a.json", "b.json", "-o", "c.json")
     assert done.status == 0, done.err
     assert done.out == "3 entries in c.json, of 4 in 2 files.\n"
+    (line,) = done.lines
+    assert line.startswith("b16_h16_kv16_q4096_k4096_d128_fp16_full on NVIDIA H200 by ")
+    assert line.endswith(f": {fakes.SLOW} stays, {fakes.FAST} goes: 9 samples against 3")
     (kept,) = [e for e in load(tmp_path / "c.json").entries if e.key == entry(4096).key]
     assert (kept.n, kept.chosen.config) == (9, fakes.SLOW)
 

@@ -52,6 +52,19 @@ extern "C" __global__ void wrong_numbers(const __grid_constant__ ForwardParams p
     }
 }
 """
+# Ten thousand statements that all depend on one another: minutes for the compiler.
+SLOW_TO_COMPILE = """
+#define R1(x) x x x x x x x x x x
+#define R2(x) R1(R1(x))
+#define R4(x) R2(R2(x))
+#define FA_TUNE_SLOW_TIMES(times, x) times(x)
+
+extern "C" __global__ void slow_to_compile(float* p) {
+    float a = p[0];
+    int i = 0;
+    FA_TUNE_SLOW_TIMES(R4, a = a * p[i] + __sinf(a); if (a > i) p[i++] = a;)
+}
+"""
 NAMES = (
     "illegal_address",
     "illegal_address_later",

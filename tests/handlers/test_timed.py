@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import sys
+import random
+import statistics
+import time
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fa_tune.model import DType, Workload
+from fa_tune.profile.stopping import Ended
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no handlers to test")
@@ -19,80 +20,9 @@ import torch
 
 from fa_tune.handlers import rounds, timed
 from fa_tune.handlers.rounds import Reading
-from fa_tune.handlers.timed import ABANDON, Stage, _active, stages
 from fa_tune.reference import Inputs
 
-ALL = Stage(5, math.inf)
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
-
-# Stages -----------------------------------------------------------------------------------------
-
-
-def test_three_stages_each_longer_and_narrower() -> None:
-    assert [(s.rounds, s.within) for s in stages(5)] == [(5, math.inf), (15, 1.05), (30, 1.02)]
-    assert {s.abandon for s in stages(5)} == {ABANDON}
-
-
-def test_asked_for_exactly_that_many_there_is_one_stage_for_all() -> None:
-    (stage,) = stages(7, adaptive=False)
-    assert stage == Stage(7, math.inf, abandon=math.inf)
-
-
-# Who goes on ------------------------------------------------------------------------------------
-
-
-def active(stage: Stage, keep: tuple[str, ...] = (), **samples: list[float]) -> list[str]:
-    """Names of those who go on; those that begin with `ref` are references."""
-    subjects = {name: SimpleNamespace(samples=taken) for name, taken in samples.items()}
-    items = {n: {"subject": f"ref:{n}" if n.startswith("ref") else f"sm80:{n}"} for n in samples}
-    return _active(subjects, items, stage, [f"sm80:{name}" for name in keep])  # type: ignore[arg-type]
-
-
-def test_everyone_begins() -> None:
-    assert active(ALL, a=[], b=[], ref=[]) == ["a", "b", "ref"]
-
-
-def test_whoever_has_enough_is_done() -> None:
-    assert active(ALL, a=[1.0] * 5, b=[1.0] * 4) == ["b"]
-    assert active(ALL, a=[1.0] * 5, b=[1.0] * 9) == []
-
-
-@pytest.mark.parametrize(("time", "goes_on"), [(ABANDON, True), (ABANDON * 1.001, False)])
-def test_three_times_the_leader_is_the_end(time: float, goes_on: bool) -> None:
-    assert ("slow" in active(ALL, leader=[1.0], slow=[time])) == goes_on
-
-
-def test_exactly_means_nobody_is_left_out() -> None:
-    (stage,) = stages(5, adaptive=False)
-    assert active(stage, leader=[1.0], slow=[100.0]) == ["leader", "slow"]
-
-
-@pytest.mark.parametrize(("time", "goes_on"), [(1.05, True), (1.051, False)])
-def test_later_stages_are_for_those_who_may_still_win(time: float, goes_on: bool) -> None:
-    found = active(stages(5)[1], leader=[1.0] * 5, other=[time] * 5)
-    assert found == ["leader", "other"][: 1 + goes_on]
-
-
-def test_it_is_the_median_that_counts() -> None:
-    assert active(stages(5)[1], leader=[1.0] * 5, other=[1.0, 9.0, 1.01, 9.0, 1.02]) == [
-        "leader",
-        "other",
-    ]
-
-
-def test_references_and_whom_we_keep_go_on_however_slow() -> None:
-    found = active(stages(5)[2], ("default",), leader=[1.0], ref=[9.0], default=[9.0], slow=[9.0])
-    assert found == ["leader", "ref", "default"]
-
-
-def test_a_fast_reference_makes_nobody_a_loser() -> None:
-    assert active(stages(5)[1], ref=[0.1], leader=[1.0], other=[1.01]) == ["ref", "leader", "other"]
-
-
-def test_references_alone() -> None:
-    assert active(ALL, ref=[1.0]) == ["ref"]
-    assert active(ALL) == []
-
 
 # The rounds -------------------------------------------------------------------------------------
 
@@ -123,10 +53,12 @@ class FakeSubject:
 
     _per_sample = 1
 
-    def __init__(self, launches: list[Any], samples: list[float]) -> None:
+    def __init__(self, launches: list[Any], samples: list[float], **_: Any) -> None:
         self.time = launches[0]
         self.samples = samples
+        self.relative: list[float] = []
         self.clocks_hz: list[float] = []
+        self.host_s = [30e-6, 20e-6, 10e-6]
 
     def prepare(self) -> None:
         if self.time is None:
@@ -153,10 +85,10 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
     monkeypatch.setattr(timed, "launcher", lambda item, *_: item["time"])
     monkeypatch.setattr(timed, "Subject", FakeSubject)
     monkeypatch.setattr(timed, "guarded", guarded)
-    monkeypatch.setattr(timed, "_sets", lambda workload: 3)
-    monkeypatch.setattr(timed, "_warm_up", lambda: None)
-    monkeypatch.setattr(timed, "_sm_clock", lambda device: lambda: 1.98e9)
-    monkeypatch.setattr(rounds, "reader", lambda device: Reading)
+    monkeypatch.setattr(timed, "input_sets", lambda workload: 3)
+    monkeypatch.setattr(timed, "warm_up", lambda: None)
+    monkeypatch.setattr(timed, "SETTLE_S", -1.0)
+    monkeypatch.setattr(rounds, "watched", lambda device: lambda: Reading(1.98e9))
 
     def go(
         times: Mapping[str, float | None],
@@ -165,7 +97,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
         **shared: Any,
     ) -> Spoken:
         items = {
-            name: {"subject": name, "time": time, "_partials": (partials or {}).get(name, [])}
+            name: {
+                "subject": name,
+                "time": time,
+                "_partials": [[s, None] for s in (partials or {}).get(name, [])],
+            }
             for name, time in times.items()
         }
         report = Spoken()
@@ -192,11 +128,18 @@ def test_rounds_are_interleaved_in_changing_order(run: Callable[..., Spoken]) ->
     assert len({tuple(one) for one in rounds}) > 15, "in fresh order"
 
 
-def test_finalists_get_more_and_losers_one(run: Callable[..., Spoken]) -> None:
+def test_without_noise_the_first_rounds_decide_and_a_loser_has_one(
+    run: Callable[..., Spoken],
+) -> None:
     times = {"a": 1.0, "b": 1.015, "c": 1.04, "d": 2.0, "e": 4.0, "ref:fa2": 9.0, "keep": 5.0}
     report = run(times, keep=["keep"])
     counts = {name: len(value["samples_s"]) for name, value in report.results.items()}
-    assert counts == {"a": 18, "b": 18, "c": 9, "d": 3, "e": 1, "ref:fa2": 18, "keep": 18}
+    assert counts == {"a": 3, "b": 3, "c": 3, "d": 3, "e": 1, "ref:fa2": 3, "keep": 3}
+    assert {name: value["ended"] for name, value in report.results.items()} == {
+        **dict.fromkeys(("a", "b", "ref:fa2", "keep"), Ended.DECIDED),
+        **dict.fromkeys(("c", "d"), Ended.LOST),
+        "e": Ended.ABANDONED,
+    }
 
 
 def test_a_new_worker_goes_on_where_the_last_one_died(run: Callable[..., Spoken]) -> None:
@@ -215,9 +158,12 @@ def test_one_that_cannot_be_prepared_costs_only_itself(run: Callable[..., Spoken
 def test_the_value_says_how_it_was_taken(run: Callable[..., Spoken]) -> None:
     assert run({"a": 1.0}, adaptive=False).results["a"] == {
         "samples_s": [1.0, 1.0, 1.0],
+        "relative": [],
         "sm_clock_hz": 1.98e9,
+        "host_s": 20e-6,
         "sets": 3,
         "launches_per_sample": 1,
+        "ended": Ended.ENOUGH,
         "flagged": {},
         "rounds": [],
     }
@@ -243,9 +189,11 @@ def test_the_baseline_opens_and_closes_every_round(
 
     monkeypatch.setattr(timed, "Subject", Watched)
     report = run({"b": 0.0, "c": 1.0, "d": 2.0}, runs=8, adaptive=False, baseline="b", keep=["b"])
-    orders = ["".join(taken[i : i + 4]) for i in range(0, len(taken), 4)]
+    assert sorted(taken[:3]) == ["b", "c", "d"], "once, to settle: that counts for nobody"
+    orders = ["".join(taken[i : i + 5]) for i in range(3, len(taken), 5)]
     assert len(orders) == 8
-    assert all(o[0] == o[3] == "b" and sorted(o[1:3]) == ["c", "d"] for o in orders)
+    # The first one finds a GPU that waited for NVML, and counts for nobody.
+    assert all(o[:2] == "bb" and o[4] == "b" and sorted(o[2:4]) == ["c", "d"] for o in orders)
     assert len(set(orders)) == 2, "in fresh order between them"
     assert report.results["b"]["samples_s"] == [1.0] * 8, "closing samples are not its samples"
     told = report.results["b"]["rounds"]
@@ -257,9 +205,15 @@ def test_the_baseline_opens_and_closes_every_round(
 def _readings(monkeypatch: pytest.MonkeyPatch, *found: Reading) -> None:
     """NVML tells these, round by round, and then the last one for ever."""
     left = list(found)
-    monkeypatch.setattr(
-        rounds, "reader", lambda device: lambda: left.pop(0) if len(left) > 1 else left[0]
-    )
+    monkeypatch.setattr(rounds, "watched", lambda device: lambda: left[0])
+    plain = rounds.Log.add
+
+    def add(log: rounds.Log, *told: Any) -> bool:
+        flagged = plain(log, *told)
+        del left[: len(left) > 1]
+        return flagged
+
+    monkeypatch.setattr(rounds.Log, "add", add)
 
 
 def test_a_flagged_round_is_repeated_and_its_samples_stay(
@@ -267,8 +221,8 @@ def test_a_flagged_round_is_repeated_and_its_samples_stay(
 ) -> None:
     good, hot = Reading(1.9e9), Reading(1.9e9, reasons=("hardware thermal slowdown",))
     _readings(monkeypatch, good, hot, good)
-    report = run({"a": 1.0, "b": 9.0}, runs=3, keep=["a"])
-    assert len(report.results["a"]["samples_s"]) == 18 + 1
+    report = run({"a": 1.0, "b": 2.0}, runs=3, keep=["a"])
+    assert {n: len(v["samples_s"]) for n, v in report.results.items()} == {"a": 4, "b": 4}
     assert report.results["a"]["flagged"] == {"1": "hardware thermal slowdown"}
 
 
@@ -277,7 +231,51 @@ def test_a_gpu_that_is_always_flagged_ends_the_run_all_the_same(
 ) -> None:
     _readings(monkeypatch, Reading(1.9e9, reasons=("hardware power brake",)))
     report = run({"a": 1.0}, runs=3)
-    assert len(report.results["a"]["samples_s"]) == 18 + 3 * rounds.REPEATS
+    assert 3 + rounds.REPEATS <= len(report.results["a"]["samples_s"]) <= 30
+    assert set(report.results["a"]["flagged"].values()) == {"hardware power brake"}
+
+
+def test_rounds_begin_when_the_load_is_felt(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power limit slows the GPU down after a while; nobody is measured before it does."""
+    launches = [0]
+
+    class Limited(FakeSubject):
+        def sample(self) -> float:
+            launches[0] += 1
+            time.sleep(0.001)
+            return float(self.time) * (1.0 if launches[0] <= 20 else 1.15)
+
+    monkeypatch.setattr(timed, "Subject", Limited)
+    monkeypatch.setattr(timed, "SETTLE_S", 0.1)
+    report = run({"a": 1.0, "b": 1.0}, runs=5, baseline="a", keep=["a"])
+    assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.15}
+
+
+def test_the_sample_before_a_round_counts_for_nobody(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between rounds the GPU waits, and the next launch is faster."""
+    idle = [True]
+
+    class Boosted(FakeSubject):
+        def sample(self) -> float:
+            first, idle[0] = idle[0], False
+            return float(self.time) * (0.9 if first else 1.0)
+
+    plain = rounds.Log.add
+
+    def add(log: rounds.Log, *told: Any) -> bool:
+        idle[0] = True
+        return plain(log, *told)
+
+    monkeypatch.setattr(timed, "Subject", Boosted)
+    monkeypatch.setattr(rounds.Log, "add", add)
+    report = run({"a": 1.0, "b": 1.0}, runs=5, baseline="a", keep=["a"])
+    assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.0}
+    assert {r["closing_s"] for r in report.results["a"]["rounds"]} == {1.0}
+    assert report.results["a"]["flagged"] == {}
 
 
 def test_exactly_that_many_samples_are_never_repeated(
@@ -289,82 +287,116 @@ def test_exactly_that_many_samples_are_never_repeated(
     assert len(report.results["a"]["flagged"]) == 4
 
 
-def test_a_power_cap_is_how_good_kernels_run() -> None:
-    log = rounds.Log()
-    assert not log.add(0, 1.0, 1.0, Reading(1.6e9, 690.0, 60.0, ("software power cap",)))
-    assert log.as_json()[0]["reading"]["reasons"] == ("software power cap",)
-
-
-def test_a_clock_far_from_the_others_and_a_baseline_that_moves_are_flagged() -> None:
-    log = rounds.Log()
-    for i in range(3):
-        assert not log.add(i, 1.0, 1.02, Reading(1.8e9 * (1 + i / 1000)))
-    assert log.add(3, 1.0, 1.0, Reading(1.7e9))
-    assert log.add(4, 1.0, 1.05, Reading(1.8e9))
-    assert not log.add(5, None, None, Reading())
-    assert [r.flags for r in log.rounds[3:]] == [
-        ("the clock is off by -5.6 %",),
-        ("the baseline changed by +5.0 %",),
-        (),
-    ]
-
-
-def test_without_nvml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert rounds.reader(0)() == Reading()
-
-
-class FakeNvml:
-    """Two boards, of which CUDA sees the second as its first; one that does not tell clocks."""
-
-    NVML_CLOCK_SM = 1
-    NVML_TEMPERATURE_GPU = 0
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, known: str = "GPU-b", *, clocks: bool = True) -> None:
-        self._known, self._clocks = known, clocks
-
-    def nvmlInit(self) -> None:
-        pass
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        if uuid != self._known:
-            raise self.NVMLError("not found")
-        return uuid
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
-        return f"by number {index}"
-
-    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
-        if not self._clocks:
-            raise self.NVMLError("not supported")
-        return {"GPU-b": 1980, "by number 0": 345}[handle]
-
-
-@pytest.mark.parametrize(("known", "clock_hz"), [("GPU-b", 1.98e9), ("GPU-a", 3.45e8)])
-def test_the_clock_is_of_the_gpu_that_cuda_means(
-    monkeypatch: pytest.MonkeyPatch, known: str, clock_hz: float
+def test_a_clock_that_moves_in_steps_cancels_out(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(known))
-    properties = SimpleNamespace(uuid="b")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    assert timed._sm_clock(0)() == clock_hz
-    assert rounds.reader(0)() == Reading(clock_hz)
+    """As under a power limit: every few samples another level, further apart than the kernels."""
+    dice = random.Random(7)
+    state = {"left": 0, "level": 1.0}
+
+    class Wandering(FakeSubject):
+        def sample(self) -> float:
+            if state["left"] == 0:
+                state["left"] = dice.randint(4, 12)
+                state["level"] = 1.0 + dice.uniform(0.0, 0.06)
+            state["left"] -= 1
+            return float(self.time) * state["level"]
+
+    monkeypatch.setattr(timed, "Subject", Wandering)
+    times = {"base": 1.0, "a": 0.985, "b": 0.99, "c": 1.1, "ref:fa2": 1.5}
+    found = run(times, runs=5, baseline="base", keep=["base"]).results
+    for name, time_s in times.items():
+        relative = found[name]["relative"]
+        assert len(relative) == len(found[name]["samples_s"])
+        assert statistics.median(relative) == pytest.approx(time_s, abs=1e-3)
+    raw = [a / b for a, b in zip(found["a"]["samples_s"], found["b"]["samples_s"], strict=False)]
+    assert max(raw) > 1.0 > 0.985 / 0.99 > min(raw), "times alone tell less"
 
 
-def test_a_gpu_without_a_clock_is_timed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clocks=False))
-    properties = SimpleNamespace(uuid="b")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    assert math.isnan(timed._sm_clock(0)())
-    assert rounds.reader(0)() == Reading()
+def test_without_its_baseline_a_race_goes_by_times(run: Callable[..., Spoken]) -> None:
+    report = run({"base": None, "a": 1.0, "b": 1.1}, baseline="base", keep=["base"])
+    assert list(report.failures) == ["base"]
+    assert {n: v["relative"] for n, v in report.results.items()} == {"a": [], "b": []}
 
 
-def test_of_very_many_rounds_the_first_and_the_last_are_reported() -> None:
-    log = rounds.Log()
-    for i in range(1000):
-        log.add(i, None, None, Reading())
-    told = [r["number"] for r in log.as_json()]
-    assert told == [*range(rounds.KEPT), *range(1000 - rounds.KEPT, 1000)]
+def test_a_baseline_lost_on_the_way_leaves_the_times(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(FakeSubject):
+        def sample(self) -> float:
+            self.taken = getattr(self, "taken", 0) + 1
+            if self.time == 1.0 and self.taken > 9:
+                raise RuntimeError("no more")
+            return float(self.time)
+
+    monkeypatch.setattr(timed, "Subject", Failing)
+    report = run({"base": 1.0, "a": 1.002, "b": 1.2}, runs=5, baseline="base", keep=["base"])
+    assert report.failures == {"base": "no more"}
+    assert report.results["a"]["samples_s"] == [1.002] * len(report.results["a"]["samples_s"])
+    assert {n: v["relative"] for n, v in report.results.items()} == {"a": [], "b": []}
+    assert report.results["b"]["ended"] == Ended.LOST
+
+
+# A sample ---------------------------------------------------------------------------------------
+
+
+class FakeGpu:
+    """A GPU of 2 GHz on which a launch takes `host_s` to enqueue and a kernel 0.1 ms to run."""
+
+    def __init__(self, host_s: float) -> None:
+        self.host_s = host_s
+        self.now_s = 0.0  # of the host
+        self.free_s = 0.0  # when the GPU has done what was enqueued
+
+    def sleep(self, cycles: int) -> None:
+        self.free_s = max(self.free_s, self.now_s) + cycles / 2e9
+
+    def launch(self) -> None:
+        self.now_s += self.host_s
+        self.free_s = max(self.free_s, self.now_s) + 1e-4
+
+    def event(self, enable_timing: bool) -> Any:
+        gpu = self
+
+        class Event:
+            def record(self) -> None:
+                self.at_s = max(gpu.free_s, gpu.now_s)
+
+            def query(self) -> bool:
+                return self.at_s <= gpu.now_s
+
+            def synchronize(self) -> None:
+                gpu.now_s = max(gpu.now_s, self.at_s)
+
+            def elapsed_time(self, end: Any) -> float:
+                return float(1e3 * (end.at_s - self.at_s))
+
+        return Event()
+
+
+@pytest.mark.parametrize("host_s", [1e-5, 1.5e-4, 1e-3])
+def test_a_slow_host_is_not_timed(monkeypatch: pytest.MonkeyPatch, host_s: float) -> None:
+    """A launch takes longer to enqueue than the GPU is kept busy: it would wait, and be timed."""
+    gpu = FakeGpu(host_s)
+    monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    subject = timed.Subject([gpu.launch], [])
+    assert subject.sample() == pytest.approx(1e-4)
+
+
+def test_what_a_launch_takes_the_host_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu(3e-5)
+    monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    monkeypatch.setattr(timed.time, "perf_counter", lambda: gpu.now_s)
+    subject = timed.Subject([gpu.launch], [])
+    subject.prepare()
+    subject.sample()
+    assert subject.host_s == pytest.approx([3e-5] * 4)  # 3 to estimate, and the sample
+
+
+def test_a_host_that_is_always_late_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu(1.0)
+    monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    assert timed.Subject([gpu.launch], []).sample() > 0.5

@@ -77,7 +77,8 @@ def timed(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -
             here.log("sample", name, workload, round_)
     for name in items:
         value = {"samples_s": taken[name], "sm_clock_hz": None, "sets": 1}
-        report.done(name, value | {"launches_per_sample": 1, "flagged": {}, "rounds": []})
+        told = {"launches_per_sample": 1, "relative": [], "ended": "", "flagged": {}, "rounds": []}
+        report.done(name, value | told)
 
 
 def calibrate(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -95,6 +96,19 @@ def calibrate(shared: Mapping[str, Any], items: Mapping[str, Any], report: Repor
         else:
             here.log("verdict", name)
             report.done(name, verdict_to_json(Verdict(True, (CASE,))))
+
+
+def confirm(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    here = _Here(shared)
+    for name, item in items.items():
+        report.begin(name)
+        here.check()
+        for file in (item["registry"], item["defaults"]):
+            if '"entries"' not in Path(file).read_text():
+                raise RuntimeError(f"{file} is no registry")
+        times = {k: time_s(item[k], name) * here.factor for k in ("chosen", "default")}
+        here.log("confirmed", name)
+        report.done(name, {f"{k}_s": [t, t, t] for k, t in times.items()})
 
 
 def probe(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:

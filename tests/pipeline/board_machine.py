@@ -18,7 +18,7 @@ from fa_tune import device as devices
 from fa_tune.model import DType
 from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.pipeline import board as boards
-from fa_tune.pipeline import checks, single
+from fa_tune.pipeline import checks, confirming, single
 from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.results import SearchResult
 from fa_tune.profile import events
@@ -105,6 +105,7 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(events, "HANDLER", "tests.pipeline.board_child:timed")
     monkeypatch.setattr(checks, "CALIBRATING_HANDLER", "tests.pipeline.board_child:calibrate")
     monkeypatch.setattr(checks, "HANDLER", "tests.pipeline.board_child:calibrate")
+    monkeypatch.setattr(confirming, "HANDLER", "tests.pipeline.board_child:confirm")
     monkeypatch.setattr(boards, "PROBE", "tests.pipeline.board_child:probe")
     compiler = FakeCompiler()
     measured = Measured(EventsProfiler(), H200, "measured on this machine's NVIDIA H200")

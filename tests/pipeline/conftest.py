@@ -14,8 +14,9 @@ from fa_tune import device as devices
 from fa_tune.jobs import ItemResult
 from fa_tune.model import DeviceInfo, DType, Outcome, Verdict
 from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
-from fa_tune.pipeline import checks, single
+from fa_tune.pipeline import checks, confirming, single
 from fa_tune.pipeline.choosing import Measured
+from fa_tune.registry import store
 from fa_tune.search.journal import Journal
 from fa_tune.verify import verdict_to_json
 from tests.pipeline import fakes
@@ -51,6 +52,37 @@ class FakeVerifier:
             yield ItemResult(name, Outcome.OK, verdict_to_json(verdict))
 
 
+class FakeConfirmer:
+    """In place of `run_items`: pairs for every choice; `ratio` is chosen / default by workload
+    key, one that confirms where it is not named; `broken` by workload key."""
+
+    def __init__(self) -> None:
+        self.ratio: dict[str, float] = {}
+        self.broken: dict[str, tuple[Outcome, str]] = {}
+        self.error: Exception | None = None
+        self.asked: list[dict[str, Any]] = []
+
+    def __call__(
+        self, handler: str, shared: Mapping[str, Any], items: Mapping[str, Any], **more: Any
+    ) -> Iterator[ItemResult]:
+        for name, item in items.items():
+            if self.error is not None:
+                raise self.error
+            kept = {
+                f"{what}_entries": [e.chosen.key for e in store.load(item[what]).entries]
+                for what in ("registry", "defaults")
+            }
+            self.asked.append({"handler": handler, "workload": name, **shared, **item, **kept})
+            if name in self.broken:
+                outcome, reason = self.broken[name]
+                yield ItemResult(name, outcome, None, reason)
+                continue
+            ratio = self.ratio.get(name, 0.97)
+            default_s = [1e-3 * (1 + i / 1e4) for i in range(12)]
+            value = {"chosen_s": [ratio * s for s in default_s], "default_s": default_s}
+            yield ItemResult(name, Outcome.OK, value)
+
+
 @dataclass
 class World:
     """Everything a search meets, to be changed by a test before it."""
@@ -59,6 +91,7 @@ class World:
     profiler: FakeProfiler = field(default_factory=FakeProfiler)
     compiler: FakeCompiler = field(default_factory=FakeCompiler)
     verifier: FakeVerifier = field(default_factory=FakeVerifier)
+    confirmer: FakeConfirmer = field(default_factory=FakeConfirmer)
     progress: Stages = field(default_factory=Stages)
     device: DeviceInfo | None = H200
     configs: Sequence[str] = field(default_factory=lambda: fakes.configs(4))
@@ -103,6 +136,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     compile_all: Callable[..., Any] = lambda *args: world.compiler(*args)  # noqa: E731
     monkeypatch.setattr(devices, "find_device", lambda index=0: world.device)
     monkeypatch.setattr(checks, "run_items", world.verifier)
+    monkeypatch.setattr(confirming, "run_items", world.confirmer)
     for module in (SEARCH, single):
         monkeypatch.setattr(module, "build_all", compile_all)
         monkeypatch.setattr(module, "choose_profiler", world.choose_profiler)

@@ -39,8 +39,14 @@ def everything() -> set[tuple[str, str]]:
     return {(key, w.key) for key in fakes.keys(N_CONFIGS) for w in grid.workloads()}
 
 
+def attempts_in(machine: Machine) -> list[AttemptRecord]:
+    """The journal's attempts, without the confirmations."""
+    found = [r for r in machine.journal.records() if isinstance(r, AttemptRecord)]
+    return [r for r in found if r.fingerprint.method != "runtime"]
+
+
 def journaled(machine: Machine) -> Counter[tuple[str, str]]:
-    records = [r for r in machine.journal.records() if isinstance(r, AttemptRecord)]
+    records = attempts_in(machine)
     assert {r.attempt.outcome for r in records} <= {Outcome.OK}
     return Counter((r.attempt.subject, r.attempt.workload) for r in records)
 
@@ -58,10 +64,9 @@ def test_workloads_are_spread_and_each_stays_on_one_board(machine: Machine) -> N
     assert all(len(used) == 1 for used in where.values())
     assert set.union(*where.values()) == {"GPU-a", "GPU-b", "GPU-c"}
     assert set(samples(machine).values()) == {1}
-    for record in machine.journal.records():
-        if isinstance(record, AttemptRecord):
-            assert record.attempt.measurement is not None
-            assert {record.attempt.measurement.conditions[BOARD]} == where[record.attempt.workload]
+    for record in attempts_in(machine):
+        assert record.attempt.measurement is not None
+        assert {record.attempt.measurement.conditions[BOARD]} == where[record.attempt.workload]
     assert result.measured == len(everything())
 
 
@@ -93,6 +98,16 @@ def test_checks_are_spread_and_every_board_times_the_pair(machine: Machine) -> N
     assert found.ratio == pytest.approx(0.0, abs=1e-12)
     assert found.pair[0] == fakes.keys(1)[0], "the default"
     assert "3.00 %" in found.sentence
+
+
+def test_choices_are_confirmed_on_all_boards(machine: Machine) -> None:
+    result = machine.search()
+    asked = [r for r in result.results if r.confirmation is not None]
+    assert len(asked) >= 3
+    assert all(r.confirmation is not None and r.confirmation.upheld for r in asked)
+    confirmed = machine.log("confirmed")
+    assert sorted(name for *_, name in confirmed) == sorted(r.workload.key for r in asked)
+    assert len({board for board, *_ in confirmed}) == 3
 
 
 def test_a_resumed_search_repeats_nothing_and_stays_on_its_boards(machine: Machine) -> None:

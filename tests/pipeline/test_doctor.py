@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module, metadata
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from fa_tune.pipeline import doctor as examine
 from fa_tune.pipeline.keeping import registry_path
 from fa_tune.profile.base import MeasurePlan, OnStep
 from tests.pipeline.conftest import World
-from tests.pipeline.fakes import FakeProfiler
+from tests.pipeline.fakes import H200, FakeProfiler
 
 DOCTOR = import_module("fa_tune.pipeline.doctor")  # the package's attribute is the function
 
@@ -93,6 +94,20 @@ def test_with_a_gpu_its_packages_are_needed(world: World, monkeypatch: pytest.Mo
     assert found["torch"].ok is False
     assert found["cupy"].ok is False
     assert found["cupy"].fix
+
+
+def test_boards_are_listed_where_there_are_several(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boards = [replace(H200, uuid=f"GPU-{name}") for name in "ab"]
+    monkeypatch.setattr("fa_tune.device.visible_devices", lambda: tuple(boards))
+    assert doctor(world)["boards"].detail == (
+        "0: NVIDIA H200 (GPU-a), 1: NVIDIA H200 (GPU-b); --devices all uses them"
+    )
+    boards[1] = replace(boards[1], name="NVIDIA A100")
+    assert doctor(world)["boards"].detail.endswith("--devices takes one model")
+    monkeypatch.setattr("fa_tune.device.visible_devices", lambda: tuple(boards[:1]))
+    assert "boards" not in doctor(world)
 
 
 def test_a_driver_that_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from fa_tune.model import Attempt, DType, Outcome, Workload, benchmark_workload
 from fa_tune.options import SearchOptions, WorkloadOptions
 from fa_tune.pipeline import keeping
 from fa_tune.pipeline.choosing import Measured
+from fa_tune.pipeline.concluding import Candidates, conclude
 from fa_tune.pipeline.results import SearchResult, WorkloadResult
-from fa_tune.pipeline.search import Candidates, conclude
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.registry import store

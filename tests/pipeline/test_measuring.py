@@ -102,6 +102,34 @@ def test_under_ncu_everyone_gets_one_sample_and_finalists_the_rest(bench: Bench)
     assert len(bench.progress.steps) == 16
 
 
+def test_where_the_order_is_open_those_for_whom_it_is_get_more(bench: Bench) -> None:
+    """Two that take turns in being faster, one clearly behind, and the default far away."""
+    first, second, behind, default = fakes.keys(4)
+    times = {first: 1.0e-3, second: 1.0e-3, behind: 1.013e-3, default: 1.5e-3}
+
+    class Noisy(FakeProfiler):
+        def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
+            found = super().attempt(subject, plan)
+            sign = {first: 1, second: -1}.get(subject, 0) * (1 if plan.runs > 1 else -1)
+            assert found.measurement is not None
+            samples = tuple(s * (1 + 0.004 * sign) for s in found.measurement.samples_s)
+            return dataclasses.replace(
+                found, measurement=dataclasses.replace(found.measurement, samples_s=samples)
+            )
+
+    profiler = Noisy(lambda s, _: times.get(s, 9e-3))
+    found = bench.measure(profiler, 4, keep=(default,))
+    counts = n_samples(found)
+    assert (counts[first], counts[second], counts[default]) == (9, 9, 9)
+    assert counts[behind] == counts["ref:fa2"] == 3
+    last = profiler.plans[-1]
+    assert (last.runs, set(last.subjects)) == (6, {first, second, default})
+    assert len({p.seed for p in profiler.plans}) == 3, "each part in an order of its own"
+    again = bench.measure(profiler, 4, keep=(default,))
+    assert again == found
+    assert len(profiler.plans) == 3, "all three parts are in the journal"
+
+
 def test_samples_of_both_parts_stand_in_the_order_they_were_taken(bench: Bench) -> None:
     (only,) = fakes.keys(1)
     found = bench.measure(FakeProfiler(lambda *_: 1e-3), 1)[only].measurement

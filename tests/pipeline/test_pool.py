@@ -126,3 +126,19 @@ def test_the_last_board_lost_says_where_things_stand() -> None:
         pool.each(range(3), work, Stages())
     with pytest.raises(BoardsLost):
         pool.each(range(3), work, Stages())
+
+
+def test_a_board_that_cannot_even_be_asked_does_not_leave_others_waiting() -> None:
+    class Odd(Pretended):
+        def run_items(self, *_: object, **__: object) -> Any:
+            raise OSError("no such pipe")
+
+    pool = Pool([Odd("x"), Pretended("y", works=True)])
+
+    def work(board: Any, shown: Any, job: int) -> None:
+        if board.label == "x":
+            raise WorkerUnusable("no device", (), "")
+        time.sleep(0.05)
+
+    with pytest.raises(OSError, match="no such pipe"):
+        pool.each(range(6), work, Stages())

@@ -25,7 +25,7 @@ from fa_tune.errors import InvalidConfig, ToolMissing
 from fa_tune.model import DType, Outcome
 from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.pipeline import board as boards
-from fa_tune.pipeline import checks, ray_boards, remote
+from fa_tune.pipeline import checks, confirming, ray_boards, remote
 from fa_tune.pipeline.results import SearchResult
 from fa_tune.search.journal import AttemptRecord, Journal
 from tests.pipeline import fakes
@@ -48,14 +48,14 @@ def test_kernels_travel_as_bytes_and_keep_their_places(tmp_path: Path) -> None:
     path = tmp_path / "a.cubin"
     path.write_bytes(b"a kernel")
     items = {"x": {"cubin": str(path), "pair": [{"cubin": str(path), "symbol": "s"}]}, "y": {}}
-    files = remote.read_files(remote.cubins(items))
+    files = remote.read_files(remote.files_of(items))
     assert files == {str(path): b"a kernel"}
     folder = tmp_path / "there"
     folder.mkdir()
     there = remote._renamed(items, remote._written(files, folder))
     assert there["x"]["pair"][0]["symbol"] == "s"
-    assert len(list(remote.cubins(there))) == 2
-    for found in remote.cubins(there):
+    assert len(list(remote.files_of(there))) == 2
+    for found in remote.files_of(there):
         assert Path(found).parent == folder
         assert Path(found).read_bytes() == b"a kernel"
 
@@ -107,7 +107,8 @@ class Cluster:
 
     def journaled(self) -> Counter[tuple[str, str]]:
         records = Journal(self.own / "cache" / "journal.jsonl").records()
-        attempts = [r.attempt for r in records if isinstance(r, AttemptRecord)]
+        found = [r for r in records if isinstance(r, AttemptRecord)]
+        attempts = [r.attempt for r in found if r.fingerprint.method != "runtime"]
         assert {a.outcome for a in attempts} == {Outcome.OK}
         return Counter((a.subject, a.workload) for a in attempts)
 
@@ -128,6 +129,7 @@ def machine(
         ]
 
     monkeypatch.setattr(ray_boards, "ACTOR", "tests.pipeline.ray_child:FakeGpu")
+    monkeypatch.setattr(confirming, "HANDLER", "tests.pipeline.board_child:confirm")
     monkeypatch.setattr(boards, "PROBE", "tests.pipeline.board_child:probe")
     monkeypatch.setattr(checks, "CALIBRATING_HANDLER", "tests.pipeline.board_child:calibrate")
     monkeypatch.setattr(SEARCH, "build_all", build)

@@ -41,8 +41,11 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         value = {
             "samples_s": samples_s,
             "sm_clock_hz": behaviours[name].get("clock_hz"),
+            "host_s": 2.5e-5,
             "sets": 3,
             "launches_per_sample": 1,
+            "relative": [],
+            "ended": "the order was decided",
             "flagged": {},
             "rounds": [],
         }

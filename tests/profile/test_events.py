@@ -52,6 +52,8 @@ def test_samples_clock_and_conditions() -> None:
         "clocks": "unlocked",
         "input_sets": "3",
         "launches_per_sample": "1",
+        "host_launch_s": "2.5e-05",
+        "ended": "the order was decided",
         "seed": "0",
     }
     other, reference = attempts["sm80:b"].measurement, attempts["ref:fa2"].measurement
@@ -143,7 +145,10 @@ def test_flags_and_drift_are_conditions_and_warnings(monkeypatch: pytest.MonkeyP
         "samples_s": [1e-3],
         "sm_clock_hz": None,
         "sets": 3,
+        "host_s": 2.5e-5,
         "launches_per_sample": 1,
+        "relative": [],
+        "ended": "the order was decided",
         "flagged": {"4": "the clock is off by -5.0 %"},
         "rounds": told,
     }
@@ -170,7 +175,10 @@ def test_of_very_many_rounds_all_are_counted(monkeypatch: pytest.MonkeyPatch) ->
         "samples_s": [1e-3],
         "sm_clock_hz": None,
         "sets": 3,
+        "host_s": 2.5e-5,
         "launches_per_sample": 1,
+        "relative": [],
+        "ended": "the order was decided",
         "flagged": {str(i): "hardware power brake" for i in range(900)},
         "rounds": [_round(i, 1e-3) for i in (*range(100), *range(900, 1000))],
     }

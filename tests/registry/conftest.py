@@ -10,7 +10,7 @@ import pytest
 
 from fa_tune import flops
 from fa_tune.model import DType, Provenance, Variant, benchmark_workload
-from fa_tune.registry.schema import Entry, Gpu, Ratio, RunnerUp, VerdictSummary
+from fa_tune.registry.schema import Confirmation, Entry, Gpu, Ratio, RunnerUp, VerdictSummary
 
 MakeEntry = Callable[..., Entry]
 
@@ -76,8 +76,13 @@ def make_entry() -> MakeEntry:
             "tie_set": (variant(64), variant(128)),
             "runners_up": (RunnerUp(variant(128), median_s * 1.001, Ratio(1.001, (0.999, 1.003))),),
             "verdict": VerdictSummary(True, 4, 4.9e-4, 9.8e-4),
+            "confirmation": Confirmation(
+                variant(64), variant(32), Ratio(0.935, (0.931, 0.94)), 40, True
+            ),
             "provenance": provenance,
         }
+        if "chosen" in changes:  # it is about another one
+            fields["confirmation"] = None
         return Entry(**(fields | changes))
 
     return make

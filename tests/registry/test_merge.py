@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fa_tune.registry.merge import evidence, merge
+from fa_tune.model import Variant
+from fa_tune.registry.merge import conflicts, evidence, merge
 from fa_tune.registry.schema import Entry, Registry, VerdictSummary, to_json
 
 MakeEntry = Callable[..., Entry]
@@ -97,3 +99,40 @@ def test_merge_is_commutative_associative_and_idempotent(
     results = {to_json(merge(*order)) for order in permutations((a, b, c))}
     assert len(results) == 1
     assert {e.key for e in merge(a, b, c).entries} == {e.key for r in (a, b, c) for e in r.entries}
+
+
+# Disagreement ------------------------------------------------------------------------------------
+
+OTHER = Variant("sm80", "(FP16, 128, 128, 64, 4): async+load_0_0_0_tiles")
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "why"),
+    [
+        ({}, {"verdict": None, "n": 500}, "it was verified"),
+        ({"n": 6}, {"n": 5}, "6 samples against 5"),
+        ({"interval_s": (6.31e-3, 6.32e-3)}, {}, "its interval is narrower"),
+        ({"recorded_at": "2027-01-01T00:00:00+00:00"}, {}, "it is newer"),
+    ],
+)
+def test_entries_that_choose_differently_are_named_with_what_decided(
+    make_entry: MakeEntry, better: dict[str, Any], worse: dict[str, Any], why: str
+) -> None:
+    good, bad = make_entry(**better), make_entry(**worse, chosen=OTHER)
+    for a, b in ((good, bad), (bad, good)):
+        (found,) = conflicts(Registry.of([a]), Registry.of([b]), Registry.of([b]))
+        assert (found.kept, found.dropped, found.why) == (good, bad, why)
+        assert found.differences == ()
+
+
+def test_a_conflict_says_which_conditions_differ(make_entry: MakeEntry) -> None:
+    good, bad = make_entry(n=9), make_entry(n=5, chosen=OTHER)
+    other = replace(bad.provenance, driver="590.1", kernel_source_sha256="f" * 64)
+    (found,) = conflicts(Registry.of([good]), Registry.of([replace(bad, provenance=other)]))
+    assert found.differences == ("driver", "kernel sources")
+
+
+def test_entries_that_agree_are_no_conflict(make_entry: MakeEntry) -> None:
+    both = Registry.of([make_entry(n=9)]), Registry.of([make_entry(n=5)])
+    assert conflicts(*both) == ()
+    assert conflicts() == ()

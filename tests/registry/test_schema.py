@@ -225,8 +225,8 @@ def test_a_damaged_file_is_one_line_with_the_place(text: str | bytes, said: str)
 
 
 def test_a_newer_schema_asks_for_an_update() -> None:
-    message = refused('{"schema": 2, "whatever": []}')
-    assert "schema 2 is newer than this fa-tune reads (1)" in message
+    message = refused('{"schema": 3, "whatever": []}')
+    assert "schema 3 is newer than this fa-tune reads (2)" in message
 
 
 def test_a_byte_order_mark_does_no_harm() -> None:
@@ -287,3 +287,20 @@ def test_a_verdict_is_summarised_by_the_case_nearest_its_limit() -> None:
     verdict = Verdict(True, (case(5e-4, 1e-3), case(3e-4, 4e-4), case(0.0, 0.0)))
     assert VerdictSummary.of(verdict) == VerdictSummary(True, 3, 3e-4, 4e-4)
     assert VerdictSummary.of(Verdict(True, ())) is None
+
+
+def test_a_file_of_schema_1_says_nothing_of_a_confirmation() -> None:
+    old = from_json((DATA / "schema-1.json").read_bytes(), "schema-1.json")
+    assert {entry.confirmation for entry in old.entries} == {None}
+    new = from_json((DATA / "schema-2.json").read_bytes(), "schema-2.json")
+    assert any(entry.confirmation for entry in new.entries)
+    assert [dataclasses.replace(e, confirmation=None) for e in new.entries] == list(old.entries)
+
+
+def test_a_confirmation_leaves_the_one_that_is_chosen(make_entry: MakeEntry) -> None:
+    found = make_entry().confirmation
+    assert found is not None
+    with pytest.raises(ValueError, match="not the one that the confirmation leaves"):
+        make_entry(confirmation=dataclasses.replace(found, upheld=False))
+    kept = make_entry(chosen=found.default, confirmation=dataclasses.replace(found, upheld=False))
+    assert kept.chosen == found.default

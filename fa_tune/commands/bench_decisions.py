@@ -1,0 +1,247 @@
+"""`fa-tune bench-decisions`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fa_tune.commands.options import (
+    family_option,
+    kernels_option,
+    machine_options,
+    measure_options,
+    option,
+    workload_options,
+)
+from fa_tune.commands.output_options import csv_option, json_option, quiet_option, refuse_both
+from fa_tune.commands.parameters import STDOUT
+from fa_tune.commands.progress import watching
+from fa_tune.options import MachineOptions, MeasureOptions, Progress, SearchOptions, WorkloadOptions
+
+if TYPE_CHECKING:
+    from fa_tune.profile.stats import Ratio
+    from fa_tune.search.tunings import Agreement, Tuning
+    from fa_tune.search.tunings_file import Recorded
+
+SCHEMA = "fa-tune-bench-decisions-1"
+
+
+@click.command("bench-decisions", short_help="Tune several times and count how often it agrees.")
+@workload_options()
+@kernels_option()
+@family_option()
+@option(
+    "--tunings",
+    "n",
+    type=click.IntRange(2, 10_000),
+    default=10,
+    help="Independent tunings of each workload.",
+)
+@option(
+    "--from",
+    "sources",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Decide again what `bench-decisions --to` recorded, by the present rules, instead of "
+    "tuning; no GPU is needed. Give it again for more files.",
+)
+@option(
+    "--simulate",
+    "simulate",
+    is_flag=True,
+    show_default=False,
+    help="With --from: simulate that many tunings (--tunings) of each workload by drawing rounds "
+    "of the recorded ones anew.",
+)
+@option(
+    "--to",
+    "to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep every tuning's samples and choice as JSON, as soon as it is finished; the same "
+    "command goes on from there.",
+)
+@option(
+    "--confirm/--no-confirm",
+    "confirm",
+    default=True,
+    help="Compare each choice with the default once more, as a search does.",
+)
+@measure_options("profiler", "runs", "references", "clock_control", "seed")
+@csv_option()
+@json_option()
+@machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "cache_dir")
+@quiet_option()
+def command(
+    workloads: WorkloadOptions,
+    kernels: str,
+    names: tuple[str, ...],
+    n: int,
+    sources: tuple[Path, ...],
+    simulate: bool,
+    to: Path | None,
+    confirm: bool,
+    measure: MeasureOptions,
+    csv: Path | None,
+    as_json: bool,
+    machine: MachineOptions,
+    quiet: bool,
+) -> None:
+    """Tune each workload several times from nothing, and say whether the choice is the same.
+
+    Each tuning has a process, a journal, a registry and a seed of its own; compiled kernels and
+    the check of their results are shared. Beside the choices stand those that plain minimum
+    makes of the very same samples: the lowest median, and the lowest sample. A choice is also
+    held against the default in the samples of the other tunings, which did not make it.
+
+    \b
+    Examples:
+      fa-tune bench-decisions --seq-lens 1024 --dtype fp16 --profiler events --to ten.json
+      fa-tune bench-decisions --from ten.json --simulate --tunings 1000
+    """
+    refuse_both(csv, as_json)
+    if simulate and not sources:
+        raise click.UsageError("--simulate draws from recorded tunings; name them with --from")
+    if sources and to is not None:
+        raise click.UsageError("--to keeps new tunings; --from makes none")
+    if measure.profiler == "replay":
+        raise click.UsageError("a replay repeats itself; use --from with recorded tunings")
+    from fa_tune.commands.output import say, write_json, write_table_csv
+    from fa_tune.search.tunings import agreement
+
+    with watching(quiet) as progress:
+        if sources:
+            recorded = _again(sources, n if simulate else None, measure.seed)
+        else:
+            options = SearchOptions(
+                workloads=workloads,
+                kernels=kernels,
+                families=names,
+                measure=measure,
+                machine=machine,
+                confirm=confirm,
+            )
+            recorded = _tune(options, n, progress, to)
+    by_workload: dict[str, list[Tuning]] = {}
+    for one in recorded.tunings:
+        by_workload.setdefault(one.workload, []).append(one)
+    found = {key: agreement(tunings) for key, tunings in by_workload.items()}
+    if as_json:
+        write_json(_document(recorded, found))
+        return
+    if csv is not None:
+        write_table_csv(*_flat(recorded.tunings), csv)
+    if csv != STDOUT:
+        for text in _told(found, by_workload):
+            say(text)
+        say(f"Measurements: {recorded.whose}.")
+
+
+def _tune(options: SearchOptions, n: int, progress: Progress, to: Path | None) -> Recorded:
+    from fa_tune.device import find_device
+    from fa_tune.errors import ToolMissing
+    from fa_tune.pipeline.tunings import tune_many
+
+    if find_device(options.machine.device) is None:
+        raise ToolMissing("no GPU found: tuning measures on one; --from decides recorded tunings")
+    return tune_many(options, n, progress, to=to)
+
+
+def _again(sources: Sequence[Path], simulated_n: int | None, seed: int) -> Recorded:
+    from fa_tune.search.tunings import simulated
+    from fa_tune.search.tunings_file import Recorded, load
+
+    files = [load(path) for path in sources]
+    tunings = [t for one in files for t in one.tunings]
+    whose = "; ".join(dict.fromkeys(one.whose for one in files))
+    if simulated_n is None:
+        return Recorded(tuple(t.decided() for t in tunings), f"{whose}; decided again")
+    made = [
+        t
+        for key in dict.fromkeys(t.workload for t in tunings)
+        for t in simulated([t for t in tunings if t.workload == key], simulated_n, seed)
+    ]
+    return Recorded(tuple(made), f"{whose}; simulated from {len(tunings)} tunings")
+
+
+def _told(found: Mapping[str, Agreement], by_workload: Mapping[str, Sequence[Tuning]]) -> list[str]:
+    from fa_tune.commands.output import text_table
+    from fa_tune.profile.stats import MARGIN
+
+    texts = []
+    headings = ["workload", "tunings", "flips", "by lowest median", "by lowest sample"]
+    headings += ["worst / default", "confirmed", "slower"]
+    rows = [
+        [
+            one.workload,
+            str(one.tunings),
+            str(one.flips),
+            str(one.flips_lowest_median),
+            str(one.flips_lowest_sample),
+            _ratio(one.worst),
+            _ratio(one.worst_confirmed),
+            str(one.slower),
+        ]
+        for one in found.values()
+    ]
+    texts.append(text_table(headings, rows, {"workload"}))
+    for key, one in found.items():
+        choices = "; ".join(f"{n} times {_config(c)}" for c, n in one.choices)
+        rivals = len({t.lowest_median for t in by_workload[key]})
+        texts.append(f"{key}: {choices}. Lowest medians were of {rivals}.")
+    agreed = sum(one.flips == 0 for one in found.values())
+    texts.append(
+        f"The same choice in all tunings for {agreed} of {len(found)} workloads. Slower than the "
+        f"default by more than {100 * MARGIN:g} %: {sum(bool(o.slower) for o in found.values())} "
+        f"of {len(found)}."
+    )
+    return texts
+
+
+def _config(subject: str) -> str:
+    return subject.partition(":")[2]
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    """Time over the default's; empty where the default was chosen or nothing was compared."""
+    if ratio is None:
+        return ""
+    interval = ratio.interval
+    return f"{ratio.value:.4f}" + (
+        f" ±{(interval.high - interval.low) / 2:.4f}" if interval else ""
+    )
+
+
+def _flat(tunings: Sequence[Tuning]) -> tuple[list[str], list[list[Any]]]:
+    names = ["workload", "method", "seed", "chosen", "preferred", "lowest_median"]
+    names += ["lowest_sample", "default", "to_default", "confirmed", "confirmed_low"]
+    names += ["confirmed_high"]
+    rows = []
+    for t in tunings:
+        to_default, confirmed = t.to_default(t.chosen), t.confirmed
+        interval = confirmed.interval if confirmed else None
+        rows.append(
+            [
+                *(t.workload, t.method, t.seed, t.chosen, t.preferred),
+                *(t.lowest_median, t.lowest_sample, t.default),
+                to_default.value if to_default else None,
+                confirmed.value if confirmed else None,
+                *(interval or (None, None)),
+            ]
+        )
+    return names, rows
+
+
+def _document(recorded: Recorded, found: Mapping[str, Agreement]) -> dict[str, Any]:
+    names, rows = _flat(recorded.tunings)
+    return {
+        "schema": SCHEMA,
+        "whose": recorded.whose,
+        "workloads": [dataclasses.asdict(one) for one in found.values()],
+        "tunings": [dict(zip(names, row, strict=True)) for row in rows],
+    }

@@ -1,0 +1,163 @@
+"""From the attempts at all workloads of a search to a decision for each.
+
+All are measured before any is decided: a tie on one workload is settled by how the tied configs
+do on the ones like it, in this search or, where it has none, in the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fa_tune.errors import NoUsableVariant
+from fa_tune.model import Artifact, Attempt, Resources, Variant, Verdict, Workload
+from fa_tune.pipeline.choosing import Measured
+from fa_tune.pipeline.results import Exploration, FamilyStanding, WorkloadResult
+from fa_tune.search.decide import Decision, Standing, decide
+from fa_tune.search.neighbours import Neighbour, neighbour, steps_behind
+
+if TYPE_CHECKING:
+    from fa_tune.registry.schema import Entry, Registry
+
+NEAR = 2.0  # doublings within which a workload is a neighbour
+NEIGHBOURS = 2  # at most
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Compiled (and, on a GPU, verified) variants of one workload; `failures` are attempts
+    that ended before measuring."""
+
+    workload: Workload
+    artifacts: Mapping[str, Artifact]  # by variant key
+    failures: tuple[Attempt, ...]
+    verdicts: Mapping[str, Verdict]  # by variant key
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One workload with everything measured on it: `attempts` to decide by, `others` that ended
+    before the final; `defaults` are subjects, the first one measured is the default."""
+
+    candidates: Candidates
+    attempts: tuple[Attempt, ...]
+    defaults: tuple[str, ...]
+    others: tuple[Attempt, ...] = ()
+    exploration: Exploration | None = None
+
+
+def conclude_all(
+    taken: Sequence[Taken], registry: Registry, measured: Measured
+) -> list[WorkloadResult]:
+    """A result for each workload; `registry` is as it was before the search."""
+    found = {one.candidates.workload: _neighbour(one) for one in taken}
+    kept = {
+        e.workload: _kept(e)
+        for e in registry.entries
+        if (e.gpu.name, e.gpu.compute_capability, e.method)
+        == (measured.device.name, measured.device.compute_capability, measured.profiler.method)
+    }
+    known = {**kept, **{w: n for w, n in found.items() if n is not None}}
+    return [
+        conclude(
+            one.candidates,
+            one.attempts,
+            one.defaults,
+            neighbours_of(one.candidates.workload, known),
+            others=one.others,
+            exploration=one.exploration,
+        )
+        for one in taken
+    ]
+
+
+def neighbours_of(workload: Workload, known: Mapping[Workload, Neighbour]) -> tuple[Neighbour, ...]:
+    """The nearest of the known workloads of the same kind: dtype, d_head and a mask or none."""
+    from fa_tune.registry.lookup import distance
+
+    kind = (workload.dtype, workload.d_head, workload.causal)
+    near = sorted(
+        (apart, other)
+        for other in known
+        if (other.dtype, other.d_head, other.causal) == kind
+        and 0.0 < (apart := distance(other, workload)) <= NEAR
+    )
+    return tuple(known[other] for _, other in near[:NEIGHBOURS])
+
+
+def conclude(
+    one: Candidates,
+    attempts: Sequence[Attempt],
+    defaults: Sequence[str],
+    neighbours: Sequence[Neighbour] = (),
+    *,
+    others: Sequence[Attempt] = (),
+    exploration: Exploration | None = None,
+) -> WorkloadResult:
+    """Decide among what was measured.  The default is the first of `defaults` that was: the
+    device's own, or where that does not work what runs in its place."""
+    measurements = [a.measurement for a in attempts if a.measurement is not None]
+    taken = {m.subject for m in measurements}
+    default = next((s for s in defaults if s in taken), defaults[0] if defaults else None)
+    everything = (*attempts, *one.failures, *others)
+    resources: Mapping[str, Resources] = {k: a.resources for k, a in one.artifacts.items()}
+
+    ranks = {
+        subject: (
+            steps_behind(subject, neighbours),
+            resources[subject].dynamic_smem_bytes,
+            resources[subject].registers,
+        )
+        for subject in taken
+        if subject in resources
+    }
+    decision: Decision | None = None
+    problem = ""
+    try:
+        decision = decide(measurements, default, tie_break=ranks.__getitem__)
+    except NoUsableVariant as error:
+        reasons = dict.fromkeys(a.reason for a in everything if a.reason)
+        problem = next(iter(reasons), str(error))
+    except ValueError as error:
+        problem = str(error)
+    standings = family_standings(decision, defaults) if decision is not None else ()
+    return WorkloadResult(
+        one.workload, everything, decision, problem, standings, exploration, ranks
+    )
+
+
+def family_standings(decision: Decision, defaults: Sequence[str]) -> tuple[FamilyStanding, ...]:
+    """The best config of each family that was measured, the fastest family first."""
+    best: dict[str, Standing] = {}
+    by_subject = {standing.subject: standing for standing in decision.standings}
+    for standing in decision.standings:
+        best.setdefault(Variant.from_key(standing.subject).family, standing)
+    own = {Variant.from_key(s).family: by_subject[s] for s in defaults if s in by_subject}
+    return tuple(
+        FamilyStanding(
+            family=family,
+            best=standing.subject,
+            median_s=standing.median_s,
+            default=own[family].subject if family in own else None,
+            ratio_to_default=standing.median_s / own[family].median_s if family in own else None,
+        )
+        for family, standing in best.items()
+    )
+
+
+def _neighbour(one: Taken) -> Neighbour | None:
+    """What a workload of this search says to others."""
+    return neighbour([a.measurement for a in one.attempts if a.measurement is not None])
+
+
+def _kept(entry: Entry) -> Neighbour:
+    """What an entry says: of the chosen one, the nearest runners-up and the tie set; whoever it
+    does not name was slower than those."""
+    times = {entry.chosen.key: 1.0}
+    times |= {one.variant.key: one.ratio.value for one in entry.runners_up}
+    fastest = min(times.values())
+    regrets = {key: time / fastest - 1.0 for key, time in times.items()}
+    for tied in entry.tie_set:
+        regrets.setdefault(tied.key, 0.0)
+    return Neighbour(entry.workload.key, regrets, unknown=max(regrets.values()))

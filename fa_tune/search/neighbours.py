@@ -1,0 +1,55 @@
+"""How far a config falls behind on workloads like the one to be decided.
+
+Where measurements cannot tell configs apart, the one to prefer is the one that is good next
+door as well: lengths vary in use, and a config that is best on a single one owes it to chance
+or to a tail.  Steps are coarse, so that noise next door does not decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fa_tune.model import Measurement
+from fa_tune.profile.stats import MARGIN, comparable, levels
+
+REFERENCE_PREFIX = "ref:"
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """One workload nearby.  `regrets` by subject: the share of time above its leader's there,
+    0 for the leader; `unknown` is that of a subject it says nothing about."""
+
+    workload: str
+    regrets: Mapping[str, float]
+    unknown: float = math.inf
+
+    def regret(self, subject: str) -> float:
+        """A subject's regret here."""
+        return self.regrets.get(subject, self.unknown)
+
+
+def neighbour(measurements: Sequence[Measurement]) -> Neighbour | None:
+    """What measurements of one workload say; None where no candidate was measured."""
+    ours = [m for m in measurements if m.samples_s and not m.subject.startswith(REFERENCE_PREFIX)]
+    if not ours:
+        return None
+    compared = comparable(
+        {m.subject: m.samples_s for m in ours}, {m.subject: m.relative for m in ours}
+    )
+    base = max(compared, key=lambda s: (len(compared[s]), s))
+    level = levels(compared, base)
+    fastest = min(level.values())
+    regrets = {s: level[s] / fastest - 1.0 for s in compared}
+    return Neighbour(measurements[0].workload, regrets)
+
+
+def steps_behind(subject: str, neighbours: Sequence[Neighbour]) -> int:
+    """The worst regret over the neighbours as a step: 0 below the margin, 1 below twice that,
+    2 below four times, and so on; at most 20, for what does not run there."""
+    worst = max((one.regret(subject) for one in neighbours), default=0.0)
+    if worst < MARGIN:
+        return 0
+    return 20 if math.isinf(worst) else min(20, 1 + int(math.log2(worst / MARGIN)))

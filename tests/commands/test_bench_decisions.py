@@ -1,0 +1,114 @@
+"""`fa-tune bench-decisions`, from the outside, on tunings that never were."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_tune import device as devices
+from fa_tune.model import DeviceInfo
+from fa_tune.options import Progress, SearchOptions
+from fa_tune.pipeline import tunings as PIPELINE
+from fa_tune.search import tunings_file
+from fa_tune.search.tunings_file import Recorded
+from tests.commands.console import Console
+from tests.search.test_tunings import CROWDED, tuning
+
+WHOSE = "measured on this machine's NVIDIA H200"
+
+
+@pytest.fixture
+def ten(tmp_path: Path) -> Path:
+    path = tmp_path / "ten.json"
+    made = tuple(tuning(CROWDED, seed, shift=0.0005) for seed in range(10))
+    tunings_file.save(path, Recorded(made, WHOSE))
+    return path
+
+
+def test_recorded_tunings_are_decided_again(console: Console, ten: Path) -> None:
+    done = console("bench-decisions", "--from", str(ten))
+    assert done.status == 0, done.err
+    (row,) = [line for line in done.out.splitlines() if line.startswith("| w ")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[:3] == ["w", "10", "0"]
+    assert int(cells[3]) > 0
+    assert int(cells[4]) > 0
+    assert "w: 10 times first. Lowest medians were of" in done.out
+    assert "The same choice in all tunings for 1 of 1 workloads." in done.out
+    assert "Slower than the default by more than 1 %: 0 of 1." in done.out
+    assert done.out.splitlines()[-1] == f"Measurements: {WHOSE}; decided again."
+
+
+def test_tunings_can_be_simulated(console: Console, ten: Path) -> None:
+    arguments = ("bench-decisions", "--from", str(ten), "--simulate", "--tunings", "200")
+    done = console(*arguments, "--json")
+    document = json.loads(done.out)
+    (one,) = document["workloads"]
+    assert one["tunings"] == 200
+    assert one["flips"] <= 2 < one["flips_lowest_median"]
+    assert "simulated from 10 tunings" in document["whose"]
+    assert console(*arguments, "--json").out == done.out
+    assert console(*arguments, "--json", "--seed", "5").out != done.out
+
+
+def test_csv_has_a_row_for_each_tuning(console: Console, ten: Path, tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    assert console("bench-decisions", "--from", str(ten), "--csv", str(path)).status == 0
+    rows = list(csv.DictReader(path.open()))
+    assert [r["seed"] for r in rows] == [str(i) for i in range(10)]
+    assert {r["chosen"] for r in rows} == {"sm80:first"}
+    assert all(float(r["to_default"]) < 0.95 for r in rows)
+    assert {r["confirmed"] for r in rows} == {""}
+
+
+def test_on_a_gpu_what_was_asked_for_is_tuned(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[SearchOptions, int, Path | None]] = []
+
+    def tune(options: SearchOptions, n: int, progress: Progress, *, to: Any = None) -> Recorded:
+        asked.append((options, n, to))
+        return Recorded((tuning(CROWDED, 0), tuning(CROWDED, 1)), WHOSE)
+
+    gpu = DeviceInfo("NVIDIA H200", (9, 0), "580.1")
+    monkeypatch.setattr(devices, "find_device", lambda index=0: gpu)
+    monkeypatch.setattr(PIPELINE, "tune_many", tune)
+    path = str(tmp_path / "t.json")
+    done = console(
+        *("bench-decisions", "--seq-lens", "512", "--dtype", "bf16", "--tunings", "3"),
+        *("--profiler", "events", "--no-confirm", "--to", path, "--family", "sm80"),
+    )
+    assert done.status == 0, done.err
+    ((options, n, to),) = asked
+    assert (n, str(to), options.confirm) == (3, path, False)
+    assert options.workloads.seq_lens == (512,)
+    assert options.measure.profiler == "events"
+    assert options.families == ("sm80",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ((), 3, "no GPU found: tuning measures on one"),
+        (("--simulate",), 2, "--simulate draws from recorded tunings"),
+        (("--from", "x.json", "--to", "y.json"), 2, "--to keeps new tunings"),
+        (("--profiler", "replay"), 2, "a replay repeats itself"),
+        (("--from", "nowhere.json"), 3, "cannot read nowhere.json"),
+    ],
+)
+def test_errors_are_one_line(
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    status: int,
+    said: str,
+) -> None:
+    monkeypatch.setattr(devices, "find_device", lambda index=0: None)
+    done = console("bench-decisions", *arguments)
+    assert done.status == status
+    assert len(done.lines) == 1
+    assert said in done.lines[0]

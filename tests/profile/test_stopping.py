@@ -1,0 +1,183 @@
+"""When a race of kernels is over, told with simulated noise."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from fa_tune.profile.stats import TIE
+from fa_tune.profile.stopping import ABANDON, STAGES, Ended, Race
+
+RUNS = 5
+LIMIT = STAGES[-1] * RUNS
+
+
+def run(
+    times: Mapping[str, float],
+    *,
+    noise: float = 0.0,
+    drift: float = 0.0,
+    seed: int = 0,
+    keep: Sequence[str] = (),
+    default: str = "",
+    runs: int = RUNS,
+    adaptive: bool = True,
+    samples: Mapping[str, list[float]] | None = None,
+) -> tuple[dict[str, list[float]], Race]:
+    """Race kernels of these times; `noise` and `drift` (over the whole race) are fractions."""
+    dice = random.Random(seed)
+    taken = {name: list((samples or {}).get(name, [])) for name in times}
+    race = Race(taken, runs, adaptive=adaptive, keep=keep, default=default)
+    for _ in range(1000):
+        number, active = race.next_round()
+        if not active:
+            return taken, race
+        for name in active:
+            assert len(taken[name]) == number, "sample i is of round i"
+            level = 1.0 + drift * number / LIMIT
+            taken[name].append(times[name] * level * (1.0 + dice.gauss(0.0, noise)))
+    raise AssertionError("the race never ends")
+
+
+def counts(taken: Mapping[str, list[float]]) -> dict[str, int]:
+    return {name: len(samples) for name, samples in taken.items()}
+
+
+# How many rounds --------------------------------------------------------------------------------
+
+
+def test_a_clear_order_takes_the_first_rounds_alone() -> None:
+    taken, race = run({"a": 1.0, "b": 1.1, "c": 1.2}, noise=0.002)
+    assert counts(taken) == dict.fromkeys("abc", RUNS)
+    assert race.ended == {"a": Ended.DECIDED, "b": Ended.LOST, "c": Ended.LOST}
+
+
+def test_who_cannot_be_told_apart_is_measured_to_the_limit() -> None:
+    """Between tied and not tied: no number of rounds would decide it."""
+    taken, race = run({"a": 1.0, "b": 1.0 + TIE}, noise=0.02)
+    assert counts(taken) == {"a": LIMIT, "b": LIMIT}
+    assert set(race.ended.values()) == {Ended.LIMIT}
+
+
+def test_rounds_are_spent_where_the_order_is_open() -> None:
+    times = {"leader": 1.0, "near": 1.004, "far": 1.03, "lost": 1.15, "hopeless": 3.5}
+    found = [counts(run(times, noise=0.008, seed=seed)[0]) for seed in range(20)]
+    mean = {name: sum(one[name] for one in found) / len(found) for name in times}
+    assert mean["leader"] >= mean["near"] > mean["far"] > mean["lost"] >= RUNS
+    assert {one["hopeless"] for one in found} == {1}
+    assert mean["near"] > 0.7 * LIMIT
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.001])
+def test_a_tie_that_is_certain_needs_no_more_rounds(noise: float) -> None:
+    taken, race = run({"a": 1.0, "b": 1.0005}, noise=noise)
+    assert max(counts(taken).values()) < LIMIT
+    assert set(race.ended.values()) == {Ended.DECIDED}
+
+
+def test_drift_that_meets_all_alike_decides_nothing() -> None:
+    times = {"a": 1.0, "b": 1.001, "c": 1.1}
+    taken, race = run(times, noise=0.001, drift=0.2)
+    assert race.ended["c"] is Ended.LOST
+    assert race.ended["b"] is Ended.DECIDED
+    assert max(counts(taken).values()) <= STAGES[1] * RUNS
+
+
+def test_late_in_the_race_only_those_stay_who_may_be_tied() -> None:
+    race = run({"a": 1.0, "b": 1.0 + TIE, "c": 1.012}, noise=0.01, seed=3)[1]
+    assert race.ended["c"] is Ended.NOT_TIED
+
+
+def test_the_right_one_leads_in_the_end() -> None:
+    """Whatever the seed: one that is 1.5 % faster than the next is never left out."""
+    times = {"best": 1.0} | {f"k{i}": 1.015 + i / 100 for i in range(10)}
+    for seed in range(50):
+        taken, race = run(times, noise=0.006, seed=seed)
+        assert race.ended["best"] in (Ended.DECIDED, Ended.LIMIT)
+        assert len(taken["best"]) == max(counts(taken).values())
+
+
+def test_whether_the_default_is_beaten_is_part_of_the_order() -> None:
+    """0.99 of the default's time is just the margin: it takes all rounds to tell."""
+    times = {"winner": 0.99, "default": 1.0}
+    taken, _ = run(times, noise=0.004, keep=["default"], default="default")
+    assert counts(taken) == {"winner": LIMIT, "default": LIMIT}
+    clear, _ = run({**times, "winner": 0.9}, noise=0.004, keep=["default"], default="default")
+    assert counts(clear) == {"winner": RUNS, "default": RUNS}
+
+
+# Who goes on ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("time", "n"), [(ABANDON, RUNS), (ABANDON * 1.001, 1)])
+def test_three_times_the_leader_is_the_end(time: float, n: int) -> None:
+    assert counts(run({"leader": 1.0, "slow": time})[0]) == {"leader": RUNS, "slow": n}
+
+
+def test_references_and_whom_we_keep_go_on_however_slow() -> None:
+    times = {"a": 1.0, "b": 1.0 + TIE, "ref:fa2": 9.0, "default": 9.0, "slow": 9.0}
+    taken, race = run(times, noise=0.02, keep=["default"], default="default")
+    assert counts(taken) == {**dict.fromkeys(times, LIMIT), "slow": 1}
+    assert race.ended["slow"] is Ended.ABANDONED
+
+
+def test_a_fast_reference_makes_nobody_a_loser() -> None:
+    assert counts(run({"ref:cudnn": 0.1, "a": 1.0, "b": 1.01})[0]) == {
+        "ref:cudnn": RUNS,
+        "a": RUNS,
+        "b": RUNS,
+    }
+
+
+def test_references_alone_and_nobody() -> None:
+    assert counts(run({"ref:fa2": 1.0})[0]) == {"ref:fa2": RUNS}
+    assert Race({}, RUNS).next_round() == (0, [])
+
+
+def test_exactly_that_many_means_that_many_for_all() -> None:
+    taken, race = run({"a": 1.0, "b": 100.0}, runs=7, adaptive=False)
+    assert counts(taken) == {"a": 7, "b": 7}
+    assert set(race.ended.values()) == {Ended.ENOUGH}
+
+
+# Disturbances -----------------------------------------------------------------------------------
+
+
+def test_a_repeated_round_is_one_more_for_all_who_are_left() -> None:
+    taken: dict[str, list[float]] = {"a": [], "b": []}
+    race = Race(taken, RUNS)
+    for i in range(100):
+        _, active = race.next_round()
+        if not active:
+            break
+        for name in active:
+            taken[name].append(1.0 if name == "a" else 1.1)
+        if i in (1, 3):
+            race.repeat()
+    assert counts(taken) == {"a": RUNS + 2, "b": RUNS + 2}
+
+
+def test_after_a_worker_that_died_who_lags_comes_first() -> None:
+    samples = {"a": [1.0] * 3, "b": [1.0] * 2, "out": [9.0]}
+    race = Race(samples, RUNS)
+    assert race.ended == {"out": Ended.BEFORE}
+    assert race.next_round() == (2, ["b"])
+    samples["b"].append(1.0)
+    assert race.next_round() == (3, ["a", "b"])
+
+
+def test_who_failed_is_forgotten() -> None:
+    samples = {"a": [1.0], "b": [2.0]}
+    race = Race(samples, 1)
+    race.drop("a")
+    assert race.next_round() == (1, [])
+    assert race.ended == {"b": Ended.DECIDED}
+
+
+def test_one_sample_has_no_interval_and_decides_nothing() -> None:
+    taken, _ = run({"a": 1.0, "b": 1.5}, runs=1)
+    assert counts(taken)["a"] > 1
+    assert not math.isnan(sum(taken["b"]))
