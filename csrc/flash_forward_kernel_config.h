@@ -48,10 +48,11 @@ struct FlashForwardKernelConfig {
     bool ping_pong = false;
 
     // Dynamic shared memory of one CTA in bytes: Q (later O), and kv_stages blocks of K and of V.
-    // With ping_pong rows are whole panels of 64 columns, and barriers follow.
+    // With ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
+    // barriers follow.
     FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {
         const int rows = B_r + 2 * kv_stages * B_c;
-        return ping_pong ? rows * ((d_head + 63) / 64 * 64) * elem_size + 1024
+        return ping_pong ? (rows + B_r) * ((d_head + 63) / 64 * 64) * elem_size + 1024
                          : rows * d_head * elem_size;
     }
 

@@ -21,6 +21,9 @@ from fa_tune.errors import ToolMissing
 from fa_tune.model import Outcome
 
 START_TIMEOUT_S = 60.0
+STRAGGLER_AFTER = 8  # compilations of which it is known how long they take
+STRAGGLER_TIMES = 5.0
+STRAGGLER_LEAST_S = 8.0
 # -P: a `cuda.py` in the user's folder must not shadow the package.  Not -m: the classes in
 # the messages would belong to `__main__`.
 WORKER_COMMAND = (
@@ -39,16 +42,25 @@ def compile_all(
     Every job gets exactly one reply: a child that dies gives CRASHED, one over its job's
     `timeout_s` TIMED_OUT, and is replaced.  Raises ToolMissing when a child cannot start.
     Leaving the iteration early, by close() or by Ctrl-C, kills the children at once.
+
+    When enough others are done and none is waiting, the rest gets a multiple of the time that the
+    slowest of those took: everybody waits for it.
     """
     waiting = deque(jobs)
     children: list[_Child] = []
+    took_s: list[float] = []
     try:
         while (busy := sum(c.job != "" for c in children)) or waiting:
             wanted = min(max(workers, 1), busy + len(waiting))
             children += [_Child(command or WORKER_COMMAND) for _ in range(wanted - len(children))]
+            if not waiting and len(took_s) >= STRAGGLER_AFTER:
+                for child in children:
+                    child.hurry(max(STRAGGLER_LEAST_S, STRAGGLER_TIMES * max(took_s)))
             for child in _ready(children):
                 finished, reply = child.job, child.receive()
                 if reply is not None:
+                    if reply.outcome in (Outcome.OK, Outcome.COMPILE_FAILED):
+                        took_s.append(time.monotonic() - child.started)
                     yield finished, reply
                 if not child.alive or not waiting:
                     children.remove(child)
@@ -61,9 +73,18 @@ def compile_all(
             child.end()
 
 
-def took_too_long(limit_s: float) -> str:
-    """The reason of a compilation that was ended after `limit_s`."""
-    return f"the compiler took longer than {limit_s:g} s"
+def took_too_long(limit_s: float, allowed_s: float | None = None) -> str:
+    """The reason of a compilation that was ended after `limit_s`; `allowed_s` is what it might
+    have taken, had it not been the last."""
+    text = f"the compiler took longer than {limit_s:.3g} s"
+    if allowed_s is None or limit_s >= allowed_s:
+        return text
+    return f"{text}, many times as long as for the others, of {allowed_s:g} s allowed"
+
+
+def ended_under(reason: str, allowed_s: float) -> bool:
+    """Whether a reason is that of a compilation that was ended while `allowed_s` were allowed."""
+    return reason == took_too_long(allowed_s) or reason.endswith(f", of {allowed_s:g} s allowed")
 
 
 def _ready(children: Sequence[_Child]) -> list[_Child]:
@@ -98,15 +119,23 @@ class _Child:
             theirs.close()
         self.job = ""
         self.alive = True
-        self.deadline = time.monotonic() + START_TIMEOUT_S
+        self.started = time.monotonic()
+        self.deadline = self.started + START_TIMEOUT_S
 
     def give(self, name: str, job: CompileJob) -> None:
         """Hand over a job and start its clock."""
         self.job = name
-        self.deadline = time.monotonic() + job.timeout_s
-        self._timeout_s = job.timeout_s
+        self.started = time.monotonic()
+        self.deadline = self.started + job.timeout_s
+        self._timeout_s = self._limit_s = job.timeout_s
         with contextlib.suppress(ConnectionError):  # it died meanwhile; receive() says how
             self.connection.send(job)
+
+    def hurry(self, limit_s: float) -> None:
+        """Give the job at work no more than `limit_s` in all."""
+        if self.job and limit_s < self._limit_s:
+            self._limit_s = limit_s
+            self.deadline = self.started + limit_s
 
     def receive(self) -> CompileReply | None:
         """The reply to the job; None for the greeting.  Raises ToolMissing on a false start."""
@@ -114,7 +143,8 @@ class _Child:
             self.alive = False
             if not self.job:
                 raise ToolMissing(f"a compiler process did not start in {START_TIMEOUT_S:g} s")
-            return CompileReply(Outcome.TIMED_OUT, reason=took_too_long(self._timeout_s))
+            reason = took_too_long(self._limit_s, self._timeout_s)
+            return CompileReply(Outcome.TIMED_OUT, reason=reason)
         try:
             message = self.connection.recv()
         except (EOFError, ConnectionError):

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.compile_pool import compile_all
+from fa_tune import compile_pool
+from fa_tune.compile_pool import compile_all, ended_under
 from fa_tune.compile_worker import CompileJob
 from fa_tune.errors import ToolMissing
 from fa_tune.model import Outcome
@@ -104,7 +105,8 @@ def test_leaving_early_ends_the_workers(tmp_path: Path) -> None:
 _PARENT = """
 import sys
 from tests.test_compile_pool import MISBEHAVING, _job
-from fa_tune.compile_pool import compile_all
+from fa_tune import compile_pool
+from fa_tune.compile_pool import compile_all, ended_under
 jobs = {str(i): _job(f"HANG {sys.argv[1]}/{i}", timeout_s=float(sys.argv[2])) for i in range(2)}
 list(compile_all(jobs, workers=2, command=MISBEHAVING))
 """
@@ -184,3 +186,32 @@ def _is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (ProcessLookupError, FileNotFoundError):
         return True
+
+
+def test_the_last_one_is_not_waited_for_as_long_as_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is known how long the others took, and nothing is left to do but wait."""
+    monkeypatch.setattr(compile_pool, "STRAGGLER_LEAST_S", 2.0)
+    monkeypatch.setattr(compile_pool, "STRAGGLER_TIMES", 0.0)
+    jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}", timeout_s=50.0)}
+    jobs |= {f"good {i}": GOOD_JOB for i in range(compile_pool.STRAGGLER_AFTER)}
+    start = time.monotonic()
+    replies = dict(compile_all(jobs, workers=2, command=MISBEHAVING))
+    assert time.monotonic() - start < 45
+    assert replies["hang"].outcome is Outcome.TIMED_OUT
+    reason = replies["hang"].reason
+    assert reason == (
+        "the compiler took longer than 2 s, many times as long as for the others, of 50 s allowed"
+    )
+    assert ended_under(reason, 50.0)
+    assert not ended_under(reason, 60.0)
+    assert not ended_under(reason, 2.0)
+
+
+def test_of_few_nothing_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_pool, "STRAGGLER_LEAST_S", 0.1)
+    jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}", timeout_s=4.0), "good": GOOD_JOB}
+    replies = dict(compile_all(jobs, workers=2, command=MISBEHAVING))
+    assert replies["hang"].reason == "the compiler took longer than 4 s"
+    assert ended_under(replies["hang"].reason, 4.0)

@@ -26,7 +26,7 @@ MMA_M = 16  # rows of one m16n8k16 tile
 MMA_K = 16  # its k-step, and what one "k-tile" means in the config
 CHUNK_ELEMENTS = 8  # elements of one 16-byte copy
 PANEL_COLUMNS = 64  # columns of one bulk tensor copy with 128-byte swizzle
-BARRIER_BYTES = 1024  # room for the mbarriers behind the tiles
+BARRIER_BYTES = 1024  # room for the tags of blocks and the mbarriers, behind the tiles
 BOX_ROWS = 256  # most rows of one bulk tensor copy
 PING_PONG_CAPABILITY = (9, 0)
 MMA_SCHEDULERS = 4  # of a multiprocessor, each with its own tensor cores
@@ -118,12 +118,13 @@ class FlashForwardKernelConfig:
     @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory: Q (later O), and kv_stages blocks of K and of V.  With
-        ping_pong rows are whole panels of 64 columns, and barriers follow."""
+        ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
+        barriers follow."""
         rows = self.B_r + 2 * self.kv_stages * self.B_c
         if not self.ping_pong:
             return rows * self.d_head * self.dtype.size_bytes
         panels = -(-self.d_head // PANEL_COLUMNS)
-        return rows * panels * PANEL_COLUMNS * self.dtype.size_bytes + BARRIER_BYTES
+        return (rows + self.B_r) * panels * PANEL_COLUMNS * self.dtype.size_bytes + BARRIER_BYTES
 
     def total_flop(self, n_samples: int, n_heads: int, seq_len: int) -> int:
         """Operations of the tiled algorithm; raises InvalidConfig if blocks do not divide."""

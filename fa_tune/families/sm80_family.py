@@ -19,20 +19,22 @@ from fa_tune.families.base import (
 )
 from fa_tune.families.names import parse_kernel_name_into_config
 from fa_tune.families.sm80 import (
-    MMA_SCHEDULERS,
     FlashForwardKernelConfig,
     constraints,
     device_rejection,
 )
 from fa_tune.families.sm80_rules import autotune_rejection
 from fa_tune.families.sm80_sets import ALLOWED_KEYS, get_kernel_configs
+from fa_tune.families.sm90_launch import MOST_TILES, section_heads
 from fa_tune.families.template import TemplateFamily
 from fa_tune.families.tensor_maps import tensor_map
+from fa_tune.families.traits import Traits
 from fa_tune.model import DType, Rejected, Workload
 
 if TYPE_CHECKING:
     import numpy as np
 
+COUNTER_BYTES = 8  # of the tiles' counters
 MOST_GRID_ROWS = 65535  # of a grid's second and third dimension, heads and batch
 
 # The struct in a kernel's name, or a tuple that no word stands before: `sm90(FP16, …)` is of
@@ -47,9 +49,10 @@ def params_dtype() -> np.dtype:
 
     strides = np.dtype([("batch", "i8"), ("seq", "i8"), ("head", "i8")], align=True)
     return np.dtype(
-        [(f"{t}_address", "u8") for t in ("q", "k", "v", "o", "lse")]
+        [(f"{t}_address", "u8") for t in ("q", "k", "v", "o", "lse", "counters")]
         + [(f"{t}_strides", strides) for t in ("q", "k", "v", "o")]
         + [(n, "i4") for n in ("heads", "heads_per_kv", "seq_len_q", "seq_len_kv", "diagonal")]
+        + [("batch", "i4"), ("section_heads", "i4")]
         + [("softmax_scale", "f4")],
         align=True,
     )
@@ -115,14 +118,23 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         for name, size in (("heads", workload.heads), ("batch", workload.batch)):
             if size > MOST_GRID_ROWS:
                 raise InvalidConfig(f"{name} must be at most {MOST_GRID_ROWS}, not {size}")
+        query_blocks = -(-workload.seq_len_q // config.B_r)
+        grid = (query_blocks, workload.heads, workload.batch)
+        if config.ping_pong:
+            tiles = query_blocks * workload.heads * workload.batch
+            if tiles > MOST_TILES:
+                raise InvalidConfig(
+                    f"{workload.key} has {tiles} tiles; a launch takes {MOST_TILES}"
+                )
+            grid = (min(tiles, device.multiprocessors), 1, 1)
         return LaunchGeometry(
-            grid=(-(-workload.seq_len_q // config.B_r), workload.heads, workload.batch),
+            grid=grid,
             block=(config.threads, 1, 1),
             dynamic_smem_bytes=config.smem_bytes,
         )
 
     def scratch_bytes(self, config: FlashForwardKernelConfig) -> int:
-        return 0
+        return COUNTER_BYTES if config.ping_pong else 0
 
     def kernel_args(
         self,
@@ -139,27 +151,41 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
             params[f"{name}_address"] = tensor.address
             params[f"{name}_strides"] = tensor.strides
         params["lse_address"] = args.lse.address
+        params["counters_address"] = args.scratch
         params["heads"] = workload.heads
         params["heads_per_kv"] = workload.heads // workload.kv_heads
         params["seq_len_q"] = workload.seq_len_q
         params["seq_len_kv"] = workload.seq_len_kv
         params["diagonal"], params["softmax_scale"] = args.checked(workload)
+        params["batch"] = workload.batch
         if not config.ping_pong:
             return [params]
-        query_box = MMA_SCHEDULERS * config.B_r // config.n_warps
+        params["section_heads"] = section_heads(workload, device.l2_bytes)
+        warp_rows = config.B_r // config.n_warps
         return [
-            tensor_map(args.q, workload, queries=True, box_rows=query_box),
+            tensor_map(args.q, workload, queries=True, box_rows=warp_rows),
             tensor_map(args.k, workload, queries=False, box_rows=config.B_c),
             tensor_map(args.v, workload, queries=False, box_rows=config.B_c),
+            tensor_map(args.o, workload, queries=True, box_rows=warp_rows),
             params,
         ]
 
     def grid_shape(
         self, config: FlashForwardKernelConfig, grid: tuple[int, int, int]
     ) -> GridShape | None:
+        if config.ping_pong:
+            return None
         return GridShape(query_blocks=grid[0], heads=grid[1], batch=grid[2])
 
     def extra_verification(
         self, config: FlashForwardKernelConfig, traits: str
     ) -> Sequence[Workload]:
-        return ()
+        """With turns, more tiles than multiprocessors, so that CTAs take several; of unequal
+        length with a mask, and few blocks each, so that rings turn at every point."""
+        if not config.ping_pong:
+            return ()
+        wanted = Traits.parse(traits)
+        rest = 17 if wanted.ragged else 0
+        rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
+        shape = (11, 15, 5, rows, keys, config.d_head, config.dtype)
+        return (Workload(*shape, causal=wanted.causal, lse=wanted.lse),)

@@ -42,13 +42,16 @@ def get_fast_configs(dtypes: Sequence[DType], d_head: int) -> list[FlashForwardK
             rescale_threshold=(RESCALE,),
             interleaved_softmax=(False, True),
         )
+    # With turns Q and O have rows of their own in shared memory.
     turns = (256, 128, 8) if d_head <= 64 else (256, 64, 8) if d_head <= 128 else (128, 64, 8)
+    if d_head > 192:
+        turns = (128, 32, 8)
     found += _expand(
         dtypes,
         d_head,
         turns,
         ((1, 1, 1),),
-        kv_stages=(2, 3),
+        kv_stages=(2, 3) if d_head <= 128 else (2,),
         rescale_threshold=(RESCALE,),
         ping_pong=(True,),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -33,12 +33,24 @@ if TYPE_CHECKING:
 
 GROUP_ROWS = 64  # of a wgmma, and so of a consumer warpgroup
 PANEL_COLUMNS = 64  # 128 bytes, the widest swizzle
-MMA_K = 16  # the k-step of a wgmma with 16-bit elements
 BARRIER_BYTES = 8
-TILE_SLOTS = 2  # tiles that a dynamic scheduler may be ahead
-# Registers per thread that accumulators and operands may take, by consumer warpgroups; what
-# stays of the registers that setmaxnreg can give them is for everything else.
-REGISTER_BUDGET = {1: 212, 2: 212, 3: 128, 4: 88}
+TILE_SLOTS = 2  # tiles that the producer may be ahead
+TILE_SLOT_BYTES = 16  # a tile as the producer passes it on
+# Registers per thread that accumulators and operands may take, by consumer warpgroups and CTAs per
+# multiprocessor: alone, and in a cluster, whose producers need more.  What stays of the registers
+# that setmaxnreg can give the consumers is for everything else.
+REGISTER_BUDGET = {
+    (1, 1): (212, 212),
+    (1, 2): (204, 188),
+    (1, 3): (104, 88),
+    (1, 4): (72, 56),
+    (2, 1): (212, 204),
+    (2, 2): (72, 64),
+    (3, 1): (128, 124),
+    (4, 1): (88, 64),
+}
+# Registers besides the accumulators of one wgmma when a CTA begins, before setmaxnreg.
+ENTRY_OVERHEAD = 30
 
 _LOOKS_LIKE = re.compile(r"\bsm90\s*\(|\bSm90Config\b")
 
@@ -90,7 +102,7 @@ class Sm90Config:
     d_head: int = tuple_field("head dimension")
     B_r: int = tuple_field("query rows per CTA")
     B_c: int = tuple_field("key/value rows per block")
-    consumers: int = tuple_field("consumer warpgroups, of 64 query rows each")
+    consumers: int = tuple_field("consumer warpgroups")
     stages: int = count_field("stages", "blocks of K, and of V, that shared memory holds")
     q_stages: int = number_field("q_stages", 1, "tiles of Q that shared memory holds")
     pingpong: bool = flag_field(
@@ -121,6 +133,35 @@ class Sm90Config:
         Order.LINEAR,
         "tiles head by head; with a causal mask longest first within sections of heads; or in "
         "pairs of equal work",
+    )
+    v_stages: int = number_field(
+        "v_stages", 0, "blocks of V that shared memory holds; 0: as many as of K"
+    )
+    m_tiles: int = number_field("m_tiles", 1, "tiles of 64 query rows of a consumer warpgroup")
+    cluster: int = number_field(
+        "cluster", 1, "CTAs that load K and V together, for neighbouring row blocks of a head"
+    )
+    ctas: int = number_field("ctas", 1, "CTAs that a multiprocessor holds at a time")
+    soft_exp: int = number_field(
+        "soft_exp", 0, "of 16 exponentials without a mask, those computed by multiplications"
+    )
+    split_diagonal: bool = flag_field(
+        "split_diagonal",
+        "no softmax for the upper half of a first block that a causal mask hides from a warpgroup",
+        later=True,
+    )
+    direct_store: bool = flag_field(
+        "direct_store",
+        "O goes to global memory from registers, not by way of Q's place",
+        later=True,
+    )
+    early_look: bool = flag_field(
+        "early_look", "look for the next blocks' arrival when a stage is given back", later=True
+    )
+    stagger: bool = flag_field(
+        "stagger",
+        "a thread's second row has its maximum under the first's exponentials",
+        later=True,
     )
 
     def __post_init__(self) -> None:
@@ -161,119 +202,33 @@ class Sm90Config:
     @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory; kernels/sm90/shared_memory.cuh has the same sum."""
-        q = self.q_stages * self.consumers * GROUP_ROWS * self.d_head
-        kv = 2 * self.stages * self.B_c * self.d_head
-        slots = TILE_SLOTS if self.scheduler is Scheduler.DYNAMIC else 0
-        words = 2 * self.q_stages * self.consumers + 4 * self.stages + 3 * slots + 1
-        return (q + kv) * self.dtype.size_bytes + words * BARRIER_BYTES
+        q = self.q_stages * self.B_r * self.d_head
+        kv_stages = self.stages + (self.v_stages or self.stages)
+        kv = kv_stages * self.B_c * self.d_head
+        slots = TILE_SLOTS if self.persistent else 0
+        words = 2 * self.q_stages * self.consumers + 2 * kv_stages + 2 * slots + 1
+        return (q + kv) * self.dtype.size_bytes + slots * TILE_SLOT_BYTES + words * BARRIER_BYTES
 
     @property
     def operand_registers(self) -> int:
         """Registers per thread of O, S, P and, with `q_registers`, Q."""
         q = self.d_head // 4 if self.q_registers else 0
-        return self.d_head // 2 + self.B_c // 2 + self.B_c // 4 + q
+        return self.m_tiles * (self.d_head // 2 + self.B_c // 2 + self.B_c // 4 + q)
+
+    @property
+    def register_budget(self) -> int:
+        """Registers of a thread for them.  Raises KeyError where too many CTAs leave none."""
+        return REGISTER_BUDGET[self.consumers, self.ctas][self.cluster > 1]
+
+    @property
+    def entry_registers(self) -> int:
+        """Registers that every thread begins with; one wgmma's accumulators must fit in them."""
+        return min(255, 65536 // (self.threads * self.ctas) // 8 * 8)
 
     @property
     def persistent(self) -> bool:
         """Whether CTAs go on to further tiles."""
         return self.scheduler is not Scheduler.SINGLE
-
-
-Check = Callable[[Sm90Config], bool]
-
-# Name, sentence, test.  kernels/sm90/constraints.cuh asserts the same with the same sentences.
-CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
-    (
-        "d_head_whole_panels",
-        "d_head must be 64, 128, 192 or 256: whole panels of 64 columns, one wgmma wide at most",
-        lambda c: c.d_head in (64, 128, 192, 256),
-    ),
-    (
-        "consumers_fit_a_cta",
-        "consumers must be between 1 and 4, beside the warpgroup that loads",
-        lambda c: 1 <= c.consumers <= 4,
-    ),
-    (
-        "consumers_own_64_rows",
-        "B_r must be 64 * consumers, the rows of one wgmma for each warpgroup",
-        lambda c: c.B_r == GROUP_ROWS * c.consumers,
-    ),
-    (
-        "kv_block_fits_a_wgmma",
-        "B_c must be a multiple of 16 between 16 and 256, columns of one wgmma and its k-steps",
-        lambda c: 16 <= c.B_c <= 256 and c.B_c % MMA_K == 0,
-    ),
-    (
-        "stages_in_reach",
-        "stages must be between 1 and 8",
-        lambda c: 1 <= c.stages <= 8,
-    ),
-    (
-        "q_stages_in_reach",
-        "q_stages must be 1 or 2: a CTA works on one tile and may have the next one loaded",
-        lambda c: c.q_stages in (1, 2),
-    ),
-    (
-        "pingpong_needs_two",
-        "pingpong needs at least 2 consumers to take turns",
-        lambda c: c.consumers > 1 or not c.pingpong,
-    ),
-    (
-        "pin_needs_overlap",
-        "pin needs overlap: without it there is no product to keep the exponentials before",
-        lambda c: c.overlap or not c.pin,
-    ),
-    (
-        "early_rescale_needs_overlap",
-        "early_rescale needs overlap: without it the rescale is before the product anyway",
-        lambda c: c.overlap or c.rescale is not Rescale.BEFORE_PRODUCT,
-    ),
-    (
-        "carry_has_a_next_tile",
-        "carry needs overlap, q_stages 2 and a scheduler that gives a CTA several tiles",
-        lambda c: not c.carry or (c.overlap and c.q_stages == 2 and c.persistent),
-    ),
-    (
-        "second_q_has_a_use",
-        "q_stages 2 needs a scheduler that gives a CTA several tiles",
-        lambda c: c.q_stages == 1 or c.persistent,
-    ),
-    (
-        "pairs_are_static",
-        "the paired order needs the static scheduler: a CTA takes both tiles of a pair",
-        lambda c: c.order is not Order.PAIRED or c.scheduler is Scheduler.STATIC,
-    ),
-)
-
-
-def device_rejection(limits: ArchLimits) -> Rejected | None:
-    """Why no config runs on such a device, or None."""
-    if limits.compute_capability == (9, 0):
-        return None
-    return Rejected("compute_capability", f"needs sm_90, the device is {limits.arch}")
-
-
-def constraints(config: Sm90Config, limits: ArchLimits) -> Rejected | None:
-    """The first reason why `config` cannot run on a device with `limits`, or None."""
-    if (why := device_rejection(limits)) is not None:
-        return why
-    for name, sentence, holds in CONSTRAINTS:
-        if not holds(config):
-            return Rejected(name, sentence)
-    budget = REGISTER_BUDGET[config.consumers]
-    if config.operand_registers > budget:
-        return Rejected(
-            "registers_fit",
-            f"O, S, P and Q take {config.operand_registers} registers of a thread; with "
-            f"{config.consumers} consumers there are {budget} for them",
-        )
-    if config.smem_bytes > limits.smem_per_block_bytes:
-        return Rejected(
-            "smem_fits",
-            f"needs {config.smem_bytes / 1024:g} KiB of shared memory, "
-            f"{limits.arch} allows {limits.smem_per_block_bytes / 1024:g} KiB per CTA",
-        )
-    return None
 
 
 class Sm90Family(TemplateFamily[Sm90Config]):
@@ -296,6 +251,8 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         return parse(text, d_head=d_head)
 
     def device_rejection(self, limits: ArchLimits) -> Rejected | None:
+        from fa_tune.families.sm90_constraints import device_rejection
+
         return device_rejection(limits)
 
     def preference(self, limits: ArchLimits) -> int:
@@ -317,6 +274,8 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         return tune_rejection(config)
 
     def constraints(self, config: Sm90Config, limits: ArchLimits) -> Rejected | None:
+        from fa_tune.families.sm90_constraints import constraints
+
         return constraints(config, limits)
 
     def default_config(self, d_head: int, dtype: DType) -> Sm90Config:
@@ -353,6 +312,6 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         wanted = Traits.parse(traits)
         rest = 17 if wanted.ragged else 0
         rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
-        shape = (11, 15, 5, rows, keys, config.d_head, config.dtype)
+        shape = (11 * config.ctas, 15, 5, rows, keys, config.d_head, config.dtype)
         # With the trait the kernel writes the log-sum-exp, so it must be given the room.
         return (Workload(*shape, causal=wanted.causal, lse=wanted.lse),)

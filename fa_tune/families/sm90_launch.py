@@ -30,7 +30,8 @@ def params_dtype() -> np.dtype:
         *("row_blocks", "heads_in_all", "section_heads"),
     )
     return np.dtype(
-        [("lse", "u8"), ("counters", "u8")]
+        [("lse", "u8"), ("counters", "u8"), ("o", "u8")]
+        + [(f"o_{name}_stride", "i8") for name in ("batch", "row", "head")]
         + [(name, "i4") for name in numbers]
         + [("softmax_scale", "f4")],
         align=True,
@@ -48,16 +49,25 @@ def section_heads(workload: Workload, l2_bytes: int) -> int:
     return heads
 
 
+def row_blocks_of_cluster(config: Sm90Config, workload: Workload) -> int:
+    """Tiles of one head, each of the rows of all CTAs of a cluster; of an odd number of row
+    blocks the last tile has rows that do not exist, which are computed and never written."""
+    return -(-workload.seq_len_q // (config.B_r * config.cluster))
+
+
 def geometry(config: Sm90Config, workload: Workload, device: LaunchDevice) -> LaunchGeometry:
-    """A CTA per tile, or with a persistent scheduler one per multiprocessor at most; raises
-    InvalidConfig for more tiles than the kernel counts."""
-    row_blocks = -(-workload.seq_len_q // config.B_r)
+    """A cluster of CTAs per tile of them all, or with a persistent scheduler as many as the
+    multiprocessors hold at most; raises InvalidConfig for more tiles than the kernel counts."""
+    row_blocks = row_blocks_of_cluster(config, workload)
     per_head = -(-row_blocks // 2) if config.order is Order.PAIRED else row_blocks
     tiles = per_head * workload.heads * workload.batch
-    if tiles > MOST_TILES:
+    if tiles * config.cluster > MOST_TILES:
         raise InvalidConfig(f"{workload.key} has {tiles} tiles; a launch takes {MOST_TILES}")
-    ctas = min(tiles, device.multiprocessors) if config.persistent else tiles
-    return LaunchGeometry((ctas, 1, 1), (config.threads, 1, 1), config.smem_bytes)
+    resident = max(1, device.multiprocessors * config.ctas // config.cluster)
+    clusters = min(tiles, resident) if config.persistent else tiles
+    return LaunchGeometry(
+        (clusters * config.cluster, 1, 1), (config.threads, 1, 1), config.smem_bytes
+    )
 
 
 def kernel_args(
@@ -69,18 +79,22 @@ def kernel_args(
     params = np.zeros(1, params_dtype())
     params["lse"] = args.lse.address
     params["counters"] = args.scratch
+    params["o"] = args.o.address
+    for name, stride in zip(("batch", "row", "head"), args.o.strides, strict=True):
+        params[f"o_{name}_stride"] = stride
     params["heads"] = workload.heads
     params["heads_per_kv"] = workload.heads // workload.kv_heads
     params["seq_len_q"] = workload.seq_len_q
     params["seq_len_kv"] = workload.seq_len_kv
-    params["row_blocks"] = -(-workload.seq_len_q // config.B_r)
+    params["row_blocks"] = row_blocks_of_cluster(config, workload)
     params["heads_in_all"] = workload.heads * workload.batch
     params["section_heads"] = section_heads(workload, device.l2_bytes)
     params["diagonal"], params["softmax_scale"] = args.checked(workload)
+    kv_rows = config.B_c // config.cluster  # every CTA of a cluster loads its share for all
     return [
         tensor_map(args.q, workload, queries=True, box_rows=GROUP_ROWS),
-        tensor_map(args.k, workload, queries=False, box_rows=config.B_c),
-        tensor_map(args.v, workload, queries=False, box_rows=config.B_c),
+        tensor_map(args.k, workload, queries=False, box_rows=kv_rows),
+        tensor_map(args.v, workload, queries=False, box_rows=kv_rows),
         tensor_map(args.o, workload, queries=True, box_rows=GROUP_ROWS),
         params,
     ]

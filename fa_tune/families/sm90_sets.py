@@ -22,12 +22,12 @@ ALLOWED_KEYS = "fast, tune, all, prog, or one config's short form"
 TUNE_DTYPES = (DType.BF16, DType.FP16)
 PROGRESSION_DTYPES = (DType.FP16,)
 
-# (consumers, B_c) by d_head, the default's first.
-TILES: dict[int, tuple[tuple[int, int], ...]] = {
-    64: ((3, 128), (3, 112), (3, 96), (2, 128)),
-    128: ((2, 128), (2, 160), (2, 176), (3, 80), (3, 64)),
-    192: ((2, 112), (2, 96), (2, 80)),
-    256: ((2, 80), (2, 64)),
+# (consumers, B_c, CTAs per multiprocessor) by d_head, the default's first.
+TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
+    64: ((3, 128, 1), (3, 112, 1), (3, 96, 1), (2, 128, 1), (4, 64, 1), (1, 96, 3), (1, 64, 3)),
+    128: ((2, 128, 1), (2, 160, 1), (2, 176, 1), (3, 80, 1), (3, 64, 1)),
+    192: ((2, 112, 1), (2, 96, 1), (2, 80, 1)),
+    256: ((2, 80, 1), (2, 64, 1)),
 }
 
 PROGRESSION = (
@@ -44,29 +44,43 @@ PROGRESSION = (
 )
 
 
+_ORDER = "dynamic+longest_first"
+_SOON = "early_look+stagger"  # what shortens a warp's way through a block
 _CARRY = "stages_2+q_stages_2+pingpong+overlap+carry"
-_BEST = f"{_CARRY}+dynamic+longest_first"
-_LAZY = f"{_CARRY}+lazy_rescale+dynamic+longest_first"
-_LAZY_3 = _LAZY.replace("stages_2+q", "stages_3+q", 1)
-_ONE_Q = "stages_2+pingpong+overlap+dynamic+longest_first"
+_BEST = f"{_CARRY}+{_ORDER}"
+_LAZY = f"{_CARRY}+lazy_rescale+{_ORDER}"
+_ONE_Q = f"stages_2+pingpong+overlap+{_ORDER}"
+_ONE_Q_LAZY = f"stages_2+pingpong+overlap+lazy_rescale+{_ORDER}"
+_ONE_Q_LAZY_3 = f"stages_3+pingpong+overlap+lazy_rescale+{_ORDER}"
+_FREE_LAZY_3 = f"stages_3+overlap+lazy_rescale+{_ORDER}"
+_ALONE = f"stages_2+q_stages_2+overlap+{_ORDER}"
+_ALONE_LAZY = f"stages_2+q_stages_2+overlap+lazy_rescale+{_ORDER}"
+_ALONE_CARRY = f"stages_2+q_stages_2+overlap+carry+lazy_rescale+{_ORDER}"
 _ONE_TILE = "stages_2+pingpong+overlap+longest_first"
-_PAIRED = f"{_CARRY}+static+paired"
 
 # (tile and consumers, words) by d_head.
 FAST: dict[int, tuple[tuple[str, str], ...]] = {
     64: (
-        *(("192x128, 3", words) for words in (_LAZY, _LAZY_3, _BEST)),
-        *(("192x112, 3", words) for words in (_LAZY,)),
-        # Short sequences with a mask: fewer rows are fewer keys that nobody sees.
-        *(("128x128, 2", words) for words in (_BEST, _LAZY, _PAIRED)),
-        *(("128x96, 2", words) for words in (_LAZY,)),
-        *(("128x64, 2", words) for words in (_BEST, _LAZY)),
+        *(("192x128, 3", words) for words in (_LAZY, f"{_LAZY}+{_SOON}")),
+        *(("192x128, 3", words) for words in (_ONE_Q_LAZY, f"{_ONE_Q_LAZY}+{_SOON}")),
+        *(("192x128, 3", words) for words in (_ONE_Q_LAZY_3, f"{_LAZY}+early_look")),
+        # Short sequences: more warps.
+        *(("256x64, 4", words) for words in (_LAZY, f"{_LAZY}+{_SOON}")),
+        # With a mask as well: fewer rows are fewer keys that nobody sees.
+        *(("64x96, 1", f"{words}+ctas_3") for words in (_ALONE, _ALONE_CARRY)),
+        *(("64x96, 1", f"{words}+ctas_3+{_SOON}") for words in (_ALONE, _ALONE_CARRY)),
+        *(("64x64, 1", f"{words}+ctas_3") for words in (_ALONE_LAZY,)),
+        *(("128x128, 2", words) for words in (_BEST, f"{_BEST}+{_SOON}", _LAZY)),
     ),
     128: (
-        *(("128x128, 2", words) for words in (_BEST, _LAZY, _ONE_TILE, _PAIRED)),
-        *(("128x160, 2", words) for words in (_BEST,)),
-        *(("128x176, 2", words) for words in (_ONE_Q, _ONE_TILE)),
-        *(("192x80, 3", words) for words in (_LAZY, _LAZY_3)),
+        *(("128x128, 2", words) for words in (_BEST, f"{_BEST}+{_SOON}", f"{_BEST}+stagger")),
+        *(("128x128, 2", words) for words in (_LAZY,)),
+        *(("128x160, 2", words) for words in (_BEST, f"{_BEST}+{_SOON}")),
+        *(("128x176, 2", words) for words in (_ONE_Q,)),
+        *(("192x80, 3", words) for words in (_LAZY, f"{_LAZY}+{_SOON}")),
+        *(("192x80, 3", words) for words in (_ONE_Q_LAZY_3, f"{_ONE_Q_LAZY_3}+{_SOON}")),
+        *(("192x80, 3", words) for words in (_FREE_LAZY_3, f"{_FREE_LAZY_3}+{_SOON}")),
+        *(("192x80, 3", words) for words in (f"{_ONE_Q_LAZY}+v_stages_3",)),
     ),
     192: (
         *(("128x112, 2", words) for words in (_ONE_Q, _ONE_TILE)),
@@ -83,7 +97,7 @@ FAST: dict[int, tuple[tuple[str, str], ...]] = {
 def default_config(d_head: int, dtype: DType) -> Sm90Config:
     """What was fastest or near it on an H200 at every length, with a mask and without.  For a
     d_head that has no tiles here, a config that the constraints refuse."""
-    consumers, keys = TILES.get(d_head, ((2, 64),))[0]
+    consumers, keys, _ = TILES.get(d_head, ((2, 64, 1),))[0]
     roomy = d_head <= 128
     return Sm90Config(
         dtype,
@@ -101,6 +115,7 @@ def default_config(d_head: int, dtype: DType) -> Sm90Config:
         rescale=Rescale.LAZY if consumers == 3 else Rescale.EACH_BLOCK,
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
+        stagger=roomy and consumers == 2,
     )
 
 
@@ -135,6 +150,11 @@ TUNE_RULES = (
         lambda c: c.order is Order.PAIRED and not c.carry,
     ),
     TuneRule(
+        "soon_or_not",
+        "early_look and stagger shorten the same way through a block, and were tried together",
+        lambda c: c.early_look is not c.stagger,
+    ),
+    TuneRule(
         "lazy_where_issue_is_scarce",
         "a single tile per CTA is for long sequences and 2 consumers, which lazy_rescale slows",
         lambda c: c.scheduler is Scheduler.SINGLE and c.rescale is Rescale.LAZY,
@@ -154,15 +174,18 @@ def get_tune_configs(
     dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128
 ) -> list[Sm90Config]:
     """The `tune` set; empty for a d_head that the family has no tiles for."""
+    if d_head not in TILES:
+        return []
+    tiles = TILES[d_head]
     axes = {
         "dtype": dtypes,
         "d_head": (d_head,),
-        "B_r": sorted({64 * consumers for consumers, _ in TILES.get(d_head, ())}),
-        "B_c": sorted({keys for _, keys in TILES.get(d_head, ())}),
-        "consumers": sorted({consumers for consumers, _ in TILES.get(d_head, ())}),
+        "B_r": sorted({64 * consumers for consumers, _, _ in tiles}),
+        "B_c": sorted({keys for _, keys, _ in tiles}),
+        "consumers": sorted({consumers for consumers, _, _ in tiles}),
         "stages": (2, 3),
         "q_stages": (1, 2),
-        "pingpong": (True,),
+        "pingpong": (False, True),
         "overlap": (True,),
         "pin": (False,),
         "q_registers": (False,),
@@ -170,14 +193,22 @@ def get_tune_configs(
         "rescale": (Rescale.EACH_BLOCK, Rescale.LAZY),
         "scheduler": tuple(Scheduler),
         "order": tuple(Order),
+        "v_stages": (0,),
+        "m_tiles": (1,),
+        "cluster": (1,),
+        "ctas": sorted({ctas for _, _, ctas in tiles}),
+        "soft_exp": (0,),
+        "split_diagonal": (False,),
+        "direct_store": (False,),
+        "early_look": (False, True),
+        "stagger": (False, True),
     }
-    if d_head not in TILES:
-        return []
     return [
         c
         for c in expand(Sm90Config, axes)
         if c.B_r == 64 * c.consumers
-        and (c.consumers, c.B_c) in TILES[d_head]
+        and (c.consumers, c.B_c, c.ctas) in tiles
+        and c.pingpong == (c.consumers > 1)
         and not (c.carry and (c.q_stages == 1 or not c.persistent))
         and not (c.q_stages == 2 and not c.persistent)
         and (c.order is not Order.PAIRED or c.scheduler is Scheduler.STATIC)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from fa_tune.worker import Report
 
 Launch = Callable[[], None]
 
-HANG_TIMES = 10.0  # what takes this many times as long as the slowest item before it hangs,
+HANG_TIMES = 10.0  # what takes this many times as long as the items before it hangs,
 HANG_LEAST_S = 5.0  # though not before this long
 
 
@@ -145,26 +146,26 @@ def check_kernels(
     """
     use_device(int(shared["device"]))
     limit_s = shared.get("item_timeout_s")
-    slowest_s: float | None = None
+    took_s: list[float] = []
     for name, item in items.items():
-        report.begin(name, deadline_s(limit_s, slowest_s))
+        report.begin(name, deadline_s(limit_s, took_s))
         start = time.monotonic()
         kernel = guarded(report, name, partial(load, item))
         if kernel is None:
             continue
         found = guarded(report, name, partial(check, kernel, item))
-        slowest_s = max(slowest_s or 0.0, time.monotonic() - start)
+        took_s.append(time.monotonic() - start)
         if found is not None:
             report.done(name, found)
 
 
-def deadline_s(limit_s: float | None, slowest_s: float | None) -> float | None:
-    """How long an item may take after others, of which the slowest took `slowest_s` (None: it
-    is the first), where nothing may take longer than `limit_s` (None: items are not alike, and
-    the supervisor's own limit holds for each)."""
-    if limit_s is None or slowest_s is None:
+def deadline_s(limit_s: float | None, took_s: Sequence[float]) -> float | None:
+    """How long an item may take after others that took so long: many times their median (the
+    first loads libraries), where nothing may take longer than `limit_s` (None: items are not
+    alike, and the supervisor's own limit holds for each)."""
+    if limit_s is None or not took_s:
         return limit_s
-    return min(limit_s, max(HANG_LEAST_S, HANG_TIMES * slowest_s))
+    return min(limit_s, max(HANG_LEAST_S, HANG_TIMES * statistics.median_low(took_s)))
 
 
 def first_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fa_tune import nvrtc
 from fa_tune.compile import BuildRequest, BuildResult, kernel_source_sha256
-from fa_tune.compile_pool import took_too_long
+from fa_tune.compile_pool import ended_under
 from fa_tune.model import Outcome
 from fa_tune.search.journal import BuildFailureRecord, Fingerprint, Journal
 
@@ -22,7 +22,7 @@ def known_timeout(
     `seen` holds fingerprints between calls."""
     mark = _mark(request, seen)
     found = journal.find_build_failure(mark.digest, request.variant.key, request.traits)
-    if found is None or found.reason != took_too_long(limit_s):
+    if found is None or not ended_under(found.reason, limit_s):
         return None
     return BuildResult(request, found.outcome, None, found.reason, True)
 

@@ -109,7 +109,8 @@ class Race:
         elif counted >= self._runs and counted % self._runs == 0:
             self._leave_out(leader, late=counted >= STAGES[1] * self._runs)
             ours = {name: self._samples[name] for name in self._candidates()}
-            if not undecided(ours, self._default):
+            early = counted < STAGES[1] * self._runs  # too few to call a tie one
+            if not undecided(ours, self._default, early=early):
                 self._end(self.live, Ended.DECIDED)
 
     def _leave_out(self, leader: str, *, late: bool) -> None:
@@ -134,12 +135,15 @@ class Race:
             self.ended[name] = why
 
 
-def undecided(samples: Mapping[str, Sequence[float]], default: str = "") -> frozenset[str]:
+def undecided(
+    samples: Mapping[str, Sequence[float]], default: str = "", *, early: bool = False
+) -> frozenset[str]:
     """Whose place another round would tell more about, the leader with them; empty if the order
     is decided.  All are candidates, sample i of each of the same round.
 
     Decided is who is known to be tied with the leader or not to be, or as exactly as is needed;
     and the `default`, if there, where it is known whether the leader beats it by the margin.
+    `early`: a tie is not believed yet.
     """
     if not samples:
         return frozenset()
@@ -151,7 +155,7 @@ def undecided(samples: Mapping[str, Sequence[float]], default: str = "") -> froz
         low, high = _ends(paired_ratio(samples[name], samples[leader]))
         apart = low > 1.0 + TIE
         tied = high <= 1.0 + TIE and low >= 1.0 - TIE
-        if not (apart or tied or high - low <= 2 * EXACT):
+        if not (apart or (not early and (tied or high - low <= 2 * EXACT))):
             found.add(name)
         elif name == default:
             low, high = _ends(paired_ratio(samples[leader], samples[name]))

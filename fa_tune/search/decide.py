@@ -305,9 +305,12 @@ def _choose(
     if default is not None:
         if default in tied:
             return default, Rule.DEFAULT_IS_TIED
-        winners = [s for s in tied if beats(paired_ratio(samples[s], samples[default]), margin)]
-        if not winners:
+        # Whether the default is left is asked once, of the leader: asked of every tied one, it
+        # would be chance which of them are just beyond the margin.
+        to_default = {s: paired_ratio(samples[s], samples[default]) for s in tied}
+        if not beats(to_default[leader], margin):
             return default, Rule.WITHIN_MARGIN
+        winners = [s for s in tied if s == leader or beats(to_default[s], 0.0)]
     return winners[0], Rule.CLEAR_WINNER if len(tied) == 1 else Rule.TIE_BREAK
 
 

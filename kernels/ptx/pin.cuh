@@ -1,4 +1,4 @@
-// Keeping exponentials ahead of what follows them in the program.
+// Keeping exponentials and roundings ahead of what follows them in the program.
 // PTX ISA: setp, st.volatile.shared.  Minimum: sm_50.
 #pragma once
 
@@ -14,6 +14,25 @@ __device__ __forceinline__ void pin_before_here(float sum, unsigned scratch) {
         "@p st.volatile.shared.f32 [%1], %0;\n"
         "}" ::"f"(sum),
         "r"(scratch)
+        : "memory");
+}
+
+// The same for four fragments of four registers, too.
+__device__ __forceinline__ void pin_before_here(float sum, const unsigned (&a)[4],
+                                                const unsigned (&b)[4], const unsigned (&c)[4],
+                                                const unsigned (&d)[4], unsigned scratch) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.lt.f32 p, %0, 0f00000000;\n"
+        "@p st.volatile.shared.v4.b32 [%1], {%2, %3, %4, %5};\n"
+        "@p st.volatile.shared.v4.b32 [%1], {%6, %7, %8, %9};\n"
+        "@p st.volatile.shared.v4.b32 [%1], {%10, %11, %12, %13};\n"
+        "@p st.volatile.shared.v4.b32 [%1], {%14, %15, %16, %17};\n"
+        "}" ::"f"(sum),
+        "r"(scratch), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]),
+        "r"(b[3]), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]), "r"(d[0]), "r"(d[1]), "r"(d[2]),
+        "r"(d[3])
         : "memory");
 }
 

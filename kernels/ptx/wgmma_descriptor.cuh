@@ -34,9 +34,11 @@ struct WgmmaDescriptor {
         return {low + static_cast<unsigned>(bytes >> 4)};
     }
 
-    // The same, known to the compiler to be the same in all lanes.
+    // The same, in a uniform register, where wgmma wants it.  Of a number that is the same in all
+    // lanes anyway the compiler takes the broadcast out, and then moves every step's descriptor
+    // there by itself; hence one that differs.
     __device__ __forceinline__ WgmmaDescriptor uniform() const {
-        return {__shfl_sync(0xffffffffu, low, 0)};
+        return {__shfl_sync(0xffffffffu, low + threadIdx.x % 32, 0)};
     }
 
     __device__ __forceinline__ unsigned long long bits() const {

@@ -40,9 +40,10 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, min_ctas_per_sm<CFG>())
     flash_forward_ping_pong_kernel(const __grid_constant__ ptx::TensorMap q,
                                    const __grid_constant__ ptx::TensorMap k,
                                    const __grid_constant__ ptx::TensorMap v,
+                                   const __grid_constant__ ptx::TensorMap o,
                                    const __grid_constant__ ForwardParams params) {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
-    PingPongLoop<CFG, TRAITS> loop(params, k, v,
+    PingPongLoop<CFG, TRAITS> loop(params, q, k, v, o,
                                    static_cast<unsigned>(__cvta_generic_to_shared(shared_memory)));
-    loop.run(q);
+    loop.run();
 }

@@ -14,12 +14,15 @@ struct ForwardParams {
     const unsigned short* v;
     unsigned short* o;
     float* lse;
+    unsigned* counters;  // ping_pong: of the next tile, and of CTAs that found none left
     TensorStrides q_strides, k_strides, v_strides, o_strides;
     int heads;
     int heads_per_kv;
     int seq_len_q;
     int seq_len_kv;
     int diagonal;  // causal: query i sees key j when j <= i + diagonal
+    int batch;
+    int section_heads;  // ping_pong: see block_stream.cuh
     float softmax_scale;
 };
 

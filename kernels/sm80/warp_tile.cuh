@@ -11,14 +11,26 @@
 
 #include "ptx/ldmatrix.cuh"
 #include "ptx/pin.cuh"
+#include "ptx/stmatrix.cuh"
 #include "sm80/constraints.cuh"
 #include "sm80/params.cuh"
 #include "tile/copy.cuh"
 #include "tile/element.cuh"
 #include "tile/fragment_stream.cuh"
+#include "tile/lazy_softmax.cuh"
 #include "tile/mask.cuh"
 #include "tile/online_softmax.cuh"
 #include "tile/rolling_stream.cuh"
+#include "tile/run_stream.cuh"
+
+template <bool kFirst, typename First, typename Second>
+struct Either {
+    using Type = First;
+};
+template <typename First, typename Second>
+struct Either<false, First, Second> {
+    using Type = Second;
+};
 
 // QTile, KVTile: how Q's rows and a block of keys or values lie in shared memory.
 template <FlashForwardKernelConfig CFG, WorkloadTraits TRAITS, typename QTile, typename KVTile>
@@ -37,8 +49,11 @@ struct WarpTile : Constraints<CFG> {
     using QStream = tile::FragmentStream<kStepsQK, CFG.Q_mma_load_K_tiles, kTilesM, kBuffer>;
     using KStream = tile::FragmentStream<kStepsQK, CFG.K_mma_load_K_tiles, kTilesS / 2, kBuffer>;
     using VStream = tile::FragmentStream<kStepsPV, CFG.V_mma_load_K_tiles, kTilesO / 2, kBuffer>;
-    using Softmax = tile::OnlineSoftmax<Elem, kTilesM, kTilesS, kTilesO, CFG.optimized_softmax,
-                                        CFG.rescale_threshold, kMasked>;
+    using Online = tile::OnlineSoftmax<Elem, kTilesM, kTilesS, kTilesO, CFG.optimized_softmax,
+                                       CFG.rescale_threshold, kMasked>;
+    using Lazy = tile::LazySoftmax<Elem, kTilesM, kTilesS, kTilesO, CFG.rescale_threshold, kMasked>;
+    static constexpr bool kLazy = CFG.ping_pong && CFG.rescale_threshold > 0;
+    using Softmax = typename Either<kLazy, Lazy, Online>::Type;
 
     const int lane, warp;
     const unsigned q_smem;
@@ -66,14 +81,7 @@ struct WarpTile : Constraints<CFG> {
           k_lane(k_smem, lane / 16 * 8 + lane % 8, lane / 8 % 2),
           v_lane(v_smem, lane % 16, lane / 16),
           softmax(softmax_scale) {
-#pragma unroll
-        for (int m = 0; m < kTilesM; ++m) {
-#pragma unroll
-            for (int n = 0; n < kTilesO; ++n) {
-#pragma unroll
-                for (int i = 0; i < 4; ++i) o[m][n][i] = 0.f;
-            }
-        }
+        clear_output();
     }
 
     __device__ __forceinline__ auto q_loader() const {
@@ -152,69 +160,80 @@ struct WarpTile : Constraints<CFG> {
         }
     }
 
-    // Every exponential is done when this is: the assembler would move them behind the barrier
-    // of the turn, into the products.  A store that never happens, since sums are not negative,
-    // but for which it needs all of them.
+    // All of P is there when this is: the assembler would move its exponentials and roundings
+    // behind the barrier of the turn, into the products.  Stores that never happen, since sums
+    // are not negative, but for which it needs all of them.
     __device__ __forceinline__ void pin_softmax() const {
         float sum = 0.f;
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) sum += softmax.row_sum[m][0] + softmax.row_sum[m][1];
-        ptx::pin_before_here(sum, q_smem);
-    }
-
-    // The two products of a turn, see ping_pong_loop.cuh: fragments a fixed distance ahead and
-    // no order imposed on the assembler, which fills the gaps between the products itself.
-    static constexpr int kVAhead = 3;  // many more, and products move ahead of the turn
-    using VRolling = tile::RollingStream<kVAhead, 1>;
-
-    // Before the turn: the first fragments of V.
-    __device__ __forceinline__ void start_pv(VRolling& v_stream, unsigned v_offset) const {
-        v_stream.start(v_item_loader(v_offset));
-    }
-
-    __device__ __forceinline__ void multiply_pv(VRolling& v_stream, unsigned v_offset) {
-        constexpr int kPairs = kTilesO / 2;
+        constexpr int kFragments = kTilesM * kStepsPV;
+        auto fragment = [&](int i) -> const unsigned (&)[4] {
+            const int x = min(i, kFragments - 1);
+            return p[x / kStepsPV][x % kStepsPV];
+        };
 #pragma unroll
-        for (int x = 0; x < kStepsPV * kPairs; ++x) {
-            if (x + kVAhead < kStepsPV * kPairs) {
-                v_stream.fetch(x + kVAhead, v_item_loader(v_offset));
-            }
-            const int t = x / kPairs, pair = x % kPairs;
-            const unsigned (&v)[4] = v_stream.fragment(x, 0);
-#pragma unroll
-            for (int m = 0; m < kTilesM; ++m) {
-                Elem::mma(o[m][2 * pair], p[m][t], v[0], v[1]);
-                Elem::mma(o[m][2 * pair + 1], p[m][t], v[2], v[3]);
-            }
+        for (int i = 0; i < kFragments; i += 4) {
+            ptx::pin_before_here(sum, fragment(i), fragment(i + 1), fragment(i + 2),
+                                 fragment(i + 3), q_smem);
         }
     }
 
-    __device__ __forceinline__ void multiply_qk_rolling(unsigned k_offset) {
+    // The two products of a turn, see ping_pong_loop.cuh.
+    // Products in runs of up to eight with the same A operand, and how far ahead of them their
+    // fragments are loaded.  V's may take the place of S, which is gone, where P leaves room.
+    // That many pay with a mask only (H200).
+    static constexpr bool kFarAhead = TRAITS.causal && kTilesO > kTilesS;
+    template <int kPairs>
+    static constexpr int kRunLength = kPairs % 4 == 0   ? 4
+                                      : kPairs % 3 == 0 ? 3
+                                                        : 2 - kPairs % 2;
+    using VRuns = tile::RunStream<kStepsPV * kTilesO / 2, kRunLength<kTilesO / 2>, kTilesM,
+                                  kFarAhead ? 12 : 4>;
+    using KRuns = tile::RunStream<kStepsQK * kTilesS / 2, kRunLength<kTilesS / 2>, kTilesM,
+                                  kFarAhead ? 8 : 4>;
+
+    // Before the turn: the first fragments of V.
+    __device__ __forceinline__ void start_pv(VRuns& v_stream, unsigned v_offset) const {
+        v_stream.start(v_item_loader(v_offset));
+    }
+
+    __device__ __forceinline__ void multiply_pv(VRuns& v_stream, unsigned v_offset) {
+        constexpr int kPairs = kTilesO / 2;
+#pragma unroll
+        for (int step = 0; step < VRuns::kSteps; ++step) {
+            v_stream.advance(step, v_item_loader(v_offset));
+            const int m = VRuns::run(step), x = VRuns::fragment_of(step);
+            const int t = x / kPairs, pair = x % kPairs;
+            const unsigned (&v)[4] = v_stream.at(step);
+            Elem::mma(o[m][2 * pair], p[m][t], v[0], v[1]);
+            Elem::mma(o[m][2 * pair + 1], p[m][t], v[2], v[3]);
+        }
+    }
+
+    __device__ __forceinline__ void multiply_qk_in_turn(unsigned k_offset) {
+        constexpr int kPairs = kTilesS / 2;
         const tile::LaneAddress<KVTile> k_block = k_lane.moved(k_offset);
-        auto k_loader = [&](unsigned (&fragment)[4], int t, int pair) {
-            ptx::ldmatrix_x4(fragment, k_block.at(t, 16 * pair));
+        auto k_loader = [&](unsigned (&fragment)[4], int x) {
+            ptx::ldmatrix_x4(fragment, k_block.at(x / kPairs, 16 * (x % kPairs)));
         };
         clear_scores();
         tile::RollingStream<1, kTilesM> q_stream;
-        tile::RollingStream<1, kTilesS / 2> k_stream;
+        KRuns k_stream;
         if constexpr (!kQStaysInRegisters) q_stream.start(q_loader());
         k_stream.start(k_loader);
 #pragma unroll
-        for (int t = 0; t < kStepsQK; ++t) {
-            if (t + 1 < kStepsQK) {
-                if constexpr (!kQStaysInRegisters) q_stream.fetch(t + 1, q_loader());
-                k_stream.fetch(t + 1, k_loader);
+        for (int step = 0; step < KRuns::kSteps; ++step) {
+            const int m = KRuns::run(step), x = KRuns::fragment_of(step);
+            const int t = x / kPairs, pair = x % kPairs;
+            if (!kQStaysInRegisters && step % (kPairs * kTilesM) == 0 && t + 1 < kStepsQK) {
+                q_stream.fetch(t + 1, q_loader());
             }
-#pragma unroll
-            for (int pair = 0; pair < kTilesS / 2; ++pair) {
-                const unsigned (&k)[4] = k_stream.fragment(t, pair);
-#pragma unroll
-                for (int m = 0; m < kTilesM; ++m) {
-                    const unsigned (&q)[4] = q_fragment(q_stream, t, m);
-                    Elem::mma(s[m][2 * pair], q, k[0], k[1]);
-                    Elem::mma(s[m][2 * pair + 1], q, k[2], k[3]);
-                }
-            }
+            k_stream.advance(step, k_loader);
+            const unsigned (&k)[4] = k_stream.at(step);
+            const unsigned (&q)[4] = q_fragment(q_stream, t, m);
+            Elem::mma(s[m][2 * pair], q, k[0], k[1]);
+            Elem::mma(s[m][2 * pair + 1], q, k[2], k[3]);
         }
     }
 
@@ -260,7 +279,66 @@ struct WarpTile : Constraints<CFG> {
             out, params.o_strides.seq, q_smem, warp_row, params.seq_len_q - first_query, lane);
     }
 
+    // O / l, as bulk copies want it, to this warp's own rows of a tile in shared memory.
+    __device__ __forceinline__ void stage_output(const ForwardParams& params, unsigned o_smem,
+                                                 int batch, int head, int first_query) {
+        float log_sum_exp[kTilesM][2];
+        softmax.finish(o, log_sum_exp);
+        const tile::LaneAddress<QTile> o_lane = q_lane.moved(o_smem - q_smem);
+#pragma unroll
+        for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+            for (int n = 0; n < kTilesO; n += 2) {
+                const unsigned chunks[4] = {Elem::pack(o[m][n][0], o[m][n][1]),
+                                            Elem::pack(o[m][n][2], o[m][n][3]),
+                                            Elem::pack(o[m][n + 1][0], o[m][n + 1][1]),
+                                            Elem::pack(o[m][n + 1][2], o[m][n + 1][3])};
+                ptx::stmatrix_x4(o_lane.at(n / 2, 16 * m), chunks);
+            }
+            if constexpr (TRAITS.lse) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int row = warp * kRowsPerWarp + 16 * m + 8 * half + lane / 4;
+                    const long long index =
+                        (static_cast<long long>(batch) * params.heads + head) * params.seq_len_q +
+                        first_query + row;
+                    if (lane % 4 == 0 && first_query + row < params.seq_len_q) {
+                        params.lse[index] = log_sum_exp[m][half];
+                    }
+                }
+            }
+        }
+    }
+
+    // P = softmax of the block's scores.  `fresh`: with its maxima; otherwise false comes back,
+    // and P is not to be used, if the running maximum turned out to be too low.
+    __device__ __forceinline__ bool lazy_softmax(bool fresh) {
+        if (fresh) softmax.raise(s, o);
+        softmax.begin_block();
+        exponentiate();
+        if (!fresh && softmax.outgrown()) return false;
+        softmax.accept();
+        return true;
+    }
+
+    // As it was before the first block.
+    __device__ __forceinline__ void restart() {
+        softmax.restart();
+        clear_output();
+    }
+
   private:
+    __device__ __forceinline__ void clear_output() {
+#pragma unroll
+        for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+            for (int n = 0; n < kTilesO; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) o[m][n][i] = 0.f;
+            }
+        }
+    }
+
     __device__ __forceinline__ void clear_scores() {
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
@@ -284,7 +362,7 @@ struct WarpTile : Constraints<CFG> {
 
     // V's fragments one by one, in the order of multiply_pv.
     __device__ __forceinline__ auto v_item_loader(unsigned v_offset) const {
-        return [this, v_block = v_lane.moved(v_offset)](unsigned (&fragment)[4], int x, int) {
+        return [this, v_block = v_lane.moved(v_offset)](unsigned (&fragment)[4], int x) {
             constexpr int kPairs = kTilesO / 2;
             ptx::ldmatrix_x4_trans(fragment, v_block.at(x % kPairs, 16 * (x / kPairs)));
         };

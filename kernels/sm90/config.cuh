@@ -25,7 +25,7 @@ struct Sm90Config {
     int B_r;
     // key/value rows per block
     int B_c;
-    // consumer warpgroups, of 64 query rows each
+    // consumer warpgroups
     int consumers;
     // blocks of K, and of V, that shared memory holds
     int stages;
@@ -49,6 +49,24 @@ struct Sm90Config {
     // tiles head by head; with a causal mask longest first within sections of heads; or in pairs of
     // equal work
     Order order = Order::LINEAR;
+    // blocks of V that shared memory holds; 0: as many as of K
+    int v_stages = 0;
+    // tiles of 64 query rows of a consumer warpgroup
+    int m_tiles = 1;
+    // CTAs that load K and V together, for neighbouring row blocks of a head
+    int cluster = 1;
+    // CTAs that a multiprocessor holds at a time
+    int ctas = 1;
+    // of 16 exponentials without a mask, those computed by multiplications
+    int soft_exp = 0;
+    // no softmax for the upper half of a first block that a causal mask hides from a warpgroup
+    bool split_diagonal = false;
+    // O goes to global memory from registers, not by way of Q's place
+    bool direct_store = false;
+    // look for the next blocks' arrival when a stage is given back
+    bool early_look = false;
+    // a thread's second row has its maximum under the first's exponentials
+    bool stagger = false;
 
     constexpr bool operator==(const Sm90Config& other) const = default;
     FA_HOST_DEVICE constexpr bool operator<(const Sm90Config& other) const {
@@ -94,7 +112,34 @@ struct Sm90Config {
         if (scheduler != other.scheduler) {
             return scheduler < other.scheduler;
         }
-        return order < other.order;
+        if (order != other.order) {
+            return order < other.order;
+        }
+        if (v_stages != other.v_stages) {
+            return v_stages < other.v_stages;
+        }
+        if (m_tiles != other.m_tiles) {
+            return m_tiles < other.m_tiles;
+        }
+        if (cluster != other.cluster) {
+            return cluster < other.cluster;
+        }
+        if (ctas != other.ctas) {
+            return ctas < other.ctas;
+        }
+        if (soft_exp != other.soft_exp) {
+            return soft_exp < other.soft_exp;
+        }
+        if (split_diagonal != other.split_diagonal) {
+            return split_diagonal < other.split_diagonal;
+        }
+        if (direct_store != other.direct_store) {
+            return direct_store < other.direct_store;
+        }
+        if (early_look != other.early_look) {
+            return early_look < other.early_look;
+        }
+        return stagger < other.stagger;
     }
 };
 

@@ -21,26 +21,28 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
     using Base::Base;
     using Base::q_ring, Base::smem, Base::softmax, Base::warp;
     using typename Base::Shared;
-    float s[Base::kScores];
+    static constexpr int kTiles = Base::kTiles;
+    float s[kTiles][Base::kScores];
 
-    __device__ __forceinline__ void run() {
+    __device__ __forceinline__ void run(const Tile& first) {
         if (CFG.pingpong && group == CFG.consumers - 1) ptx::named_barrier_arrive(1, 256);
-        ConsumerTiles<CFG, TRAITS> tiles{{p}, smem};
-        Tile tile = tiles.first();
+        ConsumerTiles<CFG> tiles{{smem}};
+        Tile tile = first;
         begin(tile, true);
-        scores_are_there();
+        scores_are_there(true);
         int unreleased = -1;  // a Q buffer from which O may still be on its way
         bool more;
         do {
             first_softmax(tile);
             if (unreleased >= 0) Base::release_q(unreleased);
             const int accumulate = remaining_steps(tile);
-            const Tile next = tiles.next(tile);
-            more = tiles.valid(next);
+            const Tile next = tiles.next();
+            more = next.number >= 0;
             if constexpr (Base::kEarlyRescale) {
-                if (accumulate) Base::rescale();
+                if (accumulate) rescale();
             }
             const int slot = Base::q_slot();
+            if constexpr (CFG.direct_store) Base::release_q(slot);
             q_ring.advance();
             Base::wait_v();
             if constexpr (CFG.carry) {
@@ -48,26 +50,30 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
                 Base::multiply_pv(accumulate);
                 begin(next, more);
                 pass_turn();
-                ptx::wgmma_wait_group<1>();
+                ptx::wgmma_wait_group<kTiles>();
             } else {
                 Base::multiply_pv(accumulate);
                 ptx::wgmma_wait_group<0>();
             }
-            keep_registers(o);
+            keep_tiles(o);
             Base::release_v();
             Base::finish(tile, slot);
-            if constexpr (CFG.q_stages == 1) {
-                Base::release_q(slot);
-            } else {
-                unreleased = slot;
+            if constexpr (!CFG.direct_store) {
+                if constexpr (CFG.q_stages == 1) {
+                    Base::release_q(slot);
+                } else {
+                    unreleased = slot;
+                }
             }
             if constexpr (CFG.scheduler != Scheduler::SINGLE) {
                 if constexpr (!CFG.carry) begin(next, more);
-                scores_are_there();
+                scores_are_there(more);
                 tile = next;
             }
         } while (more);
-        if (warp == 0 && ptx::elect_one()) ptx::bulk_wait_group_read();
+        if constexpr (!CFG.direct_store) {
+            if (warp == 0 && ptx::elect_one()) ptx::bulk_wait_group_read();
+        }
     }
 
     // The tile's first scores.  Without a tile those of whatever is in shared memory, for a branch
@@ -82,18 +88,38 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
         Base::multiply_qk(s);
     }
 
-    __device__ __forceinline__ void scores_are_there() {
+    __device__ __forceinline__ void scores_are_there(bool valid) {
         ptx::wgmma_wait_group<0>();
-        keep_registers(s);
-        Base::release_k();
+        keep_tiles(s);
+        if (valid) Base::release_k();
     }
 
     __device__ __forceinline__ void first_softmax(const Tile& tile) {
-        if constexpr (TRAITS.causal || TRAITS.ragged)
-            Base::mask(s, Base::first_row(tile), block * CFG.B_c);
-        softmax.template update<true, TRAITS.causal>(s, a);
-        a[0] = a[1] = 1.f;
-        Base::pack(s);
+        const int first_row = Base::first_row(tile);
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+            if constexpr (CFG.split_diagonal && TRAITS.causal) {
+                // The last row of the tile ends before the upper half of the block begins.
+                const int end = first_row + 64 * m + 64 + p.diagonal;
+                if (end <= block * CFG.B_c + CFG.B_c / 2) {
+                    first_softmax<Base::kScores / 2>(m, first_row);
+                } else {
+                    first_softmax<Base::kScores>(m, first_row);
+                }
+            } else {
+                first_softmax<Base::kScores>(m, first_row);
+            }
+            a[m][0] = a[m][1] = 1.f;
+            Base::pack(s, m);
+        }
+    }
+
+    // Of a tile whose first kCount scores alone count.
+    template <int kCount>
+    __device__ __forceinline__ void first_softmax(int m, int first_row) {
+        constexpr bool kMasked = TRAITS.causal || TRAITS.ragged;
+        if constexpr (kMasked) mask<kCount>(m, first_row, block);
+        softmax[m].template update<true, kMasked, TRAITS.causal, kCount>(s[m], a[m]);
     }
 
     // All blocks but the first; returns whether there was one, that is, whether O has begun.
@@ -126,31 +152,38 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
         }
     }
 
+    template <int kCount = Base::kScores>
+    __device__ __forceinline__ void mask(int m, int first_row, int block) {
+        Base::template mask<kCount>(s[m], first_row + 64 * m, block * CFG.B_c);
+    }
+
+    __device__ __forceinline__ void rescale() {
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) Base::rescale(m);
+    }
+
+    template <int kCount>
+    __device__ __forceinline__ static void keep_tiles(float (&values)[kTiles][kCount]) {
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) keep_registers(values[m]);
+    }
+
     // Scores and softmax of `block`, and the product of the block before it (the next higher).
+    // With two tiles the softmax of one falls into the products of the other as well.
     template <bool kMasked>
     __device__ __forceinline__ void step(int block, int first_row, int accumulate) {
         if constexpr (CFG.overlap) {
             Base::wait_k();
             take_turn();
             Base::multiply_qk(s);
-            if constexpr (Base::kEarlyRescale) Base::rescale();
+            if constexpr (Base::kEarlyRescale) rescale();
             Base::wait_v();
             Base::multiply_pv(accumulate);
             pass_turn();
-            ptx::wgmma_wait_group<1>();
-            keep_registers(s);
-            Base::release_k();
-            if constexpr (kMasked) Base::mask(s, first_row, block * CFG.B_c);
-            softmax.template update<false, kMasked>(s, a);
-            if constexpr (CFG.pin) {
-                ptx::pin_before_here(fminf(softmax.row_sum[0], softmax.row_sum[1]),
-                                     smem + Shared::kScratch);
-            }
-            ptx::wgmma_wait_group<0>();
-            keep_registers(o);
-            Base::release_v();
-            Base::pack(s);
-            if constexpr (!Base::kEarlyRescale) Base::rescale();
+            scores<kMasked, 0>(first_row, block);
+            if constexpr (kTiles > 1) scores<kMasked, 1>(first_row, block);
+            products<0>();
+            if constexpr (kTiles > 1) products<1>();
         } else {
             Base::wait_v();
             Base::multiply_pv(accumulate);
@@ -159,14 +192,41 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
             Base::multiply_qk(s);
             pass_turn();
             ptx::wgmma_wait_group<0>();
-            keep_registers(o);
-            keep_registers(s);
+            keep_tiles(o);
+            keep_tiles(s);
             Base::release_v();
             Base::release_k();
-            if constexpr (kMasked) Base::mask(s, first_row, block * CFG.B_c);
-            softmax.template update<false, kMasked>(s, a);
-            Base::pack(s);
-            Base::rescale();
+#pragma unroll
+            for (int m = 0; m < kTiles; ++m) {
+                if constexpr (kMasked) mask(m, first_row, block);
+                softmax[m].template update<false, kMasked, kMasked>(s[m], a[m]);
+                Base::pack(s, m);
+            }
+            rescale();
         }
+    }
+
+    // Softmax of tile m, when its scores are there; the other products go on.
+    template <bool kMasked, int m>
+    __device__ __forceinline__ void scores(int first_row, int block) {
+        ptx::wgmma_wait_group<2 * kTiles - 1 - m>();
+        keep_registers(s[m]);
+        if constexpr (m == kTiles - 1) Base::release_k();
+        if constexpr (kMasked) mask(m, first_row, block);
+        softmax[m].template update<false, kMasked, kMasked>(s[m], a[m]);
+    }
+
+    // P of tile m for the next product, when the last one is there.
+    template <int m>
+    __device__ __forceinline__ void products() {
+        if constexpr (CFG.pin) {
+            ptx::pin_before_here(fminf(softmax[m].row_sum[0], softmax[m].row_sum[1]),
+                                 smem + Shared::kScratch);
+        }
+        ptx::wgmma_wait_group<kTiles - 1 - m>();
+        keep_registers(o[m]);
+        if constexpr (m == kTiles - 1) Base::release_v();
+        Base::pack(s, m);
+        if constexpr (!Base::kEarlyRescale) Base::rescale(m);
     }
 };

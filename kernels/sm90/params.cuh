@@ -2,17 +2,22 @@
 // variant.
 #pragma once
 
-// Work is cut into tiles of B_r query rows of one head; see scheduler.cuh for their order.
+// Work is cut into tiles of B_r query rows of one head for each CTA of a cluster; see
+// scheduler.cuh for their order.
 // lse: [batch, heads, seq_len_q], contiguous, fp32; written only with WorkloadTraits::lse.
 struct ForwardParams {
     float* lse;
     unsigned* counters;  // scheduler "dynamic": two, zero before and after the launch
+    void* o;             // direct_store: 16-bit elements, and how many lie between neighbours
+    long long o_batch_stride;
+    long long o_row_stride;
+    long long o_head_stride;
     int heads;
     int heads_per_kv;
     int seq_len_q;
     int seq_len_kv;
     int diagonal;       // causal: query i sees key j when j <= i + diagonal
-    int row_blocks;     // tiles of one head
+    int row_blocks;     // tiles of one head, each of a whole cluster's rows
     int heads_in_all;   // heads times batch
     int section_heads;  // neighbouring heads whose tiles are handed out together
     float softmax_scale;

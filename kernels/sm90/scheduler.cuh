@@ -1,4 +1,5 @@
-// Which tiles a CTA works on, in which order.
+// Which tiles a cluster works on, in which order.  A tile is B_r query rows of a head for each of
+// its CTAs.
 //
 // Tiles are numbered section by section; a section is section_heads neighbouring heads, whose
 // keys and values are meant to stay in L2 together:
@@ -9,21 +10,31 @@
 //     paired          heads one after another; row blocks n - 1 and 0, n - 2 and 1, ... follow
 //                     each other, so that with a causal mask every pair is the same work
 //
-// single: one tile per CTA, handed out by the hardware.  static: CTA c of G takes tiles (pairs)
-// c, c + G, c + 2G, ...  dynamic: as static for the first, then whatever is next when it asks.
+// single: one tile per cluster, handed out by the hardware.  static: cluster c of G takes tiles
+// (pairs) c, c + G, c + 2G, ...  dynamic: as static for the first, then whatever is next when it
+// asks.  Producers find out which tile is next and pass it on to the consumers, who have no time
+// for divisions, through shared memory.
 #pragma once
 
+#include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/shared_words.cuh"
 #include "sm90/config.cuh"
 #include "sm90/params.cuh"
 #include "sm90/ring.cuh"
 #include "sm90/shared_memory.cuh"
 
 struct Tile {
-    int number;
-    int row_block;
-    int head;  // of all heads of all batch elements
+    int number;     // -1: there is none left
+    int row_block;  // of this CTA
+    int head;       // of its batch element
+    int batch;
 };
+
+template <Sm90Config CFG>
+__device__ __forceinline__ int rank_in_cluster() {
+    return CFG.cluster == 1 ? 0 : blockIdx.x % CFG.cluster;
+}
 
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct TileOrder {
@@ -32,113 +43,147 @@ struct TileOrder {
 
     const ForwardParams& p;
 
-    __device__ __forceinline__ int first() const {
-        return kOrder == Order::PAIRED ? 2 * blockIdx.x : blockIdx.x;
-    }
+    __device__ __forceinline__ static int clusters() { return gridDim.x / CFG.cluster; }
 
-    __device__ __forceinline__ bool valid(int number) const {
-        if constexpr (kOrder == Order::PAIRED) return number < p.heads_in_all * pairs() * 2;
-        return number < p.row_blocks * p.heads_in_all;
+    __device__ __forceinline__ Tile first() const {
+        const int cluster = blockIdx.x / CFG.cluster;
+        return decode(kOrder == Order::PAIRED ? 2 * cluster : cluster);
     }
 
     // Pairs of a head; with an odd number of row blocks the last one lacks its second half.
     __device__ __forceinline__ int pairs() const { return (p.row_blocks + 1) / 2; }
 
-    // The tile after `number` of a CTA that takes every gridDim.x-th.
+    // The tile after `number` of a cluster that takes every n-th of n clusters.
     __device__ __forceinline__ int following(int number) const {
         if constexpr (kOrder == Order::PAIRED) {
             const bool has_second = number / 2 % pairs() * 2 + 1 != p.row_blocks;
-            return number % 2 == 0 && has_second ? number + 1 : number / 2 * 2 + 2 * gridDim.x;
+            return number % 2 == 0 && has_second ? number + 1 : number / 2 * 2 + 2 * clusters();
         }
-        return number + gridDim.x;
+        return number + clusters();
     }
 
     __device__ __forceinline__ Tile decode(int number) const {
+        int row, head;
+        bool valid = number < p.row_blocks * p.heads_in_all;
         if constexpr (kOrder == Order::LINEAR) {
-            const int head = number / p.row_blocks;
-            return Tile{number, number - head * p.row_blocks, head};
+            head = number / p.row_blocks;
+            row = number - head * p.row_blocks;
         } else if constexpr (kOrder == Order::LONGEST_FIRST) {
             const int section_tiles = p.section_heads * p.row_blocks;
             const int section = number / section_tiles;
             const int in_section = number - section * section_tiles;
             const int first_head = section * p.section_heads;
             const int heads = max(1, min(p.section_heads, p.heads_in_all - first_head));
-            const int row = in_section / heads;
-            return Tile{number, p.row_blocks - 1 - row, first_head + in_section - row * heads};
+            const int from_last = in_section / heads;
+            row = p.row_blocks - 1 - from_last;
+            head = first_head + in_section - from_last * heads;
         } else {
             const int pair = number / 2;
-            const int head = pair / pairs();
+            head = pair / pairs();
             const int in_head = pair - head * pairs();
-            return Tile{number, number % 2 == 0 ? p.row_blocks - 1 - in_head : in_head, head};
+            row = number % 2 == 0 ? p.row_blocks - 1 - in_head : in_head;
+            valid = number < p.heads_in_all * pairs() * 2;
         }
+        const int batch = head / p.heads;
+        return Tile{valid ? number : -1, row * CFG.cluster + rank_in_cluster<CFG>(),
+                    head - batch * p.heads, batch};
     }
 };
 
-// The consumers' tiles.  With a dynamic scheduler the producer asks for tiles and passes their
-// numbers on through shared memory.
-template <Sm90Config CFG, WorkloadTraits TRAITS>
-struct ConsumerTiles {
-    const TileOrder<CFG, TRAITS> order;
+// The slots through which tiles go from the producer to the others of the cluster.  Rank 0's
+// producer writes; its "empty" barrier hears from all who read, and so it may write to all.
+template <Sm90Config CFG>
+struct TileSlots {
+    using Shared = SharedMemory<CFG>;
+    static constexpr int kReaders = 4 * CFG.consumers * CFG.cluster + CFG.cluster - 1;
+
     const unsigned smem;
     RingPosition<2> ring;
 
-    __device__ __forceinline__ Tile first() const { return order.decode(order.first()); }
-    __device__ __forceinline__ bool valid(const Tile& tile) const {
-        return CFG.scheduler != Scheduler::SINGLE && order.valid(tile.number);
-    }
-
-    __device__ __forceinline__ Tile next(const Tile& tile) {
-        if constexpr (CFG.scheduler == Scheduler::SINGLE) return tile;
-        if constexpr (CFG.scheduler == Scheduler::STATIC)
-            return order.decode(order.following(tile.number));
-        using Shared = SharedMemory<CFG>;
-        ptx::mbarrier_wait(smem + Shared::kTileFull + 8 * ring.stage, ring.parity);
-        const int number = ptx::load_shared(smem + Shared::kTiles + 8 * ring.stage);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) {
-            ptx::mbarrier_arrive(smem + Shared::kTileEmpty + 8 * ring.stage);
+    // By rank 0's producer.
+    __device__ __forceinline__ void write(const Tile& tile) {
+        ptx::mbarrier_wait(smem + Shared::kTileEmpty + 8 * ring.stage, ring.parity ^ 1);
+        const unsigned full = smem + Shared::kTileFull + 8 * ring.stage;
+        const unsigned slot = smem + Shared::kTiles + Shared::kTileSlotBytes * ring.stage;
+        const int words[4] = {tile.number, tile.row_block, tile.head, tile.batch};
+        if constexpr (CFG.cluster == 1) {
+            ptx::store_shared_v4(slot, words);
+            ptx::mbarrier_arrive(full);
+        } else {
+#pragma unroll
+            for (int rank = 0; rank < CFG.cluster; ++rank) {
+                const unsigned barrier = ptx::in_cta(full, rank);
+                const int of_rank[4] = {tile.number, tile.row_block + rank, tile.head, tile.batch};
+                ptx::mbarrier_arrive_expect_tx_cluster(barrier, Shared::kTileSlotBytes);
+                ptx::store_async_cluster(ptx::in_cta(slot, rank), barrier, of_rank);
+            }
         }
         ring.advance();
-        return order.decode(__shfl_sync(0xffffffffu, number, 0));
+    }
+
+    // By everybody else, a warp or one thread; of a warp lane 0 has the tile.
+    template <bool kWarp>
+    __device__ __forceinline__ Tile read() {
+        ptx::mbarrier_wait(smem + Shared::kTileFull + 8 * ring.stage, ring.parity);
+        int words[4] = {};
+        if (!kWarp || threadIdx.x % 32 == 0) {
+            ptx::load_shared_v4(words, smem + Shared::kTiles + Shared::kTileSlotBytes * ring.stage);
+            const unsigned empty = smem + Shared::kTileEmpty + 8 * ring.stage;
+            if constexpr (CFG.cluster == 1) {
+                ptx::mbarrier_arrive(empty);
+            } else {
+                ptx::mbarrier_arrive_cluster(ptx::in_cta(empty, 0));
+            }
+        }
+        ring.advance();
+        return Tile{words[0], words[1], words[2], words[3]};
     }
 };
 
-// The producer's tiles.
+// The consumers' tiles after the first.
+template <Sm90Config CFG>
+struct ConsumerTiles {
+    TileSlots<CFG> slots;
+
+    __device__ __forceinline__ Tile next() {
+        if constexpr (CFG.scheduler == Scheduler::SINGLE) return Tile{-1, 0, 0, 0};
+        const Tile tile = slots.template read<true>();
+        // Broadcast, also so that the compiler knows it to be the same in all lanes.
+        constexpr unsigned kAll = 0xffffffffu;
+        return Tile{__shfl_sync(kAll, tile.number, 0), __shfl_sync(kAll, tile.row_block, 0),
+                    __shfl_sync(kAll, tile.head, 0), __shfl_sync(kAll, tile.batch, 0)};
+    }
+};
+
+// The producer's tiles after the first.
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct ProducerTiles {
     const TileOrder<CFG, TRAITS> order;
-    const unsigned smem;
-    RingPosition<2> ring;
+    TileSlots<CFG> slots;
     int asked = 0;
 
-    __device__ __forceinline__ Tile first() const { return order.decode(order.first()); }
-    __device__ __forceinline__ bool valid(const Tile& tile) const {
-        return order.valid(tile.number);
-    }
+    __device__ __forceinline__ static bool leads() { return rank_in_cluster<CFG>() == 0; }
 
     // Ask for the next tile while there is work on this one.
     __device__ __forceinline__ void ask() {
         if constexpr (CFG.scheduler == Scheduler::DYNAMIC) {
-            asked = gridDim.x + atomicAdd(&order.p.counters[0], 1u);
+            if (leads()) asked = order.clusters() + atomicAdd(&order.p.counters[0], 1u);
         }
     }
 
     __device__ __forceinline__ Tile next(const Tile& tile) {
-        if constexpr (CFG.scheduler == Scheduler::SINGLE) return Tile{0x7fffffff, 0, 0};
-        if constexpr (CFG.scheduler == Scheduler::STATIC)
-            return order.decode(order.following(tile.number));
-        using Shared = SharedMemory<CFG>;
-        ptx::mbarrier_wait(smem + Shared::kTileEmpty + 8 * ring.stage, ring.parity ^ 1);
-        ptx::store_shared(smem + Shared::kTiles + 8 * ring.stage, asked);
-        ptx::mbarrier_arrive(smem + Shared::kTileFull + 8 * ring.stage);
-        ring.advance();
-        return order.decode(asked);
+        if constexpr (CFG.scheduler == Scheduler::SINGLE) return Tile{-1, 0, 0, 0};
+        if (!leads()) return slots.template read<false>();
+        const Tile found = order.decode(
+            CFG.scheduler == Scheduler::DYNAMIC ? asked : order.following(tile.number));
+        slots.write(found);
+        return found;
     }
 
-    // Every CTA is refused once; after the last refusal the counters are as they were.
+    // Every cluster is refused once; after the last refusal the counters are as they were.
     __device__ __forceinline__ void finish() const {
         if constexpr (CFG.scheduler == Scheduler::DYNAMIC) {
-            if (atomicAdd(&order.p.counters[1], 1u) == gridDim.x - 1) {
+            if (leads() && atomicAdd(&order.p.counters[1], 1u) == order.clusters() - 1) {
                 order.p.counters[0] = 0;
                 order.p.counters[1] = 0;
             }
@@ -147,12 +192,14 @@ struct ProducerTiles {
 };
 
 // Key blocks [0, end) of a tile are visited, from the last one down.  A tile whose rows see no
-// key visits block 0, all masked: every tile takes the same path.
+// key visits block 0, all masked: every tile takes the same path.  All CTAs of a cluster visit
+// those of its last one, for they load them together.
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 __device__ __forceinline__ int key_blocks(const ForwardParams& p, const Tile& tile) {
     int keys = p.seq_len_kv;
     if constexpr (TRAITS.causal) {
-        const int last_row = min((tile.row_block + 1) * CFG.B_r, p.seq_len_q) - 1;
+        const int end = tile.row_block / CFG.cluster * CFG.cluster + CFG.cluster;
+        const int last_row = min(end * CFG.B_r, p.seq_len_q) - 1;
         keys = max(1, min(keys, last_row + p.diagonal + 1));
     }
     return (keys + CFG.B_c - 1) / CFG.B_c;

@@ -8,6 +8,8 @@
 #pragma once
 
 #include "ptx/math.cuh"
+#include "ptx/order.cuh"
+#include "ptx/soft_exp.cuh"
 #include "sm90/config.cuh"
 
 __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
@@ -15,23 +17,29 @@ __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xf
 // How much an outgrown maximum may lag behind (in powers of two) with lazy rescaling.
 constexpr float kLazyRescale = 8.f;
 
-template <int kScores, bool kLazy, bool kMayBeEmpty>
+template <Sm90Config CFG, int kScores, bool kLazy, bool kMayBeEmpty>
 struct Softmax {
     float row_max[2], row_sum[2];
-    const float scale, scale_log2;
+    float scale, scale_log2;
 
-    __device__ __forceinline__ explicit Softmax(float softmax_scale)
-        : scale(softmax_scale), scale_log2(softmax_scale * 1.4426950408889634f) {}
+    __device__ __forceinline__ void set_scale(float softmax_scale) {
+        scale = softmax_scale;
+        scale_log2 = softmax_scale * 1.4426950408889634f;
+    }
 
-    // s becomes p, unrounded; `a` is what O must be multiplied with.
-    template <bool kFirst, bool kMasked>
+    // s becomes p, unrounded; `a` is what O must be multiplied with.  kMasked: there are scores
+    // of -inf; kEmpty: a row may have no others.  From kCount on they all are, and need not be set.
+    template <bool kFirst, bool kMasked, bool kEmpty, int kCount = kScores>
     __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2]) {
-        float shift[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             float even = s[2 * i], odd = s[2 * i + 1];
+            // Row 1 begins when row 0 has its maximum, whose exponentials then run beside it.
+            if constexpr (CFG.stagger) {
+                if (i == 1) even = ptx::fmax_after(even, row_max[0]);
+            }
 #pragma unroll
-            for (int j = 1; j < kScores / 4; ++j) {
+            for (int j = 1; j < kCount / 4; ++j) {
                 even = fmaxf(even, s[4 * j + 2 * i]);
                 odd = fmaxf(odd, s[4 * j + 2 * i + 1]);
             }
@@ -43,23 +51,28 @@ struct Softmax {
                 if ((row_max[i] - new_max) * scale_log2 >= -kLazyRescale) new_max = row_max[i];
             }
             // 2^(-inf - -inf) would be NaN; a row that saw no key yet has 2^(-inf) = 0.
-            shift[i] = kMasked && new_max == negative_infinity() ? 0.f : new_max;
-            if constexpr (!kFirst) a[i] = ptx::ex2_approx((row_max[i] - shift[i]) * scale_log2);
+            const float shift = kEmpty && new_max == negative_infinity() ? 0.f : new_max;
+            if constexpr (!kFirst) a[i] = ptx::ex2_approx((row_max[i] - shift) * scale_log2);
             row_max[i] = new_max;
-        }
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const float shift_log2 = shift[i] * scale_log2;
+            const float shift_log2 = shift * scale_log2;
             float sum = 0.f;
 #pragma unroll
-            for (int j = 0; j < kScores / 4; ++j) {
+            for (int j = 0; j < kCount / 4; ++j) {
 #pragma unroll
                 for (int c = 0; c < 2; ++c) {
                     float& x = s[4 * j + 2 * i + c];
-                    x = ptx::ex2_approx(fmaf(x, scale_log2, -shift_log2));
+                    const float exponent = fmaf(x, scale_log2, -shift_log2);
+                    // Spread evenly, so that neither unit waits for the other.
+                    const int e = 2 * j + c;
+                    const bool soft =
+                        !kMasked && (e + 1) * CFG.soft_exp / 16 > e * CFG.soft_exp / 16;
+                    x = soft ? ptx::soft_exp2(exponent) : ptx::ex2_approx(exponent);
                     sum += x;
                 }
             }
+#pragma unroll
+            for (int j = kCount / 4; j < kScores / 4; ++j)
+                s[4 * j + 2 * i] = s[4 * j + 2 * i + 1] = 0;
             row_sum[i] = kFirst ? sum : fmaf(row_sum[i], a[i], sum);
         }
     }

@@ -54,6 +54,11 @@ struct OnlineSoftmax {
 
     __device__ __forceinline__ explicit OnlineSoftmax(float softmax_scale)
         : scale(softmax_scale), scale_log2(softmax_scale * kLog2E) {
+        restart();
+    }
+
+    // As before the first block.
+    __device__ __forceinline__ void restart() {
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
@@ -116,6 +121,8 @@ struct OnlineSoftmax {
         }
     }
 
+    __device__ __forceinline__ float subtrahend(int m, int half) const { return shift[m][half]; }
+
     // The share of one 16 x 8 tile in it.
     __device__ __forceinline__ void exponentiate_tile(const Scores& s, Probabilities& p, int m,
                                                       int n) {
@@ -124,7 +131,7 @@ struct OnlineSoftmax {
         for (int i = 0; i < 4; ++i) {
             // __fadd_rn and __fmul_rn are never fused.
             const float exponent = kOptimized
-                                       ? fmaf(s[m][n][i], scale_log2, -shift[m][i / 2])
+                                       ? fmaf(s[m][n][i], scale_log2, -subtrahend(m, i / 2))
                                        : __fmul_rn(__fadd_rn(s[m][n][i], -shift[m][i / 2]), kLog2E);
             e[i] = ptx::ex2_approx(exponent);
             row_sum[m][i / 2] += e[i];
@@ -147,8 +154,11 @@ struct OnlineSoftmax {
                                            : scaled_max + ptx::lg2_approx(sum) * kLn2;
 #pragma unroll
                 for (int n = 0; n < kTilesO; ++n) {
-                    o[m][n][2 * half] *= inverse;
-                    o[m][n][2 * half + 1] *= inverse;
+                    // Not 0 times O: weights of 0 leave NaN in it where V has NaN.
+                    o[m][n][2 * half] =
+                        kMayBeEmpty && sum == 0.f ? 0.f : o[m][n][2 * half] * inverse;
+                    o[m][n][2 * half + 1] =
+                        kMayBeEmpty && sum == 0.f ? 0.f : o[m][n][2 * half + 1] * inverse;
                 }
             }
         }

@@ -184,9 +184,9 @@ def test_later_fields_have_initialisers(tmp_path: Path) -> None:
         ("", (64 + 2 * 32) * 96 * 2),
         (", 3", (64 + 6 * 32) * 96 * 2),
         (", 2, 8, true", (64 + 4 * 32) * 96 * 2),
-        # 96 columns take up two panels of 64, and the barriers follow.
-        (", 2, 8, false, true", (64 + 4 * 32) * 128 * 2 + 1024),
-        (", 3, 0, false, true", (64 + 6 * 32) * 128 * 2 + 1024),
+        # O has rows of its own, 96 columns take up two panels of 64, and the barriers follow.
+        (", 2, 8, false, true", (2 * 64 + 4 * 32) * 128 * 2 + 1024),
+        (", 3, 0, false, true", (2 * 64 + 6 * 32) * 128 * 2 + 1024),
     ],
 )
 def test_shared_memory_by_stages_and_panels(tmp_path: Path, more: str, bytes_wanted: int) -> None:

@@ -125,9 +125,9 @@ def test_ping_pong_runs_from_9_0_on(arch: tuple[int, int]) -> None:
 
 
 def test_the_sentence_of_shared_memory_counts_stages_and_barriers() -> None:
-    rejected = families.get("sm80").constraints(replace(_TURNS, kv_stages=6), limits((9, 0)))
+    rejected = families.get("sm80").constraints(replace(_TURNS, kv_stages=4), limits((9, 0)))
     assert rejected is not None
-    # 256 rows of Q and 12 blocks of 64, of 256 bytes each, and a KiB of barriers.
+    # 256 rows of Q and of O and 8 blocks of 64, of 256 bytes each, and a KiB of barriers.
     assert rejected.reason == "needs 257 KiB of shared memory, sm_90 allows 227 KiB per CTA"
 
 
@@ -136,9 +136,9 @@ def test_the_sentence_of_shared_memory_counts_stages_and_barriers() -> None:
     [
         (_DEFAULT, (128 + 2 * 64) * 128 * 2),
         (replace(_DEFAULT, kv_stages=3), (128 + 6 * 64) * 128 * 2),
-        (_TURNS, (256 + 6 * 64) * 128 * 2 + 1024),
-        (replace(_TURNS, d_head=96), (256 + 6 * 64) * 128 * 2 + 1024),
-        (replace(_TURNS, d_head=32), (256 + 6 * 64) * 64 * 2 + 1024),
+        (_TURNS, (2 * 256 + 6 * 64) * 128 * 2 + 1024),
+        (replace(_TURNS, d_head=96), (2 * 256 + 6 * 64) * 128 * 2 + 1024),
+        (replace(_TURNS, d_head=32), (2 * 256 + 6 * 64) * 64 * 2 + 1024),
     ],
     ids=str,
 )
@@ -195,5 +195,34 @@ def test_parameters_are_laid_out_as_the_struct() -> None:
     names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
     fields = [name.removesuffix("_address") for name in params_dtype().names or ()]
     assert fields == names
-    assert params_dtype().itemsize == 5 * 8 + 4 * 3 * 8 + 5 * 4 + 4
+    assert params_dtype().itemsize == 6 * 8 + 4 * 3 * 8 + 7 * 4 + 4
     assert np.zeros(1, params_dtype()).dtype.alignment == 8
+
+
+def test_turns_take_a_cta_per_multiprocessor_and_others_one_per_tile() -> None:
+    family, device = families.get("sm80"), replace(DEVICE, multiprocessors=132)
+    workload = Workload(16, 16, 16, 1000, 1000, 128, DType.FP16)
+    assert family.geometry(_TURNS, workload, device).grid == (132, 1, 1)
+    few = replace(workload, batch=2, heads=4, kv_heads=4)
+    assert family.geometry(_TURNS, few, device).grid == (32, 1, 1)
+    ordinary = replace(_TURNS, ping_pong=False)
+    assert family.geometry(ordinary, workload, device).grid == (4, 16, 16)
+    assert family.scratch_bytes(_TURNS) == 8
+    assert family.scratch_bytes(ordinary) == 0
+
+
+def test_more_tiles_than_32_bits_count_are_refused_with_turns() -> None:
+    device = DEVICE
+    workload = Workload(60000, 60000, 60000, 1, 64, 128, DType.FP16)
+    with pytest.raises(InvalidConfig, match="3600000000 tiles; a launch takes 1073741824"):
+        families.get("sm80").geometry(_TURNS, workload, device)
+
+
+def test_turns_are_verified_on_more_tiles_than_multiprocessors() -> None:
+    family = families.get("sm80")
+    assert family.extra_verification(_DEFAULT, "plain") == ()
+    for traits in ("plain", "causal+ragged+lse"):
+        (workload,) = family.extra_verification(_TURNS, traits)
+        tiles = -(-workload.seq_len_q // _TURNS.B_r) * workload.heads * workload.batch
+        assert tiles > 2 * 132
+        assert family.traits(_TURNS, workload) == traits

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,15 +18,8 @@ from fa_tune.artifacts import ArtifactStore
 from fa_tune.compile import BuildRequest, build
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import LaunchDevice
-from fa_tune.families.sm90 import (
-    CONSTRAINTS,
-    REGISTER_BUDGET,
-    Order,
-    Rescale,
-    Scheduler,
-    Sm90Config,
-    constraints,
-)
+from fa_tune.families.sm90 import Order, Rescale, Scheduler, Sm90Config
+from fa_tune.families.sm90_constraints import CONSTRAINTS, constraints
 from fa_tune.families.sm90_launch import (
     MOST_SECTION_HEADS,
     kernel_args,
@@ -87,6 +81,17 @@ class TestSm90Contract(KernelFamilyContract):
         replace(DEFAULT, order=Order.PAIRED),
         replace(DEFAULT, consumers=3, B_r=192),
         replace(DEFAULT, stages=3),
+        replace(DEFAULT, v_stages=2),
+        replace(DEFAULT, v_stages=9),
+        replace(DEFAULT, m_tiles=3, B_r=384),
+        replace(DEFAULT, m_tiles=2),
+        replace(DEFAULT, cluster=3),
+        replace(DEFAULT, ctas=2, d_head=64, consumers=3, B_r=192, B_c=64),
+        replace(DEFAULT, ctas=2),
+        replace(DEFAULT, soft_exp=17),
+        replace(DEFAULT, direct_store=True, cluster=2),
+        replace(DEFAULT, B_c=112, split_diagonal=True),
+        replace(DEFAULT, ctas=2, d_head=256, consumers=1, pingpong=False, B_r=64, B_c=16),
     )
 
     def test_each_constraint_is_tried(self) -> None:
@@ -95,7 +100,11 @@ class TestSm90Contract(KernelFamilyContract):
             rejected = constraints(config, H200)
             assert rejected is not None
             named.add(rejected.constraint)
-        assert named == {name for name, _, _ in CONSTRAINTS} | {"registers_fit", "smem_fits"}
+        computed = {
+            *("registers_fit", "wgmma_fits_at_entry", "smem_fits"),
+            "direct_store_alone",
+        }
+        assert named == {name for name, _, _ in CONSTRAINTS} | computed
 
 
 def test_static_asserts_say_the_same_sentences() -> None:
@@ -112,7 +121,7 @@ def test_parameters_are_laid_out_as_the_struct() -> None:
     body = body[: body.index("};")]
     names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
     assert list(params_dtype().names or ()) == names
-    assert params_dtype().itemsize == 2 * 8 + 9 * 4 + 4
+    assert params_dtype().itemsize == 6 * 8 + 9 * 4 + 4
 
 
 def test_shared_memory_is_the_kernels_own_sum() -> None:
@@ -123,6 +132,8 @@ def test_shared_memory_is_the_kernels_own_sum() -> None:
         SERIAL,
         replace(SINGLE, stages=1, B_c=176),
         replace(DEFAULT, scheduler=Scheduler.STATIC),
+        replace(DEFAULT, v_stages=1),
+        replace(DEFAULT, d_head=64, consumers=1, m_tiles=2, v_stages=5, cluster=2, ctas=2),
         default_config(64, DType.BF16),
         default_config(256, DType.FP16),
     ]
@@ -206,7 +217,7 @@ def test_registers_are_counted_as_the_accumulators_take_them() -> None:
     assert DEFAULT.operand_registers == 64 + 64 + 32
     assert replace(DEFAULT, q_registers=True).operand_registers == 64 + 64 + 32 + 32
     assert all(
-        c.operand_registers <= REGISTER_BUDGET[c.consumers]
+        c.operand_registers <= c.register_budget
         for d in TILES
         for c in get_configs("all", d_head=d)
     )
@@ -231,6 +242,25 @@ def test_a_pair_of_tiles_is_one_cta() -> None:
     paired = replace(DEFAULT, scheduler=Scheduler.STATIC, order=Order.PAIRED)
     odd = Workload(1, 3, 3, 5 * 128, 640, 128, DType.FP16, causal=True)
     assert grid(paired, odd) == 3 * 3
+
+
+def test_a_cluster_takes_its_tiles_together() -> None:
+    """An odd number of row blocks leaves the last cluster half without work; an odd number of
+    multiprocessors leaves one."""
+    pair = replace(DEFAULT, cluster=2)
+    much = benchmark_workload(4096, 128, DType.FP16)
+    odd = Workload(1, 3, 3, 5 * 128, 640, 128, DType.FP16)
+    assert [grid(pair, much, n) for n in (113, 132)] == [112, 132]
+    assert grid(pair, odd) == 3 * 3 * 2
+    assert grid(replace(SINGLE, cluster=2), much) == 16 * 16 * 32
+
+
+def test_several_ctas_share_a_multiprocessor() -> None:
+    config = replace(DEFAULT, d_head=64, consumers=1, pingpong=False, B_r=64, B_c=96, ctas=3)
+    assert constraints(config, H200) is None
+    assert grid(config, benchmark_workload(4096, 64, DType.FP16)) == 3 * 132
+    assert constraints(replace(config, stages=4), H200) is not None, "no room for three"
+    assert constraints(replace(config, stages=4, ctas=1), H200) is None
 
 
 def test_sections_of_heads_fit_their_share_of_l2() -> None:
@@ -262,6 +292,25 @@ def test_maps_are_made_once_and_numbers_passed_on(driver: EncodedMaps) -> None:
     )  # fmt: skip
     for name, value in vars(expected).items():
         assert params[name] == np.asarray(value), name
+
+
+def test_every_cta_of_a_cluster_loads_its_share_of_the_rows(
+    driver: EncodedMaps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxes: list[int] = []
+
+    def encode(*args: Any) -> np.ndarray:
+        boxes.append(args[-1])
+        return np.zeros(1, "V128")
+
+    monkeypatch.setattr(tensor_maps, "_encoded", encode)
+    workload = Workload(2, 6, 3, 500, 700, 128, DType.FP16)
+    *_, params = kernel_args(replace(DEFAULT, cluster=2), workload, ARGS, DEVICE)
+    assert boxes == [64, 64, 64, 64]
+    assert params["row_blocks"] == 2
+    boxes.clear()
+    kernel_args(DEFAULT, workload, ARGS, DEVICE)
+    assert boxes == [64, 128, 128, 64]
 
 
 def test_persistent_kernels_are_verified_over_several_rounds() -> None:

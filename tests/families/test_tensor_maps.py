@@ -201,27 +201,31 @@ def test_without_a_driver_a_map_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
         tensor_map(PLAIN, WORKLOAD, queries=True, box_rows=128)
 
 
-def test_a_launch_with_turns_passes_three_maps_and_the_parameters(driver: FakeDriver) -> None:
-    arguments = LaunchArgs(*(replace(PLAIN, address=i << 20) for i in (1, 2, 3, 4)))
+def test_a_launch_with_turns_passes_four_maps_and_the_parameters(driver: FakeDriver) -> None:
+    tensors = (replace(PLAIN, address=i << 20) for i in (1, 2, 3, 4))
+    arguments = LaunchArgs(*tensors, scratch=7 << 20)
     family = families.get("sm80")
     passed = family.kernel_args(TURNS, WORKLOAD, arguments, DEVICE)
-    assert [len(a) for a in passed] == [1, 1, 1, 1]
-    assert [a.dtype for a in passed[:3]] == ["V128"] * 3
-    assert [call["address"] for call in driver.calls] == [1 << 20, 2 << 20, 3 << 20]
-    # A box of Q is the rows of one turn, four warps' share; one of K or V a whole block.
-    assert [call["box"][1] for call in driver.calls] == [128, 64, 64]
-    assert [call["dimensions"][1] for call in driver.calls] == [500, 700, 700]
-    (params,) = passed[3]
+    assert [len(a) for a in passed] == [1, 1, 1, 1, 1]
+    assert [a.dtype for a in passed[:4]] == ["V128"] * 4
+    assert [call["address"] for call in driver.calls] == [1 << 20, 2 << 20, 3 << 20, 4 << 20]
+    # A box of Q or O is the rows of one warp; one of K or V a whole block.
+    assert [call["box"][1] for call in driver.calls] == [32, 64, 64, 32]
+    assert [call["dimensions"][1] for call in driver.calls] == [500, 700, 700, 500]
+    (params,) = passed[4]
     ordinary = replace(TURNS, ping_pong=False)
-    assert [params] == list(*family.kernel_args(ordinary, WORKLOAD, arguments, DEVICE))
-    assert len(driver.calls) == 3, "without turns there are no maps"
+    ((plain,),) = family.kernel_args(ordinary, WORKLOAD, arguments, DEVICE)
+    different = {n for n in params.dtype.names if params[n] != plain[n]}
+    assert different == {"section_heads"}
+    assert params["counters_address"] == 7 << 20
+    assert len(driver.calls) == 4, "without turns there are no maps"
 
 
-def test_three_turns_have_boxes_of_a_third() -> None:
+def test_twelve_warps_have_boxes_of_a_twelfth() -> None:
     twelve = replace(TURNS, B_r=192, n_warps=12)
     fake = FakeDriver()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tensor_maps, "_driver", lambda: fake)
         arguments = LaunchArgs(*(replace(PLAIN, address=i << 22) for i in (1, 2, 3, 4)))
         families.get("sm80").kernel_args(twelve, WORKLOAD, arguments, DEVICE)
-    assert fake.calls[0]["box"] == [64, 64, 1, 1]
+    assert fake.calls[0]["box"] == fake.calls[3]["box"] == [64, 16, 1, 1]

@@ -48,6 +48,7 @@ MEETING_POINTS: Mapping[str, tuple[str, ...]] = {
         "tma_load_4d_multicast",
     ),
     "ptx/shared_words.cuh": ("store_shared_v4", "load_shared_v4"),
+    "ptx/mbarrier_probe.cuh": ("mbarrier_probe", "mbarrier_wait_unless"),
 }
 # Functions of these files where nobody waits for anybody, or all do.
 LEFT_ALONE: Mapping[str, tuple[str, ...]] = {
@@ -56,6 +57,7 @@ LEFT_ALONE: Mapping[str, tuple[str, ...]] = {
     "ptx/tma.cuh": ("prefetch_tensor_map", "fence_proxy_async_shared"),
     "ptx/cluster.cuh": ("cluster_sync", "in_cta"),
     "ptx/shared_words.cuh": (),
+    "ptx/mbarrier_probe.cuh": (),
 }
 _SCHEDULERS = {
     *("store_shared", "load_shared", "store_shared_v4", "load_shared_v4"),
@@ -75,23 +77,29 @@ extern "C" __constant__ unsigned {SLEEPS}[{len(ROLES)}] = {{}};
 namespace stress {{
 
 // One in four times, as the clock has it, up to the role's limit; the same for a whole warp.
-__device__ __forceinline__ void sleep(unsigned limit) {{
+__device__ __forceinline__ unsigned hashed() {{
     unsigned hash = static_cast<unsigned>(clock()) ^ blockIdx.x * 0x9e3779b9u;
     hash = (hash ^ threadIdx.x / 32 * 0x85ebca6bu) * 0xc2b2ae35u;
-    hash ^= hash >> 15;
-    __nanosleep((hash & 3) == 0 ? __umulhi(hash * 0x27d4eb2fu, limit) : 0);
+    return hash ^ hash >> 15;
+}}
+
+__device__ __forceinline__ void sleep(unsigned limit) {{
+    if (limit == 0) return;  // the quick ones must be quick
+    const unsigned hash = hashed();
+    if ((hash & 3) == 0) __nanosleep(__umulhi(hash * 0x27d4eb2fu, limit));
 }}
 
 __device__ __forceinline__ void role() {{ sleep({SLEEPS}[threadIdx.x / 128]); }}
 
 __device__ __forceinline__ void scheduler() {{ sleep({SLEEPS}[{len(ROLES) - 1}]); }}
 
-// NaN in both types where the copy is to go, before it goes.
+// NaN in both types, 16 bytes of every row, where the copy is to go, before it goes.
 __device__ __forceinline__ void poison(unsigned destination) {{
+    const unsigned column = hashed() % {ROW_BYTES // 16} * 16;
 #pragma unroll 4
-    for (int i = 0; i < STRESS_POISON_BYTES; i += 16) {{
-        asm volatile("st.shared.v4.b32 [%0], {{%1, %1, %1, %1}};" ::"r"(destination + i), "r"(-1)
-                     : "memory");
+    for (int row = 0; row < STRESS_POISON_ROWS; ++row) {{
+        asm volatile("st.shared.v4.b32 [%0], {{%1, %1, %1, %1}};" ::"r"(destination +
+                     {ROW_BYTES} * row + column), "r"(-1) : "memory");
     }}
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }}
@@ -102,37 +110,40 @@ __device__ __forceinline__ void poison(unsigned destination) {{
 
 @dataclass(frozen=True)
 class Mutation:
-    """In one file the only match of a pattern is replaced."""
+    """In one file the only match of each pattern is replaced."""
 
     file: str
-    pattern: str
-    replacement: str
+    edits: tuple[tuple[str, str], ...]
 
     def applied(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """The sources with the change; raises ValueError if there is not exactly one place."""
-        text, n = re.subn(self.pattern, self.replacement, headers[self.file])
-        if n != 1:
-            raise ValueError(f"{n} places in {self.file} look like {self.pattern!r}, not 1")
+        """The sources with the change; raises ValueError if a pattern has not exactly one
+        place."""
+        text = headers[self.file]
+        for pattern, replacement in self.edits:
+            text, n = re.subn(pattern, replacement, text)
+            if n != 1:
+                raise ValueError(f"{n} places in {self.file} look like {pattern!r}, not 1")
         return {**headers, self.file: text}
 
 
 MUTATIONS: Mapping[str, Mutation] = {
-    "K is released before its product is done": Mutation(
-        "sm90/consumer.cuh",
-        r"(ptx::wgmma_wait_group<[^0>][^>]*>\(\);\s*keep_registers\(s(?:\[m\])?\);)"
-        r"\s*((?:if constexpr \([^)]*\) )?Base::release_k\(\);)",
-        r"\2 stress::role(); \1",
+    "V is not waited for": Mutation(
+        "sm90/consumer_base.cuh", ((r"(void wait_v\(\) \{)[^}]*\}", r"\1 stress::role(); }"),)
     ),
-    "the producer does not wait for an empty V": Mutation(
-        "sm90/producer.cuh",
-        r"(ptx::mbarrier_wait\(smem \+ empty_barriers \+ 8 \* ring\.stage, )"
-        r"(ring\.parity \^ 1\);)",
-        r"if (tiles == Shared::kK) \1\2",
-    ),
-    "Q is released before O has left": Mutation(
+    "K is given back before it is read": Mutation(
         "sm90/consumer_base.cuh",
-        r"ptx::bulk_wait_group_read\(\);(\s*ptx::mbarrier_arrive\(smem \+ Shared::kQEmpty)",
-        r"\1",
+        (
+            (
+                r"(void wait_k\(\) \{[^}]*)\}",
+                r"\1 if (lane == 0) ptx::mbarrier_arrive(smem + Shared::kKEmpty + 8 * "
+                r"k_ring.stage); stress::role(); }",
+            ),
+            (
+                r"(if \()(lane == 0\) ptx::mbarrier_arrive\("
+                r"(?:smem \+ barriers|barrier\);\s*\} else \{\s*if \(lane <))",
+                r"\1barriers != Shared::kKEmpty && \2",
+            ),
+        ),
     ),
 }
 
@@ -228,7 +239,7 @@ def compile_stressed(
             (
                 f"--gpu-architecture={request.arch}",
                 "--ptxas-options=-v",
-                f"-DSTRESS_POISON_BYTES={rows * ROW_BYTES}",
+                f"-DSTRESS_POISON_ROWS={rows}",
                 *family.compile_options(request.arch),
             ),
             family.name_expression(config, request.traits),

@@ -34,7 +34,9 @@ def problems(family: KernelFamily, limits: ArchLimits) -> list[Problem]:
         kinds = [("full", False), ("causal_br", True)]
         if config == family.default_config(config.d_head, config.dtype):
             kinds += [("full", True), ("causal", False)]
-        variant, blocks = families.variant(config), family.blocks(config)
+        variant, (b_r, b_c) = families.variant(config), family.blocks(config)
+        # The CTAs of a cluster visit the same keys: their tiles are one.
+        blocks = (b_r * getattr(config, "cluster", 1), b_c)
         shape = Workload(1, 1, 1, 1, 1, config.d_head, config.dtype)
         found += [problem(variant, shape, blocks, mask=m, ragged=ragged) for m, ragged in kinds]
     return found

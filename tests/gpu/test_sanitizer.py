@@ -7,16 +7,18 @@ What the tools see of the sm90 kernels is less than of the sm80 ones:
 - racecheck looks at shared memory as threads load and store it.  A tensor's bulk copy is made by
   a unit of its own, and wgmma reads its operands itself: neither is a thread's access, so an
   early read of a stage, or one refilled too early, is no hazard to it.  What it does see are the
-  accesses of threads: tile numbers handed on by the dynamic scheduler (ordered by mbarriers, which
-  it follows), Q read into registers, O staged on its way out (ordered by named barriers).
+  accesses of threads: tiles handed on by the producer, Q read into registers, O staged on its way
+  out.  It follows named barriers and mbarriers, the latter for the very lanes that arrive: where
+  a warp reads and one lane arrives for all after __syncwarp, it reports a hazard.
   tests/gpu/test_stress.py is for the rest.
-- memcheck sees loads and stores of threads (the log-sum-exp, counters, parameters) and errors that
-  the hardware reports.  Bulk copies cannot leave their tensor: a box beyond it is cut off; that no
-  tensor map is wrong, tests/gpu/test_grid.py tells by what lies beside the tensors.
-- synccheck follows barriers: named ones with a wrong number of threads, and mbarriers used before
-  they are initialised or after their memory has another use.
-- initcheck tells of global memory that nobody wrote and a thread reads: counters and parameters
-  here.  It does not see bulk copies, and of shared memory it does not tell.
+- synccheck follows barriers: named ones with a wrong number of threads, mbarriers used before
+  they are initialised, and arrivals in a phase although nobody waited for the one before.
+- memcheck sees loads and stores of threads (the log-sum-exp, counters, O where it is stored
+  directly) and errors that the hardware reports.  Bulk copies cannot leave their tensor: a box
+  beyond it is cut off.  That no tensor map is wrong, tests/gpu/test_grid.py tells by what lies
+  beside the tensors.
+- initcheck tells of global memory that a thread reads and nobody wrote, such as counters.  It does
+  not see bulk copies, and of shared memory it does not tell.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ import pytest
 from fa_tune import pipeline
 from fa_tune.arch import limits
 from fa_tune.compile import BuildRequest
-from fa_tune.families.sm90 import Order, Rescale, Scheduler, Sm90Config, constraints
+from fa_tune.families.sm90 import Order, Rescale, Scheduler, Sm90Config
+from fa_tune.families.sm90_constraints import constraints
 from fa_tune.families.sm90_sets import default_config
 from fa_tune.jobs import run_items
 from fa_tune.model import Artifact, DType, Outcome
@@ -38,6 +39,8 @@ def paths() -> list[Sm90Config]:
     base = default_config(128, DType.FP16)
     single = replace(base, q_stages=1, carry=False, scheduler=Scheduler.SINGLE)
     static = replace(base, scheduler=Scheduler.STATIC, order=Order.LINEAR)
+    one = replace(base, d_head=64, consumers=1, pingpong=False, B_r=64, B_c=96)
+    two_tiles = replace(base, d_head=64, m_tiles=2, B_r=256, B_c=80)
     found = [
         base,
         replace(base, rescale=Rescale.LAZY, dtype=DType.BF16),
@@ -52,6 +55,24 @@ def paths() -> list[Sm90Config]:
         replace(static, order=Order.PAIRED),
         replace(static, carry=False, order=Order.LONGEST_FIRST),
         replace(static, stages=8, B_c=16, pingpong=False),
+        replace(base, v_stages=1),
+        replace(base, d_head=64, stages=1, v_stages=3, dtype=DType.BF16),
+        two_tiles,
+        replace(two_tiles, dtype=DType.BF16, rescale=Rescale.LAZY, cluster=2, pingpong=False),
+        replace(two_tiles, consumers=1, pingpong=False, B_r=128, ctas=2),
+        replace(single, d_head=64, overlap=False, pingpong=False, m_tiles=2, B_r=256, B_c=64),
+        replace(base, cluster=2),
+        replace(base, cluster=2, consumers=3, B_r=192, B_c=80, rescale=Rescale.LAZY, stages=3),
+        replace(static, order=Order.PAIRED, cluster=2, dtype=DType.BF16),
+        replace(single, cluster=2, order=Order.LONGEST_FIRST),
+        replace(one, ctas=3),
+        replace(one, ctas=3, scheduler=Scheduler.SINGLE, q_stages=1, carry=False),
+        replace(one, ctas=4, B_c=48, dtype=DType.BF16),
+        replace(one, ctas=2, cluster=2),
+        replace(base, soft_exp=4),
+        replace(base, split_diagonal=True),
+        replace(two_tiles, B_c=64, split_diagonal=True),
+        replace(base, soft_exp=16, d_head=64, dtype=DType.BF16, rescale=Rescale.LAZY),
         *(default_config(d, dtype) for d in (64, 192, 256) for dtype in DType),
     ]
     return list(dict.fromkeys(found))

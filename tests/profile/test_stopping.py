@@ -74,7 +74,7 @@ def test_rounds_are_spent_where_the_order_is_open() -> None:
 @pytest.mark.parametrize("noise", [0.0, 0.001])
 def test_a_tie_that_is_certain_needs_no_more_rounds(noise: float) -> None:
     taken, race = run({"a": 1.0, "b": 1.0005}, noise=noise)
-    assert max(counts(taken).values()) < LIMIT
+    assert STAGES[1] * RUNS <= max(counts(taken).values()) < LIMIT
     assert set(race.ended.values()) == {Ended.DECIDED}
 
 
@@ -125,7 +125,7 @@ def test_references_and_whom_we_keep_go_on_however_slow() -> None:
 
 
 def test_a_fast_reference_makes_nobody_a_loser() -> None:
-    assert counts(run({"ref:cudnn": 0.1, "a": 1.0, "b": 1.01})[0]) == {
+    assert counts(run({"ref:cudnn": 0.1, "a": 1.0, "b": 1.019})[0]) == {
         "ref:cudnn": RUNS,
         "a": RUNS,
         "b": RUNS,

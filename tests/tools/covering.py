@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
 from fa_tune.families.traits import Traits
@@ -24,15 +24,15 @@ TRAIT_AXES: Axes = {f.name: (False, True) for f in fields(Traits)}
 class Space(Generic[C]):
     """What to cover: the values of every knob, traits after them, and what can run.
 
-    Values of the axis `last` are tried one by one where the others are drawn: it hangs on them.
-    `tries` points without a legal one mean that there is none; of so many `candidates`, the one
-    that covers most is taken.
+    A knob of `follows` is not drawn but computed from the others, unless the pair to complete
+    says what it is.  `tries` points without a legal one mean that there is none; of so many
+    `candidates`, the one that covers most is taken.
     """
 
     config_class: type[C]
     axes: Axes
     runs: Callable[[C], bool]
-    last: str = ""
+    follows: Mapping[str, Callable[[Mapping[str, Value]], Value]] = field(default_factory=dict)
     tries: int = 200
     candidates: int = 60
 
@@ -57,11 +57,12 @@ class Space(Generic[C]):
                 name: fixed[name] if name in fixed else dice.choice(values)
                 for name, values in self.axes.items()
             }
-            free = self.last and self.last not in fixed
-            for value in self.axes[self.last] if free else ("",):
-                point = drawn | {self.last: value} if free else drawn
-                if self.runs(self._draft(point)):
-                    return tuple(point.values())
+            for name, value_of in self.follows.items():
+                if name not in fixed:
+                    drawn[name] = value_of(drawn)
+            covered = all(drawn[name] in self.axes[name] for name in self.follows)
+            if covered and self.runs(self._draft(drawn)):
+                return tuple(drawn.values())
         return None
 
 

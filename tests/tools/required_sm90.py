@@ -15,7 +15,7 @@ from fa_tune import families
 from fa_tune.arch import parse_arch
 from fa_tune.compile import BuildRequest
 from fa_tune.families.config_fields import python_type
-from fa_tune.families.sm90 import Sm90Config
+from fa_tune.families.sm90 import GROUP_ROWS, Sm90Config
 from fa_tune.families.sm90_sets import default_config, get_configs
 from fa_tune.families.traits import Traits
 from fa_tune.model import DType
@@ -92,7 +92,7 @@ def code_path_sample(
         Sm90Config,
         axes(d_heads),
         lambda c: families.get("sm90").constraints(c, limits) is None,
-        last="B_r",
+        follows={"B_r": lambda c: GROUP_ROWS * c["consumers"] * c.get("m_tiles", 1)},
         tries=300,
         candidates=12,
     )
