@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from search_table import BEGIN, END, joined, table, with_table
 from tests.project_files import ROOT
-from tools.search_table import BEGIN, END, joined, table, with_table
 
 RESULTS = ROOT / "benchmarks" / "search_strategies_h200.json"
 PAGE = ROOT / "docs" / "strategies.md"

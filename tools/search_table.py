@@ -27,7 +27,12 @@ def joined(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             into = spaces.setdefault(space["space"], {**space, "scores": []})
             known = {score["strategy"] for score in into["scores"]}
             into["scores"] += [s for s in space["scores"] if s["strategy"] not in known]
-    return {**documents[0], "spaces": [spaces[name] for name in sorted(spaces)]}
+    plan = {"limit": documents[0]["plan"]["limit"]}  # what the parts had in common
+    return {
+        "schema": documents[0].get("schema"),
+        "plan": plan,
+        "spaces": [spaces[name] for name in sorted(spaces)],
+    }
 
 
 def table(document: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fa_tune.search.strategies.base import Memory, Space, Strategy
 from fa_tune.search.strategies.features import matrix
 from fa_tune.search.strategies.gaussian_process import GaussianProcess
+from fa_tune.search.strategies.opening import worth_a_start
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-RESIDENT = ("registers_resident", "smem_resident_bytes")  # of `static_facts`
 OPENING = 6  # points before the model is asked
 EXPECTED = 3  # instead of the random ones, where other workloads say what to expect
 TRUST = 2.0  # observations that it takes to halve the trust in that
-FULLEST = 0.25  # of the space: from these the opening is drawn
 HOPEFUL = 2.0  # standard deviations by which a hopeful proposal expects to be lucky
 
 
@@ -74,21 +72,12 @@ class Learned(Memory):
 
     def _begin(self) -> list[int]:
         """The start points, then those of which most is expected from other workloads.  Where
-        nothing is: random ones of those that leave least of a multiprocessor unused; where that
-        is not known, of those that fewest soft rules object to."""
+        nothing is: random ones of those worth a start."""
         chosen = list(dict.fromkeys(self.space.start))
         if self.space.expected:
             hopeful = sorted(range(len(self.space)), key=lambda i: (self.space.expected[i], i))
             return list(dict.fromkeys([*chosen, *hopeful[:EXPECTED]]))
-        others = [i for i in range(len(self.space)) if i not in chosen]
-        unused = fullness(self.space)
-        if unused is not None:
-            limit = sorted(unused)[math.ceil(FULLEST * len(unused)) - 1]
-            among = [i for i in others if unused[i] <= limit]
-        else:
-            objections = {i: len(self.space.points[i].soft_rules) for i in others}
-            fewest = min(objections.values(), default=0)
-            among = [i for i in others if objections[i] == fewest]
+        among = [i for i in worth_a_start(self.space) if i not in chosen]
         wanted = max(0, OPENING - len(chosen))
         return chosen + self.random.sample(among, min(wanted, len(among)))
 
@@ -140,27 +129,6 @@ class Learned(Memory):
         spread = float(said.var()) or 1.0
         slope = (float(away @ off) + TRUST * spread) / (float(away @ away) + TRUST * spread)
         return max(0.0, slope) * said
-
-
-def fullness(space: Space) -> list[float] | None:
-    """How little of a multiprocessor's registers and shared memory each point leaves unused,
-    lowest first: the sum of its ranks in both.  None where that is not known, or the same for
-    all.
-
-    Large blocks are what saves reads, and what they cost is registers and shared memory: on
-    recordings of two families, five lengths and two head sizes the quarter of a space that
-    uses most has twice its share of the fastest quarter.
-    """
-    ranks = []
-    for name in RESIDENT:
-        values = [point.facts.get(name) for point in space.points]
-        known = [-v for v in values if v is not None]
-        if len(known) < len(values):
-            return None
-        order = sorted(known)
-        ranks.append([bisect.bisect_right(order, v) for v in known])
-    total = [float(sum(both)) for both in zip(*ranks, strict=True)]
-    return total if min(total) < max(total) else None
 
 
 def expected_gain(best: float, mean: Array, deviation: Array) -> Array:

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fa_tune.search.strategies.base import Memory, Space, Strategy
+from fa_tune.search.strategies.opening import worth_a_start
 
 OPENING = 4  # start points and random ones before the first climb
+BLIND_OPENING = 8  # the same where no start point is known
 
 
 class Local(Memory):
     """Climbs from the fastest of a few points.
 
-    Neighbours come in random order, those that fewer soft rules object to first.  Where none
-    is better, the next climb starts two steps from the fastest point, and every other time
-    anywhere.
+    It opens with points worth a start (`opening`).  Neighbours come in random order.  Where
+    none is better, the next climb starts two steps from the fastest point, and every other time
+    from another point worth a start.
     """
 
     def __init__(self, space: Space, seed: int, name: str) -> None:
         super().__init__(space, seed, name)
+        self._starts = worth_a_start(space)
+        self._opening = OPENING if space.start else BLIND_OPENING
         self._neighbours: dict[int, list[int]] = {}
         self._current: int | None = None
         self._restarts = 0
@@ -35,7 +39,7 @@ class Local(Memory):
         if start:
             return start[0]
         times = self.times
-        if len(self.proposed) < OPENING or not times:
+        if len(self.proposed) < self._opening or not times:
             return self._anywhere()
         if self._current is None:
             self._current = self._fastest(times)
@@ -69,18 +73,12 @@ class Local(Memory):
         if index not in self._neighbours:
             around = list(self.space.neighbours(index))
             self.random.shuffle(around)
-            around.sort(key=self._objections)
             self._neighbours[index] = around
         return self._neighbours[index]
 
     def _anywhere(self) -> int:
-        """A random free point among those that fewest soft rules object to."""
-        free = self.free()
-        fewest = min(map(self._objections, free))
-        return self.random.choice([i for i in free if self._objections(i) == fewest])
-
-    def _objections(self, index: int) -> int:
-        return len(self.space.points[index].soft_rules)
+        """A random free point of those worth a start, or of all once those are used up."""
+        return self.random.choice(self.free(self._starts) or self.free())
 
 
 def make(name: str, space: Space, seed: int) -> Strategy:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,11 +40,12 @@ class Experience:
 
 def with_experience(space: Space, known: Sequence[Experience]) -> Space:
     """The space with what `known` lets one expect of its points; unchanged where none of them
-    has the same knobs."""
+    has its knobs.  A table may lack knobs that the space has: it is older than they are, and
+    says the same of all their values."""
     fitting = [
         one
         for one in known
-        if list(one.points[0].knobs) == list(space.points[0].knobs)
+        if one.points[0].knobs.keys() <= space.points[0].knobs.keys()
         and sum(t is not None for t in one.times_s) > 1
     ]
     if not fitting:
@@ -64,8 +65,9 @@ def _expected(space: Space, one: Experience) -> list[float]:
     rest = order[FASTEST:]
     some = order[:FASTEST] + random.Random(one.name).sample(rest, min(FASTEST, len(rest)))
     # One matrix for both, so that a column means the same in either.
+    names = [name for name in one.points[0].knobs if name not in OF_THE_WORKLOAD]
     both = tuple(
-        Point(f"{where}:{point.key}", _searched(point.knobs), point.facts)
+        Point(f"{where}:{point.key}", {name: point.knobs[name] for name in names}, point.facts)
         for where, points in (("there", one.points), ("here", space.points))
         for point in points
     )
@@ -75,17 +77,13 @@ def _expected(space: Space, one: Experience) -> list[float]:
     model.fit(there[[i for i, _ in some]], np.array([math.log(t / best) for _, t in some]))
     index = [i for i, _ in ran]
     missed = np.log([t / best for _, t in ran]) - model.predict(there[index])[0]
-    by_knobs = {_key(one.points[i]): float(m) for i, m in zip(index, missed, strict=True)}
+    by_knobs = {_values(one.points[i], names): float(m) for i, m in zip(index, missed, strict=True)}
     predicted = model.predict(here)[0]
     return [
-        float(value) + by_knobs.get(_key(point), 0.0)
+        float(value) + by_knobs.get(_values(point, names), 0.0)
         for value, point in zip(predicted, space.points, strict=True)
     ]
 
 
-def _searched(knobs: Mapping[str, Knob]) -> dict[str, Knob]:
-    return {name: value for name, value in knobs.items() if name not in OF_THE_WORKLOAD}
-
-
-def _key(point: Point) -> tuple[Knob, ...]:
-    return tuple(_searched(point.knobs).values())
+def _values(point: Point, names: Sequence[str]) -> tuple[Knob, ...]:
+    return tuple(point.knobs[name] for name in names)

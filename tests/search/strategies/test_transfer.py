@@ -62,6 +62,20 @@ def test_other_knobs_say_nothing() -> None:
     assert with_experience(space, [known([None] * N)]) is space
 
 
+def test_a_table_older_than_a_knob_says_the_same_of_all_its_values() -> None:
+    newer = tuple(
+        Point(f"{point.key} {new}", {**point.knobs, "new": new})
+        for point in points()
+        for new in (0, 1)
+    )
+    space = with_experience(Space(newer), [known()])
+    for i in range(N):
+        for value in space.expected[2 * i : 2 * i + 2]:
+            assert value == pytest.approx(math.log(time_of(i) / 0.9), abs=1e-6)
+    older = [Point(p.key, {"n": p.knobs["n"]}) for p in points()[:20]]
+    assert with_experience(Space(tuple(older)), [known()]).expected == ()
+
+
 def test_expectations_are_of_every_point() -> None:
     with pytest.raises(InvalidConfig, match="1 expectations of 80 points"):
         Space(points(), expected=(0.0,))
