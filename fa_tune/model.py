@@ -347,8 +347,7 @@ class Measurement:
     @property
     def host_launch_s(self) -> float | None:
         """What one launch took the process that made it, in seconds; None if not known."""
-        found = self.conditions.get(HOST_LAUNCH_S)
-        return float(found) if found else None
+        return float(self.conditions[HOST_LAUNCH_S]) if HOST_LAUNCH_S in self.conditions else None
 
 
 @dataclass(frozen=True)

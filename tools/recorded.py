@@ -118,11 +118,11 @@ class Recorded:
 
     @cached_property
     def searched(self) -> str:
-        """The set whose `best` was profiled with the ladder, and which both methods hold at its
-        workload; raises FileNotFoundError if there is none."""
+        """The set that both methods hold and whose `best` was profiled with the ladder; raises
+        FileNotFoundError if there is none."""
         for name in SEARCHED:
-            paths = [self.folder / f"{name}_{m}.csv" for m in METHODS]
-            if all(p.exists() and self._holds_best(p) for p in paths):
+            paths = {m: self.folder / f"{name}_{m}.csv" for m in METHODS}
+            if all(p.exists() for p in paths.values()) and self._holds_best(paths["ncu"]):
                 return name
         known = " nor ".join(SEARCHED)
         raise FileNotFoundError(f"{self.folder} has recordings of neither {known} by both methods")
