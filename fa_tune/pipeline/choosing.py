@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from fa_tune import families, recordings
 from fa_tune.compile import kernel_source_sha256
 from fa_tune.errors import BoardsLost, InvalidConfig, ToolMissing
-from fa_tune.model import DeviceInfo
+from fa_tune.model import DeviceInfo, Workload
 from fa_tune.options import MeasureOptions, Progress
 from fa_tune.pipeline.context import Context, load_recordings
 from fa_tune.pipeline.peers import require_references
@@ -34,11 +34,17 @@ class Measured:
 
 
 def choose_profiler(
-    options: MeasureOptions, context: Context, progress: Progress, *, export: object = None
+    options: MeasureOptions,
+    context: Context,
+    progress: Progress,
+    *,
+    export: object = None,
+    wanted: Collection[Workload] = (),
 ) -> Measured:
     """The profiler that `options.profiler` names.  auto: ncu, then events where ncu is not
-    installed, then replay without a GPU.  Raises ToolMissing, also for a reference that is to
-    be measured and not there."""
+    installed, then replay without a GPU, by the method that most of the `wanted` workloads were
+    recorded with.  Raises ToolMissing, also for a reference that is to be measured and not
+    there."""
     name = options.profiler
     if name in ("ncu", "events") or (name == "auto" and context.device is not None):
         require_references(options.references)
@@ -51,7 +57,7 @@ def choose_profiler(
                 progress.warn(f"{error}; timing with CUDA events instead")
                 name = "events"
     if name == "replay":
-        return _replay(context, progress)
+        return _replay(context, progress, wanted)
     if name == "ncu":
         return _with_ncu(options, context, export)
     if name == "events":
@@ -111,13 +117,11 @@ def _with_ncu(options: MeasureOptions, context: Context, export: object) -> Meas
     return Measured(profiler, device, whose)
 
 
-def _replay(context: Context, progress: Progress) -> Measured:
+def _replay(context: Context, progress: Progress, wanted: Collection[Workload]) -> Measured:
     found = load_recordings(context.options)
     gpu = _most_recorded(found)
     found = tuple(r for r in found if r.meta.device.name == gpu)
-    # Methods are never mixed: replay ncu's recordings, or else those of the newest method.
-    method = "ncu" if any(r.meta.provenance.method == "ncu" for r in found) else ""
-    method = method or found[0].meta.provenance.method
+    method = _most_wanted(found, {workload.key for workload in wanted})
     chosen = [r for r in found if r.meta.provenance.method == method]
     recorded = {
         recording.label: {(a.workload, a.subject): a for a in recording.attempts}
@@ -138,6 +142,25 @@ def _replay(context: Context, progress: Progress) -> Measured:
     if any(_is_of_other_sources(recording) for recording in chosen):
         progress.warn("the recordings were made with other kernel sources than these")
     return Measured(profiler, chosen[0].meta.device, whose, chosen[0], tuple(chosen))
+
+
+def _most_wanted(found: Sequence[Recording], wanted: Collection[str]) -> str:
+    """Methods are never mixed: the one that holds most of the wanted workloads with the kernels
+    of this checkout; of equals the one that holds most of them at all, then ncu, then the one
+    recorded last."""
+    ours: dict[str, set[str]] = {}
+    held: dict[str, set[str]] = {}
+    for recording in found:  # the newest first
+        here = {a.workload for a in recording.attempts if a.workload in wanted}
+        method = recording.meta.provenance.method
+        held.setdefault(method, set()).update(here)
+        if not _is_of_other_sources(recording):
+            ours.setdefault(method, set()).update(here)
+
+    def order(method: str) -> tuple[int, int, bool]:
+        return len(ours.get(method, ())), len(held[method]), method == "ncu"
+
+    return max(held, key=order)
 
 
 def _most_recorded(found: Sequence[Recording]) -> str:

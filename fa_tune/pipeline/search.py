@@ -63,7 +63,7 @@ def search(
     JournalError; whatever was measured before is in the journal.
     """
     grid = options.workloads
-    grid.workloads()  # what cannot be understood is refused before anything is looked for
+    wanted = grid.workloads()  # what cannot be understood is refused before anything else
     context = open_context(options.machine, progress)
     # Whatever is recorded or runs here, a set that nobody knows is told first.
     chosen = choose_families(options.families, context.limits)
@@ -72,7 +72,7 @@ def search(
         configs = choose(chosen, named=bool(options.families))
     registry = registry_path(options.registry)
     check_writable(options, registry)
-    measured = choose_profiler(options.measure, context, progress)
+    measured = choose_profiler(options.measure, context, progress, wanted=wanted)
     progress.note(measured.whose)
     able = choose_families((), context.limits, measured)
     if families.is_config(options.kernels):
@@ -82,7 +82,7 @@ def search(
         progress.note(f"no recording holds kernels of {out}: left out")
         chosen, configs = able, [c for c in configs if families.of(c) in able] or choose(able)
     if options.kernels == DEFAULT_KERNELS:  # a set that was named is what was wanted
-        held = recorded_configs(measured, chosen, grid.workloads())
+        held = recorded_configs(measured, chosen, wanted)
         if held and not set(held) & set(configs):
             progress.note(
                 f"no recording holds the set {DEFAULT_KERNELS!r}: choosing among the "

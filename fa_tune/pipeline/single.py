@@ -92,7 +92,9 @@ def _measure(
     export: Path | None = None,
 ) -> ProfileResult:
     """Measure configs without deciding and without the journal: what was asked for is run."""
-    measured = choose_profiler(options.measure, context, progress, export=export)
+    measured = choose_profiler(
+        options.measure, context, progress, export=export, wanted=options.workloads.workloads()
+    )
     progress.note(measured.whose)
     kept, rejected = prune_configs(configs, context)
     try:

@@ -51,7 +51,9 @@ def record_space(
     and what measuring raises.
     """
     context = open_context(options.machine, progress)
-    measured = choose_profiler(options.measure, context, progress)
+    measured = choose_profiler(
+        options.measure, context, progress, wanted=options.workloads.workloads()
+    )
     progress.note(measured.whose)
     kept, rejected = prune_configs(configs, context)
     if not kept:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune import recordings
+from fa_tune.compile import kernel_source_sha256
 from fa_tune.errors import InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.model import Attempt, DeviceInfo, DType, Measurement, Outcome, Provenance, Workload
 from fa_tune.model import benchmark_workload as benchmark
@@ -352,6 +353,41 @@ def test_events_recordings_serve_where_ncu_has_none(tmp_path: Path) -> None:
     machine = fakes.context(tmp_path, device=None, recordings=folder)
     measured = choose_profiler(MeasureOptions(), machine, Stages())
     assert measured.profiler.method == "events"
+
+
+def test_the_method_that_holds_more_of_what_is_wanted_is_replayed(
+    tmp_path: Path, folder: Path
+) -> None:
+    """ncu's recordings lack a workload that events' have; methods are not mixed."""
+    causal = dataclasses.replace(WORKLOAD, causal=True)
+    known = recordings.load(folder / H200.slug / "old.csv")
+    timed = Measurement("sm80:x", causal.key, "events", (8e-3,))
+    origin = dataclasses.replace(known.meta.provenance, method="events", profiler_version="")
+    path = folder / H200.slug / "causal.csv"
+    attempt = Attempt("sm80:x", causal.key, Outcome.OK, "", timed)
+    recordings.save(path, [attempt], {}, Meta(recordings.SCHEMA, H200, origin))
+    machine = fakes.context(tmp_path, device=None, recordings=folder)
+
+    def method(*wanted: Workload) -> str:
+        found = choose_profiler(MeasureOptions(), machine, Stages(), wanted=wanted)
+        return found.profiler.method
+
+    assert method(WORKLOAD) == "ncu"
+    assert method(causal) == "events"
+    assert method(WORKLOAD, causal) == "events", "which hold both"
+    assert method() == "ncu"
+
+
+def test_recordings_of_these_kernels_are_preferred(tmp_path: Path, folder: Path) -> None:
+    path = folder / H200.slug / "events.csv"
+    known = recordings.load(path)
+    origin = dataclasses.replace(
+        known.meta.provenance, kernel_source_sha256=kernel_source_sha256("sm80")
+    )
+    recordings.save(path, known.attempts, {}, Meta(recordings.SCHEMA, H200, origin))
+    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    measured = choose_profiler(MeasureOptions(), machine, Stages(), wanted=[WORKLOAD])
+    assert measured.profiler.method == "events", "ncu's are of other kernels"
 
 
 def recorded_elsewhere(folder: Path, dates: tuple[str, ...]) -> DeviceInfo:
