@@ -7,6 +7,7 @@ The values come from the declarations and the sets: a knob that is added takes p
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -82,6 +83,18 @@ def _values_of_number(f: dataclasses.Field[Any]) -> tuple[Value, ...]:
     return tuple(sorted({*known, *range(1, few + 1)}))
 
 
+# What takes registers is left away where it is not what a pair asks for: of points with many
+# consumers or wide heads, which have hardly any to spare, too few would be legal otherwise.
+_FOLLOWS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "ctas": lambda c: 1,
+    "m_tiles": lambda c: 2 if c["d_head"] == 64 and c["consumers"] < 3 else 1,
+    "q_registers": lambda c: c["d_head"] == 64 and c["consumers"] < 3,
+    "cluster": lambda c: 1 if c["consumers"] == 4 else 2,
+    "pingpong": lambda c: c["consumers"] > 1,
+    "B_r": lambda c: GROUP_ROWS * c["consumers"] * c["m_tiles"],
+}
+
+
 @cache
 def code_path_sample(
     d_heads: tuple[int, ...] = D_HEADS,
@@ -92,7 +105,7 @@ def code_path_sample(
         Sm90Config,
         axes(d_heads),
         lambda c: families.get("sm90").constraints(c, limits) is None,
-        follows={"B_r": lambda c: GROUP_ROWS * c["consumers"] * c.get("m_tiles", 1)},
+        follows=_FOLLOWS,
         tries=300,
         candidates=12,
     )
