@@ -98,6 +98,7 @@ def test_a_search_of_recordings_needs_few_of_them(
 
     def chosen(*more: str) -> dict[str, Any]:
         arguments = ["--dtype", "fp16", "--seq-lens", "4096", "--profiler", "replay", "--json"]
+        arguments += ["--kernels", "tune", "--family", "sm80"]
         done = console("search", *arguments, "--registry", str(tmp_path / "r.json"), *more)
         assert done.status == 0, done.err
         (one,) = json.loads(done.out)["workloads"]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 
 def test_handlers_do_not_load_torchs_compiler() -> None:
     """`torch._dynamo` alone takes longer than everything else together."""
+    pytest.importorskip("torch")
     modules = ("timed", "verify", "profiled", "confirm", "calibrate")
     imports = "; ".join(f"import fa_tune.handlers.{name}" for name in modules)
     script = (

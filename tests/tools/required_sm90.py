@@ -7,6 +7,7 @@ The values come from the declarations and the sets: a knob that is added takes p
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
@@ -99,7 +100,8 @@ _FOLLOWS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
 def code_path_sample(
     d_heads: tuple[int, ...] = D_HEADS,
 ) -> tuple[tuple[Sm90Config, Traits], ...]:
-    """A covering array of strength two.  Always the same for the same axes."""
+    """A covering array of strength two, and for values that it found no legal point for a config
+    of the sets.  Always the same for the same axes."""
     limits = parse_arch(ARCH)
     space = Space(
         Sm90Config,
@@ -109,4 +111,19 @@ def code_path_sample(
         tries=300,
         candidates=12,
     )
-    return tuple(covering_array(space))
+    sample = list(covering_array(space))
+    known = axes(d_heads)
+    shipped = [
+        c
+        for d in d_heads
+        for c in get_configs("fast", d_head=d)
+        if all(value in known[name] for name, value in vars(c).items())
+    ]
+    for name, values in known.items():
+        if name in TRAIT_AXES:
+            continue
+        for value in values:
+            if all(getattr(c, name) != value for c, _ in sample):
+                found = (c for c in shipped if getattr(c, name) == value)
+                sample += [(c, Traits()) for c in itertools.islice(found, 1)]
+    return tuple(sample)
