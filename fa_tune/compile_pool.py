@@ -151,7 +151,10 @@ class _Child:
             self.alive = False
             if not self.job:
                 raise ToolMissing(f"a compiler process did not start: {self._death()}") from None
-            return CompileReply(Outcome.CRASHED, reason=f"the compiler {self._death()}")
+            death = self._death()
+            if self.process.poll() == -signal.SIGALRM:  # its own clock was faster than ours
+                return CompileReply(Outcome.TIMED_OUT, reason=took_too_long(self._timeout_s))
+            return CompileReply(Outcome.CRASHED, reason=f"the compiler {death}")
         self.job = ""
         if message == READY:
             return None
