@@ -156,7 +156,9 @@ def attention(
     lse: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`Attention` with the user's own registry, on q's GPU; see `Attention.__call__`."""
-    return _shared(q.device.index if q.is_cuda else None)(
+    if not q.is_cuda:  # before a GPU is asked for, which may not be there
+        raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {q.device}")
+    return _shared(q.device.index)(
         q,
         k,
         v,
