@@ -145,3 +145,9 @@ def test_where_nothing_compiles_one_line_says_why(
     monkeypatch.setattr(runtime, "build", refuse)
     with pytest.raises(NoUsableVariant, match=r"no kernel runs .* on NVIDIA H200: ptxas died"):
         attention(tmp_path).chosen(WORKLOAD)
+
+
+def test_tensors_on_the_cpu_are_refused_before_a_gpu_is_asked_for() -> None:
+    q, k, v = (torch.zeros(1, 4, 2, 64, dtype=torch.float16) for _ in range(3))
+    with pytest.raises(InvalidConfig, match="must be on a GPU; Q is on cpu"):
+        runtime.attention(q, k, v)
