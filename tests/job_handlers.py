@@ -1,4 +1,4 @@
-"""Handlers for test_jobs.py that fail in every way a GPU job can, and some more.
+"""Handlers for the tests in tests/jobs that fail in every way a GPU job can, and some more.
 
 Each item's `do` names what happens to it; `work` obeys one after the other, `rounds` goes
 round and round as an interleaved measurement does.

@@ -7,11 +7,7 @@ from tests.project_files import ROOT, project_files
 LIMIT = 400  # lines
 SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h", ".sh")
 
-LONG_FOR_A_REASON: dict[str, str] = {
-    "tests/pipeline/test_measuring.py": "one concept: what the journal spares and what it does not",
-    "tests/profile/test_ncu.py": "one profiler against one fake ncu, failure by failure",
-    "tests/test_jobs.py": "one supervisor, fault by fault; the cases share their handlers",
-}
+LONG_FOR_A_REASON: dict[str, str] = {}
 
 
 def _lines(path: str) -> int:

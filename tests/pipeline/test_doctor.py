@@ -21,6 +21,7 @@ from fa_tune.pipeline.keeping import registry_path
 from fa_tune.profile.base import MeasurePlan, OnStep
 from tests.pipeline.conftest import World
 from tests.pipeline.fakes import H200, FakeProfiler
+from tests.pipeline.recorded import record
 
 DOCTOR = import_module("fa_tune.pipeline.doctor")  # the package's attribute is the function
 
@@ -197,8 +198,6 @@ def test_a_folder_that_cannot_be_written(world: World) -> None:
 
 
 def test_recordings_are_counted(world: World) -> None:
-    from tests.pipeline.test_measuring import record
-
     folder = world.folder / "profiles"
     record(folder, "tune_ncu", "ncu", "2026-03-01T00:00:00+00:00", {"sm80:x": 1e-3})
     record(folder, "tune_events", "events", "2026-03-01T00:00:00+00:00", {"sm80:x": 1e-3})

@@ -2,98 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fa_tune.errors import FaTuneError, InvalidConfig, NoUsableVariant, ToolMissing
-from fa_tune.jobs import WorkerUnusable
-from fa_tune.model import Artifact, Attempt, DType, Outcome, Quantity, Resources, Variant, Workload
+from fa_tune.errors import InvalidConfig, ToolMissing
+from fa_tune.model import Attempt, Outcome, Quantity
 from fa_tune.profile import ncu
-from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.metrics import CYCLES, DRAM_CLOCK, DURATION, L2_HIT_RATE, REGISTERS, SM_CLOCK
 from fa_tune.profile.ncu import NcuProfiler
-
-HERE = Path(__file__).parent
-FAILURES = HERE / "data" / "failures"
-WORKLOAD = Workload(1, 2, 2, 128, 128, 64, DType.FP16)
-BOTH = ("fa2", "cudnn")
-SILENCE_S = 0.6  # the time limit of a hanging item; ample for a report on a busy machine
-NS = 1e-9
-
-
-class FakeNcu:
-    """The stand-in's path, its behaviour, and what it was asked."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.path = folder / "ncu"
-        self.path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I "{HERE}/fake_ncu.py" "$@"\n')
-        self.path.chmod(0o755)
-        self._calls = folder / "calls.jsonl"
-        self._monkeypatch = monkeypatch
-        monkeypatch.setenv("FAKE_NCU_CALLS", str(self._calls))
-        self.behave()
-
-    def behave(self, **behaviour: Any) -> None:
-        self._monkeypatch.setenv("FAKE_NCU", json.dumps(behaviour))
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._calls.read_text().splitlines()]
-
-    @property
-    def profiled(self) -> list[dict[str, Any]]:
-        """The calls that ran a program."""
-        return [call for call in self.calls if call["program"]]
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNcu:
-    monkeypatch.setattr(ncu, "HANDLER", "tests.profile.ncu_child:handle")
-    return FakeNcu(tmp_path, monkeypatch)
-
-
-def artifact(name: str, behaviour: str) -> Artifact:
-    resources = Resources(168, 0, 0, 0, 0, 49152, 128, 2)
-    variant = Variant("sm80", name)
-    return Artifact(variant, "plain", "sm_90", behaviour, f"_Z{len(name)}{name}", resources)
-
-
-def plan(*behaviours: str, references: tuple[str, ...] = (), **changes: Any) -> MeasurePlan:
-    """Variants a, b, c, … with these behaviours."""
-    made = [artifact(name, b) for name, b in zip("abcdefgh", behaviours, strict=False)]
-    artifacts = {a.variant.key: a for a in made}
-    return MeasurePlan(WORKLOAD, artifacts, references, item_timeout_s=30.0, **changes)
-
-
-def hanging(*behaviours: str, **changes: Any) -> MeasurePlan:
-    """A plan whose patience is short."""
-    return replace(plan(*behaviours, **changes), item_timeout_s=SILENCE_S)
-
-
-def measure(profiler: NcuProfiler, wanted: MeasurePlan) -> dict[str, Attempt]:
-    """Attempts by subject; every subject of the plan must have exactly one."""
-    attempts = list(profiler.measure(wanted, lambda _: None))
-    assert sorted(a.subject for a in attempts) == sorted(wanted.subjects)
-    return {a.subject: a for a in attempts}
-
-
-def samples_ns(attempt: Attempt) -> list[int]:
-    assert attempt.outcome is Outcome.OK, attempt.reason
-    assert attempt.measurement is not None
-    return [round(s / NS) for s in attempt.measurement.samples_s]
-
-
-def outcomes(attempts: dict[str, Attempt]) -> dict[str, Outcome]:
-    return {subject.removeprefix("sm80:"): a.outcome for subject, a in attempts.items()}
-
-
-# Everything is well ---------------------------------------------------------------------------
+from tests.profile.ncu_bench import (
+    BOTH,
+    NS,
+    WORKLOAD,
+    FakeNcu,
+    fake_log,
+    hanging,
+    measure,
+    outcomes,
+    plan,
+    refused,
+    samples_ns,
+)
 
 
 def test_every_subject_gets_its_samples_in_base_units(fake: FakeNcu) -> None:
@@ -174,149 +105,6 @@ def test_a_library_call_of_two_kernels_takes_the_time_of_both(
     measured = attempts["ref:fa2"].measurement
     assert measured is not None
     assert measured.counters[CYCLES].value == pytest.approx(8000 * 1.755, rel=1e-3)
-
-
-# Somebody strikes -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fault", "where", "reason"),
-    [
-        ("segfault", "1", "exited with status 139 (SIGSEGV)"),
-        ("poison", "prepare", "an illegal memory access was encountered"),
-        ("poison", "0", "an illegal memory access was encountered"),
-    ],
-)
-def test_a_crash_costs_only_the_culprit(fake: FakeNcu, fault: str, where: str, reason: str) -> None:
-    wanted = plan("5000", f"6000:{fault} in {where}", "7000", references=BOTH, runs=2)
-    attempts = measure(NcuProfiler(ncu=fake.path), wanted)
-    culprit = attempts.pop("sm80:b")
-    assert culprit.outcome is Outcome.CRASHED
-    assert reason in culprit.reason
-    assert culprit.measurement is None
-    assert {s: len(samples_ns(a)) for s, a in attempts.items()} == dict.fromkeys(attempts, 2)
-    assert len(fake.profiled) == 2, "one process per culprit, and one"
-
-
-def test_two_culprits_are_both_named(fake: FakeNcu) -> None:
-    wanted = plan("5000", "6000:segfault in 0", "7000:poison in prepare", "8000")
-    assert outcomes(measure(NcuProfiler(ncu=fake.path), wanted)) == {
-        "a": Outcome.OK,
-        "b": Outcome.CRASHED,
-        "c": Outcome.CRASHED,
-        "d": Outcome.OK,
-    }
-    assert len(fake.profiled) == 3
-
-
-def test_a_refusal_costs_no_process(fake: FakeNcu) -> None:
-    wanted = plan("5000", "6000:refuse in prepare", "7000", runs=2)
-    attempts = measure(NcuProfiler(ncu=fake.path), wanted)
-    assert attempts["sm80:b"].outcome is Outcome.CRASHED
-    assert attempts["sm80:b"].reason == "out of GPU memory: tried to allocate"
-    assert samples_ns(attempts["sm80:a"]) == [5000, 5001]
-    assert len(fake.profiled) == 1
-
-
-def test_a_hang_is_timed_out_and_the_others_finish(fake: FakeNcu) -> None:
-    wanted = hanging("5000", "6000:hang in prepare", "7000")
-    attempts = measure(NcuProfiler(ncu=fake.path), wanted)
-    assert outcomes(attempts) == {"a": Outcome.OK, "b": Outcome.TIMED_OUT, "c": Outcome.OK}
-    assert "silent for 0.6 s" in attempts["sm80:b"].reason
-
-
-BEFORE_D = 3  # of the subjects below, in the order that seed SEED draws
-SEED = 7
-
-
-@pytest.mark.parametrize("rows", [None, 0, 1, BEFORE_D])
-def test_a_log_cut_off_when_ncu_is_ended(fake: FakeNcu, rows: int | None) -> None:
-    """However much of it is left: nobody's time is made up, and what is whole is not redone."""
-    fake.behave(on_sigterm=rows)
-    wanted = hanging("5000", "6000", "7000", "8000:hang in 0", "9000", "9500", seed=SEED)
-    steps: list[str] = []
-    attempts = {a.subject: a for a in NcuProfiler(ncu=fake.path).measure(wanted, steps.append)}
-    assert attempts.pop("sm80:d").outcome is Outcome.TIMED_OUT
-    found = {s.removeprefix("sm80:"): samples_ns(a) for s, a in attempts.items()}
-    assert found == {"a": [5000], "b": [6000], "c": [7000], "e": [9000], "f": [9500]}
-    assert len(steps) == BEFORE_D + len(found) - (rows or 0)
-
-
-# ncu itself does not work ---------------------------------------------------------------------
-
-
-def refused(profiler: NcuProfiler, wanted: MeasurePlan) -> FaTuneError:
-    with pytest.raises(FaTuneError) as caught:
-        list(profiler.measure(wanted, lambda _: None))
-    assert "\n" not in str(caught.value)
-    return caught.value
-
-
-@pytest.mark.parametrize(
-    ("log", "stops", "advice"),
-    [
-        ("counters-forbidden", False, "--profiler events"),
-        ("counters-forbidden", True, "--profiler events"),
-        ("counter-library", True, "--profiler events"),
-        ("counters-in-use", True, "dcgmi profile --pause"),
-        ("driver-too-old", False, "update the driver"),
-        ("lock-file", True, "TMPDIR"),
-        ("clocks-not-lockable", True, "--clock-control none"),
-        ("injection-conflict", True, "CUDA_INJECTION64_PATH=none"),
-        ("profiling-failed", True, "--profiler events"),
-    ],
-)
-def test_what_ncu_lacks_is_one_line_and_nobodys_fault(
-    fake: FakeNcu, log: str, stops: bool, advice: str
-) -> None:
-    """`stops`: ncu ends the program, whose item is then under way, and not only its own work."""
-    fake.behave(log=(FAILURES / f"{log}.log").read_text(), stops=stops, status=9 if stops else 0)
-    error = refused(NcuProfiler(ncu=fake.path), plan("5000", "6000"))
-    assert isinstance(error, ToolMissing)
-    assert advice in str(error)
-    assert len(fake.profiled) == 1, "it would not go better a second time"
-
-
-def test_no_kernel_was_profiled(fake: FakeNcu) -> None:
-    fake.behave(log=(FAILURES / "no-kernels.log").read_text())
-    error = refused(NcuProfiler(ncu=fake.path), plan("5000"))
-    assert isinstance(error, NoUsableVariant)
-    assert "no kernel matched the filter" in str(error)
-
-
-def test_ncu_that_fails_without_a_word(fake: FakeNcu) -> None:
-    fake.behave(status=77)
-    error = refused(NcuProfiler(ncu=fake.path), plan("5000"))
-    assert "ncu ended with status 77" in str(error)
-
-
-def test_a_note_of_ncus_is_passed_on_and_the_result_stays(fake: FakeNcu) -> None:
-    note = (FAILURES / "metrics-unavailable.log").read_text().splitlines()[2]
-    profiler = NcuProfiler(ncu=fake.path)
-    good = fake_log("_Z1a", 5000)
-    fake.behave(log=f"{note}\n{good}")
-    assert samples_ns(measure(profiler, plan("5000"))["sm80:a"]) == [5000]
-    assert len(profiler.notes.warnings) == 1
-    assert "could not read 6 metrics" in profiler.notes.warnings[0]
-
-
-def test_a_kernel_of_another_program_is_not_taken_for_ours(fake: FakeNcu) -> None:
-    fake.behave(log=fake_log("_Z7strange", 5000))
-    error = refused(NcuProfiler(ncu=fake.path), plan("5000"))
-    assert "another program used the GPU" in str(error)
-
-
-def test_a_launch_without_a_duration_gives_no_time(fake: FakeNcu) -> None:
-    fake.behave(log=fake_log("_Z1a", "n/a"))
-    attempt = measure(NcuProfiler(ncu=fake.path), plan("5000"))["sm80:a"]
-    assert attempt.outcome is Outcome.CRASHED
-    assert "without a result" in attempt.reason
-
-
-def fake_log(kernel: str, duration: object) -> str:
-    from tests.profile.ncu_text import PREAMBLE, identity, raw
-
-    return PREAMBLE + raw([(DURATION, "ns")], (identity(kernel=kernel), [str(duration)]))
 
 
 # Metrics, versions, reports ---------------------------------------------------------------------
@@ -416,9 +204,6 @@ def test_a_measurement_given_up_leaves_no_process(fake: FakeNcu) -> None:
     assert len(fake.profiled) == 1
 
 
-# Several GPUs -----------------------------------------------------------------------------------
-
-
 def test_a_plan_for_one_board_pins_the_program_to_it(fake: FakeNcu) -> None:
     list(NcuProfiler(ncu=fake.path).measure(plan("5000", board="GPU-7"), lambda _: None))
     list(NcuProfiler(ncu=fake.path).measure(plan("5000"), lambda _: None))
@@ -426,19 +211,3 @@ def test_a_plan_for_one_board_pins_the_program_to_it(fake: FakeNcu) -> None:
     assert first["CUDA_VISIBLE_DEVICES"] == "GPU-7"
     assert second["CUDA_VISIBLE_DEVICES"] != "GPU-7"
     assert first["TMPDIR"] != second["TMPDIR"], "each its own lock file"
-
-
-def test_a_program_that_somebody_killed_is_tried_again_once(
-    fake: FakeNcu,
-) -> None:
-    wanted = plan("5000", "6000:killed-once in 0", "7000:killed in 0", runs=2)
-    found = measure(NcuProfiler(ncu=fake.path), wanted)
-    assert samples_ns(found["sm80:b"]) == [6000, 6001]
-    assert samples_ns(found["sm80:a"]) == [5000, 5001]
-    assert found["sm80:c"].outcome is Outcome.CRASHED
-    assert "SIGKILL" in found["sm80:c"].reason or "137" in found["sm80:c"].reason
-
-
-def test_a_gpu_that_is_gone_says_nothing_of_the_kernels(fake: FakeNcu) -> None:
-    with pytest.raises(WorkerUnusable, match="cannot start: RuntimeError: no CUDA-capable device"):
-        measure(NcuProfiler(ncu=fake.path), plan("5000", board="GPU-gone"))

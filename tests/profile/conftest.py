@@ -1,0 +1,16 @@
+"""A program that plays ncu."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fa_tune.profile import ncu
+from tests.profile.ncu_bench import FakeNcu
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNcu:
+    monkeypatch.setattr(ncu, "HANDLER", "tests.profile.ncu_child:handle")
+    return FakeNcu(tmp_path, monkeypatch)
