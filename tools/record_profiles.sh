@@ -16,22 +16,7 @@ references=${REFERENCES:-fa2,cudnn}
 
 # Both families, all lengths, both types, with a causal mask and without.
 search fast events --seq-lens "$lengths" --d-head 64,128 --mask full,causal --ref "$references"
-# The ladders of both families.
-search prog events --seq-lens 4096 --dtype fp16
-search prog ncu --seq-lens 4096 --dtype fp16
 search fast ncu --seq-lens "$lengths"
 
-# The counters of the sm80 ladder and of its best config, for docs/ladder.md.
-async=async+eager+swizzled
-gpu=$(dirname "$(ls -t "$folder"/*/fast_events.csv | head -1)")
-./run profile --profiler ncu --metrics explain --runs 1 --seq-lens 4096 --ref fa2,cudnn --json \
-    "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles" \
-    "(FP16, 128, 64, 64, 4): async+swizzled+load_0_0_0_tiles" \
-    "(FP16, 128, 64, 64, 4): $async+load_0_0_0_tiles" \
-    "(FP16, 128, 64, 64, 4): $async+load_2_2_2_tiles" \
-    "(FP16, 128, 64, 64, 4): $async+load_2_2_2_tiles+buffer" \
-    "(FP16, 128, 64, 64, 4): $async+load_2_2_2_tiles+buffer+opt_softmax" \
-    "(FP16, 128, 64, 64, 4): $async+load_0_2_2_tiles+opt_softmax" \
-    "(FP16, 128, 256, 64, 8): $async+load_1_1_1_tiles+opt_softmax+stages_3+rescale_8+pingpong" \
-    >"$gpu/ladder_explain.json.new"
-mv "$gpu/ladder_explain.json.new" "$gpu/ladder_explain.json"
+# The ladder of the sm80 family, with its counters.
+tools/record_ladder.sh "$folder"
