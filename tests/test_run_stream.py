@@ -16,9 +16,9 @@ _PROGRAM = """
 #define __forceinline__ inline
 #include "tile/run_stream.cuh"
 
-template <int kFragments, int kLength, int kRuns, int kLead>
+template <int kFragments, int kLength, int kRuns, int kLead, bool kTurning>
 int check() {
-    using Stream = tile::RunStream<kFragments, kLength, kRuns, kLead>;
+    using Stream = tile::RunStream<kFragments, kLength, kRuns, kLead, kTurning>;
     Stream stream;
     for (auto& slot : stream.registers) slot[0] = ~0u;
     int now = -1, wrong = 0, late = 0, loads = 0;
@@ -27,23 +27,30 @@ int check() {
     stream.start(load);
     for (now = 0; now < Stream::kSteps; ++now) {
         stream.advance(now, load);
-        const int run = now / kLength % kRuns;
+        const int forth = now / kLength % kRuns, group = now / (kLength * kRuns);
+        const int run = kTurning && group % 2 == 1 ? kRuns - 1 - forth : forth;
         const int wanted = now / (kLength * kRuns) * kLength + now % kLength;
-        const bool first_use = run == 0;
+        const bool first_use = forth == 0;
         wrong += stream.at(now)[0] != unsigned(wanted) || Stream::run(now) != run;
         late += first_use && loaded_in[wanted] >= 0 && now - loaded_in[wanted] < kLead;
     }
     return 1000 * wrong + 100 * late + (loads != kFragments);
 }
 
-template <int kLead>
-int all() {
-    return check<32, 4, 2, kLead>() + check<48, 8, 2, kLead>() + check<18, 3, 2, kLead>() +
-           check<32, 4, 1, kLead>() + check<7, 1, 1, kLead>() + check<12, 2, 3, kLead>() +
-           check<4, 4, 2, kLead>();
+template <int kLead, bool kTurning>
+int every() {
+    return check<32, 4, 2, kLead, kTurning>() + check<48, 8, 2, kLead, kTurning>() +
+           check<18, 3, 2, kLead, kTurning>() + check<32, 4, 1, kLead, kTurning>() +
+           check<7, 1, 1, kLead, kTurning>() + check<12, 2, 3, kLead, kTurning>() +
+           check<32, 2, 2, kLead, kTurning>() + check<4, 4, 2, kLead, kTurning>();
 }
 
-int main() { std::printf("%d", all<1>() + all<2>() + all<4>() + all<8>() + all<12>()); }
+template <int kLead>
+int all() {
+    return every<kLead, false>() + every<kLead, true>();
+}
+
+int main() { std::printf("%d", all<1>() + all<2>() + all<4>() + all<6>() + all<8>() + all<12>()); }
 """
 
 

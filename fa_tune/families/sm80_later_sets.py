@@ -24,24 +24,26 @@ RESCALE = 8  # P reaches 2^8: exact enough in fp16 and bf16, and rarely exceeded
 
 Block = tuple[int, int, int]  # B_r, B_c, n_warps
 LoadTiles = tuple[int, int, int]  # of Q, K, V
+Pipelines = tuple[tuple[int, bool], ...]  # kv_stages, interleaved_softmax
 
 _CP_ASYNC = {"async_copy": (True,), "eager_load_blocks": (True,), "swizzled": (True,)}
 
 
 def get_fast_configs(dtypes: Sequence[DType], d_head: int) -> list[FlashForwardKernelConfig]:
-    """The `fast` set: the blocks and load tiles that won, or came near it, at some length or
-    mask on an H200 (benchmarks/sm80_experiments_h200.txt), with what goes with them."""
+    """The `fast` set: what won, or came within a percent of it, at some length or mask on an
+    H200, with turns or among the configs without (profiles/nvidia_h200/fast_*events.csv)."""
     found: list[FlashForwardKernelConfig] = []
-    for block, load_tiles in _fast_blocks(d_head):
-        found += _expand(
-            dtypes,
-            d_head,
-            block,
-            load_tiles,
-            kv_stages=(1, 2),
-            rescale_threshold=(RESCALE,),
-            interleaved_softmax=(False, True),
-        )
+    for block, load_tiles, pipelines in _fast_blocks(d_head):
+        for stages, interleaved in pipelines:
+            found += _expand(
+                dtypes,
+                d_head,
+                block,
+                load_tiles,
+                kv_stages=(stages,),
+                rescale_threshold=(RESCALE,),
+                interleaved_softmax=(interleaved,),
+            )
     # With turns Q and O have rows of their own in shared memory.
     turns = (256, 128, 8) if d_head <= 64 else (256, 64, 8) if d_head <= 128 else (128, 64, 8)
     if d_head > 192:
@@ -58,18 +60,26 @@ def get_fast_configs(dtypes: Sequence[DType], d_head: int) -> list[FlashForwardK
     return sorted(c for c in found if _can_run(c))
 
 
-def _fast_blocks(d_head: int) -> tuple[tuple[Block, tuple[LoadTiles, ...]], ...]:
-    """(B_r, B_c, n_warps) of the fast set, and the load tiles that go with it: all of Q stays
-    in registers where they have room for it."""
+# With large blocks two stages and interleaving together lose to either alone, with small ones
+# a single stage does.
+_EITHER: Pipelines = ((1, False), (1, True), (2, False))
+_ANY: Pipelines = (*_EITHER, (2, True))
+_STAGED: Pipelines = ((2, False), (2, True))
+
+
+def _fast_blocks(d_head: int) -> tuple[tuple[Block, tuple[LoadTiles, ...], Pipelines], ...]:
+    """(B_r, B_c, n_warps) of the fast set, and the load tiles and pipelines that go with it: all
+    of Q stays in registers where they have room for it."""
     if d_head <= 64:
         return (
-            ((128, 128, 4), ((1, 1, 1),)),
-            ((128, 64, 4), ((0, 1, 1),)),
-            ((64, 64, 4), ((0, 1, 1),)),
+            ((128, 128, 4), ((1, 1, 1),), _ANY),
+            ((128, 64, 4), ((0, 1, 1),), _ANY),
+            ((64, 64, 4), ((0, 1, 1),), _STAGED),
         )
+    both: tuple[LoadTiles, ...] = ((1, 1, 1), (2, 2, 2))
     if d_head <= 128:
-        return ((128, 64, 4), ((1, 1, 1), (2, 2, 2))), ((64, 64, 4), ((0, 1, 1),))
-    return ((64, 64, 4), ((1, 1, 1), (2, 2, 2))), ((128, 64, 8), ((1, 1, 1), (2, 2, 2)))
+        return ((128, 64, 4), both, _EITHER), ((64, 64, 4), ((0, 1, 1),), _STAGED)
+    return ((64, 64, 4), both, _EITHER), ((128, 64, 8), both, _EITHER)
 
 
 def get_wide_configs(dtypes: Sequence[DType], d_head: int) -> list[FlashForwardKernelConfig]:

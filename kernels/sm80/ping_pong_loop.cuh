@@ -204,6 +204,11 @@ struct PingPongLoop {
         return tag.block > 0 && tag.block * CFG.B_c > last_row + params.diagonal;
     }
 
+    // Where the maxima of a tile's first and last block are taken: in the code of the usual block,
+    // by a branch around them, or in that of the rare one.  Which is faster depends on what the
+    // assembler makes of it (H200).
+    static constexpr bool kMaximaInPlace = !TRAITS.causal && !Tile::kMoreScores;
+
     // P from S of the block in place `now`, the `first` of its tile or not.  With `missing` S is
     // yet to be multiplied, out of turn.
     __device__ __forceinline__ void exponentiate(const BlockTag& tag, Position now, bool first,
@@ -212,13 +217,23 @@ struct PingPongLoop {
         const bool partly = masked(tag), last = tag.block == 0;
         if constexpr (Tile::kLazy) {
             const bool fresh = first || last || partly;
-            if (missing || !fresh) {
-                if (!missing && warp_tile.lazy_softmax(false)) return;
-                warp_tile.multiply_qk_in_turn(k_offset);
+            auto softmax = [&](bool with_maxima) {
+                if (last) load_next_q(now.next());
+                if (partly) warp_tile.mask(params, tag.first_query, tag.block * CFG.B_c);
+                return warp_tile.lazy_softmax(with_maxima);
+            };
+            if constexpr (kMaximaInPlace) {
+                if (missing || !softmax(fresh)) {
+                    warp_tile.multiply_qk_in_turn(k_offset);
+                    softmax(true);
+                }
+            } else {
+                if (missing || !fresh) {
+                    if (!missing && warp_tile.lazy_softmax(false)) return;
+                    warp_tile.multiply_qk_in_turn(k_offset);
+                }
+                softmax(true);
             }
-            if (last) load_next_q(now.next());
-            if (partly) warp_tile.mask(params, tag.first_query, tag.block * CFG.B_c);
-            warp_tile.lazy_softmax(true);
         } else {
             if (missing) warp_tile.multiply_qk_in_turn(k_offset);
             if (last) load_next_q(now.next());

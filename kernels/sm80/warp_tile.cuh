@@ -180,18 +180,24 @@ struct WarpTile : Constraints<CFG> {
     }
 
     // The two products of a turn, see ping_pong_loop.cuh.
-    // Products in runs of up to eight with the same A operand, and how far ahead of them their
-    // fragments are loaded.  V's may take the place of S, which is gone, where P leaves room.
-    // That many pay with a mask only (H200).
-    static constexpr bool kFarAhead = TRAITS.causal && kTilesO > kTilesS;
+    // In which order products and loads stand is worth a few percent, and what is best depends on
+    // the kernel (H200, benchmarks/sm80_experiments_h200.txt).  Products come in runs of up to
+    // eight with the same A operand, or of four where S takes more registers than O; V's fragments
+    // may take the place of S, which is gone, where P leaves room.
+    static constexpr bool kMoreScores = kTilesS >= kTilesO;
+    static constexpr bool kShortRuns = kMoreScores && !TRAITS.causal;
+    static constexpr int kVLead = TRAITS.causal ? (kMoreScores ? 4 : 12) : (kMoreScores ? 8 : 6);
+    static constexpr int kKLead = TRAITS.causal ? (kMoreScores ? 4 : 8) : (kMoreScores ? 6 : 4);
     template <int kPairs>
-    static constexpr int kRunLength = kPairs % 4 == 0   ? 4
+    static constexpr int kRunLength = kPairs % 4 == 0   ? (kShortRuns ? 2 : 4)
                                       : kPairs % 3 == 0 ? 3
                                                         : 2 - kPairs % 2;
-    using VRuns = tile::RunStream<kStepsPV * kTilesO / 2, kRunLength<kTilesO / 2>, kTilesM,
-                                  kFarAhead ? 12 : 4>;
-    using KRuns = tile::RunStream<kStepsQK * kTilesS / 2, kRunLength<kTilesS / 2>, kTilesM,
-                                  kFarAhead ? 8 : 4>;
+    using VRuns = tile::RunStream<kStepsPV * kTilesO / 2, kRunLength<kTilesO / 2>, kTilesM, kVLead,
+                                  kShortRuns>;
+    using KRuns = tile::RunStream<kStepsQK * kTilesS / 2, kRunLength<kTilesS / 2>, kTilesM, kKLead,
+                                  kShortRuns>;
+    // The product of a k-tile before which Q's fragments of the next one are loaded.
+    static constexpr int kQStep = kShortRuns && kTilesS * kTilesM > 8 ? 4 : 0;
 
     // Before the turn: the first fragments of V.
     __device__ __forceinline__ void start_pv(VRuns& v_stream, unsigned v_offset) const {
@@ -226,7 +232,7 @@ struct WarpTile : Constraints<CFG> {
         for (int step = 0; step < KRuns::kSteps; ++step) {
             const int m = KRuns::run(step), x = KRuns::fragment_of(step);
             const int t = x / kPairs, pair = x % kPairs;
-            if (!kQStaysInRegisters && step % (kPairs * kTilesM) == 0 && t + 1 < kStepsQK) {
+            if (!kQStaysInRegisters && step % (kPairs * kTilesM) == kQStep && t + 1 < kStepsQK) {
                 q_stream.fetch(t + 1, q_loader());
             }
             k_stream.advance(step, k_loader);

@@ -7,6 +7,11 @@
 //                            A          0  0  0  0   1  1  1  1   0  0  0  0   1 ...
 //                            fragment   0  1  2  3   0  1  2  3   4  5  6  7   4 ...
 //
+// With kTurning every second group of kLength fragments meets the A operands in reverse, so that
+// the last one of a group is the first of the next:
+//
+//     A, turning         0  0  0  0   1  1  1  1   1  1  1  1   0 ...
+//
 // An A operand that stays the same from one product to the next is read from its registers
 // once.  Loads are spread evenly, one every kRuns steps, and each is issued kLead steps before
 // its first use or earlier.  The assembler has the last word on the order; the more fragments
@@ -15,7 +20,7 @@
 
 namespace tile {
 
-template <int kFragments, int kLength, int kRuns, int kLead>
+template <int kFragments, int kLength, int kRuns, int kLead, bool kTurning>
 struct RunStream {
     static constexpr int kSteps = kFragments * kRuns;
     // Fragment x is loaded in step kRuns x - kDelay, or before the first one.
@@ -26,7 +31,11 @@ struct RunStream {
 
     unsigned registers[kSlots][4];
 
-    __device__ __forceinline__ static constexpr int run(int step) { return step / kLength % kRuns; }
+    // The A operand of a step.
+    __device__ __forceinline__ static constexpr int run(int step) {
+        const int forth = step / kLength % kRuns;
+        return kTurning && step / (kLength * kRuns) % 2 == 1 ? kRuns - 1 - forth : forth;
+    }
     __device__ __forceinline__ static constexpr int fragment_of(int step) {
         return step / (kLength * kRuns) * kLength + step % kLength;
     }

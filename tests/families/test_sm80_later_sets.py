@@ -38,7 +38,7 @@ def test_what_won_is_in_fast(text: str, dtype: DType) -> None:
 
 @pytest.mark.parametrize(
     ("d_head", "count", "in_turns"),
-    [(32, 14, 2), (64, 14, 2), (96, 14, 2), (128, 14, 2), (192, 17, 1), (256, 17, 1)],
+    [(32, 12, 2), (64, 12, 2), (96, 10, 2), (128, 10, 2), (192, 13, 1), (256, 13, 1)],
 )
 def test_size_of_fast(d_head: int, count: int, in_turns: int) -> None:
     configs = fp16("fast", d_head)
