@@ -32,7 +32,7 @@ def stress(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
     case = Case.from_json(item["case"])
     held_up = Kernel(kernel.variant, item["stressed_cubin"], item["stressed_symbol"])
     w = case.workload
-    inputs = inputs_for(w, case.layout, case.seed, "cuda")
+    inputs = inputs_for(w, case.layout, case.seed, "cuda", case.growth)
     out, lse = torch.empty_like(inputs.q), lse_for(w)
     outputs = [out] if lse is None else [out, lse]
 
