@@ -87,9 +87,10 @@ def inputs_for(
 
 def grown(k: torch.Tensor, growth: float | None) -> torch.Tensor:
     """K [batch, seq, heads, d_head] itself, made `growth` times as large at its last key and
-    hardly anything at its first."""
+    hardly anything at its first; the other way round if `growth` is negative."""
     if growth is not None:
-        factors = torch.linspace(0.02, 1, k.shape[1], device=k.device) * growth
+        ends = (0.02, 1.0) if growth > 0 else (1.0, 0.02)
+        factors = torch.linspace(*ends, k.shape[1], device=k.device) * abs(growth)
         k.mul_(factors[:, None, None])
     return k
 

@@ -98,10 +98,10 @@ def test_a_case_crosses_the_border_to_the_worker(case: Case) -> None:
     assert Case.from_json(case.to_json()) == case
 
 
-def test_a_fourth_of_the_cases_has_scores_that_grow_far() -> None:
+def test_half_of_the_cases_have_scores_that_grow_either_way() -> None:
     growths = Counter(c.growth for c in GRID)
     assert set(growths) == set(GROWTHS)
-    assert growths[max(g for g in GROWTHS if g)] > COUNT / 8
+    assert all(growths[g] > COUNT / 8 for g in GROWTHS)
     assert all(replace(c, strict=True).growth is None for c in GRID)
 
 
