@@ -15,7 +15,7 @@ from fa_tune.arch import ArchLimits
 from fa_tune.compile import BuildRequest
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.traits import Traits
-from fa_tune.model import MASKS, DType, Variant, Workload
+from fa_tune.model import MASKS, Artifact, DType, Variant, Workload
 from tests.tools import required_sm90
 from tests.tools.required import ALL_D_HEADS, code_path_sample
 
@@ -258,6 +258,21 @@ def small_workloads(variant: Variant, traits: str) -> tuple[Workload, ...]:
 
 
 # For the worker ---------------------------------------------------------------------------------
+
+
+def item_of(artifact: Artifact) -> dict[str, Any]:
+    """What a worker needs to load a kernel, and what it can tell of it."""
+    return {
+        "subject": artifact.variant.key,
+        "traits": artifact.traits,
+        "cubin": artifact.cubin,
+        "symbol": artifact.symbol,
+    }
+
+
+def named(artifacts: Iterable[Artifact]) -> dict[str, dict[str, Any]]:
+    """The items by variant and traits."""
+    return {f"{a.variant.key} @ {a.traits}": item_of(a) for a in artifacts}
 
 
 def by_request(cases: Iterable[Case], limits: ArchLimits) -> dict[BuildRequest, list[Case]]:

@@ -40,7 +40,7 @@ from fa_tune.jobs import ChildEnd, ItemResult, run_child
 from fa_tune.model import Artifact, Outcome
 from fa_tune.pipeline.checks import verdict_key
 from fa_tune.verify import verdict_from_json
-from tests.gpu.cases import small_workloads
+from tests.gpu.cases import item_of, small_workloads
 from tests.gpu.conftest import Built
 from tests.gpu.faulty_kernels import compile_faulty, disguised
 from tests.tools import required, required_sm90
@@ -84,15 +84,7 @@ def run(
     for option, value in MEMCHECK_OPTIONS.items() if tool == "memcheck" else ():
         if option in help_text:
             wrapper += [option, value]
-    items = {
-        verdict_key(a): {
-            "subject": a.variant.key,
-            "traits": a.traits,
-            "cubin": a.cubin,
-            "symbol": a.symbol,
-        }
-        for a in artifacts
-    }
+    items = {verdict_key(a): item_of(a) for a in artifacts}
     end = run_child(
         handler,
         {"device": 0, "seed": 0},

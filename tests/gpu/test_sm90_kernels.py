@@ -20,9 +20,9 @@ from fa_tune.families.sm90 import Order, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90_constraints import constraints
 from fa_tune.families.sm90_sets import default_config
 from fa_tune.jobs import run_items
-from fa_tune.model import Artifact, DType, Outcome
+from fa_tune.model import DType, Outcome
 from fa_tune.options import MachineOptions, Silent
-from tests.gpu.cases import Case, by_request, random_grid
+from tests.gpu.cases import Case, by_request, named, random_grid
 from tests.gpu.conftest import Built
 from tests.gpu.test_kernels import faults
 from tests.tools.required_sm90 import D_HEADS, GROUPS, code_path_builds
@@ -76,21 +76,6 @@ def paths() -> list[Sm90Config]:
         *(default_config(d, dtype) for d in (64, 192, 256) for dtype in DType),
     ]
     return list(dict.fromkeys(found))
-
-
-def item_of(artifact: Artifact) -> dict[str, Any]:
-    """What a worker needs to load a kernel."""
-    return {
-        "subject": artifact.variant.key,
-        "traits": artifact.traits,
-        "cubin": artifact.cubin,
-        "symbol": artifact.symbol,
-    }
-
-
-def named(artifacts: Sequence[Artifact]) -> dict[str, dict[str, Any]]:
-    """The items by variant and traits."""
-    return {f"{a.variant.key} @ {a.traits}": item_of(a) for a in artifacts}
 
 
 @pytest.mark.gpu
