@@ -13,14 +13,14 @@ from fa_tune.handlers.device import check_kernels, launch_args, lse_for
 from fa_tune.handlers.verify import check_all
 from fa_tune.launch import Kernel
 from fa_tune.model import Variant, Workload
-from fa_tune.reference import Inputs
+from fa_tune.reference import make_inputs
 from fa_tune.verify import verdict_to_json
 from fa_tune.worker import Report
 from tests.gpu.cases import small_workloads
 from tests.gpu.oracle import grown
 
 MULTIPROCESSORS = 2  # what persistent grids are told, so that a few tiles are several for each CTA
-GROWTH = 10.0  # of the scores, towards the last key or the first: new maxima in each block, or none
+GROWTH = 10.0  # of the scores: new maxima in each block, or after the first one none
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -44,27 +44,18 @@ def of_item(item: Mapping[str, Any]) -> tuple[Workload, ...]:
 
 
 def launch_all(kernel: Kernel, item: Mapping[str, Any]) -> int:
-    """One launch per workload."""
+    """Two launches per workload: scores that are alike, and some that grow towards the first key
+    in the first batch and towards the last in the others.  Returns how many launches."""
     kernel._device = replace(kernel._device, multiprocessors=MULTIPROCESSORS)
     workloads = of_item(item)
-    generator = torch.Generator(device="cuda").manual_seed(0)
+    stream = torch.cuda.current_stream().cuda_stream
     for w in workloads:
-        q, k, v = (
-            torch.randn(
-                (w.batch, length, heads, w.d_head),
-                generator=generator,
-                device="cuda",
-                dtype=w.dtype.to_torch_dtype(),
-            )
-            for length, heads in (
-                (w.seq_len_q, w.heads),
-                (w.seq_len_kv, w.kv_heads),
-                (w.seq_len_kv, w.kv_heads),
-            )
-        )
-        grown(k[:1], -GROWTH)
-        grown(k[1:], GROWTH)
-        args = launch_args(Inputs(q, k, v), torch.empty_like(q), lse_for(w))
-        kernel.launch(w, args, torch.cuda.current_stream().cuda_stream)
-        torch.cuda.synchronize()
-    return len(workloads)
+        inputs = make_inputs(w, seed=0)
+        out, lse = torch.empty_like(inputs.q), lse_for(w)
+        for grows in (False, True):
+            if grows:
+                grown(inputs.k[:1], -GROWTH)
+                grown(inputs.k[1:], GROWTH)
+            kernel.launch(w, launch_args(inputs, out, lse), stream)
+            torch.cuda.synchronize()
+    return 2 * len(workloads)
