@@ -1,6 +1,6 @@
-"""compute-sanitizer finds nothing in the kernels that together take every code path: every pair
+"""compute-sanitizer finds nothing in the kernels that together take every code path, every pair
 of values of knobs, d_head and traits, new knobs included (tests/tools/required.py and
-tests/tools/required_sm90.py).
+tests/tools/required_sm90.py), nor in those of the `fast` sets.
 
 What the tools see of the sm90 kernels is less than of the sm80 ones:
 
@@ -34,6 +34,8 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune import families
+from fa_tune.arch import parse_arch
 from fa_tune.compile import BuildRequest
 from fa_tune.families.base import KernelFamily
 from fa_tune.jobs import ChildEnd, ItemResult, run_child
@@ -152,10 +154,20 @@ def run_parts(
 
 
 def sample(family: KernelFamily, arch: str) -> list[BuildRequest]:
-    """Every pair of choices of a family."""
-    if family.name == "sm90":
-        return required_sm90.code_path_builds()
-    return required.code_path_builds(arch, required.ALL_D_HEADS)
+    """Every pair of choices of a family, and what searches choose from, with all traits."""
+    limits = parse_arch(arch)
+    pairs = (
+        required_sm90.code_path_builds()
+        if family.name == "sm90"
+        else required.code_path_builds(arch, required.ALL_D_HEADS)
+    )
+    fast = [
+        BuildRequest(families.variant(c), "causal+ragged+lse", family.compile_arch(limits))
+        for d_head in required.ALL_D_HEADS
+        for c in family.configs("fast", d_head=d_head)
+        if family.constraints(c, limits) is None
+    ]
+    return list(dict.fromkeys([*pairs, *fast]))
 
 
 def test_memcheck_of_every_code_path(
