@@ -199,7 +199,6 @@ def get_tune_configs(
         "ctas": sorted({ctas for _, _, ctas in tiles}),
         "soft_exp": (0,),
         "split_diagonal": (False,),
-        "direct_store": (False,),
         "early_look": (False, True),
         "stagger": (False, True),
     }
