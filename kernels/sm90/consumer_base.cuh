@@ -39,8 +39,7 @@ struct ConsumerBase {
     static constexpr bool kTrust = CFG.rescale == Rescale::TRUST;
     static constexpr bool kLazyRescale = CFG.rescale == Rescale::LAZY || kTrust;
     // Whether the first rows of a tile see nothing of the last rows' last block.
-    static constexpr bool kSkipsHidden =
-        TRAITS.causal && CFG.B_r * CFG.cluster - kRows >= CFG.B_c;
+    static constexpr bool kSkipsHidden = TRAITS.causal && CFG.B_r * CFG.cluster - kRows >= CFG.B_c;
     using ProductQK = ptx::WgmmaM64K16<CFG.B_c, kBf16>;
     using ProductPV = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
 

@@ -74,8 +74,8 @@ struct Softmax {
         }
     }
 
-    // P of the scores, rounded and packed in order, by the m that is there; `sums` are its sums over
-    // the block, halves of each row apart.  The scores stay as they are.
+    // P of the scores, rounded and packed in order, by the m that is there; `sums` are its sums
+    // over the block, halves of each row apart.  The scores stay as they are.
     template <int kSteps>
     __device__ __forceinline__ void trust(const float (&s)[kScores], unsigned (&packed)[kSteps][4],
                                           float (&sums)[2]) const {
@@ -153,9 +153,8 @@ struct Softmax {
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
             empty[i] = kMayBeEmpty && sum == 0.f;
             inverse[i] = empty[i] ? 0.f : 1.f / sum;
-            log_sum_exp[i] = empty[i]
-                                 ? negative_infinity()
-                                 : (row_max[i] + ptx::lg2_approx(sum)) * 0.6931471805599453f;
+            log_sum_exp[i] = empty[i] ? negative_infinity()
+                                      : (row_max[i] + ptx::lg2_approx(sum)) * 0.6931471805599453f;
         }
     }
 };
