@@ -49,6 +49,7 @@ REGISTER_BUDGET = {
     (3, 1): (128, 124),
     (4, 1): (88, 64),
 }
+PIN_REGISTERS = 8  # more that are live at once where the exponentials may not move
 # Registers besides the accumulators of one wgmma when a CTA begins, before setmaxnreg.
 ENTRY_OVERHEAD = 30
 
@@ -208,9 +209,10 @@ class Sm90Config:
 
     @property
     def operand_registers(self) -> int:
-        """Registers per thread of O, S, P and, with `q_registers`, Q."""
+        """Registers per thread of O, S, P and, with `q_registers`, Q; `pin` takes a few more."""
         q = self.d_head // 4 if self.q_registers else 0
-        return self.m_tiles * (self.d_head // 2 + self.B_c // 2 + self.B_c // 4 + q)
+        tile = self.d_head // 2 + self.B_c // 2 + self.B_c // 4 + q
+        return self.m_tiles * tile + (PIN_REGISTERS if self.pin else 0)
 
     @property
     def register_budget(self) -> int:

@@ -77,7 +77,6 @@ FAST: dict[int, tuple[tuple[str, str], ...]] = {
         *(("128x128, 2", words) for words in (f"{_CARRY}+{_ORDER}+stagger",)),
         *(("128x144, 2", words) for words in (_BEST,)),
         *(("192x80, 3", words) for words in (_BEST, f"{_BEST}+early_look")),
-        *(("192x80, 3", words) for words in (_ONE_Q_3, f"{_ONE_Q}+v_stages_3")),
         *(("192x80, 3", words) for words in (f"{_LAZY}+early_look+stagger",)),
     ),
     192: (
@@ -87,8 +86,8 @@ FAST: dict[int, tuple[tuple[str, str], ...]] = {
         *(("128x80, 2", words) for words in (_ONE_Q,)),
     ),
     256: (
-        *(("128x80, 2", words) for words in (_ONE_Q, _ONE_TILE)),
-        *(("128x80, 2", words) for words in (f"stages_2+pingpong+overlap+{_ORDER}",)),
+        *(("128x80, 2", words) for words in (_ONE_Q, f"stages_2+pingpong+overlap+{_ORDER}")),
+        *(("128x80, 2", words) for words in ("stages_2+pingpong+overlap+longest_first",)),
         *(("128x64, 2", words) for words in (_ONE_Q,)),
     ),
 }
