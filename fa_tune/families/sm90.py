@@ -49,6 +49,7 @@ REGISTER_BUDGET = {
     (3, 1): (128, 124),
     (4, 1): (88, 64),
 }
+PIN_REGISTERS = 8  # more that are live at once where the exponentials may not move
 # Registers besides the accumulators of one wgmma when a CTA begins, before setmaxnreg.
 ENTRY_OVERHEAD = 30
 
@@ -61,11 +62,12 @@ class Rescale(IntEnum):
     EACH_BLOCK = 0
     BEFORE_PRODUCT = 1
     LAZY = 2
+    TRUST = 3
 
     @property
     def word(self) -> str:
         """In the short form."""
-        return {0: "", 1: "early_rescale", 2: "lazy_rescale"}[self]
+        return ("", "early_rescale", "lazy_rescale", "trusting_rescale")[self]
 
 
 class Scheduler(IntEnum):
@@ -123,7 +125,8 @@ class Sm90Config:
     rescale: Rescale = choice_field(
         Rescale.EACH_BLOCK,
         "when O is brought to a new maximum: after each block's product, before the next one's, "
-        "or only when the maximum has grown by more than a factor of 2^8",
+        "only when the maximum has grown by more than a factor of 2^8, or when the sum of a "
+        "block's exponentials shows that it may have, without a maximum in other blocks",
     )
     scheduler: Scheduler = choice_field(
         Scheduler.SINGLE,
@@ -148,11 +151,6 @@ class Sm90Config:
     split_diagonal: bool = flag_field(
         "split_diagonal",
         "no softmax for the upper half of a first block that a causal mask hides from a warpgroup",
-        later=True,
-    )
-    direct_store: bool = flag_field(
-        "direct_store",
-        "O goes to global memory from registers, not by way of Q's place",
         later=True,
     )
     early_look: bool = flag_field(
@@ -211,9 +209,10 @@ class Sm90Config:
 
     @property
     def operand_registers(self) -> int:
-        """Registers per thread of O, S, P and, with `q_registers`, Q."""
+        """Registers per thread of O, S, P and, with `q_registers`, Q; `pin` takes a few more."""
         q = self.d_head // 4 if self.q_registers else 0
-        return self.m_tiles * (self.d_head // 2 + self.B_c // 2 + self.B_c // 4 + q)
+        tile = self.d_head // 2 + self.B_c // 2 + self.B_c // 4 + q
+        return self.m_tiles * tile + (PIN_REGISTERS if self.pin else 0)
 
     @property
     def register_budget(self) -> int:

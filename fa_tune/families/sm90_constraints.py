@@ -67,6 +67,12 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         lambda c: c.overlap or not c.pin,
     ),
     (
+        "pin_has_no_trust",
+        "pin cannot be with trusting_rescale, whose exponentials go straight to P, which the last "
+        "product has to have read",
+        lambda c: not c.pin or c.rescale is not Rescale.TRUST,
+    ),
+    (
         "early_rescale_needs_overlap",
         "early_rescale needs overlap: without it the rescale is before the product anyway",
         lambda c: c.overlap or c.rescale is not Rescale.BEFORE_PRODUCT,
@@ -140,11 +146,6 @@ def constraints(config: Sm90Config, limits: ArchLimits) -> Rejected | None:
             f"O, S, P and Q take {config.operand_registers} registers of a thread; with "
             f"{config.consumers * config.ctas} consumers on a multiprocessor there are {budget} "
             "for them",
-        )
-    if config.direct_store and config.cluster > 1:
-        return Rejected(
-            "direct_store_alone",
-            "direct_store in a cluster lost rows in one run of many, for a reason not yet found",
         )
     accumulators = max(config.d_head, config.B_c) // 2
     if accumulators + ENTRY_OVERHEAD > config.entry_registers:

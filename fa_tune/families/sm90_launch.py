@@ -30,8 +30,7 @@ def params_dtype() -> np.dtype:
         *("row_blocks", "heads_in_all", "section_heads"),
     )
     return np.dtype(
-        [("lse", "u8"), ("counters", "u8"), ("o", "u8")]
-        + [(f"o_{name}_stride", "i8") for name in ("batch", "row", "head")]
+        [("lse", "u8"), ("counters", "u8")]
         + [(name, "i4") for name in numbers]
         + [("softmax_scale", "f4")],
         align=True,
@@ -79,9 +78,6 @@ def kernel_args(
     params = np.zeros(1, params_dtype())
     params["lse"] = args.lse.address
     params["counters"] = args.scratch
-    params["o"] = args.o.address
-    for name, stride in zip(("batch", "row", "head"), args.o.strides, strict=True):
-        params[f"o_{name}_stride"] = stride
     params["heads"] = workload.heads
     params["heads_per_kv"] = workload.heads // workload.kv_heads
     params["seq_len_q"] = workload.seq_len_q

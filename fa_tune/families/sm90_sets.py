@@ -25,8 +25,8 @@ PROGRESSION_DTYPES = (DType.FP16,)
 
 # (consumers, B_c, CTAs per multiprocessor) by d_head, the default's first.
 TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
-    64: ((3, 128, 1), (3, 112, 1), (3, 96, 1), (2, 128, 1), (4, 64, 1), (1, 96, 3), (1, 64, 3)),
-    128: ((2, 128, 1), (2, 160, 1), (2, 176, 1), (3, 80, 1), (3, 64, 1)),
+    64: ((3, 128, 1), (3, 96, 1), (2, 128, 1), (4, 64, 1), (1, 96, 3), (1, 64, 3)),
+    128: ((2, 128, 1), (2, 144, 1), (2, 112, 1), (3, 80, 1), (3, 64, 1)),
     192: ((2, 112, 1), (2, 96, 1), (2, 80, 1)),
     256: ((2, 80, 1), (2, 64, 1)),
 }
@@ -46,50 +46,48 @@ PROGRESSION = (
 
 
 _ORDER = "dynamic+longest_first"
-_SOON = "early_look+stagger"  # what shortens a warp's way through a block
+_TRUST = f"trusting_rescale+{_ORDER}"
 _CARRY = "stages_2+q_stages_2+pingpong+overlap+carry"
-_BEST = f"{_CARRY}+{_ORDER}"
+_FREE = "stages_2+q_stages_2+overlap+carry"
+_BEST = f"{_CARRY}+{_TRUST}"
 _LAZY = f"{_CARRY}+lazy_rescale+{_ORDER}"
-_ONE_Q = f"stages_2+pingpong+overlap+{_ORDER}"
-_ONE_Q_LAZY = f"stages_2+pingpong+overlap+lazy_rescale+{_ORDER}"
-_ONE_Q_LAZY_3 = f"stages_3+pingpong+overlap+lazy_rescale+{_ORDER}"
-_FREE_LAZY_3 = f"stages_3+overlap+lazy_rescale+{_ORDER}"
-_ALONE = f"stages_2+q_stages_2+overlap+{_ORDER}"
-_ALONE_LAZY = f"stages_2+q_stages_2+overlap+lazy_rescale+{_ORDER}"
-_ALONE_CARRY = f"stages_2+q_stages_2+overlap+carry+lazy_rescale+{_ORDER}"
-_ONE_TILE = "stages_2+pingpong+overlap+longest_first"
+_Q_REGISTERS = f"stages_2+q_stages_2+pingpong+overlap+q_registers+carry+{_TRUST}"
+_ONE_Q = f"stages_2+pingpong+overlap+{_TRUST}"
+_ONE_Q_3 = f"stages_3+pingpong+overlap+{_TRUST}"
+_ALONE = f"{_FREE}+{_TRUST}+ctas_3"
+_ONE_TILE = "stages_2+pingpong+overlap+trusting_rescale+longest_first"
 
 # (tile and consumers, words) by d_head.
 FAST: dict[int, tuple[tuple[str, str], ...]] = {
     64: (
-        *(("192x128, 3", words) for words in (_LAZY, f"{_LAZY}+{_SOON}")),
-        *(("192x128, 3", words) for words in (_ONE_Q_LAZY, f"{_ONE_Q_LAZY}+{_SOON}")),
-        *(("192x128, 3", words) for words in (_ONE_Q_LAZY_3, f"{_LAZY}+early_look")),
+        *(("192x128, 3", words) for words in (_BEST, f"{_BEST}+early_look")),
+        *(("192x128, 3", words) for words in (_ONE_Q, f"{_ONE_Q_3}+early_look")),
+        *(("192x128, 3", words) for words in (f"{_LAZY}+early_look",)),
+        *(("192x96, 3", words) for words in (f"{_Q_REGISTERS}+early_look",)),
         # Short sequences: more warps.
-        *(("256x64, 4", words) for words in (_LAZY, f"{_LAZY}+{_SOON}")),
+        *(("256x64, 4", words) for words in (_BEST, f"{_BEST}+early_look")),
         # With a mask as well: fewer rows are fewer keys that nobody sees.
-        *(("64x96, 1", f"{words}+ctas_3") for words in (_ALONE, _ALONE_CARRY)),
-        *(("64x96, 1", f"{words}+ctas_3+{_SOON}") for words in (_ALONE, _ALONE_CARRY)),
-        *(("64x64, 1", f"{words}+ctas_3") for words in (_ALONE_LAZY,)),
-        *(("128x128, 2", words) for words in (_BEST, f"{_BEST}+{_SOON}", _LAZY)),
+        *(("64x96, 1", words) for words in (_ALONE, f"{_ALONE}+early_look")),
+        *(("64x64, 1", words) for words in (_ALONE,)),
+        *(("128x128, 2", words) for words in (_BEST, f"{_BEST}+early_look")),
     ),
     128: (
-        *(("128x128, 2", words) for words in (_BEST, f"{_BEST}+{_SOON}", f"{_BEST}+stagger")),
-        *(("128x128, 2", words) for words in (_LAZY,)),
-        *(("128x160, 2", words) for words in (_BEST, f"{_BEST}+{_SOON}")),
-        *(("128x176, 2", words) for words in (_ONE_Q,)),
-        *(("192x80, 3", words) for words in (_LAZY, f"{_LAZY}+{_SOON}")),
-        *(("192x80, 3", words) for words in (_ONE_Q_LAZY_3, f"{_ONE_Q_LAZY_3}+{_SOON}")),
-        *(("192x80, 3", words) for words in (_FREE_LAZY_3, f"{_FREE_LAZY_3}+{_SOON}")),
-        *(("192x80, 3", words) for words in (f"{_ONE_Q_LAZY}+v_stages_3",)),
+        *(("128x128, 2", words) for words in (_BEST, f"{_BEST}+early_look")),
+        *(("128x128, 2", words) for words in (f"{_FREE}+{_TRUST}", _ONE_Q)),
+        *(("128x128, 2", words) for words in (f"{_CARRY}+{_ORDER}+stagger",)),
+        *(("128x144, 2", words) for words in (_BEST,)),
+        *(("192x80, 3", words) for words in (_BEST, f"{_BEST}+early_look")),
+        *(("192x80, 3", words) for words in (f"{_LAZY}+early_look+stagger",)),
     ),
     192: (
         *(("128x112, 2", words) for words in (_ONE_Q, _ONE_TILE)),
+        *(("128x112, 2", words) for words in (f"stages_2+pingpong+overlap+{_ORDER}",)),
         *(("128x96, 2", words) for words in (_ONE_Q,)),
         *(("128x80, 2", words) for words in (_ONE_Q,)),
     ),
     256: (
-        *(("128x80, 2", words) for words in (_ONE_Q, _ONE_TILE)),
+        *(("128x80, 2", words) for words in (_ONE_Q, f"stages_2+pingpong+overlap+{_ORDER}")),
+        *(("128x80, 2", words) for words in ("stages_2+pingpong+overlap+longest_first",)),
         *(("128x64, 2", words) for words in (_ONE_Q,)),
     ),
 }
@@ -113,10 +111,10 @@ def default_config(d_head: int, dtype: DType) -> Sm90Config:
         pin=False,
         q_registers=False,
         carry=roomy,
-        rescale=Rescale.LAZY if consumers == 3 else Rescale.EACH_BLOCK,
+        rescale=Rescale.TRUST,
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
-        stagger=roomy and consumers == 2,
+        early_look=d_head == 64,
     )
 
 
@@ -133,7 +131,7 @@ TUNE_RULES = (
     TuneRule(
         "third_stage_for_small_blocks",
         "a third stage helped only where 3 consumers go through small blocks quickly",
-        lambda c: c.stages > 2 and (c.consumers < 3 or c.rescale is not Rescale.LAZY),
+        lambda c: c.stages > 2 and (c.consumers < 3 or c.rescale is Rescale.EACH_BLOCK),
     ),
     TuneRule(
         "carry_where_there_is_room",
@@ -153,7 +151,12 @@ TUNE_RULES = (
     TuneRule(
         "soon_or_not",
         "early_look and stagger shorten the same way through a block, and were tried together",
-        lambda c: c.early_look is not c.stagger,
+        lambda c: c.rescale is not Rescale.TRUST and c.early_look is not c.stagger,
+    ),
+    TuneRule(
+        "trust_leaves_no_maxima",
+        "stagger is about maxima, of which trusting_rescale leaves those of a tile's first blocks",
+        lambda c: c.rescale is Rescale.TRUST and c.stagger,
     ),
     TuneRule(
         "lazy_where_issue_is_scarce",
@@ -191,7 +194,7 @@ def get_tune_configs(
         "pin": (False,),
         "q_registers": (False,),
         "carry": (False, True),
-        "rescale": (Rescale.EACH_BLOCK, Rescale.LAZY),
+        "rescale": (Rescale.LAZY, Rescale.TRUST),
         "scheduler": tuple(Scheduler),
         "order": tuple(Order),
         "v_stages": (0,),
@@ -200,7 +203,6 @@ def get_tune_configs(
         "ctas": sorted({ctas for _, _, ctas in tiles}),
         "soft_exp": (0,),
         "split_diagonal": (False,),
-        "direct_store": (False,),
         "early_look": (False, True),
         "stagger": (False, True),
     }

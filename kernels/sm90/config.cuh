@@ -10,7 +10,7 @@
 
 enum class DType : int { FP16 = 5, BF16 = 15 };
 
-enum class Rescale : int { EACH_BLOCK = 0, BEFORE_PRODUCT = 1, LAZY = 2 };
+enum class Rescale : int { EACH_BLOCK = 0, BEFORE_PRODUCT = 1, LAZY = 2, TRUST = 3 };
 
 enum class Scheduler : int { SINGLE = 0, STATIC = 1, DYNAMIC = 2 };
 
@@ -41,8 +41,9 @@ struct Sm90Config {
     bool q_registers = false;
     // a tile's last product together with the next tile's scores
     bool carry = false;
-    // when O is brought to a new maximum: after each block's product, before the next one's, or
-    // only when the maximum has grown by more than a factor of 2^8
+    // when O is brought to a new maximum: after each block's product, before the next one's, only
+    // when the maximum has grown by more than a factor of 2^8, or when the sum of a block's
+    // exponentials shows that it may have, without a maximum in other blocks
     Rescale rescale = Rescale::EACH_BLOCK;
     // a CTA takes one tile, every n-th tile, or the next one whenever it is done
     Scheduler scheduler = Scheduler::SINGLE;
@@ -61,8 +62,6 @@ struct Sm90Config {
     int soft_exp = 0;
     // no softmax for the upper half of a first block that a causal mask hides from a warpgroup
     bool split_diagonal = false;
-    // O goes to global memory from registers, not by way of Q's place
-    bool direct_store = false;
     // look for the next blocks' arrival when a stage is given back
     bool early_look = false;
     // a thread's second row has its maximum under the first's exponentials
@@ -132,9 +131,6 @@ struct Sm90Config {
         }
         if (split_diagonal != other.split_diagonal) {
             return split_diagonal < other.split_diagonal;
-        }
-        if (direct_store != other.direct_store) {
-            return direct_store < other.direct_store;
         }
         if (early_look != other.early_look) {
             return early_look < other.early_look;

@@ -26,6 +26,9 @@ struct Constraints {
     static_assert(CFG.overlap || !CFG.pin,
                   "pin needs overlap: without it there is no product to keep the exponentials "
                   "before");
+    static_assert(!CFG.pin || CFG.rescale != Rescale::TRUST,
+                  "pin cannot be with trusting_rescale, whose exponentials go straight to P, which "
+                  "the last product has to have read");
     static_assert(CFG.overlap || CFG.rescale != Rescale::BEFORE_PRODUCT,
                   "early_rescale needs overlap: without it the rescale is before the product "
                   "anyway");

@@ -33,6 +33,7 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
         int unreleased = -1;  // a Q buffer from which O may still be on its way
         bool more;
         do {
+            if constexpr (Base::kSkipsHidden) skip_hidden(Base::last_block(tile));
             first_softmax(tile);
             if (unreleased >= 0) Base::release_q(unreleased);
             const int accumulate = remaining_steps(tile);
@@ -42,7 +43,6 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
                 if (accumulate) rescale();
             }
             const int slot = Base::q_slot();
-            if constexpr (CFG.direct_store) Base::release_q(slot);
             q_ring.advance();
             Base::wait_v();
             if constexpr (CFG.carry) {
@@ -58,12 +58,10 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
             keep_tiles(o);
             Base::release_v();
             Base::finish(tile, slot);
-            if constexpr (!CFG.direct_store) {
-                if constexpr (CFG.q_stages == 1) {
-                    Base::release_q(slot);
-                } else {
-                    unreleased = slot;
-                }
+            if constexpr (CFG.q_stages == 1) {
+                Base::release_q(slot);
+            } else {
+                unreleased = slot;
             }
             if constexpr (CFG.scheduler != Scheduler::SINGLE) {
                 if constexpr (!CFG.carry) begin(next, more);
@@ -71,9 +69,7 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
                 tile = next;
             }
         } while (more);
-        if constexpr (!CFG.direct_store) {
-            if (warp == 0 && ptx::elect_one()) ptx::bulk_wait_group_read();
-        }
+        if (warp == 0 && ptx::elect_one()) ptx::bulk_wait_group_read();
     }
 
     // The tile's first scores.  Without a tile those of whatever is in shared memory, for a branch
@@ -92,6 +88,29 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
         ptx::wgmma_wait_group<0>();
         keep_tiles(s);
         if (valid) Base::release_k();
+    }
+
+    // Blocks after `last` no row of the warpgroup sees, though others of the CTA do.  The first
+    // one's scores are there, computed before that was asked.
+    __device__ __forceinline__ void skip_hidden(int last) {
+        if (block <= last) return;
+#pragma unroll 1
+        for (; block > last + 1; --block) {
+            take_turn();
+            pass_turn();
+            Base::wait_k();
+            Base::release_k();
+            Base::wait_v();
+            Base::release_v();
+        }
+        Base::wait_k();
+        take_turn();
+        Base::multiply_qk(s);
+        pass_turn();
+        Base::wait_v();
+        Base::release_v();
+        scores_are_there(true);
+        --block;
     }
 
     __device__ __forceinline__ void first_softmax(const Tile& tile) {
@@ -119,7 +138,7 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
     __device__ __forceinline__ void first_softmax(int m, int first_row) {
         constexpr bool kMasked = TRAITS.causal || TRAITS.ragged;
         if constexpr (kMasked) mask<kCount>(m, first_row, block);
-        softmax[m].template update<true, kMasked, TRAITS.causal, kCount>(s[m], a[m]);
+        softmax[m].template update<true, kMasked, kCount>(s[m], a[m]);
     }
 
     // All blocks but the first; returns whether there was one, that is, whether O has begun.
@@ -180,10 +199,18 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
             Base::wait_v();
             Base::multiply_pv(accumulate);
             pass_turn();
-            scores<kMasked, 0>(first_row, block);
-            if constexpr (kTiles > 1) scores<kMasked, 1>(first_row, block);
-            products<0>();
-            if constexpr (kTiles > 1) products<1>();
+            if constexpr (Base::kTrust && !kMasked) {
+                ptx::wgmma_wait_group<kTiles>();
+                keep_tiles(s);
+                Base::release_k();
+                trust<0>();
+                if constexpr (kTiles > 1) trust<1>();
+            } else {
+                scores<kMasked, 0>(first_row, block);
+                if constexpr (kTiles > 1) scores<kMasked, 1>(first_row, block);
+                products<0>();
+                if constexpr (kTiles > 1) products<1>();
+            }
         } else {
             Base::wait_v();
             Base::multiply_pv(accumulate);
@@ -198,11 +225,15 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
             Base::release_k();
 #pragma unroll
             for (int m = 0; m < kTiles; ++m) {
-                if constexpr (kMasked) mask(m, first_row, block);
-                softmax[m].template update<false, kMasked, kMasked>(s[m], a[m]);
-                Base::pack(s, m);
+                if constexpr (Base::kTrust && !kMasked) {
+                    Base::trust(s, m);
+                } else {
+                    if constexpr (kMasked) mask(m, first_row, block);
+                    softmax[m].template update<false, kMasked>(s[m], a[m]);
+                    Base::pack(s, m);
+                    Base::rescale(m);
+                }
             }
-            rescale();
         }
     }
 
@@ -213,7 +244,16 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
         keep_registers(s[m]);
         if constexpr (m == kTiles - 1) Base::release_k();
         if constexpr (kMasked) mask(m, first_row, block);
-        softmax[m].template update<false, kMasked, kMasked>(s[m], a[m]);
+        softmax[m].template update<false, kMasked>(s[m], a[m]);
+    }
+
+    // Softmax of tile m by the maxima that are there, when the last product has read P.
+    template <int m>
+    __device__ __forceinline__ void trust() {
+        ptx::wgmma_wait_group<kTiles - 1 - m>();
+        keep_registers(o[m]);
+        if constexpr (m == kTiles - 1) Base::release_v();
+        Base::trust(s, m);
     }
 
     // P of tile m for the next product, when the last one is there.

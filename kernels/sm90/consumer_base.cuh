@@ -10,7 +10,6 @@
 #pragma once
 
 #include "ptx/cluster.cuh"
-#include "ptx/convert.cuh"
 #include "ptx/elect.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mbarrier.cuh"
@@ -37,7 +36,10 @@ struct ConsumerBase {
     static constexpr int kStepsQK = CFG.d_head / 16;
     static constexpr int kStepsPV = CFG.B_c / 16;
     static constexpr bool kEarlyRescale = CFG.rescale == Rescale::BEFORE_PRODUCT;
-    static constexpr bool kLazyRescale = CFG.rescale == Rescale::LAZY;
+    static constexpr bool kTrust = CFG.rescale == Rescale::TRUST;
+    static constexpr bool kLazyRescale = CFG.rescale == Rescale::LAZY || kTrust;
+    // Whether the first rows of a tile see nothing of the last rows' last block.
+    static constexpr bool kSkipsHidden = TRAITS.causal && CFG.B_r * CFG.cluster - kRows >= CFG.B_c;
     using ProductQK = ptx::WgmmaM64K16<CFG.B_c, kBf16>;
     using ProductPV = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
 
@@ -51,7 +53,7 @@ struct ConsumerBase {
     RingPosition<CFG.stages> k_ring;
     RingPosition<Shared::kVStages> v_ring;
     // Of each tile of 64 rows:
-    Softmax<CFG, kScores, kLazyRescale, TRAITS.causal> softmax[kTiles];
+    Softmax<CFG, kScores, TRAITS.causal> softmax[kTiles];
     float o[kTiles][kOutputs];
     unsigned q[kTiles][CFG.q_registers ? kStepsQK : 1][4];
     unsigned probabilities[kTiles][kStepsPV][4];
@@ -81,6 +83,11 @@ struct ConsumerBase {
     // Key blocks below this one are seen whole by all rows of the warpgroup.
     __device__ __forceinline__ int unmasked_blocks(const Tile& tile) const {
         return max(0, first_row(tile) + p.diagonal + 1) / CFG.B_c;
+    }
+
+    // The last block of which a row of the warpgroup sees a key; if none sees any, the first.
+    __device__ __forceinline__ int last_block(const Tile& tile) const {
+        return max(0, first_row(tile) + kRows - 1 + p.diagonal) / CFG.B_c;
     }
 
     __device__ __forceinline__ void wait_q() {
@@ -181,20 +188,39 @@ struct ConsumerBase {
     __device__ __forceinline__ void pack(const float (&s)[kTiles][kScores], int m) {
 #pragma unroll
         for (int i = 0; i < kScores / 2; ++i) {
-            probabilities[m][i / 4][i % 4] = round(s[m][2 * i], s[m][2 * i + 1]);
+            probabilities[m][i / 4][i % 4] = softmax[m].round(s[m][2 * i], s[m][2 * i + 1]);
         }
+        keep_probabilities(m);
+    }
+
+    __device__ __forceinline__ void keep_probabilities(int m) {
 #pragma unroll
         for (int i = 0; i < kScores / 2; ++i) ptx::keep_register(probabilities[m][i / 4][i % 4]);
     }
 
-    __device__ __forceinline__ static unsigned round(float lower, float upper) {
-        return kBf16 ? ptx::cvt_rn_bf16x2_f32(lower, upper) : ptx::cvt_rn_f16x2_f32(lower, upper);
+    // P of a tile by the maxima that are there; where these turn out to be outgrown, by new ones.
+    // Nothing of the tile is under way, so that its scores can be taken twice.
+    __device__ __forceinline__ void trust(const float (&s)[kTiles][kScores], int m) {
+        float sums[2];
+#pragma unroll 1
+        while (true) {
+            softmax[m].trust(s[m], probabilities[m], sums);
+            if (!softmax[m].outgrown(sums)) break;
+            softmax[m].raise(s[m], a[m]);
+            multiply_o(m);
+        }
+        softmax[m].add(sums);
+        keep_probabilities(m);
     }
 
     __device__ __forceinline__ void rescale(int m) {
         if constexpr (kLazyRescale) {
             if (!__any_sync(0xffffffffu, a[m][0] != 1.f || a[m][1] != 1.f)) return;
         }
+        multiply_o(m);
+    }
+
+    __device__ __forceinline__ void multiply_o(int m) {
 #pragma unroll
         for (int j = 0; j < kOutputs; ++j) o[m][j] *= a[m][j / 2 % 2];
     }
@@ -214,13 +240,9 @@ struct ConsumerBase {
                     for (int j = 0; j < kOutputs; ++j) o[m][j] = empty[j / 2 % 2] ? 0.f : o[m][j];
                 }
             }
-            if constexpr (CFG.direct_store) {
-                store_tile(tile, m, query + 64 * m, inverse);
-            } else {
-                // All four warps are past their reads of Q.
-                if (m == 0) ptx::named_barrier_sync(5 + group, 128);
-                stage_tile(slot, m, inverse);
-            }
+            // All four warps are past their reads of Q.
+            if (m == 0) ptx::named_barrier_sync(5 + group, 128);
+            stage_tile(slot, m, inverse);
             if constexpr (TRAITS.lse) {
                 const long long row = tile.batch * p.heads + tile.head;
                 float* lse = p.lse + row * p.seq_len_q + query + 64 * m;
@@ -232,7 +254,7 @@ struct ConsumerBase {
                 }
             }
         }
-        if constexpr (!CFG.direct_store) send_tiles(tile, slot);
+        send_tiles(tile, slot);
     }
 
     // Four registers of O's fragment t, rounded: columns 16 t + 2 (lane % 4) and + 1 of row i % 2,
@@ -242,26 +264,7 @@ struct ConsumerBase {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int j = 8 * t + 2 * i;
-            r[i] = round(o[m][j] * inverse[i % 2], o[m][j + 1] * inverse[i % 2]);
-        }
-    }
-
-    // Straight from the registers: 16 bytes of 8 rows at a time, and nobody waits for anybody.
-    __device__ __forceinline__ void store_tile(const Tile& tile, int m, int query,
-                                               const float (&inverse)[2]) const {
-        unsigned short* to = static_cast<unsigned short*>(p.o) + tile.batch * p.o_batch_stride +
-                             tile.head * p.o_head_stride + query * p.o_row_stride + 2 * (lane % 4);
-#pragma unroll
-        for (int t = 0; t < CFG.d_head / 16; ++t) {
-            unsigned r[4];
-            output(r, m, t, inverse);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                if (query + 8 * (i % 2) < p.seq_len_q) {
-                    *reinterpret_cast<unsigned*>(to + i % 2 * 8 * p.o_row_stride + 16 * t +
-                                                 i / 2 * 8) = r[i];
-                }
-            }
+            r[i] = softmax[m].round(o[m][j] * inverse[i % 2], o[m][j + 1] * inverse[i % 2]);
         }
     }
 
@@ -293,15 +296,11 @@ struct ConsumerBase {
 
     __device__ __forceinline__ int q_slot() const { return q_ring.stage * CFG.consumers + group; }
 
-    // The producer may fill the buffer again: when O has been read from there or, if it never was
-    // there, when each warp has its scores.
+    // The producer may fill the buffer again: when O has been read from there.
     __device__ __forceinline__ void release_q(int slot) {
-        const unsigned barrier = smem + Shared::kQEmpty + 8 * slot;
-        if constexpr (CFG.direct_store) {
-            if (lane == 0) ptx::mbarrier_arrive(barrier);
-        } else if (warp == 0 && ptx::elect_one()) {
+        if (warp == 0 && ptx::elect_one()) {
             ptx::bulk_wait_group_read();
-            ptx::mbarrier_arrive(barrier);
+            ptx::mbarrier_arrive(smem + Shared::kQEmpty + 8 * slot);
         }
     }
 

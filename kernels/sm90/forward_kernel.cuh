@@ -27,7 +27,7 @@ __device__ __forceinline__ void initialise_barriers(unsigned smem) {
     using Shared = SharedMemory<CFG>;
     for (int i = 0; i < CFG.q_stages * CFG.consumers; ++i) {
         ptx::mbarrier_init(smem + Shared::kQFull + 8 * i, 1);
-        ptx::mbarrier_init(smem + Shared::kQEmpty + 8 * i, CFG.direct_store ? 4 : 1);
+        ptx::mbarrier_init(smem + Shared::kQEmpty + 8 * i, 1);
     }
     constexpr int kConsumerWarps = 4 * CFG.consumers * CFG.cluster;
     for (int i = 0; i < CFG.stages; ++i) {

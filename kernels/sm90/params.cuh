@@ -8,10 +8,6 @@
 struct ForwardParams {
     float* lse;
     unsigned* counters;  // scheduler "dynamic": two, zero before and after the launch
-    void* o;             // direct_store: 16-bit elements, and how many lie between neighbours
-    long long o_batch_stride;
-    long long o_row_stride;
-    long long o_head_stride;
     int heads;
     int heads_per_kv;
     int seq_len_q;

@@ -1,12 +1,15 @@
 // Softmax over the keys, block by block, for the 64 rows of a warpgroup.  Row i of a thread
 // (i = 0, 1) are the scores s[4j + 2i], s[4j + 2i + 1]; a row lies in a quad of lanes.
 //
-//     m' = max(m, max_j s_j)      a = 2^((m - m') c)      c = scale * log2(e)
-//     p_j = 2^(s_j c - m' c)      l' = a l + sum_j p_j    O' = a O + P V
+//     m' = max(m, max_j c s_j)    a = 2^(m - m')          c = scale * log2(e)
+//     p_j = 2^(c s_j - m')        l' = a l + sum_j p_j    O' = a O + P V
 //
-// A thread's l is the sum over its own columns; the quad adds them up at the end.
+// A thread's l is the sum over its own columns; the quad adds them up at the end.  m need not be
+// the maximum, only near enough to it that no p is too large.  Before a row's first score it is so
+// low that any score outgrows it, and -inf does not.
 #pragma once
 
+#include "ptx/convert.cuh"
 #include "ptx/math.cuh"
 #include "ptx/order.cuh"
 #include "ptx/soft_exp.cuh"
@@ -17,19 +20,24 @@ __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xf
 // How much an outgrown maximum may lag behind (in powers of two) with lazy rescaling.
 constexpr float kLazyRescale = 8.f;
 
-template <Sm90Config CFG, int kScores, bool kLazy, bool kMayBeEmpty>
+template <Sm90Config CFG, int kScores, bool kMayBeEmpty>
 struct Softmax {
-    float row_max[2], row_sum[2];
-    float scale, scale_log2;
+    static constexpr float kLowest = -3e38f;
+    // What a thread's share of a row's sum over one block may come to without a look at the
+    // maximum.  All its scores together give less than 2^7 while none is above m.
+    static constexpr float kTrusted = 1024.f;
+    static constexpr bool kLazy = CFG.rescale == Rescale::LAZY || CFG.rescale == Rescale::TRUST;
+
+    float row_max[2], row_sum[2];  // m, l
+    float scale_log2;              // c
 
     __device__ __forceinline__ void set_scale(float softmax_scale) {
-        scale = softmax_scale;
         scale_log2 = softmax_scale * 1.4426950408889634f;
     }
 
     // s becomes p, unrounded; `a` is what O must be multiplied with.  kMasked: there are scores
-    // of -inf; kEmpty: a row may have no others.  From kCount on they all are, and need not be set.
-    template <bool kFirst, bool kMasked, bool kEmpty, int kCount = kScores>
+    // of -inf.  From kCount on they all are, and need not be set.
+    template <bool kFirst, bool kMasked, int kCount = kScores>
     __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2]) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -43,30 +51,19 @@ struct Softmax {
                 even = fmaxf(even, s[4 * j + 2 * i]);
                 odd = fmaxf(odd, s[4 * j + 2 * i + 1]);
             }
-            float highest = fmaxf(even, odd);
-            highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
-            highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
-            float new_max = kFirst ? highest : fmaxf(row_max[i], highest);
+            float new_max = fmaxf(kFirst ? kLowest : row_max[i], quad_max(fmaxf(even, odd)));
             if constexpr (kLazy && !kFirst) {
-                if ((row_max[i] - new_max) * scale_log2 >= -kLazyRescale) new_max = row_max[i];
+                if (row_max[i] - new_max >= -kLazyRescale) new_max = row_max[i];
             }
-            // 2^(-inf - -inf) would be NaN; a row that saw no key yet has 2^(-inf) = 0.
-            const float shift = kEmpty && new_max == negative_infinity() ? 0.f : new_max;
-            if constexpr (!kFirst) a[i] = ptx::ex2_approx((row_max[i] - shift) * scale_log2);
+            if constexpr (!kFirst) a[i] = ptx::ex2_approx(row_max[i] - new_max);
             row_max[i] = new_max;
-            const float shift_log2 = shift * scale_log2;
             float sum = 0.f;
 #pragma unroll
             for (int j = 0; j < kCount / 4; ++j) {
 #pragma unroll
                 for (int c = 0; c < 2; ++c) {
                     float& x = s[4 * j + 2 * i + c];
-                    const float exponent = fmaf(x, scale_log2, -shift_log2);
-                    // Spread evenly, so that neither unit waits for the other.
-                    const int e = 2 * j + c;
-                    const bool soft =
-                        !kMasked && (e + 1) * CFG.soft_exp / 16 > e * CFG.soft_exp / 16;
-                    x = soft ? ptx::soft_exp2(exponent) : ptx::ex2_approx(exponent);
+                    x = exponential<!kMasked>(x, i, 2 * j + c);
                     sum += x;
                 }
             }
@@ -75,6 +72,75 @@ struct Softmax {
                 s[4 * j + 2 * i] = s[4 * j + 2 * i + 1] = 0;
             row_sum[i] = kFirst ? sum : fmaf(row_sum[i], a[i], sum);
         }
+    }
+
+    // P of the scores, rounded and packed in order, by the m that is there; `sums` are its sums
+    // over the block, halves of each row apart.  The scores stay as they are.
+    template <int kSteps>
+    __device__ __forceinline__ void trust(const float (&s)[kScores], unsigned (&packed)[kSteps][4],
+                                          float (&sums)[2]) const {
+        float part[2][2];
+#pragma unroll
+        for (int j = 0; j < kScores / 4; ++j) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const float even = exponential<true>(s[4 * j + 2 * i], i, 2 * j);
+                const float odd = exponential<true>(s[4 * j + 2 * i + 1], i, 2 * j + 1);
+                part[i][0] = j == 0 ? even : part[i][0] + even;
+                part[i][1] = j == 0 ? odd : part[i][1] + odd;
+                packed[j / 2][j % 2 * 2 + i] = round(even, odd);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) sums[i] = part[i][0] + part[i][1];
+    }
+
+    // Whether a score may be too far above m, for any row of the warp.  NaN is not: its row has
+    // NaN whatever m is.
+    __device__ __forceinline__ static bool outgrown(const float (&sums)[2]) {
+        return __any_sync(0xffffffffu, sums[0] > kTrusted || sums[1] > kTrusted);
+    }
+
+    // m becomes the maximum; `a` is what O must be multiplied with.
+    __device__ __forceinline__ void raise(const float (&s)[kScores], float (&a)[2]) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            float highest = s[2 * i];
+#pragma unroll
+            for (int j = 0; j < kScores / 4; ++j) {
+                highest = fmaxf(highest, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
+            }
+            const float new_max = fmaxf(row_max[i], quad_max(highest));
+            a[i] = ptx::ex2_approx(row_max[i] - new_max);
+            row_max[i] = new_max;
+            row_sum[i] *= a[i];
+        }
+    }
+
+    __device__ __forceinline__ void add(const float (&sums)[2]) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) row_sum[i] += sums[i];
+    }
+
+    // c times the largest of a row's scores.
+    __device__ __forceinline__ float quad_max(float highest) const {
+        highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
+        highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
+        return highest * scale_log2;
+    }
+
+    // Of score x, the e-th of row i.
+    template <bool kMaySoft>
+    __device__ __forceinline__ float exponential(float x, int i, int e) const {
+        const float exponent = fmaf(x, scale_log2, -row_max[i]);
+        // Spread evenly, so that neither unit waits for the other.
+        const bool soft = kMaySoft && (e + 1) * CFG.soft_exp / 16 > e * CFG.soft_exp / 16;
+        return soft ? ptx::soft_exp2(exponent) : ptx::ex2_approx(exponent);
+    }
+
+    __device__ __forceinline__ static unsigned round(float lower, float upper) {
+        return CFG.dtype == DType::BF16 ? ptx::cvt_rn_bf16x2_f32(lower, upper)
+                                        : ptx::cvt_rn_f16x2_f32(lower, upper);
     }
 
     // The rows' 1 / l, their log-sum-exp, and whether they saw no key: these have 0 and -inf.
@@ -87,9 +153,8 @@ struct Softmax {
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
             empty[i] = kMayBeEmpty && sum == 0.f;
             inverse[i] = empty[i] ? 0.f : 1.f / sum;
-            log_sum_exp[i] = empty[i]
-                                 ? negative_infinity()
-                                 : row_max[i] * scale + ptx::lg2_approx(sum) * 0.6931471805599453f;
+            log_sum_exp[i] = empty[i] ? negative_infinity()
+                                      : (row_max[i] + ptx::lg2_approx(sum)) * 0.6931471805599453f;
         }
     }
 };

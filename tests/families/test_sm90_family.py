@@ -76,6 +76,7 @@ class TestSm90Contract(KernelFamilyContract):
         replace(DEFAULT, consumers=1, B_r=64),
         replace(SERIAL, pin=True),
         replace(SERIAL, rescale=Rescale.BEFORE_PRODUCT),
+        replace(SINGLE, pin=True, rescale=Rescale.TRUST),
         replace(DEFAULT, q_stages=1),
         replace(SINGLE, q_stages=2),
         replace(DEFAULT, order=Order.PAIRED),
@@ -89,7 +90,6 @@ class TestSm90Contract(KernelFamilyContract):
         replace(DEFAULT, ctas=2, d_head=64, consumers=3, B_r=192, B_c=64),
         replace(DEFAULT, ctas=2),
         replace(DEFAULT, soft_exp=17),
-        replace(DEFAULT, direct_store=True, cluster=2),
         replace(DEFAULT, B_c=112, split_diagonal=True),
         replace(DEFAULT, ctas=2, d_head=256, consumers=1, pingpong=False, B_r=64, B_c=16),
     )
@@ -100,10 +100,7 @@ class TestSm90Contract(KernelFamilyContract):
             rejected = constraints(config, H200)
             assert rejected is not None
             named.add(rejected.constraint)
-        computed = {
-            *("registers_fit", "wgmma_fits_at_entry", "smem_fits"),
-            "direct_store_alone",
-        }
+        computed = {"registers_fit", "wgmma_fits_at_entry", "smem_fits"}
         assert named == {name for name, _, _ in CONSTRAINTS} | computed
 
 
@@ -121,7 +118,7 @@ def test_parameters_are_laid_out_as_the_struct() -> None:
     body = body[: body.index("};")]
     names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
     assert list(params_dtype().names or ()) == names
-    assert params_dtype().itemsize == 6 * 8 + 9 * 4 + 4
+    assert params_dtype().itemsize == 2 * 8 + 9 * 4 + 4
 
 
 def test_shared_memory_is_the_kernels_own_sum() -> None:

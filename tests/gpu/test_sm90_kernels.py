@@ -37,6 +37,7 @@ def paths() -> list[Sm90Config]:
     found = [
         base,
         replace(base, rescale=Rescale.LAZY, dtype=DType.BF16),
+        replace(base, rescale=Rescale.EACH_BLOCK, stagger=True),
         replace(base, stages=1),
         replace(base, q_registers=True),
         replace(base, d_head=64, consumers=4, B_r=256, B_c=64, dtype=DType.BF16),

@@ -1,0 +1,81 @@
+"""Scores whose maxima grow, and shrink, from one key block to the next.
+
+A kernel that takes exponentials by a maximum it had before must notice when a block outgrows it,
+whichever row it is in and however far the block is above.  Column 0 of Q is a row's slope, column
+0 of K a step that rises every few keys; the other columns are small noise:
+
+    log2 of a weight = slope * growth * (key // STEP) + noise        slope in SLOPES, row by row
+
+Rows with a positive slope meet their highest scores first where keys are visited from the last to
+the first, those with a negative one last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from fa_tune.model import Workload
+from fa_tune.reference import Inputs
+from fa_tune.verify import FLOOR
+from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, equal_bits, largest
+
+STEP = 64  # keys
+GROWTHS = (1, 2, 3, 5, 8, 9, 11, 14, 16, 17, 40, 127, 128, 200)  # powers of two per step
+SLOPES = (1.0, -1.0, 0.5, -0.5, 0.0, -0.25, 2.0**-6)
+NOISE = 0.5
+
+
+def growing_inputs(workload: Workload, growth: int, seed: int, device: str) -> Inputs:
+    """Q, K and V of such scores; all rows of 16 have every slope, so every warp has."""
+    w = workload
+    generator = torch.Generator(device=device).manual_seed(seed)
+    dtype = w.dtype.to_torch_dtype()
+
+    def noise(seq: int, heads: int) -> torch.Tensor:
+        shape = (w.batch, seq, heads, w.d_head)
+        return torch.randn(shape, generator=generator, device=device)
+
+    q, k = NOISE * noise(w.seq_len_q, w.heads), NOISE * noise(w.seq_len_kv, w.kv_heads)
+    slopes = torch.tensor(SLOPES, device=device)
+    q[..., 0] = slopes[torch.arange(w.seq_len_q, device=device) % len(SLOPES)][None, :, None]
+    steps = torch.arange(w.seq_len_kv, device=device) // STEP
+    k[..., 0] = (steps * growth * math.log(2) / w.scale)[None, :, None]
+    v = noise(w.seq_len_kv, w.kv_heads)
+    return Inputs(q.to(dtype), k.to(dtype), v.to(dtype))
+
+
+def check(
+    name: str, workload: Workload, growth: int, kernel: KernelCall, device: str = "cuda"
+) -> list[str]:
+    """What is wrong with the kernel's results on one such problem, in words."""
+    w = workload
+    inputs = growing_inputs(w, growth, growth, device)
+    results = []
+    for _ in range(2):
+        out = torch.full_like(inputs.q, math.nan)
+        lse = torch.full((w.batch, w.heads, w.seq_len_q), math.nan, device=device)
+        kernel(w, inputs, out, lse if w.lse else None)
+        results.append((out, lse))
+    (out, lse), (again, lse_again) = results
+    exact, exact_lse = attention(inputs, w, torch.float64)
+    seen = exact_lse != -math.inf
+    # fp32 scores of that size are no more exact than this, and weights are rounded once.
+    steps = w.seq_len_kv // STEP * growth
+    limit = (4 * FLOOR[w.dtype] + steps * 2.0**-20) * (1 + largest(inputs.v.double()))
+    error = largest(out.double() - exact)
+    found: dict[str, Any] = {
+        f"error {error:.3g} exceeds {limit:.3g}": error <= limit,
+        "two launches differ": equal_bits(out, again),
+        "rows that see nothing are not 0": bool((out.transpose(1, 2)[~seen] == 0).all()),
+    }
+    if w.lse:
+        off = (lse[seen].double() - exact_lse[seen]) / (1 + exact_lse[seen].abs())
+        found |= {
+            f"log-sum-exp is off by {largest(off):.3g}": largest(off) <= LSE_TOLERANCE,
+            "log-sum-exp of empty rows is not -inf": bool((lse[~seen] == -math.inf).all()),
+            "two log-sum-exps differ": equal_bits(lse, lse_again),
+        }
+    return [f"{name} growing by 2^{growth}: {what}" for what, fine in found.items() if not fine]

@@ -1,0 +1,33 @@
+"""A worker that runs kernels on scores whose maxima grow from block to block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fa_tune.handlers.device import check_kernels, launch_args
+from fa_tune.launch import Kernel
+from fa_tune.model import Workload
+from fa_tune.reference import Inputs
+from fa_tune.worker import Report
+from tests.gpu.growing import check
+
+
+def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """Items: subject, cubin, symbol, problems (workload, growth).  Value: what is wrong."""
+    check_kernels(shared, items, report, check_all)
+
+
+def check_all(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
+    """What is wrong with any of the item's problems."""
+
+    def call(w: Workload, inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+        kernel.launch(w, launch_args(inputs, out, lse), torch.cuda.current_stream().cuda_stream)
+
+    return [
+        text
+        for key, growth in item["problems"]
+        for text in check(f"{item['subject']} {key}", Workload.from_key(key), growth, call)
+    ]

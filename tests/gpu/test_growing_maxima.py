@@ -1,0 +1,177 @@
+"""Kernels that keep a maximum for as long as they can notice when they cannot; see growing.py."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fa_tune.arch import limits
+from fa_tune.families.sm90 import GROUP_ROWS, Rescale, Scheduler, Sm90Config
+from fa_tune.families.sm90_constraints import constraints
+from fa_tune.families.sm90_sets import default_config, get_configs
+from fa_tune.jobs import run_items
+from fa_tune.model import DType, Outcome, Variant, Workload
+from tests.gpu.cases import request
+from tests.gpu.conftest import Built
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
+
+import torch
+
+from fa_tune.reference import Inputs
+from tests.gpu.growing import GROWTHS, SLOPES, STEP, check, growing_inputs
+from tests.gpu.oracle import attention
+
+HOPPER = limits((9, 0))
+D_HEADS = (64, 128, 192, 256)
+LENGTHS = ((700, 1000), (1000, 700), (1024, 1023), (333, 1025), (64, 1100))
+
+
+def configs() -> list[Sm90Config]:
+    """Every policy on the default's tile, and the trusting one on every path that it has."""
+    found = []
+    for d_head, dtype in itertools.product(D_HEADS, DType):
+        base = default_config(d_head, dtype)
+        found += [replace(base, rescale=policy) for policy in Rescale]
+    base = replace(default_config(128, DType.FP16), rescale=Rescale.TRUST)
+    serial = replace(base, carry=False, overlap=False, pingpong=False)
+    found += [
+        serial,
+        replace(serial, scheduler=Scheduler.SINGLE, q_stages=1),
+        replace(base, soft_exp=4),
+        replace(base, soft_exp=16, dtype=DType.BF16),
+        replace(base, q_registers=True, early_look=True),
+        replace(base, d_head=64, m_tiles=2, B_r=256, B_c=80),
+        replace(serial, d_head=64, m_tiles=2, B_r=256, B_c=64, dtype=DType.BF16),
+        replace(base, consumers=3, B_r=192, B_c=80, early_look=True),
+        replace(base, d_head=64, consumers=4, B_r=256, B_c=64),
+        replace(base, d_head=64, consumers=1, pingpong=False, B_r=64, B_c=96, ctas=3),
+        replace(base, cluster=2, dtype=DType.BF16),
+    ]
+    fast = [c for d_head in D_HEADS for c in get_configs("fast", d_head=d_head)]
+    found += [c for c in fast if c.rescale is Rescale.TRUST]
+    return list(dict.fromkeys(c for c in found if constraints(c, HOPPER) is None))
+
+
+def problems(config: Sm90Config) -> Iterator[tuple[Workload, int]]:
+    """Each growth on a problem; ragged and grouped, with either mask and none, in turn."""
+    block = math.lcm(config.B_r * config.cluster, config.B_c)
+    whole = Workload(2, 2, 1, block, block, config.d_head, config.dtype)
+    masks = itertools.cycle(
+        [{"lse": True}, {"causal": True, "bottom_right": True, "lse": True},
+         {"causal": True, "lse": True}]
+    )  # fmt: skip
+    lengths = itertools.cycle(LENGTHS)
+    for growth in GROWTHS:
+        q, kv = next(lengths)
+        shape = replace(whole, heads=4, kv_heads=2, seq_len_q=q, seq_len_kv=kv)
+        yield replace(shape, **next(masks)), growth
+    if block <= 2048:
+        yield whole, 16
+        yield replace(whole, causal=True), 16
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("gpu")
+@pytest.mark.usefixtures("hopper")
+def test_growing_maxima_are_noticed(built: Built) -> None:
+    items: dict[str, dict[str, Any]] = {}
+    wanted: dict[Any, list[tuple[str, int]]] = {}
+    for config in configs():
+        variant = Variant("sm90", str(config))
+        for workload, growth in problems(config):
+            wanted.setdefault(request(variant, workload, HOPPER), []).append((workload.key, growth))
+    for a, found in zip(built(list(wanted)), wanted.values(), strict=True):
+        items[f"{a.variant.key} @ {a.traits}"] = {
+            "subject": a.variant.key,
+            "cubin": a.cubin,
+            "symbol": a.symbol,
+            "problems": found,
+        }
+    results = list(
+        run_items("tests.gpu.growing_child:handle", {"device": 0}, items, item_timeout_s=60)
+    )
+    lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in results if r.outcome is not Outcome.OK]
+    wrong = [text for r in results for text in r.value or ()]
+    assert not lost + wrong, f"{len(lost + wrong)} faults\n" + "\n".join((lost + wrong)[:25])
+    assert len(results) == len(items)
+
+
+# Without a GPU ----------------------------------------------------------------------------------
+
+
+SMALL = Workload(1, 2, 1, 96, 320, 64, DType.FP16, lse=True)
+Outgrown = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def by_blocks(maximum: Outgrown) -> Any:
+    """Attention over blocks of keys from the last to the first; `maximum(m, scores)` is the new
+    m of a block."""
+
+    def call(w: Workload, inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+        group = w.heads // w.kv_heads
+        q = inputs.q.transpose(1, 2).float()
+        k, v = (t.transpose(1, 2).repeat_interleave(group, 1).float() for t in (inputs.k, inputs.v))
+        m = torch.full((*q.shape[:3], 1), -math.inf)
+        total, o = torch.zeros_like(m), torch.zeros_like(q)
+        for first in range((w.seq_len_kv - 1) // STEP * STEP, -1, -STEP):
+            s = q @ k[:, :, first : first + STEP].transpose(-1, -2) * w.scale
+            new = maximum(m, s) if m.isfinite().all() else s.amax(-1, keepdim=True)
+            p = torch.exp(s - new)
+            total = total * torch.exp(m - new) + p.sum(-1, keepdim=True)
+            rounded = p.to(inputs.q.dtype).float()
+            o = o * torch.exp(m - new) + rounded @ v[:, :, first : first + STEP]
+            m = new
+        out.copy_((o / total).transpose(1, 2))
+        assert lse is not None
+        lse.copy_((m + torch.log(total)).squeeze(-1))
+
+    return call
+
+
+def trusting(threshold: float) -> Outgrown:
+    """A new maximum where the sum of a row's weights by the old one exceeds a threshold."""
+
+    def maximum(m: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        outgrown = torch.exp(s - m).sum(-1, keepdim=True) > threshold
+        return torch.where(outgrown, torch.maximum(m, s.amax(-1, keepdim=True)), m)
+
+    return maximum
+
+
+@pytest.mark.parametrize("growth", GROWTHS)
+def test_a_kernel_that_looks_passes(growth: int) -> None:
+    assert check("it", SMALL, growth, by_blocks(trusting(2048.0)), "cpu") == []
+
+
+@pytest.mark.parametrize("growth", [5, 17, 200])
+def test_a_kernel_that_trusts_too_much_is_found(growth: int) -> None:
+    """2^16 overflows fp16, and later fp32."""
+    assert check("it", SMALL, growth, by_blocks(trusting(math.inf)), "cpu")
+
+
+def test_every_warp_has_every_slope_and_maxima_grow_as_named() -> None:
+    assert len(SLOPES) < GROUP_ROWS // 4
+    inputs = growing_inputs(SMALL, 40, 1, "cpu")
+    scores = inputs.q[0, :, 0].double() @ inputs.k[0, :, 0].double().T * SMALL.scale / math.log(2)
+    tops = scores.unflatten(1, (-1, STEP)).amax(-1)
+    assert (tops[0].diff() - 40).abs().max() < 10
+    assert (tops[1].diff() + 40).abs().max() < 10
+    exact, _ = attention(inputs, SMALL, torch.float64)
+    assert exact.isfinite().all()
+
+
+def test_all_paths_of_the_trusting_policy_can_run() -> None:
+    chosen = [c for c in configs() if c.rescale is Rescale.TRUST]
+    assert {c.d_head for c in chosen} == set(D_HEADS)
+    assert {c.m_tiles for c in chosen} == {1, 2}
+    assert {c.overlap for c in chosen} == {True, False}
+    assert {c.consumers for c in chosen} == {1, 2, 3, 4}
+    grown = {growth for _, growth in problems(chosen[0])}
+    assert grown == set(GROWTHS)
