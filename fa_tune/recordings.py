@@ -68,6 +68,13 @@ def save(path: Path, attempts: Iterable[Attempt], resources: Mapping[str, Any], 
 
 def load(path: Path) -> Recording:
     """Read one recording; raises ProfileFormatError for a damaged table or provenance."""
+    meta = _load_meta(path)
+    attempts = (_attempt(row, meta) for row in read_rows(path))
+    return Recording(path, meta, tuple(a for a in attempts if a is not None))
+
+
+def _load_meta(path: Path) -> Meta:
+    """The provenance beside a table; raises ProfileFormatError."""
     meta_path = path.with_suffix(META_SUFFIX)
     try:
         text = meta_path.read_text(encoding="utf-8")
@@ -83,8 +90,13 @@ def load(path: Path) -> Recording:
         raise ProfileFormatError(
             f"{meta_path}: schema {meta.schema} is not the one this fa-tune reads ({SCHEMA})"
         )
-    attempts = (_attempt(row, meta) for row in read_rows(path))
-    return Recording(path, meta, tuple(a for a in attempts if a is not None))
+    return meta
+
+
+def _taken_of(path: Path) -> tuple[str, str]:
+    """The GPU model and the method of a recording, by its provenance alone."""
+    meta = _load_meta(path)
+    return meta.device.name, meta.provenance.method
 
 
 def families_in(recording: Recording) -> tuple[str, ...]:
@@ -100,9 +112,11 @@ def kernel_source_sha256(recording: Recording, family: str) -> str:
     return str(provenance.extra.get(SOURCES, {}).get(family, provenance.kernel_source_sha256))
 
 
-def load_all(folder: Path) -> tuple[Recording, ...]:
-    """All recordings in the GPU folders of `folder`, or of a GPU folder itself, newest first."""
-    found = [load(p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv")) for p in metas(folder)]
+def load_all(folder: Path, *, of: tuple[str, str] | None = None) -> tuple[Recording, ...]:
+    """All recordings in the GPU folders of `folder`, or of a GPU folder itself, newest first;
+    only those `of` a GPU model and method, if these are given."""
+    paths = [p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv") for p in metas(folder)]
+    found = [load(path) for path in paths if of in (None, _taken_of(path))]
     return tuple(sorted(found, key=lambda r: r.meta.provenance.recorded_at, reverse=True))
 
 

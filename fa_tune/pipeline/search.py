@@ -41,6 +41,7 @@ from fa_tune.pipeline.measuring import (
     measure_workload,
     search_id,
 )
+from fa_tune.pipeline.preferring import Preferences, preferences
 from fa_tune.pipeline.results import SearchResult, WorkloadResult
 from fa_tune.pipeline.rivals import (
     Defaults,
@@ -111,25 +112,28 @@ def search(
     def measure_all_by(how: Measured, tally: Tally) -> tuple[list[Taken], list[WorkloadResult]]:
         if not options.explores:
             taken = measure_all(
-                candidates, options, how, context, journal, progress, tally, defaults
+                candidates, options, how, context, journal, progress, tally, defaults, preferred
             )
             return taken, []
         return explore_all(
-            workloads, kept, others, options, how, context, journal, progress, tally, defaults
+            *(workloads, kept, others, options, how, context, journal, progress, tally),
+            *(defaults, preferred),
         )
 
     tally = Tally()
+    preferred = preferences(measured, context, progress)
     try:
         taken, without = measure_all_by(measured, tally)
     except ToolMissing as error:
         measured = fall_back(options.measure, measured, context, progress, error)
         tally = Tally()
+        preferred = preferences(measured, context, progress)
         taken, without = measure_all_by(measured, tally)
     if context.pool is not None and tally.measured:
         calibrate(context.pool, options.measure, progress)
     from fa_tune.registry import store
 
-    results = [*conclude_all(taken, store.load(registry), measured), *without]
+    results = [*conclude_all(taken, store.load(registry), measured, preferred), *without]
     results.sort(key=lambda one: workloads.index(one.workload))
     candidates = [one.candidates for one in taken]
     resources = {key: a.resources for one in candidates for key, a in one.artifacts.items()}
@@ -178,6 +182,7 @@ def measure_all(
     progress: Progress,
     tally: Tally,
     defaults: Defaults,
+    preferred: Preferences,
 ) -> list[Taken]:
     """Measure, workload by workload; each on one board, where there are several."""
     here = Spot(measured, context, progress, tally)
@@ -196,6 +201,8 @@ def measure_all(
             progress=spot.progress,
             tally=spot.tally,
             search=search_id(options, defaults.chosen),
+            order=preferred.order(one.workload, one.artifacts),
+            margin=preferred.margin(one.workload, next(iter(standard), None)),
         )
         return Taken(one, tuple(attempts), standard)
 
@@ -222,6 +229,7 @@ def explore_all(
     progress: Progress,
     tally: Tally,
     defaults: Defaults,
+    preferred: Preferences,
 ) -> tuple[list[Taken], list[WorkloadResult]]:
     """Let the strategy choose what is measured, workload by workload; `others` are the defaults
     and what the registry holds, which are always measured.  The results are those of workloads
@@ -253,6 +261,7 @@ def explore_all(
                 tally=spot.tally,
                 search=search_id(options, defaults.chosen),
                 prepare=prepared,
+                preferred=preferred,
             )
         except NoUsableVariant as error:
             return WorkloadResult(workload, (), None, str(error))

@@ -40,6 +40,7 @@ class Tuning:
     ranks: Mapping[str, tuple[int, ...]]
     confirmed: Ratio | None = None
     relative: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    margin: float = MARGIN  # what the default had to be beaten by
 
     @property
     def candidates(self) -> dict[str, tuple[float, ...]]:
@@ -63,7 +64,10 @@ class Tuning:
             for s, taken in self.samples.items()
         ]
         found = decide(
-            measurements, self.default, tie_break=lambda s: self.ranks.get(s, (1 << 30,))
+            measurements,
+            self.default,
+            margin=self.margin,
+            tie_break=lambda s: self.ranks.get(s, (1 << 30,)),
         )
         chosen = found.chosen.subject
         return dataclasses.replace(self, chosen=chosen, preferred=chosen, confirmed=None)

@@ -112,6 +112,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
             "seed": 1,
             "keep": [],
             "baseline": "",
+            "order": [],
+            "margin": 0.01,
         }
         timed.handle({**common, "adaptive": True, "check": False, **shared}, items, report)  # type: ignore[arg-type]
         return report
