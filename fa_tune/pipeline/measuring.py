@@ -138,7 +138,7 @@ def measure_workload(
         if s in final.artifacts and a.measurement is not None
     }
     default = next((s for s in keep if s in times), "")
-    if left := undecided(times, default, order, margin, early=True):
+    if left := undecided(times, default, order, margin):
         last = dataclasses.replace(
             final,
             artifacts={s: a for s, a in artifacts.items() if s in {*left, *keep} & set(times)},

@@ -27,7 +27,7 @@ from fa_tune.options import (
     WorkloadOptions,
 )
 from fa_tune.pipeline import SearchResult
-from fa_tune.pipeline.context import Context
+from fa_tune.pipeline.context import Context, ready_workers
 from tests.gpu.faulty_kernels import SLOW_TO_COMPILE, compile_faulty, disguised
 
 SEARCH = import_module("fa_tune.pipeline.search")
@@ -67,7 +67,8 @@ def search(folder: Path) -> Searched:
         registry=folder / "registry.json",
     )
     start = time.monotonic()
-    result = SEARCH.search(options, Silent(), CONFIGS)
+    with ready_workers(options.machine):  # as the command does
+        result = SEARCH.search(options, Silent(), CONFIGS)
     return Searched(result, time.monotonic() - start)
 
 
