@@ -181,6 +181,7 @@ class Workload:
 BENCHMARK_HEADS = 16
 HOST_LAUNCH_S = "host_launch_s"  # the condition that says what a launch took its process
 RELATIVE = "relative"  # the condition that holds a measurement's `relative`
+PREFERENCE = "preference"  # the condition that holds its place, from 0, in what a tie prefers
 
 
 def benchmark_batch(seq_len: int) -> int:

@@ -89,8 +89,10 @@ def conclude(
     everything = (*attempts, *one.failures, *others)
     preferred = preferred or Preferences()
     known = {subject: one.artifacts[subject] for subject in one.artifacts if subject in taken}
-    ranks = preferred.ranks(one.workload, known, neighbours)
-    margin = preferred.margin(one.workload, default)
+    ranks, margin = preferred.of_replay(one.workload, measurements) or (
+        preferred.ranks(one.workload, known, neighbours),
+        preferred.margin(one.workload, default),
+    )
     decision: Decision | None = None
     problem = ""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -174,14 +174,25 @@ def build_request(config: Config, traits: str, context: Context) -> BuildRequest
 
 
 def build_all(
-    requests: Sequence[BuildRequest], context: Context, progress: Progress
+    requests: Sequence[BuildRequest],
+    context: Context,
+    progress: Progress,
+    meanwhile: Callable[[Sequence[BuildResult]], None] | None = None,
 ) -> list[BuildResult]:
-    """Compile with progress; results in the order of the requests."""
+    """Compile with progress; results in the order of the requests.  `meanwhile` gets those there
+    are when the rest turns out to take much longer, and is waited for."""
     progress.stage("compile", len(requests))
     expect_work()
+    done: list[BuildResult] = []
 
     def on_result(result: BuildResult) -> None:
+        done.append(result)
         progress.advance(result.request.variant.config)
+
+    def on_lull() -> None:
+        if meanwhile is not None:
+            meanwhile(done)
+            progress.stage("compile", len(requests) - len(done))
 
     return build(
         requests,
@@ -189,4 +200,5 @@ def build_all(
         jobs=context.options.jobs,
         timeout_s=context.options.compile_timeout_s,
         on_result=on_result,
+        on_lull=on_lull,
     )

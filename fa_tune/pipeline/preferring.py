@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 
 from fa_tune import paths, recordings
 from fa_tune.errors import FaTuneError
-from fa_tune.model import Artifact, Attempt, Workload
+from fa_tune.model import PREFERENCE, Artifact, Attempt, Measurement, Workload
 from fa_tune.options import Progress
 from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.context import Context
-from fa_tune.profile.replay import ReplayProfiler
+from fa_tune.profile.replay import REPLAYED_FROM, ReplayProfiler
 from fa_tune.profile.stats import MARGIN
 from fa_tune.recordings import Recording
 from fa_tune.search.neighbours import (
+    REFERENCE_PREFIX,
     Neighbour,
     margin_over,
     neighbour,
@@ -37,9 +38,11 @@ Rank = tuple[int, ...]  # the smallest is preferred
 
 @dataclass(frozen=True)
 class Preferences:
-    """`recorded` is what recordings of this GPU model, taken with this method, say of workloads."""
+    """`recorded` is what recordings of this GPU model, taken with this method, say of workloads;
+    `replayed` are those that a replay answers from, by their labels."""
 
     recorded: Mapping[Workload, Neighbour] = field(default_factory=dict)
+    replayed: Mapping[str, Recording] = field(default_factory=dict)
 
     def margin(self, workload: Workload, default: str | None) -> float:
         """What the default of a workload has to be beaten by, as a fraction."""
@@ -65,6 +68,20 @@ class Preferences:
             for subject, artifact in artifacts.items()
         }
 
+    def of_replay(
+        self, workload: Workload, measurements: Sequence[Measurement]
+    ) -> tuple[dict[str, Rank], float] | None:
+        """Ranks and margin as they were when these were measured; None where they were not all in
+        one search, or its recording does not tell."""
+        ours = [m for m in measurements if not m.subject.startswith(REFERENCE_PREFIX)]
+        places = {m.subject: m.conditions[PREFERENCE] for m in ours if PREFERENCE in m.conditions}
+        labels = {m.conditions.get(REPLAYED_FROM, "") for m in ours}
+        recording = self.replayed.get(labels.pop()) if len(labels) == 1 else None
+        decided = recording.meta.decided.get(workload.key) if recording is not None else None
+        if decided is None or len(places) < len(ours):
+            return None
+        return {subject: (int(place),) for subject, place in places.items()}, decided.margin
+
     def order(self, workload: Workload, artifacts: Mapping[str, Artifact]) -> tuple[str, ...]:
         """The subjects by what is known of them before this search."""
         ranks = self.ranks(workload, artifacts)
@@ -72,10 +89,11 @@ class Preferences:
 
 
 def preferences(measured: Measured, context: Context, progress: Progress) -> Preferences:
-    """What the recordings of a checkout or an installation say; nothing for a replay, which
-    has them to decide by.  Recordings that cannot be read are a warning."""
+    """What the recordings of a checkout or an installation say; for a replay, which measures
+    nothing new, what was said when its recordings were made.  Recordings that cannot be read are
+    a warning."""
     if isinstance(measured.profiler, ReplayProfiler):
-        return Preferences()
+        return Preferences(replayed={r.label: r for r in measured.recordings})
     folder = context.options.recordings or paths.profiles_dir()
     try:
         found = recordings.load_all(folder, of=(measured.device.name, measured.profiler.method))

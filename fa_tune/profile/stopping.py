@@ -110,12 +110,13 @@ class Race:
             if counted >= self._runs:
                 self._end(self.live, Ended.ENOUGH)
             return
-        leader = _leader({n: self._samples[n] for n in own})
-        limit = ABANDON * median(self._samples[leader])
-        free = [n for n in own if n not in self._keep]
-        self._end([n for n in free if median(self._samples[n]) > limit], Ended.ABANDONED)
+        if counted <= self._runs:
+            limit = ABANDON * min(median(self._samples[n]) for n in own)
+            free = [n for n in own if n not in self._keep]
+            self._end([n for n in free if median(self._samples[n]) > limit], Ended.ABANDONED)
         if counted < self._next_look:
             return
+        leader = _leader({n: self._samples[n] for n in own})
         most, runs = MOST * self._runs, self._runs
         self._next_look = max(counted + runs, runs * math.ceil(NEXT_LOOK * counted / runs))
         if counted < most:
@@ -179,13 +180,15 @@ def undecided(
             return frozenset({*found, default, leader}) if found else frozenset()
     found = set()
     for name in [n for n in order if n in others] or others:
-        to_leader = bounds(samples[name], samples[leader])
+        # The leader may lead by chance, so that being it is no more than being near all others.
+        behind = [bounds(samples[name], taken) for n, taken in others.items() if n != name]
         gain = to_default.get(name, Interval(0.0, 0.0))
-        surely = to_leader.high <= 1.0 + TIE and gain.high < 1.0
-        if name == leader or (surely and not early):
+        surely = all(b.high <= 1.0 + TIE for b in behind) and gain.high < 1.0
+        alone = all(b.high < 1.0 - TIE for b in behind)
+        if surely and (alone or not early):
             if order:
                 break
-        elif to_leader.low <= 1.0 + TIE and gain.low < 1.0:
+        elif all(b.low <= 1.0 + TIE for b in behind) and gain.low < 1.0:
             found.add(name)
     return frozenset({*found, leader}) if found else frozenset()
 
