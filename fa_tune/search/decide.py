@@ -103,9 +103,11 @@ class Confirmation:
 
     @property
     def upheld(self) -> bool:
-        """Whether the choice stands.  It was made for a gain of more than the margin; none at
-        all contradicts it by more than the margin."""
-        return self.ratio.value < 1.0
+        """Whether the choice stands.  It was made for a gain of more than the margin; what
+        contradicts it is none at all, and not by chance: a board that is at rest shows less of
+        a gain than one at its power limit."""
+        interval = self.ratio.interval
+        return self.ratio.value < 1.0 or (interval is not None and interval.low < 1.0)
 
 
 def decide(
