@@ -11,6 +11,7 @@ short form and its line in the generated C++ struct.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import Field, field
 from enum import Enum
 from typing import Any
@@ -51,13 +52,17 @@ def choice_field(default: Enum, doc: str) -> Any:
     return field(default=default, metadata={"place": "choice", "type": type(default), "doc": doc})
 
 
-def coerce(config: object) -> None:
+def coerce(config: Any) -> None:
     """Give every field of a frozen dataclass its declared type: `1` → True, `5` → FP16."""
-    for f in dataclasses.fields(config):  # type: ignore[arg-type]
-        value = getattr(config, f.name)
-        kind = python_type(f)
+    for name, kind in _kinds(config.__class__):
+        value = getattr(config, name)
         if type(value) is not kind:
-            object.__setattr__(config, f.name, kind(value))
+            object.__setattr__(config, name, kind(value))
+
+
+@functools.cache  # a set is expanded to hundreds of thousands of configs
+def _kinds(config_class: type[Any]) -> tuple[tuple[str, type], ...]:
+    return tuple((f.name, python_type(f)) for f in dataclasses.fields(config_class))
 
 
 def python_type(f: Field[Any]) -> type:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fa_tune.errors import InvalidConfig
 from fa_tune.families.sm90 import Order, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90_names import parse
-from fa_tune.families.space import expand
+from fa_tune.families.space import Axes, expand
 from fa_tune.model import DType, Rejected
 
 ALLOWED_KEYS = "fast, tune, all, prog, or one config's short form"
@@ -177,7 +178,7 @@ def get_tune_configs(
     if d_head not in TILES:
         return []
     tiles = TILES[d_head]
-    axes = {
+    axes: dict[str, Sequence[Any]] = {
         "dtype": dtypes,
         "d_head": (d_head,),
         "B_r": sorted({64 * consumers for consumers, _, _ in tiles}),
@@ -203,17 +204,27 @@ def get_tune_configs(
         "early_look": (False, True),
         "stagger": (False, True),
     }
-    return [
+    # Tile by tile: of all combinations of its numbers hardly any is one.
+    found = [
         c
-        for c in expand(Sm90Config, axes)
-        if c.B_r == 64 * c.consumers
-        and (c.consumers, c.B_c, c.ctas) in tiles
-        and c.pingpong == (c.consumers > 1)
-        and not (c.carry and (c.q_stages == 1 or not c.persistent))
+        for consumers, keys, ctas in tiles
+        for c in expand(Sm90Config, {**axes, **_of_tile(consumers, keys, ctas)})
+        if not (c.carry and (c.q_stages == 1 or not c.persistent))
         and not (c.q_stages == 2 and not c.persistent)
         and (c.order is not Order.PAIRED or c.scheduler is Scheduler.STATIC)
         and tune_rejection(c) is None
     ]
+    return sorted(found, key=lambda c: [axes[n].index(getattr(c, n)) for n in axes])
+
+
+def _of_tile(consumers: int, keys: int, ctas: int) -> Axes:
+    return {
+        "B_r": (64 * consumers,),
+        "B_c": (keys,),
+        "consumers": (consumers,),
+        "pingpong": (consumers > 1,),
+        "ctas": (ctas,),
+    }
 
 
 def get_progression_configs(

@@ -205,17 +205,22 @@ def load(path: Path) -> Table:
 
 
 def find(places: Iterable[Path]) -> list[Path]:
-    """The tables among `places`, files or folders (searched to any depth), sorted.
+    """The tables among `places`, files (either of a table's two) or folders (searched to any
+    depth), sorted.
 
     Raises ProfileFormatError for a place that does not exist or holds none.
     """
     found: list[Path] = []
     for place in places:
+        if place.name.endswith(META_SUFFIX):
+            place = place.with_name(place.name.removesuffix(META_SUFFIX) + SUFFIX)
         inside = sorted(place.rglob(f"*{SUFFIX}")) if place.is_dir() else [place]
         if not inside:
             raise ProfileFormatError(f"no recorded space ({SUFFIX}) in {place}")
         if not inside[0].is_file():
             raise ProfileFormatError(f"{place} does not exist")
+        if not inside[0].name.endswith(SUFFIX):
+            raise ProfileFormatError(f"{place} is no recorded space: its name ends in {SUFFIX}")
         found += inside
     return list(dict.fromkeys(found))
 
@@ -225,7 +230,9 @@ def _load_meta(path: Path) -> Meta:
     try:
         meta = TypeAdapter(Meta).validate_json(about.read_bytes())
     except OSError as error:
-        raise ProfileFormatError(f"{path} has no readable {about.name}: {error}") from None
+        raise ProfileFormatError(
+            f"{path} has no readable {about.name}: {error.strerror or error}"
+        ) from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"

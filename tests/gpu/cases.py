@@ -14,7 +14,8 @@ from fa_tune import families
 from fa_tune.arch import ArchLimits
 from fa_tune.compile import BuildRequest
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.model import MASKS, DType, Variant, Workload
+from fa_tune.families.traits import Traits
+from fa_tune.model import MASKS, Artifact, DType, Variant, Workload
 from tests.tools import required_sm90
 from tests.tools.required import ALL_D_HEADS, code_path_sample
 
@@ -23,11 +24,15 @@ LAYOUTS = ("plain", "packed", "strided", "transposed", "expanded")
 LONGEST = 4097
 MOST_SCORES = 150_000_000  # of one case: what the fp64 result costs
 GROUPS = (1, 2, 4, 8)
+# How much larger scores are at the last key (negative: at the first, since kernels may begin with
+# the last) than where all keys are alike; None: they are alike.
+GROWTHS = (None, None, 12.0, -12.0)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One problem for one variant.  `strict`: no floor on what the error may be."""
+    """One problem for one variant.  `strict`: no floor on what the error may be, and inputs as
+    the flash-attention project draws them."""
 
     variant: Variant
     workload: Workload
@@ -39,6 +44,12 @@ class Case:
     def name(self) -> str:
         """What a failure is called by, and can be repeated from."""
         return f"{self.variant.key} {self.workload.key} {self.layout} seed {self.seed}"
+
+    @property
+    def growth(self) -> float | None:
+        """Where scores grow from key to key, every block has new maxima, so that what was summed
+        has to be rescaled again and again; where they do not, hardly ever after the first."""
+        return None if self.strict else GROWTHS[self.seed % len(GROWTHS)]
 
     def request(self, limits: ArchLimits) -> BuildRequest:
         """What to compile for it."""
@@ -217,7 +228,51 @@ def _fa_problems(d_head: int, dtype: DType) -> Iterator[tuple[Workload, str]]:
         yield Workload(FA_BATCH, *heads, length, length, d_head, dtype, causal), "packed"
 
 
+# For checking tools, under which everything takes long ---------------------------------------
+
+
+def small_workloads(variant: Variant, traits: str) -> tuple[Workload, ...]:
+    """A dozen tiles of queries with enough blocks of keys for every ring to turn, and few keys
+    for more queries; with the trait lengths that end within a block, down to 1; with a mask both
+    alignments, where some rows see nothing."""
+    family = families.get(variant.family)
+    config = family.parse(variant.config)
+    facts = Traits.parse(traits)
+    rows, keys = family.blocks(config)
+    rows *= getattr(config, "cluster", 1)
+    shapes = [(2, 3, 1, 2 * rows, 5 * keys), (1, 2, 2, 3 * rows, 2 * keys)]
+    if facts.ragged:
+        shapes = [(2, 3, 1, rows + 17, 5 * keys + 17), (2, 2, 2, 2 * rows + 1, keys - 1)]
+        shapes.append((1, 1, 1, 1, 1))
+    found = [
+        Workload(
+            *(*shape, config.d_head, config.dtype),
+            causal=facts.causal,
+            bottom_right=bottom_right,
+            lse=facts.lse,
+        )
+        for shape in shapes
+        for bottom_right in ((False, True) if facts.causal else (False,))
+    ]
+    return tuple(dict.fromkeys(found))
+
+
 # For the worker ---------------------------------------------------------------------------------
+
+
+def item_of(artifact: Artifact) -> dict[str, Any]:
+    """What a worker needs to load a kernel, and what it can tell of it."""
+    return {
+        "subject": artifact.variant.key,
+        "traits": artifact.traits,
+        "cubin": artifact.cubin,
+        "symbol": artifact.symbol,
+    }
+
+
+def named(artifacts: Iterable[Artifact]) -> dict[str, dict[str, Any]]:
+    """The items by variant and traits."""
+    return {f"{a.variant.key} @ {a.traits}": item_of(a) for a in artifacts}
 
 
 def by_request(cases: Iterable[Case], limits: ArchLimits) -> dict[BuildRequest, list[Case]]:

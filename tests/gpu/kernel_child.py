@@ -20,6 +20,7 @@ from fa_tune.launch import Kernel
 from fa_tune.model import DType, Variant, Workload
 from fa_tune.reference import Inputs
 from fa_tune.worker import Report
+from tests.gpu.oracle import grown
 
 FLOOR = {DType.FP16: 2.0**-10, DType.BF16: 2.0**-7}  # one rounding of an output near 1
 LSE_GUARD = 64  # elements behind the log-sum-exp that must stay as they were
@@ -27,7 +28,8 @@ LSE_GUARD = 64  # elements behind the log-sum-exp that must stay as they were
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`diagonal`: a causal query i sees key j when j ≤ i + diagonal; None without a mask."""
+    """`diagonal`: a causal query i sees key j when j ≤ i + diagonal; None without a mask.
+    `growth`: see tests/gpu/cases.py."""
 
     seq_len_q: int
     seq_len_kv: int
@@ -37,6 +39,7 @@ class Case:
     diagonal: int | None
     scale: float | None = None  # None: 1 / sqrt(d_head)
     spread: float = 1.0  # of the inputs
+    growth: float | None = None
 
 
 def cases(block: int, traits: Traits) -> Iterator[Case]:
@@ -54,6 +57,7 @@ def cases(block: int, traits: Traits) -> Iterator[Case]:
     diagonal = 0 if traits.causal else None
     yield Case(2 * block, 2 * block, 1, 2, 2, diagonal, scale=0.3)
     yield Case(2 * block, 2 * block, 1, 2, 2, diagonal, spread=6.0)
+    yield Case(2 * block, 5 * block, 1, 4, 2, diagonal, growth=10.0)
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -89,6 +93,7 @@ def check(
     q = draw(case.seq_len_q, case.heads)
     k, v = draw(case.seq_len_kv, case.kv_heads), draw(case.seq_len_kv, case.kv_heads)
     n_rows = case.batch * case.heads * case.seq_len_q
+    grown(k, case.growth)
     whole_shape = (case.batch + 1, case.seq_len_q + 3, case.heads + 2, d_head)
     whole_out = torch.empty(whole_shape, dtype=element, device="cuda")
     whole_lse = torch.empty(n_rows + LSE_GUARD, device="cuda")

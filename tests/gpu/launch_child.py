@@ -1,47 +1,61 @@
-"""Launches kernels in a worker and looks at nothing: whatever runs beside them under a checking
-tool would only be checked, too."""
+"""Workers for checking tools, under which everything takes long: kernels on small problems that
+nevertheless take every path, and hardly anything beside them, which would only be checked, too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from fa_tune import families
-from fa_tune.families.traits import Traits
-from fa_tune.handlers.device import check_kernels, launch_args
+from fa_tune.handlers.device import check_kernels, launch_args, lse_for
+from fa_tune.handlers.verify import check_all
 from fa_tune.launch import Kernel
-from fa_tune.model import Workload
+from fa_tune.model import Variant, Workload
 from fa_tune.reference import make_inputs
-from fa_tune.verify import verification_workloads
+from fa_tune.verify import verdict_to_json
 from fa_tune.worker import Report
+from tests.gpu.cases import small_workloads
+from tests.gpu.oracle import grown
+
+MULTIPROCESSORS = 2  # what persistent grids are told, so that a few tiles are several for each CTA
+GROWTH = 10.0  # of the scores: new maxima in each block, or after the first one none
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """Items: subject, traits, cubin, symbol.  Value: how many launches there were."""
-
-    def launch_item(kernel: Kernel, item: Mapping[str, Any]) -> int:
-        family = families.get(kernel.variant.family)
-        config = family.parse(kernel.variant.config)
-        blocks = family.blocks(config)
-        workloads = (
-            *verification_workloads(blocks, config.d_head, config.dtype, item["traits"]),
-            *family.extra_verification(config, item["traits"]),
-        )
-        return launch_all(kernel, workloads, Traits.parse(item["traits"]).lse)
-
-    check_kernels(shared, items, report, launch_item)
+    check_kernels(shared, items, report, launch_all)
 
 
-def launch_all(kernel: Kernel, workloads: Sequence[Workload], lse: bool) -> int:
-    """One launch per workload."""
-    for workload in workloads:
-        inputs = make_inputs(workload, seed=0)
-        out = torch.empty_like(inputs.q)
-        shape = (workload.batch, workload.heads, workload.seq_len_q)
-        sums = torch.empty(shape, device="cuda") if lse else None
-        stream = torch.cuda.current_stream().cuda_stream
-        kernel.launch(workload, launch_args(inputs, out, sums), stream)
-        torch.cuda.synchronize()
-    return len(workloads)
+def judge(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """The same items; the results are looked at as well.  Value: the product's own verdict."""
+
+    def judged(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
+        launch_all(kernel, item)
+        return verdict_to_json(check_all(kernel, of_item(item), seed=0))
+
+    check_kernels(shared, items, report, judged)
+
+
+def of_item(item: Mapping[str, Any]) -> tuple[Workload, ...]:
+    """The small problems of an item's kernel."""
+    return small_workloads(Variant.from_key(item["subject"]), item["traits"])
+
+
+def launch_all(kernel: Kernel, item: Mapping[str, Any]) -> int:
+    """Two launches per workload: scores that are alike, and some that grow towards the first key
+    in the first batch and towards the last in the others.  Returns how many launches."""
+    kernel._device = replace(kernel._device, multiprocessors=MULTIPROCESSORS)
+    workloads = of_item(item)
+    stream = torch.cuda.current_stream().cuda_stream
+    for w in workloads:
+        inputs = make_inputs(w, seed=0)
+        out, lse = torch.empty_like(inputs.q), lse_for(w)
+        for grows in (False, True):
+            if grows:
+                grown(inputs.k[:1], -GROWTH)
+                grown(inputs.k[1:], GROWTH)
+            kernel.launch(w, launch_args(inputs, out, lse), stream)
+            torch.cuda.synchronize()
+    return 2 * len(workloads)

@@ -59,8 +59,10 @@ def room(shape: tuple[int, ...], layout: str, dtype: torch.dtype, device: str) -
     return Room(whole, inner.view(shape))
 
 
-def inputs_for(workload: Workload, layout: str, seed: int, device: str) -> Inputs:
-    """Random Q, K and V in the layout; see `LAYOUTS` in tests/gpu/cases.py."""
+def inputs_for(
+    workload: Workload, layout: str, seed: int, device: str, growth: float | None = None
+) -> Inputs:
+    """Random Q, K and V in the layout; see `LAYOUTS` and `GROWTHS` in tests/gpu/cases.py."""
     generator = torch.Generator(device=device).manual_seed(seed)
     dtype = workload.dtype.to_torch_dtype()
     w = workload
@@ -71,15 +73,26 @@ def inputs_for(workload: Workload, layout: str, seed: int, device: str) -> Input
 
     if layout == "packed":  # Q, K and V of a token side by side
         whole = room((w.batch, w.seq_len_q, w.heads + 2 * w.kv_heads, w.d_head), "", dtype, device)
-        parts = draw(whole.inside).split((w.heads, w.kv_heads, w.kv_heads), dim=2)
-        return Inputs(*parts)
+        q, k, v = draw(whole.inside).split((w.heads, w.kv_heads, w.kv_heads), dim=2)
+        return Inputs(q, grown(k, growth), v)
     rows = 1 if layout == "expanded" else w.batch  # one K and V for the whole batch
     q = draw(room((w.batch, w.seq_len_q, w.heads, w.d_head), layout, dtype, device).inside)
     shape = (rows, w.seq_len_kv, w.kv_heads, w.d_head)
     k, v = (draw(room(shape, layout, dtype, device).inside) for _ in range(2))
+    grown(k, growth)
     if layout == "expanded":
         k, v = (t.expand(w.batch, -1, -1, -1) for t in (k, v))
     return Inputs(q, k, v)
+
+
+def grown(k: torch.Tensor, growth: float | None) -> torch.Tensor:
+    """K [batch, seq, heads, d_head] itself, made `growth` times as large at its last key and
+    hardly anything at its first; the other way round if `growth` is negative."""
+    if growth is not None:
+        ends = (0.02, 1.0) if growth > 0 else (1.0, 0.02)
+        factors = torch.linspace(*ends, k.shape[1], device=k.device) * abs(growth)
+        k.mul_(factors[:, None, None])
+    return k
 
 
 def attention(
@@ -124,7 +137,7 @@ def _chunks(w: Workload) -> Iterator[tuple[slice, slice]]:
 def check(case: Case, kernel: KernelCall, device: str = "cuda") -> dict[str, Any]:
     """Everything that can be said of the kernel's results on a case, as plain data."""
     w = case.workload
-    inputs = inputs_for(w, case.layout, case.seed, device)
+    inputs = inputs_for(w, case.layout, case.seed, device, case.growth)
     out_layout = case.layout if case.layout in ("strided", "transposed") else "plain"
     out = room(tuple(inputs.q.shape), out_layout, inputs.q.dtype, device)
     lse = room((w.batch, w.heads, w.seq_len_q, 1), "plain", torch.float32, device)

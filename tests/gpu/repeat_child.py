@@ -28,7 +28,7 @@ def repeat_all(kernel: Kernel, item: Mapping[str, Any]) -> list[dict[str, Any]]:
 def repeat(kernel: Kernel, case: Case, times: int) -> dict[str, Any]:
     """Launch `times` times, back to back, each into tensors of its own filled with NaN."""
     w = case.workload
-    inputs = inputs_for(w, case.layout, case.seed, "cuda")
+    inputs = inputs_for(w, case.layout, case.seed, "cuda", case.growth)
     stream = torch.cuda.current_stream().cuda_stream
     found = []
     for _ in range(times):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from fa_tune import families
 from fa_tune.arch import parse_arch
+from fa_tune.families.base import Config
+from fa_tune.families.sm90_sets import default_config
+from fa_tune.families.traits import Traits
 from fa_tune.model import MASKS, DType
 from tests.gpu.cases import (
     FA_LENGTHS,
     GROUPS,
+    GROWTHS,
     LAYOUTS,
     LONGEST,
     Case,
@@ -19,9 +24,10 @@ from tests.gpu.cases import (
     fa_forward_cases,
     grid_configs,
     random_grid,
+    small_workloads,
 )
 from tests.gpu.test_grid import COUNT, FIXED_SEED
-from tests.tools.required import ALL_D_HEADS
+from tests.tools.required import ALL_D_HEADS, code_path_sample
 
 LIMITS = parse_arch("sm_90")
 SM80 = families.get("sm80")
@@ -90,6 +96,37 @@ def test_few_enough_kernels_to_be_compiled_in_half_a_minute() -> None:
 @pytest.mark.parametrize("case", GRID[:40], ids=lambda c: c.name)
 def test_a_case_crosses_the_border_to_the_worker(case: Case) -> None:
     assert Case.from_json(case.to_json()) == case
+
+
+def test_half_of_the_cases_have_scores_that_grow_either_way() -> None:
+    growths = Counter(c.growth for c in GRID)
+    assert set(growths) == set(GROWTHS)
+    assert all(growths[g] > COUNT / 8 for g in GROWTHS)
+    assert all(replace(c, strict=True).growth is None for c in GRID)
+
+
+# For checking tools -----------------------------------------------------------------------------
+
+SAMPLE = [
+    *(("sm80", c, t) for c, t in code_path_sample(ALL_D_HEADS)),
+    *(("sm90", default_config(d, DType.FP16), Traits.parse("causal+ragged")) for d in (64, 256)),
+]
+
+
+@pytest.mark.parametrize(("name", "config", "traits"), SAMPLE, ids=str)
+def test_small_problems_have_the_traits_and_let_every_ring_turn(
+    name: str, config: Config, traits: Traits
+) -> None:
+    family = families.get(name)
+    b_r, b_c = family.blocks(config)
+    found = small_workloads(families.variant_of(family, config), str(traits))
+    of_traits = [family.traits(config, w) for w in found]
+    assert set(of_traits) == {str(traits)}
+    tiles = [-(-w.seq_len_q // b_r) * w.batch * w.heads for w in found]
+    assert max(tiles) >= 12
+    assert max(w.seq_len_kv for w in found) >= 5 * b_c
+    assert sum(w.batch * w.heads * w.seq_len_q * w.seq_len_kv for w in found) < 40e6
+    assert {w.mask for w in found} == ({"causal", "causal_br"} if traits.causal else {"full"})
 
 
 # The flash-attention project's parametrisation ---------------------------------------------------

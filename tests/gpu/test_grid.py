@@ -19,7 +19,14 @@ from fa_tune.arch import parse_arch
 from fa_tune.families.base import KernelFamily
 from fa_tune.jobs import ItemResult, run_items
 from fa_tune.model import Outcome
-from tests.gpu.cases import Case, by_request, fa_forward_cases, grid_configs, random_grid
+from tests.gpu.cases import (
+    Case,
+    by_request,
+    fa_forward_cases,
+    grid_configs,
+    named,
+    random_grid,
+)
 from tests.gpu.conftest import Built
 
 FIXED_SEED = 20240229
@@ -48,13 +55,10 @@ class Draw:
         cases = by_request(dict.fromkeys((*self.fixed, *self.fresh, *self.fa_forward)), limits)
         artifacts = built(list(cases))
         items: dict[str, dict[str, Any]] = {
-            f"{a.variant.key} @ {a.traits}": {
-                "subject": a.variant.key,
-                "cubin": a.cubin,
-                "symbol": a.symbol,
-                "cases": [case.to_json() for case in of_kernel],
-            }
-            for a, of_kernel in zip(artifacts, cases.values(), strict=True)
+            name: item | {"cases": [case.to_json() for case in of_kernel]}
+            for (name, item), of_kernel in zip(
+                named(artifacts).items(), cases.values(), strict=True
+            )
         }
         found = run_items("tests.gpu.grid_child:handle", {"device": 0}, items, item_timeout_s=120)
         self.results: dict[str, ItemResult] = {result.item: result for result in found}

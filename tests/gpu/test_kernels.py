@@ -4,7 +4,6 @@ code path by another one."""
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from fa_tune.families.sm80_sets import select_configs
 from fa_tune.jobs import ItemResult, run_items
 from fa_tune.model import DType, Outcome
 from fa_tune.options import MachineOptions, Silent
-from fa_tune.pipeline.checks import verdict_key
+from tests.gpu.cases import named
 from tests.gpu.conftest import Built
 from tests.tools.required import GROUPS, code_path_builds
 
@@ -85,17 +84,8 @@ Checked = dict[str, ItemResult]
 def checked(built: Built, arch: str) -> Checked:
     """What the worker found, by variant and traits."""
     artifacts = built([*code_path_builds(arch), *trait_builds(arch)])
-    items: dict[str, dict[str, Any]] = {
-        verdict_key(a): {
-            "subject": a.variant.key,
-            "traits": a.traits,
-            "cubin": a.cubin,
-            "symbol": a.symbol,
-        }
-        for a in artifacts
-    }
     handler = "tests.gpu.kernel_child:handle"
-    found = run_items(handler, {"device": 0}, items, item_timeout_s=120)
+    found = run_items(handler, {"device": 0}, named(artifacts), item_timeout_s=120)
     return {result.item: result for result in found}
 
 

@@ -12,7 +12,7 @@ from fa_tune.arch import parse_arch
 from fa_tune.families.base import KernelFamily
 from fa_tune.jobs import run_items
 from fa_tune.model import DType, Outcome, Workload
-from tests.gpu.cases import request
+from tests.gpu.cases import item_of, request
 from tests.gpu.conftest import Built
 
 NEEDED_BYTES = 48 << 30
@@ -37,13 +37,7 @@ def test_offsets_beyond_32_bits(family: KernelFamily, built: Built, arch: str) -
         for _, w in wanted
     ]
     items: dict[str, dict[str, Any]] = {
-        f"{dimension} {w.key}": {
-            "subject": a.variant.key,
-            "cubin": a.cubin,
-            "symbol": a.symbol,
-            "workload": w.key,
-            "dimension": dimension,
-        }
+        f"{dimension} {w.key}": item_of(a) | {"workload": w.key, "dimension": dimension}
         for (dimension, w), a in zip(wanted, built(requests), strict=True)
     }
     results = run_items("tests.gpu.offsets_child:handle", {"device": 0}, items, item_timeout_s=120)

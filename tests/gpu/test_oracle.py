@@ -54,6 +54,29 @@ def test_a_right_kernel_passes(key: str, layout: str) -> None:
     assert judged(key, layout, strict=True) == []
 
 
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("seed", [2, 3])
+def test_scores_that_grow_are_summed_right_or_it_shows(key: str, seed: int) -> None:
+    case = Case(VARIANT, Workload.from_key(key), "strided", seed)
+    assert case.growth
+    assert faults(check(case, TiledKernel(), "cpu")) == []
+    found = faults(check(case, TiledKernel(fault="never_rescales"), "cpu"))
+    if case.growth > 0:  # from the first key on, as that kernel goes
+        assert bool(found) == (case.workload.seq_len_kv > TiledKernel().B_c)
+
+
+def test_the_last_key_is_as_much_larger_as_asked() -> None:
+    w = Workload.from_key(KEYS[1])
+    for layout in ("plain", "transposed", "expanded"):
+        even, grows = (inputs_for(w, layout, 1, "cpu", growth) for growth in (None, 8.0))
+        assert torch.equal(even.q, grows.q)
+        assert torch.equal(even.v, grows.v)
+        assert torch.equal(even.k[:, -1] * 8, grows.k[:, -1])
+        assert grows.k[:, 0].abs().max() < even.k[:, 0].abs().max()
+        falls = inputs_for(w, layout, 1, "cpu", -8.0)
+        assert torch.equal(even.k[:, 0] * 8, falls.k[:, 0])
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_one_does_not(fault: str) -> None:
     found = [text for key in KEYS for text in judged(key, "strided", fault)]

@@ -13,7 +13,7 @@ from fa_tune.arch import ArchLimits, parse_arch
 from fa_tune.families.base import KernelFamily
 from fa_tune.jobs import run_items
 from fa_tune.model import DType, Outcome, Variant, Workload
-from tests.gpu.cases import grid_configs, request
+from tests.gpu.cases import grid_configs, item_of, request
 from tests.gpu.conftest import Built
 
 if not TYPE_CHECKING:
@@ -51,12 +51,7 @@ def test_nan_and_infinity_reach_whom_they_must_and_nobody_else(
     wanted = problems(family, limits)
     requests = [request(p.variant, p.workload, limits) for p in wanted]
     items: dict[str, dict[str, Any]] = {
-        f"{a.variant.key} @ {p.workload.key}": {
-            "subject": a.variant.key,
-            "cubin": a.cubin,
-            "symbol": a.symbol,
-            "problem": p.to_json(),
-        }
+        f"{a.variant.key} @ {p.workload.key}": item_of(a) | {"problem": p.to_json()}
         for a, p in zip(built(requests), wanted, strict=True)
     }
     found = list(

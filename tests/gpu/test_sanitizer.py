@@ -1,6 +1,6 @@
-"""compute-sanitizer finds nothing in the kernels that together take every code path: every pair
+"""compute-sanitizer finds nothing in the kernels that together take every code path, every pair
 of values of knobs, d_head and traits, new knobs included (tests/tools/required.py and
-tests/tools/required_sm90.py).
+tests/tools/required_sm90.py), nor in those of the `fast` sets.
 
 What the tools see of the sm90 kernels is less than of the sm80 ones:
 
@@ -23,6 +23,7 @@ What the tools see of the sm90 kernels is less than of the sm80 ones:
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -33,12 +34,15 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune import families
+from fa_tune.arch import parse_arch
 from fa_tune.compile import BuildRequest
 from fa_tune.families.base import KernelFamily
 from fa_tune.jobs import ChildEnd, ItemResult, run_child
 from fa_tune.model import Artifact, Outcome
-from fa_tune.pipeline.checks import HANDLER, verdict_key
+from fa_tune.pipeline.checks import verdict_key
 from fa_tune.verify import verdict_from_json
+from tests.gpu.cases import item_of, small_workloads
 from tests.gpu.conftest import Built
 from tests.gpu.faulty_kernels import compile_faulty, disguised
 from tests.tools import required, required_sm90
@@ -47,6 +51,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
 N_WORKERS = 8
 FOUND_SOMETHING = 9
+LAUNCH_COST = 1e7
 # A read beyond one tensor must not end in the next one: each is an allocation of its own,
 # followed by more room than a tile of rows takes.
 MEMCHECK_OPTIONS = {
@@ -81,15 +86,7 @@ def run(
     for option, value in MEMCHECK_OPTIONS.items() if tool == "memcheck" else ():
         if option in help_text:
             wrapper += [option, value]
-    items = {
-        verdict_key(a): {
-            "subject": a.variant.key,
-            "traits": a.traits,
-            "cubin": a.cubin,
-            "symbol": a.symbol,
-        }
-        for a in artifacts
-    }
+    items = {verdict_key(a): item_of(a) for a in artifacts}
     end = run_child(
         handler,
         {"device": 0, "seed": 0},
@@ -116,39 +113,70 @@ def assert_clean(end: ChildEnd, log: str, n_items: int, summary: str) -> None:
     assert len(end.results) == n_items
 
 
+def shares(artifacts: Sequence[Artifact], n: int) -> list[list[Artifact]]:
+    """The artifacts in `n` parts that take about as long: the one that takes longest first, each
+    to the part that has least."""
+    parts: list[list[Artifact]] = [[] for _ in range(n)]
+    loads = [0.0] * n
+    for artifact in sorted(artifacts, key=cost, reverse=True):
+        least = loads.index(min(loads))
+        parts[least].append(artifact)
+        loads[least] += cost(artifact)
+    return [part for part in parts if part]
+
+
+def cost(artifact: Artifact) -> float:
+    """How much a tool has to watch, in products of two numbers; each launch costs by itself."""
+    return sum(
+        w.batch * w.heads * w.seq_len_q * w.seq_len_kv * w.d_head + LAUNCH_COST
+        for w in small_workloads(artifact.variant, artifact.traits)
+    )
+
+
 def run_parts(
     tool: str, handler: str, artifacts: Sequence[Artifact], folder: Path, summary: str
 ) -> dict[str, ItemResult]:
     """The artifacts shared out among workers that run at the same time: most of what a tool
     adds is work of the processor.  All must be clean; returns what they found by item."""
 
-    def check(number: int) -> dict[str, ItemResult]:
-        part = artifacts[number::N_WORKERS]
+    def check(number: int, part: Sequence[Artifact]) -> dict[str, ItemResult]:
         end, log = run(tool, handler, part, folder / str(number))
         assert_clean(end, log, len(part), summary)
         return dict(end.results)
 
     found: dict[str, ItemResult] = {}
+    parts = shares(artifacts, N_WORKERS)
     with ThreadPoolExecutor(N_WORKERS) as workers:
-        for results in workers.map(check, range(N_WORKERS)):
+        for results in workers.map(check, itertools.count(), parts):
             found |= results
     assert len(found) == len(artifacts)
     return found
 
 
 def sample(family: KernelFamily, arch: str) -> list[BuildRequest]:
-    """Every pair of choices of a family."""
-    if family.name == "sm90":
-        return required_sm90.code_path_builds()
-    return required.code_path_builds(arch, required.ALL_D_HEADS)
+    """Every pair of choices of a family, and what searches choose from, with all traits."""
+    limits = parse_arch(arch)
+    pairs = (
+        required_sm90.code_path_builds()
+        if family.name == "sm90"
+        else required.code_path_builds(arch, required.ALL_D_HEADS)
+    )
+    fast = [
+        BuildRequest(families.variant(c), "causal+ragged+lse", family.compile_arch(limits))
+        for d_head in required.ALL_D_HEADS
+        for c in family.configs("fast", d_head=d_head)
+        if family.constraints(c, limits) is None
+    ]
+    return list(dict.fromkeys([*pairs, *fast]))
 
 
 def test_memcheck_of_every_code_path(
     family: KernelFamily, built: Built, arch: str, tmp_path: Path
 ) -> None:
-    """Through the product's own check, so that the results are looked at as well."""
+    """The results are looked at as well, by the product's own check."""
     artifacts = built(sample(family, arch))
-    found = run_parts("memcheck", HANDLER, artifacts, tmp_path, "ERROR SUMMARY: 0 errors")
+    handler = "tests.gpu.launch_child:judge"
+    found = run_parts("memcheck", handler, artifacts, tmp_path, "ERROR SUMMARY: 0 errors")
     verdicts = {key: verdict_from_json(r.value) for key, r in found.items() if r.value}
     assert {key: v.reason for key, v in verdicts.items() if not v.correct} == {}
     assert len(verdicts) == len(artifacts)

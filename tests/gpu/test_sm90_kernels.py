@@ -1,37 +1,30 @@
-"""The sm90 kernels are right and finish: the sets by the product's own check, every path on odd
-problems many times over, and 10,000 random workloads twice.
+"""The sm90 kernels are right: the sets by the product's own check, every pair of choices by
+another one.
 
-tests/gpu/test_grid.py, test_poison.py and test_offsets.py take every family, this one as well;
-tests/gpu/test_stress.py holds its roles up.
+tests/gpu/test_grid.py, test_repeats.py, test_poison.py and test_offsets.py take every family,
+this one as well; tests/gpu/test_stress.py holds its roles up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from fa_tune import pipeline
 from fa_tune.arch import limits
-from fa_tune.compile import BuildRequest
 from fa_tune.families.sm90 import Order, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90_constraints import constraints
 from fa_tune.families.sm90_sets import default_config
 from fa_tune.jobs import run_items
-from fa_tune.model import Artifact, DType, Outcome
+from fa_tune.model import DType
 from fa_tune.options import MachineOptions, Silent
-from tests.gpu.cases import Case, by_request, random_grid
+from tests.gpu.cases import named
 from tests.gpu.conftest import Built
 from tests.gpu.test_kernels import faults
 from tests.tools.required_sm90 import D_HEADS, GROUPS, code_path_builds
 
 HOPPER = limits((9, 0))
-REPEATS = 50
-PROBLEMS = 200  # each so many times in a row
-STORM = 10_000  # workloads, each launched twice
-AT_ONCE = 500  # of a storm, without a pause
 
 
 def paths() -> list[Sm90Config]:
@@ -78,21 +71,6 @@ def paths() -> list[Sm90Config]:
     return list(dict.fromkeys(found))
 
 
-def item_of(artifact: Artifact) -> dict[str, Any]:
-    """What a worker needs to load a kernel."""
-    return {
-        "subject": artifact.variant.key,
-        "traits": artifact.traits,
-        "cubin": artifact.cubin,
-        "symbol": artifact.symbol,
-    }
-
-
-def named(artifacts: Sequence[Artifact]) -> dict[str, dict[str, Any]]:
-    """The items by variant and traits."""
-    return {f"{a.variant.key} @ {a.traits}": item_of(a) for a in artifacts}
-
-
 @pytest.mark.gpu
 @pytest.mark.xdist_group("gpu")
 @pytest.mark.usefixtures("hopper")
@@ -123,56 +101,9 @@ class TestOnTheGpu:
         assert {r.item: found for r in results if (found := faults(r))} == {}
         assert len(results) == len(items)
 
-    def test_launches_in_a_row_repeat_bitwise(self, built: Built) -> None:
-        """Each problem many times back to back into outputs filled with NaN; a barrier out of
-        step would hang or let stale numbers through."""
-        requests: dict[BuildRequest, list[dict[str, Any]]] = {}
-        for case in random_grid(90, PROBLEMS, paths()):
-            requests.setdefault(case.request(HOPPER), []).append(case.to_json())
-        items = {
-            name: item | {"cases": cases, "repeats": REPEATS}
-            for (name, item), cases in zip(
-                named(built(list(requests))).items(), requests.values(), strict=True
-            )
-        }
-        handler = "tests.gpu.repeat_child:handle"
-        found = list(run_items(handler, {"device": 0}, items, item_timeout_s=120))
-        assert {r.item: r.reason for r in found if r.outcome is not Outcome.OK} == {}
-        assert [figures for r in found for figures in r.value if not figures["repeats"]] == []
-        assert [figures for r in found for figures in r.value if figures["n_nan"]] == []
-
-    def test_ten_thousand_random_workloads_finish_and_repeat(self, built: Built) -> None:
-        """Without a pause, one kernel after another, then again in another order."""
-        storm = random_grid(91, STORM, paths())
-        shared = {"device": 0, "kernels": named(built(list(by_request(storm, HOPPER))))}
-        items = {
-            f"{start}": {"cases": [c.to_json() for c in part], "seed": start}
-            for start, part in _parts(storm)
-        }
-        handler = "tests.gpu.storm_child:handle"
-        found = list(run_items(handler, shared, items, item_timeout_s=120))
-        assert {r.item: r.reason for r in found if r.outcome is not Outcome.OK} == {}
-        assert sum(r.value["launches"] for r in found) == 2 * STORM
-        assert [name for r in found for name in r.value["differ"]] == []
-        assert [name for r in found for name in r.value["nan"]] == []
-
-
-def _parts(cases: Sequence[Case]) -> list[tuple[int, Sequence[Case]]]:
-    return [(start, cases[start : start + AT_ONCE]) for start in range(0, len(cases), AT_ONCE)]
-
 
 # Without a GPU ----------------------------------------------------------------------------------
 
 
 def test_the_paths_can_run() -> None:
     assert [c for c in paths() if constraints(c, HOPPER) is not None] == []
-
-
-def test_the_storm_is_of_different_workloads_with_all_traits_on_every_path() -> None:
-    storm = random_grid(91, STORM, paths())
-    assert len({c.workload for c in storm}) > STORM * 0.99
-    requests = by_request(storm, HOPPER)
-    assert {r.variant for r in requests} == {c.variant for c in storm}
-    assert len({c.variant for c in storm}) == len(paths())
-    assert {r.traits for r in requests} >= {"plain", "causal", "ragged+lse", "causal+ragged+lse"}
-    assert sum(len(part) for _, part in _parts(storm)) == STORM

@@ -24,7 +24,7 @@ from fa_tune.families.sm90_sets import default_config
 from fa_tune.families.traits import Traits
 from fa_tune.jobs import run_items
 from fa_tune.model import DType, Outcome, Workload
-from tests.gpu.cases import Case
+from tests.gpu.cases import Case, item_of
 from tests.gpu.conftest import Built
 from tests.gpu.stress import (
     LEFT_ALONE,
@@ -62,10 +62,8 @@ def stressed(
     artifacts = built(requests)
     kernels = compile_stressed(requests, folder, how.get("mutation"))
     return {
-        f"{a.variant.key} @ {a.traits}": {
-            "subject": a.variant.key,
-            "cubin": a.cubin,
-            "symbol": a.symbol,
+        f"{a.variant.key} @ {a.traits}": item_of(a)
+        | {
             "stressed_cubin": str(kernel.cubin),
             "stressed_symbol": kernel.symbol,
             "case": case_of(request, seed).to_json(),

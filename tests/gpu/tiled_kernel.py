@@ -67,6 +67,8 @@ class TiledKernel:
             shift = torch.where(new == -math.inf, 0.0, new)
             p = torch.exp((scores - shift) * scale)
             moved = torch.exp((highest - shift) * scale)
+            if self.fault == "never_rescales":
+                moved = torch.ones_like(moved)
             total = total * moved + p.sum(-1, keepdim=True)
             sums = sums * moved + p.to(q.dtype).float() @ v[:, :, block].float()
             highest = new
@@ -87,4 +89,5 @@ FAULTS = (
     "top_left_always",
     "usual_scale",
     "lse_base_2",
+    "never_rescales",
 )

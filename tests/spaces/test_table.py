@@ -188,11 +188,13 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_places_are_searched_to_any_depth(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b" / f"x{SUFFIX}"
     save(deep, simple([1.0]), META)
-    assert find([tmp_path, deep]) == [deep]
+    assert find([tmp_path, deep, meta_path(deep)]) == [deep]
     (tmp_path / "empty").mkdir()
+    (tmp_path / "x.csv").write_text("")
     for place, message in (
         (tmp_path / "empty", "no recorded space"),
         (tmp_path / "n", "not exist"),
+        (tmp_path / "x.csv", r"its name ends in \.space\.csv\.gz"),
     ):
         with pytest.raises(FaTuneError, match=message):
             find([place])

@@ -1,0 +1,97 @@
+"""Launches in a row give the same bits, and 10,000 random workloads finish, twice, with the same
+results: a barrier out of step would hang or let stale numbers through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from fa_tune import families
+from fa_tune.arch import ArchLimits, limits, parse_arch
+from fa_tune.compile import BuildRequest
+from fa_tune.families.base import Config, KernelFamily
+from fa_tune.jobs import run_items
+from fa_tune.model import Outcome
+from tests.gpu.cases import Case, by_request, grid_configs, named, random_grid
+from tests.gpu.conftest import Built
+from tests.gpu.test_sm90_kernels import paths
+
+REPEATS = 50
+PROBLEMS = 200  # each so many times in a row
+STORM = 10_000  # workloads, each launched twice
+AT_ONCE = 500  # of a storm, without a pause
+
+
+def configs(family: KernelFamily, found: ArchLimits) -> Sequence[Config]:
+    """Configs of a family that together take its kernels' branches."""
+    return paths() if family.name == "sm90" else grid_configs(family, found)
+
+
+def row(family: KernelFamily, found: ArchLimits) -> dict[BuildRequest, list[Case]]:
+    """The problems to repeat, by kernel."""
+    return by_request(random_grid(90, PROBLEMS, configs(family, found)), found)
+
+
+def storm(family: KernelFamily, found: ArchLimits) -> list[Case]:
+    """The random workloads."""
+    return random_grid(91, STORM, configs(family, found))
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("gpu")
+class TestOnTheGpu:
+    def test_launches_in_a_row_repeat_bitwise(
+        self, family: KernelFamily, built: Built, arch: str
+    ) -> None:
+        """Each problem many times back to back into outputs filled with NaN."""
+        wanted = row(family, parse_arch(arch))
+        items = {
+            name: item | {"cases": [case.to_json() for case in cases], "repeats": REPEATS}
+            for (name, item), cases in zip(
+                named(built(list(wanted))).items(), wanted.values(), strict=True
+            )
+        }
+        handler = "tests.gpu.repeat_child:handle"
+        found = list(run_items(handler, {"device": 0}, items, item_timeout_s=120))
+        assert {r.item: r.reason for r in found if r.outcome is not Outcome.OK} == {}
+        assert [figures for r in found for figures in r.value if not figures["repeats"]] == []
+        assert [figures for r in found for figures in r.value if figures["n_nan"]] == []
+
+    def test_ten_thousand_random_workloads_finish_and_repeat(
+        self, family: KernelFamily, built: Built, arch: str
+    ) -> None:
+        """Without a pause, one kernel after another, then again in another order."""
+        cases = storm(family, parse_arch(arch))
+        kernels = named(built(list(by_request(cases, parse_arch(arch)))))
+        shared: dict[str, Any] = {"device": 0, "kernels": kernels}
+        items = {
+            f"{start}": {"cases": [c.to_json() for c in part], "seed": start}
+            for start, part in _parts(cases)
+        }
+        handler = "tests.gpu.storm_child:handle"
+        found = list(run_items(handler, shared, items, item_timeout_s=120))
+        assert {r.item: r.reason for r in found if r.outcome is not Outcome.OK} == {}
+        assert sum(r.value["launches"] for r in found) == 2 * STORM
+        assert [name for r in found for name in r.value["differ"]] == []
+        assert [name for r in found for name in r.value["nan"]] == []
+
+
+def _parts(cases: Sequence[Case]) -> list[tuple[int, Sequence[Case]]]:
+    return [(start, cases[start : start + AT_ONCE]) for start in range(0, len(cases), AT_ONCE)]
+
+
+# Without a GPU ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", families.family_names())
+def test_the_storm_is_of_different_workloads_with_all_traits_on_every_config(name: str) -> None:
+    family, hopper = families.get(name), limits((9, 0))
+    cases = storm(family, hopper)
+    assert len({c.workload for c in cases}) > STORM * 0.99
+    requests = by_request(cases, hopper)
+    assert {r.variant for r in requests} == {c.variant for c in cases}
+    assert len({c.variant for c in cases}) == len(configs(family, hopper))
+    assert {r.traits for r in requests} >= {"plain", "causal", "ragged+lse", "causal+ragged+lse"}
+    assert sum(len(part) for _, part in _parts(cases)) == STORM
