@@ -141,9 +141,7 @@ def check(
     from fa_tune.pipeline.against_default import of_recordings, of_registry
 
     if recordings is not None:
-        from fa_tune.recordings import load_all
-
-        found, where = of_recordings(load_all(recordings)), str(recordings)
+        found, where = of_recordings(recordings), str(recordings)
     else:
         path = _path(registry)
         found, where = of_registry(_load(path).entries), str(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fa_tune import families
 from fa_tune.arch import limits
@@ -16,7 +17,7 @@ from fa_tune.model import Measurement, Workload
 from fa_tune.pipeline.preferring import Preferences
 from fa_tune.profile.replay import REPLAYED_FROM
 from fa_tune.profile.stats import Interval, Ratio
-from fa_tune.recordings import Recording
+from fa_tune.recordings import Recording, load_all
 from fa_tune.registry.schema import Entry
 from fa_tune.registry.schema import Ratio as KeptRatio
 from fa_tune.search.decide import Confirmation, decide
@@ -78,12 +79,14 @@ def of_registry(entries: Iterable[Entry]) -> list[Against]:
     return found
 
 
-def of_recordings(recordings: Sequence[Recording]) -> list[Against]:
-    """What the recorded searches chose, workload by workload, each recording for itself."""
-    return [one for recording in recordings for one in _of_recording(recording)]
+def of_recordings(folder: Path) -> list[Against]:
+    """What the searches recorded in a folder chose, each recording for itself; raises
+    ProfileFormatError."""
+    return [one for recording in load_all(folder) for one in of_recording(recording)]
 
 
-def _of_recording(recording: Recording) -> Iterator[Against]:
+def of_recording(recording: Recording) -> Iterator[Against]:
+    """What one recorded search chose, workload by workload."""
     by_workload: dict[str, list[Measurement]] = {}
     for attempt in recording.attempts:
         if attempt.measurement is not None:

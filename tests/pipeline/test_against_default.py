@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,12 @@ from fa_tune.model import (
     benchmark_workload,
 )
 from fa_tune.paths import profiles_dir
-from fa_tune.pipeline.against_default import Against, of_recordings, of_registry
+from fa_tune.pipeline.against_default import (
+    Against,
+    of_recording,
+    of_recordings,
+    of_registry,
+)
 from fa_tune.recordings import Confirmed, Decided, Meta, Recording
 from fa_tune.registry.schema import Confirmation, Entry, Ratio
 from tests.pipeline import fakes
@@ -57,13 +62,18 @@ def recording(attempts: Sequence[Attempt], decided: Decided | None = None) -> Re
     return Recording(Path("nvidia_h200/fast_events.csv"), meta, tuple(attempts))
 
 
-def only(found: Sequence[Against]) -> Against:
+def only(found: Iterable[Against]) -> Against:
     (one,) = found
     return one
 
 
+def of_one(found: Recording) -> Against:
+    """The only choice of a recording."""
+    return only(of_recording(found))
+
+
 def test_a_choice_stands_beside_the_default_with_its_interval() -> None:
-    one = only(of_recordings([recording([attempt(DEFAULT, 1.0, 1.0), attempt(A, 1.0, 0.9)])]))
+    one = of_one(recording([attempt(DEFAULT, 1.0, 1.0), attempt(A, 1.0, 0.9)]))
     assert (one.chosen, one.default, one.workload, one.n) == (A, DEFAULT, WORKLOAD, 9)
     assert one.ratio is not None
     assert one.ratio.value == pytest.approx(0.9)
@@ -73,7 +83,7 @@ def test_a_choice_stands_beside_the_default_with_its_interval() -> None:
 
 
 def test_the_default_itself_has_no_ratio() -> None:
-    one = only(of_recordings([recording([attempt(DEFAULT, 1.0, 1.0), attempt(A, 1.0, 0.995)])]))
+    one = of_one(recording([attempt(DEFAULT, 1.0, 1.0), attempt(A, 1.0, 0.995)]))
     assert one.is_default
     assert one.ratio is None
     assert not one.slower
@@ -81,9 +91,9 @@ def test_the_default_itself_has_no_ratio() -> None:
 
 def test_what_the_search_preferred_and_asked_for_counts() -> None:
     table = [attempt(DEFAULT, 1.0, 1.0, 2), attempt(A, 1.0, 0.993, 1), attempt(B, 1.0, 0.994, 0)]
-    assert only(of_recordings([recording(table)])).is_default
-    assert only(of_recordings([recording(table, Decided(0.01))])).is_default
-    one = only(of_recordings([recording(table, Decided(0.005))]))
+    assert of_one(recording(table)).is_default
+    assert of_one(recording(table, Decided(0.01))).is_default
+    one = of_one(recording(table, Decided(0.005)))
     assert one.chosen == B
     assert one.ratio is not None
     assert one.ratio.value == pytest.approx(0.994)
@@ -98,15 +108,15 @@ def test_the_comparison_afterwards_is_shown_or_put_the_default_in_its_place(
     interval = (ratio - 0.005, ratio + 0.005)
     decided = Decided(0.01, Confirmed(A, DEFAULT, ratio, interval, 12))
     table = [attempt(DEFAULT, 1.0, 1.0, 1), attempt(A, 1.0, 0.9, 0)]
-    one = only(of_recordings([recording(table, decided)]))
+    one = of_one(recording(table, decided))
     assert (one.chosen, one.slower) == (chosen, slower)
     assert (one.confirmed is None) == (chosen == DEFAULT)
 
 
 def test_without_the_default_nothing_can_be_said_and_references_choose_nothing() -> None:
-    one = only(of_recordings([recording([attempt(A, 1.0, 0.9), attempt(B, 1.2, 1.1)])]))
+    one = of_one(recording([attempt(A, 1.0, 0.9), attempt(B, 1.2, 1.1)]))
     assert (one.chosen, one.default, one.ratio, one.slower) == (A, None, None, False)
-    assert of_recordings([recording([attempt("ref:fa2", 1.0, 0.9)])]) == []
+    assert list(of_recording(recording([attempt("ref:fa2", 1.0, 0.9)]))) == []
 
 
 # Registries -------------------------------------------------------------------------------------
@@ -161,6 +171,6 @@ def test_an_entry_of_the_default_or_without_it() -> None:
 
 
 def test_no_recorded_choice_is_slower_than_the_default() -> None:
-    found = [one for one in of_recordings(recordings.load_all(profiles_dir())) if one.default]
+    found = [one for one in of_recordings(profiles_dir()) if one.default]
     assert len({one.workload for one in found}) >= 37
     assert [one.workload.key for one in found if one.slower] == []
