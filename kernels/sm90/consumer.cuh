@@ -91,7 +91,9 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
     }
 
     // Blocks after `last` no row of the warpgroup sees, though others of the CTA do.  The first
-    // one's scores are there, computed before that was asked.
+    // one's scores are there, computed before that was asked.  Without products between them,
+    // nothing but __syncwarp keeps a warp from giving a block back while some of its lanes have
+    // yet to see that it came: two blocks later they could wait for ever.
     __device__ __forceinline__ void skip_hidden(int last) {
         if (block <= last) return;
 #pragma unroll 1
@@ -99,8 +101,10 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
             take_turn();
             pass_turn();
             Base::wait_k();
+            __syncwarp();
             Base::release_k();
             Base::wait_v();
+            __syncwarp();
             Base::release_v();
         }
         Base::wait_k();
@@ -108,6 +112,7 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
         Base::multiply_qk(s);
         pass_turn();
         Base::wait_v();
+        __syncwarp();
         Base::release_v();
         scores_are_there(true);
         --block;
