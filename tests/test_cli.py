@@ -60,7 +60,12 @@ ALL = list(_commands(cli))
 def test_there_are_the_commands_that_there_should_be() -> None:
     assert main is cli
     assert {names[0] for names in ALL} == set(COMMANDS)
-    assert [names[1] for names in ALL if names[0] == "registry"] == ["show", "best", "merge"]
+    assert [names[1] for names in ALL if names[0] == "registry"] == [
+        "show",
+        "check",
+        "best",
+        "merge",
+    ]
 
 
 @pytest.mark.parametrize("names", ALL, ids=" ".join)

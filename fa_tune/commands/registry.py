@@ -106,7 +106,7 @@ def show(
         say(f"{len(entries)} of {len(kept.entries)} entries in {path}.")
 
 
-@command.command("check", short_help="Is any choice slower than the default?")
+@command.command("check", short_help="Say whether any choice is slower than the default.")
 @registry_option()
 @option(
     "--recordings",

@@ -2,9 +2,10 @@
 
 Configs within the noise of each other change places from one search to the next, and so would a
 choice by their times.  It is made by what is the same in every search instead: how the config did
-on neighbouring workloads in the recordings that come with fa-tune (never on this very workload:
-that is what is to be found out), then on neighbours in this search or the registry, then by
-shared memory and registers.
+on neighbouring workloads in the recordings that come with fa-tune (not on this very workload: that
+is what is to be found out), then on neighbours in this search or the registry, then by shared
+memory and registers.  Whether the default is left hangs on a margin that no choice can be kept
+clear of by an order; there what is recorded of the very workload says on which side to be.
 """
 
 from __future__ import annotations
@@ -46,8 +47,7 @@ class Preferences:
 
     def margin(self, workload: Workload, default: str | None) -> float:
         """What the default of a workload has to be beaten by, as a fraction."""
-        near = neighbours_of(workload, self.recorded)
-        return MARGIN if default is None else margin_over(default, near)
+        return MARGIN if default is None else margin_over(default, self.recorded.get(workload))
 
     def ranks(
         self,

@@ -82,15 +82,18 @@ def median_interval(samples: Sequence[float], *, seed: int = SEED) -> Interval |
 
 def median_bounds(samples: Sequence[float], *, confidence: float = SURE) -> Interval:
     """Bounds of the median by ranks alone (the sign test), whatever the distribution, in the
-    samples' unit: quick enough to be asked between samples.  So few samples that no rank is
-    sure give all that was seen.
+    samples' unit: quick enough to be asked between samples.  Of so few samples that no rank is
+    sure, the bounds are twice as far from the median as what was seen.
 
     Raises ValueError without samples.
     """
     if not samples:
         raise ValueError("no samples: nothing has bounds")
     ordered = sorted(samples)
-    k = max(1, _sure_rank(len(ordered), confidence))
+    k = _sure_rank(len(ordered), confidence)
+    if k == 0:
+        centre = median(ordered)
+        return Interval(2.0 * ordered[0] - centre, 2.0 * ordered[-1] - centre)
     return Interval(ordered[k - 1], ordered[-k])
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from fa_tune.model import Measurement
 from fa_tune.profile.stats import MARGIN, comparable, levels
@@ -18,7 +17,7 @@ from fa_tune.profile.stats import MARGIN, comparable, levels
 REFERENCE_PREFIX = "ref:"
 RECORDED_STEP = 0.001  # of recorded regrets, which are the same in every search
 NEVER_SEEN = 1_000_000  # steps: whatever is recorded comes first
-BEHIND = 0.0075  # a default's mean recorded regret that speaks for leaving it
+BEHIND = 0.75 * MARGIN  # a default's recorded regret that speaks for leaving it
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,9 @@ def recorded_steps(subject: str, recorded: Sequence[Neighbour]) -> int:
     return NEVER_SEEN if math.isinf(worst) else min(NEVER_SEEN, round(worst / RECORDED_STEP))
 
 
-def margin_over(default: str, recorded: Sequence[Neighbour]) -> float:
-    """What the default has to be beaten by: half the margin where it is recorded to be behind on
-    neighbouring workloads already.  A gain near the full margin is then not near what is asked,
-    and one near the half of it is not to be expected."""
-    known = [one.regrets[default] for one in recorded if default in one.regrets]
-    return MARGIN / 2 if known and fmean(known) >= BEHIND else MARGIN
+def margin_over(default: str, recorded: Neighbour | None) -> float:
+    """What the default has to be beaten by on a workload that is `recorded`: half the margin where
+    it was clearly behind there.  A gain near the full margin is then not near what is asked, and
+    neither is one near half of it: what was recorded is only overturned by what differs from it."""
+    behind = recorded.regrets.get(default, 0.0) if recorded is not None else 0.0
+    return MARGIN / 2 if behind >= BEHIND else MARGIN

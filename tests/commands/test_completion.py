@@ -22,7 +22,7 @@ def _complete(console: Console, monkeypatch: pytest.MonkeyPatch, *words: str) ->
     ("words", "offered"),
     [
         (("sea",), ["search"]),
-        (("registry", ""), ["show", "best", "merge"]),
+        (("registry", ""), ["show", "check", "best", "merge"]),
         (("search", "--kernels", "pro"), ["prog", "prog-all"]),
         (("search", "--dtype", ""), ["fp16", "bf16"]),
         (("search", "--dtype", "fp16,"), ["fp16,bf16"]),

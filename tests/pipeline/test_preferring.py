@@ -49,25 +49,26 @@ def test_what_is_recorded_to_be_good_next_door_comes_first() -> None:
     assert known.order(HERE, artifacts) == (B, A, C, D)
 
 
-def test_the_very_workload_and_distant_ones_say_nothing() -> None:
+def test_the_very_workload_and_distant_ones_settle_no_tie() -> None:
     artifacts = {s: fakes.artifact(s) for s in (A, B)}
     for workload in (HERE, FAR, dataclasses.replace(SHORTER, causal=True)):
         known = Preferences(near(workload, a=0.5, b=0.0))
         assert {rank[0] for rank in known.ranks(HERE, artifacts).values()} == {0}
-        assert known.margin(HERE, A) == MARGIN
 
 
 @pytest.mark.parametrize(
-    ("shorter", "longer", "margin"),
-    [(0.0, 0.0, MARGIN), (0.0, 0.014, MARGIN), (0.0, 0.016, MARGIN / 2), (0.03, 0.1, MARGIN / 2)],
+    ("behind", "margin"), [(0.0, MARGIN), (0.0074, MARGIN), (0.0076, MARGIN / 2), (0.1, MARGIN / 2)]
 )
-def test_a_default_that_is_behind_next_door_is_left_for_half_the_margin(
-    shorter: float, longer: float, margin: float
+def test_a_default_that_is_recorded_to_be_behind_is_left_for_half_the_margin(
+    behind: float, margin: float
 ) -> None:
-    known = Preferences(near(SHORTER, a=shorter, b=0.0) | near(LONGER, a=longer, b=0.0))
+    """However far a gain is from where it was recorded, it is not near both limits."""
+    known = Preferences(near(HERE, a=behind, b=0.0) | near(LONGER, a=0.5, b=0.0))
     assert known.margin(HERE, A) == margin
+    assert abs(behind - margin) >= 0.24 * MARGIN
     assert known.margin(HERE, None) == MARGIN
     assert known.margin(HERE, D) == MARGIN, "nothing is known of it"
+    assert known.margin(SHORTER, A) == MARGIN, "its neighbours do not count"
 
 
 def test_of_several_recordings_the_one_that_holds_most_of_a_workload_counts() -> None:

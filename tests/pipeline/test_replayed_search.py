@@ -150,7 +150,7 @@ def lose_the_gpu(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
             {CHOSEN: 0.0, CHOSEN_BY_TIME: 0.02},
             CHOSEN,
         ),
-        # Half the margin, for a default that is behind next door.
+        # Half the margin, for a default that is recorded to be behind.
         ({DEFAULT: 1.0, CHOSEN: 0.993}, {DEFAULT: 0.02, CHOSEN: 0.0}, CHOSEN),
         ({DEFAULT: 1.0, CHOSEN: 0.993}, {DEFAULT: 0.0, CHOSEN: 0.0}, DEFAULT),
     ],
@@ -164,8 +164,8 @@ def test_a_replay_decides_by_what_the_search_decided_by(
 ) -> None:
     folder = world.folder / "profiles"
     world.profiler = Wandering(ratios)
-    near = benchmark_workload(2048, 128, DType.FP16)
-    world.preferred = Preferences({near: Neighbour(near.key, regrets)} if regrets else {})
+    both = [benchmark_workload(length, 128, DType.FP16) for length in (1024, 2048)]
+    world.preferred = Preferences({w: Neighbour(w.key, regrets) for w in both} if regrets else {})
     live = only(search(world, 1024, record=folder, profiler="events"))
     assert live.decision is not None
     assert live.decision.chosen.subject == chosen

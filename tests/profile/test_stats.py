@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import subprocess
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from fa_tune.profile.stats import (
     Interval,
     median,
+    median_bounds,
     median_interval,
     outlier_flags,
     paired_ratio,
@@ -175,3 +177,37 @@ def test_importing_statistics_costs_no_numpy() -> None:
     code = "import fa_tune.search.decide, sys; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+# Bounds by ranks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "confidence"), [(10, 0.997), (15, 0.997), (40, 0.997), (200, 0.95)])
+def test_bounds_hold_the_median_as_often_as_they_say(n: int, confidence: float) -> None:
+    """Of any distribution: here a skewed one, whose median is ln 2."""
+    dice = random.Random(f"{n} {confidence}")
+    held = 0
+    for _ in range(2000):
+        found = median_bounds([dice.expovariate(1.0) for _ in range(n)], confidence=confidence)
+        held += found.contains(math.log(2.0))
+    assert held / 2000 >= confidence - 0.003
+
+
+def test_of_few_samples_the_bounds_are_wider_than_what_was_seen() -> None:
+    assert median_bounds([3.0, 1.0, 2.0]) == (0.0, 4.0)
+    assert median_bounds([1.0]) == (1.0, 1.0)
+    dice = random.Random(5)
+    held = sum(
+        median_bounds([dice.gauss(1.0, 0.1) for _ in range(5)]).contains(1.0) for _ in range(4000)
+    )
+    assert held / 4000 >= 0.985
+    with pytest.raises(ValueError, match="no samples"):
+        median_bounds([])
+
+
+def test_more_samples_give_narrower_bounds() -> None:
+    dice = random.Random(6)
+    samples = [dice.gauss(1.0, 0.1) for _ in range(500)]
+    widths = [b.high - b.low for b in (median_bounds(samples[:n]) for n in (5, 20, 100, 500))]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[-1] < widths[0] / 5
