@@ -57,12 +57,15 @@ def build(
     jobs: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     on_result: Callable[[BuildResult], None] | None = None,
+    on_lull: Callable[[], None] | None = None,
 ) -> list[BuildResult]:
     """Compile what the store does not hold; one result per request, in the same order.
 
     `jobs` is the number of compiler processes, default one per core; `timeout_s` the deadline
     of each compilation.  `on_result` is called in this thread with each result as it arrives,
-    stored ones first.  Whatever is finished when it or Ctrl-C interrupts is in the store.
+    stored ones first, and `on_lull` when only some are left that take much longer than the
+    others did (see `compile_pool`).  Whatever is finished when it or Ctrl-C interrupts is in the
+    store.
 
     Raises ToolMissing (no NVRTC, or one that does not know an architecture), InvalidConfig (a
     request that cannot be understood) and StorageError (nothing can be written).
@@ -86,7 +89,7 @@ def build(
     for name in {plans[indices[0]].request.arch for indices in missing.values()}:
         nvrtc.require_arch(name)
     todo = {digest: plans[indices[0]].job(timeout_s) for digest, indices in missing.items()}
-    with closing(compile_all(todo, workers=jobs or _cores())) as replies:
+    with closing(compile_all(todo, workers=jobs or _cores(), on_lull=on_lull)) as replies:
         for digest, reply in replies:
             stored = _keep(store, plans[missing[digest][0]].key, reply)
             for index in missing[digest]:

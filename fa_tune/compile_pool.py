@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -24,6 +24,8 @@ START_TIMEOUT_S = 60.0
 STRAGGLER_AFTER = 8  # compilations of which it is known how long they take
 STRAGGLER_TIMES = 5.0
 STRAGGLER_LEAST_S = 8.0
+LULL_TIMES = 1.5  # the slowest so far, and at least
+LULL_LEAST_S = 1.0
 # -P: a `cuda.py` in the user's folder must not shadow the package.  Not -m: the classes in
 # the messages would belong to `__main__`.
 WORKER_COMMAND = (
@@ -35,7 +37,11 @@ WORKER_COMMAND = (
 
 
 def compile_all(
-    jobs: Mapping[str, CompileJob], *, workers: int, command: Sequence[str] | None = None
+    jobs: Mapping[str, CompileJob],
+    *,
+    workers: int,
+    command: Sequence[str] | None = None,
+    on_lull: Callable[[], None] | None = None,
 ) -> Generator[tuple[str, CompileReply], None, None]:
     """Compile every job in up to `workers` processes; yields (job's name, reply) as they finish.
 
@@ -44,7 +50,9 @@ def compile_all(
     Leaving the iteration early, by close() or by Ctrl-C, kills the children at once.
 
     When enough others are done and none is waiting, the rest gets a multiple of the time that the
-    slowest of those took: everybody waits for it.
+    slowest of those took: everybody waits for it.  Before that, when it is clear that the rest will
+    take its time, `on_lull` is called, once: what it does takes none that is not waited for
+    anyway.  A reply that has come meanwhile counts, whatever the time.
     """
     waiting = deque(jobs)
     children: list[_Child] = []
@@ -54,8 +62,13 @@ def compile_all(
             wanted = min(max(workers, 1), busy + len(waiting))
             children += [_Child(command or WORKER_COMMAND) for _ in range(wanted - len(children))]
             if not waiting and len(took_s) >= STRAGGLER_AFTER:
+                slowest_s = max(took_s)
                 for child in children:
-                    child.hurry(max(STRAGGLER_LEAST_S, STRAGGLER_TIMES * max(took_s)))
+                    child.hurry(max(STRAGGLER_LEAST_S, STRAGGLER_TIMES * slowest_s))
+                lull_s = max(LULL_LEAST_S, LULL_TIMES * slowest_s)
+                if on_lull is not None and _all_quiet(children, lull_s):
+                    on_lull()
+                    on_lull = None
             for child in _ready(children):
                 finished, reply = child.job, child.receive()
                 if reply is not None:
@@ -71,6 +84,12 @@ def compile_all(
     finally:
         for child in children:
             child.end()
+
+
+def _all_quiet(children: Sequence[_Child], lull_s: float) -> bool:
+    """Whether all that are left have been at it for so long, waiting until they have."""
+    began = max(c.started for c in children)
+    return not wait([c.connection for c in children], began + lull_s - time.monotonic())
 
 
 def took_too_long(limit_s: float, allowed_s: float | None = None) -> str:

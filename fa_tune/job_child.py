@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from fa_tune.errors import ToolMissing
 from fa_tune.job_protocol import Event, Job, Kind, ProcessRef, ProgressReader
+from fa_tune.job_spare import SPARES
 from fa_tune.model import Outcome
 
 CHILD_ENVIRONMENT = {
@@ -118,13 +119,21 @@ class Plan:
 
     def environment(self, folder: Path) -> dict[str, str]:
         """The child's environment: ours, `CHILD_ENVIRONMENT`, then `env`."""
-        given = {name: text.replace("{run_dir}", str(folder)) for name, text in self.env.items()}
-        merged = {**os.environ, **CHILD_ENVIRONMENT, **given}
-        # Run from a source tree, the package may be on our own path only.
-        root = str(Path(__file__).resolve().parents[1])
-        if root not in sysconfig.get_paths().values():
-            merged["PYTHONPATH"] = os.pathsep.join(filter(None, [root, merged.get("PYTHONPATH")]))
-        return merged
+        return worker_environment(self.given(folder))
+
+    def given(self, folder: Path) -> dict[str, str]:
+        """`env` for a child that works in `folder`."""
+        return {name: text.replace("{run_dir}", str(folder)) for name, text in self.env.items()}
+
+
+def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a worker: ours, `CHILD_ENVIRONMENT`, then what is given."""
+    merged = {**os.environ, **CHILD_ENVIRONMENT, **given}
+    # Run from a source tree, the package may be on our own path only.
+    root = str(Path(__file__).resolve().parents[1])
+    if root not in sysconfig.get_paths().values():
+        merged["PYTHONPATH"] = os.pathsep.join(filter(None, [root, merged.get("PYTHONPATH")]))
+    return merged
 
 
 class Child:
@@ -158,6 +167,13 @@ class Child:
         progress_path.write_bytes(b"")
         self._restart_clock()
         with self._stdout_path.open("wb") as stdout, self._stderr_path.open("wb") as stderr:
+            spares = SPARES.get() if not plan.wrapper else None
+            if spares is not None:
+                given = {**CHILD_ENVIRONMENT, **plan.given(self._folder)}
+                taken = spares.give(job_path, given, self._stdout_path, self._stderr_path)
+                if taken is not None:
+                    self._process = taken
+                    return self
             self._process = subprocess.Popen(
                 plan.command(job_path),
                 stdin=subprocess.DEVNULL,

@@ -180,7 +180,8 @@ class Workload:
 
 BENCHMARK_HEADS = 16
 HOST_LAUNCH_S = "host_launch_s"  # the condition that says what a launch took its process
-RELATIVE = "relative"  # the condition that holds a measurement's `relative`
+# The conditions that hold a measurement's `relative`, and its place in what a tie prefers, from 0.
+RELATIVE, PREFERENCE = "relative", "preference"
 
 
 def benchmark_batch(seq_len: int) -> int:
@@ -326,10 +327,9 @@ class Measurement:
     `samples_s` are the single durations in seconds in the order they were taken;
     `counters` hold the median of each collected metric; a metric that was not collected
     is absent, never zero.  `method` is `ncu` or `events`: results of different methods
-    are never ranked together.  `conditions` say how it was taken.
-
-    `relative` are the samples over those of the baseline that were taken right before and
-    after each, so that a clock that wanders cancels out; empty where there is no such.
+    are never ranked together.  `conditions` say how it was taken.  `relative` are the samples
+    over those of the baseline that were taken right before and after each, so that a clock that
+    wanders cancels out; empty where there is no such.
     """
 
     subject: str  # a variant's key, or `ref:fa2`

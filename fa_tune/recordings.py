@@ -11,14 +11,24 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from fa_tune.errors import ProfileFormatError, StorageError
-from fa_tune.model import Attempt, DeviceInfo, Measurement, Outcome, Provenance, Quantity, Variant
+from fa_tune.model import (
+    PREFERENCE,
+    RELATIVE,
+    Attempt,
+    DeviceInfo,
+    Measurement,
+    Outcome,
+    Provenance,
+    Quantity,
+    Variant,
+)
 from fa_tune.report.from_attempts import CYCLES, L2_HIT, REGISTERS, SM_CLOCK, rows_from_attempts
 from fa_tune.report.read_csv import read_rows
 from fa_tune.report.rows import REFERENCE_FAMILY, REFERENCE_LABELS, Row
@@ -31,13 +41,35 @@ _LABEL_TO_NAME = {label: name for name, label in REFERENCE_LABELS.items()}
 
 
 @dataclass(frozen=True)
+class Confirmed:
+    """The comparison after the search: `ratio` is chosen / default over `n` pairs, with the ends
+    of its interval."""
+
+    chosen: str
+    default: str
+    ratio: float
+    interval: tuple[float, float] | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What the choice on one workload was made by, beside the table: a replay decides by it as
+    the search did.  `margin` is what the default had to be beaten by."""
+
+    margin: float
+    confirmed: Confirmed | None = None
+
+
+@dataclass(frozen=True)
 class Meta:
-    """The `.meta.json` of a recording."""
+    """The `.meta.json` of a recording.  `decided`, by workload key, is empty in old ones."""
 
     schema: int
     device: DeviceInfo
     provenance: Provenance
     note: str = ""
+    decided: Mapping[str, Decided] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,19 +87,31 @@ class Recording:
 
 
 def save(path: Path, attempts: Iterable[Attempt], resources: Mapping[str, Any], meta: Meta) -> None:
-    """Write a recording; `path` is the CSV.  Raises StorageError."""
+    """Write a recording, each of its two files whole or not at all; `path` is the CSV.  Raises
+    StorageError."""
+    meta_path = path.with_suffix(META_SUFFIX)
+    new, new_meta = (p.with_name(f".{p.name}.new") for p in (path, meta_path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8", newline="") as stream:
+        with new.open("w", encoding="utf-8", newline="") as stream:
             write_csv(rows_from_attempts(attempts, resources), stream)
         text = json.dumps(dataclasses.asdict(meta), indent=1, sort_keys=True, default=str)
-        path.with_suffix(META_SUFFIX).write_text(text + "\n", encoding="utf-8")
+        new_meta.write_text(text + "\n", encoding="utf-8")
+        new.replace(path)
+        new_meta.replace(meta_path)
     except OSError as error:
         raise StorageError(f"cannot write the recording {path}: {error.strerror}") from error
 
 
 def load(path: Path) -> Recording:
     """Read one recording; raises ProfileFormatError for a damaged table or provenance."""
+    meta = _load_meta(path)
+    attempts = (_attempt(row, meta) for row in read_rows(path))
+    return Recording(path, meta, tuple(a for a in attempts if a is not None))
+
+
+def _load_meta(path: Path) -> Meta:
+    """The provenance beside a table; raises ProfileFormatError."""
     meta_path = path.with_suffix(META_SUFFIX)
     try:
         text = meta_path.read_text(encoding="utf-8")
@@ -83,8 +127,13 @@ def load(path: Path) -> Recording:
         raise ProfileFormatError(
             f"{meta_path}: schema {meta.schema} is not the one this fa-tune reads ({SCHEMA})"
         )
-    attempts = (_attempt(row, meta) for row in read_rows(path))
-    return Recording(path, meta, tuple(a for a in attempts if a is not None))
+    return meta
+
+
+def _taken_of(path: Path) -> tuple[str, str]:
+    """The GPU model and the method of a recording, by its provenance alone."""
+    meta = _load_meta(path)
+    return meta.device.name, meta.provenance.method
 
 
 def families_in(recording: Recording) -> tuple[str, ...]:
@@ -100,9 +149,11 @@ def kernel_source_sha256(recording: Recording, family: str) -> str:
     return str(provenance.extra.get(SOURCES, {}).get(family, provenance.kernel_source_sha256))
 
 
-def load_all(folder: Path) -> tuple[Recording, ...]:
-    """All recordings in the GPU folders of `folder`, or of a GPU folder itself, newest first."""
-    found = [load(p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv")) for p in metas(folder)]
+def load_all(folder: Path, *, of: tuple[str, str] | None = None) -> tuple[Recording, ...]:
+    """All recordings in the GPU folders of `folder`, or of a GPU folder itself, newest first;
+    only those `of` a GPU model and method, if these are given."""
+    paths = [p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv") for p in metas(folder)]
+    found = [load(path) for path in paths if of in (None, _taken_of(path))]
     return tuple(sorted(found, key=lambda r: r.meta.provenance.recorded_at, reverse=True))
 
 
@@ -133,9 +184,29 @@ def _attempt(row: Row, meta: Meta) -> Attempt | None:
             conditions={
                 "clocks": meta.provenance.clock_policy,
                 "cache": meta.provenance.cache_policy,
+                **_decided_by(row),
             },
         )
     return Attempt(subject, workload.key, row.outcome, row.reason, measurement)
+
+
+def _decided_by(row: Row) -> dict[str, str]:
+    """What the choice was made by, where the recording holds it."""
+    found = {}
+    if row.relative and row.samples_s and len(row.relative) == len(row.samples_s):
+        found[RELATIVE] = json.dumps(row.relative)
+    if row.preference is not None:
+        found[PREFERENCE] = str(row.preference)
+    return found
+
+
+def remove(path: Path) -> None:
+    """Delete a recording that there may be; `path` is the CSV.  Raises StorageError."""
+    try:
+        for one in (path.with_suffix(META_SUFFIX), path):
+            one.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot remove {path}: {error.strerror}") from error
 
 
 def _counters(row: Row) -> Iterable[tuple[str, Quantity]]:

@@ -19,9 +19,11 @@ goes in rounds continues from there.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import importlib
+import json
 import os
 import resource
 import signal
@@ -29,7 +31,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -110,7 +112,8 @@ class Report:
 def main(arguments: list[str]) -> int:
     """Run the job file named by the only argument; returns the exit status.
 
-    The second form, `--tied SUPERVISOR_PID PROGRAM [ARGUMENT…]`, becomes PROGRAM, which
+    `--spare SUPERVISOR_PID [MODULE…]` imports the modules and waits until its stdin names a job
+    (see `fa_tune.job_spare`).  `--tied SUPERVISOR_PID PROGRAM [ARGUMENT…]` becomes PROGRAM, which
     then dies with the supervisor: a profiler cannot be asked to see to that itself.
     """
     if arguments[0] == "--tied":
@@ -123,6 +126,8 @@ def main(arguments: list[str]) -> int:
             print(f"cannot run {program[0]}: {error.strerror}", file=sys.stderr)
             return EXIT_NOT_FOUND
 
+    if arguments[0] == "--spare":
+        return _wait_for_a_job(int(arguments[1]), arguments[2:])
     job = Job.read(Path(arguments[0]))
     if not _die_with_parent(job.supervisor.pid):
         threading.Thread(target=_die_with, args=(job.supervisor,), daemon=True).start()
@@ -146,6 +151,29 @@ def main(arguments: list[str]) -> int:
         return EXIT_RAISED
     report._send(Event(Kind.FINISHED))
     return 0
+
+
+def _wait_for_a_job(supervisor_pid: int, modules: Sequence[str]) -> int:
+    """Import modules, and run the job that stdin names then; without one, nothing."""
+    if not _die_with_parent(supervisor_pid):
+        return EXIT_ORPHANED
+    for module in modules:
+        with contextlib.suppress(Exception):  # the job that needs it will say
+            importlib.import_module(module)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 0
+    told = json.loads(line)
+    os.environ.update(told["environment"])
+    for path, flags, descriptor in (
+        (os.devnull, os.O_RDONLY, 0),
+        (told["stdout"], os.O_WRONLY | os.O_APPEND, 1),
+        (told["stderr"], os.O_WRONLY | os.O_APPEND, 2),
+    ):
+        opened = os.open(path, flags)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    return main([told["job"]])
 
 
 def _resolve(name: str) -> Handler:

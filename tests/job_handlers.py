@@ -50,6 +50,8 @@ def _act(do: str, name: str, spec: dict[str, Any], report: Report) -> None:
     match do:
         case "ok":
             report.done(name, {"pid": os.getpid(), "given": spec.get("value")})
+        case "visible":
+            report.done(name, os.environ["CUDA_VISIBLE_DEVICES"])
         case "nap":
             time.sleep(spec["nap_s"])
             report.done(name, os.getpid())

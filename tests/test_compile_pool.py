@@ -215,3 +215,38 @@ def test_of_few_nothing_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     replies = dict(compile_all(jobs, workers=2, command=MISBEHAVING))
     assert replies["hang"].reason == "the compiler took longer than 4 s"
     assert ended_under(replies["hang"].reason, 4.0)
+
+
+def test_while_the_last_one_takes_its_time_others_are_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the lull is used for is waited for, and a straggler's time goes on meanwhile."""
+    monkeypatch.setattr(compile_pool, "STRAGGLER_LEAST_S", 2.0)
+    monkeypatch.setattr(compile_pool, "STRAGGLER_TIMES", 0.0)
+    monkeypatch.setattr(compile_pool, "LULL_LEAST_S", 0.3)
+    jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}")}
+    jobs |= {f"good {i}": GOOD_JOB for i in range(compile_pool.STRAGGLER_AFTER)}
+    done: list[str] = []
+    lulls: list[int] = []
+
+    def on_lull() -> None:
+        lulls.append(len(done))
+        time.sleep(2.0)
+
+    start = time.monotonic()
+    for name, reply in compile_all(jobs, workers=2, command=MISBEHAVING, on_lull=on_lull):
+        done.append(name)
+        if name == "hang":
+            assert reply.outcome is Outcome.TIMED_OUT
+    assert lulls == [len(jobs) - 1], "once, when all others are done"
+    assert time.monotonic() - start < 2.0 + 2.0, "the two waits are one"
+
+
+def test_where_nothing_lags_behind_there_is_no_lull() -> None:
+    jobs = {f"good {i}": GOOD_JOB for i in range(compile_pool.STRAGGLER_AFTER + 2)}
+    lulls: list[None] = []
+    found = list(
+        compile_all(jobs, workers=2, command=MISBEHAVING, on_lull=lambda: lulls.append(None))
+    )
+    assert len(found) == len(jobs)
+    assert lulls == []

@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "records": {"profile"},
     "compiler": {"compiler_log", "nvrtc"},
     "artifacts": {"artifacts"},
-    "jobs": {"jobs", "job_child", "job_protocol"},
+    "jobs": {"jobs", "job_child", "job_protocol", "job_spare"},
     "device": {"device"},
     # The stages: none imports another.
     "search": {"search"},

@@ -17,6 +17,8 @@ from fa_tune.errors import FaTuneError, ProfileFormatError, StorageError
 from fa_tune.families.sm80_sets import get_kernel_configs
 from fa_tune.model import (
     MASKS,
+    PREFERENCE,
+    RELATIVE,
     Attempt,
     DeviceInfo,
     DType,
@@ -28,7 +30,7 @@ from fa_tune.model import (
     Variant,
     Workload,
 )
-from fa_tune.recordings import Meta
+from fa_tune.recordings import Confirmed, Decided, Meta
 
 H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", 150_000_000_000, "GPU-1")
 ORIGIN = Provenance(
@@ -46,7 +48,13 @@ ORIGIN = Provenance(
     fa_tune_version="0.1.0",
     extra={"note": "a quiet machine", "n": 3},
 )
-META = Meta(recordings.SCHEMA, H200, ORIGIN, "by hand: never")
+DECIDED = {
+    "b16_h16_kv16_q512_k512_d128_fp16_full": Decided(0.01),
+    "b16_h16_kv16_q1024_k1024_d128_fp16_full": Decided(
+        0.005, Confirmed("sm80:a", "sm80:b", 0.98, (0.97, 0.99), 12)
+    ),
+}
+META = Meta(recordings.SCHEMA, H200, ORIGIN, "by hand: never", DECIDED)
 CONDITIONS = {"clocks": ORIGIN.clock_policy, "cache": ORIGIN.cache_policy}
 WORKLOAD = Workload(16, 16, 16, 1024, 1024, 128, DType.FP16)
 
@@ -96,7 +104,13 @@ def attempts(draw: st.DrawFn, subject: str, workload: Workload) -> Attempt:
     samples_s = tuple(draw(st.lists(written(1e-6, 10), min_size=1, max_size=6)))
     names = draw(st.sets(st.sampled_from(list(COUNTERS))))
     counters = {n: Quantity(draw(COUNTERS[n][0]), COUNTERS[n][1]) for n in sorted(names)}
-    measurement = Measurement(subject, workload.key, "ncu", samples_s, counters, CONDITIONS)
+    conditions = dict(CONDITIONS)
+    if draw(st.booleans()):  # what the choice was made by; recordings of old have none
+        ratio = st.lists(written(1e-3, 10), min_size=len(samples_s), max_size=len(samples_s))
+        conditions[RELATIVE] = json.dumps(draw(ratio))
+    if draw(st.booleans()):
+        conditions[PREFERENCE] = str(draw(st.integers(0, 2000)))
+    measurement = Measurement(subject, workload.key, "ncu", samples_s, counters, conditions)
     return Attempt(subject, workload.key, outcome, "", measurement)
 
 

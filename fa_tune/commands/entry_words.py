@@ -76,7 +76,11 @@ def _confirmed(entry: Entry) -> list[str]:
     which = "it" if found.upheld else found.variant.config
     text = f"Run once more as a program runs it, in a fresh process and {found.n} pairs, "
     text += f"{which} took {against(found.ratio)}: "
-    return [text + ("confirmed." if found.upheld else "not confirmed, so the default was kept.")]
+    if not found.upheld:
+        return [text + "not confirmed, so the default was kept."]
+    if found.ratio.value < 1.0:
+        return [text + "confirmed."]
+    return [text + "no gain there, but no certain loss, so the choice stands."]
 
 
 def _tied(entry: Entry) -> list[str]:

@@ -1,4 +1,4 @@
-"""`fa-tune registry`: show, best, merge."""
+"""`fa-tune registry`: show, check, best, merge."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ LENGTH = click.IntRange(1, MOST_TOKENS)
 COUNT = click.IntRange(1, 65535)
 
 
-@click.group("registry", cls=HelpfulGroup, short_help="The chosen configs: show, best, merge.")
+@click.group("registry", cls=HelpfulGroup, short_help="Chosen configs: show, check, best, merge.")
 def command() -> None:
     """Look at the registry, in which searches keep the chosen configs.
 
     \b
     Examples:
       fa-tune registry show
+      fa-tune registry check
       fa-tune registry best --seq-len 4096 --d-head 128 --dtype fp16
       fa-tune registry merge mine.json theirs.json -o ours.json
     """
@@ -103,6 +104,55 @@ def show(
             say(in_words(entry, workload_text(entry.workload)))
             say()
         say(f"{len(entries)} of {len(kept.entries)} entries in {path}.")
+
+
+@command.command("check", short_help="Is any choice slower than the default?")
+@registry_option()
+@option(
+    "--recordings",
+    "recordings",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Check what the searches recorded there chose, in place of the registry.",
+)
+@_gpu
+@_method
+@json_option()
+def check(
+    registry: Path | None,
+    recordings: Path | None,
+    gpu: str | None,
+    method: str | None,
+    as_json: bool,
+) -> None:
+    """Hold every choice against the default that would run without it, with the 95 % interval of
+    the ratio of their times: while searching, and in the comparison afterwards.
+
+    Slower is what takes over 1 % longer, with an interval above 1, in either. The default takes
+    part in every search; where it was chosen itself there is nothing to compare.
+
+    \b
+    Examples:
+      fa-tune registry check
+      fa-tune registry check --recordings profiles --method events
+    """
+    from fa_tune.commands.choices import check_document, check_sentence, check_table
+    from fa_tune.commands.output import say, write_json
+    from fa_tune.pipeline.against_default import of_recordings, of_registry
+
+    if recordings is not None:
+        found, where = of_recordings(recordings), str(recordings)
+    else:
+        path = _path(registry)
+        found, where = of_registry(_load(path).entries), str(path)
+    found = [one for one in found if gpu in (None, one.gpu) and method in (None, one.method)]
+    if not found:
+        raise NoUsableVariant(f"no choice to check in {where}")
+    if as_json:
+        write_json(check_document(found))
+    else:
+        say(check_table(found))
+        say(check_sentence(found))
 
 
 @command.command("best", short_help="Print the config to use for a workload.")

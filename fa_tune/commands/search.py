@@ -203,7 +203,7 @@ def command(
 
         show(options, configs, as_json=as_json, csv=csv, limit=limit, quiet=quiet)
         return
-    with watching(quiet) as progress:
+    with watching(quiet) as progress, pipeline.ready_workers(options.machine):
         result = pipeline.search(options, progress, configs)
     progress.note_once(result.whose)
     for warning in result.warnings:

@@ -145,9 +145,6 @@ class Sm90Config:
         "cluster", 1, "CTAs that load K and V together, for neighbouring row blocks of a head"
     )
     ctas: int = number_field("ctas", 1, "CTAs that a multiprocessor holds at a time")
-    soft_exp: int = number_field(
-        "soft_exp", 0, "of 16 exponentials without a mask, those computed by multiplications"
-    )
     split_diagonal: bool = flag_field(
         "split_diagonal",
         "no softmax for the upper half of a first block that a causal mask hides from a warpgroup",

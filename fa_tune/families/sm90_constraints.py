@@ -20,7 +20,6 @@ from fa_tune.families.sm90 import (
 from fa_tune.model import Rejected
 
 MMA_K = 16  # the k-step of a wgmma with 16-bit elements
-SOFT_EXP_OF = 16  # exponentials, of which `soft_exp` are computed without the special function unit
 
 Check = Callable[[Sm90Config], bool]
 
@@ -111,11 +110,6 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         "ctas_have_registers",
         "ctas must be 1; or up to 4 with 1 consumer, or 2 with 2: more leave too few registers",
         lambda c: (c.consumers, c.ctas) in REGISTER_BUDGET,
-    ),
-    (
-        "soft_exp_is_a_share",
-        "soft_exp must be between 0 and 16, of 16 exponentials",
-        lambda c: 0 <= c.soft_exp <= SOFT_EXP_OF,
     ),
     (
         "split_diagonal_has_halves",

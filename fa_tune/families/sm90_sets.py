@@ -201,7 +201,6 @@ def get_tune_configs(
         "m_tiles": (1,),
         "cluster": (1,),
         "ctas": sorted({ctas for _, _, ctas in tiles}),
-        "soft_exp": (0,),
         "split_diagonal": (False,),
         "early_look": (False, True),
         "stagger": (False, True),

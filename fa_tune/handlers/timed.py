@@ -112,7 +112,7 @@ class Subject:
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """`shared`: device, workload key, runs, seed, keep (subjects measured to the
     end), baseline (the item measured first and last in every round, or none of them), adaptive,
-    check.
+    order (subjects as a tie prefers them), margin (what the baseline has to be beaten by), check.
     Items: subject and, for variants, cubin and symbol.  Partials: seconds of each sample, and its
     ratio to the baseline's right before and after it (or None).
     Value: samples_s, relative (these ratios, or none), sm_clock_hz (median), sets,
@@ -149,7 +149,16 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         beside = beside and len(subject.relative) == len(subject.samples)
     numbers = {n: list(s.relative if beside else s.samples) for n, s in subjects.items()}
     kept = {name for name in subjects if items[name]["subject"] in shared["keep"]}
-    race = Race(numbers, int(shared["runs"]), adaptive=adaptive, keep=kept, default=baseline)
+    by_subject = {str(items[name]["subject"]): name for name in subjects}
+    race = Race(
+        numbers,
+        int(shared["runs"]),
+        adaptive=adaptive,
+        keep=kept,
+        default=baseline,
+        order=[by_subject[s] for s in shared["order"] if s in by_subject],
+        margin=float(shared["margin"]),
+    )
 
     def sample(name: str) -> float | None:
         """One sample of a subject; None, and the subject is out, if it failed."""
@@ -177,7 +186,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     settled = False
     repeats_left = rounds.Repeats(int(shared["runs"]))
     while True:
-        round_, active = race.next_round()
+        round_, active = race.next_round(time.monotonic())
         if not active:
             break
         if not settled:

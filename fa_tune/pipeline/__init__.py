@@ -18,6 +18,7 @@ Each function takes frozen options and a Progress, and returns values; nothing h
 
 from __future__ import annotations
 
+from fa_tune.pipeline.context import ready_workers
 from fa_tune.pipeline.doctor import doctor
 from fa_tune.pipeline.results import (
     BuildReport,
@@ -44,6 +45,7 @@ __all__ = [
     "build",
     "doctor",
     "profile",
+    "ready_workers",
     "record_space",
     "run",
     "search",

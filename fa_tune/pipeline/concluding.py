@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fa_tune.errors import NoUsableVariant
-from fa_tune.model import Artifact, Attempt, Resources, Variant, Verdict, Workload
+from fa_tune.model import Artifact, Attempt, Variant, Verdict, Workload
 from fa_tune.pipeline.choosing import Measured
+from fa_tune.pipeline.preferring import Preferences, neighbours_of
 from fa_tune.pipeline.results import Exploration, FamilyStanding, WorkloadResult
 from fa_tune.search.decide import Decision, Standing, decide
-from fa_tune.search.neighbours import Neighbour, neighbour, steps_behind
+from fa_tune.search.neighbours import Neighbour, neighbour
 
 if TYPE_CHECKING:
     from fa_tune.registry.schema import Entry, Registry
-
-NEAR = 2.0  # doublings within which a workload is a neighbour
-NEIGHBOURS = 2  # at most
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Taken:
 
 
 def conclude_all(
-    taken: Sequence[Taken], registry: Registry, measured: Measured
+    taken: Sequence[Taken], registry: Registry, measured: Measured, preferred: Preferences
 ) -> list[WorkloadResult]:
     """A result for each workload; `registry` is as it was before the search."""
     found = {one.candidates.workload: _neighbour(one) for one in taken}
@@ -65,25 +63,12 @@ def conclude_all(
             one.attempts,
             one.defaults,
             neighbours_of(one.candidates.workload, known),
+            preferred=preferred,
             others=one.others,
             exploration=one.exploration,
         )
         for one in taken
     ]
-
-
-def neighbours_of(workload: Workload, known: Mapping[Workload, Neighbour]) -> tuple[Neighbour, ...]:
-    """The nearest of the known workloads of the same kind: dtype, d_head and a mask or none."""
-    from fa_tune.registry.lookup import distance
-
-    kind = (workload.dtype, workload.d_head, workload.causal)
-    near = sorted(
-        (apart, other)
-        for other in known
-        if (other.dtype, other.d_head, other.causal) == kind
-        and 0.0 < (apart := distance(other, workload)) <= NEAR
-    )
-    return tuple(known[other] for _, other in near[:NEIGHBOURS])
 
 
 def conclude(
@@ -92,6 +77,7 @@ def conclude(
     defaults: Sequence[str],
     neighbours: Sequence[Neighbour] = (),
     *,
+    preferred: Preferences | None = None,
     others: Sequence[Attempt] = (),
     exploration: Exploration | None = None,
 ) -> WorkloadResult:
@@ -101,21 +87,16 @@ def conclude(
     taken = {m.subject for m in measurements}
     default = next((s for s in defaults if s in taken), defaults[0] if defaults else None)
     everything = (*attempts, *one.failures, *others)
-    resources: Mapping[str, Resources] = {k: a.resources for k, a in one.artifacts.items()}
-
-    ranks = {
-        subject: (
-            steps_behind(subject, neighbours),
-            resources[subject].dynamic_smem_bytes,
-            resources[subject].registers,
-        )
-        for subject in taken
-        if subject in resources
-    }
+    preferred = preferred or Preferences()
+    known = {subject: one.artifacts[subject] for subject in one.artifacts if subject in taken}
+    ranks, margin = preferred.of_replay(one.workload, measurements) or (
+        preferred.ranks(one.workload, known, neighbours),
+        preferred.margin(one.workload, default),
+    )
     decision: Decision | None = None
     problem = ""
     try:
-        decision = decide(measurements, default, tie_break=ranks.__getitem__)
+        decision = decide(measurements, default, margin=margin, tie_break=ranks.__getitem__)
     except NoUsableVariant as error:
         reasons = dict.fromkeys(a.reason for a in everything if a.reason)
         problem = next(iter(reasons), str(error))
@@ -123,7 +104,7 @@ def conclude(
         problem = str(error)
     standings = family_standings(decision, defaults) if decision is not None else ()
     return WorkloadResult(
-        one.workload, everything, decision, problem, standings, exploration, ranks
+        one.workload, everything, decision, problem, standings, exploration, ranks, margin=margin
     )
 
 

@@ -24,11 +24,11 @@ from fa_tune.pipeline.board import Board
 from fa_tune.pipeline.carrying import BOARD
 from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.context import Context
-from fa_tune.pipeline.keeping import entry_of
+from fa_tune.pipeline.keeping import entry_of, recording_of
 from fa_tune.pipeline.measuring import fingerprint
 from fa_tune.pipeline.results import WorkloadResult
 from fa_tune.profile.replay import ReplayProfiler
-from fa_tune.profile.stats import paired_ratio
+from fa_tune.profile.stats import Interval, Ratio, paired_ratio
 from fa_tune.search.decide import Confirmation, Decision, keep_default
 from fa_tune.search.journal import AttemptRecord, Fingerprint, Journal
 
@@ -51,13 +51,16 @@ def confirm_all(
     progress: Progress,
 ) -> list[WorkloadResult]:
     """The results, each choice that is not the default with its confirmation, or replaced by
-    the default where that contradicts it.  A replay has no GPU to ask, and stays as it is.
+    the default where that contradicts it.  A replay has no GPU to ask, and takes what its
+    recording holds.
 
     A comparison that cannot be made is a warning: the choice then stands unconfirmed.
     """
     asked = [one for one in results if _pair(one.decision) is not None]
-    if not options.confirm or isinstance(measured.profiler, ReplayProfiler) or not asked:
+    if not options.confirm or not asked:
         return list(results)
+    if isinstance(measured.profiler, ReplayProfiler):
+        return [_as_recorded(one, measured, progress) for one in results]
     found: dict[str, Attempt] = {}
     marks = {one.workload.key: _mark(one, measured, context) for one in asked}
     for one in asked if options.resume else ():
@@ -209,7 +212,26 @@ def _with(one: WorkloadResult, attempt: Attempt | None, progress: Progress) -> W
     chosen_s = attempt.measurement.samples_s
     default_s = json.loads(attempt.measurement.conditions[DEFAULT_TIMES])
     confirmation = Confirmation(*pair, paired_ratio(chosen_s, default_s), len(chosen_s))
-    decision = one.decision
+    return _judged(one, one.decision, confirmation, progress)
+
+
+def _as_recorded(one: WorkloadResult, measured: Measured, progress: Progress) -> WorkloadResult:
+    """The result with the comparison that its recording holds, if that is of the same two."""
+    pair = _pair(one.decision)
+    recording = recording_of(pair[0], one, measured) if pair is not None else None
+    decided = recording.meta.decided.get(one.workload.key) if recording is not None else None
+    found = decided.confirmed if decided is not None else None
+    if one.decision is None or found is None or (found.chosen, found.default) != pair:
+        return one
+    interval = Interval(*found.interval) if found.interval is not None else None
+    confirmation = Confirmation(*pair, Ratio(found.ratio, interval), found.n)
+    return _judged(one, one.decision, confirmation, progress)
+
+
+def _judged(
+    one: WorkloadResult, decision: Decision, confirmation: Confirmation, progress: Progress
+) -> WorkloadResult:
+    """The result with its confirmation, which may put the default in the choice's place."""
     if not confirmation.upheld:
         measurements = [a.measurement for a in one.attempts if a.measurement is not None]
         decision = keep_default(decision, measurements, confirmation)

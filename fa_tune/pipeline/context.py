@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from fa_tune.artifacts import ArtifactStore, default_cache_dir
 from fa_tune.compile import BuildRequest, BuildResult, build
 from fa_tune.errors import InvalidConfig, ToolMissing
 from fa_tune.families.base import Config, KernelFamily
+from fa_tune.job_child import worker_environment
+from fa_tune.job_spare import expect_work, spare_workers
 from fa_tune.model import DeviceInfo, DType, Rejected, Variant, Workload
 from fa_tune.options import MachineOptions, Progress, SearchOptions
 from fa_tune.pipeline.board import Board, local_boards
@@ -24,6 +27,7 @@ from fa_tune.search.prune import prune
 
 JOURNAL = "journal.jsonl"
 DEFAULT_ARCH = "sm_90"
+HANDLERS = tuple(f"fa_tune.handlers.{name}" for name in ("verify", "timed", "confirm"))
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,14 @@ def open_context(machine: MachineOptions, progress: Progress) -> Context:
     cache_dir = machine.cache_dir or default_cache_dir()
     store = ArtifactStore(cache_dir, warn=progress.warn)
     return Context(machine, device, found, store, cache_dir, pool)
+
+
+def ready_workers(machine: MachineOptions) -> contextlib.AbstractContextManager[None]:
+    """Within it, workers on this machine's GPU need not import torch first.  Several boards have
+    workers of their own threads, and none of these."""
+    if machine.devices or machine.ray is not None or devices.find_device(machine.device) is None:
+        return contextlib.nullcontext()
+    return spare_workers(HANDLERS, worker_environment({}))
 
 
 def load_recordings(machine: MachineOptions) -> tuple[Recording, ...]:
@@ -162,13 +174,25 @@ def build_request(config: Config, traits: str, context: Context) -> BuildRequest
 
 
 def build_all(
-    requests: Sequence[BuildRequest], context: Context, progress: Progress
+    requests: Sequence[BuildRequest],
+    context: Context,
+    progress: Progress,
+    meanwhile: Callable[[Sequence[BuildResult]], None] | None = None,
 ) -> list[BuildResult]:
-    """Compile with progress; results in the order of the requests."""
+    """Compile with progress; results in the order of the requests.  `meanwhile` gets those there
+    are when the rest turns out to take much longer, and is waited for."""
     progress.stage("compile", len(requests))
+    expect_work()
+    done: list[BuildResult] = []
 
     def on_result(result: BuildResult) -> None:
+        done.append(result)
         progress.advance(result.request.variant.config)
+
+    def on_lull() -> None:
+        if meanwhile is not None:
+            meanwhile(done)
+            progress.stage("compile", len(requests) - len(done))
 
     return build(
         requests,
@@ -176,4 +200,5 @@ def build_all(
         jobs=context.options.jobs,
         timeout_s=context.options.compile_timeout_s,
         on_result=on_result,
+        on_lull=on_lull,
     )

@@ -25,6 +25,7 @@ from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.concluding import Candidates
 from fa_tune.pipeline.context import Context
 from fa_tune.pipeline.measuring import Tally, measure_workload
+from fa_tune.pipeline.preferring import Preferences
 from fa_tune.pipeline.remembering import informed
 from fa_tune.pipeline.results import Exploration
 from fa_tune.pipeline.space_points import point
@@ -83,6 +84,7 @@ def explore(
     tally: Tally,
     search: str,
     prepare: Prepare,
+    preferred: Preferences,
 ) -> Explored:
     """Search one workload.  `first` are subjects to measure before all others and again in the
     final: the defaults, and what the registry holds.
@@ -121,6 +123,8 @@ def explore(
             tally=tally,
             adaptive=final,
             search=search,
+            order=preferred.order(workload, scouts.artifacts),
+            margin=preferred.margin(workload, next(iter(first), None)),
         )
 
     scouting = dataclasses.replace(

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from fa_tune import __version__, families, flops, nvrtc
 from fa_tune.compile import kernel_source_sha256
 from fa_tune.device import cuda_driver_version
 from fa_tune.errors import StorageError
-from fa_tune.model import Provenance, Variant, Verdict
+from fa_tune.model import (
+    PREFERENCE,
+    Artifact,
+    Attempt,
+    Provenance,
+    Resources,
+    Variant,
+    Verdict,
+)
 from fa_tune.options import SearchOptions
 from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.results import SearchResult, WorkloadResult
-from fa_tune.profile.replay import ReplayProfiler
+from fa_tune.profile.replay import REPLAYED_FROM, ReplayProfiler
 from fa_tune.search.decide import Decision
 
 if TYPE_CHECKING:
     from fa_tune.profile.stats import Ratio as MeasuredRatio
-    from fa_tune.recordings import Recording
+    from fa_tune.recordings import Decided, Recording
     from fa_tune.registry.schema import Entry, Ratio
 
 RUNNERS_UP = 5
@@ -68,20 +77,79 @@ def save_csv(path: Path, result: SearchResult) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def save_recording(options: SearchOptions, result: SearchResult, measured: Measured) -> Path:
-    """`<record>/<gpu>/<set>_<method>.csv` and its provenance; raises StorageError."""
-    from fa_tune import recordings
+class Recorder:
+    """Writes the recording of a search: after each workload what there is, beside an older
+    recording of the same name, which is replaced when the search has ended.
 
-    assert options.record is not None
-    name = "".join(c if c.isalnum() else "_" for c in options.kernels)
-    path = options.record / measured.device.slug / f"{name}_{measured.profiler.method}.csv"
-    # Which board it was is nobody's business and no help; the model is.
-    device = replace(measured.device, uuid="")
-    subjects = {a.subject for a in result.attempts if not a.subject.startswith("ref:")}
-    origin = provenance(measured, sorted({Variant.from_key(s).family for s in subjects}))
-    meta = recordings.Meta(recordings.SCHEMA, device, origin)
-    recordings.save(path, result.attempts, result.resources, meta)
-    return path
+    `<record>/<gpu>/<set>_<method>.csv` and its provenance; until then `…_unfinished.csv`, which
+    an interrupted search leaves.  Workloads may come from several threads.
+    """
+
+    def __init__(self, folder: Path, options: SearchOptions, measured: Measured) -> None:
+        name = "".join(c if c.isalnum() else "_" for c in options.kernels)
+        name = f"{name}_{measured.profiler.method}"
+        self.path = folder / measured.device.slug / f"{name}.csv"
+        self._unfinished = self.path.with_name(f"{name}_unfinished.csv")
+        self._measured = measured
+        self._attempts: list[Attempt] = []
+        self._resources: dict[str, Resources] = {}
+        self._lock = Lock()
+
+    def add(self, attempts: Sequence[Attempt], artifacts: Mapping[str, Artifact]) -> None:
+        """One workload is measured; raises StorageError."""
+        with self._lock:
+            self._attempts += attempts
+            self._resources |= {key: a.resources for key, a in artifacts.items()}
+            self._save(self._unfinished, self._attempts, self._resources, {})
+
+    def finish(self, result: SearchResult) -> None:
+        """All are decided; raises StorageError."""
+        from fa_tune import recordings
+
+        attempts = [a for one in result.results for a in _preferred(one)]
+        decided = {one.workload.key: _decided(one) for one in result.results if one.decision}
+        self._save(self.path, attempts, result.resources, decided)
+        recordings.remove(self._unfinished)
+
+    def _save(
+        self,
+        path: Path,
+        attempts: Sequence[Attempt],
+        resources: Mapping[str, Resources],
+        decided: Mapping[str, Decided],
+    ) -> None:
+        from fa_tune import recordings
+
+        # Which board it was is nobody's business and no help; the model is.
+        device = replace(self._measured.device, uuid="")
+        subjects = {a.subject for a in attempts if not a.subject.startswith("ref:")}
+        origin = provenance(self._measured, sorted({Variant.from_key(s).family for s in subjects}))
+        meta = recordings.Meta(recordings.SCHEMA, device, origin, decided=decided)
+        recordings.save(path, attempts, resources, meta)
+
+
+def _preferred(one: WorkloadResult) -> Iterator[Attempt]:
+    """The attempts of a workload, each measurement with its place in what a tie preferred."""
+    places = {s: i for i, s in enumerate(sorted(one.ranks, key=lambda s: (one.ranks[s], s)))}
+    for attempt in one.attempts:
+        found, place = attempt.measurement, places.get(attempt.subject)
+        if found is None or place is None:
+            yield attempt
+        else:
+            conditions = {**found.conditions, PREFERENCE: str(place)}
+            yield replace(attempt, measurement=replace(found, conditions=conditions))
+
+
+def _decided(one: WorkloadResult) -> Decided:
+    from fa_tune.recordings import Confirmed, Decided
+
+    found = one.confirmation
+    if found is None:
+        return Decided(one.margin)
+    ratio = found.ratio
+    return Decided(
+        one.margin, Confirmed(found.chosen, found.default, ratio.value, ratio.interval, found.n)
+    )
 
 
 def provenance(measured: Measured, names: Sequence[str]) -> Provenance:
@@ -153,7 +221,7 @@ def entry_of(
     config = family.parse(chosen.config)
     verdict = verdicts.get(decision.chosen.subject)
     replay = isinstance(measured.profiler, ReplayProfiler)
-    recording = _recording_of(decision.chosen.subject, one, measured) if replay else None
+    recording = recording_of(decision.chosen.subject, one, measured) if replay else None
     interval = decision.chosen.interval_s
     confirmed = one.confirmation
     ab_ratio = _ratio(confirmed.ratio) if confirmed is not None else None
@@ -197,11 +265,11 @@ def entry_of(
     )
 
 
-def _recording_of(subject: str, one: WorkloadResult, measured: Measured) -> Recording | None:
+def recording_of(subject: str, one: WorkloadResult, measured: Measured) -> Recording | None:
     """The recording that a replayed measurement came from; several may have been replayed."""
     for attempt in one.attempts:
         if attempt.subject == subject and attempt.measurement is not None:
-            label = attempt.measurement.conditions.get("replayed_from")
+            label = attempt.measurement.conditions.get(REPLAYED_FROM)
             found = next((r for r in measured.recordings if r.label == label), None)
             return found or measured.recording
     return measured.recording

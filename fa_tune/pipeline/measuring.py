@@ -18,7 +18,7 @@ from fa_tune.pipeline.choosing import Measured
 from fa_tune.pipeline.context import Context
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.replay import ReplayProfiler
-from fa_tune.profile.stats import median
+from fa_tune.profile.stats import MARGIN, median
 from fa_tune.profile.stopping import undecided
 from fa_tune.search.journal import AttemptRecord, Fingerprint, Journal
 
@@ -85,10 +85,13 @@ def measure_workload(
     tally: Tally,
     adaptive: bool = True,
     search: str = "",
+    order: Sequence[str] = (),
+    margin: float = MARGIN,
 ) -> list[Attempt]:
     """Attempts at every artifact and reference of one workload.  Not `adaptive`: exactly
     `runs` samples of each.  `search` tells one search from another: what others are compared
-    with must come from the same one (see `_Book`).
+    with must come from the same one (see `_Book`).  `order` names the artifacts as a tie prefers
+    them, and `margin` is what the default has to be beaten by (see `profile.stopping`).
 
     Under ncu, where a launch costs a fifth of a second, everyone gets one sample and those
     within 2 % of the leader, the references and `keep` get the rest: `runs` in all.  While the
@@ -106,6 +109,8 @@ def measure_workload(
         device=context.options.device,
         adaptive=adaptive,
         board=context.board,
+        order=tuple(order),
+        margin=margin,
     )
     if isinstance(measured.profiler, ReplayProfiler):
         progress.stage(f"replay {workload.key}", len(plan.subjects))
@@ -132,7 +137,8 @@ def measure_workload(
         for s, a in everyone.items()
         if s in final.artifacts and a.measurement is not None
     }
-    if left := undecided(times, next((s for s in keep if s in times), "")):
+    default = next((s for s in keep if s in times), "")
+    if left := undecided(times, default, order, margin):
         last = dataclasses.replace(
             final,
             artifacts={s: a for s, a in artifacts.items() if s in {*left, *keep} & set(times)},

@@ -9,6 +9,7 @@ from pathlib import Path
 from fa_tune.compile import BuildResult
 from fa_tune.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict, Workload
 from fa_tune.pipeline.calibrating import Disagreement
+from fa_tune.profile.stats import MARGIN
 from fa_tune.search.decide import Confirmation, Decision
 from fa_tune.search.strategies.audit import Audit
 from fa_tune.spaces.table import Meta, Row
@@ -55,7 +56,7 @@ class WorkloadResult:
     """All that a search learnt about one workload.  `attempts` has one entry per variant and
     reference, whatever its outcome; `decision` is None when nothing could be chosen.
     `families` are those with a measurement, the fastest first; `ranks` is the tie rule's order
-    by subject."""
+    by subject, the smallest preferred."""
 
     workload: Workload
     attempts: tuple[Attempt, ...]
@@ -65,6 +66,7 @@ class WorkloadResult:
     exploration: Exploration | None = None  # None: everything was measured
     ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     confirmation: Confirmation | None = None  # None: not asked, or nothing to compare
+    margin: float = MARGIN  # what the default had to be beaten by
 
 
 @dataclass(frozen=True)

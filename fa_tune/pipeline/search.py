@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from fa_tune import families, flops
@@ -29,11 +30,11 @@ from fa_tune.pipeline.context import (
 from fa_tune.pipeline.exploring import explore
 from fa_tune.pipeline.heats import run_heats
 from fa_tune.pipeline.keeping import (
+    Recorder,
     check_writable,
     keep_in_registry,
     registry_path,
     save_csv,
-    save_recording,
 )
 from fa_tune.pipeline.measuring import (
     Tally,
@@ -41,6 +42,7 @@ from fa_tune.pipeline.measuring import (
     measure_workload,
     search_id,
 )
+from fa_tune.pipeline.preferring import Preferences, preferences
 from fa_tune.pipeline.results import SearchResult, WorkloadResult
 from fa_tune.pipeline.rivals import (
     Defaults,
@@ -108,28 +110,30 @@ def search(
     if not options.explores:
         candidates = prepare(workloads, kept, options, context, measured, progress)
 
-    def measure_all_by(how: Measured, tally: Tally) -> tuple[list[Taken], list[WorkloadResult]]:
-        if not options.explores:
-            taken = measure_all(
-                candidates, options, how, context, journal, progress, tally, defaults
-            )
-            return taken, []
-        return explore_all(
-            workloads, kept, others, options, how, context, journal, progress, tally, defaults
+    def measure_all_by(how: Measured) -> tuple[Work, list[Taken], list[WorkloadResult]]:
+        work = Work(
+            options,
+            Spot(how, context, progress, Tally()),
+            journal,
+            defaults,
+            preferences(how, context, progress),
+            Recorder(options.record, options, how) if options.record is not None else None,
         )
+        if options.explores:
+            return work, *explore_all(workloads, kept, others, work)
+        return work, measure_all(candidates, work), []
 
-    tally = Tally()
     try:
-        taken, without = measure_all_by(measured, tally)
+        work, taken, without = measure_all_by(measured)
     except ToolMissing as error:
         measured = fall_back(options.measure, measured, context, progress, error)
-        tally = Tally()
-        taken, without = measure_all_by(measured, tally)
+        work, taken, without = measure_all_by(measured)
+    tally, recorder = work.here.tally, work.recorder
     if context.pool is not None and tally.measured:
         calibrate(context.pool, options.measure, progress)
     from fa_tune.registry import store
 
-    results = [*conclude_all(taken, store.load(registry), measured), *without]
+    results = [*conclude_all(taken, store.load(registry), measured, work.preferred), *without]
     results.sort(key=lambda one: workloads.index(one.workload))
     candidates = [one.candidates for one in taken]
     resources = {key: a.resources for one in candidates for key, a in one.artifacts.items()}
@@ -158,9 +162,9 @@ def search(
     )
     if options.csv is not None:
         save_csv(options.csv, result)
-    if options.record is not None:
-        path = save_recording(options, result, measured)
-        progress.note(f"recorded in {path}")
+    if recorder is not None:
+        recorder.finish(result)
+        progress.note(f"recorded in {recorder.path}")
     if all(r.decision is None for r in results):
         problems = "; ".join(dict.fromkeys(r.problem for r in results))
         raise NoUsableVariant(f"nothing was measured: {problems}")
@@ -169,18 +173,29 @@ def search(
     return result
 
 
-def measure_all(
-    candidates: Sequence[Candidates],
-    options: SearchOptions,
-    measured: Measured,
-    context: Context,
-    journal: Journal,
-    progress: Progress,
-    tally: Tally,
-    defaults: Defaults,
-) -> list[Taken]:
+@dataclass(frozen=True)
+class Work:
+    """What measuring every workload of a search takes; `here` is where the search runs."""
+
+    options: SearchOptions
+    here: Spot
+    journal: Journal
+    defaults: Defaults
+    preferred: Preferences
+    recorder: Recorder | None
+
+    def take(self, one: Taken) -> Taken:
+        """One workload is measured: if that is recorded, it is from now on."""
+        if self.recorder is not None:
+            self.recorder.add(
+                [*one.attempts, *one.candidates.failures, *one.others], one.candidates.artifacts
+            )
+        return one
+
+
+def measure_all(candidates: Sequence[Candidates], work: Work) -> list[Taken]:
     """Measure, workload by workload; each on one board, where there are several."""
-    here = Spot(measured, context, progress, tally)
+    options, defaults, preferred = work.options, work.defaults, work.preferred
 
     def settle(spot: Spot, one: Candidates) -> Taken:
         standard = defaults.keys(one.workload)
@@ -190,42 +205,39 @@ def measure_all(
             options=options.measure,
             measured=spot.measured,
             context=spot.context,
-            journal=journal,
+            journal=work.journal,
             reuse=options.resume,
             keep=standard,
             progress=spot.progress,
             tally=spot.tally,
             search=search_id(options, defaults.chosen),
+            order=preferred.order(one.workload, one.artifacts),
+            margin=preferred.margin(one.workload, next(iter(standard), None)),
         )
-        return Taken(one, tuple(attempts), standard)
+        return work.take(heats.with_losers(Taken(one, tuple(attempts), standard)))
 
-    heats = run_heats(candidates, defaults.keys, options, here, journal)
-    taken = on_boards(
+    heats = run_heats(candidates, defaults.keys, options, work.here, work.journal)
+    return on_boards(
         heats.candidates,
         settle,
-        here,
-        journal,
+        work.here,
+        work.journal,
         workload=lambda one: one.workload,
         cost=lambda one: flops.matmul_flop(one.workload) * len(one.artifacts),
     )
-    return [heats.with_losers(one) for one in taken]
 
 
 def explore_all(
     workloads: Sequence[Workload],
     configs: Sequence[Config],
     others: Sequence[Config],
-    options: SearchOptions,
-    measured: Measured,
-    context: Context,
-    journal: Journal,
-    progress: Progress,
-    tally: Tally,
-    defaults: Defaults,
+    work: Work,
 ) -> tuple[list[Taken], list[WorkloadResult]]:
     """Let the strategy choose what is measured, workload by workload; `others` are the defaults
     and what the registry holds, which are always measured.  The results are those of workloads
     for which nothing compiles."""
+    options, defaults = work.options, work.defaults
+    measured, context, progress = work.here.measured, work.here.context, work.here.progress
     if context.pool is not None:  # the calibration pair is of the defaults
         prepare(workloads, others, options, context, measured, progress)
 
@@ -248,27 +260,30 @@ def explore_all(
                 options=options,
                 measured=spot.measured,
                 context=spot.context,
-                journal=journal,
+                journal=work.journal,
                 progress=spot.progress,
                 tally=spot.tally,
                 search=search_id(options, defaults.chosen),
                 prepare=prepared,
+                preferred=work.preferred,
             )
         except NoUsableVariant as error:
             return WorkloadResult(workload, (), None, str(error))
-        return Taken(
-            explored.candidates,
-            explored.final,
-            standard,
-            explored.others,
-            explored.exploration,
+        return work.take(
+            Taken(
+                explored.candidates,
+                explored.final,
+                standard,
+                explored.others,
+                explored.exploration,
+            )
         )
 
     settled = on_boards(
         workloads,
         settle,
-        Spot(measured, context, progress, tally),
-        journal,
+        work.here,
+        work.journal,
         workload=lambda one: one,
         cost=flops.matmul_flop,
     )
@@ -307,19 +322,22 @@ def prepare(
         known = {key: known_timeout(r, journal, limit_s, seen) for key, r in wanted.items()}
         built = {key: result for key, result in known.items() if result is not None}
     rest = {key: request for key, request in wanted.items() if key not in built}
-    fresh = build_all(list(rest.values()), context, progress)
-    remember_timeouts(fresh, journal)
-    built |= dict(zip(rest, fresh, strict=True))
-    artifacts = [b.artifact for b in built.values() if b.artifact is not None]
     verdicts: dict[str, Verdict] = {}
     crashed: dict[str, Attempt] = {}
-    replay = isinstance(measured.profiler, ReplayProfiler)
-    if context.pool is not None and context.pool.pair is None:
-        found = {key: b.artifact for key, b in built.items() if b.artifact is not None}
-        context.pool.pair = choose_pair(workloads, found, context.limits)
-    if verify and not replay:
-        verdicts, crashed = verify_all(
-            artifacts,
+    asked: set[str] = set()
+
+    def verify_done(results: Sequence[BuildResult]) -> None:
+        """Verify what compiled, but for what has been."""
+        found = [r.artifact for r in results if r.artifact is not None]
+        if context.pool is not None and context.pool.pair is None:
+            by_key = {(a.variant.key, a.traits): a for a in found}
+            context.pool.pair = choose_pair(workloads, by_key, context.limits)
+        left = [a for a in found if verdict_key(a) not in asked]
+        asked.update(map(verdict_key, left))
+        if not verify or isinstance(measured.profiler, ReplayProfiler):
+            return
+        right, ended = verify_all(
+            left,
             fingerprint=lambda family: fingerprint(measured, context, 0, (family,)),
             journal=journal,
             reuse=options.resume,
@@ -329,6 +347,14 @@ def prepare(
             progress=progress,
             context=context,
         )
+        verdicts.update(right)
+        crashed.update(ended)
+
+    # What takes minutes to compile is waited for while the others are verified.
+    fresh = build_all(list(rest.values()), context, progress, verify_done)
+    remember_timeouts(fresh, journal)
+    built |= dict(zip(rest, fresh, strict=True))
+    verify_done(list(built.values()))
     return [
         _candidates(workload, [(key, built[key]) for key in keys], verdicts, crashed)
         for workload, keys in per_workload

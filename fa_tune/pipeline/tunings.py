@@ -1,5 +1,5 @@
-"""The same search several times, each as if it were the first: a fresh process, an empty
-journal and registry, its own seed.  What is shared is what no choice depends on: compiled
+"""The same search several times, each as if it were the first: fresh processes on the GPU, an
+empty journal and registry, its own seed.  What is shared is what no choice depends on: compiled
 kernels, and whether their results are right."""
 
 from __future__ import annotations
@@ -7,14 +7,12 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 from fa_tune.artifacts import ArtifactStore, default_cache_dir
-from fa_tune.errors import FaTuneError, InvalidConfig, NoUsableVariant
+from fa_tune.errors import InvalidConfig
 from fa_tune.options import Progress, SearchOptions, Silent
-from fa_tune.pipeline.context import JOURNAL
+from fa_tune.pipeline.context import JOURNAL, ready_workers
 from fa_tune.pipeline.results import SearchResult, WorkloadResult
 from fa_tune.pipeline.search import search
 from fa_tune.search import tunings_file
@@ -38,7 +36,10 @@ def tune_many(
     finished = {t.seed for t in done.tunings}
     cache = options.machine.cache_dir or default_cache_dir()
     progress.stage("tune", n)
-    with tempfile.TemporaryDirectory(prefix="fa-tune-", ignore_cleanup_errors=True) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="fa-tune-", ignore_cleanup_errors=True) as folder,
+        ready_workers(options.machine),
+    ):
         known: tuple[VerdictRecord, ...] = ()
         for i in range(n):
             seed = options.measure.seed + i
@@ -47,7 +48,7 @@ def tune_many(
                 continue
             own = Path(folder) / f"tuning-{i}"
             _prepare(own, cache, known)
-            found, whose = _in_fresh_process(
+            result = search(
                 dataclasses.replace(
                     options,
                     measure=dataclasses.replace(options.measure, seed=seed),
@@ -56,11 +57,13 @@ def tune_many(
                     csv=None,
                     record=None,
                     resume=True,
-                )
+                ),
+                Silent(),
             )
+            found = tunings_of(result, seed)
             journal = Journal(own / JOURNAL)
             known = known or tuple(r for r in journal.records() if isinstance(r, VerdictRecord))
-            done = Recorded((*done.tunings, *found), whose)
+            done = Recorded((*done.tunings, *found), result.whose)
             if to is not None:
                 tunings_file.save(to, done)
             progress.advance(f"tuning {i + 1}")
@@ -88,6 +91,7 @@ def _tuning(one: WorkloadResult, seed: int) -> Tuning | None:
         samples={s: found[s].samples_s for s in sorted(found)},
         relative={s: found[s].relative for s in sorted(found) if found[s].relative},
         ranks=dict(one.ranks),
+        margin=one.margin,
         confirmed=None if confirmed is None else confirmed.ratio,
     )
 
@@ -101,21 +105,3 @@ def _prepare(own: Path, cache: Path, known: Sequence[VerdictRecord]) -> None:
     journal = Journal(own / JOURNAL)
     for record in known:
         journal.append(record)
-
-
-def _in_fresh_process(options: SearchOptions) -> tuple[list[Tuning], str]:
-    """A search's tunings and whose they are; raises NoUsableVariant in the words of its error."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        found, whose = pool.submit(_tune, options).result()
-    if not found:
-        raise NoUsableVariant(whose)
-    return found, whose
-
-
-def _tune(options: SearchOptions) -> tuple[list[Tuning], str]:
-    """In the process of its own: the tunings and whose they are, or none and what went wrong."""
-    try:
-        result = search(options, Silent())
-    except FaTuneError as error:
-        return [], str(error)
-    return tunings_of(result, options.measure.seed), result.whose

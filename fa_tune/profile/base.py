@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from fa_tune.device import pinned_to
 from fa_tune.model import Artifact, Attempt, Workload
+from fa_tune.profile.stats import MARGIN
 
 REFERENCE_PREFIX = "ref:"
 
@@ -21,7 +22,9 @@ class MeasurePlan:
     `board` is the UUID of the only GPU that the worker is to see (empty: the one that CUDA
     counts as `device`);
     `keep` are subjects that are measured as often as the leader whatever their time.  A plan
-    that is not `adaptive` wants exactly `runs` samples of every subject.
+    that is not `adaptive` wants exactly `runs` samples of every subject.  `order` names the
+    subjects as a tie prefers them and `margin` is what the first of `keep` has to be beaten by:
+    what the choice does not hang on need not be measured again and again.
     """
 
     workload: Workload
@@ -34,6 +37,8 @@ class MeasurePlan:
     device: int = 0
     adaptive: bool = True
     board: str = ""
+    order: tuple[str, ...] = ()
+    margin: float = MARGIN
 
     @property
     def subjects(self) -> tuple[str, ...]:

@@ -43,6 +43,8 @@ class EventsProfiler:
             "keep": list(plan.keep),
             "baseline": _baseline(plan),
             "adaptive": plan.adaptive,
+            "order": list(plan.order),
+            "margin": plan.margin,
             "check": self._check,
         }
 

@@ -1,7 +1,11 @@
 """When a race of kernels is over: who takes part in the next round, and why nobody else does.
 
-Rounds are cheap and numbers are dear: 5 for everyone, up to 15 for whoever may still win, up to
-50 for whoever cannot be told from the leader, and no more than it takes to decide the order.
+Rounds are cheap and numbers are dear: 5 for everyone, up to 50 for whoever may still win, and
+more, while seconds are left, where the *choice* hangs on it.  The choice is the first by a fixed
+order of preference that is no further behind the leader than a tie (see `search.decide`), so
+what has to be known is little: whether the leader beats the default by the margin, and if so, on
+which side of the limit those lie that are preferred to the first one that is surely within it.
+A limit that is met by chance would be another choice the next time.
 Samples come in, names go out; nothing is measured here, so that simulated noise can test it.
 """
 
@@ -11,13 +15,15 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 
-from fa_tune.profile.stats import MARGIN, TIE, Ratio, median, paired_ratio
+from fa_tune.profile.stats import MARGIN, TIE, Interval, median, median_bounds
 
 REFERENCE_PREFIX = "ref:"
 ABANDON = 3.0  # times the leader's: a sample like this ends a candidate
-LOSER = 0.02  # the whole interval of the ratio to the leader lies this far above 1
-EXACT = 0.0025  # half the width of that interval: no more samples would tell more
-STAGES = (1, 3, 10)  # rounds at most, in multiples of the first number
+LOSER = 0.02  # the bounds of the ratio to the leader lie this far above 1
+STAGES = (1, 3, 10)  # rounds, in multiples of the first number: first, late, enough
+MOST = 100  # rounds at all, in the same multiples, for what is open after enough of them
+SECONDS = 4.0  # after the first rounds; beyond these nobody gets more than enough
+NEXT_LOOK = 1.2  # times the rounds so far: looks become rarer, each is a chance to err
 
 
 class Ended(StrEnum):
@@ -27,7 +33,7 @@ class Ended(StrEnum):
     ABANDONED = "a multiple of the leader's time"
     LOST = "clearly slower than the leader"
     NOT_TIED = "cannot be tied with the leader"
-    DECIDED = "the order was decided"
+    DECIDED = "the choice was decided"
     LIMIT = "the limit of rounds"
     BEFORE = "ended by the worker before"
 
@@ -36,10 +42,11 @@ class Race:
     """Rounds of one workload.  `samples` are lists by name, which the caller goes on filling, of
     seconds or of ratios to something common; sample i of each was taken in round i.
 
-    Not `adaptive`: exactly `runs` rounds for all.  `keep` are never left out while the race
-    lasts, and neither are references (`ref:fa2`), which no candidate is compared with.
-    `default`, one of `keep` or empty, is what a winner has to beat by the margin.  `ended` says
-    for each name why it has no more samples.
+    Not `adaptive`: exactly `runs` rounds for all.  `keep` are not left out before there are
+    enough rounds, and neither are references (`ref:fa2`), which no candidate is compared with.
+    `default`, one of `keep` or empty, is what a winner has to beat by the `margin`, and stays to
+    the end.  `order` names the candidates as they are preferred in a tie, the first one first;
+    without it every tie has to be known.  `ended` says for each name why it has no more samples.
     """
 
     def __init__(
@@ -50,13 +57,19 @@ class Race:
         adaptive: bool = True,
         keep: Collection[str] = (),
         default: str = "",
+        order: Sequence[str] = (),
+        margin: float = MARGIN,
     ) -> None:
         self._samples = dict(samples)
         self._runs = runs
         self._adaptive = adaptive
         self._keep = frozenset(keep)
         self._default = default if default in keep else ""
+        self._order = tuple(order)
+        self._margin = margin
         self._extra = 0
+        self._next_look = runs
+        self._began_s: float | None = None  # when the first rounds were over
         self.ended: dict[str, Ended] = {}
         most = max((len(s) for s in self._samples.values()), default=0)
         for name, taken in self._samples.items():
@@ -77,48 +90,55 @@ class Race:
         """One round was disturbed: one more, for all who are still in the race."""
         self._extra += 1
 
-    def next_round(self) -> tuple[int, list[str]]:
-        """The next round's number, from 0, and who takes part; nobody when the race is over."""
+    def next_round(self, now_s: float = 0.0) -> tuple[int, list[str]]:
+        """The next round's number, from 0, and who takes part; nobody when the race is over.
+        `now_s` is any clock's time in seconds."""
         live = self.live
         if not live:
             return 0, []
         done = max(len(self._samples[n]) for n in live)
         if behind := [n for n in live if len(self._samples[n]) < done]:
             return done - 1, behind
-        self._judge(done)
+        self._judge(done, now_s)
         return done, self.live
 
-    def _judge(self, done: int) -> None:
+    def _judge(self, done: int, now_s: float) -> None:
         """End whom another round would tell nothing about; all have `done` samples."""
         counted = done - self._extra
-        if not self._adaptive:
-            if counted >= self._runs:
-                self._end(self.live, Ended.ENOUGH)
-            return
         own = self._candidates()
-        if not done or not own:
+        if not self._adaptive or not done or not own:
             if counted >= self._runs:
                 self._end(self.live, Ended.ENOUGH)
             return
-        leader = min(own, key=lambda n: (median(self._samples[n]), n))
-        limit = ABANDON * median(self._samples[leader])
-        free = [n for n in own if n not in self._keep]
-        self._end([n for n in free if median(self._samples[n]) > limit], Ended.ABANDONED)
-        if counted >= STAGES[-1] * self._runs:
-            self._end(self.live, Ended.LIMIT)
-        elif counted >= self._runs and counted % self._runs == 0:
-            self._leave_out(leader, late=counted >= STAGES[1] * self._runs)
-            ours = {name: self._samples[name] for name in self._candidates()}
-            early = counted < STAGES[1] * self._runs  # too few to call a tie one
-            if not undecided(ours, self._default, early=early):
-                self._end(self.live, Ended.DECIDED)
+        if counted <= self._runs:
+            limit = ABANDON * min(median(self._samples[n]) for n in own)
+            free = [n for n in own if n not in self._keep]
+            self._end([n for n in free if median(self._samples[n]) > limit], Ended.ABANDONED)
+        if counted < self._next_look:
+            return
+        leader = _leader({n: self._samples[n] for n in own})
+        most, runs = MOST * self._runs, self._runs
+        self._next_look = max(counted + runs, runs * math.ceil(NEXT_LOOK * counted / runs))
+        if counted < most:
+            self._next_look = min(self._next_look, most)
+        if self._began_s is None:
+            self._began_s = now_s
+        late = counted >= STAGES[1] * self._runs
+        self._leave_out(leader, late=late)
+        ours = {name: self._samples[name] for name in self._candidates()}
+        if not undecided(ours, self._default, self._order, self._margin, early=not late):
+            self._end(self.live, Ended.DECIDED)
+        elif counted >= STAGES[-1] * self._runs:
+            over = now_s - self._began_s > SECONDS or counted >= most
+            rest = [n for n in self.live if n not in ours or n in self._keep - {self._default}]
+            self._end(self.live if over else rest, Ended.LIMIT)
 
     def _leave_out(self, leader: str, *, late: bool) -> None:
         """End those who have lost; `late`, also those who can no longer be tied."""
         for name in self._candidates():
             if name == leader or name in self._keep:
                 continue
-            low = _ends(self._to(name, leader))[0]
+            low = bounds(self._samples[name], self._samples[leader]).low
             if low > 1.0 + LOSER:
                 self.ended[name] = Ended.LOST
             elif late and low > 1.0 + TIE:
@@ -127,43 +147,58 @@ class Race:
     def _candidates(self) -> list[str]:
         return [n for n in self.live if not n.startswith(REFERENCE_PREFIX)]
 
-    def _to(self, name: str, other: str) -> Ratio:
-        return paired_ratio(self._samples[name], self._samples[other])
-
     def _end(self, names: Sequence[str], why: Ended) -> None:
         for name in names:
             self.ended[name] = why
 
 
 def undecided(
-    samples: Mapping[str, Sequence[float]], default: str = "", *, early: bool = False
+    samples: Mapping[str, Sequence[float]],
+    default: str = "",
+    order: Sequence[str] = (),
+    margin: float = MARGIN,
+    *,
+    early: bool = False,
 ) -> frozenset[str]:
-    """Whose place another round would tell more about, the leader with them; empty if the order
-    is decided.  All are candidates, sample i of each of the same round.
+    """Whom the choice hangs on, as far as is known: the leader and those that another round would
+    tell more about; empty if the choice is decided.  All are candidates, sample i of each of the
+    same round.
 
-    Decided is who is known to be tied with the leader or not to be, or as exactly as is needed;
-    and the `default`, if there, where it is known whether the leader beats it by the margin.
-    `early`: a tie is not believed yet.
+    Whether the `default`, if there, is left comes first: only if it is, ties matter.  Of these
+    the one is chosen that is first in `order`, so whoever comes after one that is surely tied
+    does not matter either.  `early`: a tie is not believed yet.
     """
-    if not samples:
+    if len(samples) < 2:
         return frozenset()
-    leader = min(samples, key=lambda n: (median(samples[n]), n))
+    leader = _leader(samples)
+    others = {n: taken for n, taken in samples.items() if n != default}
+    to_default = {}
+    if default in samples:
+        to_default = {n: bounds(taken, samples[default]) for n, taken in others.items()}
+        if not any(gain.high < 1.0 - margin for gain in to_default.values()):
+            found = {n for n, gain in to_default.items() if gain.low <= 1.0 - margin}
+            return frozenset({*found, default, leader}) if found else frozenset()
     found = set()
-    for name in samples:
-        if name == leader:
-            continue
-        low, high = _ends(paired_ratio(samples[name], samples[leader]))
-        apart = low > 1.0 + TIE
-        tied = high <= 1.0 + TIE and low >= 1.0 - TIE
-        if not (apart or (not early and (tied or high - low <= 2 * EXACT))):
+    for name in [n for n in order if n in others] or others:
+        # The leader may lead by chance, so that being it is no more than being near all others.
+        behind = [bounds(samples[name], taken) for n, taken in others.items() if n != name]
+        gain = to_default.get(name, Interval(0.0, 0.0))
+        surely = all(b.high <= 1.0 + TIE for b in behind) and gain.high < 1.0
+        alone = all(b.high < 1.0 - TIE for b in behind)
+        if surely and (alone or not early):
+            if order:
+                break
+        elif all(b.low <= 1.0 + TIE for b in behind) and gain.low < 1.0:
             found.add(name)
-        elif name == default:
-            low, high = _ends(paired_ratio(samples[leader], samples[name]))
-            if low <= 1.0 - MARGIN <= high:
-                found.add(name)
     return frozenset({*found, leader}) if found else frozenset()
 
 
-def _ends(ratio: Ratio) -> tuple[float, float]:
-    """The interval; of a single pair nothing is known."""
-    return ratio.interval or (-math.inf, math.inf)
+def bounds(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
+    """Bounds of the ratio over the rounds that both took part in; of a single pair nothing is
+    known."""
+    ratios = [a / b for a, b in zip(numerator, denominator, strict=False)]
+    return median_bounds(ratios) if len(ratios) > 1 else Interval(-math.inf, math.inf)
+
+
+def _leader(samples: Mapping[str, Sequence[float]]) -> str:
+    return min(samples, key=lambda n: (median(samples[n]), n))

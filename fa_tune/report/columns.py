@@ -141,6 +141,12 @@ SAMPLES = Kind(
     lambda cell: tuple(MILLISECONDS.parse(word) for word in cell.split()),
     lambda values, decimals: " ".join(MILLISECONDS.show(v, decimals) for v in values),
 )
+RATIOS = Kind(
+    "numbers",
+    lambda values: " ".join(map(_short, values)),
+    lambda cell: tuple(map(_number, cell.split())),
+    lambda values, decimals: " ".join(f"{v:.{decimals}f}" for v in values),
+)
 BOOLEAN = Kind("boolean", lambda value: str(value).lower(), _boolean, lambda v, _: str(v).lower())
 DTYPE = Kind("dtype", lambda value: str(value.name), _dtype, lambda value, _: str(value.name))
 OUTCOME = Kind("outcome", str, _outcome, lambda value, _: str(value), right=False)
@@ -180,6 +186,8 @@ OUR_COLUMNS: tuple[Column, ...] = (
     Column("SM clock (GHz)", "sm_clock_hz", GIGAHERTZ, 3, positive=True),
     Column("outcome", "outcome", OUTCOME),
     Column("reason", "reason", TEXT),
+    Column("relative", "relative", RATIOS, 4),
+    Column("preference", "preference", WHOLE),
 )
 
 COLUMNS = CLASSIC_COLUMNS + OUR_COLUMNS

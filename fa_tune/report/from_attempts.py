@@ -6,7 +6,16 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from fa_tune.model import Attempt, Measurement, Outcome, Quantity, Resources, Variant, Workload
+from fa_tune.model import (
+    PREFERENCE,
+    Attempt,
+    Measurement,
+    Outcome,
+    Quantity,
+    Resources,
+    Variant,
+    Workload,
+)
 from fa_tune.report.rows import REFERENCE_FAMILY, REFERENCE_LABELS, Row, completed
 from fa_tune.report.shapes import PartialWorkload
 
@@ -92,6 +101,12 @@ def _row(attempt: Attempt, resources: Resources | None, cycles: str, method: str
     # A kernel whose attempt failed has no time, whatever was measured before it failed.
     if measurement is None or attempt.outcome is not Outcome.OK:
         return row
+    preference = measurement.conditions.get(PREFERENCE)
+    row = replace(
+        row,
+        relative=measurement.relative or None,
+        preference=None if preference is None else int(preference),
+    )
     return with_samples(
         row,
         measurement.samples_s,

@@ -37,6 +37,8 @@ class Row:
     than the baseline.  `tflops` counts what the tiled kernel does and `attn_tflops` the
     softmax too, both over the mean; `matmul_tflops` is 4·s²·d over the median.
     `reason` says why the outcome is not ok, or what an ok row lacks.
+    `relative` are the samples over the baseline's right beside each, and `preference` is the
+    place, from 0, in what a tie on this workload preferred: what the choice was made by.
     `source` tells recordings apart when several are read together; no file format keeps it.
     """
 
@@ -71,6 +73,8 @@ class Row:
     sm_clock_hz: float | None = None
     outcome: Outcome = Outcome.OK
     reason: str = ""
+    relative: tuple[float, ...] | None = None
+    preference: int | None = None
     source: str = ""
 
     @property

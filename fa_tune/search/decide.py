@@ -1,9 +1,11 @@
 """Which config wins, by rules that give the same answer for the same numbers.
 
 The *leader* is the fastest.  Its *tie set* is everything the measurements cannot tell from it.
-The choice is made inside the tie set by properties that do not vary from run to
-run, and leaves the default config only for a gain that is larger than the margin and than the
-noise.  Numbers come in, a `Decision` goes out; nothing is measured or printed here.
+The choice is the first, by properties that do not vary from run to run, of those that are no
+further behind the leader than a tie; and the default config is left only for a gain that is
+larger than the margin and than the noise.  What the choice hangs on is asked in this order, so
+that a race (`profile.stopping`) knows what another sample is worth.  Numbers come in, a
+`Decision` goes out; nothing is measured or printed here.
 """
 
 from __future__ import annotations
@@ -101,9 +103,11 @@ class Confirmation:
 
     @property
     def upheld(self) -> bool:
-        """Whether the choice stands.  It was made for a gain of more than the margin; none at
-        all contradicts it by more than the margin."""
-        return self.ratio.value < 1.0
+        """Whether the choice stands.  It was made for a gain of more than the margin; what
+        contradicts it is none at all, and not by chance: a board that is at rest shows less of
+        a gain than one at its power limit."""
+        interval = self.ratio.interval
+        return self.ratio.value < 1.0 or (interval is not None and interval.low < 1.0)
 
 
 def decide(
@@ -146,14 +150,15 @@ def decide(
     leader = ordered[0]
     to_leader = {s: paired_ratio(compared[s], compared[leader]) for s in candidates}
     tied = sorted((s for s in candidates if s == leader or is_tied(to_leader[s], tie)), key=order)
-    chosen, rule = _choose(compared, leader, tied, default, margin, len(candidates))
+    near = [s for s in tied if s == leader or is_near(to_leader[s], tie)]
+    chosen, rule = _choose(compared, leader, tied, near, default, margin)
     to_default = None if default is None else paired_ratio(compared[chosen], compared[default])
     leader_gain = 1.0 - 1.0 / to_leader[chosen].value
     sentence = _sentence(
         rule,
         chosen,
         leader,
-        len(tied),
+        len(near),
         _against(chosen, to_default, default_key),
         f"{_percent(leader_gain)} less time, where more than {_percent(margin)} is asked",
     )
@@ -254,6 +259,12 @@ def is_tied(to_leader: Ratio, tie: float = TIE) -> bool:
     return within or (interval is not None and interval.contains(1.0))
 
 
+def is_near(to_leader: Ratio, tie: float = TIE) -> bool:
+    """Whether candidate/leader is no further behind than a tie.  Not so is one that is known so
+    badly that it may be: chosen is what is fast in any case."""
+    return to_leader.value <= 1.0 + tie
+
+
 def beats(to_default: Ratio, margin: float = MARGIN) -> bool:
     """Whether challenger/default is a gain of more than `margin` and its interval, where one
     is known, excludes 1."""
@@ -292,26 +303,26 @@ def _choose(
     samples: Mapping[str, Sequence[float]],
     leader: str,
     tied: Sequence[str],
+    near: Sequence[str],
     default: str | None,
     margin: float,
-    n_candidates: int,
 ) -> tuple[str, Rule]:
-    """The chosen subject and the rule that ended it.  `tied` is in the fixed rule's order."""
-    if n_candidates == 1:
+    """The chosen subject and the rule that ended it.  `near` are those of `tied` that are no
+    further behind the leader than a tie, in the fixed rule's order."""
+    if not any(s != leader and not s.startswith(REFERENCE_PREFIX) for s in samples):
         return leader, Rule.ONLY_CANDIDATE
     if default == leader:
         return leader, Rule.DEFAULT_IS_LEADER
-    winners = list(tied)
+    # Whether the default is left is asked once, of the leader: asked of every one near it, it
+    # would be chance which of them are just beyond the margin.
+    if default is not None and not beats(paired_ratio(samples[leader], samples[default]), margin):
+        return default, Rule.DEFAULT_IS_TIED if default in tied else Rule.WITHIN_MARGIN
+    winners = list(near)
     if default is not None:
-        if default in tied:
-            return default, Rule.DEFAULT_IS_TIED
-        # Whether the default is left is asked once, of the leader: asked of every tied one, it
-        # would be chance which of them are just beyond the margin.
-        to_default = {s: paired_ratio(samples[s], samples[default]) for s in tied}
-        if not beats(to_default[leader], margin):
-            return default, Rule.WITHIN_MARGIN
-        winners = [s for s in tied if s == leader or beats(to_default[s], 0.0)]
-    return winners[0], Rule.CLEAR_WINNER if len(tied) == 1 else Rule.TIE_BREAK
+        winners = [
+            s for s in near if s == leader or beats(paired_ratio(samples[s], samples[default]), 0.0)
+        ]
+    return winners[0], Rule.CLEAR_WINNER if len(near) == 1 else Rule.TIE_BREAK
 
 
 def _sentence(

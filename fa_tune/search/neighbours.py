@@ -10,11 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from fa_tune.model import Measurement
 from fa_tune.profile.stats import MARGIN, comparable, levels
 
 REFERENCE_PREFIX = "ref:"
+RECORDED_STEP = 0.001  # of recorded regrets, which are the same in every search
+NEVER_SEEN = 1_000_000  # steps: whatever is recorded comes first
+BEHIND = 0.0075  # a default's mean recorded regret that speaks for leaving it
 
 
 @dataclass(frozen=True)
@@ -53,3 +57,18 @@ def steps_behind(subject: str, neighbours: Sequence[Neighbour]) -> int:
     if worst < MARGIN:
         return 0
     return 20 if math.isinf(worst) else min(20, 1 + int(math.log2(worst / MARGIN)))
+
+
+def recorded_steps(subject: str, recorded: Sequence[Neighbour]) -> int:
+    """The worst recorded regret in fine steps: what is recorded has no noise, being the same for
+    every search.  0 for all where nothing is recorded."""
+    worst = max((one.regret(subject) for one in recorded), default=0.0)
+    return NEVER_SEEN if math.isinf(worst) else min(NEVER_SEEN, round(worst / RECORDED_STEP))
+
+
+def margin_over(default: str, recorded: Sequence[Neighbour]) -> float:
+    """What the default has to be beaten by: half the margin where it is recorded to be behind on
+    neighbouring workloads already.  A gain near the full margin is then not near what is asked,
+    and one near the half of it is not to be expected."""
+    known = [one.regrets[default] for one in recorded if default in one.regrets]
+    return MARGIN / 2 if known and fmean(known) >= BEHIND else MARGIN

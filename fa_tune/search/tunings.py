@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 
 from fa_tune.model import RELATIVE, Measurement
 from fa_tune.profile.stats import MARGIN, Ratio, comparable, median, paired_ratio
+from fa_tune.profile.stopping import Race
 from fa_tune.search.decide import decide
 
 REFERENCE_PREFIX = "ref:"
+RUNS = 5  # rounds that everyone gets, by events
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Tuning:
     ranks: Mapping[str, tuple[int, ...]]
     confirmed: Ratio | None = None
     relative: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    margin: float = MARGIN  # what the default had to be beaten by
 
     @property
     def candidates(self) -> dict[str, tuple[float, ...]]:
@@ -63,7 +66,10 @@ class Tuning:
             for s, taken in self.samples.items()
         ]
         found = decide(
-            measurements, self.default, tie_break=lambda s: self.ranks.get(s, (1 << 30,))
+            measurements,
+            self.default,
+            margin=self.margin,
+            tie_break=lambda s: self.ranks.get(s, (1 << 30,)),
         )
         chosen = found.chosen.subject
         return dataclasses.replace(self, chosen=chosen, preferred=chosen, confirmed=None)
@@ -130,25 +136,45 @@ def is_slower(ratio: Ratio, margin: float = MARGIN) -> bool:
     return ratio.value > 1.0 + margin and (interval is None or interval.low > 1.0)
 
 
-def simulated(tunings: Sequence[Tuning], n: int, seed: int) -> list[Tuning]:
-    """`n` tunings made of recorded ones of one workload: each takes one of them by chance and
-    draws its rounds anew, with repetition, and is then decided by the present rule.
+def simulated(tunings: Sequence[Tuning], n: int, seed: int, *, runs: int = RUNS) -> list[Tuning]:
+    """`n` tunings made of recorded ones of one workload: each takes one of them by chance, races
+    its candidates anew, the samples of each round being those of a recorded one, drawn with
+    repetition, and is then decided by the present rule.
 
-    A round is drawn whole, so what disturbed all kernels in it still does.  Where a candidate
-    left the race after some rounds, it does so here, and later rounds are drawn among those
-    after it.
+    A round is drawn whole, so what disturbed all kernels in it still does, among those that all
+    who are still in the race took part in.  `runs` are the rounds that everyone gets.
     """
     dice = random.Random(f"tunings:{seed}")
-    return [_redrawn(dice.choice(list(tunings)), dice).decided() for _ in range(n)]
+    return [_raced(dice.choice(list(tunings)), dice, runs).decided() for _ in range(n)]
 
 
-def _redrawn(tuning: Tuning, dice: random.Random) -> Tuning:
-    ends = sorted({len(taken) for taken in tuning.samples.values()})
-    rounds: list[int] = []
-    for start, end in zip([0, *ends], ends, strict=False):
-        rounds += dice.choices(range(start, end), k=end - start)
+def _raced(tuning: Tuning, dice: random.Random, runs: int) -> Tuning:
+    """Another race of the same candidates; its samples are recorded ones."""
+    beside = bool(tuning.relative)
+    recorded = tuning.relative if beside else tuning.samples
+    numbers: dict[str, list[float]] = {s: [] for s in tuning.candidates}
+    drawn: dict[str, list[int]] = {s: [] for s in numbers}
+    lost = (1 << 30,)
+    race = Race(
+        numbers,
+        runs,
+        keep=[tuning.default] if tuning.default in numbers else [],
+        default=tuning.default or "",
+        order=sorted(numbers, key=lambda s: (tuning.ranks.get(s, lost), s)),
+        margin=tuning.margin,
+    )
+    now_s = 0.0
+    while True:
+        _, active = race.next_round(now_s)
+        if not active:
+            break
+        common = dice.randrange(min(len(recorded[s]) for s in active))
+        for subject in active:
+            numbers[subject].append(recorded[subject][common])
+            drawn[subject].append(common)
+            now_s += (1 + beside) * tuning.samples[subject][common]
     samples, relative = (
-        {s: tuple(taken[i] for i in rounds[: len(taken)]) for s, taken in one.items()}
+        {s: tuple(one[s][i] for i in drawn[s]) for s in drawn if s in one}
         for one in (tuning.samples, tuning.relative)
     )
     return dataclasses.replace(tuning, samples=samples, relative=relative)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.errors import ProfileFormatError, StorageError
-from fa_tune.profile.stats import Interval, Ratio
+from fa_tune.profile.stats import MARGIN, Interval, Ratio
 from fa_tune.search.tunings import Tuning
 
 SCHEMA = "fa-tune-decisions-1"
@@ -63,6 +63,7 @@ def _to_json(one: Tuning) -> dict[str, Any]:
         "method": one.method,
         "seed": one.seed,
         "default": one.default,
+        "margin": one.margin,
         "chosen": one.chosen,
         "preferred": one.preferred,
         "confirmed": None if one.confirmed is None else _ratio_to_json(one.confirmed),
@@ -89,6 +90,7 @@ def _from_json(value: dict[str, Any]) -> Tuning:
         ranks={str(s): tuple(int(n) for n in rank) for s, rank in value["ranks"].items()},
         confirmed=None if confirmed is None else _ratio_from_json(confirmed),
         relative=relative,
+        margin=float(value.get("margin", MARGIN)),
     )
     if tuning.chosen not in samples or not tuning.candidates:
         raise ValueError("the chosen one has no samples")

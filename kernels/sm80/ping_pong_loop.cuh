@@ -283,6 +283,9 @@ struct PingPongLoop {
                 release(barriers.k_empty(now.stage));
                 take_turn();
                 pass_turn();
+                // That this V is here says that all are done with the one before it.  Without
+                // that a warp could arrive for two rounds while another still reads the first.
+                ptx::mbarrier_wait(barriers.v_full(now.stage), now.parity);
                 release(barriers.v_empty(now.stage));
                 if (warp_tile.warp == 0) refill(now);
                 ptx::mbarrier_wait(barriers.k_full(next.stage), next.parity);

@@ -58,8 +58,6 @@ struct Sm90Config {
     int cluster = 1;
     // CTAs that a multiprocessor holds at a time
     int ctas = 1;
-    // of 16 exponentials without a mask, those computed by multiplications
-    int soft_exp = 0;
     // no softmax for the upper half of a first block that a causal mask hides from a warpgroup
     bool split_diagonal = false;
     // look for the next blocks' arrival when a stage is given back
@@ -125,9 +123,6 @@ struct Sm90Config {
         }
         if (ctas != other.ctas) {
             return ctas < other.ctas;
-        }
-        if (soft_exp != other.soft_exp) {
-            return soft_exp < other.soft_exp;
         }
         if (split_diagonal != other.split_diagonal) {
             return split_diagonal < other.split_diagonal;

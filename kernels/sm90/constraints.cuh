@@ -50,8 +50,6 @@ struct Constraints {
                       (CFG.consumers == 2 && CFG.ctas == 2),
                   "ctas must be 1; or up to 4 with 1 consumer, or 2 with 2: more leave too few "
                   "registers");
-    static_assert(CFG.soft_exp >= 0 && CFG.soft_exp <= 16,
-                  "soft_exp must be between 0 and 16, of 16 exponentials");
     static_assert(!CFG.split_diagonal || CFG.B_c % 32 == 0,
                   "split_diagonal needs B_c to be a multiple of 32, for whole fragments in either "
                   "half");

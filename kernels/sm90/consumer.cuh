@@ -138,7 +138,7 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
     __device__ __forceinline__ void first_softmax(int m, int first_row) {
         constexpr bool kMasked = TRAITS.causal || TRAITS.ragged;
         if constexpr (kMasked) mask<kCount>(m, first_row, block);
-        softmax[m].template update<true, kMasked, kCount>(s[m], a[m]);
+        softmax[m].template update<true, kCount>(s[m], a[m]);
     }
 
     // All blocks but the first; returns whether there was one, that is, whether O has begun.
@@ -229,7 +229,7 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
                     Base::trust(s, m);
                 } else {
                     if constexpr (kMasked) mask(m, first_row, block);
-                    softmax[m].template update<false, kMasked>(s[m], a[m]);
+                    softmax[m].template update<false>(s[m], a[m]);
                     Base::pack(s, m);
                     Base::rescale(m);
                 }
@@ -244,7 +244,7 @@ struct Consumer : ConsumerBase<CFG, TRAITS> {
         keep_registers(s[m]);
         if constexpr (m == kTiles - 1) Base::release_k();
         if constexpr (kMasked) mask(m, first_row, block);
-        softmax[m].template update<false, kMasked>(s[m], a[m]);
+        softmax[m].template update<false>(s[m], a[m]);
     }
 
     // Softmax of tile m by the maxima that are there, when the last product has read P.

@@ -12,7 +12,6 @@
 #include "ptx/convert.cuh"
 #include "ptx/math.cuh"
 #include "ptx/order.cuh"
-#include "ptx/soft_exp.cuh"
 #include "sm90/config.cuh"
 
 __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
@@ -35,9 +34,9 @@ struct Softmax {
         scale_log2 = softmax_scale * 1.4426950408889634f;
     }
 
-    // s becomes p, unrounded; `a` is what O must be multiplied with.  kMasked: there are scores
-    // of -inf.  From kCount on they all are, and need not be set.
-    template <bool kFirst, bool kMasked, int kCount = kScores>
+    // s becomes p, unrounded; `a` is what O must be multiplied with.  From kCount on all scores
+    // are -inf, and need not be set.
+    template <bool kFirst, int kCount = kScores>
     __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2]) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -63,7 +62,7 @@ struct Softmax {
 #pragma unroll
                 for (int c = 0; c < 2; ++c) {
                     float& x = s[4 * j + 2 * i + c];
-                    x = exponential<!kMasked>(x, i, 2 * j + c);
+                    x = exponential(x, i);
                     sum += x;
                 }
             }
@@ -84,8 +83,8 @@ struct Softmax {
         for (int j = 0; j < kScores / 4; ++j) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const float even = exponential<true>(s[4 * j + 2 * i], i, 2 * j);
-                const float odd = exponential<true>(s[4 * j + 2 * i + 1], i, 2 * j + 1);
+                const float even = exponential(s[4 * j + 2 * i], i);
+                const float odd = exponential(s[4 * j + 2 * i + 1], i);
                 part[i][0] = j == 0 ? even : part[i][0] + even;
                 part[i][1] = j == 0 ? odd : part[i][1] + odd;
                 packed[j / 2][j % 2 * 2 + i] = round(even, odd);
@@ -129,13 +128,9 @@ struct Softmax {
         return highest * scale_log2;
     }
 
-    // Of score x, the e-th of row i.
-    template <bool kMaySoft>
-    __device__ __forceinline__ float exponential(float x, int i, int e) const {
-        const float exponent = fmaf(x, scale_log2, -row_max[i]);
-        // Spread evenly, so that neither unit waits for the other.
-        const bool soft = kMaySoft && (e + 1) * CFG.soft_exp / 16 > e * CFG.soft_exp / 16;
-        return soft ? ptx::soft_exp2(exponent) : ptx::ex2_approx(exponent);
+    // Of score x of row i.
+    __device__ __forceinline__ float exponential(float x, int i) const {
+        return ptx::ex2_approx(fmaf(x, scale_log2, -row_max[i]));
     }
 
     __device__ __forceinline__ static unsigned round(float lower, float upper) {

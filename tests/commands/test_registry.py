@@ -257,3 +257,40 @@ def test_ratio_keys_may_be_subjects() -> None:
 
     odd = dataclasses.replace(entry(), ratio_to_references={"ref:cudnn": Ratio(1.25, None)})
     assert "|    0.80 |" in entry_table([odd])
+
+
+# Against the default ----------------------------------------------------------------------------
+
+
+def test_check_says_how_many_are_slower_than_the_default(console: Console, registry: Path) -> None:
+    done = console("registry", "check")
+    assert done.status == 0
+    assert done.out.splitlines()[-1] == "Slower than the default by more than 1 %: 0 of 3 choices."
+    slow = dataclasses.replace(entry(2048), ratio_to_default=Ratio(1.05, (1.04, 1.06)))
+    own = entry(8192, config=fakes.SLOW)
+    unknown = dataclasses.replace(entry(512), ratio_to_default=None)
+    save(registry, Registry.of([*load(registry).entries, slow, own, unknown]))
+    lines = console("registry", "check").out.splitlines()
+    assert lines[-1] == (
+        "Slower than the default by more than 1 %: 1 of 6 choices; 1 is the default itself; "
+        "1 could not be compared, the default was not measured."
+    )
+    first = next(line for line in lines if line.startswith("|") and H200 in line)
+    assert "s2048" in first
+    assert "1.0500 (1.0400 to 1.0600)" in first
+    assert "slower" in first
+    told = json.loads(console("registry", "check", "--json").out)
+    assert (told["schema"], told["slower"], len(told["choices"])) == ("fa-tune-check-1", 1, 6)
+    (one,) = [c for c in told["choices"] if c["slower"]]
+    assert one["ratio"] == {"value": 1.05, "interval": [1.04, 1.06]}
+
+
+def test_check_of_recordings_and_of_nothing(console: Console, registry: Path) -> None:
+    from fa_tune.paths import profiles_dir
+
+    done = console("registry", "check", "--recordings", str(profiles_dir()), "--method", "events")
+    assert done.status == 0
+    assert done.out.splitlines()[-1].startswith("Slower than the default by more than 1 %: 0 of ")
+    nothing = console("registry", "check", "--gpu", "NVIDIA Z")
+    assert nothing.status == 4
+    assert nothing.err == f"error: no choice to check in {registry}\n"

@@ -89,7 +89,6 @@ class TestSm90Contract(KernelFamilyContract):
         replace(DEFAULT, cluster=3),
         replace(DEFAULT, ctas=2, d_head=64, consumers=3, B_r=192, B_c=64),
         replace(DEFAULT, ctas=2),
-        replace(DEFAULT, soft_exp=17),
         replace(DEFAULT, B_c=112, split_diagonal=True),
         replace(DEFAULT, ctas=2, d_head=256, consumers=1, pingpong=False, B_r=64, B_c=16),
     )

@@ -5,7 +5,7 @@ that it takes where nothing is wrong with any."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +27,7 @@ from fa_tune.options import (
     WorkloadOptions,
 )
 from fa_tune.pipeline import SearchResult
-from fa_tune.pipeline.context import Context
+from fa_tune.pipeline.context import Context, ready_workers
 from tests.gpu.faulty_kernels import SLOW_TO_COMPILE, compile_faulty, disguised
 
 SEARCH = import_module("fa_tune.pipeline.search")
@@ -67,7 +67,8 @@ def search(folder: Path) -> Searched:
         registry=folder / "registry.json",
     )
     start = time.monotonic()
-    result = SEARCH.search(options, Silent(), CONFIGS)
+    with ready_workers(options.machine):  # as the command does
+        result = SEARCH.search(options, Silent(), CONFIGS)
     return Searched(result, time.monotonic() - start)
 
 
@@ -81,17 +82,25 @@ def spoil(monkeypatch: pytest.MonkeyPatch, cubin: Path) -> dict[str, str]:
         text = plain_source(self, config, traits)  # type: ignore[arg-type]
         return text + SLOW_TO_COMPILE if config == slow else text
 
+    kinds = {subject: name for name, subject in culprits.items() if name != "slow"}
+
+    def spoilt(result: BuildResult) -> BuildResult:
+        name = kinds.get(result.request.variant.key)
+        if name is None or result.artifact is None:
+            return result
+        artifact = disguised(result.artifact, cubin, name)
+        return BuildResult(result.request, Outcome.OK, artifact, "", False)
+
     def build_all(
-        requests: Sequence[BuildRequest], context: Context, progress: Progress
+        requests: Sequence[BuildRequest],
+        context: Context,
+        progress: Progress,
+        meanwhile: Callable[[Sequence[BuildResult]], None],
     ) -> list[BuildResult]:
-        kinds = {subject: name for name, subject in culprits.items() if name != "slow"}
-        results: list[BuildResult] = plain_build(requests, context, progress)
-        for i, result in enumerate(results):
-            name = kinds.get(result.request.variant.key)
-            if name is not None and result.artifact is not None:
-                artifact = disguised(result.artifact, cubin, name)
-                results[i] = BuildResult(result.request, Outcome.OK, artifact, "", False)
-        return results
+        def on_lull(done: Sequence[BuildResult]) -> None:
+            meanwhile([spoilt(result) for result in done])
+
+        return [spoilt(result) for result in plain_build(requests, context, progress, on_lull)]
 
     monkeypatch.setattr(Sm80Family, "entry_source", entry_source)
     monkeypatch.setattr(SEARCH, "build_all", build_all)

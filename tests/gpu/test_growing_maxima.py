@@ -44,8 +44,6 @@ def configs() -> list[Sm90Config]:
     found += [
         serial,
         replace(serial, scheduler=Scheduler.SINGLE, q_stages=1),
-        replace(base, soft_exp=4),
-        replace(base, soft_exp=16, dtype=DType.BF16),
         replace(base, q_registers=True, early_look=True),
         replace(base, d_head=64, m_tiles=2, B_r=256, B_c=80),
         replace(serial, d_head=64, m_tiles=2, B_r=256, B_c=64, dtype=DType.BF16),

@@ -63,10 +63,9 @@ def paths() -> list[Sm90Config]:
         replace(one, ctas=3, scheduler=Scheduler.SINGLE, q_stages=1, carry=False),
         replace(one, ctas=4, B_c=48, dtype=DType.BF16),
         replace(one, ctas=2, cluster=2),
-        replace(base, soft_exp=4),
         replace(base, split_diagonal=True),
         replace(two_tiles, B_c=64, split_diagonal=True),
-        replace(base, soft_exp=16, d_head=64, dtype=DType.BF16, rescale=Rescale.LAZY),
+        replace(base, d_head=64, dtype=DType.BF16, rescale=Rescale.LAZY),
         *(default_config(d, dtype) for d in (64, 192, 256) for dtype in DType),
     ]
     return list(dict.fromkeys(found))

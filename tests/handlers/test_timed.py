@@ -105,14 +105,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
             for name, time in times.items()
         }
         report = Spoken()
-        common = {
-            "device": 0,
-            "workload": WORKLOAD.key,
-            "runs": 3,
-            "seed": 1,
-            "keep": [],
-            "baseline": "",
-        }
+        common = {"device": 0, "workload": WORKLOAD.key, "runs": 3, "seed": 1, "keep": []}
+        common |= {"baseline": "", "order": [], "margin": 0.01}
         timed.handle({**common, "adaptive": True, "check": False, **shared}, items, report)  # type: ignore[arg-type]
         return report
 

@@ -16,6 +16,8 @@ from fa_tune.model import DeviceInfo, DType, Outcome, Verdict
 from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.pipeline import checks, confirming, single
 from fa_tune.pipeline.choosing import Measured
+from fa_tune.pipeline.preferring import Preferences, preferences
+from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.registry import store
 from fa_tune.search.journal import Journal
 from fa_tune.verify import verdict_to_json
@@ -92,6 +94,7 @@ class World:
     compiler: FakeCompiler = field(default_factory=FakeCompiler)
     verifier: FakeVerifier = field(default_factory=FakeVerifier)
     confirmer: FakeConfirmer = field(default_factory=FakeConfirmer)
+    preferred: Preferences = field(default_factory=Preferences)  # of a search that measures
     progress: Stages = field(default_factory=Stages)
     device: DeviceInfo | None = H200
     configs: Sequence[str] = field(default_factory=lambda: fakes.configs(4))
@@ -116,6 +119,11 @@ class World:
     def journal(self) -> Journal:
         return Journal(self.folder / "cache" / "journal.jsonl")
 
+    def preferences(self, measured: Measured, *rest: Any) -> Preferences:
+        if isinstance(measured.profiler, ReplayProfiler):
+            return preferences(measured, *rest)
+        return self.preferred
+
     def choose_profiler(self, *_: object, **__: object) -> Measured:
         return fakes.measured_by(self.profiler)
 
@@ -137,6 +145,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(devices, "find_device", lambda index=0: world.device)
     monkeypatch.setattr(checks, "run_items", world.verifier)
     monkeypatch.setattr(confirming, "run_items", world.confirmer)
+    monkeypatch.setattr(SEARCH, "preferences", world.preferences)
     for module in (SEARCH, single):
         monkeypatch.setattr(module, "build_all", compile_all)
         monkeypatch.setattr(module, "choose_profiler", world.choose_profiler)

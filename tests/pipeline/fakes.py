@@ -182,7 +182,11 @@ class FakeCompiler:
         self.requests: list[BuildRequest] = []
 
     def __call__(
-        self, requests: Sequence[BuildRequest], context: Context, progress: object
+        self,
+        requests: Sequence[BuildRequest],
+        context: Context,
+        progress: object,
+        meanwhile: object = None,
     ) -> list[BuildResult]:
         self.requests += requests
         return [self._result(request) for request in requests]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from fa_tune.compile import BuildRequest, BuildResult
 from fa_tune.model import Artifact, Attempt, CaseError, Outcome, Verdict
+from fa_tune.options import Progress
 from fa_tune.pipeline import checks
+from fa_tune.pipeline import search as run_search
 from fa_tune.pipeline.checks import verdict_key, verify_all
+from fa_tune.pipeline.context import Context
 from fa_tune.search.journal import Fingerprint, Journal
 from tests.pipeline import fakes
-from tests.pipeline.conftest import FakeVerifier
+from tests.pipeline.conftest import SEARCH, FakeVerifier, World
 from tests.pipeline.fakes import Stages
 
 FINGERPRINT = Fingerprint("a" * 64, "13.0.88", "sm_90", "580.65", "NVIDIA H200", "ncu", runs=3)
@@ -151,3 +156,55 @@ def test_finished_verdicts_survive_an_interruption(
     verdicts, _ = verify(tmp_path, *both)
     assert len(verdicts) == 2
     assert verifier.verified == [f"{SECOND} @ plain"]
+
+
+# While something still compiles -----------------------------------------------------------------
+
+
+def test_what_compiled_is_verified_while_the_rest_takes_its_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kernel once; what comes late is verified when it has come."""
+    said: list[tuple[str, int]] = []
+
+    def build(
+        requests: Sequence[BuildRequest],
+        context: Context,
+        progress: Progress,
+        meanwhile: Callable[[Sequence[BuildResult]], None],
+    ) -> list[BuildResult]:
+        results = world.compiler(requests, context, progress)
+        said.append(("before", len(world.verifier.verified)))
+        meanwhile(results[:-1])
+        said.append(("meanwhile", len(world.verifier.verified)))
+        return results
+
+    monkeypatch.setattr(SEARCH, "build_all", build)
+    result = run_search(world.options(1024), world.progress)
+    assert said == [("before", 0), ("meanwhile", 3)]
+    assert sorted(world.verifier.verified) == sorted(f"{s} @ plain" for s in fakes.keys(4))
+    assert {a.outcome for a in result.attempts} == {Outcome.OK}
+
+
+def test_a_wrong_one_that_was_found_meanwhile_stays_wrong(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong, crashing = fakes.keys(4)[1:3]
+    world.verifier.wrong.add(wrong)
+    world.verifier.crashing[crashing] = (Outcome.CRASHED, "illegal address")
+
+    def build(
+        requests: Sequence[BuildRequest],
+        context: Context,
+        progress: Progress,
+        meanwhile: Callable[[Sequence[BuildResult]], None],
+    ) -> list[BuildResult]:
+        results = world.compiler(requests, context, progress)
+        meanwhile(results[:-1])
+        return results
+
+    monkeypatch.setattr(SEARCH, "build_all", build)
+    result = run_search(world.options(1024), world.progress)
+    outcomes = {a.subject: a.outcome for a in result.attempts}
+    assert outcomes[wrong] is Outcome.WRONG_RESULT
+    assert outcomes[crashing] is Outcome.CRASHED

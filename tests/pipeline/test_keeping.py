@@ -144,9 +144,9 @@ def test_the_provenance_is_complete(kept: Callable[..., Entry]) -> None:
 def replay(tmp_path: Path) -> Measured:
     """The result above as a recording, and a profiler that replays it."""
     mine = fakes.measured_by(FakeProfiler())
-    options = dataclasses.replace(OPTIONS, record=tmp_path / "profiles")
-    path = keeping.save_recording(options, search_result(result()), mine)
-    recording = recordings.load(path)
+    recorder = keeping.Recorder(tmp_path / "profiles", OPTIONS, mine)
+    recorder.finish(search_result(result()))
+    recording = recordings.load(recorder.path)
     profiler = ReplayProfiler(
         {recording.label: {(a.workload, a.subject): a for a in recording.attempts}},
         method="ncu",
@@ -210,9 +210,11 @@ def test_the_csv_has_every_attempt(tmp_path: Path) -> None:
 
 
 def test_a_recording_is_named_by_gpu_set_and_method(tmp_path: Path) -> None:
-    options = dataclasses.replace(OPTIONS, record=tmp_path, kernels="128,64")
+    options = dataclasses.replace(OPTIONS, kernels="128,64")
     measured = fakes.measured_by(FakeProfiler(method="events"))
-    path = keeping.save_recording(options, search_result(result()), measured)
+    recorder = keeping.Recorder(tmp_path, options, measured)
+    recorder.finish(search_result(result()))
+    path = recorder.path
     assert path == tmp_path / "nvidia_h200" / "128_64_events.csv"
     recording = recordings.load(path)
     assert recording.meta.device == H200
@@ -304,5 +306,5 @@ def test_a_replayed_entry_names_the_recording_of_its_own_numbers(tmp_path: Path)
         else a
         for a in one.attempts
     )
-    found = keeping._recording_of(subject, dataclasses.replace(one, attempts=attempts), several)
+    found = keeping.recording_of(subject, dataclasses.replace(one, attempts=attempts), several)
     assert found is measured.recording

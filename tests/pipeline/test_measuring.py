@@ -157,7 +157,7 @@ def test_a_finalist_that_fails_in_the_second_part_has_no_time(bench: Bench) -> N
 
 def test_the_first_samples_decide_among_our_own_only(bench: Bench) -> None:
     """A library that is twice as fast must not make losers of all of ours."""
-    times = dict(zip(fakes.keys(2), (2e-3, 2.01e-3), strict=True))
+    times = dict(zip(fakes.keys(2), (2e-3, 2.02e-3), strict=True))
     found = bench.measure(FakeProfiler(lambda s, _: times.get(s, 1e-3)), 2)
     assert set(n_samples(found).values()) == {3}
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from fa_tune import families
+from fa_tune import families, recordings
 from fa_tune.errors import NoUsableVariant
-from fa_tune.model import DType, Outcome
+from fa_tune.model import RELATIVE, Attempt, DType, Outcome, Workload, benchmark_workload
 from fa_tune.pipeline.choosing import choose_profiler
+from fa_tune.pipeline.preferring import Preferences
+from fa_tune.profile.base import MeasurePlan
 from fa_tune.registry import store
+from fa_tune.search.decide import Rule
+from fa_tune.search.neighbours import Neighbour
 from tests.pipeline import fakes
 from tests.pipeline.conftest import SEARCH, World
 from tests.pipeline.fakes import FakeProfiler
@@ -99,3 +107,135 @@ def test_where_no_recording_holds_the_default_set_those_recorded_are_chosen_amon
     monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: [*lacking, everything[0]])
     search(world, 1024, recordings=recorded, kernels="fast")
     assert note not in world.progress.notes
+
+
+# As the recorded search decided -----------------------------------------------------------------
+
+CHOSEN_BY_TIME, CHOSEN = fakes.keys(4)[2:]
+EVENTS = "nvidia_h200/tune_events.csv"
+
+
+class Wandering(FakeProfiler):
+    """Times that a clock has spoilt, beside ratios that it has not."""
+
+    def __init__(self, ratios: Mapping[str, float]) -> None:
+        super().__init__(lambda s, _: 1e-3 if s == CHOSEN_BY_TIME else 2e-3, method="events")
+        self.ratios = dict(ratios)
+
+    def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
+        found = super().attempt(subject, plan)
+        assert found.measurement is not None
+        ratio = self.ratios.get(subject, 1.5)
+        relative = [round(ratio * (1 + 1e-5 * i), 6) for i in range(plan.runs)]
+        conditions = {**found.measurement.conditions, RELATIVE: json.dumps(relative)}
+        measurement = dataclasses.replace(found.measurement, conditions=conditions)
+        return dataclasses.replace(found, measurement=measurement)
+
+
+def lose_the_gpu(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    again(world)
+    world.device = None
+    world.confirmer.asked.clear()
+    monkeypatch.setattr(SEARCH, "choose_profiler", choose_profiler)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "regrets", "chosen"),
+    [
+        # The lowest ratio, not the lowest time.
+        ({DEFAULT: 1.0, CHOSEN_BY_TIME: 1.2, CHOSEN: 0.9}, {}, CHOSEN),
+        # In a tie the one that is better next door, whatever the replay's own neighbours say.
+        (
+            {DEFAULT: 1.0, CHOSEN_BY_TIME: 0.9, CHOSEN: 0.902},
+            {CHOSEN: 0.0, CHOSEN_BY_TIME: 0.02},
+            CHOSEN,
+        ),
+        # Half the margin, for a default that is behind next door.
+        ({DEFAULT: 1.0, CHOSEN: 0.993}, {DEFAULT: 0.02, CHOSEN: 0.0}, CHOSEN),
+        ({DEFAULT: 1.0, CHOSEN: 0.993}, {DEFAULT: 0.0, CHOSEN: 0.0}, DEFAULT),
+    ],
+)
+def test_a_replay_decides_by_what_the_search_decided_by(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    ratios: Mapping[str, float],
+    regrets: Mapping[str, float],
+    chosen: str,
+) -> None:
+    folder = world.folder / "profiles"
+    world.profiler = Wandering(ratios)
+    near = benchmark_workload(2048, 128, DType.FP16)
+    world.preferred = Preferences({near: Neighbour(near.key, regrets)} if regrets else {})
+    live = only(search(world, 1024, record=folder, profiler="events"))
+    assert live.decision is not None
+    assert live.decision.chosen.subject == chosen
+    lose_the_gpu(world, monkeypatch)
+    replayed = only(search(world, 1024, recordings=folder, registry=world.folder / "mine.json"))
+    assert replayed.decision is not None
+    assert replayed.decision.chosen.subject == chosen
+    assert replayed.decision.rule == live.decision.rule
+    assert replayed.decision.tie_set == live.decision.tie_set
+    assert replayed.decision.sentence == live.decision.sentence
+    assert replayed.margin == live.margin
+
+
+def test_a_choice_that_was_not_confirmed_is_not_chosen_by_a_replay(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = world.folder / "profiles"
+    world.confirmer.ratio[benchmark_workload(1024, 128, DType.FP16).key] = 1.02
+    live = only(search(world, 1024, record=folder))
+    assert live.decision is not None
+    assert live.decision.rule is Rule.CONTRADICTED
+    lose_the_gpu(world, monkeypatch)
+    replayed = only(search(world, 1024, recordings=folder, registry=world.folder / "mine.json"))
+    assert replayed.decision == live.decision
+    assert replayed.confirmation == live.confirmation
+    assert world.confirmer.asked == [], "no GPU to ask"
+
+
+def test_a_recording_that_does_not_tell_is_replayed_by_its_times(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of earlier versions: without the two last columns and the block of the meta file."""
+    folder = world.folder / "profiles"
+    world.profiler = Wandering({DEFAULT: 1.0, CHOSEN: 0.9, CHOSEN_BY_TIME: 1.2})
+    search(world, 1024, record=folder, profiler="events")
+    path = folder / EVENTS
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    assert rows[0][-2:] == ["relative", "preference"]
+    with path.open(newline="") as stream:
+        table = [row[:-2] for row in csv.reader(stream)]
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows(table)
+    meta = path.with_suffix(".meta.json")
+    told = json.loads(meta.read_text())
+    del told["decided"]
+    meta.write_text(json.dumps(told))
+    lose_the_gpu(world, monkeypatch)
+    replayed = only(search(world, 1024, recordings=folder))
+    assert replayed.decision is not None
+    assert replayed.decision.chosen.subject == CHOSEN_BY_TIME
+
+
+# While it is being recorded ---------------------------------------------------------------------
+
+
+def test_an_interrupted_search_leaves_what_it_measured_as_a_recording(world: World) -> None:
+    folder = world.folder / "profiles"
+    search(world, 4096, record=folder)
+    before = (folder / "nvidia_h200/tune_ncu.csv").read_text()
+    again(world)
+    world.profiler = FakeProfiler(known_times, interrupt_after=23)
+    with pytest.raises(KeyboardInterrupt):
+        search(world, 512, 1024, 2048, record=folder)
+    assert (folder / "nvidia_h200/tune_ncu.csv").read_text() == before, "the older one stays whole"
+    left = recordings.load(folder / "nvidia_h200/tune_ncu_unfinished.csv")
+    lengths = {Workload.from_key(a.workload).seq_len_q for a in left.attempts}
+    assert lengths == {512, 1024}
+    again(world)
+    search(world, 512, 1024, 2048, record=folder)
+    assert not (folder / "nvidia_h200/tune_ncu_unfinished.csv").exists()
+    assert not (folder / "nvidia_h200/tune_ncu_unfinished.meta.json").exists()
+    whole = recordings.load(folder / "nvidia_h200/tune_ncu.csv")
+    assert {Workload.from_key(a.workload).seq_len_q for a in whole.attempts} == {512, 1024, 2048}

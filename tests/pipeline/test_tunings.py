@@ -9,11 +9,11 @@ import pytest
 
 from fa_tune.errors import InvalidConfig, NoUsableVariant
 from fa_tune.model import DType, Workload, benchmark_workload
-from fa_tune.options import SearchOptions
-from fa_tune.pipeline import tunings
-from fa_tune.pipeline.tunings import _tune, tune_many
+from fa_tune.options import Progress, SearchOptions
+from fa_tune.pipeline import SearchResult, tunings
+from fa_tune.pipeline.tunings import tune_many
 from fa_tune.search import tunings_file
-from fa_tune.search.tunings import Tuning, agreement
+from fa_tune.search.tunings import agreement
 from tests.pipeline import fakes
 from tests.pipeline.conftest import World
 from tests.pipeline.fakes import FakeProfiler
@@ -31,16 +31,14 @@ def flipping(seed: int) -> Callable[[str, Workload], float]:
 
 @pytest.fixture
 def options(world: World, monkeypatch: pytest.MonkeyPatch) -> SearchOptions:
-    """Every tuning in this process, its times by its seed; what each saw is in `world`."""
+    """Every tuning with times by its seed; what each saw is in `world`."""
+    plain = tunings.search
 
-    def here(given: SearchOptions) -> tuple[list[Tuning], str]:
+    def search(given: SearchOptions, progress: Progress) -> SearchResult:
         world.profiler = FakeProfiler(flipping(given.measure.seed), method="events")
-        found, whose = _tune(given)
-        if not found:
-            raise NoUsableVariant(whose)
-        return found, whose
+        return plain(given, progress)
 
-    monkeypatch.setattr(tunings, "_in_fresh_process", here)
+    monkeypatch.setattr(tunings, "search", search)
     return world.options(1024)
 
 
@@ -94,10 +92,3 @@ def test_a_tuning_that_finds_nothing_ends_it_in_its_own_words(
     world.compiler.refused = dict.fromkeys(fakes.keys(4), "ptxas error")
     with pytest.raises(NoUsableVariant, match="ptxas error"):
         tune_many(options, 2, world.progress)
-
-
-def test_a_process_of_its_own_gives_the_words_of_its_error(world: World, tmp_path: Path) -> None:
-    """A real one, which has no GPU to measure on and nothing recorded to replay."""
-    options = world.options(1024, recordings=tmp_path, profiler="events")
-    with pytest.raises(NoUsableVariant, match="GPU"):
-        tunings._in_fresh_process(options)

@@ -121,6 +121,8 @@ def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "keep": ["sm80:a"],
         "baseline": "sm80:a",
         "adaptive": True,
+        "order": [],
+        "margin": 0.01,
         "check": False,
     }
     assert list(seen["items"]) == ["ref:fa2", "sm80:a"]

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from fa_tune.profile.stats import TIE
-from fa_tune.profile.stopping import ABANDON, STAGES, Ended, Race
+from fa_tune.profile.stats import MARGIN, TIE
+from fa_tune.profile.stopping import ABANDON, MOST, SECONDS, STAGES, Ended, Race, undecided
 
 RUNS = 5
-LIMIT = STAGES[-1] * RUNS
+LIMIT = STAGES[-1] * RUNS  # where no seconds are left
 
 
 def run(
@@ -26,13 +26,19 @@ def run(
     runs: int = RUNS,
     adaptive: bool = True,
     samples: Mapping[str, list[float]] | None = None,
+    order: Sequence[str] = (),
+    margin: float = MARGIN,
+    round_s: float = SECONDS,
 ) -> tuple[dict[str, list[float]], Race]:
-    """Race kernels of these times; `noise` and `drift` (over the whole race) are fractions."""
+    """Race kernels of these times; `noise` and `drift` (over the whole race) are fractions.
+    A round takes `round_s`, so that usually no time is left after enough of them."""
     dice = random.Random(seed)
     taken = {name: list((samples or {}).get(name, [])) for name in times}
-    race = Race(taken, runs, adaptive=adaptive, keep=keep, default=default)
-    for _ in range(1000):
-        number, active = race.next_round()
+    race = Race(
+        taken, runs, adaptive=adaptive, keep=keep, default=default, order=order, margin=margin
+    )
+    for i in range(1000):
+        number, active = race.next_round(i * round_s)
         if not active:
             return taken, race
         for name in active:
@@ -100,13 +106,68 @@ def test_the_right_one_leads_in_the_end() -> None:
         assert len(taken["best"]) == max(counts(taken).values())
 
 
-def test_whether_the_default_is_beaten_is_part_of_the_order() -> None:
+def test_whether_the_default_is_beaten_is_part_of_the_choice() -> None:
     """0.99 of the default's time is just the margin: it takes all rounds to tell."""
     times = {"winner": 0.99, "default": 1.0}
     taken, _ = run(times, noise=0.004, keep=["default"], default="default")
     assert counts(taken) == {"winner": LIMIT, "default": LIMIT}
     clear, _ = run({**times, "winner": 0.9}, noise=0.004, keep=["default"], default="default")
     assert counts(clear) == {"winner": RUNS, "default": RUNS}
+
+
+def test_seconds_buy_rounds_where_the_choice_hangs_on_them() -> None:
+    times = {"a": 1.0, "b": 1.0 + TIE, "ref:fa2": 2.0, "other": 2.0, "slow": 1.5}
+    taken, race = run(
+        times, noise=0.02, keep=["other"], order=["b", "a", "other", "slow"], round_s=1e-3
+    )
+    assert counts(taken)["a"] == counts(taken)["b"] == MOST * RUNS
+    assert counts(taken)["ref:fa2"] == counts(taken)["other"] == LIMIT, "nothing hangs on them"
+    assert race.ended["slow"] is Ended.LOST
+    some, _ = run(times, noise=0.02, order=["b", "a"], round_s=SECONDS / 100)
+    assert LIMIT < counts(some)["a"] < MOST * RUNS
+
+
+def test_a_tie_of_those_that_are_not_preferred_takes_no_rounds() -> None:
+    """`b` is in doubt, but `a` comes before it and is surely good enough."""
+    times = {"leader": 1.0, "a": 1.001, "b": 1.0 + TIE}
+    quick, race = run(times, noise=0.002, order=["a", "b", "leader"])
+    assert max(counts(quick).values()) <= 2 * STAGES[1] * RUNS
+    assert race.ended["b"] in (Ended.DECIDED, Ended.NOT_TIED)
+    slow, _ = run(times, noise=0.002, order=["b", "a", "leader"], seed=1)
+    assert counts(slow)["b"] > counts(quick)["b"]
+
+
+def test_who_leads_decides_nothing_where_all_are_near() -> None:
+    """The choice is the first in order whichever of the others is fastest."""
+    times = {"a": 1.001, "b": 1.0, "c": 1.0}
+    for seed in range(10):
+        taken, race = run(times, noise=0.002, order=["a", "b", "c"], seed=seed)
+        assert set(race.ended.values()) <= {Ended.DECIDED, Ended.NOT_TIED}
+        assert max(counts(taken).values()) < LIMIT
+
+
+def test_a_default_that_surely_stays_ends_the_race_whatever_is_tied() -> None:
+    times = {"default": 1.0, "a": 0.997, "b": 0.997 * (1.0 + TIE)}
+    taken, _ = run(times, noise=0.002, keep=["default"], default="default", order=["b", "a"])
+    assert max(counts(taken).values()) < LIMIT
+    half = {"margin": MARGIN / 2}
+    near = {"default": 1.0, "a": 1.0 - MARGIN / 2}
+    asked, _ = run(near, noise=0.004, keep=["default"], default="default", **half)
+    assert counts(asked)["a"] == LIMIT, "the margin that is asked is the one that is given"
+
+
+def test_whoever_may_beat_the_default_is_asked_about() -> None:
+    rounds = [1.0, 1.01, 0.985, 1.02, 0.98]
+    samples = {"default": [1.0] * 5, "a": rounds, "b": [1.1] * 5}
+    assert undecided(samples, "default", ["a", "b"]) == {"default", "a"}
+    assert undecided({"default": [1.0] * 5, "b": [1.1] * 5}, "default") == frozenset()
+    assert undecided({"default": [1.0] * 5}, "default") == frozenset()
+    assert undecided({}) == frozenset()
+
+
+def test_a_preferred_one_that_may_be_no_faster_than_the_default_is_asked_about() -> None:
+    samples = {"default": [1.0] * 9, "a": [0.97] * 9, "b": [0.97] * 8 + [1.001]}
+    assert undecided(samples, "default", ["b", "a"]) == {"a", "b"}
 
 
 # Who goes on ------------------------------------------------------------------------------------

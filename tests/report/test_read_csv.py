@@ -40,14 +40,14 @@ def test_the_heading_is_the_classic_one_and_then_ours() -> None:
         "Attn TFLOP/s,d_head,seq_len,"
         "family,dtype,batch,heads,kv_heads,seq_len_kv,causal,bottom_right,lse,softmax_scale,"
         "method,n,median (ms),min (ms),max (ms),samples (ms),4sqd TFLOP/s,"
-        "SM clock (GHz),outcome,reason\n"
+        "SM clock (GHz),outcome,reason,relative,preference\n"
     )
 
 
 def test_cells_as_written() -> None:
     row = Row(CONFIG, 0.00039824, cycles=704075.0, sm_clock_hz=1.76106148303e9, causal=False)
     line = _csv([row]).splitlines()[1]
-    assert line == f'"{CONFIG}",0.39824,,704075,,,,,,,,,,,,,,false,,,,,,,,,,,1.76106148303,ok,'
+    assert line == f'"{CONFIG}",0.39824,,704075,,,,,,,,,,,,,,false,,,,,,,,,,,1.76106148303,ok,,,'
 
 
 # Twelve significant digits are what a file holds.
@@ -74,6 +74,8 @@ ROWS = st.builds(
     tflops=_RATE,
     attn_tflops=_RATE,
     samples_s=st.none() | st.lists(_numbers(-20, -8), min_size=1).map(tuple),
+    relative=st.none() | st.lists(_numbers(-2, 1), min_size=1).map(tuple),
+    preference=st.none() | st.integers(0, 2000),
     d_head=_SIZE,
     seq_len=_SIZE,
     family=st.text(),
