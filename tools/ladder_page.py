@@ -44,8 +44,14 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
         "rho": recorded_tables.rho,
     },
     "docs/measuring.md": {"offsets": recorded_tables.offsets},
-    "docs/why-this-wins.md": {"wins": recorded_grid.wins},
-    "docs/kernel-sm90.md": {"wins": recorded_grid.wins_sm90},
+    "docs/why-this-wins.md": {
+        "wins": recorded_grid.wins,
+        "h100": lambda _: recorded_grid.on_h100("sm80"),
+    },
+    "docs/kernel-sm90.md": {
+        "wins": recorded_grid.wins_sm90,
+        "h100": lambda _: recorded_grid.on_h100("sm90"),
+    },
     "README.md": {"results": recorded_grid.results},
 }
 _NAMES = "|".join(

@@ -140,6 +140,11 @@ class Recorded:
                 return name
         return self.searched
 
+    @property
+    def has_ladder(self) -> bool:
+        """Whether the ladder was recorded on this GPU, too, or the grid alone."""
+        return (self.folder / "ladder_explain.json").exists()
+
     @cached_property
     def recordings(self) -> dict[str, Recording]:
         """`fast_ncu`, `prog_events`, … by file name."""

@@ -10,9 +10,10 @@ from functools import cache
 from fa_tune import families, flops
 from fa_tune.model import Measurement, Workload
 from fa_tune.recordings import load
-from recorded import REFERENCES, Recorded, ms
+from recorded import FOLDER, REFERENCES, Recorded, ms
 from recorded_tables import table
 
+H100 = FOLDER.parent / "nvidia_h100_80gb_hbm3"
 D_HEADS = (128, 64)  # those that most models have stand first in a table, the others by size
 AGAINST = {"sm90": ("cudnn", "fa4"), "sm80": ("fa2", "cudnn")}  # the first is what is compared
 LABELS = {"fa2": "FlashAttention 2", "cudnn": "cuDNN", "fa4": "FlashAttention 4"}
@@ -94,15 +95,20 @@ def against(data: Recorded, family: str, reference: str) -> str:
             best, other = fastest(measured, family), measured.get(f"ref:{reference}")
             if best is not None and other is not None:
                 rate = f"{flops.matmul_flop(w) / ms(best[1]) / 1e9:.0f}"
-                elsewhere = data.grid_set == data.searched and (
-                    f"ref:{reference}" in data.carried_over(f"{data.searched}_events", w)
-                )
                 # A ratio is of one run; a reference whose samples are another run's gives none.
+                elsewhere = f"ref:{reference}" in _carried_over(data, w)
                 ratio = "" if elsewhere else f", {ms(other) / ms(best[1]):.2f}"
                 row[w.seq_len_q] = rate + ratio
         if row:
             rows.append([label(line), *(row.get(n, "") for n in _lengths(data))])
     return table(["d_head, mask, dtype", *map(str, _lengths(data))], rows) if rows else ""
+
+
+def _carried_over(data: Recorded, workload: Workload) -> set[str]:
+    """Subjects whose samples the grid shares with the ladder's older recording."""
+    if not data.has_ladder or data.grid_set != data.searched:
+        return set()
+    return data.carried_over(f"{data.searched}_events", workload)
 
 
 def _form(subject: str) -> str:
@@ -223,6 +229,18 @@ def section(data: Recorded, family: str, others: Iterable[str] = ()) -> str:
             "What keeping one config for a line of workloads costs, against the best of each: the "
             "config that loses least on the mean.",
             made,
+        ]
+    return "\n\n".join(parts)
+
+
+def on_h100(family: str) -> str:
+    """A family's tables against the libraries on an H100."""
+    data = Recorded(H100)
+    parts = [f"By CUDA events ({grid_conditions(data)}), as above; FP16."]
+    for reference in (*AGAINST[family], *(("fa2",) if family == "sm90" else ())):
+        parts += [
+            f"TFLOP/s, and how many times as fast as {LABELS[reference]}:",
+            against(data, family, reference),
         ]
     return "\n\n".join(parts)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from fa_tune import families, recordings
 from fa_tune.compile import kernel_source_sha256
 from fa_tune.errors import BoardsLost, InvalidConfig, ToolMissing
+from fa_tune.families.base import Config
 from fa_tune.model import DeviceInfo, Workload
 from fa_tune.options import MeasureOptions, Progress
 from fa_tune.pipeline.context import Context, load_recordings
@@ -40,11 +41,12 @@ def choose_profiler(
     *,
     export: object = None,
     wanted: Collection[Workload] = (),
+    configs: Iterable[Config] = (),
 ) -> Measured:
     """The profiler that `options.profiler` names.  auto: ncu, then events where ncu is not
     installed, then replay without a GPU, by the method that most of the `wanted` workloads were
-    recorded with.  Raises ToolMissing, also for a reference that is to be measured and not
-    there."""
+    recorded with, of `configs` if there are any.  Raises ToolMissing, also for a reference that
+    is to be measured and not there."""
     name = options.profiler
     if name in ("ncu", "events") or (name == "auto" and context.device is not None):
         require_references(options.references)
@@ -57,7 +59,7 @@ def choose_profiler(
                 progress.warn(f"{error}; timing with CUDA events instead")
                 name = "events"
     if name == "replay":
-        return _replay(context, progress, wanted)
+        return _replay(context, progress, wanted, configs)
     if name == "ncu":
         return _with_ncu(options, context, export)
     if name == "events":
@@ -117,11 +119,17 @@ def _with_ncu(options: MeasureOptions, context: Context, export: object) -> Meas
     return Measured(profiler, device, whose)
 
 
-def _replay(context: Context, progress: Progress, wanted: Collection[Workload]) -> Measured:
+def _replay(
+    context: Context,
+    progress: Progress,
+    wanted: Collection[Workload],
+    configs: Iterable[Config],
+) -> Measured:
     found = load_recordings(context.options)
     gpu = _most_recorded(found)
     found = tuple(r for r in found if r.meta.device.name == gpu)
-    method = _most_wanted(found, {workload.key for workload in wanted})
+    subjects = {families.variant(config).key for config in configs}
+    method = _most_wanted(found, {workload.key for workload in wanted}, subjects)
     chosen = [r for r in found if r.meta.provenance.method == method]
     recorded = {
         recording.label: {(a.workload, a.subject): a for a in recording.attempts}
@@ -144,21 +152,27 @@ def _replay(context: Context, progress: Progress, wanted: Collection[Workload]) 
     return Measured(profiler, chosen[0].meta.device, whose, chosen[0], tuple(chosen))
 
 
-def _most_wanted(found: Sequence[Recording], wanted: Collection[str]) -> str:
-    """Methods are never mixed: the one that holds most of the wanted workloads with the kernels
-    of this checkout; of equals the one that holds most of them at all, then ncu, then the one
-    recorded last."""
+def _most_wanted(
+    found: Sequence[Recording], wanted: Collection[str], subjects: Collection[str]
+) -> str:
+    """Methods are never mixed: the one that holds most of the wanted workloads with some of the
+    wanted subjects; of equals the one with most by the kernels of this checkout, then with most
+    at all, then ncu, then the one recorded last."""
+    asked: dict[str, set[str]] = {}
     ours: dict[str, set[str]] = {}
     held: dict[str, set[str]] = {}
     for recording in found:  # the newest first
         here = {a.workload for a in recording.attempts if a.workload in wanted}
         method = recording.meta.provenance.method
         held.setdefault(method, set()).update(here)
+        asked.setdefault(method, set()).update(
+            a.workload for a in recording.attempts if a.workload in here and a.subject in subjects
+        )
         if not _is_of_other_sources(recording):
             ours.setdefault(method, set()).update(here)
 
-    def order(method: str) -> tuple[int, int, bool]:
-        return len(ours.get(method, ())), len(held[method]), method == "ncu"
+    def order(method: str) -> tuple[int, int, int, bool]:
+        return len(asked[method]), len(ours.get(method, ())), len(held[method]), method == "ncu"
 
     return max(held, key=order)
 

@@ -74,7 +74,7 @@ def search(
         configs = choose(chosen, named=bool(options.families))
     registry = registry_path(options.registry)
     check_writable(options, registry)
-    measured = choose_profiler(options.measure, context, progress, wanted=wanted)
+    measured = choose_profiler(options.measure, context, progress, wanted=wanted, configs=configs)
     progress.note(measured.whose)
     able = choose_families((), context.limits, measured)
     if families.is_config(options.kernels):

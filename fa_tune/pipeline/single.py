@@ -93,7 +93,12 @@ def _measure(
 ) -> ProfileResult:
     """Measure configs without deciding and without the journal: what was asked for is run."""
     measured = choose_profiler(
-        options.measure, context, progress, export=export, wanted=options.workloads.workloads()
+        options.measure,
+        context,
+        progress,
+        export=export,
+        wanted=options.workloads.workloads(),
+        configs=configs,
     )
     progress.note(measured.whose)
     kept, rejected = prune_configs(configs, context)

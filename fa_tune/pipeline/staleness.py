@@ -78,7 +78,9 @@ def why_stale(
         configs = choose_configs(
             options.kernels, grid.dtypes, grid.d_heads, chosen, named=bool(options.families)
         )
-    measured = choose_profiler(options.measure, context, progress, wanted=grid.workloads())
+    measured = choose_profiler(
+        options.measure, context, progress, wanted=grid.workloads(), configs=configs
+    )
     kept, _ = prune_configs(configs, context)
     defaults = Defaults(context.limits, choose_families((), context.limits), chosen)
     others, _ = prune_configs(defaults.for_configs(kept), context)

@@ -74,9 +74,11 @@ class Machine:
                     victims = [v for v in self.log("sample") if board in ("", v[0])]
                     if victims:
                         name, pid, *_ = victims[-1]
-                        if dies:
-                            (self.folder / f"dead-{name}").touch()
                         if _killed(pid):
+                            # After it: a worker that sees it first would end by itself.  The next
+                            # one takes its time to start.
+                            if dies:
+                                (self.folder / f"dead-{name}").touch()
                             return
                 time.sleep(0.002)
 

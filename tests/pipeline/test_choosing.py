@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune import recordings
+from fa_tune import families, recordings
 from fa_tune.compile import kernel_source_sha256
 from fa_tune.errors import InvalidConfig, ToolMissing
+from fa_tune.families.base import Config
 from fa_tune.model import Attempt, DeviceInfo, Measurement, Outcome, Workload
 from fa_tune.options import MeasureOptions
 from fa_tune.pipeline.choosing import choose_profiler
@@ -100,6 +101,23 @@ def test_the_method_that_holds_more_of_what_is_wanted_is_replayed(
     assert method(causal) == "events"
     assert method(WORKLOAD, causal) == "events", "which hold both"
     assert method() == "ncu"
+
+
+def test_the_method_that_holds_the_wanted_configs_is_replayed(tmp_path: Path, folder: Path) -> None:
+    """ncu's recordings hold the workload, but only of configs that were not asked for."""
+    a, b = families.get("sm80").configs("fast", dtypes=[WORKLOAD.dtype], d_head=WORKLOAD.d_head)[:2]
+    subject = families.variant(a).key
+    record(folder, "wanted", "events", "2026-02-01T00:00:00+00:00", {subject: 7e-3})
+    machine = fakes.context(tmp_path, device=None, recordings=folder)
+
+    def method(*configs: Config) -> str:
+        found = choose_profiler(
+            MeasureOptions(), machine, Stages(), wanted=[WORKLOAD], configs=configs
+        )
+        return found.profiler.method
+
+    assert method(a) == method(b, a) == "events"
+    assert method(b) == method() == "ncu"
 
 
 def test_recordings_of_these_kernels_are_preferred(tmp_path: Path, folder: Path) -> None:
