@@ -11,10 +11,11 @@ import pytest
 
 import ladder_page
 from fa_tune.families.sm80_sets import get_kernel_configs
-from fa_tune.model import Workload
+from fa_tune.model import Measurement, Workload
 from fa_tune.recordings import save
-from recorded import FOLDER, LADDER, METHODS, RUNGS, SEARCHED, Recorded, ours, spearman
-from recorded_tables import signed, table
+from fa_tune.report.from_attempts import CYCLES
+from recorded import FOLDER, LADDER, METHODS, RUNGS, SEARCHED, Recorded, ms, ours, spearman
+from recorded_tables import CHANGES, signed, table
 from tests.project_files import ROOT
 
 DATA = Recorded()
@@ -87,25 +88,121 @@ def test_what_the_recordings_lack_is_an_error() -> None:
         ladder_page.filled("no table", page, DATA)
 
 
+def changes(before: str, after: str, metric: str = "") -> list[float]:
+    """Relative change of time, or of a counter, in the two runs under ncu: ranking, counters."""
+
+    def value(m: Measurement) -> float:
+        return m.counters[metric].value if metric else ms(m)
+
+    runs = [
+        (DATA.timed(before, "ncu"), DATA.timed(after, "ncu")),
+        (DATA.explained[DATA.subject(before)], DATA.explained[DATA.subject(after)]),
+    ]
+    return [value(b) / value(a) - 1 for a, b in runs]
+
+
+def stalled(before: str, after: str, stall: str) -> float:
+    """How many times as large a stall is."""
+    return DATA.counter(after, stall) / DATA.counter(before, stall)
+
+
+def stalls(name: str) -> dict[str, float]:
+    """All stalls by reason; to be selected is none."""
+    found = {}
+    for metric, counter in DATA.explained[DATA.subject(name)].counters.items():
+        reason = re.search(r"_issue_stalled_(\w+)_per_issue", metric)
+        if reason and reason[1] != "selected":
+            found[reason[1]] = counter.value
+    return found
+
+
 def test_the_order_that_the_prose_states() -> None:
     """Sentences do not follow new recordings by themselves; these are what the page rests on."""
     ncu = {name: DATA.time_ms(name, "ncu") for name in (*RUNGS, "best", "fa2", "cudnn")}
     rungs = sorted(RUNGS, key=ncu.__getitem__)
-    assert rungs == ["r3", "r7", "r6", "r4", "r5", "r2", "r1"]
-    assert ncu["cudnn"] < ncu["best"] < ncu["fa2"] < ncu["r3"]
+    assert rungs == ["r7", "r6", "r3", "r5", "r4", "r2", "r1"]
+    assert ncu["cudnn"] < ncu["best"] < ncu["fa2"] < ncu["r7"]
+    assert ncu["r4"] < ncu["r7"] * 1.02, "little happens after rung 3"
     fastest = min(m.samples_s[0] for m in ours(DATA.found("ncu", LADDER)).values())
     assert ncu["best"] < fastest * 1e3 * 1.01
+
+
+def test_what_the_prose_says_of_rungs_3_and_4() -> None:
+    assert changes("r3", "r4")[0] > DATA.repeat("time") / 100
     for stall in ("short", "mio", "barrier"):
         assert DATA.counter("r3", stall) < DATA.counter("r4", stall)
+    more_warps = DATA.counter("r4", "warps") / DATA.counter("r3", "warps")
+    assert stalled("r3", "r4", "short") < more_warps
+    assert min(stalled("r3", "r4", stall) for stall in ("mio", "barrier")) > more_warps
+    more_issued = DATA.counter("r4", "issue") / DATA.counter("r3", "issue")
+    more_to_issue = DATA.counter("r4", "instructions") / DATA.counter("r3", "instructions")
+    assert 1 < more_issued < more_to_issue
     assert DATA.shared_busy("r3") < DATA.shared_busy("r4") < DATA.shared_busy("r1")
+    assert DATA.counter("r4", "tensor") < DATA.counter("r3", "tensor")
+
+
+def test_rung_4_to_5_is_no_more_than_two_runs_differ() -> None:
+    for first, second in zip(changes("r4", "r5"), changes("r4", "r5", CYCLES[0]), strict=True):
+        assert first < 0
+        assert second < 0, "both runs agree, by time and by cycles"
+    assert abs(changes("r4", "r5")[0]) < DATA.repeat("time") / 100
+    assert abs(changes("r4", "r5", CYCLES[0])[0]) < DATA.repeat("cycles") / 100
     assert DATA.counter("r4", "instructions") == DATA.counter("r5", "instructions")
+    assert DATA.counter("r4", "short") <= DATA.counter("r5", "short")
 
 
-def test_rung_4_to_5_changes_sign_by_time_and_not_by_cycles() -> None:
-    r4, r5 = (DATA.explained[RUNGS[r]] for r in ("r4", "r5"))
-    assert r5.samples_s[0] < r4.samples_s[0]
-    assert DATA.counter("r5", "cycles") > DATA.counter("r4", "cycles")
-    assert DATA.time_ms("r5", "ncu") > DATA.time_ms("r4", "ncu")
+def test_rung_6_to_7_changes_sign_from_run_to_run() -> None:
+    for metric in ("", CYCLES[0]):
+        ranked, explained = changes("r6", "r7", metric)
+        assert ranked < 0 < explained
+        assert max(-ranked, explained) < DATA.repeat("time") / 100
+    fewer_warps = DATA.counter("r7", "warps") / DATA.counter("r6", "warps")
+    assert max(stalled("r6", "r7", stall) for stall in ("short", "barrier")) < fewer_warps
+    assert DATA.counter("r7", "tensor") == pytest.approx(DATA.counter("r6", "tensor"), rel=5e-3)
+
+
+def test_warps_of_rung_7_wait_more_than_those_of_rung_3() -> None:
+    assert max(changes("r3", "r7")) < 0, "yet it is faster in both runs"
+    fewer = DATA.counter("r7", "instructions") / DATA.counter("r3", "instructions")
+    assert min(stalled("r3", "r7", stall) for stall in ("short", "wait")) > 1 / fewer
+
+
+def test_what_the_prose_says_of_the_best() -> None:
+    found = stalls("best")
+    assert 2 * found["wait"] > sum(found.values())
+    for name, more in (("math", False), ("short", False), ("barrier", True), ("tensor", True)):
+        assert (DATA.counter("best", name) > DATA.counter("r3", name)) == more
+    assert DATA.counter("best", "dram") < DATA.counter("r3", "dram") * 1.01
+    assert DATA.counter("best", "l2") < DATA.counter("r3", "l2")
+
+
+@pytest.mark.parametrize(
+    ("rung", "largest"),
+    [("r2", "long_scoreboard"), ("r5", "short_scoreboard"), ("r6", "short_scoreboard")],
+)
+def test_largest_stall_that_the_prose_names(rung: str, largest: str) -> None:
+    found = stalls(rung)
+    assert max(found, key=found.__getitem__) == largest
+
+
+@pytest.mark.parametrize("change", ["interleave", "2 stages, not 1"])
+def test_of_two_pairs_one_gains_and_one_loses(change: str) -> None:
+    loss, gain = sorted(DATA.effects("128x64", CHANGES[change]), reverse=True)
+    assert gain < 0 < loss, "docs/why-this-wins.md says so"
+
+
+def test_events_do_not_tell_rungs_3_to_7_apart() -> None:
+    rungs = [DATA.timed(f"r{i}", "events") for i in range(3, 8)]
+    medians = [ms(m) for m in rungs]
+    apart = max(medians) - min(medians)
+    assert all((max(m.samples_s) - min(m.samples_s)) * 1e3 > apart for m in rungs)
+    assert len(DATA.timed("r1", "events").samples_s) == 1
+
+
+def test_no_recording_has_samples_of_an_older_one() -> None:
+    for name, recording in DATA.recordings.items():
+        for workload in {a.workload for a in recording.attempts}:
+            assert DATA.carried_over(name, Workload.from_key(workload)) == set()
 
 
 @pytest.fixture
@@ -145,9 +242,11 @@ def test_pages_can_be_filled_from_a_search_of_either_set(folder: Path, name: str
 
 
 def pretended_search(folder: Path) -> dict[str, str]:
-    """Recordings of `fast` in place of those of the searched set, with times by the text of each
+    """Recordings of `fast` in place of all of the searched set, with times by the text of each
     config; returns the subject that is the fastest of each dtype."""
     best = {}
+    for path in folder.glob(f"{DATA.searched}_*"):
+        path.unlink()
     for method in METHODS:
         old = DATA.recordings[f"{DATA.searched}_{method}"]
         ours_before = {a.workload: a for a in old.attempts if a.subject.startswith("sm80:")}
@@ -161,8 +260,6 @@ def pretended_search(folder: Path) -> dict[str, str]:
                 measured = replace(model.measurement, subject=subject, samples_s=(seconds,))
                 attempts.append(replace(model, subject=subject, measurement=measured))
                 best[w.dtype.name] = subject
-        for path in folder.glob(f"{DATA.searched}_{method}.*"):
-            path.unlink()
         save(folder / f"fast_{method}.csv", attempts, {}, old.meta)
     explain = folder / "ladder_explain.json"
     text = explain.read_text("utf-8")

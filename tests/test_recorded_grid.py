@@ -45,7 +45,7 @@ def data(tmp_path: Path) -> Recorded:
     """d_head 128 in one recording, 64 in another one; per length another winner."""
     folder = Path(shutil.copytree(FOLDER, tmp_path / "gpu"))
     meta = DATA.recordings[f"{DATA.searched}_events"].meta
-    for path in folder.glob("fast_*"):
+    for path in folder.glob("fast_*events.*"):  # fast_ncu has the best config of the ladder
         path.unlink()
     for d_head, name in ((128, "fast_events"), (64, "fast_d64_events")):
         attempts = []
@@ -105,6 +105,36 @@ def test_what_one_config_loses(data: Recorded) -> None:
     assert f"| 128, FP16 | `{second.partition(':')[2]}` | 1.0 | 2.0 |" in text
     assert "| 128, both masks, FP16 |" in text
     assert grid.one_config(data, "sm80", workloads[:1]) is None
+
+
+def test_both_masks_are_named_where_both_were_recorded() -> None:
+    masks = {d: {c for other, c, _ in grid.lines(DATA) if other == d} for d in (64, 128, 192, 256)}
+    text = grid.losses(DATA, "sm80")
+    for d_head, found in masks.items():
+        assert (f"| {d_head}, both masks, FP16 |" in text) == (found == {False, True})
+    assert any(found == {False} for found in masks.values())
+
+
+def test_lines_begin_with_the_usual_head_dimensions() -> None:
+    d_heads = list(dict.fromkeys(d_head for d_head, _, _ in grid.lines(DATA)))
+    assert d_heads == [128, 64, 192, 256]
+    of_128 = [line[1:] for line in grid.lines(DATA) if line[0] == 128]
+    assert of_128 == [(False, "FP16"), (False, "BF16"), (True, "FP16"), (True, "BF16")]
+
+
+def test_reference_of_another_run_gives_no_ratio(data: Recorded) -> None:
+    """The ladder's run, made the older one, has the very samples of FlashAttention 2."""
+    workload = benchmark_workload(1024, 128, DType.FP16)
+    meta = data.recordings["prog_events"].meta
+    older = replace(meta.provenance, recorded_at="2001-01-01T00:00:00+00:00")
+    attempts = recorded(workload, {"ref:fa2": 2e-3})
+    save(data.folder / "prog_events.csv", attempts, {}, replace(meta, provenance=older))
+    (line,) = [
+        line
+        for line in grid.against(Recorded(data.folder), "sm80", "fa2").splitlines()
+        if line.startswith("| 128, FP16 |")
+    ]
+    assert [", " in cell for cell in line.split("|")[2:4]] == [True, False]
 
 
 def test_blocks_name_what_they_show(data: Recorded) -> None:

@@ -13,7 +13,8 @@ by a comment that says what it is:
     rho l2 64x64      rank correlation with the time within the searched set; `all` for all blocks
     effect buffer 64x64   median change of time in %, as in the table of pairs
     repeat cycles     largest difference between two runs under ncu in %
-    samples ncu 1     how many measurements have so many samples; `all`: the samples in total
+    samples ncu 1     how many measurements have so many samples; `all`: the samples in total;
+                      `most`: those of the measurement with the most; `measurements`: all of them
     implied fa2       the clock in GHz if a kernel took as many cycles by events as under ncu
     read fa2          the clock in GHz that NVML showed after the samples
 """
@@ -95,7 +96,8 @@ def figure(data: Recorded, what: str, of: str) -> str:
     if what == "samples":
         method, number = of.split()
         counts = data.samples(method)
-        return f"{sum(counts):,}" if number == "all" else str(counts.count(int(number)))
+        overall = {"all": sum(counts), "most": max(counts), "measurements": len(counts)}
+        return f"{overall[number] if number in overall else counts.count(int(number)):,}"
     if ":" in of:
         before, after = (value(data, what, name) for name in of.split(":"))
         return signed(100 * (after / before - 1))

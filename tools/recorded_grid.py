@@ -14,6 +14,7 @@ from recorded import FOLDER, REFERENCES, Recorded, ms
 from recorded_tables import table
 
 H100 = FOLDER.parent / "nvidia_h100_80gb_hbm3"
+D_HEADS = (128, 64)  # those that most models have stand first in a table, the others by size
 AGAINST = {"sm90": ("cudnn", "fa4"), "sm80": ("fa2", "cudnn")}  # the first is what is compared
 LABELS = {"fa2": "FlashAttention 2", "cudnn": "cuDNN", "fa4": "FlashAttention 4"}
 Cells = Mapping[Workload, Mapping[str, Measurement]]
@@ -62,8 +63,13 @@ def fastest(measured: Mapping[str, Measurement], family: str) -> tuple[str, Meas
 
 def lines(data: Recorded) -> dict[tuple[int, bool, str], list[Workload]]:
     """The workloads of each line of a table, by length: d_head, mask, dtype."""
+
+    def place(w: Workload) -> tuple[int, int, bool, int]:
+        first = D_HEADS.index(w.d_head) if w.d_head in D_HEADS else len(D_HEADS)
+        return first, w.d_head, w.causal, -ord(w.dtype.name[0])
+
     found: dict[tuple[int, bool, str], list[Workload]] = {}
-    for w in sorted(cells(data), key=lambda w: (-w.d_head, w.causal, -ord(w.dtype.name[0]))):
+    for w in sorted(cells(data), key=place):
         found.setdefault((w.d_head, w.causal, w.dtype.name), []).append(w)
     return {line: sorted(group, key=lambda w: w.seq_len_q) for line, group in found.items()}
 
@@ -140,14 +146,15 @@ def _letters(number: int) -> str:
 
 def losses(data: Recorded, family: str) -> str:
     """What the best single config loses against the best of each workload: in one line of the
-    grid, and over all workloads of a d_head and dtype."""
+    grid, and over all workloads of a d_head and dtype where both masks were recorded."""
     rows = []
     groups = {label(line): group for line, group in lines(data).items()}
     for d_head, dtype in dict.fromkeys((line[0], line[2]) for line in lines(data)):
         both = [
             w for line, g in lines(data).items() if (line[0], line[2]) == (d_head, dtype) for w in g
         ]
-        groups[f"{d_head}, both masks, {dtype}"] = both
+        if len({w.causal for w in both}) == 2:
+            groups[f"{d_head}, both masks, {dtype}"] = both
     for name, workloads in groups.items():
         found = one_config(data, family, workloads)
         if found is not None:
