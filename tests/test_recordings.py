@@ -126,7 +126,10 @@ def tables(draw: st.DrawFn) -> list[Attempt]:
 folders = itertools.count()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(tables())
 def test_what_is_saved_is_loaded(tmp_path: Path, saved: list[Attempt]) -> None:
     path = tmp_path / str(next(folders)) / "nvidia_h200" / "tune_ncu.csv"
