@@ -128,6 +128,7 @@ folders = itertools.count()
 
 @settings(
     max_examples=60,
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(tables())
