@@ -161,11 +161,9 @@ def test_finished_verdicts_survive_an_interruption(
 # While something still compiles -----------------------------------------------------------------
 
 
-def test_what_compiled_is_verified_while_the_rest_takes_its_time(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each kernel once; what comes late is verified when it has come."""
-    said: list[tuple[str, int]] = []
+def last_one_late(world: World, said: list[tuple[str, int]]) -> Callable[..., object]:
+    """A build whose last kernel is there later than the others; `said` gets how many kernels
+    were verified before and after that wait."""
 
     def build(
         requests: Sequence[BuildRequest],
@@ -179,7 +177,15 @@ def test_what_compiled_is_verified_while_the_rest_takes_its_time(
         said.append(("meanwhile", len(world.verifier.verified)))
         return results
 
-    monkeypatch.setattr(SEARCH, "build_all", build)
+    return build
+
+
+def test_what_compiled_is_verified_while_the_rest_takes_its_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kernel once; what comes late is verified when it has come."""
+    said: list[tuple[str, int]] = []
+    monkeypatch.setattr(SEARCH, "build_all", last_one_late(world, said))
     result = run_search(world.options(1024), world.progress)
     assert said == [("before", 0), ("meanwhile", 3)]
     assert sorted(world.verifier.verified) == sorted(f"{s} @ plain" for s in fakes.keys(4))
@@ -192,18 +198,7 @@ def test_a_wrong_one_that_was_found_meanwhile_stays_wrong(
     wrong, crashing = fakes.keys(4)[1:3]
     world.verifier.wrong.add(wrong)
     world.verifier.crashing[crashing] = (Outcome.CRASHED, "illegal address")
-
-    def build(
-        requests: Sequence[BuildRequest],
-        context: Context,
-        progress: Progress,
-        meanwhile: Callable[[Sequence[BuildResult]], None],
-    ) -> list[BuildResult]:
-        results = world.compiler(requests, context, progress)
-        meanwhile(results[:-1])
-        return results
-
-    monkeypatch.setattr(SEARCH, "build_all", build)
+    monkeypatch.setattr(SEARCH, "build_all", last_one_late(world, []))
     result = run_search(world.options(1024), world.progress)
     outcomes = {a.subject: a.outcome for a in result.attempts}
     assert outcomes[wrong] is Outcome.WRONG_RESULT
