@@ -34,14 +34,19 @@ def check_table(found: Sequence[Against]) -> str:
 
 
 def check_sentence(found: Sequence[Against]) -> str:
-    """`Slower than the default by more than 1 %: 0 of 48 choices; 20 are the default itself.`"""
+    """`Slower than the default by more than 1 %: 0 of 48 choices; 20 are the default itself; 9
+    were compared with it once more after the search.`"""
     slower = sum(one.slower for one in found)
     text = f"Slower than the default by more than {100 * MARGIN:g} %: {slower} of {len(found)}"
     text += " choice" if len(found) == 1 else " choices"
     own = sum(one.is_default for one in found)
+    again = sum(one.confirmed is not None for one in found)
     unknown = sum(one.default is None for one in found)
     if own:
         text += f"; {own} {'is' if own == 1 else 'are'} the default itself"
+    if again:
+        text += f"; {again} {'was' if again == 1 else 'were'} compared with it once more after the "
+        text += "search"
     if unknown:
         text += f"; {unknown} could not be compared, the default was not measured"
     return f"{text}."
