@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -292,10 +291,6 @@ def test_check_of_recordings_and_of_nothing(console: Console, registry: Path) ->
     done = console("registry", "check", "--recordings", str(profiles_dir()), "--method", "events")
     assert done.status == 0
     assert done.out.splitlines()[-1].startswith("Slower than the default by more than 1 %: 0 of ")
-    # Fewer than the choices: most are the default, and old recordings kept no such comparison.
-    again = re.search(r"; (\d+) were compared with it once more after the search;", done.out)
-    assert again is not None
-    assert int(again[1]) >= 21
     nothing = console("registry", "check", "--gpu", "NVIDIA Z")
     assert nothing.status == 4
     assert nothing.err == f"error: no choice to check in {registry}\n"

@@ -20,11 +20,9 @@ from fa_tune.model import (
     Variant,
     benchmark_workload,
 )
-from fa_tune.paths import profiles_dir
 from fa_tune.pipeline.against_default import (
     Against,
     of_recording,
-    of_recordings,
     of_registry,
 )
 from fa_tune.recordings import Confirmed, Decided, Meta, Recording
@@ -165,12 +163,3 @@ def test_an_entry_of_the_default_or_without_it() -> None:
     kept = only(of_registry([entry(DEFAULT, Ratio(1.0, None), gone)]))
     assert (kept.confirmed, kept.slower) == (None, False)
     assert only(of_registry([entry(A, None)])).default is None
-
-
-# What comes with fa-tune ------------------------------------------------------------------------
-
-
-def test_no_recorded_choice_is_slower_than_the_default() -> None:
-    found = [one for one in of_recordings(profiles_dir()) if one.default]
-    assert len({one.workload for one in found}) >= 37
-    assert [one.workload.key for one in found if one.slower] == []
