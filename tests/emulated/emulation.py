@@ -1,0 +1,265 @@
+"""Kernels on the host: the sources of kernels/, with tests/emulated/gpu/ in place of its wrappers
+of instructions, compiled by the host's C++ compiler into a library for each variant.
+
+Nothing is left out but the instructions themselves: the parameters, the geometry and the tensor
+maps are those of a launch on a GPU.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import dataclasses
+import itertools
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fa_tune import families
+from fa_tune.compile import BuildRequest
+from fa_tune.families import tensor_maps
+from fa_tune.families.base import Config, LaunchArgs, LaunchDevice, TensorArg
+from fa_tune.families.traits import Traits
+from fa_tune.model import Workload
+from fa_tune.reference import Inputs
+from tests.project_files import ROOT
+
+EMULATOR = ROOT / "tests" / "emulated" / "gpu"
+COMPILERS = ("c++", "g++", "clang++")
+OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-ffp-contract=off", "-w")
+MACHINE = ("machine", "barriers", "products")
+ERROR_BYTES = 1 << 16
+# Few enough multiprocessors that a persistent CTA has several tiles.
+DEVICE = LaunchDevice(multiprocessors=2, l2_bytes=1 << 20)
+RESIDENT = 4  # CTAs at a time
+
+
+@cache
+def compiler() -> str | None:
+    """A C++ compiler that knows C++20's template arguments and fp16, or None."""
+    for name in (os.environ.get("CXX"), *COMPILERS):
+        found = shutil.which(name) if name else None
+        if found is None:
+            continue
+        probe = "struct A { int i; }; template <A a> _Float16 f() { return a.i; } int main() {}"
+        command = [found, "-std=c++20", "-x", "c++", "-", "-fsyntax-only"]
+        if subprocess.run(command, input=probe, text=True, capture_output=True).returncode == 0:
+            return found
+    return None
+
+
+# --- schedules ------------------------------------------------------------------------------
+
+
+class _Schedule(ctypes.Structure):
+    _fields_ = (
+        ("seed", ctypes.c_uint),
+        ("unit", ctypes.c_uint),
+        ("change", ctypes.c_double),
+        ("eager", ctypes.c_double),
+    )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """In which order threads go on; see tests/emulated/gpu/machine.h.
+
+    `unit`: 0: every lane has a priority of its own; 1, 2, 3: all of a warp, a warpgroup, a CTA
+    have the same.  `change`: how often the thread that ran comes last from then on.  `eager`:
+    the share of copies and wgmma that happen at once.
+    """
+
+    seed: int
+    unit: int
+    change: float
+    eager: float
+
+
+def schedules(seed: int) -> Iterator[Schedule]:
+    """Without end: who has priority, how often that changes and how early things happen, at
+    random."""
+    dice = random.Random(seed)
+    for number in itertools.count():
+        yield Schedule(
+            dice.randrange(2**31),
+            number % 4,
+            dice.choice((0.0, 0.001, 0.01, 0.1)),
+            dice.choice((0.0, 0.5, 1.0)),
+        )
+
+
+# --- building -------------------------------------------------------------------------------
+
+
+def build(
+    requests: Sequence[BuildRequest],
+    folder: Path,
+    *,
+    edit: Callable[[dict[str, str]], Mapping[str, str]] = lambda headers: headers,
+    jobs: int | None = None,
+) -> list[Emulated]:
+    """The kernels of these builds, whose sources are what `edit` makes of the family's.  Raises
+    ValueError with the compiler's words where one does not compile."""
+    cxx, machine = compiler(), _machine()
+    assert cxx is not None
+
+    def one(number: int) -> Emulated:
+        request = requests[number]
+        family = families.get(request.variant.family)
+        config = family.parse(request.variant.config)
+        place = folder / str(number)
+        for name, text in edit(dict(family.source_files())).items():
+            file = place / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            # The emulator's own are found instead, but for what is no instruction.
+            if not (EMULATOR / name).exists():
+                file.write_text(text, encoding="utf-8")
+        kernel = family.name_expression(config, request.traits)
+        entry = family.entry_source(config, request.traits)
+        source = place / "library.cpp"
+        source.write_text(
+            f'#include "cuda.h"\n#include "run.h"\n{entry}\n'
+            f"constexpr auto* kKernel = &{kernel};\nEMULATOR_LIBRARY(kKernel)\n",
+            encoding="utf-8",
+        )
+        library = place / "library.so"
+        include = ["-I", str(EMULATOR), "-I", str(place)]
+        _run([cxx, *OPTIONS, "-shared", *include, str(source), *machine, "-o", str(library)])
+        return Emulated(request, library)
+
+    with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(one, range(len(requests))))
+
+
+@cache
+def _machine() -> tuple[str, ...]:
+    """The objects of what is the same for all kernels, made once in each process."""
+    cxx = compiler()
+    assert cxx is not None
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    objects = {name: f"{folder}/{name}.o" for name in MACHINE}
+    for name, made in objects.items():
+        _run([cxx, *OPTIONS, "-O2", "-c", str(EMULATOR / f"{name}.cpp"), "-o", made])
+    return tuple(objects.values())
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ValueError(f"{' '.join(command)}: {done.stderr[:4000]}")
+
+
+# --- launching ------------------------------------------------------------------------------
+
+
+class EmulationFailed(Exception):
+    """What the emulator says that a kernel did wrong."""
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """A kernel in a library of its own."""
+
+    request: BuildRequest
+    library: Path
+
+    @property
+    def config(self) -> Config:
+        """The kernel's config."""
+        return families.get(self.request.variant.family).parse(self.request.variant.config)
+
+    def launch(
+        self,
+        workload: Workload,
+        inputs: Inputs,
+        out: torch.Tensor,
+        lse: torch.Tensor | None,
+        schedule: Schedule,
+    ) -> None:
+        """One launch on tensors in host memory.  Raises EmulationFailed."""
+        family, config = families.of(self.config), self.config
+        scratch = np.zeros(max(1, family.scratch_bytes(config)), np.uint8)
+        args = LaunchArgs(
+            *(TensorArg.of(t) for t in (inputs.q, inputs.k, inputs.v, out)),
+            lse=TensorArg(0) if lse is None else TensorArg(lse.data_ptr()),
+            scratch=scratch.ctypes.data,
+        )
+        with _host_driver():
+            values = family.kernel_args(config, workload, args, DEVICE)
+        geometry = family.geometry(config, workload, DEVICE)
+        aligned = [_aligned(value) for value in values]
+        pointers = (ctypes.c_void_p * len(aligned))(*(a.ctypes.data for a in aligned))
+        cluster = int(getattr(config, "cluster", 1))
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        ctypes.CDLL(str(self.library)).emulate(
+            pointers,
+            (ctypes.c_uint * 3)(*geometry.grid),
+            (ctypes.c_uint * 3)(*geometry.block),
+            cluster,
+            geometry.dynamic_smem_bytes,
+            max(1, RESIDENT // cluster),
+            ctypes.byref(_Schedule(**dataclasses.asdict(schedule))),
+            error,
+            ERROR_BYTES,
+        )
+        if error.value:
+            raise EmulationFailed(error.value.decode())
+        if scratch.any():
+            raise EmulationFailed("the scratch memory is not as it was")
+
+
+def _aligned(value: np.ndarray) -> np.ndarray:
+    """The bytes of a parameter where a struct of any alignment may lie."""
+    memory = np.zeros(value.nbytes + 128, np.uint8)
+    start = -memory.ctypes.data % 128
+    memory[start : start + value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
+    return memory[start : start + value.nbytes]
+
+
+class _HostDriver:
+    """Writes tensor maps as tests/emulated/gpu/ptx/tma.cuh reads them."""
+
+    def cuTensorMapEncodeTiled(
+        self, memory: Any, _type: int, rank: int, address: Any, lengths: Any, strides: Any,
+        box: Any, steps: Any, *_modes: int,
+    ) -> int:  # fmt: skip
+        """As the driver's function of this name."""
+        assert rank == 4
+        assert list(steps) == [1, 1, 1, 1]
+        words = np.zeros(16, np.uint64)
+        words[0] = address.value
+        words[1:5] = list(lengths)
+        words[5:8] = list(strides)
+        words[8:10] = np.array(list(box), np.uint32).view(np.uint64)
+        ctypes.memmove(memory, words.ctypes.data, 128)
+        return 0
+
+
+class _host_driver:
+    """Within it, tensor maps are made for the emulator."""
+
+    def __enter__(self) -> None:
+        self._plain = tensor_maps._driver
+        tensor_maps._driver = _HostDriver  # type: ignore[assignment]
+        tensor_maps._encoded.cache_clear()
+
+    def __exit__(self, *_: object) -> None:
+        tensor_maps._driver = self._plain
+        tensor_maps._encoded.cache_clear()
+
+
+def traits_of(request: BuildRequest) -> Traits:
+    """The workload traits that a kernel is compiled for."""
+    return Traits.parse(request.traits)

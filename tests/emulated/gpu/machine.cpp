@@ -1,0 +1,298 @@
+// See machine.h.
+#include "machine.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <sstream>
+
+namespace emulator {
+
+Thread* current = nullptr;
+Dim3 grid_dim, block_dim;
+
+namespace {
+
+constexpr std::size_t kStackBytes = 256 << 10;
+constexpr std::uint8_t kPoison = 0xff;  // NaN in both element types
+
+// Of the launch that runs.
+struct Machine {
+    Schedule schedule;
+    std::mt19937_64 dice;
+    std::vector<std::unique_ptr<Cluster>> clusters;
+    std::vector<std::unique_ptr<Thread>> threads;
+    std::vector<Thread*> ready;  // a heap, the highest priority on top
+    std::vector<Copy> copies;
+    Place outside;
+    std::function<void()> kernel;
+    std::string error;
+    bool copying = false;  // whether a copy runs rather than `current`
+    double lowest = 0;     // priority given so far
+};
+Machine* machine = nullptr;
+
+double chance() { return std::uniform_real_distribution<>()(machine->dice); }
+
+bool comes_later(const Thread* a, const Thread* b) { return a->priority < b->priority; }
+
+void make_ready(Thread* thread) {
+    machine->ready.push_back(thread);
+    std::push_heap(machine->ready.begin(), machine->ready.end(), comes_later);
+}
+
+std::string where(const Thread& thread) {
+    std::ostringstream text;
+    text << "at " << thread.at;
+    if (thread.at_address) text << " " << thread.at_address << " parity " << thread.at_parity;
+    return text.str();
+}
+
+std::string warp_of(const Thread& thread) {
+    std::ostringstream text;
+    text << "CTA " << thread.cta->index.x << " warp " << thread.index.x / kLanes;
+    return text.str();
+}
+
+// Whoever has not returned, by warp and place, each with how many lanes.
+std::string places() {
+    std::map<std::pair<const Warp*, std::string>, int> lanes;
+    std::vector<std::pair<std::string, int*>> order;
+    for (const auto& thread : machine->threads) {
+        if (thread->done) continue;
+        const auto [found, fresh] = lanes.try_emplace({thread->warp, where(*thread)}, 0);
+        if (fresh) order.emplace_back(warp_of(*thread) + " " + found->first.second, &found->second);
+        ++found->second;
+    }
+    std::ostringstream text;
+    for (const auto& [what, count] : order) {
+        text << (text.tellp() > 0 ? "; " : "") << what << " (" << *count << ")";
+    }
+    return text.str();
+}
+
+[[noreturn]] void stop(const std::string& error);
+
+void run_copy(std::vector<Copy>::iterator which) {
+    const Copy copy = std::move(*which);
+    machine->copies.erase(which);
+    machine->copying = true;
+    copy.run();
+    machine->copying = false;
+    if (copy.store_of) {
+        --copy.store_of->stores;
+        wake(copy.store_of->waiters);
+    }
+}
+
+// Whoever goes on next, after the copies that come before; null when all have returned.
+Thread* choose() {
+    Machine& m = *machine;
+    while (true) {
+        const auto copy =
+            std::max_element(m.copies.begin(), m.copies.end(),
+                             [](const Copy& a, const Copy& b) { return a.priority < b.priority; });
+        if (copy != m.copies.end() &&
+            (m.ready.empty() || copy->priority > m.ready.front()->priority)) {
+            run_copy(copy);
+            continue;
+        }
+        if (!m.ready.empty()) {
+            std::pop_heap(m.ready.begin(), m.ready.end(), comes_later);
+            Thread* const next = m.ready.back();
+            m.ready.pop_back();
+            return next;
+        }
+        if (const std::string left = places(); !left.empty()) stop("nobody can go on: " + left);
+        return nullptr;
+    }
+}
+
+[[noreturn]] void enter(Place& place) {
+    if (place.started) _longjmp(place.jump, 1);
+    place.started = true;
+    setcontext(&place.start);
+    std::abort();
+}
+
+void go_on(Place& from) {
+    Thread* const next = choose();
+    if (next && next == current) return;
+    current = next;
+    if (_setjmp(from.jump) == 0) enter(next ? next->place : machine->outside);
+}
+
+// Back to `run`, for good.
+[[noreturn]] void stop(const std::string& error) {
+    machine->error = error;
+    enter(machine->outside);
+}
+
+void begin_thread() {
+    machine->kernel();
+    Thread& t = *current;
+    t.done = true;
+    t.warp->live &= ~(1u << t.lane);
+    --t.cta->live;
+    --t.cta->cluster->live;
+    if (t.cta->live == 0) {
+        for (const Copy& copy : machine->copies) {
+            if (copy.from == t.cta || copy.to == t.cta) {
+                fail("a copy is under way in the shared memory of a CTA that returns");
+            }
+        }
+    }
+    go_on(t.place);
+}
+
+void start_cluster(const Launch& launch, unsigned first_block, char* stacks,
+                   std::size_t& n_stacks) {
+    auto cluster = std::make_unique<Cluster>();
+    const unsigned n_threads = launch.block.x * launch.block.y * launch.block.z;
+    cluster->live = n_threads * launch.cluster;
+    for (unsigned rank = 0; rank < launch.cluster; ++rank) {
+        const unsigned block = first_block + rank;
+        auto cta = std::make_unique<Cta>();
+        cta->cluster = cluster.get();
+        cta->index = {block % launch.grid.x, block / launch.grid.x % launch.grid.y,
+                      block / launch.grid.x / launch.grid.y};
+        cta->rank = rank;
+        cta->live = n_threads;
+        cta->memory.assign(launch.smem_bytes, kPoison);
+        cta->fenced.assign(launch.smem_bytes, kPoison);
+        cta->barriers.resize(launch.smem_bytes / 8 + 1);
+        cta->warps.resize((n_threads + kLanes - 1) / kLanes);
+        const double of_cta = chance();
+        double of_group = 0, of_warp = 0;
+        for (unsigned i = 0; i < n_threads; ++i) {
+            auto thread = std::make_unique<Thread>();
+            if (i % 128 == 0) of_group = chance();
+            if (i % kLanes == 0) {
+                of_warp = chance();
+                Warp& warp = cta->warps[i / kLanes];
+                warp.cta = cta.get();
+                warp.elected = machine->dice() % kLanes;
+            }
+            const double chosen[] = {chance(), of_warp, of_group, of_cta};
+            thread->cta = cta.get();
+            thread->warp = &cta->warps[i / kLanes];
+            thread->warp->live |= 1u << i % kLanes;
+            thread->index = {i, 0, 0};
+            thread->lane = i % kLanes;
+            thread->priority = chosen[machine->schedule.unit] + 1e-6 * chance();
+            ucontext_t& start = thread->place.start;
+            getcontext(&start);
+            start.uc_stack.ss_sp = stacks + kStackBytes * n_stacks++;
+            start.uc_stack.ss_size = kStackBytes;
+            start.uc_link = nullptr;
+            makecontext(&start, begin_thread, 0);
+            make_ready(thread.get());
+            machine->threads.push_back(std::move(thread));
+        }
+        cluster->ctas.push_back(std::move(cta));
+    }
+    machine->clusters.push_back(std::move(cluster));
+}
+
+}  // namespace
+
+std::string run(const Launch& launch, const Schedule& schedule) {
+    Machine here;
+    machine = &here;
+    here.schedule = schedule;
+    here.dice.seed(schedule.seed);
+    here.kernel = launch.kernel;
+    here.outside.started = true;
+    grid_dim = launch.grid;
+    block_dim = launch.block;
+    const unsigned n_blocks = launch.grid.x * launch.grid.y * launch.grid.z;
+    const std::size_t n_threads = std::size_t{launch.block.x} * launch.block.y * launch.block.z;
+    const std::size_t bytes = kStackBytes * n_threads * launch.cluster * launch.resident;
+    void* const stacks = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stacks == MAP_FAILED) return "no memory for the threads' stacks";
+    for (unsigned block = 0; block < n_blocks && here.error.empty();) {
+        std::size_t n_stacks = 0;
+        here.clusters.clear();
+        here.threads.clear();
+        here.ready.clear();
+        for (unsigned i = 0; i < launch.resident && block < n_blocks; ++i) {
+            start_cluster(launch, block, static_cast<char*>(stacks), n_stacks);
+            block += launch.cluster;
+        }
+        go_on(here.outside);
+    }
+    munmap(stacks, bytes);
+    machine = nullptr;
+    return here.error;
+}
+
+void fail(const std::string& what) {
+    const Thread& t = *current;
+    stop(machine->copying
+             ? what
+             : warp_of(t) + " lane " + std::to_string(t.lane) + " " + where(t) + ": " + what);
+}
+
+void point() {
+    Machine& m = *machine;
+    Thread& t = *current;
+    if (m.schedule.change > 0 && chance() < m.schedule.change) t.priority = --m.lowest;
+    const bool overtaken = !m.ready.empty() && m.ready.front()->priority > t.priority;
+    const bool copies = std::any_of(m.copies.begin(), m.copies.end(),
+                                    [&](const Copy& copy) { return copy.priority > t.priority; });
+    if (!overtaken && !copies) return;
+    make_ready(&t);
+    go_on(t.place);
+}
+
+void sleep(Waiters& waiters) {
+    waiters.push_back(current);
+    go_on(current->place);
+}
+
+void wake(Waiters& waiters) {
+    for (Thread* const thread : waiters) make_ready(thread);
+    waiters.clear();
+}
+
+const std::uint64_t* meet(const char* at, Exchange exchange, const void* argument,
+                          std::uint64_t first, std::uint64_t second) {
+    Warp& warp = *current->warp;
+    const int lane = current->lane;
+    current->at = at;
+    current->at_address = 0;
+    if (warp.arrived == 0) warp.at = at;
+    if (std::strcmp(warp.at, at) != 0) {
+        fail(std::string("other lanes of the warp are at ") + warp.at);
+    }
+    warp.given[lane][0] = first;
+    warp.given[lane][1] = second;
+    warp.arrived |= 1u << lane;
+    const unsigned generation = warp.generation;
+    if (warp.arrived == warp.live) {
+        if (exchange) exchange(warp, argument);
+        warp.arrived = 0;
+        ++warp.generation;
+        wake(warp.waiters);
+        point();
+    } else {
+        while (warp.generation == generation) sleep(warp.waiters);
+    }
+    return warp.taken[lane];
+}
+
+// --- beside the threads -------------------------------------------------------------------
+
+bool early() { return chance() < machine->schedule.eager; }
+
+void start_copy(std::function<void()> run, const Cta* from, const Cta* to, Thread* store_of) {
+    const double priority = early() ? 2.0 : std::min(0.0, machine->lowest) - 1.0 + 2.0 * chance();
+    machine->copies.push_back({std::move(run), priority, from, to, store_of});
+    if (store_of) ++store_of->stores;
+    point();
+}
+
+}  // namespace emulator

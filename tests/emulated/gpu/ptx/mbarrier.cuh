@@ -1,0 +1,38 @@
+// On the host: kernels/ptx/mbarrier.cuh.
+#pragma once
+
+namespace ptx {
+
+inline void mbarrier_init(unsigned barrier, int count) {
+    emulator::barrier_at(barrier) = {true, count, count, 0, 0, {}};
+}
+
+inline void fence_mbarrier_init() {}
+
+inline void mbarrier_arrive(unsigned barrier) { emulator::arrive(barrier, 0); }
+
+inline void mbarrier_arrive_expect_tx(unsigned barrier, int bytes) {
+    emulator::arrive(barrier, bytes);
+}
+
+// A phase that ended goes unseen by whoever looks again only after the next one has.
+inline void mbarrier_wait(unsigned barrier, unsigned parity) {
+    emulator::Barrier& state = emulator::barrier_at(barrier);
+    emulator::current->at_address = barrier;
+    emulator::current->at_parity = parity;
+    if (!state.ready) emulator::fail("the barrier is not initialised");
+    emulator::wait_until("mbarrier", state.waiters, [&] { return (state.phase & 1) != parity; });
+}
+
+inline void store_shared(unsigned address, int value) {
+    emulator::wrote(address, 4);
+    std::memcpy(emulator::ordinary(address, 4), &value, 4);
+}
+
+inline int load_shared(unsigned address) {
+    int value;
+    std::memcpy(&value, emulator::ordinary(address, 4), 4);
+    return value;
+}
+
+}  // namespace ptx

@@ -1,0 +1,134 @@
+"""Kernels from which something is taken that they need: the emulator must notice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fa_tune import families
+from fa_tune.compile import BuildRequest
+from fa_tune.model import Workload
+from tests.emulated.emulation import Emulated, build
+from tests.emulated.judging import judge_on
+
+SM90 = (
+    "sm90(FP16, 64, 128x64, 2): stages_2+q_stages_2+pingpong+overlap+carry+trusting_rescale"
+    "+dynamic+longest_first+early_look"
+)
+SKIPS = (  # several blocks of a tile
+    "sm90(BF16, 64, 128x32, 2): stages_2+q_stages_2+pingpong+overlap+trusting_rescale+dynamic"
+    "+longest_first"
+)
+CLUSTER = (
+    "sm90(FP16, 64, 192x64, 3): stages_3+q_stages_2+pingpong+overlap+pin+carry+dynamic"
+    "+longest_first+cluster_2+early_look"
+)
+TURNS = (
+    "(FP16, 64, 256, 64, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_3+rescale_8"
+    "+pingpong"
+)
+RING = "(FP16, 64, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+stages_2"
+SCHEDULES = 60
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In one file a pattern is replaced at its `places`.  `tells`: what the finding says."""
+
+    short_form: str
+    file: str
+    pattern: str
+    replacement: str
+    tells: str
+    places: int = 1
+    keys: int = 512
+
+    def edited(self, headers: dict[str, str]) -> Mapping[str, str]:
+        """The sources with the change."""
+        text, n = re.subn(self.pattern, self.replacement, headers[self.file], flags=re.DOTALL)
+        assert n == self.places, f"{n} places in {self.file} look like {self.pattern!r}"
+        return {**headers, self.file: text}
+
+
+HANG = r"nobody can go on|more arrivals in a phase"
+WRONG = r"error (nan|[\d.e+-]+) exceeds|other bits|two launches differ|not 0"
+MUTANTS = {
+    "lanes part before a block that is skipped is given back": Mutant(
+        SKIPS, "sm90/consumer.cuh", r"__syncwarp\(\);", "", HANG, places=3
+    ),
+    "V is not waited for": Mutant(
+        SM90, "sm90/consumer_base.cuh", r"(void wait_v\(\) \{)[^}]*\}", r"\1 }", HANG + "|" + WRONG
+    ),
+    "the scores are not waited for": Mutant(
+        SM90, "sm90/consumer.cuh", r"wgmma_wait_group<kTiles>\(\);\s*keep_tiles\(s\)",
+        "wgmma_wait_group<2 * kTiles>()", WRONG,
+    ),
+    "V is given back before it is read": Mutant(
+        SM90, "sm90/consumer.cuh",
+        r"(void trust\(\) \{\s*)(ptx::wgmma_wait_group<kTiles - 1 - m>\(\);\s*"
+        r"keep_registers\(o\[m\]\);)\s*if constexpr \(m == kTiles - 1\) Base::release_v\(\);",
+        r"\1Base::release_v(); \2", WRONG,
+    ),
+    "O is not made visible to the bulk copy": Mutant(
+        SM90, "sm90/consumer_base.cuh", r"ptx::fence_proxy_async_shared\(\);", "", WRONG
+    ),
+    "Q is given back before O has left from there": Mutant(
+        SM90, "sm90/consumer_base.cuh", r"ptx::bulk_wait_group_read\(\);", "", WRONG
+    ),
+    # Tiles of one block, so that the producer is ahead by as many as there are slots.
+    "lanes part before a tile's number is given back": Mutant(
+        CLUSTER, "sm90/scheduler.cuh",
+        r"(const Tile found\{__shfl_sync.*?\};)(\s*if constexpr \(CFG\.cluster > 1\) \{.*?\}\n)",
+        r"\2 \1",
+        HANG, keys=64,
+    ),
+    "V of a block that a warp does not see is given back twice": Mutant(
+        TURNS, "sm80/ping_pong_loop.cuh",
+        r"ptx::mbarrier_wait\(barriers\.v_full\(now\.stage\), now\.parity\);\s*"
+        r"(release\(barriers\.v_empty\(now\.stage\)\);)",
+        r"\1", HANG + "|" + WRONG,
+    ),
+    "O is not waited for before its buffer is written again": Mutant(
+        TURNS, "sm80/ping_pong_loop.cuh",
+        r"(void write_output\(const BlockTag& tag\) \{\s*)if \(ptx::elect_one\(\)\) "
+        r"ptx::bulk_wait_group_read\(\);", r"\1", WRONG,
+    ),
+    "the threads of a CTA do not meet": Mutant(
+        RING, "sm80/cp_async_loop.cuh",
+        r"(cp_async_wait_group<kPending>\(\);\s*)__syncthreads\(\);", r"\1", WRONG,
+    ),
+    "a copy is not waited for": Mutant(
+        RING, "sm80/cp_async_loop.cuh", r"(cp_async_wait_group<)kPending>", r"\1kPending + 1>",
+        WRONG,
+    ),
+}  # fmt: skip
+
+
+def _made(mutant: Mutant, folder: Path) -> tuple[Emulated, Workload]:
+    family = families.get("sm90" if mutant.short_form.startswith("sm90") else "sm80")
+    config = family.parse(mutant.short_form)
+    request = BuildRequest(families.variant(config), "causal", "sm_90a")
+    (kernel,) = build([request], folder, edit=mutant.edited, jobs=1)
+    # Several tiles for each CTA, and blocks that the first rows do not see.
+    rows = 2 * config.B_r * getattr(config, "cluster", 1)
+    shape = (1, 4, 2, rows, mutant.keys, config.d_head, config.dtype)
+    return kernel, Workload(*shape, causal=True, bottom_right=True)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_what_is_missing_is_noticed(name: str, tmp_path: Path) -> None:
+    kernel, workload = _made(MUTANTS[name], tmp_path)
+    verdict = judge_on(kernel, [workload], repeats=SCHEDULES)
+    assert re.search(MUTANTS[name].tells, " ".join(verdict.findings))
+
+
+def test_a_finding_can_be_repeated(tmp_path: Path) -> None:
+    mutant = MUTANTS["lanes part before a tile's number is given back"]
+    kernel, workload = _made(mutant, tmp_path)
+    first, second = (judge_on(kernel, [workload], repeats=SCHEDULES) for _ in range(2))
+    assert first.findings
+    assert first == second
