@@ -2,10 +2,11 @@
 
 Configs within the noise of each other change places from one search to the next, and so would a
 choice by their times.  It is made by what is the same in every search instead: how the config did
-on neighbouring workloads in the recordings that come with fa-tune (not on this very workload: that
-is what is to be found out), then on neighbours in this search or the registry, then by shared
-memory and registers.  Whether the default is left hangs on a margin that no choice can be kept
-clear of by an order; there what is recorded of the very workload says on which side to be.
+on neighbouring workloads in the recordings that come with fa-tune, then on neighbours in this
+search or the registry, then by shared memory and registers.  How good it was on this very workload
+is to be found out; what is recorded of that only keeps the choice clear of limits.  Who was near
+the limit of a tie there comes after all who were not; and the margin that the default has to be
+beaten by is the one that it was not near.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fa_tune.recordings import Recording
 from fa_tune.search.neighbours import (
     REFERENCE_PREFIX,
     Neighbour,
+    in_doubt,
     margin_over,
     neighbour,
     recorded_steps,
@@ -58,8 +60,10 @@ class Preferences:
         """The rank of each subject; `neighbours` are those that were measured in this search or
         are in the registry."""
         recorded = neighbours_of(workload, self.recorded)
+        here = self.recorded.get(workload)
         return {
             subject: (
+                in_doubt(subject, here),
                 recorded_steps(subject, recorded),
                 steps_behind(subject, neighbours),
                 artifact.resources.dynamic_smem_bytes,

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fa_tune.model import Measurement
-from fa_tune.profile.stats import MARGIN, comparable, levels
+from fa_tune.profile.stats import MARGIN, TIE, comparable, levels
 
 REFERENCE_PREFIX = "ref:"
 RECORDED_STEP = 0.001  # of recorded regrets, which are the same in every search
 NEVER_SEEN = 1_000_000  # steps: whatever is recorded comes first
 BEHIND = 0.75 * MARGIN  # a default's recorded regret that speaks for leaving it
+CLEAR = TIE / 2  # a recorded regret that leaves no doubt of a tie
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,13 @@ def recorded_steps(subject: str, recorded: Sequence[Neighbour]) -> int:
     every search.  0 for all where nothing is recorded."""
     worst = max((one.regret(subject) for one in recorded), default=0.0)
     return NEVER_SEEN if math.isinf(worst) else min(NEVER_SEEN, round(worst / RECORDED_STEP))
+
+
+def in_doubt(subject: str, recorded: Neighbour | None) -> int:
+    """0 for who was as good as the leader on a workload that is `recorded`, 1 for who was near the
+    limit of a tie there or beyond it: of such a one each search says something else, and it must
+    not be asked where there is another."""
+    return int(recorded is not None and recorded.regret(subject) >= CLEAR)
 
 
 def margin_over(default: str, recorded: Neighbour | None) -> float:

@@ -45,15 +45,23 @@ def test_what_is_recorded_to_be_good_next_door_comes_first() -> None:
     known = Preferences(near(SHORTER, a=0.02, b=0.001, c=0.0) | near(LONGER, a=0.0, b=0.0, c=0.03))
     artifacts = {s: fakes.artifact(s) for s in (A, B, C, D)}
     ranks = known.ranks(HERE, artifacts)
-    assert [ranks[s][0] for s in (A, B, C, D)] == [20, 1, 30, NEVER_SEEN], "the worst, in steps"
+    assert [ranks[s][1] for s in (A, B, C, D)] == [20, 1, 30, NEVER_SEEN], "the worst, in steps"
     assert known.order(HERE, artifacts) == (B, A, C, D)
 
 
-def test_the_very_workload_and_distant_ones_settle_no_tie() -> None:
+def test_distant_workloads_settle_no_tie() -> None:
     artifacts = {s: fakes.artifact(s) for s in (A, B)}
-    for workload in (HERE, FAR, dataclasses.replace(SHORTER, causal=True)):
+    for workload in (FAR, dataclasses.replace(SHORTER, causal=True)):
         known = Preferences(near(workload, a=0.5, b=0.0))
-        assert {rank[0] for rank in known.ranks(HERE, artifacts).values()} == {0}
+        assert {rank[:2] for rank in known.ranks(HERE, artifacts).values()} == {(0, 0)}
+
+
+def test_who_was_near_the_limit_of_a_tie_here_comes_after_all_who_were_not() -> None:
+    """However good they are next door; of those who were not, this workload prefers none."""
+    known = Preferences(near(HERE, a=0.0, b=0.0024, c=0.0026) | near(LONGER, a=0.02, b=0.01, c=0.0))
+    artifacts = {s: fakes.artifact(s) for s in (A, B, C, D)}
+    assert known.order(HERE, artifacts) == (B, A, C, D), "and what was never seen is last"
+    assert known.order(LONGER, {s: artifacts[s] for s in (A, B, C)}) == (C, A, B)
 
 
 @pytest.mark.parametrize(
