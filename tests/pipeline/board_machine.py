@@ -59,8 +59,9 @@ class Machine:
     def log(self, kind: str) -> list[list[Any]]:
         """[board, pid, …] of what was handed over, in order."""
         path = self.folder / "log"
-        lines = path.read_text().splitlines() if path.exists() else []
-        found = [json.loads(line) for line in lines]
+        text = path.read_text() if path.exists() else ""
+        whole, _, _ = text.rpartition("\n")  # what follows is being written
+        found = [json.loads(line) for line in whole.splitlines()]
         return [[board, pid, *rest] for board, pid, what, *rest in found if what == kind]
 
     def kills(self, n: int, board: str = "", *, dies: bool = False) -> threading.Thread:
