@@ -24,15 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fa_tune import families
 from fa_tune.compile import BuildRequest
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import Config, LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.families.traits import Traits
-from fa_tune.model import Workload
-from fa_tune.reference import Inputs
+from tests.emulated.problems import GUARD, Problem, Room, tensor_arg
 from tests.project_files import ROOT
 
 EMULATOR = ROOT / "tests" / "emulated" / "gpu"
@@ -180,20 +178,15 @@ class Emulated:
         """The kernel's config."""
         return families.get(self.request.variant.family).parse(self.request.variant.config)
 
-    def launch(
-        self,
-        workload: Workload,
-        inputs: Inputs,
-        out: torch.Tensor,
-        lse: torch.Tensor | None,
-        schedule: Schedule,
-    ) -> None:
-        """One launch on tensors in host memory.  Raises EmulationFailed."""
+    def launch(self, problem: Problem, schedule: Schedule) -> tuple[Room, np.ndarray]:
+        """One launch; O and the log-sum-exp, each with what surrounds it.  Raises
+        EmulationFailed."""
+        workload, out, lse = problem.workload, problem.out(), problem.lse()
         family, config = families.of(self.config), self.config
         scratch = np.zeros(max(1, family.scratch_bytes(config)), np.uint8)
         args = LaunchArgs(
-            *(TensorArg.of(t) for t in (inputs.q, inputs.k, inputs.v, out)),
-            lse=TensorArg(0) if lse is None else TensorArg(lse.data_ptr()),
+            *(tensor_arg(t) for t in (problem.q, problem.k, problem.v, out.inside)),
+            lse=TensorArg(lse[GUARD:].ctypes.data),
             scratch=scratch.ctypes.data,
         )
         with _host_driver():
@@ -218,6 +211,7 @@ class Emulated:
             raise EmulationFailed(error.value.decode())
         if scratch.any():
             raise EmulationFailed("the scratch memory is not as it was")
+        return out, lse
 
 
 def _aligned(value: np.ndarray) -> np.ndarray:

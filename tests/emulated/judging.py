@@ -7,18 +7,17 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from fa_tune.model import Workload
-from fa_tune.reference import Inputs
-from tests.emulated.emulation import Emulated, EmulationFailed, Schedule, schedules
-from tests.gpu.cases import LAYOUTS, Case, small_workloads
-from tests.gpu.oracle import KernelCall, check, equal_bits, faults, inputs_for
+from tests.emulated.emulation import Emulated, EmulationFailed, schedules
+from tests.emulated.problems import LAYOUTS, Problem, Room, faults
+from tests.gpu.cases import small_workloads
 
-_FORK = multiprocessing.get_context("fork")  # torch is imported once
+_FORK = multiprocessing.get_context("fork")
 LONGEST_TEXT = 600  # of one finding
 
 
@@ -31,8 +30,8 @@ class Verdict:
 
 
 def judge(kernel: Emulated, *, repeats: int, seed: int = 0, limit_s: float = 600.0) -> Verdict:
-    """A kernel on the small workloads of its traits, in whole `2 + repeats` launches of each, each
-    with a schedule of its own."""
+    """A kernel on the small workloads of its traits, in `1 + repeats` launches of each, each with a
+    schedule of its own."""
     workloads = small_workloads(kernel.request.variant, kernel.request.traits)
     return judge_on(kernel, workloads, repeats=repeats, seed=seed, limit_s=limit_s)
 
@@ -71,50 +70,34 @@ def _judge(
     seed: int,
     answers: multiprocessing.Queue[Verdict],
 ) -> None:
-    torch.set_num_threads(1)
     chosen = schedules(seed)
-    findings: list[str] = []
     launches = 0
     for number, workload in enumerate(workloads):
         layout = LAYOUTS[(seed + number) % len(LAYOUTS)]
-        if layout == "packed" and workload.seq_len_q != workload.seq_len_kv:
-            layout = "strided"
-        case = Case(kernel.request.variant, workload, layout, seed + number)
-        used: list[Schedule] = []
-        try:
-            findings += faults(check(case, _call(kernel, chosen, used), "cpu"))
-            if not findings:
-                findings += _repeated(kernel, case, itertools.islice(chosen, repeats), used)
-        except EmulationFailed as failed:
-            findings.append(f"{case.name}: {str(failed)[:LONGEST_TEXT]} ({used[-1]})")
-        launches += len(used)
-        if findings:
-            break
-    answers.put(Verdict(launches, tuple(findings)))
+        problem = Problem.draw(workload, layout, seed + number)
+        first: tuple[Room, np.ndarray] | None = None
+        for schedule in itertools.islice(chosen, 1 + repeats):
+            launches += 1
+            try:
+                out, lse = kernel.launch(problem, schedule)
+            except EmulationFailed as failed:
+                wrong = [str(failed)[:LONGEST_TEXT]]
+            else:
+                if first is None:
+                    first = out, lse
+                    wrong = faults(problem, out, lse)
+                else:
+                    wrong = [] if _same(first, (out, lse)) else ["other bits than the first time"]
+            if wrong:
+                where = f"{workload.key} {layout} seed {seed + number}, {schedule}"
+                answers.put(Verdict(launches, tuple(f"{where}: {what}" for what in wrong)))
+                return
+    answers.put(Verdict(launches, ()))
 
 
-def _call(kernel: Emulated, chosen: Iterator[Schedule], used: list[Schedule]) -> KernelCall:
-    def call(w: Workload, inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None) -> None:
-        used.append(next(chosen))
-        kernel.launch(w, inputs, out, lse, used[-1])
-
-    return call
-
-
-def _repeated(
-    kernel: Emulated, case: Case, chosen: Iterator[Schedule], used: list[Schedule]
-) -> Iterator[str]:
-    """One more launch with each schedule; what they give must be the same to the bit."""
-    w = case.workload
-    inputs = inputs_for(w, case.layout, case.seed, "cpu", case.growth)
-    first: list[torch.Tensor] | None = None
-    for schedule in chosen:
-        out = torch.full_like(inputs.q, torch.nan)
-        lse = torch.full((w.batch, w.heads, w.seq_len_q), torch.nan) if w.lse else None
-        used.append(schedule)
-        kernel.launch(w, inputs, out, lse, schedule)
-        results = [out] if lse is None else [out, lse]
-        first = first or results
-        if not all(itertools.starmap(equal_bits, zip(first, results, strict=True))):
-            yield f"{case.name}: other bits with {schedule}"
-            return
+def _same(one: tuple[Room, np.ndarray], other: tuple[Room, np.ndarray]) -> bool:
+    """To the bit, surroundings included."""
+    return all(
+        np.array_equal(a.view(np.uint8), b.view(np.uint8))
+        for a, b in ((one[0].whole, other[0].whole), (one[1], other[1]))
+    )
