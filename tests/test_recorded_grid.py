@@ -12,7 +12,8 @@ import recorded_grid as grid
 from fa_tune import families
 from fa_tune.model import Attempt, DType, Measurement, Outcome, Workload, benchmark_workload
 from fa_tune.recordings import save
-from recorded import FOLDER, Recorded
+from recorded import FOLDER, Recorded, ms
+from tests.project_files import ROOT
 
 SEQ_LENS = (512, 1024)
 DATA = Recorded()
@@ -149,3 +150,29 @@ def test_blocks_name_what_they_show(data: Recorded) -> None:
 
 def test_many_letters() -> None:
     assert [grid._letters(i) for i in (0, 25, 26, 27, 52)] == ["a", "z", "aa", "ab", "ba"]
+
+
+def _range(folder: Path, family: str, reference: str) -> str:
+    """How many times as fast as a reference a family's best config is, over all workloads of a
+    GPU's grid, those of d_head 192 and 256 included."""
+    data = Recorded(folder)
+    ratios = [
+        ms(measured[f"ref:{reference}"]) / ms(best[1])
+        for measured in grid.cells(data).values()
+        if (best := grid.fastest(measured, family)) and f"ref:{reference}" in measured
+    ]
+    return f"{min(ratios):.2f} to {max(ratios):.2f} times as fast as {grid.LABELS[reference]}"
+
+
+@pytest.mark.parametrize(
+    ("page", "folder", "family", "reference"),
+    [
+        ("README.md", grid.H100, "sm90", "cudnn"),
+        ("README.md", grid.H100, "sm80", "fa2"),
+        ("CHANGELOG.md", FOLDER, "sm90", "cudnn"),
+    ],
+)
+def test_ranges_in_prose_are_those_of_the_recordings(
+    page: str, folder: Path, family: str, reference: str
+) -> None:
+    assert _range(folder, family, reference) in (ROOT / page).read_text(encoding="utf-8")

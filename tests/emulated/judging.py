@@ -4,6 +4,7 @@ down."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import multiprocessing
 import queue
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fa_tune import families
 from fa_tune.model import Workload
 from tests.emulated.emulation import Emulated, EmulationFailed, schedules
 from tests.emulated.problems import LAYOUTS, Problem, Room, faults
@@ -32,8 +34,17 @@ class Verdict:
 def judge(kernel: Emulated, *, repeats: int, seed: int = 0, limit_s: float = 600.0) -> Verdict:
     """A kernel on the small workloads of its traits, in `1 + repeats` launches of each, each with a
     schedule of its own."""
-    workloads = small_workloads(kernel.request.variant, kernel.request.traits)
-    return judge_on(kernel, workloads, repeats=repeats, seed=seed, limit_s=limit_s)
+    return judge_on(kernel, workloads_of(kernel), repeats=repeats, seed=seed, limit_s=limit_s)
+
+
+def workloads_of(kernel: Emulated) -> tuple[Workload, ...]:
+    """Those for checking tools, and one of a dozen tiles with a single block of keys, so that who
+    loads is ahead by as many tiles as there are places for their parts."""
+    small = small_workloads(kernel.request.variant, kernel.request.traits)
+    rows, keys = families.of(kernel.config).blocks(kernel.config)
+    rows *= getattr(kernel.config, "cluster", 1)
+    shape = {"batch": 1, "heads": 4, "kv_heads": 2, "seq_len_q": 3 * rows, "seq_len_kv": keys}
+    return (*small, dataclasses.replace(small[0], **shape))
 
 
 def judge_on(
