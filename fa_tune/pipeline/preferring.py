@@ -63,7 +63,7 @@ class Preferences:
         here = self.recorded.get(workload)
         return {
             subject: (
-                in_doubt(subject, here),
+                int(in_doubt(subject, here)),
                 recorded_steps(subject, recorded),
                 steps_behind(subject, neighbours),
                 artifact.resources.dynamic_smem_bytes,

@@ -348,8 +348,9 @@ def _sentence(
             return f"{chosen} is the fastest and tied with nothing; {against}."
         case Rule.TIE_BREAK:
             return (
-                f"{chosen} comes first of {n_tied} tied candidates by least time lost on "
-                f"neighbouring workloads, less shared memory, fewer registers, config text; "
+                f"{chosen} comes first of {n_tied} tied candidates by what is recorded of this "
+                f"workload, least time lost on neighbouring ones, less shared memory, fewer "
+                f"registers, config text; "
                 f"{against}."
             )
         case Rule.CONTRADICTED:  # told where the contradiction is

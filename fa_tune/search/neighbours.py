@@ -66,11 +66,11 @@ def recorded_steps(subject: str, recorded: Sequence[Neighbour]) -> int:
     return NEVER_SEEN if math.isinf(worst) else min(NEVER_SEEN, round(worst / RECORDED_STEP))
 
 
-def in_doubt(subject: str, recorded: Neighbour | None) -> int:
-    """0 for who was as good as the leader on a workload that is `recorded`, 1 for who was near the
-    limit of a tie there or beyond it: of such a one each search says something else, and it must
-    not be asked where there is another."""
-    return int(recorded is not None and recorded.regret(subject) >= CLEAR)
+def in_doubt(subject: str, recorded: Neighbour | None) -> bool:
+    """Whether, on a workload that is `recorded`, a config was near the limit of a tie or beyond
+    it, or is not recorded: each search may say something else of it, so that it must not be asked
+    where there is another."""
+    return recorded is not None and recorded.regret(subject) >= CLEAR
 
 
 def margin_over(default: str, recorded: Neighbour | None) -> float:

@@ -152,9 +152,9 @@ struct ConsumerTiles {
     TileSlots<CFG> slots;
 
     // Two tiles later the slot's barrier is as it was: a lane that looks only then waits for ever.
-    // With one CTA that cannot be, for so far ahead the producer needs the place of Q that this
-    // warpgroup works on.  In a cluster it may be another CTA's producer, so the lanes have to meet
-    // before the slot is given back.
+    // With one CTA that cannot be: so far ahead the producer needs the place of Q that this
+    // warpgroup works on, and gives back behind the barrier of its 128 threads.  In a cluster it
+    // may be another CTA's producer, so the lanes have to meet before the slot is given back.
     __device__ __forceinline__ Tile next() {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return Tile{-1, 0, 0, 0};
         const int stage = slots.ring.stage;

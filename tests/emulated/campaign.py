@@ -24,14 +24,14 @@ from tests.emulated.emulation import build
 from tests.emulated.judging import Verdict, judge
 from tests.tools import required, required_sm90
 
-ARCH_SM80 = "sm_90"  # with the copies that only it has
+ARCH = "sm_90"  # with the copies that only it has
 
 
 def code_paths(family: str) -> list[BuildRequest]:
     """The code-path sample of a family: together its kernels take every pair of choices."""
     if family == "sm90":
         return required_sm90.code_path_builds()
-    return required.code_path_builds(ARCH_SM80, required.ALL_D_HEADS)
+    return required.code_path_builds(ARCH, required.ALL_D_HEADS)
 
 
 def fast(family: str) -> list[BuildRequest]:
@@ -41,7 +41,7 @@ def fast(family: str) -> list[BuildRequest]:
         for config in families.get(family).configs("fast", dtypes=[DType.FP16], d_head=d_head):
             dtype = list(DType)[len(found) % len(DType)]
             variant = families.variant(dataclasses.replace(config, dtype=dtype))
-            found.append(BuildRequest(variant, "causal+ragged+lse", ARCH_SM80))
+            found.append(BuildRequest(variant, "causal+ragged+lse", ARCH))
     return found
 
 

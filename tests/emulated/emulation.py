@@ -29,19 +29,20 @@ from fa_tune import families
 from fa_tune.compile import BuildRequest
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import Config, LaunchArgs, LaunchDevice, TensorArg
-from fa_tune.families.traits import Traits
 from tests.emulated.problems import GUARD, Problem, Room, tensor_arg
 from tests.project_files import ROOT
 
 EMULATOR = ROOT / "tests" / "emulated" / "gpu"
 COMPILERS = ("c++", "g++", "clang++")
-# Unfortified, since a jump to another stack is what coroutines are made of here.
-OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w")
+# Unfortified, since a jump to another stack is what coroutines are made of here; variables that
+# nobody has set are not 0 by chance.
+OPTIONS = (
+    *("-std=c++20", "-O1", "-fPIC", "-ffp-contract=off", "-w"),
+    *("-U_FORTIFY_SOURCE", "-ftrivial-auto-var-init=pattern"),
+)
 MACHINE = ("machine", "barriers", "products")
 ERROR_BYTES = 1 << 16
-# Few enough multiprocessors that a persistent CTA has several tiles.
-DEVICE = LaunchDevice(multiprocessors=2, l2_bytes=1 << 20)
-RESIDENT = 4  # CTAs at a time
+CLUSTERS = 2  # at a time, and of persistent CTAs in all, so that each has several tiles
 
 
 @cache
@@ -52,7 +53,7 @@ def compiler() -> str | None:
         if found is None:
             continue
         probe = "struct A { int i; }; template <A a> _Float16 f() { return a.i; } int main() {}"
-        command = [found, "-std=c++20", "-x", "c++", "-", "-fsyntax-only"]
+        command = [found, *OPTIONS, "-x", "c++", "-", "-fsyntax-only"]
         if subprocess.run(command, input=probe, text=True, capture_output=True).returncode == 0:
             return found
     return None
@@ -128,7 +129,7 @@ def build(
         entry = family.entry_source(config, request.traits)
         source = place / "library.cpp"
         source.write_text(
-            f'#include "cuda.h"\n#include "run.h"\n{entry}\n'
+            f'#include "language.h"\n#include "run.h"\n{entry}\n'
             f"constexpr auto* kKernel = &{kernel};\nEMULATOR_LIBRARY(kKernel)\n",
             encoding="utf-8",
         )
@@ -184,6 +185,8 @@ class Emulated:
         EmulationFailed."""
         workload, out, lse = problem.workload, problem.out(), problem.lse()
         family, config = families.of(self.config), self.config
+        cluster = int(getattr(config, "cluster", 1))
+        device = LaunchDevice(multiprocessors=CLUSTERS * cluster, l2_bytes=1 << 20)
         scratch = np.zeros(max(1, family.scratch_bytes(config)), np.uint8)
         args = LaunchArgs(
             *(tensor_arg(t) for t in (problem.q, problem.k, problem.v, out.inside)),
@@ -191,11 +194,10 @@ class Emulated:
             scratch=scratch.ctypes.data,
         )
         with _host_driver():
-            values = family.kernel_args(config, workload, args, DEVICE)
-        geometry = family.geometry(config, workload, DEVICE)
+            values = family.kernel_args(config, workload, args, device)
+        geometry = family.geometry(config, workload, device)
         aligned = [_aligned(value) for value in values]
         pointers = (ctypes.c_void_p * len(aligned))(*(a.ctypes.data for a in aligned))
-        cluster = int(getattr(config, "cluster", 1))
         error = ctypes.create_string_buffer(ERROR_BYTES)
         ctypes.CDLL(str(self.library)).emulate(
             pointers,
@@ -203,7 +205,7 @@ class Emulated:
             (ctypes.c_uint * 3)(*geometry.block),
             cluster,
             geometry.dynamic_smem_bytes,
-            max(1, RESIDENT // cluster),
+            CLUSTERS,
             ctypes.byref(_Schedule(**dataclasses.asdict(schedule))),
             error,
             ERROR_BYTES,
@@ -228,11 +230,14 @@ class _HostDriver:
 
     def cuTensorMapEncodeTiled(
         self, memory: Any, _type: int, rank: int, address: Any, lengths: Any, strides: Any,
-        box: Any, steps: Any, *_modes: int,
+        box: Any, steps: Any, *modes: int,
     ) -> int:  # fmt: skip
         """As the driver's function of this name."""
         assert rank == 4
         assert list(steps) == [1, 1, 1, 1]
+        assert modes == (0, 3, 2, 0), "no interleave, 128-byte swizzle, L2 by 128 bytes, zeros"
+        assert all(length <= 256 for length in box)
+        assert not any(stride % 16 for stride in strides)
         words = np.zeros(16, np.uint64)
         words[0] = address.value
         words[1:5] = list(lengths)
@@ -253,8 +258,3 @@ class _host_driver:
     def __exit__(self, *_: object) -> None:
         tensor_maps._driver = self._plain
         tensor_maps._encoded.cache_clear()
-
-
-def traits_of(request: BuildRequest) -> Traits:
-    """The workload traits that a kernel is compiled for."""
-    return Traits.parse(request.traits)

@@ -19,7 +19,9 @@ from tests.emulated.emulation import Emulated, EmulationFailed, schedules
 from tests.emulated.problems import LAYOUTS, Problem, Room, faults
 from tests.gpu.cases import small_workloads
 
-_FORK = multiprocessing.get_context("fork")
+# Not a fork: the caller may have threads.
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload([__name__])
 LONGEST_TEXT = 600  # of one finding
 
 
@@ -56,8 +58,8 @@ def judge_on(
     limit_s: float = 600.0,
 ) -> Verdict:
     """As `judge`, on these workloads."""
-    answers: multiprocessing.Queue[Verdict] = _FORK.Queue()
-    child = _FORK.Process(target=_judge, args=(kernel, workloads, repeats, seed, answers))
+    answers: multiprocessing.Queue[Verdict] = _PROCESSES.Queue()
+    child = _PROCESSES.Process(target=_judge, args=(kernel, workloads, repeats, seed, answers))
     child.start()
     waited = 0.0
     while waited < limit_s:

@@ -18,7 +18,7 @@ GUARD = 64  # elements before and behind
 MEAN = 0.25  # off zero, so that a row that is lost or counted twice shows
 # How much larger scores are at the last key (negative: at the first) than at the other end.
 GROWTHS = (None, 12.0, -12.0)
-FLOOR = {DType.FP16: 2.0**-10, DType.BF16: 2.0**-7}  # one rounding of an output near 1
+FLOOR = {DType.FP16: 2.0**-10, DType.BF16: 2.0**-7}  # the last place of an output near 1
 LSE_TOLERANCE = 1e-3  # absolute, and of the value
 
 
@@ -159,7 +159,7 @@ def attention(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def faults(problem: Problem, out: Room, lse: np.ndarray) -> list[str]:
     """What is wrong with a launch's results, in words; the error may be twice that of rounded
-    weights and results, plus a rounding."""
+    weights and results, plus the last place of an output near 1."""
     w = problem.workload
     exact, same, exact_lse = attention(problem)
     given = to_float(out.inside, w.dtype)
@@ -178,4 +178,6 @@ def faults(problem: Problem, out: Room, lse: np.ndarray) -> list[str]:
         off = np.abs(inside[~empty] - exact_lse[~empty]) / (1 + np.abs(exact_lse[~empty]))
         said.append(("the log-sum-exp is off", bool((off <= LSE_TOLERANCE).all())))
         said.append(("-inf is missing", bool(np.isneginf(inside[empty]).all())))
+    else:
+        said.append(("it wrote a log-sum-exp", bool(np.isnan(inside).all())))
     return [what for what, fine in said if not fine]

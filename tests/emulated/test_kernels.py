@@ -22,6 +22,8 @@ KERNELS = (
      "+dynamic+longest_first+early_look", "causal+ragged+lse"),
     ("sm90(FP16, 128, 128x128, 2): stages_2+q_stages_2+pingpong+overlap+carry+trusting_rescale"
      "+dynamic+longest_first", "ragged+lse"),
+    ("sm90(BF16, 64, 192x64, 3): stages_3+q_stages_2+pingpong+overlap+pin+carry+dynamic"
+     "+longest_first+cluster_2+early_look", "ragged"),
     ("sm90(FP16, 64, 128x32, 2): stages_3+overlap+pin+lazy_rescale+static+paired+v_stages_2"
      "+cluster_2+split_diagonal", "causal+lse"),
     ("sm90(BF16, 64, 128x48, 1): stages_2+q_registers+early_rescale+overlap+m_tiles_2+ctas_2"

@@ -45,6 +45,7 @@ class Mutant:
     replacement: str
     tells: str
     places: int = 1
+    queries: int | None = None  # None: two blocks of rows
     keys: int = 512
 
     def edited(self, headers: dict[str, str]) -> Mapping[str, str]:
@@ -101,6 +102,15 @@ MUTANTS = {
         RING, "sm80/cp_async_loop.cuh",
         r"(cp_async_wait_group<kPending>\(\);\s*)__syncthreads\(\);", r"\1", WRONG,
     ),
+    # With more queries than keys, of which the first see none.
+    "Q is not waited for where there is no block": Mutant(
+        RING, "sm80/cp_async_loop.cuh",
+        r"if constexpr \(kMasked && CFG\.async_copy\) ptx::cp_async_wait_group<0>\(\);", "",
+        "nobody has waited for", queries=384, keys=64,
+    ),
+    "O is in no group of bulk copies": Mutant(
+        SM90, "sm90/consumer_base.cuh", r"ptx::bulk_commit_group\(\);", "", "in no group"
+    ),
     "a copy is not waited for": Mutant(
         RING, "sm80/cp_async_loop.cuh", r"(cp_async_wait_group<)kPending>", r"\1kPending + 1>",
         WRONG,
@@ -108,27 +118,43 @@ MUTANTS = {
 }  # fmt: skip
 
 
-def _made(mutant: Mutant, folder: Path) -> tuple[Emulated, Workload]:
-    family = families.get("sm90" if mutant.short_form.startswith("sm90") else "sm80")
-    config = family.parse(mutant.short_form)
-    request = BuildRequest(families.variant(config), "causal", "sm_90a")
-    (kernel,) = build([request], folder, edit=mutant.edited, jobs=1)
-    # Several tiles for each CTA, and blocks that the first rows do not see.
-    rows = 2 * config.B_r * getattr(config, "cluster", 1)
+def _made(short_form: str, folder: Path, mutant: Mutant | None = None) -> Emulated:
+    family = families.get("sm90" if short_form.startswith("sm90") else "sm80")
+    request = BuildRequest(families.variant(family.parse(short_form)), "causal", "sm_90a")
+    edit = dict if mutant is None else mutant.edited
+    (kernel,) = build([request], folder, edit=edit, jobs=1)
+    return kernel
+
+
+def _workload(kernel: Emulated, mutant: Mutant) -> Workload:
+    """Several tiles for each CTA, and blocks that the first rows do not see."""
+    config = kernel.config
+    rows = mutant.queries or 2 * config.B_r * getattr(config, "cluster", 1)
     shape = (1, 4, 2, rows, mutant.keys, config.d_head, config.dtype)
-    return kernel, Workload(*shape, causal=True, bottom_right=True)
+    return Workload(*shape, causal=True, bottom_right=True)
+
+
+@pytest.mark.parametrize("short_form", [SM90, SKIPS, CLUSTER, TURNS, RING])
+def test_kernels_that_lack_nothing_are_right(short_form: str, tmp_path: Path) -> None:
+    kernel = _made(short_form, tmp_path)
+    mutants = [m for m in MUTANTS.values() if m.short_form == short_form]
+    workloads = list(dict.fromkeys(_workload(kernel, m) for m in mutants))
+    assert workloads
+    assert not judge_on(kernel, workloads, repeats=8).findings
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_what_is_missing_is_noticed(name: str, tmp_path: Path) -> None:
-    kernel, workload = _made(MUTANTS[name], tmp_path)
-    verdict = judge_on(kernel, [workload], repeats=SCHEDULES)
-    assert re.search(MUTANTS[name].tells, " ".join(verdict.findings))
+    mutant = MUTANTS[name]
+    kernel = _made(mutant.short_form, tmp_path, mutant)
+    verdict = judge_on(kernel, [_workload(kernel, mutant)], repeats=SCHEDULES)
+    assert re.search(mutant.tells, " ".join(verdict.findings))
 
 
 def test_a_finding_can_be_repeated(tmp_path: Path) -> None:
     mutant = MUTANTS["lanes part before a tile's number is given back"]
-    kernel, workload = _made(mutant, tmp_path)
-    first, second = (judge_on(kernel, [workload], repeats=SCHEDULES) for _ in range(2))
+    kernel = _made(mutant.short_form, tmp_path, mutant)
+    workloads = [_workload(kernel, mutant)]
+    first, second = (judge_on(kernel, workloads, repeats=SCHEDULES) for _ in range(2))
     assert first.findings
     assert first == second

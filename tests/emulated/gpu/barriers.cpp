@@ -25,6 +25,9 @@ std::uint8_t* ordinary(unsigned address, unsigned bytes) {
         fail("access of " + std::to_string(bytes) + " bytes at shared address " +
              std::to_string(address));
     }
+    for (unsigned at = address / 8; at <= (address + bytes - 1) / 8; ++at) {
+        if (cta.barriers[at].ready) fail("access to the place of a barrier");
+    }
     return cta.memory.data() + address;
 }
 
@@ -43,7 +46,7 @@ void proxy_fence() {
 Barrier& barrier_at(unsigned address) {
     Cta& cta = cta_of(address);
     address &= 0xffffffu;
-    if (address % 8 || address / 8 >= cta.barriers.size()) fail("a barrier at no such address");
+    if (address % 8 || address + 8 > cta.memory.size()) fail("a barrier at no such address");
     return cta.barriers[address / 8];
 }
 
@@ -60,8 +63,7 @@ void advance_if_complete(Barrier& barrier) {
 }  // namespace
 
 void arrive(unsigned address, long long bytes) {
-    current->at = "an arrival at barrier";
-    current->at_address = address;
+    now_at("an arrival at mbarrier", address);
     point();
     Barrier& barrier = barrier_at(address);
     if (!barrier.ready) fail("the barrier is not initialised");
@@ -86,8 +88,15 @@ void meet_at(Meeting& meeting, unsigned threads, bool waits) {
         fail("threads that disagree on how many meet at a barrier");
     }
     meeting.wanted = threads;
+    unsigned& lanes = meeting.lanes[current->warp];
+    if (lanes >> current->lane & 1) fail("a lane that arrives twice where all meet once");
+    lanes |= 1u << current->lane;
     const unsigned generation = meeting.generation;
     if (++meeting.arrived == threads) {
+        for (const auto& [warp, of_warp] : meeting.lanes) {
+            if (of_warp != ~0u) fail("a part of a warp is counted where whole warps meet");
+        }
+        meeting.lanes.clear();
         meeting.arrived = 0;
         ++meeting.generation;
         wake(meeting.waiters);
@@ -100,14 +109,14 @@ void meet_at(Meeting& meeting, unsigned threads, bool waits) {
 }  // namespace
 
 void named_barrier(int number, unsigned threads, bool waits) {
-    current->at = "named barrier";
-    current->at_address = number;
+    now_at("named barrier", number);
+    if (number < 0 || number >= kNamedBarriers) fail("there is no such barrier");
     meet_at(current->cta->meetings[number], threads, waits);
 }
 
 void cluster_barrier() {
     Cluster& cluster = *current->cta->cluster;
-    current->at = "the cluster's barrier";
+    now_at("the cluster's barrier");
     meet_at(cluster.meeting, cluster.live, true);
 }
 

@@ -46,7 +46,8 @@ void make_ready(Thread* thread) {
 std::string where(const Thread& thread) {
     std::ostringstream text;
     text << "at " << thread.at;
-    if (thread.at_address) text << " " << thread.at_address << " parity " << thread.at_parity;
+    if (thread.at_number >= 0) text << " " << thread.at_number;
+    if (thread.at_parity >= 0) text << " parity " << thread.at_parity;
     return text.str();
 }
 
@@ -133,6 +134,10 @@ void go_on(Place& from) {
 void begin_thread() {
     machine->kernel();
     Thread& t = *current;
+    for (const auto& group : t.copies) {
+        if (!group.empty()) fail("returns with a cp.async that nobody has waited for");
+    }
+    if (t.open_stores > 0) fail("returns with a bulk store that is in no group");
     t.done = true;
     t.warp->live &= ~(1u << t.lane);
     --t.cta->live;
@@ -162,8 +167,9 @@ void start_cluster(const Launch& launch, unsigned first_block, char* stacks,
         cta->live = n_threads;
         cta->memory.assign(launch.smem_bytes, kPoison);
         cta->fenced.assign(launch.smem_bytes, kPoison);
-        cta->barriers.resize(launch.smem_bytes / 8 + 1);
+        cta->barriers.resize(launch.smem_bytes / 8);
         cta->warps.resize((n_threads + kLanes - 1) / kLanes);
+        cta->products.resize((n_threads + 127) / 128);
         const double of_cta = chance();
         double of_group = 0, of_warp = 0;
         for (unsigned i = 0; i < n_threads; ++i) {
@@ -222,6 +228,7 @@ std::string run(const Launch& launch, const Schedule& schedule) {
             start_cluster(launch, block, static_cast<char*>(stacks), n_stacks);
             block += launch.cluster;
         }
+        current = nullptr;
         go_on(here.outside);
     }
     munmap(stacks, bytes);
@@ -234,6 +241,12 @@ void fail(const std::string& what) {
     stop(machine->copying
              ? what
              : warp_of(t) + " lane " + std::to_string(t.lane) + " " + where(t) + ": " + what);
+}
+
+void now_at(const char* what, long long number, int parity) {
+    current->at = what;
+    current->at_number = number;
+    current->at_parity = parity;
 }
 
 void point() {
@@ -262,8 +275,8 @@ const std::uint64_t* meet(const char* at, Exchange exchange, const void* argumen
                           std::uint64_t first, std::uint64_t second) {
     Warp& warp = *current->warp;
     const int lane = current->lane;
-    current->at = at;
-    current->at_address = 0;
+    now_at(at);
+    if (warp.live != ~0u) fail("lanes meet some of which have returned");
     if (warp.arrived == 0) warp.at = at;
     if (std::strcmp(warp.at, at) != 0) {
         fail(std::string("other lanes of the warp are at ") + warp.at);
@@ -291,7 +304,10 @@ bool early() { return chance() < machine->schedule.eager; }
 void start_copy(std::function<void()> run, const Cta* from, const Cta* to, Thread* store_of) {
     const double priority = early() ? 2.0 : std::min(0.0, machine->lowest) - 1.0 + 2.0 * chance();
     machine->copies.push_back({std::move(run), priority, from, to, store_of});
-    if (store_of) ++store_of->stores;
+    if (store_of) {
+        ++store_of->stores;
+        ++store_of->open_stores;
+    }
     point();
 }
 

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -48,6 +49,7 @@ constexpr int kNamedBarriers = 16;
 
 struct Cta;
 struct Thread;
+struct Warp;
 using Waiters = std::vector<Thread*>;
 
 // A barrier that counts arrivals and bytes (mbarrier).
@@ -59,9 +61,10 @@ struct Barrier {
     Waiters waiters;
 };
 
-// A barrier of a CTA by number, or of a cluster.
+// A barrier of a CTA by number, or of a cluster.  Whole warps arrive, each lane once.
 struct Meeting {
     unsigned arrived = 0, wanted = 0, generation = 0;
+    std::map<const Warp*, unsigned> lanes;
     Waiters waiters;
 };
 
@@ -74,6 +77,11 @@ struct Product {
     float* d[kLanes] = {};
     const unsigned* a_registers[kLanes] = {};
     int issued = 0;  // lanes
+
+    bool same_instruction(const Product& other) const {
+        return n == other.n && a == other.a && b == other.b && n_major == other.n_major &&
+               accumulate == other.accumulate && a_in_registers == other.a_in_registers;
+    }
 };
 
 struct Warp {
@@ -109,11 +117,13 @@ struct Thread {
     bool done = false;
     // Where it is, or waits.
     const char* at = "its start";
-    unsigned at_address = 0, at_parity = 0;
+    long long at_number = -1;  // of a barrier
+    int at_parity = -1;
     // Ordinary writes to shared memory that no proxy fence has followed.
     std::vector<std::pair<unsigned, unsigned>> unfenced;
     std::vector<std::vector<std::function<void()>>> copies = {{}};  // cp.async, by group
     int stores = 0;                                                 // bulk ones under way
+    int open_stores = 0;                                            // in no group as yet
     Waiters waiters;                                                // itself, for those
     Place place;
 };
@@ -134,6 +144,7 @@ struct Cta {
     std::vector<Barrier> barriers;  // by address / 8
     Meeting meetings[kNamedBarriers];
     std::vector<Warp> warps;
+    std::vector<std::vector<Product>> products;  // of each warpgroup, as its first warp issued them
 };
 
 struct Schedule {
@@ -160,6 +171,9 @@ extern Thread* current;
 extern Dim3 grid_dim, block_dim;
 
 [[noreturn]] void fail(const std::string& what);
+
+// Where this thread is, for whoever reads of it.
+void now_at(const char* what, long long number = -1, int parity = -1);
 
 // Let the schedule have its way here.
 void point();

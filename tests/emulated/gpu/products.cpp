@@ -87,10 +87,11 @@ void issue(const Product& mine) {
     const std::size_t number = warp.issued[lane]++;
     if (number - warp.n_done >= warp.products.size()) warp.products.push_back(mine);
     Product& product = warp.products[number - warp.n_done];
-    if (product.n != mine.n || product.a != mine.a || product.b != mine.b ||
-        product.n_major != mine.n_major || product.accumulate != mine.accumulate ||
-        product.a_in_registers != mine.a_in_registers) {
-        fail("lanes of a warp issue different wgmma");
+    if (!product.same_instruction(mine)) fail("lanes of a warp issue different wgmma");
+    auto& of_group = warp.cta->products[current->index.x / 128];
+    if (number == of_group.size()) of_group.push_back(mine);
+    if (!of_group[number].same_instruction(mine)) {
+        fail("warps of a warpgroup issue different wgmma");
     }
     product.d[lane] = mine.d[0];
     product.a_registers[lane] = mine.a_registers[0];
@@ -107,14 +108,19 @@ void close_group() {
 void wait_for_products(unsigned pending) {
     meet(
         "wgmma.wait_group",
-        [](Warp& warp, const void* argument) {
-            const unsigned allowed = *static_cast<const unsigned*>(argument);
+        [](Warp& warp, const void*) {
+            const std::uint64_t allowed = warp.given[0][0];
             const auto& closed = warp.closed[0];
+            for (int lane = 1; lane < kLanes; ++lane) {
+                if (warp.given[lane][0] != allowed || warp.closed[lane] != closed) {
+                    fail("lanes of a warp wait for different groups of wgmma");
+                }
+            }
             if (closed.size() <= allowed) return;
             const std::size_t end = closed[closed.size() - 1 - allowed];
             while (warp.n_done < end) multiply_oldest(warp);
         },
-        &pending);
+        nullptr, pending);
 }
 
 }  // namespace emulator

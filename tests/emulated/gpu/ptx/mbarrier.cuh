@@ -18,8 +18,7 @@ inline void mbarrier_arrive_expect_tx(unsigned barrier, int bytes) {
 // A phase that ended goes unseen by whoever looks again only after the next one has.
 inline void mbarrier_wait(unsigned barrier, unsigned parity) {
     emulator::Barrier& state = emulator::barrier_at(barrier);
-    emulator::current->at_address = barrier;
-    emulator::current->at_parity = parity;
+    emulator::now_at("mbarrier", barrier, static_cast<int>(parity));
     if (!state.ready) emulator::fail("the barrier is not initialised");
     emulator::wait_until("mbarrier", state.waiters, [&] { return (state.phase & 1) != parity; });
 }

@@ -64,6 +64,10 @@ inline void load_box(unsigned destination, const TensorMap& map, unsigned barrie
         if (destination + box_bytes(map) > to->memory.size()) {
             emulator::fail("a box beyond the shared memory");
         }
+        for (unsigned place = destination / 8; place < (destination + box_bytes(map)) / 8;
+             ++place) {
+            if (to->barriers[place].ready) emulator::fail("a box over the place of a barrier");
+        }
         // NaN while it is under way.
         std::memset(to->memory.data() + destination, 0xff, box_bytes(map));
         std::memset(to->fenced.data() + destination, 0xff, box_bytes(map));
@@ -101,11 +105,12 @@ inline void tma_store_4d(const TensorMap& map, unsigned source, int c0, int c1, 
         from, nullptr, emulator::current);
 }
 
-// Every store is waited for, as if each were in a group by the time of the wait.
-inline void bulk_commit_group() {}
+inline void bulk_commit_group() { emulator::current->open_stores = 0; }
 
 inline void bulk_wait_group_read() {
     emulator::Thread& mine = *emulator::current;
+    emulator::now_at("cp.async.bulk.wait_group");
+    if (mine.open_stores > 0) emulator::fail("waits for a bulk store that is in no group");
     emulator::wait_until("cp.async.bulk.wait_group", mine.waiters,
                          [&] { return mine.stores == 0; });
 }

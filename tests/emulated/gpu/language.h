@@ -39,10 +39,11 @@ inline std::size_t __cvta_generic_to_shared(const void* pointer) {
     return static_cast<const unsigned char*>(pointer) - shared_memory;
 }
 
-// For one word that is written there.
+// For an access within the 16 bytes around it, which may be a write.
 inline void* __cvta_shared_to_generic(std::size_t address) {
-    emulator::wrote(static_cast<unsigned>(address), 4);
-    return emulator::ordinary(static_cast<unsigned>(address), 4);
+    const auto chunk = static_cast<unsigned>(address) & ~15u;
+    emulator::wrote(chunk, 16);
+    return emulator::ordinary(chunk, 16) + address % 16;
 }
 
 inline float __int_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
