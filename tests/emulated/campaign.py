@@ -20,7 +20,7 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.compile import BuildRequest
 from fa_tune.model import DType
-from tests.emulated.emulation import build
+from tests.emulated.emulation import build, compiler
 from tests.emulated.judging import Verdict, judge
 from tests.tools import required, required_sm90
 
@@ -58,14 +58,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="kernel of the sample, from 0")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args(arguments)
-    requests = SAMPLES[options.sample](options.family)[options.first :]
+    requests = SAMPLES[options.sample](options.family)[max(0, options.first) :]
+    if options.repeats < 0 or options.jobs < 1 or not requests:
+        parser.error("--repeats is at least 0, --jobs at least 1, --first within the sample")
+    if compiler() is None:
+        parser.error("there is no C++ compiler that knows C++20 and fp16; name one in CXX")
     found, launches = 0, 0
     began = time.monotonic()
 
     def one(request: BuildRequest) -> Verdict:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                (kernel,) = build([request], Path(folder), jobs=1)
+                kernel = build(request, Path(folder))
             except ValueError as error:
                 return Verdict(0, (str(error)[:2000],))
             return judge(kernel, repeats=options.repeats, seed=options.seed)

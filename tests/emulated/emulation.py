@@ -17,16 +17,18 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from fa_tune import families
 from fa_tune.compile import BuildRequest
+from fa_tune.errors import ToolMissing
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import Config, LaunchArgs, LaunchDevice, TensorArg
 from tests.emulated.problems import GUARD, Problem, Room, tensor_arg
@@ -103,59 +105,52 @@ def schedules(seed: int) -> Iterator[Schedule]:
 
 
 def build(
-    requests: Sequence[BuildRequest],
+    request: BuildRequest,
     folder: Path,
     *,
     edit: Callable[[dict[str, str]], Mapping[str, str]] = lambda headers: headers,
-    jobs: int | None = None,
-) -> list[Emulated]:
-    """The kernels of these builds, whose sources are what `edit` makes of the family's.  Raises
-    ValueError with the compiler's words where one does not compile."""
-    cxx, machine = compiler(), _machine()
-    assert cxx is not None
-
-    def one(number: int) -> Emulated:
-        request = requests[number]
-        family = families.get(request.variant.family)
-        config = family.parse(request.variant.config)
-        place = folder / str(number)
-        for name, text in edit(dict(family.source_files())).items():
-            file = place / name
+) -> Emulated:
+    """The kernel of a build, whose sources are what `edit` makes of the family's, include name to
+    text; all files are written to `folder`.  Raises ValueError with the compiler's words if it
+    does not compile, ToolMissing without a compiler."""
+    objects = _machine()
+    family = families.get(request.variant.family)
+    config = family.parse(request.variant.config)
+    for name, text in edit(dict(family.source_files())).items():
+        # The emulator's own are found instead, but for what is no instruction.
+        if not (EMULATOR / name).exists():
+            file = folder / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            # The emulator's own are found instead, but for what is no instruction.
-            if not (EMULATOR / name).exists():
-                file.write_text(text, encoding="utf-8")
-        kernel = family.name_expression(config, request.traits)
-        entry = family.entry_source(config, request.traits)
-        source = place / "library.cpp"
-        source.write_text(
-            f'#include "language.h"\n#include "run.h"\n{entry}\n'
-            f"constexpr auto* kKernel = &{kernel};\nEMULATOR_LIBRARY(kKernel)\n",
-            encoding="utf-8",
-        )
-        library = place / "library.so"
-        include = ["-I", str(EMULATOR), "-I", str(place)]
-        _run([cxx, *OPTIONS, "-shared", *include, str(source), *machine, "-o", str(library)])
-        return Emulated(request, library)
-
-    with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
-        return list(pool.map(one, range(len(requests))))
+            file.write_text(text, encoding="utf-8")
+    kernel = family.name_expression(config, request.traits)
+    entry = family.entry_source(config, request.traits)
+    source, library = folder / "library.cpp", folder / "library.so"
+    source.write_text(
+        f'#include "language.h"\n#include "run.h"\n{entry}\n'
+        f"constexpr auto* kKernel = &{kernel};\nEMULATOR_LIBRARY(kKernel)\n",
+        encoding="utf-8",
+    )
+    include = ["-I", str(EMULATOR), "-I", str(folder)]
+    _compile(["-shared", *include, str(source), *objects, "-o", str(library)])
+    return Emulated(request, library)
 
 
 @cache
 def _machine() -> tuple[str, ...]:
     """The objects of what is the same for all kernels, made once in each process."""
-    cxx = compiler()
-    assert cxx is not None
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     objects = {name: f"{folder}/{name}.o" for name in MACHINE}
     for name, made in objects.items():
-        _run([cxx, *OPTIONS, "-O2", "-c", str(EMULATOR / f"{name}.cpp"), "-o", made])
+        _compile(["-O2", "-c", str(EMULATOR / f"{name}.cpp"), "-o", made])
     return tuple(objects.values())
 
 
-def _run(command: Sequence[str]) -> None:
+def _compile(arguments: Sequence[str]) -> None:
+    cxx = compiler()
+    if cxx is None:
+        raise ToolMissing("no C++ compiler that knows C++20 and fp16; name one in CXX")
+    command = [cxx, *OPTIONS, *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise ValueError(f"{' '.join(command)}: {done.stderr[:4000]}")
@@ -247,14 +242,10 @@ class _HostDriver:
         return 0
 
 
-class _host_driver:
+@contextmanager
+def _host_driver() -> Iterator[None]:
     """Within it, tensor maps are made for the emulator."""
-
-    def __enter__(self) -> None:
-        self._plain = tensor_maps._driver
-        tensor_maps._driver = _HostDriver  # type: ignore[assignment]
+    with mock.patch.object(tensor_maps, "_driver", _HostDriver):
         tensor_maps._encoded.cache_clear()
-
-    def __exit__(self, *_: object) -> None:
-        tensor_maps._driver = self._plain
-        tensor_maps._encoded.cache_clear()
+        yield
+    tensor_maps._encoded.cache_clear()

@@ -122,8 +122,7 @@ def _made(short_form: str, folder: Path, mutant: Mutant | None = None) -> Emulat
     family = families.get("sm90" if short_form.startswith("sm90") else "sm80")
     request = BuildRequest(families.variant(family.parse(short_form)), "causal", "sm_90a")
     edit = dict if mutant is None else mutant.edited
-    (kernel,) = build([request], folder, edit=edit, jobs=1)
-    return kernel
+    return build(request, folder, edit=edit)
 
 
 def _workload(kernel: Emulated, mutant: Mutant) -> Workload:

@@ -80,12 +80,12 @@ T shuffle(const char* at, T value, int source) {
     static_assert(sizeof(T) == 4);
     const auto* const taken = meet(
         at,
-        [](Warp& warp, const void*) {
+        [](Warp& warp) {
             for (int lane = 0; lane < kLanes; ++lane) {
                 warp.taken[lane][0] = warp.given[warp.given[lane][1] % kLanes][0];
             }
         },
-        nullptr, std::bit_cast<unsigned>(value), static_cast<unsigned>(source));
+        std::bit_cast<unsigned>(value), static_cast<unsigned>(source));
     return std::bit_cast<T>(static_cast<unsigned>(taken[0]));
 }
 
@@ -104,11 +104,11 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
 inline bool __any_sync(unsigned, bool predicate) {
     const auto* const taken = emulator::meet(
         "__any_sync()",
-        [](emulator::Warp& warp, const void*) {
+        [](emulator::Warp& warp) {
             std::uint64_t any = 0;
             for (const auto& given : warp.given) any |= given[0];
             for (auto& taken : warp.taken) taken[0] = any;
         },
-        nullptr, predicate);
+        predicate);
     return taken[0] != 0;
 }

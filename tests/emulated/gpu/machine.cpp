@@ -271,8 +271,8 @@ void wake(Waiters& waiters) {
     waiters.clear();
 }
 
-const std::uint64_t* meet(const char* at, Exchange exchange, const void* argument,
-                          std::uint64_t first, std::uint64_t second) {
+const std::uint64_t* meet(const char* at, Exchange exchange, std::uint64_t first,
+                          std::uint64_t second) {
     Warp& warp = *current->warp;
     const int lane = current->lane;
     now_at(at);
@@ -285,8 +285,8 @@ const std::uint64_t* meet(const char* at, Exchange exchange, const void* argumen
     warp.given[lane][1] = second;
     warp.arrived |= 1u << lane;
     const unsigned generation = warp.generation;
-    if (warp.arrived == warp.live) {
-        if (exchange) exchange(warp, argument);
+    if (warp.arrived == ~0u) {
+        if (exchange) exchange(warp);
         warp.arrived = 0;
         ++warp.generation;
         wake(warp.waiters);

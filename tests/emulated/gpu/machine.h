@@ -191,11 +191,10 @@ void wait_until(const char* at, Waiters& waiters, Condition condition) {
     while (!condition()) sleep(waiters);
 }
 
-// All live lanes of the warp meet here, each with two words; the last one to come turns them into
-// four words for each.
-using Exchange = void (*)(Warp&, const void* argument);
-const std::uint64_t* meet(const char* at, Exchange exchange = nullptr,
-                          const void* argument = nullptr, std::uint64_t first = 0,
+// All lanes of the warp meet here, each with two words; the last one to come turns them into four
+// words for each.
+using Exchange = void (*)(Warp&);
+const std::uint64_t* meet(const char* at, Exchange exchange = nullptr, std::uint64_t first = 0,
                           std::uint64_t second = 0);
 
 // Shared memory.  An address of another CTA of the cluster has its rank + 1 in the upper byte.

@@ -108,7 +108,7 @@ void close_group() {
 void wait_for_products(unsigned pending) {
     meet(
         "wgmma.wait_group",
-        [](Warp& warp, const void*) {
+        [](Warp& warp) {
             const std::uint64_t allowed = warp.given[0][0];
             const auto& closed = warp.closed[0];
             for (int lane = 1; lane < kLanes; ++lane) {
@@ -120,7 +120,7 @@ void wait_for_products(unsigned pending) {
             const std::size_t end = closed[closed.size() - 1 - allowed];
             while (warp.n_done < end) multiply_oldest(warp);
         },
-        nullptr, pending);
+        pending);
 }
 
 }  // namespace emulator

@@ -8,7 +8,7 @@ inline void load_matrices(unsigned (&r)[4], unsigned address) {
     // The rows lie in this CTA's memory; `taken` has the four registers.
     const auto* const taken = emulator::meet(
         kTransposed ? "ldmatrix.trans" : "ldmatrix",
-        [](emulator::Warp& warp, const void*) {
+        [](emulator::Warp& warp) {
             for (int i = 0; i < 4; ++i) {
                 std::uint16_t rows[8][8];
                 for (int row = 0; row < 8; ++row) {
@@ -24,7 +24,7 @@ inline void load_matrices(unsigned (&r)[4], unsigned address) {
                 }
             }
         },
-        nullptr, address);
+        address);
     for (int i = 0; i < 4; ++i) r[i] = static_cast<unsigned>(taken[i]);
 }
 

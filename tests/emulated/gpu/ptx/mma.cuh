@@ -15,7 +15,7 @@ inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
     Operands mine{d, a, {b0, b1}};
     emulator::meet(
         kBf16 ? "mma (bf16)" : "mma (fp16)",
-        [](emulator::Warp& warp, const void*) {
+        [](emulator::Warp& warp) {
             float rows[16][16], columns[8][16];
             const auto of = [&](int lane) -> Operands& {
                 return *reinterpret_cast<Operands*>(warp.given[lane][0]);
@@ -42,7 +42,7 @@ inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
                 }
             }
         },
-        nullptr, reinterpret_cast<std::uint64_t>(&mine));
+        reinterpret_cast<std::uint64_t>(&mine));
 }
 
 inline void mma_m16n8k16_f32_f16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {

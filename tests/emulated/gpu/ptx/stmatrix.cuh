@@ -8,7 +8,7 @@ inline void stmatrix_x4(unsigned address, const unsigned (&r)[4]) {
     emulator::wrote(address, 16);
     emulator::meet(
         "stmatrix",
-        [](emulator::Warp& warp, const void*) {
+        [](emulator::Warp& warp) {
             for (int lane = 0; lane < emulator::kLanes; ++lane) {
                 const auto* const registers =
                     reinterpret_cast<const unsigned*>(warp.given[lane][1]);
@@ -18,7 +18,7 @@ inline void stmatrix_x4(unsigned address, const unsigned (&r)[4]) {
                 }
             }
         },
-        nullptr, address, reinterpret_cast<std::uint64_t>(&r[0]));
+        address, reinterpret_cast<std::uint64_t>(&r[0]));
 }
 
 }  // namespace ptx

@@ -17,30 +17,31 @@ inline void keep_register(unsigned&) {}
 
 template <int kN, bool kBf16>
 struct WgmmaM64K16 {
+    // But for A.
+    static emulator::Product product(float (&d)[kN / 2], unsigned long long b, int accumulate) {
+        emulator::Product made;
+        made.n = kN;
+        made.bf16 = kBf16;
+        made.accumulate = accumulate;
+        made.b = b;
+        made.d[0] = d;
+        return made;
+    }
+
     static void ss(float (&d)[kN / 2], unsigned long long a, unsigned long long b, int accumulate) {
-        emulator::Product product;
-        product.n = kN;
-        product.bf16 = kBf16;
-        product.accumulate = accumulate;
-        product.a = a;
-        product.b = b;
-        product.d[0] = d;
-        emulator::issue(product);
+        emulator::Product made = product(d, b, accumulate);
+        made.a = a;
+        emulator::issue(made);
     }
 
     template <bool kNMajor>
     static void rs(float (&d)[kN / 2], const unsigned (&a)[4], unsigned long long b,
                    int accumulate) {
-        emulator::Product product;
-        product.n = kN;
-        product.bf16 = kBf16;
-        product.accumulate = accumulate;
-        product.n_major = kNMajor;
-        product.a_in_registers = true;
-        product.b = b;
-        product.d[0] = d;
-        product.a_registers[0] = a;
-        emulator::issue(product);
+        emulator::Product made = product(d, b, accumulate);
+        made.n_major = kNMajor;
+        made.a_in_registers = true;
+        made.a_registers[0] = a;
+        emulator::issue(made);
     }
 };
 
