@@ -27,8 +27,8 @@ PROGRESSION_DTYPES = (DType.FP16,)
 TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
     64: ((3, 128, 1), (3, 96, 1), (2, 128, 1), (4, 64, 1), (1, 96, 3), (1, 64, 3)),
     128: ((2, 128, 1), (2, 144, 1), (2, 112, 1), (3, 80, 1), (3, 64, 1)),
-    192: ((2, 112, 1), (2, 96, 1), (2, 80, 1)),
-    256: ((2, 80, 1), (2, 64, 1)),
+    192: ((2, 96, 1), (2, 112, 1), (2, 80, 1)),
+    256: ((2, 64, 1), (2, 80, 1)),
 }
 
 PROGRESSION = (
@@ -80,15 +80,16 @@ FAST: dict[int, tuple[tuple[str, str], ...]] = {
         *(("192x80, 3", words) for words in (f"{_LAZY}+early_look+stagger",)),
     ),
     192: (
-        *(("128x112, 2", words) for words in (_ONE_Q, _ONE_TILE)),
-        *(("128x112, 2", words) for words in (f"stages_2+pingpong+overlap+{_ORDER}",)),
-        *(("128x96, 2", words) for words in (_ONE_Q,)),
+        *(("128x96, 2", words) for words in (_ONE_Q, f"{_ONE_Q}+early_look", _ONE_TILE)),
+        *(("128x96, 2", words) for words in (f"stages_2+pingpong+overlap+{_ORDER}",)),
+        *(("128x112, 2", words) for words in (_ONE_Q,)),
         *(("128x80, 2", words) for words in (_ONE_Q,)),
     ),
     256: (
-        *(("128x80, 2", words) for words in (_ONE_Q, f"stages_2+pingpong+overlap+{_ORDER}")),
+        *(("128x64, 2", words) for words in (_ONE_Q, f"{_ONE_Q}+early_look")),
+        *(("128x80, 2", words) for words in (_ONE_Q, f"{_ONE_Q}+early_look")),
+        *(("128x80, 2", words) for words in (f"stages_2+pingpong+overlap+{_ORDER}",)),
         *(("128x80, 2", words) for words in ("stages_2+pingpong+overlap+longest_first",)),
-        *(("128x64, 2", words) for words in (_ONE_Q,)),
     ),
 }
 

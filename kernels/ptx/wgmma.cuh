@@ -42,7 +42,11 @@ __device__ __forceinline__ void keep_register(unsigned& value) {
 // wgmma of shape m64 n<kN> k16, 16-bit elements (bf16 if kBf16, else fp16), fp32 accumulators.
 //     ss: A and B both k-major in shared memory
 //     rs: A in registers, B in shared memory, k-major or n-major ("transposed")
-// accumulate = 0 overwrites D.
+// ss4 and rs4 are four of them one after another along k, on 64 columns of A, in one statement:
+// for the compiler every statement with its up to 128 accumulators is work, and the descriptors
+// of the second to fourth are not computed by it.  A k-major operand goes on by 32 bytes (one
+// panel holds all four), an n-major one by 16 rows of 128 bytes.
+// accumulate = 0 overwrites D (of four, by the first).
 template <int kN, bool kBf16>
 struct WgmmaM64K16;
 
@@ -112,62 +116,121 @@ struct WgmmaM64K16;
 #define FA_OPERANDS_248 FA_OPERANDS_240, "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123])
 #define FA_OPERANDS_256 FA_OPERANDS_248, "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 
+// clang-format off
+#define FA_MMA(n, type) \
+    "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" FA_REGS_##n "}, "
+#define FA_IF(accumulate) "{\n.reg .pred p;\nsetp.ne.b32 p, " accumulate ", 0;\n"
+#define FA_A(r0, r1, r2, r3) "{" r0 ", " r1 ", " r2 ", " r3 "}, "
+
 // Operands after the kN / 2 accumulators are numbered o0, o1, ...
-#define FA_WGMMA_SS(n, type, o0, o1, o2)                                               \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " o2                                \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
-                 " {" FA_REGS_##n "}, " o0 ", " o1 ", p, 1, 1, 0, 0;\n}"               \
-                 : FA_OPERANDS_##n                                                     \
+#define FA_WGMMA_SS4(n, type, o0, o1, o2)                                                \
+    asm volatile(FA_IF(o2) ".reg .b64 a, b;\n"                                           \
+                 FA_MMA(n, type) o0 ", " o1 ", p, 1, 1, 0, 0;\n"                         \
+                 "add.s64 a, " o0 ", 2;\nadd.s64 b, " o1 ", 2;\n"                        \
+                 FA_MMA(n, type) "a, b, 1, 1, 1, 0, 0;\n"                                \
+                 "add.s64 a, " o0 ", 4;\nadd.s64 b, " o1 ", 4;\n"                        \
+                 FA_MMA(n, type) "a, b, 1, 1, 1, 0, 0;\n"                                \
+                 "add.s64 a, " o0 ", 6;\nadd.s64 b, " o1 ", 6;\n"                        \
+                 FA_MMA(n, type) "a, b, 1, 1, 1, 0, 0;\n}"                               \
+                 : FA_OPERANDS_##n                                                       \
                  : "l"(a), "l"(b), "r"(accumulate))
 
-#define FA_WGMMA_RS(n, type, o0, o1, o2, o3, o4, o5, o6)                                      \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " o5                                       \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type        \
-                 " {" FA_REGS_##n "}, {" o0 ", " o1 ", " o2 ", " o3 "}, " o4 ", p, 1, 1, " o6 \
-                                  ";\n}"                                                      \
-                 : FA_OPERANDS_##n                                                            \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate),       \
+#define FA_WGMMA_RS(n, type, o0, o1, o2, o3, o4, o5, o6)                                 \
+    asm volatile(FA_IF(o5)                                                               \
+                 FA_MMA(n, type) FA_A(o0, o1, o2, o3) o4 ", p, 1, 1, " o6 ";\n}"         \
+                 : FA_OPERANDS_##n                                                       \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate),  \
                    "n"(kNMajor ? 1 : 0))
 
-#define FA_WGMMA_STRUCT(n, bf16, type, o0, o1, o2, o3, o4, o5, o6)                           \
-    template <>                                                                              \
-    struct WgmmaM64K16<n, bf16> {                                                            \
-        __device__ __forceinline__ static void ss(float (&d)[n / 2], unsigned long long a,   \
-                                                  unsigned long long b, int accumulate) {    \
-            FA_WGMMA_SS(n, type, o0, o1, o2);                                                \
-        }                                                                                    \
-        template <bool kNMajor>                                                              \
-        __device__ __forceinline__ static void rs(float (&d)[n / 2], const unsigned (&a)[4], \
-                                                  unsigned long long b, int accumulate) {    \
-            FA_WGMMA_RS(n, type, o0, o1, o2, o3, o4, o5, o6);                                \
-        }                                                                                    \
+#define FA_WGMMA_RS4(n, type, o0, o1, o2, o3, o4, o5, o6, o7, o8, o9, o10, o11, o12,     \
+                     o13, o14, o15, o16, o17, o18, o19, o20, o21)                        \
+    asm volatile(FA_IF(o17) ".reg .b64 b;\n"                                             \
+                 FA_MMA(n, type) FA_A(o0, o1, o2, o3) o16 ", p, 1, 1, " o18 ";\n"        \
+                 "add.s64 b, " o16 ", " o19 ";\n"                                        \
+                 FA_MMA(n, type) FA_A(o4, o5, o6, o7) "b, 1, 1, 1, " o18 ";\n"           \
+                 "add.s64 b, " o16 ", " o20 ";\n"                                        \
+                 FA_MMA(n, type) FA_A(o8, o9, o10, o11) "b, 1, 1, 1, " o18 ";\n"         \
+                 "add.s64 b, " o16 ", " o21 ";\n"                                        \
+                 FA_MMA(n, type) FA_A(o12, o13, o14, o15) "b, 1, 1, 1, " o18 ";\n}"      \
+                 : FA_OPERANDS_##n                                                       \
+                 : "r"(a[0][0]), "r"(a[0][1]), "r"(a[0][2]), "r"(a[0][3]),               \
+                   "r"(a[1][0]), "r"(a[1][1]), "r"(a[1][2]), "r"(a[1][3]),               \
+                   "r"(a[2][0]), "r"(a[2][1]), "r"(a[2][2]), "r"(a[2][3]),               \
+                   "r"(a[3][0]), "r"(a[3][1]), "r"(a[3][2]), "r"(a[3][3]),               \
+                   "l"(b), "r"(accumulate), "n"(kNMajor ? 1 : 0), "n"(kNMajor ? 128 : 2), \
+                   "n"(kNMajor ? 256 : 4), "n"(kNMajor ? 384 : 6))
+// clang-format on
+
+#define FA_WGMMA_STRUCT(n, bf16, type, o0, o1, o2, o3, o4, o5, o6, o7, o8, o9, o10, o11, o12, o13, \
+                        o14, o15, o16, o17, o18, o19, o20, o21)                                    \
+    template <>                                                                                    \
+    struct WgmmaM64K16<n, bf16> {                                                                  \
+        __device__ __forceinline__ static void ss4(float (&d)[n / 2], unsigned long long a,        \
+                                                   unsigned long long b, int accumulate) {         \
+            FA_WGMMA_SS4(n, type, o0, o1, o2);                                                     \
+        }                                                                                          \
+        template <bool kNMajor>                                                                    \
+        __device__ __forceinline__ static void rs(float (&d)[n / 2], const unsigned (&a)[4],       \
+                                                  unsigned long long b, int accumulate) {          \
+            FA_WGMMA_RS(n, type, o0, o1, o2, o3, o4, o5, o6);                                      \
+        }                                                                                          \
+        template <bool kNMajor>                                                                    \
+        __device__ __forceinline__ static void rs4(float (&d)[n / 2], const unsigned (*a)[4],      \
+                                                   unsigned long long b, int accumulate) {         \
+            FA_WGMMA_RS4(n, type, o0, o1, o2, o3, o4, o5, o6, o7, o8, o9, o10, o11, o12, o13, o14, \
+                         o15, o16, o17, o18, o19, o20, o21);                                       \
+        }                                                                                          \
     };
 
-#define FA_WGMMA(n, o0, o1, o2, o3, o4, o5, o6)                  \
-    FA_WGMMA_STRUCT(n, false, "f16", o0, o1, o2, o3, o4, o5, o6) \
-    FA_WGMMA_STRUCT(n, true, "bf16", o0, o1, o2, o3, o4, o5, o6)
+#define FA_WGMMA(n, ...)                          \
+    FA_WGMMA_STRUCT(n, false, "f16", __VA_ARGS__) \
+    FA_WGMMA_STRUCT(n, true, "bf16", __VA_ARGS__)
 
-FA_WGMMA(16, "%8", "%9", "%10", "%11", "%12", "%13", "%14")
-FA_WGMMA(32, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
-FA_WGMMA(48, "%24", "%25", "%26", "%27", "%28", "%29", "%30")
-FA_WGMMA(64, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
-FA_WGMMA(80, "%40", "%41", "%42", "%43", "%44", "%45", "%46")
-FA_WGMMA(96, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
-FA_WGMMA(112, "%56", "%57", "%58", "%59", "%60", "%61", "%62")
-FA_WGMMA(128, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
-FA_WGMMA(144, "%72", "%73", "%74", "%75", "%76", "%77", "%78")
-FA_WGMMA(160, "%80", "%81", "%82", "%83", "%84", "%85", "%86")
-FA_WGMMA(176, "%88", "%89", "%90", "%91", "%92", "%93", "%94")
-FA_WGMMA(192, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
-FA_WGMMA(208, "%104", "%105", "%106", "%107", "%108", "%109", "%110")
-FA_WGMMA(224, "%112", "%113", "%114", "%115", "%116", "%117", "%118")
-FA_WGMMA(240, "%120", "%121", "%122", "%123", "%124", "%125", "%126")
-FA_WGMMA(256, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+FA_WGMMA(16, "%8", "%9", "%10", "%11", "%12", "%13", "%14", "%15", "%16", "%17", "%18", "%19",
+         "%20", "%21", "%22", "%23", "%24", "%25", "%26", "%27", "%28", "%29")
+FA_WGMMA(32, "%16", "%17", "%18", "%19", "%20", "%21", "%22", "%23", "%24", "%25", "%26", "%27",
+         "%28", "%29", "%30", "%31", "%32", "%33", "%34", "%35", "%36", "%37")
+FA_WGMMA(48, "%24", "%25", "%26", "%27", "%28", "%29", "%30", "%31", "%32", "%33", "%34", "%35",
+         "%36", "%37", "%38", "%39", "%40", "%41", "%42", "%43", "%44", "%45")
+FA_WGMMA(64, "%32", "%33", "%34", "%35", "%36", "%37", "%38", "%39", "%40", "%41", "%42", "%43",
+         "%44", "%45", "%46", "%47", "%48", "%49", "%50", "%51", "%52", "%53")
+FA_WGMMA(80, "%40", "%41", "%42", "%43", "%44", "%45", "%46", "%47", "%48", "%49", "%50", "%51",
+         "%52", "%53", "%54", "%55", "%56", "%57", "%58", "%59", "%60", "%61")
+FA_WGMMA(96, "%48", "%49", "%50", "%51", "%52", "%53", "%54", "%55", "%56", "%57", "%58", "%59",
+         "%60", "%61", "%62", "%63", "%64", "%65", "%66", "%67", "%68", "%69")
+FA_WGMMA(112, "%56", "%57", "%58", "%59", "%60", "%61", "%62", "%63", "%64", "%65", "%66", "%67",
+         "%68", "%69", "%70", "%71", "%72", "%73", "%74", "%75", "%76", "%77")
+FA_WGMMA(128, "%64", "%65", "%66", "%67", "%68", "%69", "%70", "%71", "%72", "%73", "%74", "%75",
+         "%76", "%77", "%78", "%79", "%80", "%81", "%82", "%83", "%84", "%85")
+FA_WGMMA(144, "%72", "%73", "%74", "%75", "%76", "%77", "%78", "%79", "%80", "%81", "%82", "%83",
+         "%84", "%85", "%86", "%87", "%88", "%89", "%90", "%91", "%92", "%93")
+FA_WGMMA(160, "%80", "%81", "%82", "%83", "%84", "%85", "%86", "%87", "%88", "%89", "%90", "%91",
+         "%92", "%93", "%94", "%95", "%96", "%97", "%98", "%99", "%100", "%101")
+FA_WGMMA(176, "%88", "%89", "%90", "%91", "%92", "%93", "%94", "%95", "%96", "%97", "%98", "%99",
+         "%100", "%101", "%102", "%103", "%104", "%105", "%106", "%107", "%108", "%109")
+FA_WGMMA(192, "%96", "%97", "%98", "%99", "%100", "%101", "%102", "%103", "%104", "%105", "%106",
+         "%107", "%108", "%109", "%110", "%111", "%112", "%113", "%114", "%115", "%116", "%117")
+FA_WGMMA(208, "%104", "%105", "%106", "%107", "%108", "%109", "%110", "%111", "%112", "%113",
+         "%114", "%115", "%116", "%117", "%118", "%119", "%120", "%121", "%122", "%123", "%124",
+         "%125")
+FA_WGMMA(224, "%112", "%113", "%114", "%115", "%116", "%117", "%118", "%119", "%120", "%121",
+         "%122", "%123", "%124", "%125", "%126", "%127", "%128", "%129", "%130", "%131", "%132",
+         "%133")
+FA_WGMMA(240, "%120", "%121", "%122", "%123", "%124", "%125", "%126", "%127", "%128", "%129",
+         "%130", "%131", "%132", "%133", "%134", "%135", "%136", "%137", "%138", "%139", "%140",
+         "%141")
+FA_WGMMA(256, "%128", "%129", "%130", "%131", "%132", "%133", "%134", "%135", "%136", "%137",
+         "%138", "%139", "%140", "%141", "%142", "%143", "%144", "%145", "%146", "%147", "%148",
+         "%149")
 
 #undef FA_WGMMA
 #undef FA_WGMMA_STRUCT
 #undef FA_WGMMA_RS
-#undef FA_WGMMA_SS
+#undef FA_WGMMA_RS4
+#undef FA_WGMMA_SS4
+#undef FA_A
+#undef FA_IF
+#undef FA_MMA
 #undef FA_REGS_8
 #undef FA_REGS_16
 #undef FA_REGS_24

@@ -153,14 +153,13 @@ struct ConsumerBase {
             keep_registers(s[m]);
             ptx::wgmma_fence();
 #pragma unroll
-            for (int t = 0; t < kStepsQK; ++t) {
-                const int panel = t / 4, inside = t % 4 * 32;
-                const auto b = k.advance(panel * Shared::kKVPanelBytes + inside).bits();
+            for (int panel = 0; panel < Shared::kPanels; ++panel) {
+                const auto b = k.advance(panel * Shared::kKVPanelBytes).bits();
                 if constexpr (CFG.q_registers) {
-                    ProductQK::template rs<false>(s[m], q[m][t], b, t > 0);
+                    ProductQK::template rs4<false>(s[m], q[m] + 4 * panel, b, panel > 0);
                 } else {
-                    const int at = m * Shared::kQTileBytes + panel * Shared::kQPanelBytes + inside;
-                    ProductQK::ss(s[m], q_tiles.advance(at).bits(), b, t > 0);
+                    const int at = m * Shared::kQTileBytes + panel * Shared::kQPanelBytes;
+                    ProductQK::ss4(s[m], q_tiles.advance(at).bits(), b, panel > 0);
                 }
             }
             ptx::wgmma_commit_group();
@@ -175,10 +174,15 @@ struct ConsumerBase {
             keep_registers(o[m]);
             ptx::wgmma_fence();
 #pragma unroll
-            for (int t = 0; t < kStepsPV; ++t) {
-                ProductPV::template rs<true>(o[m], probabilities[m][t],
-                                             v.advance(16 * t * ptx::kSwizzleBytes).bits(),
-                                             t > 0 ? 1 : accumulate);
+            for (int t = 0; t < kStepsPV; t += t + 4 <= kStepsPV ? 4 : 1) {
+                const auto b = v.advance(16 * t * ptx::kSwizzleBytes).bits();
+                if (t + 4 <= kStepsPV) {
+                    ProductPV::template rs4<true>(o[m], probabilities[m] + t, b,
+                                                  t > 0 ? 1 : accumulate);
+                } else {
+                    ProductPV::template rs<true>(o[m], probabilities[m][t], b,
+                                                 t > 0 ? 1 : accumulate);
+                }
             }
             ptx::wgmma_commit_group();
         }

@@ -121,28 +121,26 @@ struct TileSlots {
         ring.advance();
     }
 
-    // By everybody else, a warp or one thread; of a warp lane 0 has the tile.  A warp of a cluster
-    // gives the slot back by itself, see ConsumerTiles.
+    // By everybody else, a warp or one thread; of a warp lane 0 has the tile.
     template <bool kWarp>
     __device__ __forceinline__ Tile read() {
         ptx::mbarrier_wait(smem + Shared::kTileFull + 8 * ring.stage, ring.parity);
+        // Two tiles later the slot's barrier is as it was: a lane that looked only then would wait
+        // for ever.  The compiler, too, may then forget about lanes that come later, and leaves
+        // out a copy of what follows.
+        if constexpr (kWarp) __syncwarp();
         int words[4] = {};
         if (!kWarp || threadIdx.x % 32 == 0) {
             ptx::load_shared_v4(words, smem + Shared::kTiles + Shared::kTileSlotBytes * ring.stage);
-            if constexpr (!kWarp || CFG.cluster == 1) give_back(ring.stage);
+            const unsigned empty = smem + Shared::kTileEmpty + 8 * ring.stage;
+            if constexpr (CFG.cluster == 1) {
+                ptx::mbarrier_arrive(empty);
+            } else {
+                ptx::mbarrier_arrive_cluster(ptx::in_cta(empty, 0));
+            }
         }
         ring.advance();
         return Tile{words[0], words[1], words[2], words[3]};
-    }
-
-    // By one thread for each reader: the slot may be written again.
-    __device__ __forceinline__ void give_back(int stage) const {
-        const unsigned empty = smem + Shared::kTileEmpty + 8 * stage;
-        if constexpr (CFG.cluster == 1) {
-            ptx::mbarrier_arrive(empty);
-        } else {
-            ptx::mbarrier_arrive_cluster(ptx::in_cta(empty, 0));
-        }
     }
 };
 
@@ -151,22 +149,13 @@ template <Sm90Config CFG>
 struct ConsumerTiles {
     TileSlots<CFG> slots;
 
-    // Two tiles later the slot's barrier is as it was: a lane that looks only then waits for ever.
-    // With one CTA that cannot be: so far ahead the producer needs the place of Q that this
-    // warpgroup works on, and gives back behind the barrier of its 128 threads.  In a cluster it
-    // may be another CTA's producer, so the lanes have to meet before the slot is given back.
     __device__ __forceinline__ Tile next() {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return Tile{-1, 0, 0, 0};
-        const int stage = slots.ring.stage;
         const Tile tile = slots.template read<true>();
         // Broadcast, also so that the compiler knows it to be the same in all lanes.
         constexpr unsigned kAll = 0xffffffffu;
-        const Tile found{__shfl_sync(kAll, tile.number, 0), __shfl_sync(kAll, tile.row_block, 0),
-                         __shfl_sync(kAll, tile.head, 0), __shfl_sync(kAll, tile.batch, 0)};
-        if constexpr (CFG.cluster > 1) {
-            if (threadIdx.x % 32 == 0) slots.give_back(stage);
-        }
-        return found;
+        return Tile{__shfl_sync(kAll, tile.number, 0), __shfl_sync(kAll, tile.row_block, 0),
+                    __shfl_sync(kAll, tile.head, 0), __shfl_sync(kAll, tile.batch, 0)};
     }
 };
 

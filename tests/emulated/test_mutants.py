@@ -83,8 +83,7 @@ MUTANTS = {
     # Tiles of one block, so that the producer is ahead by as many as there are slots.
     "lanes part before a tile's number is given back": Mutant(
         CLUSTER, "sm90/scheduler.cuh",
-        r"(const Tile found\{__shfl_sync.*?\};)(\s*if constexpr \(CFG\.cluster > 1\) \{.*?\}\n)",
-        r"\2 \1",
+        r"if constexpr \(kWarp\) __syncwarp\(\);", "",
         HANG, keys=64,
     ),
     "V of a block that a warp does not see is given back twice": Mutant(

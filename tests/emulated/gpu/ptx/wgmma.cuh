@@ -28,10 +28,13 @@ struct WgmmaM64K16 {
         return made;
     }
 
-    static void ss(float (&d)[kN / 2], unsigned long long a, unsigned long long b, int accumulate) {
-        emulator::Product made = product(d, b, accumulate);
-        made.a = a;
-        emulator::issue(made);
+    static void ss4(float (&d)[kN / 2], unsigned long long a, unsigned long long b,
+                    int accumulate) {
+        for (int t = 0; t < 4; ++t) {
+            emulator::Product made = product(d, b + 2 * t, t > 0 ? 1 : accumulate);
+            made.a = a + 2 * t;
+            emulator::issue(made);
+        }
     }
 
     template <bool kNMajor>
@@ -42,6 +45,14 @@ struct WgmmaM64K16 {
         made.a_in_registers = true;
         made.a_registers[0] = a;
         emulator::issue(made);
+    }
+
+    template <bool kNMajor>
+    static void rs4(float (&d)[kN / 2], const unsigned (*a)[4], unsigned long long b,
+                    int accumulate) {
+        for (int t = 0; t < 4; ++t) {
+            rs<kNMajor>(d, a[t], b + (kNMajor ? 128 : 2) * t, t > 0 ? 1 : accumulate);
+        }
     }
 };
 
