@@ -1,5 +1,5 @@
-"""The sm90 kernels use what the committed table says: no spills in the sets, no serialised wgmma,
-two seconds of NVRTC each.
+"""The sm90 kernels use what the committed table says: no spills in the sets' loops over key blocks,
+no serialised wgmma, two seconds of NVRTC each.
 
 A part is compiled in every run.  `FA_TUNE_ALL_KERNELS=1 pytest tests/test_resources_sm90.py`
 compiles everything in the table, in a few minutes, and holds compilation to its two seconds: for
@@ -23,6 +23,7 @@ from fa_tune.families.sm90_sets import get_configs
 from fa_tune.families.traits import Traits
 from fa_tune.model import Outcome
 from tests.tools.covering import pairs_of
+from tests.tools.machine_code import disassembled, innermost_loops_with, of_local_memory
 from tests.tools.required_sm90 import (
     ARCH,
     D_HEADS,
@@ -47,6 +48,7 @@ from tests.tools.resource_table import (
 RECORD = f"if that is meant, run: python -m tests.tools.record_resources {ARCH}"
 ALL = "FA_TUNE_ALL_KERNELS"
 MOST_COMPILE_S = 2.0
+MOST_KEPT_BYTES = 4  # in local memory, and not in the loops over key blocks
 MOST_COMPILE_S_BESIDE_OTHERS = 20.0  # where the machine has other work
 
 
@@ -90,12 +92,22 @@ def check(results: Sequence[BuildResult], compile_s: float) -> None:
         assert b"Sm90Config" in Path(artifact.cubin).read_bytes(), "the name shows the config"
         if name in sets:
             assert artifact.diagnostics == (), f"{name}: {artifact.diagnostics}"
-            assert resources.spill_store_bytes == resources.spill_load_bytes == 0, name
+            assert_no_key_block_spills(Path(artifact.cubin), resources.spill_load_bytes, name)
             assert artifact.compile_s < compile_s, f"{name}: {artifact.compile_s:.1f} s"
     if (expected := table()) is not None:
         found = table_of(results)
         changed = differences({name: expected[name] for name in found if name in expected}, found)
         assert not changed, "\n".join([f"the table says otherwise; {RECORD}", *changed])
+
+
+def assert_no_key_block_spills(cubin: Path, load_bytes: int, name: str) -> None:
+    """One word of a thread may be kept in local memory from tile to tile; nothing of the loops
+    over key blocks, where a tile's time goes."""
+    assert load_bytes <= MOST_KEPT_BYTES, name
+    if load_bytes:
+        loops = innermost_loops_with("HGMMA", disassembled(cubin))
+        assert loops, name
+        assert [of_local_memory(code) for code in loops] == [[]] * len(loops), name
 
 
 def test_what_runs_without_tuning_compiles_to_what_the_table_says(store: ArtifactStore) -> None:
@@ -105,6 +117,22 @@ def test_what_runs_without_tuning_compiles_to_what_the_table_says(store: Artifac
 @pytest.mark.skipif(not os.environ.get(ALL), reason=f"takes minutes; {ALL}=1 runs it")
 def test_everything_compiles_to_what_the_table_says_in_two_seconds(tmp_path: Path) -> None:
     check(build(builds(), ArtifactStore(tmp_path)), MOST_COMPILE_S)
+
+
+def test_what_a_set_keeps_in_local_memory_it_keeps_from_tile_to_tile(store: ArtifactStore) -> None:
+    version = nvrtc.version()
+    if version not in recorded_versions():
+        pytest.skip(f"no resource table for NVRTC {version}")
+    found = read_table(table_path(version, ARCH))
+    spill = COLUMNS.index("spill_load_bytes")
+    kept = [r for r in required_builds() if found[row_name(r)][spill]]
+    for result in build(kept, store):
+        assert result.artifact is not None, result.reason
+        resources = result.artifact.resources
+        assert resources.spill_load_bytes > 0
+        assert_no_key_block_spills(
+            Path(result.artifact.cubin), resources.spill_load_bytes, row_name(result.request)
+        )
 
 
 # The table --------------------------------------------------------------------------------------
@@ -118,11 +146,12 @@ def test_the_table_has_every_build_and_no_other(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", recorded_versions())
-def test_no_set_has_a_kernel_that_spills_or_does_not_fit(version: str) -> None:
+def test_no_set_has_a_kernel_that_spills_more_than_a_word_or_does_not_fit(version: str) -> None:
     found = read_table(table_path(version, ARCH))
     for request in (*required_builds(), *quick_builds()):
         facts = dict(zip(COLUMNS, found[row_name(request)], strict=True))
-        assert facts["spill_store_bytes"] == facts["spill_load_bytes"] == 0, request
+        assert facts["spill_load_bytes"] <= MOST_KEPT_BYTES, request
+        assert facts["spill_store_bytes"] <= 2 * MOST_KEPT_BYTES, request
         assert facts["registers"] * facts["threads"] * facts["ctas_per_sm"] <= 65536, request
         assert facts["ctas_per_sm"] >= 1, request
 

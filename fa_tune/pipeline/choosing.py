@@ -135,8 +135,10 @@ def _replay(
         recording.label: {(a.workload, a.subject): a for a in recording.attempts}
         for recording in chosen
     }
-    provenance = chosen[0].meta.provenance
-    source = ", ".join(r.label for r in chosen)
+    # The others are for what they say of neighbouring workloads.
+    told = [r for r in chosen if _tells_of(r, wanted, subjects)] or chosen
+    provenance = told[0].meta.provenance
+    source = ", ".join(r.label for r in told)
     profiler = ReplayProfiler(
         recorded,
         method=method,
@@ -147,9 +149,16 @@ def _replay(
     )
     date = provenance.recorded_at[:10]
     whose = f"recorded on an {gpu} on {date} with {method}, replayed from {source}"
-    if any(_is_of_other_sources(recording) for recording in chosen):
+    if any(_is_of_other_sources(recording) for recording in told):
         progress.warn("the recordings were made with other kernel sources than these")
-    return Measured(profiler, chosen[0].meta.device, whose, chosen[0], tuple(chosen))
+    return Measured(profiler, told[0].meta.device, whose, told[0], tuple(chosen))
+
+
+def _tells_of(
+    recording: Recording, wanted: Collection[Workload], subjects: Collection[str]
+) -> bool:
+    keys = {workload.key for workload in wanted}
+    return any(a.workload in keys and a.subject in subjects for a in recording.attempts)
 
 
 def _most_wanted(
