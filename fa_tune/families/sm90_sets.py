@@ -75,13 +75,11 @@ FAST: dict[int, tuple[tuple[str, str], ...]] = {
         *(("128x128, 2", words) for words in (_BEST, f"{_BEST}+early_look")),
         *(("128x128, 2", words) for words in (f"{_FREE}+{_TRUST}", _ONE_Q)),
         *(("128x128, 2", words) for words in (f"{_CARRY}+{_ORDER}+stagger",)),
-        *(("128x144, 2", words) for words in (_BEST,)),
         *(("192x80, 3", words) for words in (_BEST, f"{_BEST}+early_look")),
         *(("192x80, 3", words) for words in (f"{_LAZY}+early_look+stagger",)),
     ),
     192: (
         *(("128x96, 2", words) for words in (_ONE_Q, f"{_ONE_Q}+early_look", _ONE_TILE)),
-        *(("128x96, 2", words) for words in (f"stages_2+pingpong+overlap+{_ORDER}",)),
         *(("128x112, 2", words) for words in (_ONE_Q,)),
         *(("128x80, 2", words) for words in (_ONE_Q,)),
     ),
@@ -89,7 +87,6 @@ FAST: dict[int, tuple[tuple[str, str], ...]] = {
         *(("128x64, 2", words) for words in (_ONE_Q, f"{_ONE_Q}+early_look")),
         *(("128x80, 2", words) for words in (_ONE_Q, f"{_ONE_Q}+early_look")),
         *(("128x80, 2", words) for words in (f"stages_2+pingpong+overlap+{_ORDER}",)),
-        *(("128x80, 2", words) for words in ("stages_2+pingpong+overlap+longest_first",)),
     ),
 }
 
