@@ -103,6 +103,31 @@ def test_the_method_that_holds_more_of_what_is_wanted_is_replayed(
     assert method() == "ncu"
 
 
+def test_recordings_of_nothing_that_is_wanted_are_not_named(tmp_path: Path) -> None:
+    """They serve for what they say of neighbouring workloads, whoever made their kernels."""
+    folder = tmp_path / "profiles"
+    (config,) = families.get("sm80").configs("fast", dtypes=[WORKLOAD.dtype], d_head=128)[:1]
+    subject = families.variant(config).key
+    record(folder, "wanted", "events", "2026-02-01T00:00:00+00:00", {subject: 7e-3})
+    record(folder, "newer", "events", "2026-03-01T00:00:00+00:00", {"sm80:x": 7e-3})
+    causal = dataclasses.replace(WORKLOAD, causal=True)
+    known = recordings.load(folder / H200.slug / "wanted.csv")
+    attempt = dataclasses.replace(known.attempts[0], workload=causal.key)
+    recordings.save(folder / H200.slug / "causal.csv", [attempt], {}, known.meta)
+    machine = fakes.context(tmp_path, device=None, recordings=folder)
+
+    def whose(*wanted: Workload) -> str:
+        found = choose_profiler(
+            MeasureOptions(), machine, Stages(), wanted=wanted, configs=[config]
+        )
+        assert len(found.recordings) == 3
+        return found.whose
+
+    assert whose(WORKLOAD).endswith("2026-02-01 with events, replayed from nvidia_h200/wanted.csv")
+    assert whose(causal).endswith("replayed from nvidia_h200/causal.csv")
+    assert "newer.csv" in whose(dataclasses.replace(WORKLOAD, batch=3)), "nothing is of it"
+
+
 def test_the_method_that_holds_the_wanted_configs_is_replayed(tmp_path: Path, folder: Path) -> None:
     """ncu's recordings hold the workload, but only of configs that were not asked for."""
     a, b = families.get("sm80").configs("fast", dtypes=[WORKLOAD.dtype], d_head=WORKLOAD.d_head)[:2]
