@@ -23,7 +23,7 @@ from fa_tune.families.sm90_sets import get_configs
 from fa_tune.families.traits import Traits
 from fa_tune.model import Outcome
 from tests.tools.covering import pairs_of
-from tests.tools.machine_code import disassembled, innermost_loops_with, of_local_memory
+from tests.tools.machine_code import MOST_KEPT_BYTES, assert_no_key_block_spills
 from tests.tools.required_sm90 import (
     ARCH,
     D_HEADS,
@@ -48,7 +48,6 @@ from tests.tools.resource_table import (
 RECORD = f"if that is meant, run: python -m tests.tools.record_resources {ARCH}"
 ALL = "FA_TUNE_ALL_KERNELS"
 MOST_COMPILE_S = 2.0
-MOST_KEPT_BYTES = 4  # in local memory, and not in the loops over key blocks
 MOST_COMPILE_S_BESIDE_OTHERS = 20.0  # where the machine has other work
 
 
@@ -92,22 +91,12 @@ def check(results: Sequence[BuildResult], compile_s: float) -> None:
         assert b"Sm90Config" in Path(artifact.cubin).read_bytes(), "the name shows the config"
         if name in sets:
             assert artifact.diagnostics == (), f"{name}: {artifact.diagnostics}"
-            assert_no_key_block_spills(Path(artifact.cubin), resources.spill_load_bytes, name)
+            assert_no_key_block_spills(artifact, name)
             assert artifact.compile_s < compile_s, f"{name}: {artifact.compile_s:.1f} s"
     if (expected := table()) is not None:
         found = table_of(results)
         changed = differences({name: expected[name] for name in found if name in expected}, found)
         assert not changed, "\n".join([f"the table says otherwise; {RECORD}", *changed])
-
-
-def assert_no_key_block_spills(cubin: Path, load_bytes: int, name: str) -> None:
-    """One word of a thread may be kept in local memory from tile to tile; nothing of the loops
-    over key blocks, where a tile's time goes."""
-    assert load_bytes <= MOST_KEPT_BYTES, name
-    if load_bytes:
-        loops = innermost_loops_with("HGMMA", disassembled(cubin))
-        assert loops, name
-        assert [of_local_memory(code) for code in loops] == [[]] * len(loops), name
 
 
 def test_what_runs_without_tuning_compiles_to_what_the_table_says(store: ArtifactStore) -> None:
@@ -128,11 +117,8 @@ def test_what_a_set_keeps_in_local_memory_it_keeps_from_tile_to_tile(store: Arti
     kept = [r for r in required_builds() if found[row_name(r)][spill]]
     for result in build(kept, store):
         assert result.artifact is not None, result.reason
-        resources = result.artifact.resources
-        assert resources.spill_load_bytes > 0
-        assert_no_key_block_spills(
-            Path(result.artifact.cubin), resources.spill_load_bytes, row_name(result.request)
-        )
+        assert result.artifact.resources.spill_load_bytes > 0
+        assert_no_key_block_spills(result.artifact, row_name(result.request))
 
 
 # The table --------------------------------------------------------------------------------------

@@ -48,9 +48,9 @@ def test_without_swizzle_it_is_bank_conflicts() -> None:
     assert found.findings[0].cause == "bank conflicts in shared memory"
     assert found.findings[0].share == pytest.approx(0.98, abs=0.01)
     assert found.sentences == (
-        "A takes 5.21 times as long as B (38.81 ms against 7.453 ms), 5.21 times the cycles.",
-        "Bank conflicts in shared memory: 98 % of the 56.9 million more cycles (stall: short "
-        "scoreboard 23.2 against 0.74; shared-memory bank conflicts 7,546 million against 0.4581 "
+        "A takes 5.25 times as long as B (39.28 ms against 7.489 ms), 5.24 times the cycles.",
+        "Bank conflicts in shared memory: 98 % of the 57.2 million more cycles (stall: short "
+        "scoreboard 23.2 against 0.74; shared-memory bank conflicts 7,546 million against 0.4554 "
         "million; shared-memory wavefronts 8,671 million against 1,126 million).",
     )
 

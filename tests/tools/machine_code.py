@@ -6,6 +6,9 @@ import re
 import subprocess
 from pathlib import Path
 
+from fa_tune.model import Artifact
+
+MOST_KEPT_BYTES = 4  # in local memory, and not in the loops over key blocks
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?(\S.*?)\s*;")
 _TARGET = re.compile(r"`\((\.L_x_\d+)\)")
@@ -48,6 +51,18 @@ def innermost_loops_with(operation: str, text: str) -> list[list[str]]:
 def of_local_memory(code: list[str]) -> list[str]:
     """Those that reach registers' places in local memory."""
     return [i for i in code if re.match(r"(STL|LDL)\b", i)]
+
+
+def assert_no_key_block_spills(artifact: Artifact, name: object) -> None:
+    """One word of a thread of an sm90 kernel may be kept in local memory from tile to tile;
+    nothing of the loops over key blocks, where a tile's time goes."""
+    resources = artifact.resources
+    assert resources.spill_load_bytes <= MOST_KEPT_BYTES, name
+    assert resources.spill_store_bytes <= 2 * MOST_KEPT_BYTES, name
+    if resources.spill_load_bytes or resources.spill_store_bytes:
+        loops = innermost_loops_with("HGMMA", disassembled(Path(artifact.cubin)))
+        assert loops, name
+        assert [of_local_memory(code) for code in loops] == [[]] * len(loops), name
 
 
 def _blocks(text: str) -> tuple[list[list[str]], list[set[int]]]:
