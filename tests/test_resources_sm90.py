@@ -115,6 +115,7 @@ def test_what_a_set_keeps_in_local_memory_it_keeps_from_tile_to_tile(store: Arti
     found = read_table(table_path(version, ARCH))
     spill = COLUMNS.index("spill_load_bytes")
     kept = [r for r in required_builds() if found[row_name(r)][spill]]
+    assert kept, "nothing is kept any more: then let nothing be kept"
     for result in build(kept, store):
         assert result.artifact is not None, result.reason
         assert result.artifact.resources.spill_load_bytes > 0

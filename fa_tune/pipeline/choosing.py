@@ -129,14 +129,17 @@ def _replay(
     gpu = _most_recorded(found)
     found = tuple(r for r in found if r.meta.device.name == gpu)
     subjects = {families.variant(config).key for config in configs}
-    method = _most_wanted(found, {workload.key for workload in wanted}, subjects)
+    keys = {workload.key for workload in wanted}
+    method = _most_wanted(found, keys, subjects)
     chosen = [r for r in found if r.meta.provenance.method == method]
     recorded = {
         recording.label: {(a.workload, a.subject): a for a in recording.attempts}
         for recording in chosen
     }
     # The others are for what they say of neighbouring workloads.
-    told = [r for r in chosen if _tells_of(r, wanted, subjects)] or chosen
+    told = [
+        r for r in chosen if any(a.workload in keys and a.subject in subjects for a in r.attempts)
+    ] or chosen
     provenance = told[0].meta.provenance
     source = ", ".join(r.label for r in told)
     profiler = ReplayProfiler(
@@ -152,13 +155,6 @@ def _replay(
     if any(_is_of_other_sources(recording) for recording in told):
         progress.warn("the recordings were made with other kernel sources than these")
     return Measured(profiler, told[0].meta.device, whose, told[0], tuple(chosen))
-
-
-def _tells_of(
-    recording: Recording, wanted: Collection[Workload], subjects: Collection[str]
-) -> bool:
-    keys = {workload.key for workload in wanted}
-    return any(a.workload in keys and a.subject in subjects for a in recording.attempts)
 
 
 def _most_wanted(
