@@ -23,8 +23,8 @@ from typing import Any, TextIO
 import click
 
 from fa_tune import __version__
-from fa_tune.commands.groups import HelpfulGroup
-from fa_tune.errors import FaTuneError, StorageError
+from fa_tune.commands.shared.groups import HelpfulGroup
+from fa_tune.core.errors import FaTuneError, StorageError
 
 PROGRAM = "fa-tune"
 INTERRUPTED = 130

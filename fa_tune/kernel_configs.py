@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from fa_tune import flops
-from fa_tune.families.names import (
+from fa_tune.core.model import DType, Workload
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.names import (
     parse_demangled,
     parse_demangled_typed,
     parse_kernel_name_into_config,
     parse_short_form,
     short_label,
 )
-from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.families.sm80_rules import autotune_rejection, should_autotune_config
-from fa_tune.families.sm80_sets import (
+from fa_tune.families.sm80.rules import autotune_rejection, should_autotune_config
+from fa_tune.families.sm80.sets import (
     get_autotuning_kernel_configs,
     get_kernel_configs,
     get_kernel_progression_configs,
     get_kernels_to_build,
     select_configs,
 )
-from fa_tune.model import DType, Workload
+from fa_tune.ops import flops
 
 __all__ = [
     "DType",

@@ -21,7 +21,7 @@ _device = pytest.StashKey[bool]()
 @pytest.fixture
 def only_sm80(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other family, so that what is searched and counted does not change with each new one;
-    tests/pipeline/two_families is about several."""
+    tests/tune/two_families is about several."""
     from fa_tune import families
 
     monkeypatch.setattr(families, "_FAMILIES", {"sm80": families.get("sm80")})

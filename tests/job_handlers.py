@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fa_tune.worker import Report
+from fa_tune.workers.main import Report
 
 MEGABYTE = 1_000_000
 FOREVER_S = 3600

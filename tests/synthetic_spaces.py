@@ -13,10 +13,10 @@ import hashlib
 import itertools
 import math
 
-from fa_tune.arch import limits
-from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
-from fa_tune.families.sm80_rules import TUNE_RULES
-from fa_tune.model import DType, Outcome
+from fa_tune.core.arch import limits
+from fa_tune.core.model import DType, Outcome
+from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.rules import TUNE_RULES
 from fa_tune.search.strategies.base import Point, Space, knobs_of
 
 REGISTER_FILE = 65536

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import pytest
 
 from fa_tune import families
-from fa_tune.arch import parse_arch
-from fa_tune.artifacts import ArtifactStore
-from fa_tune.compile import BuildRequest, BuildResult, build
-from fa_tune.families.names import parse_kernel_name_into_config
-from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
-from fa_tune.families.sm80_sets import select_configs
-from fa_tune.families.traits import Traits
-from fa_tune.model import DType, Outcome, Variant
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildRequest, BuildResult, build
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.model import DType, Outcome, Variant
+from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.names import parse_kernel_name_into_config
+from fa_tune.families.sm80.sets import select_configs
+from fa_tune.ops.traits import Traits
 from tests.families.test_sm80_later_sets import WINNERS
 
 # Of each: causal, ragged, lse.

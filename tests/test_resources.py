@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune import nvrtc
-from fa_tune.arch import parse_arch
-from fa_tune.artifacts import ArtifactStore
-from fa_tune.compile import BuildResult, build
-from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.families.sm80_sets import get_kernel_configs
-from fa_tune.families.traits import Traits
-from fa_tune.model import DType, Outcome
+from fa_tune.build import nvrtc
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildResult, build
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.model import DType, Outcome
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.sets import get_kernel_configs
+from fa_tune.ops.traits import Traits
 from tests.tools.required import (
     ALL_D_HEADS,
     FULL_ARCHS,

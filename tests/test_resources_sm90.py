@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune import nvrtc
-from fa_tune.artifacts import ArtifactStore
-from fa_tune.compile import BuildResult, build
-from fa_tune.families.sm90_sets import get_configs
-from fa_tune.families.traits import Traits
-from fa_tune.model import Outcome
+from fa_tune.build import nvrtc
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildResult, build
+from fa_tune.core.model import Outcome
+from fa_tune.families.sm90.sets import get_configs
+from fa_tune.ops.traits import Traits
 from tests.tools.covering import pairs_of
 from tests.tools.machine_code import MOST_KEPT_BYTES, assert_no_key_block_spills
 from tests.tools.required_sm90 import (

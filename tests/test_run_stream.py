@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.paths import kernels_dir
+from fa_tune.core.paths import kernels_dir
 
 _PROGRAM = """
 #include <cstdio>

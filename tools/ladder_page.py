@@ -29,7 +29,7 @@ from pathlib import Path
 
 import recorded_grid
 import recorded_tables
-from fa_tune.report.from_attempts import CYCLES, SM_CLOCK
+from fa_tune.store.table.from_attempts import CYCLES, SM_CLOCK
 from recorded import COUNTERS, Recorded
 from recorded_tables import CHANGES, signed
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fa_tune import flops
-from fa_tune.families.names import parse_short_form
-from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.families.sm80_sets import PROGRESSION
-from fa_tune.model import DType, Measurement, Workload, benchmark_workload
+from fa_tune.core.model import DType, Measurement, Workload, benchmark_workload
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.names import parse_short_form
+from fa_tune.families.sm80.sets import PROGRESSION
+from fa_tune.ops import flops
 from fa_tune.profile.stats import median
-from fa_tune.recordings import Recording, load
-from fa_tune.report.from_attempts import CYCLES, L2_HIT, REGISTERS, SM_CLOCK
+from fa_tune.store.recordings import Recording, load
+from fa_tune.store.table.from_attempts import CYCLES, L2_HIT, REGISTERS, SM_CLOCK
 
 FOLDER = Path(__file__).resolve().parents[1] / "profiles" / "nvidia_h200"
 MULTIPROCESSORS = 132  # of an H200; the recordings do not say

@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
-from fa_tune import families, flops
-from fa_tune.model import Measurement, Workload
-from fa_tune.recordings import load
+from fa_tune import families
+from fa_tune.core.model import Measurement, Workload
+from fa_tune.ops import flops
+from fa_tune.store.recordings import load
 from recorded import FOLDER, REFERENCES, Recorded, ms
 from recorded_tables import table
 

@@ -6,8 +6,8 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
 
-from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.model import benchmark_workload
+from fa_tune.core.model import benchmark_workload
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from recorded import (
     COUNTERS,
     DTYPES,

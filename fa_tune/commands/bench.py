@@ -6,22 +6,22 @@ from pathlib import Path
 
 import click
 
-from fa_tune.commands.options import (
+from fa_tune.commands.shared.options import (
     family_option,
     kernels_option,
     machine_options,
     measure_options,
     workload_options,
 )
-from fa_tune.commands.output_options import (
+from fa_tune.commands.shared.output_options import (
     csv_option,
     json_option,
     limit_option,
     quiet_option,
     refuse_both,
 )
-from fa_tune.commands.progress import watching
-from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.commands.shared.progress import watching
+from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 
 
 @click.command("bench", short_help="Time a set or one config with CUDA events.")
@@ -58,14 +58,14 @@ def command(
     """
     refuse_both(csv, as_json)
 
-    from fa_tune import pipeline
-    from fa_tune.commands.timings import show_timings
+    from fa_tune.commands.views.timings import show_timings
+    from fa_tune.tune import single
 
     options = SearchOptions(
         workloads=workloads, kernels=kernels, families=names, measure=measure, machine=machine
     )
     with watching(quiet) as progress:
-        result = pipeline.bench(options, progress)
+        result = single.bench(options, progress)
     progress.note_once(result.whose)
     for warning in result.warnings:
         progress.warn_once(warning)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fa_tune.commands.options import (
+from fa_tune.commands.shared.options import (
     family_option,
     kernels_option,
     machine_options,
@@ -17,15 +17,26 @@ from fa_tune.commands.options import (
     option,
     workload_options,
 )
-from fa_tune.commands.output_options import csv_option, json_option, quiet_option, refuse_both
-from fa_tune.commands.parameters import STDOUT
-from fa_tune.commands.progress import watching
-from fa_tune.options import MachineOptions, MeasureOptions, Progress, SearchOptions, WorkloadOptions
+from fa_tune.commands.shared.output_options import (
+    csv_option,
+    json_option,
+    quiet_option,
+    refuse_both,
+)
+from fa_tune.commands.shared.parameters import STDOUT
+from fa_tune.commands.shared.progress import watching
+from fa_tune.core.options import (
+    MachineOptions,
+    MeasureOptions,
+    Progress,
+    SearchOptions,
+    WorkloadOptions,
+)
 
 if TYPE_CHECKING:
+    from fa_tune.evaluate.repeatability import Agreement, Tuning
+    from fa_tune.evaluate.repeatability_file import Recorded
     from fa_tune.profile.stats import Ratio
-    from fa_tune.search.tunings import Agreement, Tuning
-    from fa_tune.search.tunings_file import Recorded
 
 SCHEMA = "fa-tune-bench-decisions-1"
 
@@ -111,8 +122,8 @@ def command(
         raise click.UsageError("--to keeps new tunings; --from makes none")
     if measure.profiler == "replay":
         raise click.UsageError("a replay repeats itself; use --from with recorded tunings")
-    from fa_tune.commands.output import say, write_json, write_table_csv
-    from fa_tune.search.tunings import agreement
+    from fa_tune.commands.shared.output import say, write_json, write_table_csv
+    from fa_tune.evaluate.repeatability import agreement
 
     with watching(quiet) as progress:
         if sources:
@@ -143,9 +154,9 @@ def command(
 
 
 def _tune(options: SearchOptions, n: int, progress: Progress, to: Path | None) -> Recorded:
-    from fa_tune.device import find_device
-    from fa_tune.errors import ToolMissing
-    from fa_tune.pipeline.tunings import tune_many
+    from fa_tune.core.devices import find_device
+    from fa_tune.core.errors import ToolMissing
+    from fa_tune.evaluate.repeat import tune_many
 
     if find_device(options.machine.device) is None:
         raise ToolMissing("no GPU found: tuning measures on one; --from decides recorded tunings")
@@ -153,8 +164,8 @@ def _tune(options: SearchOptions, n: int, progress: Progress, to: Path | None) -
 
 
 def _again(sources: Sequence[Path], simulated_n: int | None, seed: int) -> Recorded:
-    from fa_tune.search.tunings import simulated
-    from fa_tune.search.tunings_file import Recorded, load
+    from fa_tune.evaluate.repeatability import simulated
+    from fa_tune.evaluate.repeatability_file import Recorded, load
 
     files = [load(path) for path in sources]
     tunings = [t for one in files for t in one.tunings]
@@ -170,7 +181,7 @@ def _again(sources: Sequence[Path], simulated_n: int | None, seed: int) -> Recor
 
 
 def _told(found: Mapping[str, Agreement], by_workload: Mapping[str, Sequence[Tuning]]) -> list[str]:
-    from fa_tune.commands.output import text_table
+    from fa_tune.commands.shared.output import text_table
     from fa_tune.profile.stats import MARGIN
 
     texts = []

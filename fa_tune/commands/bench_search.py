@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fa_tune.commands.options import option
-from fa_tune.commands.output_options import csv_option, json_option, quiet_option, refuse_both
-from fa_tune.commands.parameters import STDOUT, Names, WorkloadKey
-from fa_tune.commands.progress import watching
-from fa_tune.model import Workload
+from fa_tune.commands.shared.options import option
+from fa_tune.commands.shared.output_options import (
+    csv_option,
+    json_option,
+    quiet_option,
+    refuse_both,
+)
+from fa_tune.commands.shared.parameters import STDOUT, Names, WorkloadKey
+from fa_tune.commands.shared.progress import watching
+from fa_tune.core.model import Workload
 from fa_tune.search.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    from fa_tune.spaces.replay import Score
-    from fa_tune.spaces.table import Recorded
+    from fa_tune.evaluate.replay import Score
+    from fa_tune.search.space_table import Recorded
 
 
 @click.command("bench-search", short_help="Compare search strategies on recorded spaces.")
@@ -136,8 +141,8 @@ def command(
       fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all --rival-seeds 20
     """
     refuse_both(csv, as_json)
-    from fa_tune.commands.output import say, text_table, write_json, write_table_csv
-    from fa_tune.spaces.benchmark import (
+    from fa_tune.commands.shared.output import say, text_table, write_json, write_table_csv
+    from fa_tune.evaluate.strategies import (
         Plan,
         cells,
         closing,
@@ -164,11 +169,11 @@ def command(
             scores += [s for s in earlier.get(one.name, ()) if s.strategy not in here]
             scored.append((one, scores))
     if plot is not None:
-        from fa_tune.spaces.plot import save
+        from fa_tune.evaluate.plot import save
 
         save(plot, [scores for _, scores in scored])
     if as_json:
-        from fa_tune.spaces.scores import document
+        from fa_tune.evaluate.scores import document
 
         write_json(document(plan, scored))
         return
@@ -184,9 +189,9 @@ def command(
 
 
 def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[Recorded]:
-    from fa_tune.errors import NoUsableVariant
-    from fa_tune.paths import profiles_dir
-    from fa_tune.spaces.table import find, load, recorded
+    from fa_tune.core.errors import NoUsableVariant
+    from fa_tune.core.paths import profiles_dir
+    from fa_tune.search.space_table import find, load, recorded
 
     tables = [load(path) for path in find(paths or [profiles_dir()])]
     if workload is not None:
@@ -204,7 +209,7 @@ def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[Recorded]:
 
 
 def _earlier(paths: Sequence[Path], limit: int) -> dict[str, list[Score]]:
-    from fa_tune.spaces.scores import read
+    from fa_tune.evaluate.scores import read
 
     found: dict[str, list[Score]] = {}
     for path in paths:
@@ -214,7 +219,7 @@ def _earlier(paths: Sequence[Path], limit: int) -> dict[str, list[Score]]:
 
 
 def _rivals(text: str | None) -> tuple[str, ...]:
-    from fa_tune.spaces.kernel_tuner import all_strategies, require
+    from fa_tune.evaluate.kernel_tuner import all_strategies, require
 
     if not text or text == "none":
         return ()
@@ -223,7 +228,7 @@ def _rivals(text: str | None) -> tuple[str, ...]:
 
 
 def _flat(scores: Sequence[Score]) -> tuple[list[str], list[list[Any]]]:
-    from fa_tune.spaces.replay import LEVELS
+    from fa_tune.evaluate.replay import LEVELS
 
     names = ["space", "strategy", "configs", "seeds", "limit"]
     names += [f"{100 * level:.0f}% {q}" for level in LEVELS for q in ("median", "p90")]

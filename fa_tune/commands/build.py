@@ -7,20 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fa_tune.commands.options import (
+from fa_tune.commands.shared.options import (
     d_head_option,
     family_option,
     kernels_option,
     machine_options,
 )
-from fa_tune.commands.output_options import csv_option, json_option, quiet_option, refuse_both
-from fa_tune.commands.parameters import STDOUT
-from fa_tune.commands.progress import watching
-from fa_tune.errors import NoUsableVariant
-from fa_tune.options import MachineOptions
+from fa_tune.commands.shared.output_options import (
+    csv_option,
+    json_option,
+    quiet_option,
+    refuse_both,
+)
+from fa_tune.commands.shared.parameters import STDOUT
+from fa_tune.commands.shared.progress import watching
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.options import MachineOptions
 
 if TYPE_CHECKING:
-    from fa_tune.pipeline import BuildReport
+    from fa_tune.tune.results import BuildReport
 
 SCHEMA = "fa-tune-build-1"
 _HEADINGS = (
@@ -82,11 +87,11 @@ def command(
     """
     refuse_both(csv, as_json)
 
-    from fa_tune import pipeline
-    from fa_tune.commands.output import write_json, write_table_csv
+    from fa_tune.commands.shared.output import write_json, write_table_csv
+    from fa_tune.tune import single
 
     with watching(quiet) as progress:
-        report = pipeline.build(kernels, d_heads, machine, progress, names=names)
+        report = single.build(kernels, d_heads, machine, progress, names=names)
     if csv is not None:
         objects = [_object(report, i) for i in range(len(report.results))]
         rows = [[_csv_cell(o[name]) for name in _CSV_HEADINGS] for o in objects]
@@ -101,7 +106,7 @@ def command(
 
 
 def _show(report: BuildReport) -> None:
-    from fa_tune.commands.output import one_line, say, text_table
+    from fa_tune.commands.shared.output import one_line, say, text_table
 
     built = [r.artifact for r in report.results if r.artifact is not None]
     rows = []

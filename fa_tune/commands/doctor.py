@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from fa_tune.commands.options import machine_options
-from fa_tune.commands.output_options import json_option, quiet_option
-from fa_tune.commands.progress import watching
-from fa_tune.errors import ToolMissing
-from fa_tune.options import MachineOptions
+from fa_tune.commands.shared.options import machine_options
+from fa_tune.commands.shared.output_options import json_option, quiet_option
+from fa_tune.commands.shared.progress import watching
+from fa_tune.core.errors import ToolMissing
+from fa_tune.core.options import MachineOptions
 
 SCHEMA = "fa-tune-doctor-1"
 MARKS = {True: "✓", False: "✗", None: "–"}
@@ -28,11 +28,11 @@ def command(machine: MachineOptions, as_json: bool, quiet: bool) -> None:
     Example:
       fa-tune doctor
     """
-    from fa_tune import pipeline
-    from fa_tune.commands.output import one_line, say, write_json
+    from fa_tune.commands.shared.output import one_line, say, write_json
+    from fa_tune.tune import machine_check
 
     with watching(quiet) as progress:
-        checks = pipeline.doctor(machine, progress)
+        checks = machine_check.doctor(machine, progress)
     bad = [check.name for check in checks if check.ok is False]
     if as_json:
         write_json(

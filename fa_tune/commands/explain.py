@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fa_tune.commands.options import (
+from fa_tune.commands.shared.options import (
     machine_options,
     measure_options,
     option,
     workload_options,
 )
-from fa_tune.commands.output_options import json_option, quiet_option
-from fa_tune.commands.progress import watching
-from fa_tune.errors import InvalidConfig, NoUsableVariant, ToolMissing
-from fa_tune.model import Measurement, Variant
-from fa_tune.options import (
+from fa_tune.commands.shared.output_options import json_option, quiet_option
+from fa_tune.commands.shared.progress import watching
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ToolMissing
+from fa_tune.core.model import Measurement, Variant, is_reference, reference_name, reference_subject
+from fa_tune.core.options import (
     REFERENCES,
     MachineOptions,
     MeasureOptions,
@@ -78,7 +78,7 @@ def command(
           "(FP16, 128, 64, 64, 4): async+swizzled+load_0_0_0_tiles"
       fa-tune explain --from profiles/nvidia_h200/ladder_explain.json
     """
-    from fa_tune.commands.output import say, write_json
+    from fa_tune.commands.shared.output import say, write_json
 
     if len(kernels) > 2:
         raise click.UsageError("two kernels at most can be compared")
@@ -120,16 +120,16 @@ def _measurements(
     progress: Progress,
 ) -> tuple[list[Measurement], str]:
     """Counters, from files or from the GPU, and whose they are."""
-    from fa_tune.device import find_device
-    from fa_tune.paths import profiles_dir
-    from fa_tune.profile import documents
+    from fa_tune.core.devices import find_device
+    from fa_tune.core.paths import profiles_dir
+    from fa_tune.profile import profile_json as documents
 
-    ours = [s for s in subjects if not s.startswith("ref:")]
+    ours = [s for s in subjects if not is_reference(s)]
     if not sources and ours and find_device(machine.device) is not None:
-        from fa_tune import pipeline
+        from fa_tune.tune import single
 
         configs = [Variant.from_key(s).config for s in ours]
-        references = tuple(s.removeprefix("ref:") for s in subjects if s.startswith("ref:"))
+        references = tuple(reference_name(s) for s in subjects if is_reference(s))
         if len(subjects) == 1:  # what is fastest here is not known before a search
             configs += (rivals := _defaults(configs[0], machine))
             references = () if rivals else REFERENCES
@@ -141,7 +141,7 @@ def _measurements(
             ),
             machine=machine,
         )
-        result = pipeline.profile(configs, options, progress)
+        result = single.profile(configs, options, progress)
         return [a.measurement for a in result.attempts if a.measurement], result.whose
     if not sources:
         folder = machine.recordings or profiles_dir()
@@ -155,7 +155,7 @@ def _measurements(
 def _defaults(config: str, machine: MachineOptions) -> list[str]:
     """The default configs that run on the device in place of this one."""
     from fa_tune import families
-    from fa_tune.commands.axes import device_limits
+    from fa_tune.commands.shared.axes import device_limits
 
     parsed = families.parse(config)
     defaults = families.defaults(parsed.d_head, parsed.dtype, device_limits(machine))
@@ -165,7 +165,7 @@ def _defaults(config: str, machine: MachineOptions) -> list[str]:
 def _default_subjects(found: Sequence[Measurement]) -> set[str]:
     """The default configs of all families for the workloads of these measurements."""
     from fa_tune import families
-    from fa_tune.model import Workload
+    from fa_tune.core.model import Workload
 
     workloads = [Workload.from_key(key) for key in dict.fromkeys(m.workload for m in found)]
     return {
@@ -181,10 +181,10 @@ def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Ex
     from fa_tune.profile.stats import median
 
     by_subject = {one.subject: one for one in found}
-    ours = [one for one in found if not one.subject.startswith("ref:")]
+    ours = [one for one in found if not is_reference(one.subject)]
     ours.sort(key=lambda one: median(one.samples_s))
     names = {subject: _name(subject) for subject in by_subject}
-    references = [s for s in by_subject if s.startswith("ref:")]
+    references = [s for s in by_subject if is_reference(s)]
     pairs: list[tuple[str, str]] = []
     if len(subjects) == 2:
         pairs = [(subjects[0], subjects[1])]
@@ -206,13 +206,13 @@ def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Ex
 
 def _correlations(found: Sequence[Measurement]) -> list[str]:
     """Per workload with enough configs: the counters whose ranks go with time."""
-    from fa_tune.commands.output import text_table
+    from fa_tune.commands.shared.output import text_table
     from fa_tune.profile.explain import rank_correlations
-    from fa_tune.profile.metrics import label
+    from fa_tune.profile.ncu.metrics import label
 
     texts = []
     for key in dict.fromkeys(one.workload for one in found):
-        ours = [m for m in found if m.workload == key and not m.subject.startswith("ref:")]
+        ours = [m for m in found if m.workload == key and not is_reference(m.subject)]
         if len(ours) < ENOUGH:
             continue
         strongest = list(rank_correlations(ours).items())[:CORRELATED]
@@ -225,10 +225,10 @@ def _correlations(found: Sequence[Measurement]) -> list[str]:
 def _subject(text: str) -> str:
     """A config's variant key, or a reference's."""
     from fa_tune import families
-    from fa_tune.report.rows import REFERENCE_LABELS
+    from fa_tune.families.reference_kernels import REFERENCE_LABELS
 
     if text.strip().lower() in REFERENCE_LABELS:
-        return f"ref:{text.strip().lower()}"
+        return reference_subject(text.strip().lower())
     if not families.is_config(text):
         known = ", ".join(REFERENCE_LABELS)
         raise InvalidConfig(f"{text[:60]!r} is neither a config's short form nor one of {known}")
@@ -236,7 +236,7 @@ def _subject(text: str) -> str:
 
 
 def _name(subject: str) -> str:
-    from fa_tune.report.rows import REFERENCE_LABELS
+    from fa_tune.families.reference_kernels import REFERENCE_LABELS
 
     family, _, name = subject.partition(":")
     return REFERENCE_LABELS.get(name, name) if family == "ref" else name

@@ -8,23 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fa_tune.commands.options import machine_options, measure_options, option, workload_options
-from fa_tune.commands.output_options import (
+from fa_tune.commands.shared.options import (
+    machine_options,
+    measure_options,
+    option,
+    workload_options,
+)
+from fa_tune.commands.shared.output_options import (
     csv_option,
     json_option,
     limit_option,
     quiet_option,
     refuse_both,
 )
-from fa_tune.commands.parameters import STDOUT, OutputFile
-from fa_tune.commands.progress import PlainProgress, watching
-from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
-from fa_tune.profile.documents import SCHEMA
+from fa_tune.commands.shared.parameters import STDOUT, OutputFile
+from fa_tune.commands.shared.progress import PlainProgress, watching
+from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.profile.profile_json import SCHEMA
 
 if TYPE_CHECKING:
-    from fa_tune.model import Attempt
-    from fa_tune.pipeline import ProfileResult
-    from fa_tune.report.rows import Row
+    from fa_tune.core.model import Attempt
+    from fa_tune.store.table.rows import Row
+    from fa_tune.tune.results import ProfileResult
 
 
 @click.command("profile", short_help="Measure a few configs, with counters that explain them.")
@@ -74,14 +79,14 @@ def command(
     if export is not None and export.suffix not in (".ncu-rep", ".ncu-repz"):
         raise click.UsageError("--export needs a file name that ends in .ncu-rep")
 
-    from fa_tune import pipeline
-    from fa_tune.commands.output import say, write_json, write_rows_csv
+    from fa_tune.commands.shared.output import say, write_json, write_rows_csv
     from fa_tune.report.formats import write
-    from fa_tune.report.from_attempts import rows_from_attempts
+    from fa_tune.store.table.from_attempts import rows_from_attempts
+    from fa_tune.tune import single
 
     options = SearchOptions(workloads=workloads, kernels="", measure=measure, machine=machine)
     with watching(quiet) as progress:
-        result = pipeline.profile(configs, options, progress, export=export)
+        result = single.profile(configs, options, progress, export=export)
     progress.note_once(result.whose)
     for warning in result.warnings:
         progress.warn_once(warning)
@@ -104,8 +109,8 @@ def command(
 
 
 def _show_counters(result: ProfileResult, progress: PlainProgress) -> None:
-    from fa_tune.commands.counters import counter_tables, explains
-    from fa_tune.commands.output import say
+    from fa_tune.commands.shared.output import say
+    from fa_tune.commands.views.counters import counter_tables, explains
 
     if not explains(result.attempts):
         progress.warn("these measurements hold no counters that explain, only those that rank")
@@ -115,7 +120,7 @@ def _show_counters(result: ProfileResult, progress: PlainProgress) -> None:
 
 
 def _document(result: ProfileResult, rows: list[Row]) -> dict[str, Any]:
-    from fa_tune.commands.output import rows_as_objects
+    from fa_tune.commands.shared.output import rows_as_objects
 
     return {
         "schema": SCHEMA,

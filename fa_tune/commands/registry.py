@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fa_tune.commands.groups import HelpfulGroup
-from fa_tune.commands.options import MOST_HEAD_DIM, MOST_TOKENS, option, registry_option
-from fa_tune.commands.output_options import json_option
-from fa_tune.commands.parameters import DTypeChoice, OutputFile, WorkloadKey
-from fa_tune.errors import NoUsableVariant, StorageError
-from fa_tune.model import BENCHMARK_HEADS, DType, Workload, benchmark_batch
+from fa_tune.commands.shared.groups import HelpfulGroup
+from fa_tune.commands.shared.options import MOST_HEAD_DIM, MOST_TOKENS, option, registry_option
+from fa_tune.commands.shared.output_options import json_option
+from fa_tune.commands.shared.parameters import DTypeChoice, OutputFile, WorkloadKey
+from fa_tune.core.errors import NoUsableVariant, StorageError
+from fa_tune.core.model import BENCHMARK_HEADS, DType, Workload, benchmark_batch
 
 if TYPE_CHECKING:
-    from fa_tune.registry.merge import Conflict
-    from fa_tune.registry.schema import Registry
+    from fa_tune.store.registry.merge import Conflict
+    from fa_tune.store.registry.schema import Registry
 
 BEST_SCHEMA = "fa-tune-best-1"
 LENGTH = click.IntRange(1, MOST_TOKENS)
@@ -73,10 +73,10 @@ def show(
     Example:
       fa-tune registry show --d-head 128 --dtype fp16
     """
-    from fa_tune.commands.entries import entry_table, workload_text
-    from fa_tune.commands.entry_words import in_words
-    from fa_tune.commands.output import say
-    from fa_tune.registry.schema import Registry, to_json
+    from fa_tune.commands.shared.output import say
+    from fa_tune.commands.views.registry_prose import in_words
+    from fa_tune.commands.views.registry_table import entry_table, workload_text
+    from fa_tune.store.registry.schema import Registry, to_json
 
     path = _path(registry)
     kept = _load(path)
@@ -136,9 +136,9 @@ def check(
       fa-tune registry check
       fa-tune registry check --recordings profiles --method events
     """
-    from fa_tune.commands.choices import check_document, check_sentence, check_table
-    from fa_tune.commands.output import say, write_json
-    from fa_tune.pipeline.against_default import of_recordings, of_registry
+    from fa_tune.commands.shared.output import say, write_json
+    from fa_tune.commands.views.default_check import check_document, check_sentence, check_table
+    from fa_tune.evaluate.default_check import of_recordings, of_registry
 
     if recordings is not None:
         found, where = of_recordings(recordings), str(recordings)
@@ -224,10 +224,10 @@ def best(
       fa-tune registry best --seq-len 4096 --d-head 128 --dtype fp16
       fa-tune registry best --seq-len 3000 --batch 2 --json
     """
-    from fa_tune.commands.entries import best_document, gpu_of
-    from fa_tune.commands.output import say, write_json
-    from fa_tune.commands.progress import PlainProgress
-    from fa_tune.registry.lookup import NoMatch, lookup
+    from fa_tune.commands.shared.output import say, write_json
+    from fa_tune.commands.shared.progress import PlainProgress
+    from fa_tune.commands.views.registry_table import best_document, gpu_of
+    from fa_tune.store.registry.lookup import NoMatch, lookup
 
     if workload is None:
         if seq_len is None:
@@ -292,10 +292,10 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
     Example:
       fa-tune registry merge mine.json theirs.json -o mine.json
     """
-    from fa_tune.commands.output import say
-    from fa_tune.commands.progress import PlainProgress
-    from fa_tune.registry.merge import conflicts, merge
-    from fa_tune.registry.store import load, update
+    from fa_tune.commands.shared.output import say
+    from fa_tune.commands.shared.progress import PlainProgress
+    from fa_tune.store.registry.file import load, update
+    from fa_tune.store.registry.merge import conflicts, merge
 
     for path in files:
         if not path.exists():
@@ -319,13 +319,13 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
 
 
 def _path(registry: Path | None) -> Path:
-    from fa_tune.pipeline.keeping import registry_path
+    from fa_tune.tune.outputs import registry_path
 
     return registry_path(registry)
 
 
 def _load(path: Path) -> Registry:
-    from fa_tune.registry.store import load
+    from fa_tune.store.registry.file import load
 
     return load(path)
 

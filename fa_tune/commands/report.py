@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fa_tune.commands.options import MOST_HEAD_DIM, MOST_TOKENS, option
-from fa_tune.commands.output_options import limit_option
-from fa_tune.commands.parameters import STDOUT, DTypeChoice
-from fa_tune.commands.progress import PlainProgress
-from fa_tune.errors import NoUsableVariant, ProfileFormatError, StorageError
-from fa_tune.model import DType
+from fa_tune.commands.shared.options import MOST_HEAD_DIM, MOST_TOKENS, option
+from fa_tune.commands.shared.output_options import limit_option
+from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice
+from fa_tune.commands.shared.progress import PlainProgress
+from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, StorageError
+from fa_tune.core.model import DType
 
 if TYPE_CHECKING:
-    from fa_tune.report.rows import Row
-    from fa_tune.report.shapes import PartialWorkload
+    from fa_tune.store.table.partial_workload import PartialWorkload
+    from fa_tune.store.table.rows import Row
 
 STDIN = STDOUT  # the same `-`
 FORMATS = {"text": "table", "markdown": "markdown", "csv": "csv", "json": "json"}
@@ -120,10 +120,10 @@ def command(
       fa-tune report profiles/autotune.csv --limit 5
       ncu --csv --page raw --import kernels.ncu-rep | fa-tune report - --format markdown
     """
-    from fa_tune.commands.output import say
+    from fa_tune.commands.shared.output import say
     from fa_tune.report.formats import write
-    from fa_tune.report.shapes import PartialWorkload
     from fa_tune.report.summary import sentences, summarise
+    from fa_tune.store.table.partial_workload import PartialWorkload
 
     said = PlainProgress()
     given = PartialWorkload(
@@ -163,11 +163,11 @@ def _from_bytes(
     data: bytes, where: str, given: PartialWorkload, decimal: str | None, note: Note
 ) -> list[Row]:
     """Rows of a CSV that is at hand as bytes, ours or ncu's."""
-    from fa_tune.profile.parse import parse_ncu_csv
-    from fa_tune.report.from_launches import rows_from_launches
-    from fa_tune.report.read_csv import looks_like_ours, parse_rows
-    from fa_tune.report.rows import completed
-    from fa_tune.report.shapes import PartialWorkload
+    from fa_tune.profile.ncu.parse import parse_ncu_csv
+    from fa_tune.report.from_ncu import rows_from_launches
+    from fa_tune.store.table.partial_workload import PartialWorkload
+    from fa_tune.store.table.read_csv import looks_like_ours, parse_rows
+    from fa_tune.store.table.rows import completed
 
     text = data.decode("utf-8-sig", errors="replace")
     if looks_like_ours(text):
@@ -200,7 +200,7 @@ def _named(rows: Sequence[Row], path: Path, *, several: bool) -> list[Row]:
 
 def _sorted(rows: Sequence[Row], field: str, descending: bool) -> list[Row]:
     """By a field, within each table: the tables stay where they are."""
-    from fa_tune.report.rows import grouped
+    from fa_tune.store.table.rows import grouped
 
     out: list[Row] = []
     for members in grouped(rows).values():

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import click
 
-from fa_tune.commands.options import machine_options, measure_options, option, workload_options
-from fa_tune.commands.output_options import json_option, quiet_option
-from fa_tune.commands.parameters import Kernels
-from fa_tune.commands.progress import watching
-from fa_tune.errors import NoUsableVariant
-from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.commands.shared.options import (
+    machine_options,
+    measure_options,
+    option,
+    workload_options,
+)
+from fa_tune.commands.shared.output_options import json_option, quiet_option
+from fa_tune.commands.shared.parameters import Kernels
+from fa_tune.commands.shared.progress import watching
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 
 SCHEMA = "fa-tune-run-1"
 
@@ -42,19 +47,19 @@ def command(
     Example:
       fa-tune run -n 20 "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
     """
-    from fa_tune import pipeline
-    from fa_tune.commands.output import say, write_json
-    from fa_tune.commands.timings import document, show_timings
-    from fa_tune.commands.verdicts import (
+    from fa_tune.commands.shared.output import say, write_json
+    from fa_tune.commands.views.timings import document, show_timings
+    from fa_tune.commands.views.verdicts import (
         all_right,
         verdict_objects,
         verdict_sentence,
         verdict_table,
     )
+    from fa_tune.tune import single
 
     options = SearchOptions(workloads=workloads, kernels=config, measure=measure, machine=machine)
     with watching(quiet) as progress:
-        result, report = pipeline.run(config, options, times, progress)
+        result, report = single.run(config, options, times, progress)
     for warning in result.warnings:
         progress.warn_once(warning)
     right = all_right(report)

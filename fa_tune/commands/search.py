@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fa_tune.commands.options import (
+from fa_tune.commands.shared.options import (
     axis_option,
     family_option,
     folder,
@@ -20,26 +20,26 @@ from fa_tune.commands.options import (
     registry_option,
     workload_options,
 )
-from fa_tune.commands.output_options import (
+from fa_tune.commands.shared.output_options import (
     csv_option,
     json_option,
     limit_option,
     quiet_option,
     refuse_both,
 )
-from fa_tune.commands.parameters import STDOUT, BudgetType
-from fa_tune.commands.progress import watching
-from fa_tune.errors import NoUsableVariant
-from fa_tune.model import Outcome
-from fa_tune.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.commands.shared.parameters import STDOUT, BudgetType
+from fa_tune.commands.shared.progress import watching
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.model import Outcome
+from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.search.strategies import DEFAULT, STRATEGIES, USES_EXPERIENCE
 from fa_tune.search.strategies.budget import Budget
 
 if TYPE_CHECKING:
     from fa_tune.families.base import Config
-    from fa_tune.pipeline import SearchResult, WorkloadResult
-    from fa_tune.pipeline.calibrating import Disagreement
-    from fa_tune.report.rows import Row
+    from fa_tune.fleet.calibration import Disagreement
+    from fa_tune.store.table.rows import Row
+    from fa_tune.tune.results import SearchResult, WorkloadResult
 
 SCHEMA = "fa-tune-search-1"
 
@@ -169,7 +169,7 @@ def command(
     if record is not None and measure.profiler == "replay":
         raise click.UsageError("--record keeps new measurements; --profiler replay makes none")
 
-    from fa_tune import pipeline
+    from fa_tune.tune import flow, session
 
     options = SearchOptions(
         workloads=workloads,
@@ -199,12 +199,12 @@ def command(
         )
     configs = _of_axes(options) if axes else None
     if stale:
-        from fa_tune.commands.stale import show
+        from fa_tune.commands.staleness import show
 
         show(options, configs, as_json=as_json, csv=csv, limit=limit, quiet=quiet)
         return
-    with watching(quiet) as progress, pipeline.ready_workers(options.machine):
-        result = pipeline.search(options, progress, configs)
+    with watching(quiet) as progress, session.ready_workers(options.machine):
+        result = flow.search(options, progress, configs)
     progress.note_once(result.whose)
     for warning in result.warnings:
         progress.warn_once(warning)
@@ -213,7 +213,7 @@ def command(
             progress.warn_once(f"{one.workload.key}: {one.problem or 'nothing could be chosen'}")
 
     if as_json:
-        from fa_tune.commands.output import write_json
+        from fa_tune.commands.shared.output import write_json
 
         write_json(_document(result))
     elif csv == STDOUT:
@@ -229,8 +229,8 @@ def command(
 
 
 def _of_axes(options: SearchOptions) -> list[Config]:
-    from fa_tune.commands.axes import device_limits, expanded
-    from fa_tune.pipeline.rivals import choose_families
+    from fa_tune.commands.shared.axes import device_limits, expanded
+    from fa_tune.tune.candidates import choose_families
 
     chosen = choose_families(options.families, device_limits(options.machine))
     grid = options.workloads
@@ -238,14 +238,14 @@ def _of_axes(options: SearchOptions) -> list[Config]:
 
 
 def _rows(result: SearchResult, one: WorkloadResult) -> list[Row]:
-    from fa_tune.report.from_attempts import rows_from_attempts
+    from fa_tune.store.table.from_attempts import rows_from_attempts
 
     return rows_from_attempts(one.attempts, result.resources)
 
 
 def _show(result: SearchResult, limit: int | None) -> None:
-    from fa_tune.commands.output import say
-    from fa_tune.commands.search_summary import label, rejected_line, summary
+    from fa_tune.commands.shared.output import say
+    from fa_tune.commands.views.search import label, rejected_line, summary
     from fa_tune.report.formats import write
 
     summaries = []
@@ -277,7 +277,7 @@ def _disagreement(found: Disagreement | None) -> dict[str, Any] | None:
 
 
 def _document(result: SearchResult) -> dict[str, Any]:
-    from fa_tune.commands.output import rows_as_objects
+    from fa_tune.commands.shared.output import rows_as_objects
 
     return {
         "schema": SCHEMA,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fa_tune.commands.options import (
+from fa_tune.commands.shared.options import (
     axis_option,
     d_head_option,
     dtype_option,
@@ -17,10 +17,10 @@ from fa_tune.commands.options import (
     machine_options,
     option,
 )
-from fa_tune.commands.output_options import json_option
-from fa_tune.errors import NoUsableVariant
-from fa_tune.model import DType, Rejected
-from fa_tune.options import MachineOptions
+from fa_tune.commands.shared.output_options import json_option
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.model import DType, Rejected
+from fa_tune.core.options import MachineOptions
 
 if TYPE_CHECKING:
     from fa_tune.families.base import Config
@@ -65,12 +65,12 @@ def command(
       fa-tune space --kernels tune --arch sm_86 --explain
       fa-tune space --axis B_r=64,128 --axis n_warps=4,8 --explain
     """
-    from fa_tune.commands.axes import device_limits, expanded
-    from fa_tune.commands.output import write_json
+    from fa_tune.commands.shared.axes import device_limits, expanded
+    from fa_tune.commands.shared.output import write_json
     from fa_tune.families import constraints, of
-    from fa_tune.pipeline.context import choose_configs
-    from fa_tune.pipeline.rivals import choose_families
     from fa_tune.search.prune import prune
+    from fa_tune.tune.candidates import choose_families
+    from fa_tune.tune.session import choose_configs
 
     limits = device_limits(machine)
     chosen = choose_families(names, limits)
@@ -100,7 +100,7 @@ def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:
     import dataclasses
 
     from fa_tune.families import all_families
-    from fa_tune.families.space import expand
+    from fa_tune.families.axes import expand
 
     left_out = []
     for family in all_families():
@@ -126,7 +126,7 @@ def _short_form(config: Config) -> str:
 def _show(
     arch: str, kept: Sequence[Config], rejected: Explained, of_tune: Explained, explain: bool
 ) -> None:
-    from fa_tune.commands.output import say
+    from fa_tune.commands.shared.output import say
 
     for config in kept:
         say(_short_form(config))
@@ -139,7 +139,7 @@ def _show(
 
 
 def _show_reasons(title: str, explained: Explained, each: bool) -> None:
-    from fa_tune.commands.output import say
+    from fa_tune.commands.shared.output import say
 
     say(f"\n{title}")
     counts = Counter(why.constraint for _, why in explained)

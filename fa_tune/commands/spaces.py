@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from fa_tune.commands.groups import HelpfulGroup
-from fa_tune.commands.options import folder, option
-from fa_tune.commands.parameters import WorkloadKey
-from fa_tune.model import Workload
+from fa_tune.commands.shared.groups import HelpfulGroup
+from fa_tune.commands.shared.options import folder, option
+from fa_tune.commands.shared.parameters import WorkloadKey
+from fa_tune.core.model import Workload
 
 PATH = click.Path(path_type=Path)
 
@@ -37,10 +37,10 @@ def show(paths: tuple[Path, ...]) -> None:
     Example:
       fa-tune spaces show profiles/nvidia_h200
     """
-    from fa_tune.commands.output import say, text_table
-    from fa_tune.paths import profiles_dir
-    from fa_tune.spaces.replay import LEVELS
-    from fa_tune.spaces.table import find, load, recorded
+    from fa_tune.commands.shared.output import say, text_table
+    from fa_tune.core.paths import profiles_dir
+    from fa_tune.evaluate.replay import LEVELS
+    from fa_tune.search.space_table import find, load, recorded
 
     rows = []
     for path in find(paths or [profiles_dir()]):
@@ -71,9 +71,9 @@ def export(paths: tuple[Path, ...], to: Path) -> None:
     Example:
       fa-tune spaces export profiles --to exported
     """
-    from fa_tune.commands.output import say
-    from fa_tune.spaces import t4
-    from fa_tune.spaces.table import find, load, recorded
+    from fa_tune.commands.shared.output import say
+    from fa_tune.evaluate import t4
+    from fa_tune.search.space_table import find, load, recorded
 
     for path in find(paths):
         table = load(path)
@@ -107,9 +107,9 @@ def import_(path: Path, to: Path, workload: Workload | None) -> None:
     Example:
       fa-tune spaces import convolution_T4.json --to convolution.space.csv.gz
     """
-    from fa_tune.commands.output import say
-    from fa_tune.spaces import t4
-    from fa_tune.spaces.table import recorded, save
+    from fa_tune.commands.shared.output import say
+    from fa_tune.evaluate import t4
+    from fa_tune.search.space_table import recorded, save
 
     table = t4.read_t4(path, workload.key if workload else path.stem)
     recorded(table)  # what cannot be searched is refused before it is written

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import click
 
-from fa_tune.commands.options import (
+from fa_tune.commands.shared.options import (
     family_option,
     kernels_option,
     machine_options,
     workload_options,
 )
-from fa_tune.commands.output_options import json_option, quiet_option
-from fa_tune.commands.progress import watching
-from fa_tune.errors import NoUsableVariant
-from fa_tune.options import MachineOptions, WorkloadOptions
+from fa_tune.commands.shared.output_options import json_option, quiet_option
+from fa_tune.commands.shared.progress import watching
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.options import MachineOptions, WorkloadOptions
 
 SCHEMA = "fa-tune-verify-1"
 
@@ -46,17 +46,17 @@ def command(
       fa-tune verify --kernels prog-all --d-head 64,128
       fa-tune verify --mask full,causal --lse
     """
-    from fa_tune import pipeline
-    from fa_tune.commands.output import say, write_json
-    from fa_tune.commands.verdicts import (
+    from fa_tune.commands.shared.output import say, write_json
+    from fa_tune.commands.views.verdicts import (
         all_right,
         verdict_objects,
         verdict_sentence,
         verdict_table,
     )
+    from fa_tune.tune import single
 
     with watching(quiet) as progress:
-        report = pipeline.verify(
+        report = single.verify(
             kernels,
             workloads.d_heads,
             machine,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fa_tune.arch import ArchLimits
-from fa_tune.errors import InvalidConfig
+from fa_tune.core.arch import ArchLimits
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType, Rejected, Variant
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.families.sm80_family import Sm80Family
-from fa_tune.families.sm90 import Sm90Family
-from fa_tune.model import DType, Rejected, Variant
+from fa_tune.families.sm80.family import Sm80Family
+from fa_tune.families.sm90.family import Sm90Family
 
 _FAMILIES: dict[str, KernelFamily] = {
     family.name: family for family in (Sm80Family(), Sm90Family())

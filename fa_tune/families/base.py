@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fa_tune.arch import ArchLimits
-from fa_tune.errors import InvalidConfig
-from fa_tune.model import DType, Rejected, Workload
+from fa_tune.core.arch import ArchLimits
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType, Rejected, Workload
 
 if TYPE_CHECKING:
     import numpy as np

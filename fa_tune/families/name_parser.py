@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field
 from typing import Any, Generic, TypeVar
 
-from fa_tune.errors import InvalidConfig
-from fa_tune.families.config_fields import python_type
-from fa_tune.model import DType
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType
+from fa_tune.families.fields import python_type
 
 C = TypeVar("C")
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from fa_tune import paths
-from fa_tune.errors import ToolMissing
+from fa_tune.core import paths
+from fa_tune.core.errors import ToolMissing
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import ClassVar, Generic, Protocol, TypeVar
 
+from fa_tune.core.model import Workload
 from fa_tune.families.sources import closure
-from fa_tune.families.traits import Traits
-from fa_tune.model import Workload
+from fa_tune.ops.traits import Traits
 
 
 class TemplateConfig(Protocol):

@@ -10,9 +10,9 @@ import ctypes
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fa_tune.errors import InvalidConfig, ToolMissing
+from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.model import DType, Workload
 from fa_tune.families.base import TensorArg
-from fa_tune.model import DType, Workload
 
 if TYPE_CHECKING:
     import numpy as np

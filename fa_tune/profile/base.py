@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fa_tune.device import pinned_to
-from fa_tune.model import Artifact, Attempt, Workload
+from fa_tune.core.devices import pinned_to
+from fa_tune.core.model import Artifact, Attempt, Workload, reference_subject
 from fa_tune.profile.stats import MARGIN
-
-REFERENCE_PREFIX = "ref:"
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class MeasurePlan:
     @property
     def subjects(self) -> tuple[str, ...]:
         """Every subject: references first, then variants."""
-        return tuple(REFERENCE_PREFIX + r for r in self.references) + tuple(self.artifacts)
+        return tuple(reference_subject(r) for r in self.references) + tuple(self.artifacts)
 
     @property
     def worker_device(self) -> int:

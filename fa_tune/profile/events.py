@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fa_tune.jobs import Event, Kind, run_items
-from fa_tune.model import HOST_LAUNCH_S, RELATIVE, Attempt, Measurement, Outcome, Quantity
+from fa_tune.core.model import HOST_LAUNCH_S, RELATIVE, Attempt, Measurement, Outcome, Quantity
 from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes, failed
-from fa_tune.profile.metrics import SM_CLOCK
+from fa_tune.profile.ncu.metrics import SM_CLOCK
 from fa_tune.profile.stats import median
+from fa_tune.workers.supervisor import Event, Kind, run_items
 
-HANDLER = "fa_tune.handlers.timed:handle"
+HANDLER = "fa_tune.gpu.jobs.time_events:handle"
 PREPARE_TIMEOUT_S = 180.0
 RUN_DRIFT = 0.01  # of the baseline between the beginning and the end of a run
 

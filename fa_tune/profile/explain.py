@@ -14,10 +14,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fa_tune import units
-from fa_tune.errors import NoUsableVariant
-from fa_tune.model import Measurement, Quantity
-from fa_tune.profile import metrics as m
+from fa_tune.core import units
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.model import Measurement, Quantity
+from fa_tune.profile.ncu import metrics as m
 
 WORTH_TELLING = 0.10  # share of the cycle difference
 MOVED = 0.05  # relative change of a counter that counts as one

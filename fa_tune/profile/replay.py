@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from fa_tune.model import Attempt, DType, Outcome, Workload
+from fa_tune.core.model import Attempt, DType, Outcome, Workload
 from fa_tune.profile.base import MeasurePlan, OnStep, failed
 
 REPLAYED_FROM = "replayed_from"  # the condition that names the recording

@@ -15,9 +15,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 
+from fa_tune.core.model import is_reference
 from fa_tune.profile.stats import MARGIN, TIE, Interval, median, median_bounds
 
-REFERENCE_PREFIX = "ref:"
 ABANDON = 3.0  # times the leader's: a sample like this ends a candidate
 LOSER = 0.02  # the bounds of the ratio to the leader lie this far above 1
 STAGES = (1, 3, 10)  # rounds, in multiples of the first number: first, late, enough
@@ -145,7 +145,7 @@ class Race:
                 self.ended[name] = Ended.NOT_TIED
 
     def _candidates(self) -> list[str]:
-        return [n for n in self.live if not n.startswith(REFERENCE_PREFIX)]
+        return [n for n in self.live if not is_reference(n)]
 
     def _end(self, names: Sequence[str], why: Ended) -> None:
         for name in names:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from fa_tune.errors import ProfileFormatError, StorageError
-from fa_tune.report.from_launches import rows_from_launches
-from fa_tune.report.read_csv import looks_like_ours, parse_rows, read_text
-from fa_tune.report.rows import Row, completed, ordered
-from fa_tune.report.shapes import PartialWorkload
+from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.report.from_ncu import rows_from_launches
+from fa_tune.store.table.partial_workload import PartialWorkload
+from fa_tune.store.table.read_csv import looks_like_ours, parse_rows, read_text
+from fa_tune.store.table.rows import Row, completed, ordered
 
 Overrides = PartialWorkload
 """What the user says about the workload; a part left None is inferred."""
@@ -65,7 +65,7 @@ def _load_file(path: Path, overrides: Overrides, note: Note) -> list[Row]:
         rows = parse_rows(read_text(path), str(path), on_note=note)
         return completed(_filled(row, overrides) for row in rows)
 
-    from fa_tune.profile.parse import read_profile
+    from fa_tune.profile.ncu.parse import read_profile
 
     profile = read_profile(path)
     for warning in profile.warnings:

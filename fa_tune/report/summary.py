@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fa_tune import units
-from fa_tune.model import Outcome
-from fa_tune.report.rows import Group, Row, best, grouped
+from fa_tune.core import units
+from fa_tune.core.model import Outcome
+from fa_tune.store.table.rows import Group, Row, best, grouped
 
 NEAR = 1.01  # within one per cent: two runs of one kernel differ by as much
 

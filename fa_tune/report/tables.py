@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fa_tune.model import Outcome
-from fa_tune.report.columns import BY_FIELD, CLASSIC_COLUMNS, Column
-from fa_tune.report.rows import Row, best, grouped
+from fa_tune.core.model import Outcome
+from fa_tune.store.table.columns import BY_FIELD, CLASSIC_COLUMNS, Column
+from fa_tune.store.table.rows import Row, best, grouped
 
 BEST_MARK = "*"
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from fa_tune.errors import InvalidConfig, NoUsableVariant
-from fa_tune.model import Measurement
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.model import Measurement, is_reference
 from fa_tune.profile.stats import (
     MARGIN,
     TIE,
@@ -28,8 +28,6 @@ from fa_tune.profile.stats import (
     median_interval,
     paired_ratio,
 )
-
-REFERENCE_PREFIX = "ref:"
 
 TieBreak = Callable[[str], tuple[Any, ...]]
 
@@ -131,7 +129,7 @@ def decide(
     workload, method = _check(measurements)
     samples = {m.subject: m.samples_s for m in measurements}
     compared = comparable(samples, {m.subject: m.relative for m in measurements})
-    candidates = [s for s in samples if not s.startswith(REFERENCE_PREFIX)]
+    candidates = [s for s in samples if not is_reference(s)]
     if not candidates:
         raise NoUsableVariant(f"nothing to choose from for {workload}: only references ran")
 
@@ -244,7 +242,7 @@ def _decision(
         to_references={
             s: paired_ratio(compared[chosen], compared[s])
             for s in sorted(compared)
-            if s.startswith(REFERENCE_PREFIX)
+            if is_reference(s)
         },
         rule=rule,
         sentence=sentence,
@@ -309,7 +307,7 @@ def _choose(
 ) -> tuple[str, Rule]:
     """The chosen subject and the rule that ended it.  `near` are those of `tied` that are no
     further behind the leader than a tie, in the fixed rule's order."""
-    if not any(s != leader and not s.startswith(REFERENCE_PREFIX) for s in samples):
+    if not any(s != leader and not is_reference(s) for s in samples):
         return leader, Rule.ONLY_CANDIDATE
     if default == leader:
         return leader, Rule.DEFAULT_IS_LEADER

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
-from fa_tune.arch import ArchLimits
-from fa_tune.model import Rejected
+from fa_tune.core.arch import ArchLimits
+from fa_tune.core.model import Rejected
 
 C = TypeVar("C")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fa_tune.compile import BuildRequest, BuildResult
-from fa_tune.model import (
+from fa_tune.build.compile import BuildRequest, BuildResult
+from fa_tune.core.model import (
     Artifact,
     Attempt,
     CaseError,
@@ -22,14 +22,14 @@ from fa_tune.model import (
     Workload,
     benchmark_workload,
 )
-from fa_tune.pipeline import (
+from fa_tune.search.decide import decide
+from fa_tune.tune.results import (
     BuildReport,
     ProfileResult,
     SearchResult,
     VerifyReport,
     WorkloadResult,
 )
-from fa_tune.search.decide import decide
 
 FAST = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax"
 SLOW = "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles"

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from fa_tune import device as devices
-from fa_tune.model import DeviceInfo
-from fa_tune.options import Progress, SearchOptions
-from fa_tune.pipeline import tunings as PIPELINE
-from fa_tune.search import tunings_file
-from fa_tune.search.tunings_file import Recorded
+from fa_tune.core import devices
+from fa_tune.core.model import DeviceInfo
+from fa_tune.core.options import Progress, SearchOptions
+from fa_tune.evaluate import repeat as PIPELINE
+from fa_tune.evaluate import repeatability_file as tunings_file
+from fa_tune.evaluate.repeatability_file import Recorded
 from tests.commands.console import Console
-from tests.search.test_tunings import CROWDED, tuning
+from tests.evaluate.test_repeatability import CROWDED, tuning
 
 WHOSE = "measured on this machine's NVIDIA H200"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.model import DeviceInfo, Outcome
-from fa_tune.spaces.table import SUFFIX, Meta, Row, save
+from fa_tune.core.model import DeviceInfo, Outcome
+from fa_tune.search.space_table import SUFFIX, Meta, Row, save
 from tests.commands.console import Console
 
 WORKLOADS = tuple(f"b16_h16_kv16_q{s}_k{s}_d128_fp16_full" for s in (512, 4096))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.options import MachineOptions, Progress
-from fa_tune.pipeline import BuildReport
+from fa_tune.core.options import MachineOptions, Progress
+from fa_tune.tune.results import BuildReport
 from tests.commands import fakes
 from tests.commands.console import Console
 
@@ -39,7 +39,7 @@ class Build:
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Build:
     fake = Build()
-    monkeypatch.setattr("fa_tune.pipeline.build", fake)
+    monkeypatch.setattr("fa_tune.tune.single.build", fake)
     return fake
 
 

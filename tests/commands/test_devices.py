@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from fa_tune import device as devices
-from fa_tune import pipeline
-from fa_tune.errors import ToolMissing
-from fa_tune.options import SearchOptions
-from fa_tune.pipeline import SearchResult
-from fa_tune.pipeline.calibrating import BoardTimes, Disagreement
+from fa_tune.core import devices
+from fa_tune.core.errors import ToolMissing
+from fa_tune.core.options import SearchOptions
+from fa_tune.fleet.calibration import BoardTimes, Disagreement
 from fa_tune.profile.stats import Ratio
+from fa_tune.tune import flow
+from fa_tune.tune.results import SearchResult
 from tests.commands import fakes
 from tests.commands.console import Console
 
@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[SearchOptions]:
         found.append(options)
         return replace(fakes.search_result(), disagreement=DISAGREEMENT)
 
-    monkeypatch.setattr(pipeline, "search", search)
+    monkeypatch.setattr(flow, "search", search)
     return found
 
 

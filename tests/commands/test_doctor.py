@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fa_tune.options import MachineOptions, Progress
-from fa_tune.pipeline import Check
+from fa_tune.core.options import MachineOptions, Progress
+from fa_tune.tune.results import Check
 from tests.commands.console import Console
 
 FINE = Check("Python", True, "3.11.7")
@@ -20,7 +20,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         return tuple(found)
 
-    monkeypatch.setattr("fa_tune.pipeline.doctor", doctor)
+    monkeypatch.setattr("fa_tune.tune.machine_check.doctor", doctor)
     return found
 
 

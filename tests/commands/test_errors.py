@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune import errors
-from fa_tune.options import MachineOptions, Progress
-from fa_tune.pipeline import Check
+from fa_tune.core import errors
+from fa_tune.core.options import MachineOptions, Progress
+from fa_tune.tune.results import Check
 from tests.commands.console import Console
 
 REGISTRY_WITHOUT_SCHEMA = json.dumps({"entries": []})
@@ -20,7 +20,7 @@ def _doctor_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Non
     def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         raise error
 
-    monkeypatch.setattr("fa_tune.pipeline.doctor", doctor)
+    monkeypatch.setattr("fa_tune.tune.machine_check.doctor", doctor)
 
 
 @pytest.mark.parametrize(

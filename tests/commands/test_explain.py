@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fa_tune import device as devices
 from fa_tune import families
-from fa_tune.model import Attempt, DeviceInfo, DType, Outcome
-from fa_tune.options import SearchOptions
-from fa_tune.profile import documents
+from fa_tune.core import devices
+from fa_tune.core.model import Attempt, DeviceInfo, DType, Outcome
+from fa_tune.core.options import SearchOptions
+from fa_tune.profile import profile_json as documents
 from tests.commands.console import Console
 from tests.project_files import ROOT
 
@@ -111,7 +111,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     device = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06")
     monkeypatch.setattr(devices, "find_device", lambda index=0: device)
     fake = Gpu()
-    monkeypatch.setattr("fa_tune.pipeline.profile", fake)
+    monkeypatch.setattr("fa_tune.tune.single.profile", fake)
     return fake
 
 

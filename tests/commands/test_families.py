@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from fa_tune import pipeline
-from fa_tune.model import Variant
-from fa_tune.options import SearchOptions
-from fa_tune.pipeline import SearchResult, WorkloadResult
-from fa_tune.pipeline.concluding import family_standings
-from fa_tune.registry import store
-from fa_tune.registry.schema import Registry
+from fa_tune.core.model import Variant
+from fa_tune.core.options import SearchOptions
 from fa_tune.search.decide import decide
+from fa_tune.store.registry import file as store
+from fa_tune.store.registry.schema import Registry
+from fa_tune.tune import flow
+from fa_tune.tune.decide import family_standings
+from fa_tune.tune.results import SearchResult, WorkloadResult
 from tests.commands import fakes
 from tests.commands.console import Console, words
 from tests.commands.test_registry import entry
@@ -95,7 +95,7 @@ def test_search_hands_the_choice_on(console: Console, monkeypatch: pytest.Monkey
         asked.append(options)
         return fakes.search_result()
 
-    monkeypatch.setattr(pipeline, "search", search)
+    monkeypatch.setattr(flow, "search", search)
     assert console("search", "--family", "sm80,wave").status == 0
     assert console("search").status == 0
     assert [options.families for options in asked] == [("sm80", "wave"), ()]
@@ -150,7 +150,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         decision = decide([a.measurement for a in found if a.measurement], defaults[0])
         standings = family_standings(decision, defaults)
         one = WorkloadResult(w, found, decision, families=standings)
-        monkeypatch.setattr(pipeline, "search", lambda *_: fakes.search_result([one]))
+        monkeypatch.setattr(flow, "search", lambda *_: fakes.search_result([one]))
 
     return pretend
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fa_tune.model import Quantity
-from fa_tune.options import Progress, SearchOptions
-from fa_tune.pipeline import ProfileResult
-from fa_tune.profile.metrics import INSTRUCTIONS, L2_HIT_RATE, TENSOR_PIPE
+from fa_tune.core.model import Quantity
+from fa_tune.core.options import Progress, SearchOptions
+from fa_tune.profile.ncu.metrics import INSTRUCTIONS, L2_HIT_RATE, TENSOR_PIPE
+from fa_tune.tune.results import ProfileResult
 from tests.commands import fakes
 from tests.commands.console import Console
 
@@ -47,7 +47,7 @@ class Profile:
 @pytest.fixture
 def profile(monkeypatch: pytest.MonkeyPatch) -> Profile:
     fake = Profile()
-    monkeypatch.setattr("fa_tune.pipeline.profile", fake)
+    monkeypatch.setattr("fa_tune.tune.single.profile", fake)
     return fake
 
 

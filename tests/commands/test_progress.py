@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.commands.progress import PlainProgress, watching
+from fa_tune.commands.shared.progress import PlainProgress, watching
 from tests.project_files import ROOT
 
 WORK = """
 import sys, time
-from fa_tune.commands.progress import watching
+from fa_tune.commands.shared.progress import watching
 with watching(quiet="--quiet" in sys.argv) as progress:
     progress.stage("compile", 4)
     for name in ("one", "two", "[red]three"):
@@ -110,7 +110,7 @@ def test_what_was_said_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_rich_is_loaded_only_for_a_bar() -> None:
     script = (
-        "import sys\nfrom fa_tune.commands.progress import watching\n"
+        "import sys\nfrom fa_tune.commands.shared.progress import watching\n"
         "with watching(False) as p: p.note('x')\nprint('rich' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
@@ -119,7 +119,7 @@ def test_rich_is_loaded_only_for_a_bar() -> None:
 
 SEVERAL = """
 import time
-from fa_tune.commands.progress import watching
+from fa_tune.commands.shared.progress import watching
 with watching(quiet=False) as progress:
     progress.stage("compile", 1)
     lanes = [progress.lane(f"GPU {n}") for n in range(2)]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune import flops
-from fa_tune.model import DeviceInfo, DType, Provenance, Variant, benchmark_workload
-from fa_tune.registry.schema import Confirmation, Entry, Gpu, Ratio, Registry, VerdictSummary
-from fa_tune.registry.store import load, save
+from fa_tune.core.model import DeviceInfo, DType, Provenance, Variant, benchmark_workload
+from fa_tune.ops import flops
+from fa_tune.store.registry.file import load, save
+from fa_tune.store.registry.schema import Confirmation, Entry, Gpu, Ratio, Registry, VerdictSummary
 from tests.commands import fakes
 from tests.commands.console import Console
 
@@ -61,8 +61,8 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "registry.json"
     save(path, Registry.of([entry(1024), entry(4096), entry(4096, dtype=DType.BF16)]))
     monkeypatch.setenv("FA_TUNE_REGISTRY", str(path))
-    monkeypatch.setattr("fa_tune.device.find_device", lambda index=0: None)
-    monkeypatch.setattr("fa_tune.commands.entries.find_device", lambda index=0: None)
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+    monkeypatch.setattr("fa_tune.commands.views.registry_table.find_device", lambda index=0: None)
     return path
 
 
@@ -203,7 +203,7 @@ def test_best_is_for_this_machines_gpu(
 ) -> None:
     save(registry, Registry.of([entry(), entry(gpu=H100, config=fakes.SLOW)]))
     here = DeviceInfo(H100, (9, 0), "999.9")
-    monkeypatch.setattr("fa_tune.commands.entries.find_device", lambda index=0: here)
+    monkeypatch.setattr("fa_tune.commands.views.registry_table.find_device", lambda index=0: here)
     done = console(*_best())
     assert done.out == f"{fakes.SLOW}\n"
     assert done.lines == [
@@ -253,7 +253,7 @@ def test_merge_of_a_damaged_or_missing_file_writes_nothing(
 
 
 def test_ratio_keys_may_be_subjects() -> None:
-    from fa_tune.commands.entries import entry_table
+    from fa_tune.commands.views.registry_table import entry_table
 
     odd = dataclasses.replace(entry(), ratio_to_references={"ref:cudnn": Ratio(1.25, None)})
     assert "|    0.80 |" in entry_table([odd])
@@ -286,7 +286,7 @@ def test_check_says_how_many_are_slower_than_the_default(console: Console, regis
 
 
 def test_check_of_recordings_and_of_nothing(console: Console, registry: Path) -> None:
-    from fa_tune.paths import profiles_dir
+    from fa_tune.core.paths import profiles_dir
 
     done = console("registry", "check", "--recordings", str(profiles_dir()), "--method", "events")
     assert done.status == 0

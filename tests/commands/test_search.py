@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fa_tune.model import DType
-from fa_tune.options import Progress, SearchOptions
-from fa_tune.pipeline import SearchResult, WorkloadResult
+from fa_tune.core.model import DType
+from fa_tune.core.options import Progress, SearchOptions
+from fa_tune.tune.results import SearchResult, WorkloadResult
 from tests.commands import fakes
 from tests.commands.console import Console, words
 
@@ -38,7 +38,7 @@ class Search:
 @pytest.fixture
 def search(monkeypatch: pytest.MonkeyPatch) -> Search:
     fake = Search(fakes.search_result())
-    monkeypatch.setattr("fa_tune.pipeline.search", fake)
+    monkeypatch.setattr("fa_tune.tune.flow.search", fake)
     return fake
 
 
@@ -163,7 +163,7 @@ def test_says_whose_measurements_first_and_last(console: Console, search: Search
 def test_says_whose_even_if_the_search_did_not(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fa_tune.pipeline.search", lambda *_: fakes.search_result())
+    monkeypatch.setattr("fa_tune.tune.flow.search", lambda *_: fakes.search_result())
     assert console("search").lines[0] == fakes.WHOSE
 
 
@@ -199,7 +199,7 @@ def test_summary_counts_ties(console: Console, search: Search) -> None:
 
 
 def test_a_reference_without_time_is_named(console: Console, search: Search) -> None:
-    from fa_tune.model import Outcome
+    from fa_tune.core.model import Outcome
 
     one = fakes.workload_result()
     lost = fakes.failed("ref:fa3", Outcome.NOT_RECORDED, "no recording holds it")
@@ -236,7 +236,7 @@ def test_warnings_appear_once(console: Console, monkeypatch: pytest.MonkeyPatch)
         progress.warn("the clock\nmoved")
         return replace(fakes.search_result(), warnings=("the clock moved", "another"))
 
-    monkeypatch.setattr("fa_tune.pipeline.search", search)
+    monkeypatch.setattr("fa_tune.tune.flow.search", search)
     lines = console("search").lines
     assert [x for x in lines if x.startswith("warning")] == [
         "warning: the clock moved",
@@ -256,7 +256,7 @@ def test_a_workload_without_a_choice_warns_and_the_others_count(
 
 
 def test_a_workload_that_nobody_recorded_has_no_table(console: Console, search: Search) -> None:
-    from fa_tune.model import Outcome
+    from fa_tune.core.model import Outcome
 
     w = fakes.workload(512)
     missing = (fakes.failed(fakes.key(fakes.FAST), Outcome.NOT_RECORDED, "not there", w),)

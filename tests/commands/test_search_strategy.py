@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.pipeline.results import Exploration
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.search.strategies.audit import judge
+from fa_tune.tune.results import Exploration
 from tests.commands import fakes
 from tests.commands.console import Console
 from tests.commands.test_search import Search
@@ -27,7 +27,7 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
     (one, *others) = result.results
     explored = replace(one, exploration=EXPLORATION)
     fake = Search(replace(result, results=(explored, *others)))
-    monkeypatch.setattr("fa_tune.pipeline.search", fake)
+    monkeypatch.setattr("fa_tune.tune.flow.search", fake)
     return fake
 
 
@@ -91,9 +91,9 @@ def test_a_search_of_recordings_needs_few_of_them(
     """On what comes with fa-tune: the exhaustive choice, from 12 of 40 configs."""
     from importlib import import_module
 
-    from tests.pipeline.fakes import FakeCompiler
+    from tests.tune.fakes import FakeCompiler
 
-    module = import_module("fa_tune.pipeline.search")
+    module = import_module("fa_tune.tune.flow")
     monkeypatch.setattr(module, "build_all", FakeCompiler())
 
     def chosen(*more: str) -> dict[str, Any]:

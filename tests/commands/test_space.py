@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fa_tune.families.names import parse_short_form
-from fa_tune.families.sm80_sets import get_autotuning_kernel_configs, get_kernel_configs
+from fa_tune.families.sm80.names import parse_short_form
+from fa_tune.families.sm80.sets import get_autotuning_kernel_configs, get_kernel_configs
 from tests.commands import fakes
 from tests.commands.console import Console, words
 

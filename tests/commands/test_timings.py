@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from fa_tune.model import Rejected, Variant
-from fa_tune.options import Progress, SearchOptions
-from fa_tune.pipeline import ProfileResult, VerifyReport
+from fa_tune.core.model import Rejected, Variant
+from fa_tune.core.options import Progress, SearchOptions
+from fa_tune.tune.results import ProfileResult, VerifyReport
 from tests.commands import fakes
 from tests.commands.console import Console
 
@@ -23,7 +23,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> list[SearchOptions]:
         seen.append(options)
         return fakes.profile_result()
 
-    monkeypatch.setattr("fa_tune.pipeline.bench", fake)
+    monkeypatch.setattr("fa_tune.tune.single.bench", fake)
     return seen
 
 
@@ -62,7 +62,7 @@ def test_bench_for_programs(console: Console, bench: list[SearchOptions]) -> Non
 
 def test_one_sample_has_no_deviation(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     found = (fakes.attempt(fakes.key(fakes.FAST), (5.0,)),)
-    monkeypatch.setattr("fa_tune.pipeline.bench", lambda o, p: fakes.profile_result(found))
+    monkeypatch.setattr("fa_tune.tune.single.bench", lambda o, p: fakes.profile_result(found))
     assert _cells(console("bench").out, fakes.FAST)[5] == ""
     assert json.loads(console("bench", "--json").out)["timings"][0]["sd_s"] is None
 
@@ -86,7 +86,7 @@ class Run:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     fake = Run(fakes.profile_result(), fakes.verify_report())
-    monkeypatch.setattr("fa_tune.pipeline.run", fake)
+    monkeypatch.setattr("fa_tune.tune.single.run", fake)
     return fake
 
 

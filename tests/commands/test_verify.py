@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from fa_tune.model import Outcome, Rejected, Variant, Verdict
-from fa_tune.options import MachineOptions, Progress
-from fa_tune.pipeline import VerifyReport
+from fa_tune.core.model import Outcome, Rejected, Variant, Verdict
+from fa_tune.core.options import MachineOptions, Progress
+from fa_tune.tune.results import VerifyReport
 from tests.commands import fakes
 from tests.commands.console import Console
 
@@ -39,7 +39,7 @@ class Verify:
 @pytest.fixture
 def verify(monkeypatch: pytest.MonkeyPatch) -> Verify:
     fake = Verify()
-    monkeypatch.setattr("fa_tune.pipeline.verify", fake)
+    monkeypatch.setattr("fa_tune.tune.single.verify", fake)
     return fake
 
 

@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fa_tune import families
-from fa_tune.compile import BuildRequest
-from fa_tune.model import DType
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.model import DType
 from tests.emulated.emulation import build, compiler
 from tests.emulated.judging import Verdict, judge
 from tests.tools import required, required_sm90

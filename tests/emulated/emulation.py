@@ -27,8 +27,8 @@ from unittest import mock
 import numpy as np
 
 from fa_tune import families
-from fa_tune.compile import BuildRequest
-from fa_tune.errors import ToolMissing
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.errors import ToolMissing
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import Config, LaunchArgs, LaunchDevice, TensorArg
 from tests.emulated.problems import GUARD, Problem, Room, tensor_arg

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fa_tune.core.model import DType, Workload
 from fa_tune.families.base import TensorArg
-from fa_tune.model import DType, Workload
 
 Bits = np.ndarray  # uint16, the bits of elements
 NAN = 0xFFFF  # in both types

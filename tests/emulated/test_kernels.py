@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune import families
-from fa_tune.compile import BuildRequest
+from fa_tune.build.compile import BuildRequest
 from tests.emulated.emulation import build
 from tests.emulated.judging import judge
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fa_tune import families
-from fa_tune.compile import BuildRequest
-from fa_tune.model import Workload
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.model import Workload
 from tests.emulated.emulation import Emulated, build
 from tests.emulated.judging import judge_on
 

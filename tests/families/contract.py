@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from fa_tune import families
-from fa_tune.arch import limits
-from fa_tune.artifacts import ArtifactStore
-from fa_tune.compile import BuildRequest, build
-from fa_tune.errors import InvalidConfig
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildRequest, build
+from fa_tune.core.arch import limits
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType, Outcome, Workload
+from fa_tune.families.axes import read_value
 from fa_tune.families.base import KernelFamily, LaunchArgs, LaunchDevice, TensorArg
-from fa_tune.families.space import read_value
-from fa_tune.families.traits import Traits
-from fa_tune.model import DType, Outcome, Workload
+from fa_tune.ops.traits import Traits
 
 WORKLOADS = [
     Workload(2, 6, 3, 512, 512, 128, DType.FP16),

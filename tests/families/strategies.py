@@ -6,9 +6,9 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from fa_tune.families.config_fields import python_type
-from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.model import DType
+from fa_tune.core.model import DType
+from fa_tune.families.fields import python_type
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
 
 _VALUES = {
     DType: st.sampled_from(DType),

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fa_tune.errors import InvalidConfig
-from fa_tune.families.config_fields import number_field
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType
+from fa_tune.families.fields import number_field
 from fa_tune.families.name_parser import NameParser
-from fa_tune.families.names import (
+from fa_tune.families.reference_kernels import reference_label
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.names import (
     parse_demangled,
     parse_demangled_typed,
     parse_kernel_name_into_config,
     parse_short_form,
     short_label,
 )
-from fa_tune.families.reference_names import reference_label
-from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.model import DType
 from tests.families.strategies import configs
 
 KERNEL_NAMES = (

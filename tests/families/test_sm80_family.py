@@ -8,18 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fa_tune import families, nvrtc
-from fa_tune.arch import limits
-from fa_tune.errors import InvalidConfig
-from fa_tune.families.names import parse_short_form
-from fa_tune.families.sm80 import (
+from fa_tune import families
+from fa_tune.build import nvrtc
+from fa_tune.core.arch import limits
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType, Workload
+from fa_tune.core.paths import kernels_dir
+from fa_tune.families.sm80.config import (
     BARRIER_BYTES,
     CONSTRAINTS,
     FlashForwardKernelConfig,
 )
-from fa_tune.families.sm80_family import params_dtype
-from fa_tune.model import DType, Workload
-from fa_tune.paths import kernels_dir
+from fa_tune.families.sm80.family import params_dtype
+from fa_tune.families.sm80.names import parse_short_form
 from tests.families.contract import DEVICE, KernelFamilyContract
 
 _DEFAULT: FlashForwardKernelConfig = families.get("sm80").default_config(128, DType.FP16)

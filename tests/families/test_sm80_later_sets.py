@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fa_tune.arch import parse_arch
-from fa_tune.families.names import parse_short_form
-from fa_tune.families.sm80 import CONSTRAINTS, FlashForwardKernelConfig, constraints
-from fa_tune.families.sm80_family import Sm80Family
-from fa_tune.families.sm80_sets import get_kernel_configs, select_configs
-from fa_tune.model import DType
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.model import DType
+from fa_tune.families.sm80.config import CONSTRAINTS, FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.family import Sm80Family
+from fa_tune.families.sm80.names import parse_short_form
+from fa_tune.families.sm80.sets import get_kernel_configs, select_configs
 
 HERE = parse_arch("sm_90")
 ALL_D_HEADS = (32, 64, 96, 128, 160, 192, 224, 256)

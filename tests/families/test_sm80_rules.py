@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from hypothesis import given
 
-from fa_tune.families.sm80 import FlashForwardKernelConfig
-from fa_tune.families.sm80_rules import TUNE_RULES, autotune_rejection, should_autotune_config
-from fa_tune.model import DType
+from fa_tune.core.model import DType
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.rules import TUNE_RULES, autotune_rejection, should_autotune_config
 from tests.families.strategies import configs
 
 # B_r, B_c, n_warps, async, eager, swizzled, Q, K, V, buffer, opt_softmax

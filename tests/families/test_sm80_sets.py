@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from fa_tune import kernel_configs
-from fa_tune.arch import parse_arch
-from fa_tune.errors import InvalidConfig
-from fa_tune.families.names import parse_demangled
-from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
-from fa_tune.families.sm80_sets import (
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType
+from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.names import parse_demangled
+from fa_tune.families.sm80.sets import (
     get_autotuning_kernel_configs,
     get_kernel_configs,
     get_kernel_progression_configs,
     get_kernels_to_build,
     select_configs,
 )
-from fa_tune.model import DType
 
 LADDER = [
     "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles",

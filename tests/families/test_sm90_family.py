@@ -13,22 +13,18 @@ import numpy as np
 import pytest
 
 from fa_tune import families
-from fa_tune.arch import limits
-from fa_tune.artifacts import ArtifactStore
-from fa_tune.compile import BuildRequest, build
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildRequest, build
+from fa_tune.core.arch import limits
+from fa_tune.core.model import DType, Outcome, Workload, benchmark_workload
+from fa_tune.core.paths import kernels_dir
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import LaunchDevice
-from fa_tune.families.sm90 import Order, Rescale, Scheduler, Sm90Config
-from fa_tune.families.sm90_constraints import CONSTRAINTS, constraints
-from fa_tune.families.sm90_launch import (
-    MOST_SECTION_HEADS,
-    kernel_args,
-    params_dtype,
-    section_heads,
-)
-from fa_tune.families.sm90_sets import TILES, default_config, get_configs
-from fa_tune.model import DType, Outcome, Workload, benchmark_workload
-from fa_tune.paths import kernels_dir
+from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
+from fa_tune.families.sm90.constraints import CONSTRAINTS, constraints
+from fa_tune.families.sm90.launch import kernel_args, params_dtype
+from fa_tune.families.sm90.sets import TILES, default_config, get_configs
+from fa_tune.families.work_tiles import MOST_SECTION_HEADS, section_heads
 from tests.families.contract import ARGS, DEVICE, WORKLOADS, KernelFamilyContract
 from tests.tools.machine_code import assert_no_key_block_spills
 

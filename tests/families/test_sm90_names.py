@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fa_tune import families
-from fa_tune.errors import InvalidConfig
-from fa_tune.families.config_fields import python_type
-from fa_tune.families.sm90 import Order, Rescale, Scheduler, Sm90Config
-from fa_tune.families.sm90_names import parse
-from fa_tune.families.sm90_sets import get_configs
-from fa_tune.model import DType
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType
+from fa_tune.families.fields import python_type
+from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
+from fa_tune.families.sm90.names import parse
+from fa_tune.families.sm90.sets import get_configs
 from tests.families.strategies import configs as sm80_configs
 
 _VALUES: dict[type, st.SearchStrategy[Any]] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from fa_tune.families.sm90 import ENTRY_OVERHEAD, REGISTER_BUDGET, Sm90Config
-from fa_tune.families.sm90_constraints import CONSTRAINTS
-from fa_tune.families.sm90_names import parse
+from fa_tune.families.sm90.config import ENTRY_OVERHEAD, REGISTER_BUDGET, Sm90Config
+from fa_tune.families.sm90.constraints import CONSTRAINTS
+from fa_tune.families.sm90.names import parse
 from tests.project_files import ROOT
 
 PAGE = (ROOT / "docs" / "kernel-sm90.md").read_text("utf-8")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fa_tune.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.families.base import TensorArg
 
 if not TYPE_CHECKING:

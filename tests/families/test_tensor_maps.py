@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from fa_tune import families
-from fa_tune.errors import InvalidConfig, ToolMissing
+from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.model import DType, Workload
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import LaunchArgs, TensorArg
-from fa_tune.families.names import parse_short_form
+from fa_tune.families.sm80.names import parse_short_form
 from fa_tune.families.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, tensor_map
-from fa_tune.model import DType, Workload
 from tests.families.contract import DEVICE
 
 WORKLOAD = Workload(2, 6, 3, 500, 700, 128, DType.FP16)

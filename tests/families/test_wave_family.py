@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from fa_tune import families
-from fa_tune.arch import limits
-from fa_tune.artifacts import ArtifactStore
-from fa_tune.compile import build, kernel_source_sha256
-from fa_tune.errors import InvalidConfig, ToolMissing
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import build, kernel_source_sha256
+from fa_tune.core.arch import limits
+from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.model import DType, Outcome, benchmark_workload
+from fa_tune.core.paths import kernels_dir
 from fa_tune.families.base import LaunchDevice
 from fa_tune.families.sources import closure
-from fa_tune.model import DType, Outcome, benchmark_workload
-from fa_tune.paths import kernels_dir
-from fa_tune.pipeline.context import build_request
+from fa_tune.tune.session import build_request
 from tests.families.contract import ARGS, DEVICE, WORKLOADS, KernelFamilyContract
 from tests.families.wave import WaveConfig, WaveFamily, register
-from tests.pipeline import fakes
+from tests.tune import fakes
 
 CONFIG = WaveConfig(DType.FP16, 128, 128, 176, 2, pingpong=True)
 H200 = limits((9, 0))

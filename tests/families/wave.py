@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fa_tune import families
-from fa_tune.arch import ArchLimits
-from fa_tune.errors import InvalidConfig
+from fa_tune.core.arch import ArchLimits
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType, Rejected, Workload
+from fa_tune.families.axes import expand
 from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
-from fa_tune.families.space import expand
-from fa_tune.families.traits import Traits
-from fa_tune.model import DType, Rejected, Workload
+from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:
     import numpy as np

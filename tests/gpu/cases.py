@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fa_tune import families
-from fa_tune.arch import ArchLimits
-from fa_tune.compile import BuildRequest
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.arch import ArchLimits
+from fa_tune.core.model import MASKS, Artifact, DType, Variant, Workload
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.families.traits import Traits
-from fa_tune.model import MASKS, Artifact, DType, Variant, Workload
+from fa_tune.ops.traits import Traits
 from tests.tools import required_sm90
 from tests.tools.required import ALL_D_HEADS, code_path_sample
 

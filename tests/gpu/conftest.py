@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune import device as devices
 from fa_tune import families
-from fa_tune.arch import limits, parse_arch
-from fa_tune.artifacts import ArtifactStore
-from fa_tune.compile import BuildRequest, build
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildRequest, build
+from fa_tune.core import devices
+from fa_tune.core.arch import limits, parse_arch
+from fa_tune.core.model import Artifact
+from fa_tune.core.options import MachineOptions
 from fa_tune.families.base import KernelFamily
-from fa_tune.model import Artifact
-from fa_tune.options import MachineOptions
 
 Built = Callable[[Sequence[BuildRequest]], list[Artifact]]
 

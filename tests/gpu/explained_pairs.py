@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fa_tune import families
-from fa_tune.model import Measurement
-from fa_tune.profile import metrics as m
+from fa_tune.core.model import Measurement
 from fa_tune.profile.explain import explain
+from fa_tune.profile.ncu import metrics as m
 
 WORKLOAD_ARGUMENTS = ("--seq-lens", "1024", "--batch", "4")
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from fa_tune import families, nvrtc
-from fa_tune.model import Artifact
+from fa_tune import families
+from fa_tune.build import nvrtc
+from fa_tune.core.model import Artifact
 
 SOURCE = """
 #include "sm80/params.cuh"

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from fa_tune.handlers.device import check_kernels, launch_args
-from fa_tune.launch import Kernel
-from fa_tune.model import Workload
-from fa_tune.reference import Inputs
-from fa_tune.worker import Report
+from fa_tune.core.model import Workload
+from fa_tune.gpu.kernels import check_kernels, launch_args
+from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.reference import Inputs
+from fa_tune.workers.main import Report
 from tests.gpu.cases import Case
 from tests.gpu.oracle import KernelCall, check
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from fa_tune.model import Workload
-from fa_tune.reference import Inputs
-from fa_tune.verify import FLOOR
+from fa_tune.core.model import Workload
+from fa_tune.gpu.reference import Inputs
+from fa_tune.ops.verification import FLOOR
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, equal_bits, largest
 
 STEP = 64  # keys

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from fa_tune.handlers.device import check_kernels, launch_args, lse_for
-from fa_tune.handlers.verify import check_all
-from fa_tune.launch import Kernel
-from fa_tune.model import Variant, Workload
-from fa_tune.reference import make_inputs
-from fa_tune.verify import verdict_to_json
-from fa_tune.worker import Report
+from fa_tune.core.model import Variant, Workload
+from fa_tune.gpu.jobs.verify import check_all
+from fa_tune.gpu.kernels import check_kernels, launch_args, lse_for
+from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.reference import make_inputs
+from fa_tune.ops.verification import verdict_to_json
+from fa_tune.workers.main import Report
 from tests.gpu.cases import small_workloads
 from tests.gpu.oracle import grown
 

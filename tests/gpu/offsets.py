@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from fa_tune.model import Workload
-from fa_tune.reference import Inputs
+from fa_tune.core.model import Workload
+from fa_tune.gpu.reference import Inputs
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, equal_bits, inputs_for
 
 BEYOND = 2**31  # elements: what 32 bits do not count

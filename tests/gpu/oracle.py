@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from fa_tune.model import Workload
-from fa_tune.reference import Inputs, hidden_pairs
-from fa_tune.verify import FLOOR
+from fa_tune.core.model import Workload
+from fa_tune.gpu.reference import Inputs, hidden_pairs
+from fa_tune.ops.verification import FLOOR
 from tests.gpu.cases import Case
 
 # (workload, Q, K and V, O, log-sum-exp or None): writes the last two.

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from fa_tune.model import Variant, Workload
-from fa_tune.reference import Inputs, hidden_pairs
-from fa_tune.verify import FLOOR
+from fa_tune.core.model import Variant, Workload
+from fa_tune.gpu.reference import Inputs, hidden_pairs
+from fa_tune.ops.verification import FLOOR
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, inputs_for
 
 BATCH, HEADS, KV_HEADS = 2, 4, 2

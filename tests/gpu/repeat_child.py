@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from fa_tune.handlers.device import check_kernels, launch_args, lse_for
-from fa_tune.launch import Kernel
-from fa_tune.worker import Report
+from fa_tune.gpu.kernels import check_kernels, launch_args, lse_for
+from fa_tune.gpu.launch import Kernel
+from fa_tune.workers.main import Report
 from tests.gpu.cases import Case
 from tests.gpu.oracle import equal_bits, inputs_for
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from fa_tune.arch import limits
-from fa_tune.handlers.device import guarded, launch_args, load, use_device
-from fa_tune.launch import Kernel
-from fa_tune.model import Workload
-from fa_tune.reference import Inputs
-from fa_tune.worker import Report
+from fa_tune.core.arch import limits
+from fa_tune.core.model import Workload
+from fa_tune.gpu.kernels import guarded, launch_args, load, use_device
+from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.reference import Inputs
+from fa_tune.workers.main import Report
 from tests.gpu.cases import Case, request
 
 HOPPER = limits((9, 0))

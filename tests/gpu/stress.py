@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fa_tune import families
-from fa_tune.compile import BuildRequest
-from fa_tune.compile_pool import compile_all
-from fa_tune.compile_worker import CompileJob
-from fa_tune.families.sm90 import GROUP_ROWS
-from fa_tune.model import Outcome
+from fa_tune.build.compile import BuildRequest
+from fa_tune.build.pool import compile_all
+from fa_tune.build.worker import CompileJob
+from fa_tune.core.model import Outcome
+from fa_tune.families.sm90.config import GROUP_ROWS
 
 SLEEPS = "stress_sleep_ns"  # the kernels' array of limits
 # Its places: the producer, the consumer warpgroups, and handing on tile numbers.

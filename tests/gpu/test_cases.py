@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from fa_tune import families
-from fa_tune.arch import parse_arch
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.model import MASKS, DType
 from fa_tune.families.base import Config
-from fa_tune.families.sm90_sets import default_config
-from fa_tune.families.traits import Traits
-from fa_tune.model import MASKS, DType
+from fa_tune.families.sm90.sets import default_config
+from fa_tune.ops.traits import Traits
 from tests.gpu.cases import (
     FA_LENGTHS,
     GROUPS,

@@ -43,7 +43,7 @@ def test_its_imports_are_there() -> None:
     import importlib
 
     for node in ast.walk(ast.parse(program())):
-        if isinstance(node, ast.ImportFrom) and node.module != "fa_tune.launch":
+        if isinstance(node, ast.ImportFrom) and node.module != "fa_tune.gpu.launch":
             module = importlib.import_module(str(node.module))
             for alias in node.names:
                 assert hasattr(module, alias.name) or importlib.import_module(

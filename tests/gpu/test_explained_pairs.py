@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.profile import documents
+from fa_tune.profile import profile_json as documents
 from tests.gpu.explained_pairs import PAIRS, WORKLOAD_ARGUMENTS, Pair, check
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]

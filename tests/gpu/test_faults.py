@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from fa_tune import families
-from fa_tune.compile import BuildRequest
-from fa_tune.errors import ToolMissing
-from fa_tune.families.sm80_sets import get_kernel_configs
-from fa_tune.model import Artifact, Attempt, DType, Outcome, Workload
-from fa_tune.options import Silent
-from fa_tune.pipeline.checks import verdict_key, verify_all
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.errors import ToolMissing
+from fa_tune.core.model import Artifact, Attempt, DType, Outcome, Workload
+from fa_tune.core.options import Silent
+from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.profile.base import MeasurePlan, Profiler
 from fa_tune.profile.events import EventsProfiler
-from fa_tune.profile.ncu import NcuProfiler
-from fa_tune.search.journal import Fingerprint, Journal
+from fa_tune.profile.ncu.profiler import NcuProfiler
+from fa_tune.store.journal import Fingerprint, Journal
+from fa_tune.tune.verify import verdict_key, verify_all
 from tests.gpu.conftest import Built
 from tests.gpu.faulty_kernels import compile_faulty, disguised
 

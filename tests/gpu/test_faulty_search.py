@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune import families, nvrtc
-from fa_tune.compile import BuildRequest, BuildResult
-from fa_tune.families.sm80_family import Sm80Family
-from fa_tune.families.sm80_sets import get_kernel_configs
-from fa_tune.model import DType, Outcome
-from fa_tune.options import (
+from fa_tune import families
+from fa_tune.build import nvrtc
+from fa_tune.build.compile import BuildRequest, BuildResult
+from fa_tune.core.model import DType, Outcome
+from fa_tune.core.options import (
     COMPILE_TIMEOUT_S,
     MachineOptions,
     MeasureOptions,
@@ -26,11 +25,13 @@ from fa_tune.options import (
     Silent,
     WorkloadOptions,
 )
-from fa_tune.pipeline import SearchResult
-from fa_tune.pipeline.context import Context, ready_workers
+from fa_tune.families.sm80.family import Sm80Family
+from fa_tune.families.sm80.sets import get_kernel_configs
+from fa_tune.tune.results import SearchResult
+from fa_tune.tune.session import Context, ready_workers
 from tests.gpu.faulty_kernels import SLOW_TO_COMPILE, compile_faulty, disguised
 
-SEARCH = import_module("fa_tune.pipeline.search")
+SEARCH = import_module("fa_tune.tune.flow")
 
 N = 32
 CONFIGS = [

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from fa_tune.arch import parse_arch
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.model import Outcome
 from fa_tune.families.base import KernelFamily
-from fa_tune.jobs import ItemResult, run_items
-from fa_tune.model import Outcome
+from fa_tune.workers.supervisor import ItemResult, run_items
 from tests.gpu.cases import (
     Case,
     by_request,

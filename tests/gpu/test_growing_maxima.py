@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fa_tune.arch import limits
-from fa_tune.families.sm90 import GROUP_ROWS, Rescale, Scheduler, Sm90Config
-from fa_tune.families.sm90_constraints import constraints
-from fa_tune.families.sm90_sets import default_config, get_configs
-from fa_tune.jobs import run_items
-from fa_tune.model import DType, Outcome, Variant, Workload
+from fa_tune.core.arch import limits
+from fa_tune.core.model import DType, Outcome, Variant, Workload
+from fa_tune.families.sm90.config import GROUP_ROWS, Rescale, Scheduler, Sm90Config
+from fa_tune.families.sm90.constraints import constraints
+from fa_tune.families.sm90.sets import default_config, get_configs
+from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import request
 from tests.gpu.conftest import Built
 
@@ -24,7 +24,7 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.reference import Inputs
+from fa_tune.gpu.reference import Inputs
 from tests.gpu.growing import GROWTHS, SLOPES, STEP, check, growing_inputs
 from tests.gpu.oracle import attention
 

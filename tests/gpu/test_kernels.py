@@ -7,14 +7,15 @@ import itertools
 
 import pytest
 
-from fa_tune import families, pipeline
-from fa_tune.arch import parse_arch
-from fa_tune.compile import BuildRequest
-from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
-from fa_tune.families.sm80_sets import select_configs
-from fa_tune.jobs import ItemResult, run_items
-from fa_tune.model import DType, Outcome
-from fa_tune.options import MachineOptions, Silent
+from fa_tune import families
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.model import DType, Outcome
+from fa_tune.core.options import MachineOptions, Silent
+from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.sets import select_configs
+from fa_tune.tune import single
+from fa_tune.workers.supervisor import ItemResult, run_items
 from tests.gpu.cases import named
 from tests.gpu.conftest import Built
 from tests.tools.required import GROUPS, code_path_builds
@@ -36,7 +37,7 @@ ALL_TRAITS = (
 def test_every_variant_of_a_set_is_right_on_whole_blocks_and_ragged_lengths(
     machine: MachineOptions, kernels: str, d_head: int
 ) -> None:
-    report = pipeline.verify(kernels, (d_head,), machine, Silent(), names=("sm80",))
+    report = single.verify(kernels, (d_head,), machine, Silent(), names=("sm80",))
     assert report.failures == ()
     assert {k: v.reason for k, v in report.verdicts.items() if not v.correct} == {}
     refusals = {reason.constraint for _, reason in report.rejected}

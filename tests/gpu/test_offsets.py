@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fa_tune import device as devices
 from fa_tune import families
-from fa_tune.arch import parse_arch
+from fa_tune.core import devices
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.model import DType, Outcome, Workload
 from fa_tune.families.base import KernelFamily
-from fa_tune.jobs import run_items
-from fa_tune.model import DType, Outcome, Workload
+from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import item_of, request
 from tests.gpu.conftest import Built
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fa_tune.model import Variant, Workload
+from fa_tune.core.model import Variant, Workload
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
 
 import torch
 
-from fa_tune import reference
+from fa_tune.gpu import reference
 from tests.gpu import oracle
 from tests.gpu.cases import LAYOUTS, Case
 from tests.gpu.oracle import attention, check, faults, inputs_for, room

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fa_tune import families
-from fa_tune.arch import ArchLimits, parse_arch
+from fa_tune.core.arch import ArchLimits, parse_arch
+from fa_tune.core.model import DType, Outcome, Variant, Workload
 from fa_tune.families.base import KernelFamily
-from fa_tune.jobs import run_items
-from fa_tune.model import DType, Outcome, Variant, Workload
+from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import grid_configs, item_of, request
 from tests.gpu.conftest import Built
 
@@ -21,7 +21,7 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.reference import Inputs
+from fa_tune.gpu.reference import Inputs
 from tests.gpu.poison import Problem, check, problem
 from tests.gpu.tiled_kernel import TiledKernel
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fa_tune import families
-from fa_tune.arch import ArchLimits, limits, parse_arch
-from fa_tune.compile import BuildRequest
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.arch import ArchLimits, limits, parse_arch
+from fa_tune.core.model import Outcome
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.jobs import run_items
-from fa_tune.model import Outcome
+from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import Case, by_request, grid_configs, named, random_grid
 from tests.gpu.conftest import Built
 from tests.gpu.test_sm90_kernels import paths

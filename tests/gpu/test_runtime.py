@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 
 from fa_tune import families
-from fa_tune.arch import limits
-from fa_tune.errors import InvalidConfig
-from fa_tune.model import DType, Provenance, Variant
-from fa_tune.registry import store
-from fa_tune.registry.schema import Entry, Gpu, Registry
-from fa_tune.runtime import Attention, workload_of
+from fa_tune.core.arch import limits
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType, Provenance, Variant
+from fa_tune.store.registry import store
+from fa_tune.store.registry.schema import Entry, Gpu, Registry
+from fa_tune.runtime.dispatch import Attention, workload_of
 
 folder = Path(sys.argv[1])
 

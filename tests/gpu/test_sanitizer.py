@@ -35,13 +35,13 @@ from pathlib import Path
 import pytest
 
 from fa_tune import families
-from fa_tune.arch import parse_arch
-from fa_tune.compile import BuildRequest
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.model import Artifact, Outcome
 from fa_tune.families.base import KernelFamily
-from fa_tune.jobs import ChildEnd, ItemResult, run_child
-from fa_tune.model import Artifact, Outcome
-from fa_tune.pipeline.checks import verdict_key
-from fa_tune.verify import verdict_from_json
+from fa_tune.ops.verification import verdict_from_json
+from fa_tune.tune.verify import verdict_key
+from fa_tune.workers.supervisor import ChildEnd, ItemResult, run_child
 from tests.gpu.cases import item_of, small_workloads
 from tests.gpu.conftest import Built
 from tests.gpu.faulty_kernels import compile_faulty, disguised

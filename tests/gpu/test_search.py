@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from fa_tune import device as devices
 from fa_tune import families
-from fa_tune.arch import limits
-from fa_tune.model import DType
-from fa_tune.options import DEFAULT_KERNELS, REFERENCES
-from fa_tune.registry import store
-from fa_tune.search.journal import AttemptRecord, Journal, VerdictRecord
+from fa_tune.core import devices
+from fa_tune.core.arch import limits
+from fa_tune.core.model import DType
+from fa_tune.core.options import DEFAULT_KERNELS, REFERENCES
+from fa_tune.store.journal import AttemptRecord, Journal, VerdictRecord
+from fa_tune.store.registry import file as store
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import pytest
 
-from fa_tune import pipeline
-from fa_tune.arch import limits
-from fa_tune.families.sm90 import Order, Rescale, Scheduler, Sm90Config
-from fa_tune.families.sm90_constraints import constraints
-from fa_tune.families.sm90_sets import default_config
-from fa_tune.jobs import run_items
-from fa_tune.model import DType
-from fa_tune.options import MachineOptions, Silent
+from fa_tune.core.arch import limits
+from fa_tune.core.model import DType
+from fa_tune.core.options import MachineOptions, Silent
+from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
+from fa_tune.families.sm90.constraints import constraints
+from fa_tune.families.sm90.sets import default_config
+from fa_tune.tune import single
+from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import named
 from tests.gpu.conftest import Built
 from tests.gpu.test_kernels import faults
@@ -79,7 +79,7 @@ class TestOnTheGpu:
     def test_every_variant_of_a_set_is_right(
         self, machine: MachineOptions, kernels: str, d_head: int
     ) -> None:
-        report = pipeline.verify(
+        report = single.verify(
             kernels,
             (d_head,),
             machine,

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from fa_tune import families
-from fa_tune.compile import BuildRequest
-from fa_tune.families.sm90 import Order, Scheduler, Sm90Config
-from fa_tune.families.sm90_sets import default_config
-from fa_tune.families.traits import Traits
-from fa_tune.jobs import run_items
-from fa_tune.model import DType, Outcome, Workload
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.model import DType, Outcome, Workload
+from fa_tune.families.sm90.config import Order, Scheduler, Sm90Config
+from fa_tune.families.sm90.sets import default_config
+from fa_tune.ops.traits import Traits
+from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import Case, item_of
 from tests.gpu.conftest import Built
 from tests.gpu.stress import (

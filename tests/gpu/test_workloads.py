@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fa_tune import families
-from fa_tune.model import DType, Workload
-from fa_tune.registry import store
+from fa_tune.core.model import DType, Workload
+from fa_tune.store.registry import file as store
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 

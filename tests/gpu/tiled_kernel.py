@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fa_tune.model import Workload
-from fa_tune.reference import Inputs
+from fa_tune.core.model import Workload
+from fa_tune.gpu.reference import Inputs
 
 
 @dataclass(frozen=True)

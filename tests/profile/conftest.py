@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.profile import ncu
-from tests.profile.ncu_bench import FakeNcu
+from fa_tune.profile.ncu import profiler as ncu
+from tests.profile.ncu.ncu_bench import FakeNcu
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNcu:
-    monkeypatch.setattr(ncu, "HANDLER", "tests.profile.ncu_child:handle")
+    monkeypatch.setattr(ncu, "HANDLER", "tests.profile.ncu.ncu_child:handle")
     return FakeNcu(tmp_path, monkeypatch)

@@ -1,4 +1,4 @@
-"""What `fa_tune.handlers.timed` reports, without a GPU.
+"""What `fa_tune.gpu.jobs.time_events` reports, without a GPU.
 
 A variant's `cubin` is JSON: `samples_s`, and `do` for what goes wrong after the first sample.
 Samples that an earlier worker has reported are not taken again.
@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from fa_tune.worker import Report
+from fa_tune.workers.main import Report
 
 REFERENCE_S = [9e-3, 9.5e-3]
 HANG_S = 3600

@@ -1,4 +1,4 @@
-"""The events profiler's side of the border; the worker's is in tests/handlers and tests/gpu."""
+"""The events profiler's side of the border; the worker's is in tests/gpu_jobs and tests/gpu."""
 
 from __future__ import annotations
 
@@ -9,12 +9,21 @@ from typing import Any
 
 import pytest
 
-from fa_tune.jobs import ItemResult
-from fa_tune.model import Artifact, Attempt, DType, Outcome, Quantity, Resources, Variant, Workload
+from fa_tune.core.model import (
+    Artifact,
+    Attempt,
+    DType,
+    Outcome,
+    Quantity,
+    Resources,
+    Variant,
+    Workload,
+)
 from fa_tune.profile import events
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.events import EventsProfiler
-from fa_tune.profile.metrics import SM_CLOCK
+from fa_tune.profile.ncu.metrics import SM_CLOCK
+from fa_tune.workers.supervisor import ItemResult
 
 WORKLOAD = Workload(1, 2, 2, 128, 128, 64, DType.FP16)
 RESOURCES = Resources(168, 0, 0, 0, 0, 49152, 128, 2)

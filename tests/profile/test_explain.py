@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fa_tune.errors import NoUsableVariant, ProfileFormatError
-from fa_tune.model import Measurement, Quantity
-from fa_tune.profile import metrics as m
-from fa_tune.profile.documents import load
+from fa_tune.core.errors import NoUsableVariant, ProfileFormatError
+from fa_tune.core.model import Measurement, Quantity
 from fa_tune.profile.explain import REASONS, Explanation, explain, rank_correlations
+from fa_tune.profile.ncu import metrics as m
+from fa_tune.profile.profile_json import load
 from tests.project_files import ROOT
 
 RECORDED = ROOT / "profiles" / "nvidia_h200" / "ladder_explain.json"

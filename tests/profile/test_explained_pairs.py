@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.profile.documents import load
+from fa_tune.profile.profile_json import load
 from tests.gpu.explained_pairs import PAIRS, Pair, check
 
 RECORDED = load(Path(__file__).parent / "data" / "pairs_explain_h200.json")

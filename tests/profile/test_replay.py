@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fa_tune.model import (
+from fa_tune.core.model import (
     Artifact,
     Attempt,
     DType,

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from fa_tune.errors import InvalidConfig
-from fa_tune.model import DType, Outcome
-from fa_tune.report.columns import COLUMNS
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType, Outcome
 from fa_tune.report.formats import FORMATS, write
-from fa_tune.report.rows import Row, completed
+from fa_tune.store.table.columns import COLUMNS
+from fa_tune.store.table.rows import Row, completed
 
 BASE = Row(
     "",

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.model import DType, Outcome
+from fa_tune.core.model import DType, Outcome
 from fa_tune.report.load import Overrides, load_report_source
-from fa_tune.report.rows import Row, best
 from fa_tune.report.summary import sentences, summarise
+from fa_tune.store.table.rows import Row, best
 
 DATA = Path(__file__).parent / "data"
 SEQ_1024 = DATA / "details_h200_seq1024.csv"

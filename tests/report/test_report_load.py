@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.errors import FaTuneError, ProfileFormatError, StorageError
+from fa_tune.core.errors import FaTuneError, ProfileFormatError, StorageError
 from fa_tune.report.load import Overrides, load_report_source
-from fa_tune.report.rows import Row
-from fa_tune.report.to_csv import write_csv
+from fa_tune.store.table.rows import Row
+from fa_tune.store.table.write_csv import write_csv
 
 DATA = Path(__file__).parent / "data"
 CLASSIC = (

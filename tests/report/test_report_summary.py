@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fa_tune.model import DType, Outcome
-from fa_tune.report.rows import Row
+from fa_tune.core.model import DType, Outcome
 from fa_tune.report.summary import sentences, summarise
+from fa_tune.store.table.rows import Row
 
 BASE = Row("", family="sm80", seq_len=512, d_head=128, dtype=DType.FP16, method="events")
 

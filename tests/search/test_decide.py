@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fa_tune.errors import FaTuneError, InvalidConfig, NoUsableVariant
-from fa_tune.model import Measurement
+from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant
+from fa_tune.core.model import Measurement
 from fa_tune.profile.stats import paired_ratio
 from fa_tune.search.decide import Decision, Rule, decide
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
-from fa_tune.families.traits import Traits
+from fa_tune.ops.traits import Traits
 
 Value = Any  # a number, a flag, or an enum's member
 Axes = Mapping[str, tuple[Value, ...]]

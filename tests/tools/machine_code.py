@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from fa_tune.model import Artifact
+from fa_tune.core.model import Artifact
 
 MOST_KEPT_BYTES = 4  # in local memory, and not in the loops over key blocks
 _LABEL = re.compile(r"^(\.L_x_\d+):")

@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from fa_tune import nvrtc
-from fa_tune.artifacts import ArtifactStore
-from fa_tune.compile import BuildRequest, BuildResult, build
+from fa_tune.build import nvrtc
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildRequest, BuildResult, build
 from tests.tools import required, required_sm90
 from tests.tools.resource_table import table_of, table_path, write_table
 

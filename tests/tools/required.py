@@ -10,12 +10,12 @@ import dataclasses
 from functools import cache
 
 from fa_tune import families
-from fa_tune.arch import parse_arch
-from fa_tune.compile import BuildRequest
-from fa_tune.families.sm80 import FlashForwardKernelConfig, constraints
-from fa_tune.families.sm80_sets import get_kernel_configs
-from fa_tune.families.traits import Traits
-from fa_tune.model import DType
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.model import DType
+from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.sets import get_kernel_configs
+from fa_tune.ops.traits import Traits
 from tests.tools.covering import TRAIT_AXES, Axes, Space, Value, covering_array
 
 FULL_ARCHS = ("sm_80", "sm_90")

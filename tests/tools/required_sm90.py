@@ -14,13 +14,13 @@ from functools import cache
 from typing import Any
 
 from fa_tune import families
-from fa_tune.arch import parse_arch
-from fa_tune.compile import BuildRequest
-from fa_tune.families.config_fields import python_type
-from fa_tune.families.sm90 import GROUP_ROWS, Sm90Config
-from fa_tune.families.sm90_sets import default_config, get_configs
-from fa_tune.families.traits import Traits
-from fa_tune.model import DType
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.model import DType
+from fa_tune.families.fields import python_type
+from fa_tune.families.sm90.config import GROUP_ROWS, Sm90Config
+from fa_tune.families.sm90.sets import default_config, get_configs
+from fa_tune.ops.traits import Traits
 from tests.tools.covering import TRAIT_AXES, Axes, Space, Value, covering_array
 
 ARCH = "sm_90a"  # what the family compiles for

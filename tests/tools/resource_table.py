@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fa_tune.compile import BuildRequest, BuildResult
+from fa_tune.build.compile import BuildRequest, BuildResult
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "resources"
 COLUMNS = (

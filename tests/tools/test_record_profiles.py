@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.families.names import parse_short_form
-from fa_tune.families.sm80_sets import PROGRESSION, get_kernel_configs
+from fa_tune.families.sm80.names import parse_short_form
+from fa_tune.families.sm80.sets import PROGRESSION, get_kernel_configs
 from tests.project_files import ROOT
 
 PROFILES = ROOT / "tools" / "record_profiles.sh"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 
-from fa_tune.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.search.strategies.base import Observation, Point, Space, Strategy
 
 __all__ = [
@@ -28,10 +28,10 @@ DEFAULT = "exhaustive"
 
 # Name -> module (loaded when it is asked for), and one line for --help and the docs.
 STRATEGIES: Mapping[str, tuple[str, str]] = {
-    "exhaustive": ("plain", "every point, those no soft rule objects to first"),
-    "random": ("plain", "points drawn without replacement"),
+    "exhaustive": ("baseline", "every point, those no soft rule objects to first"),
+    "random": ("baseline", "points drawn without replacement"),
     "local": ("local", "from the best point to its neighbours, restarting where none is better"),
-    "learned": ("learned", "a regression on knobs and static facts says where to look"),
+    "learned": ("surrogate", "a regression on knobs and static facts says where to look"),
     "optuna-tpe": ("optuna_samplers", "Optuna's tree-structured Parzen estimator"),
     "optuna-gp": ("optuna_samplers", "Optuna's Gaussian process (needs torch and SciPy)"),
     "optuna-ga": ("optuna_samplers", "Optuna's genetic algorithm"),

@@ -14,7 +14,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol
 
-from fa_tune.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig
 
 Knob = bool | int | float | str
 FEW_VALUES = 3  # a number with at most so many values may change to any of them in one step

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fa_tune.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.search.strategies.base import Observation, Strategy
 
 BATCH = 4  # points measured side by side before the strategy is asked again

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fa_tune.search.strategies.base import Memory, Space, Strategy
-from fa_tune.search.strategies.opening import worth_a_start
+from fa_tune.search.strategies.initial_design import worth_a_start
 
 OPENING = 4  # start points and random ones before the first climb
 BLIND_OPENING = 8  # the same where no start point is known

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fa_tune.errors import ToolMissing
+from fa_tune.core.errors import ToolMissing
 from fa_tune.search.strategies.base import Memory, Observation, Space, Strategy
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fa_tune.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.search.strategies import Observation, Point, Space, create
 from fa_tune.search.strategies.audit import Audit, judge, sample, upper_share
 from fa_tune.search.strategies.budget import Budget, spend

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fa_tune.search.strategies.gaussian_process import GaussianProcess
-from fa_tune.search.strategies.learned import expected_gain
+from fa_tune.search.strategies.surrogate import expected_gain
 
 RNG = np.random.default_rng(1)
 

@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from fa_tune.errors import InvalidConfig
-from fa_tune.families.sm80 import FlashForwardKernelConfig
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.kernel_configs import parse_short_form
 from fa_tune.search.strategies.base import Knob, Point, Space, knobs_of
 from fa_tune.search.strategies.features import matrix

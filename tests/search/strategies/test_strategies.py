@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fa_tune.errors import InvalidConfig, ToolMissing
+from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.search.strategies import STRATEGIES, Observation, Point, Space, create
 from fa_tune.search.strategies.base import Knob
-from fa_tune.search.strategies.learned import OPENING
+from fa_tune.search.strategies.surrogate import OPENING
 from tests.synthetic_spaces import space as synthetic
 
 NEEDS = {"optuna-tpe": ("optuna",), "optuna-ga": ("optuna",), "optuna-gp": ("optuna", "scipy")}

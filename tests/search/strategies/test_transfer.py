@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from fa_tune.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.search.strategies import Observation, Point, Space, create
 from fa_tune.search.strategies.transfer import Experience, with_experience
 

@@ -1,0 +1,329 @@
+"""The content-addressed store of compiled kernels: what was compiled once is not again.
+
+    <cache dir>/artifacts-v1/<ab>/<digest>.json          facts, or why the compiler refused
+                                  <digest>-<sha>.cubin   the code that the facts name
+
+The digest covers everything the compiler saw.  The cubin is written first, then the JSON,
+each to a temporary file that is renamed: an entry is there completely or not at all, and any
+number of processes may write and read at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fa_tune.build.ptxas_log import KernelFacts, facts_from_json
+from fa_tune.core.errors import StorageError
+from fa_tune.core.model import Outcome
+
+_FOLDER = "artifacts-v1"  # the version of the layout and of the JSON's fields
+_UNFINISHED_S = 3600.0  # a file without its entry for this long belongs to a dead writer
+
+Warn = Callable[[str], None]
+
+
+def source_sha256(files: Mapping[str, str]) -> str:
+    """One hash over names and texts, whatever their order."""
+    return _sha256(part for name in sorted(files) for part in (name, files[name]))
+
+
+def _sha256(parts: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "big"))  # so that no two lists of parts run together
+        digest.update(data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class ArtifactKey:
+    """All that decides what comes out of the compiler."""
+
+    headers_sha256: str  # source_sha256 of every file the kernel may include
+    entry_source: str  # the translation unit
+    options: tuple[str, ...]  # complete, the architecture among them
+    nvrtc: str  # version with patch level
+    arch: str
+    name_expression: str  # the template instantiation, config and traits in it
+
+    @property
+    def digest(self) -> str:
+        """The entry's name in the store."""
+        return _sha256(
+            (
+                self.headers_sha256,
+                self.entry_source,
+                str(len(self.options)),
+                *self.options,
+                self.nvrtc,
+                self.arch,
+                self.name_expression,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the compiler made of one key: OK with `symbol`, `facts` and a cubin, or
+    COMPILE_FAILED with `reason` and `log`.  `compile_s` is the time it took then."""
+
+    outcome: Outcome
+    reason: str = ""
+    log: str = ""
+    symbol: str = ""
+    facts: KernelFacts | None = None
+    diagnostics: tuple[str, ...] = ()
+    compile_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An entry with the path of its cubin; None for a failed compilation."""
+
+    entry: Entry
+    cubin: Path | None
+
+
+@dataclass(frozen=True)
+class StoreSize:
+    """How much is stored."""
+
+    entries: int
+    size_bytes: int
+
+
+class _Damaged(Exception):
+    """An entry that is there and cannot be believed."""
+
+
+def default_cache_dir() -> Path:
+    """The user's cache folder of this program."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("fa-tune"))
+
+
+class ArtifactStore:
+    """Entries under one cache folder, default `default_cache_dir()`.
+
+    `warn` is given one line for each damaged entry (which then counts as absent and is
+    written anew) and one when the folder cannot be written: from then on new entries go to a
+    temporary folder, which lives as long as this process, while old ones are still read.
+    """
+
+    def __init__(self, cache_dir: Path | None = None, *, warn: Warn | None = None) -> None:
+        self._root = (cache_dir or default_cache_dir()).absolute() / _FOLDER
+        self._spare: Path | None = None
+        self._warn = warn or logging.getLogger(__name__).warning
+
+    @property
+    def path(self) -> Path:
+        """Where new entries go."""
+        return self._spare or self._root
+
+    def get(self, key: ArtifactKey) -> Stored | None:
+        """The entry of a key, or None.  Marks it as used now."""
+        for root in filter(None, (self._spare, self._root)):
+            path = _entry_path(root, key.digest)
+            try:
+                stored = _read(path, key)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, _Damaged) as error:
+                self._warn(f"ignoring the cached kernel {path}: {error}; it is compiled again")
+                continue
+            for file in filter(None, (path, stored.cubin)):
+                _touch(file)
+            return stored
+        return None
+
+    def put(self, key: ArtifactKey, entry: Entry, cubin: bytes = b"") -> Stored:
+        """Store an entry, replacing any other of the same key.
+
+        Raises StorageError when neither the cache folder nor a temporary one can be written.
+        """
+        if self._spare is None:
+            try:
+                return _write(self._root, key, entry, cubin)
+            except OSError as error:
+                self._spare = self._make_spare(error)
+        try:
+            return _write(self._spare, key, entry, cubin)
+        except OSError as error:
+            raise StorageError(
+                f"cannot store a compiled kernel in {self._spare}: {error}"
+            ) from None
+
+    def _make_spare(self, cause: OSError) -> Path:
+        try:
+            spare = Path(tempfile.mkdtemp(prefix="fa-tune-cache-"))
+        except OSError as error:
+            raise StorageError(
+                f"neither the cache folder {self._root} ({_why(cause)}) nor a temporary one "
+                f"({_why(error)}) can be written; name another with --cache-dir"
+            ) from None
+        atexit.register(shutil.rmtree, spare, ignore_errors=True)
+        self._warn(
+            f"the cache folder {self._root} cannot be written ({_why(cause)}); "
+            f"compiled kernels go to {spare} for this run; name another with --cache-dir"
+        )
+        return spare
+
+    def size(self) -> StoreSize:
+        """What the cache folder holds now."""
+        files = _files(self._root)
+        return StoreSize(
+            entries=sum(path.suffix == ".json" for path in files),
+            size_bytes=sum(stat.st_size for stat in files.values()),
+        )
+
+    def prune(
+        self, *, older_than_s: float | None = None, larger_than_bytes: int | None = None
+    ) -> StoreSize:
+        """Remove what has not been used for `older_than_s` seconds, then the longest unused
+        until at most `larger_than_bytes` are left, and what dead writers left behind.
+
+        Returns how much was removed.  Raises StorageError when the folder cannot be written.
+        """
+        files = _files(self._root)
+        now = time.time()
+        groups: dict[str, list[Path]] = {}
+        for path in files:
+            groups.setdefault(path.name.partition(".")[0].partition("-")[0], []).append(path)
+        by_age = sorted(groups.values(), key=lambda group: max(files[p].st_mtime for p in group))
+        left_bytes = sum(stat.st_size for stat in files.values())
+        entries = size_bytes = 0
+        for group in by_age:
+            age_s = now - max(files[p].st_mtime for p in group)
+            whole = any(p.suffix == ".json" for p in group)
+            too_old = older_than_s is not None and age_s > older_than_s
+            too_much = larger_than_bytes is not None and left_bytes > larger_than_bytes
+            if too_old or too_much if whole else age_s > _UNFINISHED_S:
+                group_bytes = sum(files[p].st_size for p in group)
+                # The JSON first: without it the entry is absent, never damaged.
+                for path in sorted(group, key=lambda p: p.suffix != ".json"):
+                    _remove(path)
+                left_bytes -= group_bytes
+                size_bytes += group_bytes
+                entries += whole
+        return StoreSize(entries, size_bytes)
+
+
+def _entry_path(root: Path, digest: str) -> Path:
+    return root / digest[:2] / f"{digest}.json"
+
+
+def _read(path: Path, key: ArtifactKey) -> Stored:
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError:  # not JSON, or not even UTF-8
+        raise _Damaged("it is not JSON") from None
+    try:
+        entry, cubin_sha256 = _entry_from_json(value, key)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _Damaged(f"its fields are wrong ({error})") from None
+    if entry.outcome is not Outcome.OK:
+        return Stored(entry, None)
+    cubin = _cubin_path(path, cubin_sha256)
+    try:
+        code = cubin.read_bytes()
+    except FileNotFoundError:
+        raise _Damaged("its cubin is missing") from None
+    if hashlib.sha256(code).hexdigest() != cubin_sha256:
+        raise _Damaged("its cubin is not the one that was stored")
+    return Stored(entry, cubin)
+
+
+def _entry_from_json(value: Any, key: ArtifactKey) -> tuple[Entry, str]:
+    """The entry and its cubin's hash; raises one of several errors for anything misshapen."""
+    if value["key"] != json.loads(json.dumps(asdict(key))):
+        raise ValueError("it belongs to another key")
+    outcome = Outcome(value["outcome"])
+    facts = None if value["facts"] is None else facts_from_json(value["facts"])
+    if outcome not in (Outcome.OK, Outcome.COMPILE_FAILED) or (outcome is Outcome.OK) != bool(
+        facts
+    ):
+        raise ValueError(f"outcome {outcome} does not go with its facts")
+    texts = [value[name] for name in ("reason", "log", "symbol", "cubin_sha256")]
+    texts += value["diagnostics"]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a text is none")
+    entry = Entry(
+        outcome=outcome,
+        reason=value["reason"],
+        log=value["log"],
+        symbol=value["symbol"],
+        facts=facts,
+        diagnostics=tuple(value["diagnostics"]),
+        compile_s=float(value["compile_s"]),
+    )
+    return entry, value["cubin_sha256"]
+
+
+def _write(root: Path, key: ArtifactKey, entry: Entry, cubin: bytes) -> Stored:
+    path = _entry_path(root, key.digest)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cubin_sha256 = hashlib.sha256(cubin).hexdigest() if cubin else ""
+    value = {"key": asdict(key), **asdict(entry), "cubin_sha256": cubin_sha256}
+    cubin_path = _cubin_path(path, cubin_sha256) if cubin else None
+    if cubin_path is not None:
+        _replace(cubin_path, cubin)
+    _replace(path, json.dumps(value, indent=1).encode())
+    return Stored(entry, cubin_path)
+
+
+def _cubin_path(entry_path: Path, cubin_sha256: str) -> Path:
+    # The hash in the name: writers whose code differs do not overwrite each other's.
+    return entry_path.with_name(f"{entry_path.stem}-{cubin_sha256[:16]}.cubin")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write `path` in one step.  The mode follows the umask, so that what root compiled (for
+    a profiler that needs root) can be read by the user."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{time.monotonic_ns()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _touch(path: Path) -> None:
+    with contextlib.suppress(OSError):  # another user's: its age is not ours to keep
+        os.utime(path)
+
+
+def _files(root: Path) -> dict[Path, os.stat_result]:
+    """Every file of the store; those that vanish meanwhile are left out."""
+    found: dict[Path, os.stat_result] = {}
+    for path in root.glob("??/*"):
+        try:
+            found[path] = path.stat()
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot remove {path}: {_why(error)}") from None
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,208 @@
+"""Variants to artifacts: in parallel, each once, a failure costing only its own variant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from fa_tune import families
+from fa_tune.build import nvrtc
+from fa_tune.build.cache import ArtifactKey, ArtifactStore, Entry, Stored, source_sha256
+from fa_tune.build.pool import compile_all
+from fa_tune.build.worker import CompileJob, CompileReply
+from fa_tune.core import arch
+from fa_tune.core.model import Artifact, Outcome, Resources, Variant
+from fa_tune.families.base import KernelFamily
+
+DEFAULT_TIMEOUT_S = 120.0
+# Registers, spills and shared memory are in the log only when ptxas is verbose.
+_FACTS_OPTION = "--ptxas-options=-v"
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """A variant with a workload's compile-time traits, for one architecture (`sm_90`)."""
+
+    variant: Variant
+    traits: str
+    arch: str
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """How one build ended: OK with an artifact, or COMPILE_FAILED, TIMED_OUT or CRASHED with
+    a one-line reason.  `cached`: nothing was compiled for it; `log` is all the compiler said
+    about a failure."""
+
+    request: BuildRequest
+    outcome: Outcome
+    artifact: Artifact | None
+    reason: str
+    cached: bool
+    log: str = ""
+
+
+def kernel_source_sha256(family: str, *others: str) -> str:
+    """One hash over all kernel sources of a family, for provenance; of several families, in
+    any order, one hash over theirs."""
+    hashes = {n: source_sha256(families.get(n).source_files()) for n in (family, *others)}
+    return hashes[family] if len(hashes) == 1 else source_sha256(hashes)
+
+
+def build(
+    requests: Sequence[BuildRequest],
+    store: ArtifactStore,
+    *,
+    jobs: int | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    on_result: Callable[[BuildResult], None] | None = None,
+    on_lull: Callable[[], None] | None = None,
+) -> list[BuildResult]:
+    """Compile what the store does not hold; one result per request, in the same order.
+
+    `jobs` is the number of compiler processes, default one per core; `timeout_s` the deadline
+    of each compilation.  `on_result` is called in this thread with each result as it arrives,
+    stored ones first, and `on_lull` when only some are left that take much longer than the
+    others did (see `compile_pool`).  Whatever is finished when it or Ctrl-C interrupts is in the
+    store.
+
+    Raises ToolMissing (no NVRTC, or one that does not know an architecture), InvalidConfig (a
+    request that cannot be understood) and StorageError (nothing can be written).
+    """
+    results: dict[int, BuildResult] = {}
+
+    def finish(index: int, result: BuildResult) -> None:
+        results[index] = result
+        if on_result is not None:
+            on_result(result)
+
+    missing: dict[str, list[int]] = {}  # digest -> the requests it answers
+    plans = _plans(requests)
+    for index, plan in enumerate(plans):
+        digest = plan.key.digest
+        stored = None if digest in missing else store.get(plan.key)
+        if stored is None:
+            missing.setdefault(digest, []).append(index)
+        else:
+            finish(index, plan.result(stored, cached=True))
+    for name in {plans[indices[0]].request.arch for indices in missing.values()}:
+        nvrtc.require_arch(name)
+    todo = {digest: plans[indices[0]].job(timeout_s) for digest, indices in missing.items()}
+    with closing(compile_all(todo, workers=jobs or _cores(), on_lull=on_lull)) as replies:
+        for digest, reply in replies:
+            stored = _keep(store, plans[missing[digest][0]].key, reply)
+            for index in missing[digest]:
+                finish(
+                    index,
+                    plans[index].failure(reply)
+                    if stored is None
+                    else plans[index].result(stored, cached=False),
+                )
+    return [results[index] for index in range(len(requests))]
+
+
+def _keep(store: ArtifactStore, key: ArtifactKey, reply: CompileReply) -> Stored | None:
+    """Store what will come out the same next time; a crash or a timeout may not."""
+    if reply.outcome not in (Outcome.OK, Outcome.COMPILE_FAILED):
+        return None
+    entry = Entry(
+        outcome=reply.outcome,
+        reason=reply.reason,
+        log=reply.log,
+        symbol=reply.symbol,
+        facts=reply.facts,
+        diagnostics=reply.diagnostics,
+        compile_s=reply.compile_s,
+    )
+    return store.put(key, entry, reply.cubin)
+
+
+def _cores() -> int:
+    """The cores this process may use, which a container or a batch system may have cut."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A request worked out: its place in the store and what a compiler needs."""
+
+    request: BuildRequest
+    family: KernelFamily
+    config: Any  # the family's own class
+    key: ArtifactKey
+
+    def job(self, timeout_s: float) -> CompileJob:
+        return CompileJob(
+            source=self.key.entry_source,
+            headers=self.family.source_files(),
+            options=self.key.options,
+            name_expression=self.key.name_expression,
+            timeout_s=timeout_s,
+        )
+
+    def failure(self, reply: CompileReply) -> BuildResult:
+        return BuildResult(self.request, reply.outcome, None, reply.reason, False, reply.log)
+
+    def result(self, stored: Stored, *, cached: bool) -> BuildResult:
+        entry = stored.entry
+        if stored.cubin is None or entry.facts is None:
+            return BuildResult(self.request, entry.outcome, None, entry.reason, cached, entry.log)
+        facts = entry.facts
+        threads = self.family.threads(self.config)
+        dynamic_smem_bytes = self.family.dynamic_smem_bytes(self.config)
+        resources = Resources(
+            registers=facts.registers,
+            spill_store_bytes=facts.spill_store_bytes,
+            spill_load_bytes=facts.spill_load_bytes,
+            stack_bytes=facts.stack_bytes,
+            static_smem_bytes=facts.static_smem_bytes,
+            dynamic_smem_bytes=dynamic_smem_bytes,
+            threads=threads,
+            ctas_per_sm=arch.ctas_per_sm(
+                arch.parse_arch(self.request.arch),
+                threads=threads,
+                registers=facts.registers,
+                smem_bytes=facts.static_smem_bytes + dynamic_smem_bytes,
+            ),
+        )
+        artifact = Artifact(
+            variant=self.request.variant,
+            traits=self.request.traits,
+            arch=self.request.arch,
+            cubin=str(stored.cubin),
+            symbol=entry.symbol,
+            resources=resources,
+            diagnostics=entry.diagnostics,
+            compile_s=entry.compile_s,
+        )
+        return BuildResult(self.request, Outcome.OK, artifact, "", cached)
+
+
+def _plans(requests: Sequence[BuildRequest]) -> list[_Plan]:
+    version = nvrtc.version() if requests else ""
+    headers_sha256: dict[str, str] = {}  # a family's sources are hashed once, not per variant
+    return [_plan(request, version, headers_sha256) for request in requests]
+
+
+def _plan(request: BuildRequest, version: str, headers_sha256: dict[str, str]) -> _Plan:
+    family = families.get(request.variant.family)
+    if family.name not in headers_sha256:
+        headers_sha256[family.name] = source_sha256(family.source_files())
+    arch.parse_arch(request.arch)  # an unknown one is refused here, not by the compiler
+    config = family.parse(request.variant.config)
+    key = ArtifactKey(
+        headers_sha256=headers_sha256[family.name],
+        entry_source=family.entry_source(config, request.traits),
+        options=(
+            f"--gpu-architecture={request.arch}",
+            _FACTS_OPTION,
+            *family.compile_options(request.arch),
+        ),
+        nvrtc=version,
+        arch=request.arch,
+        name_expression=family.name_expression(config, request.traits),
+    )
+    return _Plan(request, family, config, key)

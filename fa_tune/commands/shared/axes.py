@@ -1,0 +1,80 @@
+"""Axes as `--axis B_r=64,128` gives them, expanded around a config."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from fa_tune import families
+from fa_tune.core.arch import ArchLimits, limits, parse_arch
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType
+from fa_tune.core.options import MachineOptions
+from fa_tune.families.axes import expand, read_value
+from fa_tune.families.base import Config, KernelFamily
+
+MOST_CONFIGS = 1_000_000
+
+
+def expanded(
+    axes: Sequence[str],
+    kernels: str,
+    dtypes: Sequence[DType],
+    d_heads: Sequence[int],
+    chosen: Sequence[KernelFamily],
+) -> list[Config]:
+    """Every combination of the axes' values.
+
+    The other fields are those of the config that `kernels` names, or else of the default
+    config for every dtype and d_head of each of the `chosen` families that has all the
+    fields.  Raises InvalidConfig, or click.UsageError for an axis that is no `FIELD=values`.
+    """
+    words = _words(axes)
+    if families.is_config(kernels):
+        bases = [families.parse(kernels)]
+    else:
+        having = [f for f in chosen if words.keys() <= _fields(f)] or list(chosen[:1])
+        bases = [f.default_config(h, t) for f in having for t in dtypes for h in d_heads]
+    spaces: list[tuple[type[Any], dict[str, Sequence[Any]]]] = []
+    for base in bases:
+        kind = type(base)
+        # A name that is no field is refused by `expand`, with the nearest one.
+        values = {n: [read_value(kind, n, word) for word in listed] for n, listed in words.items()}
+        own = {f.name: [getattr(base, f.name)] for f in dataclasses.fields(base)}
+        spaces.append((kind, {**own, **values}))
+    size = sum(math.prod(len(v) for v in space.values()) for _, space in spaces)
+    if size > MOST_CONFIGS:
+        raise InvalidConfig(f"the axes span {size:,} configs; at most {MOST_CONFIGS:,} are listed")
+    return list(dict.fromkeys(c for kind, space in spaces for c in expand(kind, space)))
+
+
+def device_limits(machine: MachineOptions) -> ArchLimits:
+    """Those of the architecture asked for, of this machine's GPU, or of the default one."""
+    from fa_tune.core.devices import find_device
+    from fa_tune.tune.session import DEFAULT_ARCH
+
+    if machine.arch is not None:
+        return parse_arch(machine.arch)
+    device = find_device(machine.device)
+    return limits(device.compute_capability) if device else parse_arch(DEFAULT_ARCH)
+
+
+def _words(axes: Sequence[str]) -> dict[str, list[str]]:
+    words: dict[str, list[str]] = {}
+    for text in axes:
+        name, equals, listed = text.partition("=")
+        name = name.strip()
+        if not equals or not name or not listed.strip():
+            raise click.UsageError(f"--axis {text!r}: write it like B_r=64,128")
+        if name in words:
+            raise click.UsageError(f"--axis {name} is given twice; name all values in one")
+        words[name] = [word.strip() for word in listed.split(",")]
+    return words
+
+
+def _fields(family: KernelFamily) -> set[str]:
+    return {f.name for f in dataclasses.fields(family.config_class)}

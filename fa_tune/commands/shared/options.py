@@ -1,0 +1,370 @@
+"""Options that several commands share, each declared once.
+
+A decorator adds options to a command and hands their values on as one frozen object:
+
+    @workload_options()                    -> workloads: WorkloadOptions
+    @measure_options("runs", "seed")       -> measure: MeasureOptions
+    @machine_options("arch", "jobs")       -> machine: MachineOptions
+
+A value comes from the option, else from the variable named in its help, else the default.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fa_tune.commands.shared.parameters import (
+    ALL_FAMILIES,
+    Architecture,
+    Families,
+    GpuNumbers,
+    Kernels,
+    Names,
+    Scale,
+    WholeNumbers,
+    dtypes,
+)
+from fa_tune.core.model import BENCHMARK_HEADS, MASKS
+from fa_tune.core.options import (
+    ALL_REFERENCES,
+    COMPILE_TIMEOUT_S,
+    DEFAULT_KERNELS,
+    METRIC_LISTS,
+    PROFILERS,
+    REFERENCES,
+    MachineOptions,
+    MeasureOptions,
+    WorkloadOptions,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+
+MOST_TOKENS = 1 << 20
+MOST_HEAD_DIM = 1024
+
+SEQ_LENS = WholeNumbers(1, MOST_TOKENS, "1024,4096")
+D_HEADS = WholeNumbers(1, MOST_HEAD_DIM, "64,128")
+
+
+def option(*names: str, **settings: Any) -> Decorator[Any]:
+    """A click option whose default and variable appear in its help."""
+    settings.setdefault("show_default", True)
+    return click.option(*names, show_envvar=True, **settings)
+
+
+def folder(*names: str, **settings: Any) -> Decorator[Any]:
+    """An option that takes a folder, which may not exist yet."""
+    kind = click.Path(file_okay=False, path_type=Path)
+    return option(*names, type=kind, metavar="DIR", **settings)
+
+
+def d_head_option(name: str = "d_heads") -> Decorator[Any]:
+    """`--d-head`."""
+    return option(
+        "--d-head",
+        name,
+        type=D_HEADS,
+        default="128",
+        metavar="N,N,…",
+        help="Head dimensions.",
+    )
+
+
+def dtype_option() -> Decorator[Any]:
+    """`--dtype`."""
+    return option(
+        "--dtype",
+        "dtypes",
+        type=dtypes(),
+        default="fp16,bf16",
+        metavar="NAME,…",
+        help="Element types: fp16, bf16 or both.",
+    )
+
+
+_WORKLOAD: Mapping[str, Decorator[Any]] = {
+    "seq_lens": option(
+        "--seq-lens",
+        "seq_lens",
+        type=SEQ_LENS,
+        default="4096",
+        metavar="N,N,…",
+        help="Sequence lengths, of queries and keys alike unless --seq-lens-kv is given.",
+    ),
+    "seq_lens_kv": option(
+        "--seq-lens-kv",
+        "seq_lens_kv",
+        type=SEQ_LENS,
+        default=(),
+        show_default="as --seq-lens",
+        metavar="N,N,…",
+        help="Sequence lengths of keys and values; each is combined with each of --seq-lens.",
+    ),
+    "d_heads": d_head_option(),
+    "dtypes": dtype_option(),
+    "batch": option(
+        "--batch",
+        "batch",
+        type=click.IntRange(1, 65535),
+        show_default="16 up to 4096, then 65536 / seq_len",
+        help="Batch size for every sequence length; the default goes by the longer of two.",
+    ),
+    "heads": option(
+        "--heads",
+        "heads",
+        type=click.IntRange(1, 65535),
+        default=BENCHMARK_HEADS,
+        help="Heads of the queries.",
+    ),
+    "kv_heads": option(
+        "--kv-heads",
+        "kv_heads",
+        type=click.IntRange(1, 65535),
+        show_default="as many as heads",
+        help="Heads of keys and values; fewer than --heads for grouped queries, 1 for multi-query.",
+    ),
+    "masks": option(
+        "--mask",
+        "masks",
+        type=Names(MASKS),
+        default="full",
+        metavar="NAME,…",
+        help="Masks: full (every query sees every key), causal (query i sees keys 0 to i), "
+        "causal_br (the last query sees every key, the one before it all but the last, …).",
+    ),
+    "lse": option(
+        "--lse/--no-lse",
+        "lse",
+        default=False,
+        help="With the log-sum-exp of every row as a second output.",
+    ),
+    "softmax_scale": option(
+        "--softmax-scale",
+        "softmax_scale",
+        type=Scale(),
+        show_default="1 / sqrt(d_head)",
+        help="What the scores are multiplied by.",
+    ),
+}
+
+_MEASURE: Mapping[str, Decorator[Any]] = {
+    "profiler": option(
+        "--profiler",
+        "profiler",
+        type=click.Choice(PROFILERS),
+        default="auto",
+        help="How to measure: ncu (Nsight Compute), events (CUDA events), replay (recorded "
+        "measurements, no GPU needed), or auto: the first of these that works here.",
+    ),
+    "runs": option(
+        "--runs",
+        "runs",
+        type=click.IntRange(1, 10_000),
+        show_default="chosen by the profiler",
+        help="Measurements of each kernel; the median counts.",
+    ),
+    "references": option(
+        "--ref",
+        "references",
+        type=Names(ALL_REFERENCES, none=True),
+        default=",".join(REFERENCES),
+        metavar="NAME,…",
+        help="Reference kernels to measure beside ours: fa2, cudnn, fa3 and fa4 where their "
+        "packages are installed, or none.",
+    ),
+    "metrics": option(
+        "--metrics",
+        "metrics",
+        type=click.Choice(METRIC_LISTS),
+        default="rank",
+        help="Counters to collect: rank (time and clocks), explain (what the time is spent "
+        "on), full (everything ncu has; slow).",
+    ),
+    "clock_control": option(
+        "--clock-control",
+        "clock_control",
+        type=click.Choice(("none", "base")),
+        default="none",
+        help="Under ncu: leave the GPU's clocks alone, or lock them to the base clock.",
+    ),
+    "seed": option(
+        "--seed",
+        "seed",
+        type=click.IntRange(0, 2**31 - 1),
+        default=0,
+        help="Seed of the random inputs and of the order of measuring.",
+    ),
+}
+
+_MACHINE: Mapping[str, Decorator[Any]] = {
+    "arch": option(
+        "--arch",
+        "arch",
+        type=Architecture(),
+        metavar="ARCH",
+        show_default="this GPU's",
+        help="Architecture to compile for, like sm_90; no GPU is needed for it.",
+    ),
+    "jobs": option(
+        "--jobs",
+        "-j",
+        "jobs",
+        type=click.IntRange(1, 1024),
+        show_default="one per core",
+        help="Compilers that work at the same time.",
+    ),
+    "compile_timeout_s": option(
+        "--compile-timeout",
+        "compile_timeout_s",
+        type=click.FloatRange(1.0, 86_400.0),
+        default=COMPILE_TIMEOUT_S,
+        metavar="SECONDS",
+        help="The longest that one kernel may take to compile; its compiler is then ended, and "
+        "the kernel left out with that reason.",
+    ),
+    "device": option(
+        "--device",
+        "device",
+        type=click.IntRange(0, 1023),
+        default=0,
+        help="Number of the GPU to use.",
+    ),
+    "devices": option(
+        "--devices",
+        "devices",
+        type=GpuNumbers(),
+        default=(),
+        metavar="N,N,…|all",
+        show_default="--device alone",
+        help="Numbers of several GPUs of one model, or all that are visible: kernels are "
+        "verified and workloads measured on all of them at the same time, and the boards "
+        "compared.",
+    ),
+    "ray": option(
+        "--ray",
+        "ray",
+        metavar="ADDRESS|auto",
+        show_default="this machine's GPUs",
+        help="Use every GPU of a Ray cluster: the one at ADDRESS, or with auto the one that runs "
+        "here, or else a new one of this machine alone. Its nodes need the same fa-tune.",
+    ),
+    "ncu": option(
+        "--ncu",
+        "ncu",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        envvar="FA_TUNE_NCU",
+        show_default="searched on PATH and in CUDA's folders",
+        help="The ncu program of Nsight Compute.",
+    ),
+    "recordings": folder(
+        "--recordings",
+        "recordings",
+        envvar="FA_TUNE_RECORDINGS",
+        show_default="those that come with fa-tune",
+        help="Recordings that replay reads: a folder with a folder per GPU, or one of these.",
+    ),
+    "cache_dir": folder(
+        "--cache-dir",
+        "cache_dir",
+        envvar="FA_TUNE_CACHE_DIR",
+        show_default="the user's cache folder",
+        help="Where compiled kernels and finished measurements are kept.",
+    ),
+}
+
+
+def workload_options(*fields: str) -> Decorator[Any]:
+    """Some (without names: all) of the options that say what problem is solved."""
+    return _gathered(WorkloadOptions, "workloads", _WORKLOAD, fields)
+
+
+def measure_options(*fields: str) -> Decorator[Any]:
+    """Some of the options that say how to measure."""
+    return _gathered(MeasureOptions, "measure", _MEASURE, fields)
+
+
+def machine_options(*fields: str) -> Decorator[Any]:
+    """Some of the options that say where things are and for which device."""
+    return _gathered(MachineOptions, "machine", _MACHINE, fields)
+
+
+def kernels_option() -> Decorator[Any]:
+    """`--kernels`: which configs."""
+    return option(
+        "--kernels",
+        "-k",
+        "kernels",
+        type=Kernels(),
+        default=DEFAULT_KERNELS,
+        envvar="KERNELS",
+        metavar="KEY|CONFIG",
+        help="Which configs: fast (what may win), wide (all knobs, thousands), tune (the classic "
+        "40 per dtype), prog (the ladder of optimisations), prog-all (its rungs at every block "
+        "size), all (tune and prog), a block size of tune like 64,32, or one config like "
+        '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set is taken from every family that '
+        "has one of that name.",
+    )
+
+
+def family_option(name: str = "names") -> Decorator[Any]:
+    """`--family`: whose configs."""
+    return option(
+        "--family",
+        name,
+        type=Families(),
+        default=ALL_FAMILIES,
+        metavar="NAME,…|all",
+        help="The families of kernels to take --kernels from; all are those that run on the "
+        "device. One config's short form tells its family by itself.",
+    )
+
+
+def axis_option() -> Decorator[Any]:
+    """`--axis`: the values of one field; `commands.axes` expands them."""
+    return option(
+        "--axis",
+        "axes",
+        multiple=True,
+        metavar="FIELD=V,V,…",
+        help="Vary one field of the config over these values; give it again for more fields. "
+        "The other fields stay as in --kernels, if that is one config, else as in the default one.",
+    )
+
+
+def registry_option() -> Decorator[Any]:
+    """`--registry`: the file that keeps the winners."""
+    return option(
+        "--registry",
+        "registry",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        envvar="FA_TUNE_REGISTRY",
+        show_default="the user's own",
+        help="The registry that keeps the chosen configs.",
+    )
+
+
+def _gathered(
+    kind: type, keyword: str, known: Mapping[str, Decorator[Any]], fields: tuple[str, ...]
+) -> Decorator[Any]:
+    chosen = fields or tuple(known)
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def gather(*args: Any, **values: Any) -> Any:
+            own = {name: values.pop(name) for name in chosen}
+            return command(*args, **{keyword: kind(**own)}, **values)
+
+        decorated: Callable[..., Any] = gather
+        for name in reversed(chosen):
+            decorated = known[name](decorated)
+        return decorated
+
+    return decorate

@@ -1,0 +1,84 @@
+"""What commands write to standard output and to files."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from fa_tune.commands.shared.parameters import STDOUT
+from fa_tune.core.errors import StorageError
+from fa_tune.report.formats import write
+from fa_tune.store.table.rows import Row
+
+
+def say(text: str = "") -> None:
+    """A line of the result."""
+    click.echo(text)
+
+
+def one_line(text: str) -> str:
+    """Without line breaks."""
+    return " ".join(text.split())
+
+
+def write_json(document: dict[str, Any]) -> None:
+    """One JSON document, on standard output."""
+    json.dump(document, sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+def rows_as_objects(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Rows as the JSON report has them."""
+    text = io.StringIO()
+    write(rows, "json", text)
+    objects: list[dict[str, Any]] = json.loads(text.getvalue())["rows"]
+    return objects
+
+
+def write_rows_csv(rows: Sequence[Row], path: Path | None) -> None:
+    """The rows as CSV to a file, to standard output (`-`), or nowhere (None)."""
+    if path is not None:
+        with writing(path) as stream:
+            write(rows, "csv", stream)
+
+
+def write_table_csv(headings: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> None:
+    """Any table as CSV; None becomes an empty cell."""
+    import csv
+
+    with writing(path) as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(headings)
+        writer.writerows(rows)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[TextIO]:
+    """A text stream for a file or, for `-`, standard output; raises StorageError."""
+    if path == STDOUT:
+        yield sys.stdout
+        return
+    try:
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            yield stream
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: set[str]) -> str:
+    """A table for people, drawn as the reports draw theirs; columns not in `left` align
+    right."""
+    from prettytable import PrettyTable
+
+    table = PrettyTable(list(headings))
+    for heading in headings:
+        table.align[heading] = "l" if heading in left else "r"
+    table.add_rows([[one_line(cell) for cell in row] for row in rows])
+    return str(table.get_string())

@@ -1,0 +1,181 @@
+"""What a user sees while the work goes on: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+    from fa_tune.core.options import Progress
+
+
+class PlainProgress:
+    """Notes and warnings as lines on stderr, nothing else; keeps what was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def stage(self, name: str, total: int) -> None:
+        """Not shown."""
+
+    def advance(self, text: str = "") -> None:
+        """Not shown."""
+
+    def leader(self, text: str) -> None:
+        """Not shown."""
+
+    def note(self, text: str) -> None:
+        """A line."""
+        self._say(text, "")
+
+    def warn(self, text: str) -> None:
+        """A line that starts with `warning:`."""
+        self._say(text, "warning: ")
+
+    def lane(self, name: str) -> Progress:
+        """Lines are the same for all."""
+        return self
+
+    def note_once(self, text: str) -> None:
+        """A note, unless it was part of an earlier one."""
+        if not any(text in said for said in self.said):
+            self.note(text)
+
+    def warn_once(self, text: str) -> None:
+        """A warning, unless it was part of an earlier line."""
+        if not any(text in said for said in self.said):
+            self.warn(text)
+
+    def _say(self, text: str, prefix: str) -> None:
+        line = " ".join(text.split())
+        self.said.append(line)
+        self.print(prefix + line)
+
+    def print(self, line: str) -> None:
+        """Put one line on stderr."""
+        click.echo(line, err=True)
+
+
+class BarProgress(PlainProgress):
+    """A bar with steps done, time left and the leader so far; lines appear above it."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+        from rich.table import Column
+
+        super().__init__()
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("left", style="progress.remaining"),
+            TextColumn(
+                "{task.fields[aside]}",
+                markup=False,
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
+            console=self._console,
+            transient=True,
+            expand=True,
+            redirect_stdout=False,  # results go to stdout as they are, whatever the terminal
+        )
+        self._leader = ""
+
+    def __enter__(self) -> BarProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def stage(self, name: str, total: int) -> None:
+        """A new bar takes the old one's place; the leader stays."""
+        for task in self._bar.task_ids:
+            self._bar.remove_task(task)
+        self._bar.add_task(name, total=total, aside=self._leader)
+
+    def lane(self, name: str) -> Progress:
+        """A bar of its own for one of several that work at the same time."""
+        return _Lane(self, name, self._bar)
+
+    def advance(self, text: str = "") -> None:
+        """One step on; without a leader, `text` stands beside the bar."""
+        for task in self._bar.task_ids[-1:]:
+            self._bar.update(task, advance=1, aside=self._leader or " ".join(text.split()))
+
+    def leader(self, text: str) -> None:
+        """The leader so far, beside the bar."""
+        self._leader = "best so far: " + " ".join(text.split())
+        for task in self._bar.task_ids[-1:]:
+            self._bar.update(task, aside=self._leader)
+
+    def print(self, line: str) -> None:
+        """Put one line above the bar."""
+        self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+class _Lane:
+    """One of several bars; its lines appear above all of them."""
+
+    def __init__(self, whole: BarProgress, name: str, bar: Bars) -> None:
+        self._whole, self._name, self._bar = whole, name, bar
+        self._task: TaskID | None = None
+        self._leader = ""
+
+    def stage(self, name: str, total: int) -> None:
+        if self._task in self._bar.task_ids:
+            self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(f"{self._name}: {name}", total=total, aside="")
+        self._leader = ""
+
+    def advance(self, text: str = "") -> None:
+        if self._task in self._bar.task_ids:
+            aside = self._leader or " ".join(text.split())
+            self._bar.update(self._task, advance=1, aside=aside)
+
+    def leader(self, text: str) -> None:
+        self._leader = "best so far: " + " ".join(text.split())
+        if self._task in self._bar.task_ids:
+            self._bar.update(self._task, aside=self._leader)
+
+    def note(self, text: str) -> None:
+        self._whole.note(text)
+
+    def warn(self, text: str) -> None:
+        self._whole.warn(text)
+
+    def lane(self, name: str) -> Progress:
+        return _Lane(self._whole, name, self._bar)
+
+
+@contextmanager
+def watching(quiet: bool) -> Iterator[PlainProgress]:
+    """Progress for a piece of work: a bar if stderr is a terminal that can draw one."""
+    if quiet or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        yield PlainProgress()
+    else:
+        with BarProgress() as bar:
+            yield bar

@@ -1,0 +1,142 @@
+"""Registry entries as people and scripts see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from fa_tune.commands.shared.output import text_table
+from fa_tune.core import units
+from fa_tune.core.devices import find_device
+from fa_tune.core.model import Workload, reference_subject
+from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.store.registry.lookup import Match
+from fa_tune.store.registry.schema import Entry, Ratio, Registry, entry_text
+
+_REFERENCES = ("fa2", "cudnn", "fa3", "fa4")
+_HEADINGS_OF_REFERENCES = tuple(f"x {REFERENCE_LABELS[name]}" for name in _REFERENCES)
+_HEADINGS = (
+    "GPU",
+    "workload",
+    "method",
+    "family",
+    "config",
+    "median",
+    "95 %",
+    "n",
+    "TFLOP/s",
+    "x default",
+    *_HEADINGS_OF_REFERENCES,
+    "x best",
+    "tied",
+    "from",
+)
+_LEFT = {"GPU", "workload", "method", "family", "config", "from"}
+
+
+def entry_table(entries: Sequence[Entry]) -> str:
+    """One line per entry; what is not known is empty, and a package that nobody measured has
+    no column."""
+    rows = [_row(entry) for entry in entries]
+    shown = [
+        i
+        for i, heading in enumerate(_HEADINGS)
+        if heading not in _HEADINGS_OF_REFERENCES[2:] or any(row[i] for row in rows)
+    ]
+    headings = [_HEADINGS[i] for i in shown]
+    return text_table(headings, [[row[i] for i in shown] for row in rows], _LEFT)
+
+
+def _row(entry: Entry) -> list[str]:
+    half = ""
+    if entry.interval_s is not None:
+        low, high = entry.interval_s
+        half = f"±{50 * (high - low) / entry.median_s:.2f} %"
+    recorded = entry.provenance.recorded_at[:10]
+    return [
+        entry.gpu.name,
+        workload_text(entry.workload),
+        entry.method,
+        entry.chosen.family,
+        entry.chosen.config,
+        units.format_seconds(entry.median_s),
+        half,
+        str(entry.n),
+        f"{entry.tflops:.0f}",
+        _speed(entry.ratio_to_default) + _other_family(entry),
+        *(_speed(_reference(entry, name)) for name in _REFERENCES),
+        _speed(_hardest(entry)),
+        str(max(len(entry.tie_set) - 1, 0)),
+        f"{recorded} {'replay' if entry.source == 'replay' else 'measured'}",
+    ]
+
+
+def _other_family(entry: Entry) -> str:
+    """Whose default it was, where that is not the chosen config's own family."""
+    default = entry.default
+    if default is None or default.family == entry.chosen.family:
+        return ""
+    return f" ({default.family})"
+
+
+def _reference(entry: Entry, name: str) -> Ratio | None:
+    """The ratio to a reference, whether it is kept by subject, key or label."""
+    for key in (reference_subject(name), name, REFERENCE_LABELS[name]):
+        if key in entry.ratio_to_references:
+            return entry.ratio_to_references[key]
+    return None
+
+
+def _hardest(entry: Entry) -> Ratio | None:
+    """The ratio to the fastest reference."""
+    ratios = entry.ratio_to_references.values()
+    return max(ratios, key=lambda ratio: ratio.value, default=None)
+
+
+def _speed(ratio: Ratio | None) -> str:
+    """Time over time as a speed: above 1 the chosen one is faster."""
+    return "" if ratio is None else f"{1.0 / ratio.value:.2f}"
+
+
+def workload_text(w: Workload) -> str:
+    """`FP16 s4096 d128 b16 h16 causal`."""
+    seq_len = str(w.seq_len_q) + ("" if w.seq_len_kv == w.seq_len_q else f"x{w.seq_len_kv}")
+    heads = str(w.heads) + ("" if w.kv_heads == w.heads else f"/{w.kv_heads}")
+    mask = f" {w.mask}" if w.causal else ""
+    lse = " lse" if w.lse else ""
+    scale = "" if w.softmax_scale is None else f" scale {w.softmax_scale:g}"
+    return f"{w.dtype.name} s{seq_len} d{w.d_head} b{w.batch} h{heads}{mask}{lse}{scale}"
+
+
+def gpu_of(registry: Registry, asked: str | None) -> tuple[str, str | None]:
+    """(GPU model, driver) to look up for: the one asked for, this machine's, or the only one
+    in the registry.  The driver is None where the model is not this machine's."""
+    device = find_device()
+    if device is not None and asked in (None, device.name):
+        return device.name, device.driver
+    if asked is not None:
+        return asked, None
+    held = sorted({entry.gpu.name for entry in registry.entries})
+    if len(held) > 1:
+        raise click.UsageError(
+            f"this machine has no GPU and the registry knows several; name one with --gpu: "
+            f"{', '.join(held)}"
+        )
+    return held[0], None
+
+
+def best_document(match: Match, asked: Workload) -> dict[str, Any]:
+    """What a script needs to run the config, and the whole entry it comes from."""
+    return {
+        "family": match.entry.chosen.family,
+        "config": match.entry.chosen.config,
+        "workload": asked.key,
+        "exact": match.exact,
+        "distance": match.distance,
+        "explanation": match.explanation,
+        "warnings": list(match.warnings),
+        "entry": json.loads(entry_text(match.entry)),
+    }

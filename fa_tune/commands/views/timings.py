@@ -1,0 +1,144 @@
+"""Times of kernels as bench and run show them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fa_tune.commands.shared.output import say, text_table, write_json, write_rows_csv
+from fa_tune.commands.shared.parameters import STDOUT
+from fa_tune.core import units
+from fa_tune.core.model import REFERENCE_FAMILY, Attempt, Outcome, Variant, Workload
+from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.ops import flops
+from fa_tune.report.formats.text import DEFAULT_LIMIT
+from fa_tune.store.table.from_attempts import rows_from_attempts, workload_text
+
+if TYPE_CHECKING:
+    from fa_tune.tune.results import ProfileResult
+
+SCHEMA = "fa-tune-bench-1"
+MILLISECOND_S = units.to_base(1, "ms").value
+MICROSECOND_S = units.to_base(1, "us").value
+_TIMES = ("mean", "median", "min", "max", "sd")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One kernel's times in seconds, None where nothing was measured; `sd_s` needs two
+    samples.  `tflops` counts 4·s²·d over the median; `host_s` is what a launch takes the process
+    that makes it."""
+
+    kernel: str
+    is_reference: bool
+    workload: str
+    outcome: Outcome
+    reason: str
+    samples_s: tuple[float, ...] = ()
+    mean_s: float | None = None
+    median_s: float | None = None
+    min_s: float | None = None
+    max_s: float | None = None
+    sd_s: float | None = None
+    tflops: float | None = None
+    host_s: float | None = None
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> Timing:
+        """The timing of an attempt; a failed one has no times."""
+        variant = Variant.from_key(attempt.subject)
+        is_reference = variant.family == REFERENCE_FAMILY
+        name = REFERENCE_LABELS.get(variant.config, variant.config)
+        kernel = name if is_reference else variant.config
+        facts = (kernel, is_reference, attempt.workload, attempt.outcome, attempt.reason)
+        samples = attempt.measurement.samples_s if attempt.measurement else ()
+        if attempt.outcome is not Outcome.OK or not samples:
+            return cls(*facts)
+        median_s = statistics.median(samples)
+        flop = flops.matmul_flop(Workload.from_key(attempt.workload))
+        return cls(
+            *facts,
+            samples_s=samples,
+            mean_s=statistics.fmean(samples),
+            median_s=median_s,
+            min_s=min(samples),
+            max_s=max(samples),
+            sd_s=statistics.stdev(samples) if len(samples) > 1 else None,
+            tflops=flops.tflops(flop, median_s),
+            host_s=attempt.measurement.host_launch_s if attempt.measurement else None,
+        )
+
+    def cells(self) -> list[str]:
+        """The table's cells; what is missing stays empty."""
+        times = (getattr(self, f"{name}_s") for name in _TIMES)
+        return [
+            self.kernel,
+            *("" if t is None else f"{t / MILLISECOND_S:.4f}" for t in times),
+            str(len(self.samples_s)) if self.samples_s else "",
+            "" if self.tflops is None else f"{self.tflops:.1f}",
+            "" if self.host_s is None else f"{self.host_s / MICROSECOND_S:.0f}",
+        ]
+
+
+def show_timings(
+    result: ProfileResult, *, csv: Path | None, as_json: bool, limit: int | None
+) -> None:
+    """The result on standard output, as a table per workload or for machines."""
+    timings = [Timing.of(attempt) for attempt in result.attempts]
+    if csv is not None:
+        write_rows_csv(rows_from_attempts(result.attempts, result.resources), csv)
+    if as_json:
+        write_json(document(result))
+    elif csv != STDOUT:
+        for workload in dict.fromkeys(t.workload for t in timings):
+            say(_table(workload, [t for t in timings if t.workload == workload], limit))
+            say()
+        say(f"Measurements: {result.whose}.")
+
+
+def document(result: ProfileResult) -> dict[str, Any]:
+    """The result as JSON, times in seconds, a missing one null."""
+    return {
+        "schema": SCHEMA,
+        "whose": result.whose,
+        "timings": [_object(Timing.of(attempt)) for attempt in result.attempts],
+    }
+
+
+def _object(timing: Timing) -> dict[str, Any]:
+    return {
+        "kernel": timing.kernel,
+        "reference": timing.is_reference,
+        "workload": timing.workload,
+        "outcome": str(timing.outcome),
+        "reason": timing.reason or None,
+        **{f"{name}_s": getattr(timing, f"{name}_s") for name in _TIMES},
+        "n": len(timing.samples_s),
+        "tflops": timing.tflops,
+        "host_launch_s": timing.host_s,
+        "samples_s": list(timing.samples_s),
+    }
+
+
+def _table(workload: str, timings: Sequence[Timing], limit: int | None) -> str:
+    """References first, then ours by median; what has no time last, with its reason."""
+    ordered = sorted(
+        timings,
+        key=lambda t: (t.median_s is None, not t.is_reference, t.median_s or 0.0, t.kernel),
+    )
+    shown = ordered[: DEFAULT_LIMIT if limit is None else limit]
+    headings = ["Kernel Name", *(f"{n} (ms)" for n in _TIMES), "n", "TFLOP/s", "launch (µs)"]
+    rows = [t.cells() for t in shown]
+    if any(t.outcome is not Outcome.OK for t in shown):
+        headings += ["outcome", "reason"]
+        rows = [
+            [*cells, t.outcome.replace("_", " "), t.reason]
+            for cells, t in zip(rows, shown, strict=True)
+        ]
+    title = workload_text(Workload.from_key(workload))
+    rest = f"… {len(ordered) - len(shown)} more" if len(ordered) > len(shown) else ""
+    table = text_table(headings, rows, {"Kernel Name", "outcome", "reason"})
+    return "\n".join(part for part in (title, table, rest) if part)

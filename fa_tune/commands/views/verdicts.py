@@ -1,0 +1,112 @@
+"""Verdicts as verify and run show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fa_tune.commands.shared.output import text_table
+from fa_tune.core.model import CaseError, Variant, Verdict
+
+if TYPE_CHECKING:
+    from fa_tune.tune.results import VerifyReport
+
+RIGHT, WRONG = "✓", "✗"
+_HEADINGS = ("", "Kernel Name", "cases", "largest error", "limit", "of limit", "problem")
+
+
+def all_right(report: VerifyReport) -> bool:
+    """Whether every variant that can run gave a right result."""
+    return not report.failures and all(v.correct for v in report.verdicts.values())
+
+
+def verdict_table(report: VerifyReport) -> str:
+    """One line per variant: wrong ones first, then those without a verdict, then the rest."""
+    rows = [_row(key, verdict) for key, verdict in _by_correctness(report.verdicts)]
+    failures = [
+        [WRONG, _name(f.subject), "", "", "", "", f"{f.outcome.replace('_', ' ')}: {f.reason}"]
+        for f in report.failures
+    ]
+    wrong = [row for row in rows if row[0] == WRONG]
+    right = [row for row in rows if row[0] == RIGHT]
+    return text_table(_HEADINGS, [*wrong, *failures, *right], {"", "Kernel Name", "problem"})
+
+
+def verdict_sentence(report: VerifyReport) -> str:
+    """`78 of 80 right, 1 wrong, 1 without a verdict; 2 not tried.`"""
+    right = sum(v.correct for v in report.verdicts.values())
+    wrong = len(report.verdicts) - right
+    total = len(report.verdicts) + len(report.failures)
+    parts = [f"{right} of {total} right"]
+    if wrong:
+        parts.append(f"{wrong} wrong")
+    if report.failures:
+        parts.append(f"{len(report.failures)} without a verdict")
+    text = ", ".join(parts)
+    if report.rejected:
+        text += f"; {len(report.rejected)} cannot run on this GPU"
+    return text + "."
+
+
+def verdict_objects(report: VerifyReport) -> dict[str, Any]:
+    """The report as JSON; errors are largest absolute differences to the fp32 result."""
+    return {
+        "verdicts": [
+            {
+                "variant": key,
+                "correct": verdict.correct,
+                "reason": verdict.reason or None,
+                "cases": [
+                    {
+                        "workload": case.workload,
+                        "max_abs_error": _finite(case.max_abs_error),
+                        "reference_max_abs_error": _finite(case.reference_max_abs_error),
+                        "limit": case.limit,
+                        "ok": case.ok,
+                    }
+                    for case in verdict.cases
+                ],
+            }
+            for key, verdict in report.verdicts.items()
+        ],
+        "failures": [
+            {"variant": f.subject, "outcome": str(f.outcome), "reason": f.reason}
+            for f in report.failures
+        ],
+        "rejected": [
+            {"variant": variant.key, "constraint": why.constraint, "reason": why.reason}
+            for variant, why in report.rejected
+        ],
+    }
+
+
+def _row(key: str, verdict: Verdict) -> list[str]:
+    worst = max(verdict.cases, key=_share, default=None)
+    problem = "" if verdict.correct else verdict.reason or "wrong result"
+    figures = ["", "", ""]
+    if worst is not None:
+        share = f"{100 * _share(worst):.0f} %"
+        figures = [f"{worst.max_abs_error:.2e}", f"{worst.limit:.2e}", share]
+    mark = RIGHT if verdict.correct else WRONG
+    return [mark, _name(key), str(len(verdict.cases)), *figures, problem]
+
+
+def _share(case: CaseError) -> float:
+    """Error over limit; a result with a NaN in it is beyond any limit."""
+    if case.max_abs_error != case.max_abs_error:
+        return float("inf")
+    return case.max_abs_error / case.limit if case.limit else float("inf")
+
+
+def _finite(value: float) -> float | str:
+    """JSON has no NaN and no infinity: these are their names."""
+    return value if abs(value) < float("inf") else str(value)
+
+
+def _by_correctness(verdicts: Mapping[str, Verdict]) -> list[tuple[str, Verdict]]:
+    return sorted(verdicts.items(), key=lambda item: (item[1].correct, item[0]))
+
+
+def _name(subject: str) -> str:
+    """A variant's short form; what the key says beyond it stays."""
+    return Variant.from_key(subject).config

@@ -1,0 +1,1 @@
+"""Vocabulary without behaviour: workloads, variants, measurements, errors, units, options."""

@@ -1,0 +1,88 @@
+"""Per-architecture limits that decide what fits, without asking a device.
+
+Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+Sizes are bytes, counts are per multiprocessor unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fa_tune.core.errors import InvalidConfig
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class ArchLimits:
+    """Limits of one compute capability.  `smem_reserved_bytes` is what the system takes
+    from every resident CTA; registers are handed out per warp in units of 256."""
+
+    compute_capability: tuple[int, int]
+    smem_per_sm_bytes: int
+    smem_per_block_bytes: int
+    max_threads_per_sm: int
+    max_ctas_per_sm: int
+    registers_per_sm: int = 65536
+    smem_reserved_bytes: int = 1024
+
+    @property
+    def arch(self) -> str:
+        """`sm_90`."""
+        return "sm_{}{}".format(*self.compute_capability)
+
+
+_LIMITS = {
+    a.compute_capability: a
+    for a in (
+        ArchLimits((8, 0), 164 * KIB, 163 * KIB, 2048, 32),
+        ArchLimits((8, 6), 100 * KIB, 99 * KIB, 1536, 16),
+        ArchLimits((8, 7), 164 * KIB, 163 * KIB, 1536, 16),
+        ArchLimits((8, 9), 100 * KIB, 99 * KIB, 1536, 24),
+        ArchLimits((9, 0), 228 * KIB, 227 * KIB, 2048, 32),
+        ArchLimits((10, 0), 228 * KIB, 227 * KIB, 2048, 32),
+        ArchLimits((10, 3), 228 * KIB, 227 * KIB, 2048, 32),
+        ArchLimits((11, 0), 228 * KIB, 227 * KIB, 1536, 24),
+        ArchLimits((12, 0), 100 * KIB, 99 * KIB, 1536, 24),
+        ArchLimits((12, 1), 100 * KIB, 99 * KIB, 1536, 24),
+    )
+}
+
+
+def limits(compute_capability: tuple[int, int]) -> ArchLimits:
+    """The limits of a compute capability; raises InvalidConfig for one not in the table."""
+    try:
+        return _LIMITS[compute_capability]
+    except KeyError:
+        known = ", ".join(a.arch for a in _LIMITS.values())
+        raise InvalidConfig(
+            "no limits known for sm_{}{}; known: {}".format(*compute_capability, known)
+        ) from None
+
+
+def parse_arch(text: str) -> ArchLimits:
+    """Limits for `sm_90`, `sm_90a`, `90` or `9.0`; raises InvalidConfig."""
+    m = re.fullmatch(r"(?:sm_?)?(\d+)(?:\.(\d))?[af]?", text.strip().lower())
+    if m is None:
+        raise InvalidConfig(f"not an architecture: {text!r}; write it like sm_90")
+    digits, minor = m.groups()
+    if minor is None:
+        digits, minor = digits[:-1], digits[-1]
+    return limits((int(digits or 0), int(minor)))
+
+
+def ctas_per_sm(arch: ArchLimits, *, threads: int, registers: int, smem_bytes: int) -> int:
+    """Resident CTAs per multiprocessor: the least of what threads, registers, shared memory
+    and the CTA slots allow.  `smem_bytes` is static plus dynamic, per CTA; 0 = cannot run."""
+    warps = -(-threads // 32)
+    registers_per_warp = -(-registers * 32 // 256) * 256
+    smem = -(-(smem_bytes + arch.smem_reserved_bytes) // 128) * 128
+    # A quarter of the register file serves a quarter of the warps.
+    warps_by_registers = 4 * (arch.registers_per_sm // 4 // registers_per_warp) if registers else 64
+    return min(
+        arch.max_ctas_per_sm,
+        arch.max_threads_per_sm // (warps * 32),
+        warps_by_registers // warps,
+        arch.smem_per_sm_bytes // smem if smem_bytes <= arch.smem_per_block_bytes else 0,
+    )

@@ -1,0 +1,190 @@
+"""What a user asked for, gathered once by the command line and passed on unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from fa_tune.core.model import BENCHMARK_HEADS, MASKS, DType, Workload, benchmark_batch
+
+REFERENCES = ("fa2", "cudnn")  # measured where a user does not say
+ALL_REFERENCES = (*REFERENCES, "fa3", "fa4")
+PROFILERS = ("auto", "ncu", "events", "replay")
+METRIC_LISTS = ("rank", "explain", "full")
+COMPILE_TIMEOUT_S = 30.0  # the slowest kernel known takes 2 s on one core
+DEFAULT_KERNELS = "fast"  # the set that is meant where none is named
+
+
+@dataclass(frozen=True)
+class WorkloadOptions:
+    """The grid of workloads: every combination of the sequences.  Batch and heads default to
+    the benchmark shapes (16 heads; batch 16 up to 4096, then 65536 / the longer length).
+    `kv_heads` None: as many as heads; fewer: grouped (1: multi-query) attention.  `masks` are
+    of MASKS.  `seq_lens_kv` empty: each length of `seq_lens` for keys as well.  `lse`: with
+    the log-sum-exp as a second output.  `softmax_scale` None: 1 / sqrt(d_head)."""
+
+    seq_lens: tuple[int, ...] = (4096,)
+    d_heads: tuple[int, ...] = (128,)
+    dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
+    batch: int | None = None
+    heads: int = BENCHMARK_HEADS
+    kv_heads: int | None = None
+    masks: tuple[str, ...] = ("full",)
+    seq_lens_kv: tuple[int, ...] = ()
+    lse: bool = False
+    softmax_scale: float | None = None
+
+    def workloads(self) -> tuple[Workload, ...]:
+        """Mask slowest, then dtype, d_head, seq_len of queries and of keys, each problem once;
+        raises InvalidConfig for what no workload can be."""
+        return tuple(
+            dict.fromkeys(
+                Workload(
+                    batch=self.batch or benchmark_batch(max(seq_len_q, seq_len_kv)),
+                    heads=self.heads,
+                    kv_heads=self.kv_heads or self.heads,
+                    seq_len_q=seq_len_q,
+                    seq_len_kv=seq_len_kv,
+                    d_head=d_head,
+                    dtype=dtype,
+                    causal=mask != MASKS[0],
+                    bottom_right=mask == MASKS[2],
+                    lse=self.lse,
+                    softmax_scale=self.softmax_scale,
+                )
+                for mask in self.masks
+                for dtype in self.dtypes
+                for d_head in self.d_heads
+                for seq_len_q in self.seq_lens
+                for seq_len_kv in self.seq_lens_kv or (seq_len_q,)
+            )
+        )
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """Where things are and which device is meant.
+
+    `cache_dir` holds cubins and the journal (None: the user cache folder); `arch` is the
+    architecture to compile for (None: the device's, or sm_90 without a device);
+    `jobs` compiler processes (None: one per core); `compile_timeout_s` the longest that one
+    kernel may take to compile; `ncu` the profiler's path (None: search).
+    `devices` are several GPUs to use at the same time, by number, or all; none: `device` alone.
+    `ray` is the address of a Ray cluster whose GPUs are used instead, or auto.
+    """
+
+    cache_dir: Path | None = None
+    arch: str | None = None
+    jobs: int | None = None
+    device: int = 0
+    ncu: Path | None = None
+    compile_timeout_s: float = COMPILE_TIMEOUT_S
+    recordings: Path | None = None  # folder for replay; None: the shipped profiles/
+    devices: tuple[int, ...] | Literal["all"] = ()
+    ray: str | None = None
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """How to measure.  `profiler` is one of PROFILERS; auto takes ncu, then events where ncu
+    or its permission is missing, then replay without a GPU.  `runs` samples (None: the
+    profiler's own number); a search takes more of those that may still win.  `seed` draws
+    inputs and the order."""
+
+    profiler: str = "auto"
+    runs: int | None = None
+    references: tuple[str, ...] = REFERENCES
+    metrics: str = "rank"
+    clock_control: str = "none"
+    cache_control: str = "all"
+    seed: int = 0
+    item_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """One search.  `kernels` is a set's key (fast, wide, tune, …) or one config's short form;
+    `families` the names of those to take the set from (none: all that run on the device);
+    `axes` how the set was made where it has no key.  A `strategy` other than exhaustive, or a
+    budget of `measurements` or `seconds` of measuring, leaves configs out; `audit` of those
+    are measured to see what was missed.  `confirm`: on a GPU, compare each choice with the
+    default once more, as a program would run them.  `learn_from` are recorded spaces, or folders
+    with some, whose times a strategy may begin with."""
+
+    workloads: WorkloadOptions
+    kernels: str = DEFAULT_KERNELS
+    families: tuple[str, ...] = ()
+    measure: MeasureOptions = MeasureOptions()
+    machine: MachineOptions = MachineOptions()
+    registry: Path | None = None  # None: the user's registry
+    csv: Path | None = None  # where to write the table besides showing it
+    record: Path | None = None  # folder for a recording (CSV + .meta.json), named by GPU
+    resume: bool = True  # take finished attempts from the journal
+    axes: tuple[str, ...] = ()
+    strategy: str = "exhaustive"
+    measurements: int | None = None
+    seconds: float | None = None
+    audit: int = 0
+    confirm: bool = True
+    learn_from: tuple[Path, ...] = ()
+
+    @property
+    def explores(self) -> bool:
+        """Whether a strategy decides what is measured."""
+        limits = self.measurements, self.seconds
+        return self.strategy != "exhaustive" or limits != (None, None)
+
+
+class Progress(Protocol):
+    """Whoever watches the work.  Every method may be called from the working thread only."""
+
+    def stage(self, name: str, total: int) -> None:
+        """A stage of `total` steps begins; the one before is over."""
+
+    def advance(self, text: str = "") -> None:
+        """One step is done; `text` says which."""
+
+    def leader(self, text: str) -> None:
+        """The leader so far."""
+
+    def note(self, text: str) -> None:
+        """Something worth knowing."""
+
+    def warn(self, text: str) -> None:
+        """Something that needs attention."""
+
+    def lane(self, name: str) -> Progress:
+        """The progress of one of several that work at the same time; the stage before is over."""
+
+
+class Silent:
+    """Progress that nobody watches; keeps what was said."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+
+    def stage(self, name: str, total: int) -> None:
+        pass
+
+    def advance(self, text: str = "") -> None:
+        pass
+
+    def leader(self, text: str) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def lane(self, name: str) -> Progress:
+        return self
+
+
+def joined(values: Sequence[object]) -> str:
+    """`a, b, c`."""
+    return ", ".join(str(v) for v in values)

@@ -1,0 +1,159 @@
+"""Every choice against the default it replaces: is any of them slower?
+
+For a registry these are its entries' own figures.  For recordings, each workload is decided again
+as the search that recorded it decided; the default took part in every search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fa_tune import families
+from fa_tune.core.arch import limits
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.model import Measurement, Workload
+from fa_tune.evaluate.repeatability import is_slower
+from fa_tune.profile.replay import REPLAYED_FROM
+from fa_tune.profile.stats import Interval, Ratio
+from fa_tune.search.decide import Confirmation, decide
+from fa_tune.store.recordings import Recording, load_all
+from fa_tune.store.registry.schema import Entry
+from fa_tune.store.registry.schema import Ratio as KeptRatio
+from fa_tune.tune.tie_break import Preferences
+
+NEVER = (1 << 30,)
+
+
+@dataclass(frozen=True)
+class Against:
+    """One choice.  `ratio` is its time over the default's, which is None where the choice is the
+    default or where that was not measured (`default` is None then); `confirmed` the same from
+    the comparison after the search.  `source` says where it is kept."""
+
+    source: str
+    gpu: str
+    workload: Workload
+    method: str
+    chosen: str
+    default: str | None
+    ratio: Ratio | None
+    confirmed: Ratio | None
+    n: int
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the default was chosen."""
+        return self.chosen == self.default
+
+    @property
+    def slower(self) -> bool:
+        """Whether the choice is slower than the default, beyond the margin and chance."""
+        found = [r for r in (self.ratio, self.confirmed) if r is not None]
+        return not self.is_default and any(map(is_slower, found))
+
+
+def of_registry(entries: Iterable[Entry]) -> list[Against]:
+    """What a registry keeps, in its order."""
+    found = []
+    for entry in entries:
+        chosen = entry.chosen.key
+        default = entry.default.key if entry.default is not None else None
+        confirmed = entry.confirmation
+        if confirmed is not None and not confirmed.upheld:
+            confirmed = None  # that comparison put the default in its place
+        found.append(
+            Against(
+                "registry",
+                entry.gpu.name,
+                entry.workload,
+                entry.method,
+                chosen,
+                default if default == chosen or entry.ratio_to_default is not None else None,
+                _ratio(entry.ratio_to_default) if default != chosen else None,
+                _ratio(confirmed.ratio) if confirmed is not None else None,
+                entry.n,
+            )
+        )
+    return found
+
+
+def of_recordings(folder: Path) -> list[Against]:
+    """What the searches recorded in a folder chose, each recording for itself; raises
+    ProfileFormatError."""
+    return [one for recording in load_all(folder) for one in of_recording(recording)]
+
+
+def of_recording(recording: Recording) -> Iterator[Against]:
+    """What one recorded search chose, workload by workload."""
+    by_workload: dict[str, list[Measurement]] = {}
+    for attempt in recording.attempts:
+        if attempt.measurement is not None:
+            found = attempt.measurement
+            by_workload.setdefault(attempt.workload, []).append(found)
+    device = recording.meta.device
+    for key, measurements in by_workload.items():
+        workload = Workload.from_key(key)
+        defaults = families.defaults(
+            workload.d_head, workload.dtype, limits(device.compute_capability)
+        )
+        taken = {m.subject for m in measurements}
+        keys = [families.variant(config).key for config in defaults]
+        default = next((key for key in keys if key in taken), None)
+        ranks, margin = _as_then(recording, workload, measurements)
+        try:
+            decision = decide(
+                measurements,
+                default,
+                tie_break=lambda s, ranks=ranks: ranks.get(s, NEVER),  # type: ignore[misc]
+                **margin,
+            )
+        except NoUsableVariant:
+            continue  # references alone
+        chosen = decision.chosen.subject
+        decided = recording.meta.decided.get(key)
+        confirmed = decided.confirmed if decided is not None else None
+        ratio = None
+        if confirmed is not None and (confirmed.chosen, confirmed.default) == (chosen, default):
+            interval = Interval(*confirmed.interval) if confirmed.interval else None
+            ratio = Ratio(confirmed.ratio, interval)
+            if not Confirmation(chosen, confirmed.default, ratio, confirmed.n).upheld:
+                chosen, ratio = confirmed.default, None
+        yield Against(
+            recording.label,
+            device.name,
+            workload,
+            decision.method,
+            chosen,
+            default,
+            decision.to_default if chosen != default else None,
+            ratio,
+            decision.chosen.n,
+        )
+
+
+def _as_then(
+    recording: Recording, workload: Workload, measurements: Sequence[Measurement]
+) -> tuple[Mapping[str, tuple[int, ...]], dict[str, float]]:
+    """Ranks and margin of the search that was recorded, as far as it tells."""
+    known = Preferences(replayed={recording.label: recording})
+    found = known.of_replay(workload, [_labelled(m, recording.label) for m in measurements])
+    return ({}, {}) if found is None else (found[0], {"margin": found[1]})
+
+
+def _labelled(measurement: Measurement, label: str) -> Measurement:
+    conditions = {**measurement.conditions, REPLAYED_FROM: label}
+    return Measurement(
+        measurement.subject,
+        measurement.workload,
+        measurement.method,
+        measurement.samples_s,
+        conditions=conditions,
+    )
+
+
+def _ratio(kept: KeptRatio | None) -> Ratio | None:
+    if kept is None:
+        return None
+    return Ratio(kept.value, Interval(*kept.interval) if kept.interval is not None else None)

@@ -1,0 +1,116 @@
+"""Recorded tunings as a JSON file, for `fa-tune bench-decisions`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.evaluate.repeatability import Tuning
+from fa_tune.profile.stats import MARGIN, Interval, Ratio
+
+SCHEMA = "fa-tune-decisions-1"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Tunings, and whose they are: a sentence with GPU, method and date."""
+
+    tunings: tuple[Tuning, ...]
+    whose: str
+
+
+def save(path: Path, recorded: Recorded) -> None:
+    """Write a file, whole or not at all; raises StorageError."""
+    document = {
+        "schema": SCHEMA,
+        "whose": recorded.whose,
+        "tunings": [_to_json(one) for one in recorded.tunings],
+    }
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def load(path: Path) -> Recorded:
+    """Read a file; raises StorageError, and ProfileFormatError for one that is no such file."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError:
+        raise ProfileFormatError(f"{path}: not JSON") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise ProfileFormatError(f"{path}: not recorded tunings ({SCHEMA})")
+    try:
+        tunings = tuple(_from_json(one) for one in document["tunings"])
+        return Recorded(tunings, str(document["whose"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProfileFormatError(f"{path}: {type(error).__name__}: {error}") from None
+
+
+def _to_json(one: Tuning) -> dict[str, Any]:
+    return {
+        "workload": one.workload,
+        "method": one.method,
+        "seed": one.seed,
+        "default": one.default,
+        "margin": one.margin,
+        "chosen": one.chosen,
+        "preferred": one.preferred,
+        "confirmed": None if one.confirmed is None else _ratio_to_json(one.confirmed),
+        "ranks": {subject: list(rank) for subject, rank in one.ranks.items()},
+        "samples_s": {subject: list(taken) for subject, taken in one.samples.items()},
+        "relative": {subject: list(taken) for subject, taken in one.relative.items()},
+    }
+
+
+def _from_json(value: dict[str, Any]) -> Tuning:
+    confirmed = value["confirmed"]
+    samples = {str(s): _times(taken) for s, taken in value["samples_s"].items()}
+    relative = {str(s): _times(taken) for s, taken in value.get("relative", {}).items()}
+    if any(len(taken) != len(samples[s]) for s, taken in relative.items()):
+        raise ValueError("relative samples are not as many as samples")
+    tuning = Tuning(
+        workload=str(value["workload"]),
+        method=str(value["method"]),
+        seed=int(value["seed"]),
+        default=None if value["default"] is None else str(value["default"]),
+        chosen=str(value["chosen"]),
+        preferred=str(value["preferred"]),
+        samples=samples,
+        ranks={str(s): tuple(int(n) for n in rank) for s, rank in value["ranks"].items()},
+        confirmed=None if confirmed is None else _ratio_from_json(confirmed),
+        relative=relative,
+        margin=float(value.get("margin", MARGIN)),
+    )
+    if tuning.chosen not in samples or not tuning.candidates:
+        raise ValueError("the chosen one has no samples")
+    return tuning
+
+
+def _times(values: Sequence[Any]) -> tuple[float, ...]:
+    times = tuple(float(v) for v in values)
+    if not times or not all(0.0 < t < math.inf for t in times):
+        raise ValueError("a time must be positive and finite")
+    return times
+
+
+def _ratio_to_json(ratio: Ratio) -> dict[str, Any]:
+    return {"value": ratio.value, "interval": list(ratio.interval) if ratio.interval else None}
+
+
+def _ratio_from_json(value: dict[str, Any]) -> Ratio:
+    interval = value["interval"]
+    return Ratio(
+        float(value["value"]),
+        None if interval is None else Interval(float(interval[0]), float(interval[1])),
+    )

@@ -1,0 +1,165 @@
+"""Replaying strategies on a recorded space: how many measurements until one is good enough.
+
+A measurement answers with the recorded median; a failure costs one measurement like any other.
+"Good" at 95 % means that the fastest recorded time is at least 95 % of the found one's.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import math
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fa_tune.evaluate.random_baseline import best_after, draws_needed
+from fa_tune.search.space_table import Recorded
+from fa_tune.search.strategies import create
+from fa_tune.search.strategies.base import Observation
+
+LEVELS = (0.95, 0.98, 0.99)
+MEDIAN, UNLUCKY = 0.5, 0.9
+BY_CHANCE = "random (calculated)"
+
+Order = Sequence[int]  # indices of points in the order they were measured
+
+
+@dataclass(frozen=True)
+class Score:
+    """One strategy on one space.
+
+    `needed` by level: (at the median, at the 90th percentile) measurements over the seeds,
+    None where more than `limit` were needed.  `curve` by quantile: the share of the best
+    reached after 1, 2, … measurements.  `behind` are the budgets at which the curve is below
+    random search's at the same quantile.
+    """
+
+    space: str
+    strategy: str
+    n_points: int
+    n_seeds: int
+    limit: int
+    needed: dict[float, tuple[int | None, int | None]]
+    curve: dict[float, tuple[float, ...]]
+    behind: tuple[int, ...] = ()
+
+
+def by_chance(recorded: Recorded, limit: int) -> Score:
+    """Random search, calculated."""
+    times = recorded.times_s
+    best = min(t for t in times if t is not None)
+    needed: dict[float, tuple[int | None, int | None]] = {}
+    for level in LEVELS:
+        good = sum(t is not None and best / t >= level for t in times)
+        median, unlucky = (draws_needed(len(times), good, p) for p in (MEDIAN, UNLUCKY))
+        needed[level] = median, unlucky
+    draws = range(1, min(limit, len(times)) + 1)
+    curve = {p: tuple(best / best_after(times, k, p) for k in draws) for p in (MEDIAN, UNLUCKY)}
+    return Score(recorded.name, BY_CHANCE, len(times), 0, limit, needed, curve)
+
+
+def score(
+    recorded: Recorded, strategy: str, orders: Sequence[Order], limit: int, chance: Score
+) -> Score:
+    """What the orders of one strategy, one per seed, amount to."""
+    times = recorded.times_s
+    best = min(t for t in times if t is not None)
+    runs = [_shares([times[i] for i in order], best, limit) for order in orders]
+    needed = {}
+    for level in LEVELS:
+        firsts = sorted(
+            next((k for k, share in enumerate(run, 1) if share >= level), math.inf) for run in runs
+        )
+        median, unlucky = (_whole(_rank(firsts, p)) for p in (MEDIAN, UNLUCKY))
+        needed[level] = median, unlucky
+    length = min(limit, len(times))
+    # The share that all but the unluckiest tenth reach: ranks from the top.
+    columns = [sorted((run[k] for run in runs), reverse=True) for k in range(length)]
+    curve = {p: tuple(_rank(column, p) for column in columns) for p in (MEDIAN, UNLUCKY)}
+    behind = tuple(
+        k + 1
+        for k in range(length)
+        if any(curve[p][k] < chance.curve[p][k] - 1e-9 for p in (MEDIAN, UNLUCKY))
+    )
+    return Score(recorded.name, strategy, len(times), len(orders), limit, needed, curve, behind)
+
+
+def order_of(recorded: Recorded, strategy: str, seed: int, limit: int, batch: int) -> list[int]:
+    """What a strategy measures, up to `limit` points or until it has found the best."""
+    times = recorded.times_s
+    best = min(t for t in times if t is not None)
+    one = create(strategy, recorded.space, seed)
+    order: list[int] = []
+    while len(order) < limit:
+        indices = one.propose(min(batch, limit - len(order)))
+        if not indices:
+            break
+        order += indices
+        rows = [recorded.rows[i] for i in indices]
+        one.observe(
+            [Observation(i, r.time_s, r.counters) for i, r in zip(indices, rows, strict=True)]
+        )
+        if any(times[i] == best for i in indices):
+            break  # nothing after this changes the score
+    return order
+
+
+def replay(
+    recorded: Recorded,
+    seeds: Mapping[str, int],
+    *,
+    limit: int,
+    batch: int,
+    jobs: int,
+    on_order: Callable[[], object] = lambda: None,
+) -> dict[str, list[Order]]:
+    """The orders of every strategy, by its name one per seed 0, 1, … below `seeds`, in `jobs`
+    processes; `on_order` is called after each."""
+    tasks = [(name, seed) for name, count in seeds.items() for seed in range(count)]
+    orders: dict[str, list[Order]] = {name: [] for name, _ in tasks}
+    if jobs == 1 or len(tasks) == 1:
+        for name, seed in tasks:
+            orders[name].append(order_of(recorded, name, seed, limit, batch))
+            on_order()
+        return orders
+    context = multiprocessing.get_context("spawn")  # libraries with threads do not survive a fork
+    with concurrent.futures.ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_begin, initargs=(recorded, limit, batch)
+    ) as pool:
+        for (name, _), order in zip(tasks, pool.map(_task, tasks, chunksize=2), strict=True):
+            orders[name].append(order)
+            on_order()
+    return orders
+
+
+_shared: tuple[Recorded, int, int]
+
+
+def _begin(recorded: Recorded, limit: int, batch: int) -> None:
+    """In a child: what all tasks have in common travels once."""
+    global _shared
+    _shared = recorded, limit, batch
+
+
+def _task(task: tuple[str, int]) -> list[int]:
+    recorded, limit, batch = _shared
+    return order_of(recorded, *task, limit, batch)
+
+
+def _shares(times: Sequence[float | None], best: float, limit: int) -> list[float]:
+    """The share of the best reached after each measurement, carried on to `limit`."""
+    shares: list[float] = []
+    found = math.inf
+    for time in times[:limit]:
+        found = min(found, math.inf if time is None else time)
+        shares.append(best / found)
+    return shares + [shares[-1] if shares else 0.0] * (limit - len(shares))
+
+
+def _rank(ordered: Sequence[float], probability: float) -> float:
+    """The value that at least this share of the ordered ones do not exceed in rank."""
+    return ordered[min(len(ordered) - 1, math.ceil(probability * len(ordered) - 1e-9) - 1)]
+
+
+def _whole(value: float) -> int | None:
+    return None if math.isinf(value) else int(value)

@@ -1,0 +1,97 @@
+"""Scores as JSON, and back: what took long to run can be shown beside what runs now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fa_tune.core.errors import ProfileFormatError
+from fa_tune.evaluate.replay import MEDIAN, UNLUCKY, Score
+from fa_tune.evaluate.strategies import Plan
+from fa_tune.search.space_table import Recorded
+
+SCHEMA = "fa-tune-bench-search-1"
+_DIGITS = 5  # of a share of the best
+
+
+def document(plan: Plan, scored: Sequence[tuple[Recorded, Sequence[Score]]]) -> dict[str, Any]:
+    """Everything that was compared."""
+    import dataclasses
+
+    return {
+        "schema": SCHEMA,
+        "plan": dataclasses.asdict(plan),
+        "spaces": [
+            {
+                "space": one.name,
+                "workload": one.rows[0].workload,
+                "configs": len(one.rows),
+                "scores": [_object(score) for score in scores],
+            }
+            for one, scores in scored
+        ],
+    }
+
+
+def read(path: Path, limit: int) -> dict[str, list[Score]]:
+    """The scores in a document, by space.
+
+    Raises ProfileFormatError for anything else, and for scores of another limit.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["schema"] != SCHEMA:
+            raise ValueError(f"schema {found['schema']} is not {SCHEMA}")
+        if found["plan"]["limit"] != limit:
+            raise ValueError(f"it has a limit of {found['plan']['limit']}, not {limit}")
+        return {
+            str(space["space"]): [_score(space, one, limit) for one in space["scores"]]
+            for space in found["spaces"]
+        }
+    except OSError as error:
+        raise ProfileFormatError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ProfileFormatError(f"{path} is no result of bench-search --json: {what}") from None
+
+
+def _object(score: Score) -> dict[str, Any]:
+    return {
+        "strategy": score.strategy,
+        "seeds": score.n_seeds,
+        "needed": {
+            f"{100 * k:.0f}%": {"median": a, "p90": b} for k, (a, b) in score.needed.items()
+        },
+        "behind_random_at": list(score.behind),
+        "share_of_best": {
+            f"p{100 * q:.0f}": [round(share, _DIGITS) for share in c]
+            for q, c in score.curve.items()
+        },
+    }
+
+
+def _score(space: Mapping[str, Any], one: Mapping[str, Any], limit: int) -> Score:
+    needed = {
+        round(float(level.rstrip("%")) / 100, 6): (_count(n["median"]), _count(n["p90"]))
+        for level, n in one["needed"].items()
+    }
+    curve = {
+        q: tuple(float(share) for share in one["share_of_best"][f"p{100 * q:.0f}"])
+        for q in (MEDIAN, UNLUCKY)
+    }
+    return Score(
+        str(space["space"]),
+        str(one["strategy"]),
+        int(space["configs"]),
+        int(one["seeds"]),
+        limit,
+        needed,
+        curve,
+        tuple(int(n) for n in one["behind_random_at"]),
+    )
+
+
+def _count(value: Any) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,175 @@
+"""Strategies side by side on recorded spaces, with random search calculated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fa_tune.evaluate import kernel_tuner, replay
+from fa_tune.evaluate.replay import Score
+from fa_tune.search.space_table import Recorded
+from fa_tune.search.strategies import USES_EXPERIENCE
+from fa_tune.search.strategies.base import Space
+from fa_tune.search.strategies.transfer import Experience, with_experience
+
+TOLD, HIDDEN, BOTH = "told", "hidden", "both"  # the default config, to our strategies
+SLOW = "optuna-"  # begins the names of those that take longer
+BLIND = " (blind)"  # after a strategy's name, where both are compared
+TRANSFER = " + others"  # and where it knows what other workloads took
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared, and how often.
+
+    `strategies` are fa-tune's, `kernel_tuner` Kernel Tuner's; `default` says whether ours are
+    told the default config (Kernel Tuner's never are); `rival_seeds` runs of Kernel Tuner's and
+    Optuna's, which take longer (None: `seeds`); `limit` measurements at most per run; `batch`
+    points are proposed at a time (Kernel Tuner always decides one by one); `jobs` processes.
+    """
+
+    strategies: tuple[str, ...]
+    kernel_tuner: tuple[str, ...] = ()
+    default: str = TOLD
+    seeds: int = 100
+    rival_seeds: int | None = None
+    limit: int = 200
+    batch: int = 1
+    jobs: int = 1
+    lenient: bool = False  # leave out what Kernel Tuner cannot run, instead of ending
+
+
+class Watcher(Protocol):
+    """What the benchmark tells whoever watches."""
+
+    def stage(self, name: str, total: int) -> None:
+        """A space begins; `total` runs will follow."""
+
+    def advance(self, text: str = "") -> None:
+        """One run is over."""
+
+    def warn(self, text: str) -> None:
+        """A strategy was left out."""
+
+
+def compare(
+    recorded: Recorded, plan: Plan, watcher: Watcher, known: Sequence[Experience] = ()
+) -> list[Score]:
+    """One score per strategy on one space, random search first.  With `known` those that can
+    learn from other workloads run once more, with that.
+
+    Raises InvalidConfig and ToolMissing as the strategies do.
+    """
+    rival_seeds = plan.rival_seeds or plan.seeds
+    seeds = {n: rival_seeds if n.startswith(SLOW) else plan.seeds for n in plan.strategies}
+    learning = {n: count for n, count in seeds.items() if n in USES_EXPERIENCE and known}
+    blind = without_start(recorded)
+    spaces = {
+        TOLD: {"": recorded},
+        HIDDEN: {"": blind},
+        BOTH: {"": recorded, BLIND: blind},
+    }[plan.default]
+    runs = [(suffix, space, seeds) for suffix, space in spaces.items()]
+    if learning:
+        informed = with_experience(recorded.space, known).expected
+        for suffix, space in spaces.items():
+            more = dataclasses.replace(space.space, expected=informed)
+            runs.append((suffix + TRANSFER, dataclasses.replace(space, space=more), learning))
+    watcher.stage(
+        recorded.name,
+        sum(sum(counts.values()) for _, _, counts in runs) + len(plan.kernel_tuner) * rival_seeds,
+    )
+    chance = replay.by_chance(recorded, plan.limit)
+    orders: dict[str, list[replay.Order]] = {}
+    for suffix, space, counts in runs:
+        found = replay.replay(
+            space,
+            counts,
+            limit=plan.limit,
+            batch=plan.batch,
+            jobs=plan.jobs,
+            on_order=watcher.advance,
+        )
+        orders |= {f"{name}{suffix}": order for name, order in found.items()}
+    if plan.kernel_tuner:
+        orders |= kernel_tuner.replay(
+            recorded,
+            plan.kernel_tuner,
+            seeds=rival_seeds,
+            limit=plan.limit,
+            jobs=plan.jobs,
+            on_order=watcher.advance,
+            on_refusal=watcher.warn if plan.lenient else None,
+        )
+    scores = [replay.score(recorded, n, o, plan.limit, chance) for n, o in orders.items()]
+    return [chance, *scores]
+
+
+def experience(recorded: Recorded, others: Sequence[Recorded]) -> list[Experience]:
+    """What `others` hold of other workloads than this one's; nothing of its own."""
+    own = recorded.rows[0].workload
+    return [
+        Experience(one.name, one.space.points, one.times_s)
+        for one in others
+        if one.rows[0].workload != own
+    ]
+
+
+def without_start(recorded: Recorded) -> Recorded:
+    """The same space where no strategy is told the default config."""
+    return Recorded(recorded.name, Space(recorded.space.points), recorded.rows)
+
+
+def headline(recorded: Recorded, default: str = TOLD) -> str:
+    """The space in a line: how many points, how many ran, the best time, the default's share
+    unless it is hidden."""
+    times = recorded.times_s
+    ran = [t for t in times if t is not None]
+    best = min(ran)
+    text = f"{recorded.name}: {len(times)} configs, {len(ran)} ran, the best takes "
+    text += f"{1e3 * best:.4g} ms"
+    start = [times[i] for i in recorded.space.start] if default != HIDDEN else []
+    if start and start[0] is not None:
+        text += f"; the default, measured first, reaches {100 * best / start[0]:.1f} % of it"
+    return text
+
+
+def closing(plan: Plan) -> str:
+    """What the numbers are, below the tables."""
+    text = f"Measurements needed by half and by nine tenths of {plan.seeds} runs"
+    if plan.rival_seeds not in (None, plan.seeds):
+        text += f" ({plan.rival_seeds} of Kernel Tuner's and Optuna's)"
+    if plan.kernel_tuner:
+        text += f"; KT: Kernel Tuner {kernel_tuner.version()}"
+    return f"{text}; batches of {plan.batch}."
+
+
+def cells(score: Score) -> list[str]:
+    """The row of a score: strategy, `median / 90th percentile` per level, where it is behind."""
+    row = [score.strategy]
+    for level in replay.LEVELS:
+        row.append(" / ".join(_count(n, score.limit) for n in score.needed[level]))
+    return [*row, "" if score.strategy == replay.BY_CHANCE else ranges(score.behind)]
+
+
+def headings(limit: int) -> list[str]:
+    """Of the columns that `cells` fills."""
+    levels = [f"{100 * level:.0f} %" for level in replay.LEVELS]
+    return ["strategy", *levels, f"behind random, of {limit}"]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`1-4, 9`; `never` for none."""
+    parts: list[list[int]] = []
+    for n in numbers:
+        if parts and parts[-1][-1] == n - 1:
+            parts[-1][1:] = [n]
+        else:
+            parts.append([n])
+    return ", ".join("-".join(map(str, part)) for part in parts) or "never"
+
+
+def _count(needed: int | None, limit: int) -> str:
+    return f">{limit}" if needed is None else str(needed)

@@ -1,0 +1,153 @@
+"""The C++ structs of the configs, generated from the Python classes.
+
+`python -m fa_tune.export.config_headers`, run in a source checkout, rewrites every copy: one
+for the kernels, one for the C++ library.  The text includes no header, so NVRTC and a host compiler
+(C++20) both take it as it is.  A family adds itself to `HEADERS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from fa_tune.core.errors import FaTuneError, StorageError
+from fa_tune.families.fields import cpp_literal, cpp_type, python_type
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm90.config import Sm90Config
+
+_HEAD = """\
+// One point of the {family} family's knobs, usable as a template argument.
+// Generated from fa_tune/families/{family}.py by `python -m fa_tune.families.cpp`; do not edit.
+#pragma once
+
+#ifdef __CUDACC__  // nvcc and NVRTC
+#define FA_HOST_DEVICE __host__ __device__
+#else
+#define FA_HOST_DEVICE
+#endif
+
+"""
+
+# What a system reserves of shared memory for every resident CTA; see fa_tune/core/arch.py.
+_SM80_METHODS = """\
+
+    // Dynamic shared memory of one CTA in bytes: Q (later O), and kv_stages blocks of K and of V.
+    // With ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
+    // barriers follow.
+    FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {
+        const int rows = B_r + 2 * kv_stages * B_c;
+        return ping_pong ? (rows + B_r) * ((d_head + 63) / 64 * 64) * elem_size + 1024
+                         : rows * d_head * elem_size;
+    }
+
+    // CTAs that max_smem_bytes of shared memory per multiprocessor hold, each with the 1 KiB
+    // that the system adds to it.  Registers and threads may allow fewer.
+    FA_HOST_DEVICE constexpr int num_ctas_per_sm(int max_smem_bytes) const {
+        return max_smem_bytes / (smem_bytes() + 1024);
+    }
+
+"""
+
+
+@dataclass(frozen=True)
+class Header:
+    """A family's struct: the config class, whose fields are `config_fields`, the C++ methods
+    that go with it, and the files that hold it."""
+
+    family: str
+    config_class: type[Any]
+    methods: str
+    files: tuple[str, ...]
+
+
+SM80 = Header(
+    "sm80",
+    FlashForwardKernelConfig,
+    _SM80_METHODS,
+    ("kernels/sm80/flash_forward_kernel_config.cuh", "csrc/flash_forward_kernel_config.h"),
+)
+SM90 = Header("sm90", Sm90Config, "\n", ("kernels/sm90/config.cuh",))
+HEADERS = (SM80, SM90)
+GENERATED_FILES = tuple(name for header in HEADERS for name in header.files)
+
+
+def struct_header(config_class: type[Any] = FlashForwardKernelConfig, header: Header = SM80) -> str:
+    """The text of a family's header: the enums of its fields, `DType` among them, and
+    `config_class` as a struct with the same fields in the same order, compared in that order."""
+    name = config_class.__name__
+    fields = dataclasses.fields(config_class)
+    enums = dict.fromkeys(t for f in fields if issubclass(t := python_type(f), Enum))
+    parts = [
+        _HEAD.replace("{family}", header.family),
+        *(_enum(kind) for kind in enums),
+        f"struct {name} {{\n",
+        *(_member(f) for f in fields),
+        header.methods,
+        f"    constexpr bool operator==(const {name}& other) const = default;\n",
+        f"    FA_HOST_DEVICE constexpr bool operator<(const {name}& other) const {{\n",
+        *_less_than([f.name for f in fields]),
+        "    }\n",
+        "};\n",
+        "\n#undef FA_HOST_DEVICE\n",
+    ]
+    return "".join(parts)
+
+
+def _enum(kind: type[Enum]) -> str:
+    members = ", ".join(f"{member.name} = {member.value}" for member in kind)
+    return f"enum class {kind.__name__} : int {{ {members} }};\n\n"
+
+
+def _member(f: Field[Any]) -> str:
+    comment = textwrap.wrap(f.metadata["doc"], width=100 - len("    // "))
+    lines = [f"    // {line}\n" for line in comment]
+    initialiser = "" if f.default is MISSING else f" = {cpp_literal(f.default)}"
+    return "".join(lines) + f"    {cpp_type(f)} {f.name}{initialiser};\n"
+
+
+def _less_than(names: list[str]) -> Iterator[str]:
+    for name in names[:-1]:
+        yield f"        if ({name} != other.{name}) {{\n"
+        yield f"            return {name} < other.{name};\n"
+        yield "        }\n"
+    yield f"        return {names[-1]} < other.{names[-1]};\n"
+
+
+def write_generated_files(root: Path) -> list[Path]:
+    """Rewrite every copy under `root`, the source checkout; raises StorageError."""
+    if not (root / "kernels" / "sm80").is_dir() or not (root / "csrc").is_dir():
+        raise StorageError(f"{root} is no source checkout: it has no kernels/sm80 and csrc")
+    texts = {
+        root / name: struct_header(header.config_class, header)
+        for header in HEADERS
+        for name in header.files
+    }
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise StorageError(f"cannot write {e.filename}: {e.strerror}") from e
+    return list(texts)
+
+
+def main() -> int:
+    """Rewrite the copies of the checkout this package is in; returns the exit status."""
+    try:
+        paths = write_generated_files(Path(__file__).resolve().parents[2])
+    except FaTuneError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return e.exit_status
+    for path in paths:
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""What a profiled kernel's name tells: which kernel it is, and parts of its workload."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import REFERENCE_FAMILY, DType
+from fa_tune.families.reference_kernels import REFERENCE_LABELS
+
+
+@dataclass(frozen=True)
+class KernelIdentity:
+    """A kernel by its label (short form, reference label, or the name as it is) and family.
+
+    `blocks` is (query rows, key rows) of a tile; `family` is empty for a kernel nobody knows.
+    """
+
+    label: str
+    family: str = ""
+    blocks: tuple[int, int] | None = None
+    d_head: int | None = None
+    dtype: DType | None = None
+    causal: bool | None = None
+    ragged: bool = False  # the name says that the blocks do not divide the sequence
+
+
+# Flash_fwd_kernel_traits<d_head, B_r, B_c, …>, and after it is_dropout, is_causal, is_local,
+# has_alibi, is_even_MN, …: the template parameters of FlashAttention 2's forward kernel.
+_FA2 = re.compile(
+    r"flash_fwd_kernel<\S*?Flash_fwd_kernel_traits<(?:\(int\))?(?P<d_head>\d+)\s*,.*?>\s*>"
+    r"(?:\s*,\s*(?:\(bool\))?(?P<dropout>\w+)\s*,\s*(?:\(bool\))?(?P<causal>\w+)"
+    r"\s*,[^,]*,[^,]*,\s*(?:\(bool\))?(?P<even>\w+))?"
+)
+_TRUE = {"1", "true"}
+
+
+def identify(kernel_name: str) -> KernelIdentity:
+    """The kernel of a demangled name, short form or label; never raises."""
+    from fa_tune import families
+    from fa_tune.families.reference_kernels import reference_blocks, reference_label
+    from fa_tune.ops.traits import Traits
+
+    try:
+        config = families.parse(kernel_name)
+    except InvalidConfig:
+        pass
+    else:
+        family = families.of(config)
+        traits = Traits.parse(family.kernel_traits(kernel_name) or "plain")
+        return KernelIdentity(
+            family.short_form(config),
+            family.name,
+            family.blocks(config),
+            config.d_head,
+            config.dtype,
+            traits.causal,
+            traits.ragged,
+        )
+    key = reference_label(kernel_name)
+    if key is None:
+        return KernelIdentity(kernel_name)
+    found = _FA2.search(kernel_name)
+    masked = found["causal"] in _TRUE if found and found["causal"] else None
+    return KernelIdentity(
+        REFERENCE_LABELS.get(key, key) + _part(kernel_name),
+        REFERENCE_FAMILY,
+        reference_blocks(kernel_name),
+        int(found["d_head"]) if found else None,
+        _reference_dtype(kernel_name),
+        masked,
+        bool(found and found["even"] and found["even"] not in _TRUE),
+    )
+
+
+def _part(kernel_name: str) -> str:
+    """Which part of the reference's call this is; a part's time is not the call's."""
+    if re.search("combine", kernel_name, re.IGNORECASE):
+        return " combine"
+    return " split-KV" if "splitkv" in kernel_name.lower() else ""
+
+
+def _reference_dtype(kernel_name: str) -> DType | None:
+    if re.search(r"bfloat16|bf16", kernel_name, re.IGNORECASE):
+        return DType.BF16
+    if re.search(r"half_t|float16|[^b]f16|fp16|__half", kernel_name, re.IGNORECASE):
+        return DType.FP16
+    return None

@@ -1,0 +1,1 @@
+"""The `sm80` family: mma.sync kernels for compute capability 8.0 and later."""

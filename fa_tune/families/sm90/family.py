@@ -1,0 +1,90 @@
+"""The family's side of `families.base.KernelFamily` for `sm90`: how its configs are named,
+compiled and launched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fa_tune.core.arch import ArchLimits
+from fa_tune.core.model import DType, Rejected, Workload
+from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.sm90 import constraints as rules
+from fa_tune.families.sm90 import launch, names, sets
+from fa_tune.families.sm90.config import Scheduler, Sm90Config
+from fa_tune.families.template import TemplateFamily
+from fa_tune.ops.traits import Traits
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_LOOKS_LIKE = re.compile(r"\bsm90\s*\(|\bSm90Config\b")
+
+
+class Sm90Family(TemplateFamily[Sm90Config]):
+    """The family's side of `families.base.KernelFamily`."""
+
+    name = "sm90"
+    entry = "sm90/entry.cu"
+    config_class = Sm90Config
+    example = "sm90(FP16, 128, 128x128, 2): stages_2+q_stages_2+pingpong+overlap+carry+dynamic"
+    set_keys = "fast, tune, all or prog"
+
+    def recognises(self, text: str) -> bool:
+        return _LOOKS_LIKE.search(text) is not None
+
+    def parse(self, text: str, *, d_head: int = 128) -> Sm90Config:
+        return names.parse(text, d_head=d_head)
+
+    def device_rejection(self, limits: ArchLimits) -> Rejected | None:
+        return rules.device_rejection(limits)
+
+    def preference(self, limits: ArchLimits) -> int:
+        return 90
+
+    def compile_arch(self, limits: ArchLimits) -> str:
+        return f"{limits.arch}a"
+
+    def configs(
+        self, key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+    ) -> list[Sm90Config]:
+        return sets.get_configs(key, dtypes=dtypes, d_head=d_head)
+
+    def tune_rejection(self, config: Sm90Config) -> Rejected | None:
+        return sets.tune_rejection(config)
+
+    def constraints(self, config: Sm90Config, limits: ArchLimits) -> Rejected | None:
+        return rules.constraints(config, limits)
+
+    def default_config(self, d_head: int, dtype: DType) -> Sm90Config:
+        """What was fastest or near it on an H200 at every length, with a mask and without."""
+        return sets.default_config(d_head, dtype)
+
+    def geometry(
+        self, config: Sm90Config, workload: Workload, device: LaunchDevice
+    ) -> LaunchGeometry:
+        return launch.geometry(config, workload, device)
+
+    def scratch_bytes(self, config: Sm90Config) -> int:
+        return 8 if config.scheduler is Scheduler.DYNAMIC else 0
+
+    def kernel_args(
+        self, config: Sm90Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
+    ) -> list[np.ndarray]:
+        return launch.kernel_args(config, workload, args, device)
+
+    def grid_shape(self, config: Sm90Config, grid: tuple[int, int, int]) -> GridShape | None:
+        return None
+
+    def extra_verification(self, config: Sm90Config, traits: str) -> Sequence[Workload]:
+        """More tiles than multiprocessors, so that CTAs take several; of unequal length with a
+        mask, and few blocks each, so that rings turn at every point."""
+        if not config.persistent:
+            return ()
+        wanted = Traits.parse(traits)
+        rest = 17 if wanted.ragged else 0
+        rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
+        shape = (11 * config.ctas, 15, 5, rows, keys, config.d_head, config.dtype)
+        # With the trait the kernel writes the log-sum-exp, so it must be given the room.
+        return (Workload(*shape, causal=wanted.causal, lse=wanted.lse),)

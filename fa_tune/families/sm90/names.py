@@ -1,0 +1,114 @@
+"""From text to a config of the `sm90` family.
+
+short form    sm90(FP16, 128, 128x176, 2): stages_2+pingpong+overlap
+demangled     …<Sm90Config{5, 128, 128, 176, 2, 2, 1, 1, 1, 0, …, 1, 0}, …>…
+with types    …<Sm90Config{(DType)5, (int)128, …, (bool)1, …, (Order)0}, …>…
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType
+from fa_tune.families.fields import python_type
+from fa_tune.families.sm90.config import Sm90Config
+
+_SHORT_FORM = re.compile(
+    r"\bsm90\s*\(\s*(?P<dtype>\w+)\s*,\s*(?:(?P<d_head>\d+)\s*,\s*)?"
+    r"(?P<B_r>\d+)\s*x\s*(?P<B_c>\d+)\s*,\s*(?P<consumers>\d+)\s*\)\s*:\s*"
+    r"(?P<words>\w+(?:\s*\+\s*\w+)*)"
+)
+_STRUCT = re.compile(r"\bSm90Config\s*\{([^{}]*)\}")
+_NUMBERED = re.compile(r"(\w+?)_(\d{1,9})")
+_EXAMPLE = "sm90(FP16, 128, 128x128, 2): stages_2+pingpong+overlap"
+_MOST = 10**9
+
+
+def parse(text: str, *, d_head: int = 128) -> Sm90Config:
+    """The config of a short form, alone or inside other text, or of a demangled kernel name.
+
+    `d_head` serves a short form without it.  Raises InvalidConfig for anything else, for more
+    than one config, and for a word that is unknown, given twice or missing.
+    """
+    forms = list(_SHORT_FORM.finditer(text))
+    structs = _STRUCT.findall(text)
+    if len(forms) + len(structs) > 1:
+        raise InvalidConfig(f"more than one config in {_shown(text)}; give one")
+    if structs:
+        return _from_struct(structs[0], text)
+    if not forms:
+        raise InvalidConfig(f"no sm90 config in {_shown(text)}; write it like {_EXAMPLE!r}")
+    found = forms[0]
+    values: dict[str, Any] = {
+        name: _number(found[name], text) for name in ("B_r", "B_c", "consumers")
+    }
+    values["dtype"] = DType.from_string(found["dtype"])
+    values["d_head"] = _number(found["d_head"], text) if found["d_head"] else d_head
+    for word in re.split(r"\s*\+\s*", found["words"]):
+        name, value = _meaning(word, text)
+        if name in values:
+            raise InvalidConfig(f'"{word}" in {_shown(text)} says again what another word says')
+        values[name] = value
+    if "stages" not in values:
+        raise InvalidConfig(f"no stages_<n> among the words of {_shown(text)}")
+    return Sm90Config(**values)
+
+
+def _meaning(word: str, text: str) -> tuple[str, Any]:
+    """The field that a word of the short form sets, and to what."""
+    numbered = _NUMBERED.fullmatch(word)
+    for f in dataclasses.fields(Sm90Config):
+        meta = f.metadata
+        match meta["place"]:
+            case "flag" if word == meta["word"]:
+                return f.name, True
+            case "count" | "number" if numbered and numbered[1] == meta["word"]:
+                return f.name, _number(numbered[2], text)
+            case "choice":
+                for member in meta["type"]:
+                    if word == member.word and member is not f.default:
+                        return f.name, member
+    raise InvalidConfig(f'unknown word "{word[:40]}" in {_shown(text)}')
+
+
+def _from_struct(body: str, text: str) -> Sm90Config:
+    fields = dataclasses.fields(Sm90Config)
+    parts = [re.sub(r"^\(\s*[\w:]+\s*\)", "", part.strip()).strip() for part in body.split(",")]
+    if len(parts) != len(fields):
+        raise InvalidConfig(
+            f"Sm90Config has {len(fields)} values, not the {len(parts)} in {_shown(text)}"
+        )
+    values: list[Any] = []
+    for f, part in zip(fields, parts, strict=True):
+        kind = python_type(f)
+        member = part.rpartition("::")[2]
+        if kind is bool and part in ("true", "false"):
+            values.append(part == "true")
+        elif "::" in part and member in getattr(kind, "__members__", {}):
+            values.append(kind[member])  # type: ignore[index]
+        else:
+            values.append(_value(kind, part, f.name, text))
+    return Sm90Config(*values)
+
+
+def _value(kind: type, part: str, name: str, text: str) -> Any:
+    try:
+        return kind(_number(part, text))
+    except ValueError:
+        raise InvalidConfig(f"{name} cannot be {part[:40]} in {_shown(text)}") from None
+
+
+def _number(digits: str, text: str) -> int:
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
+        raise InvalidConfig(
+            f"{digits[:40]!r} is no number between 0 and {_MOST - 1} in {_shown(text)}"
+        )
+    return int(digits)
+
+
+def _shown(text: str) -> str:
+    shown = " ".join(text.split())
+    return f'"{shown if len(shown) <= 100 else shown[:99] + "…"}"'

@@ -1,0 +1,1 @@
+"""One or several GPUs at work."""

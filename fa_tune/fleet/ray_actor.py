@@ -1,0 +1,200 @@
+"""The far side of a board on another machine: what a pinned actor does there.
+
+An actor is a process that sees one GPU.  It keeps nothing between two calls, so that one that
+died can be replaced by another.  Kernels come as bytes, since the caller's files are not here;
+results go back as they arrive.  The journal is the caller's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import platform
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fa_tune import __version__
+from fa_tune.core.devices import find_device, pinned_to
+from fa_tune.core.errors import ToolMissing
+from fa_tune.core.model import Attempt, DeviceInfo
+from fa_tune.core.options import MeasureOptions
+from fa_tune.profile.base import MeasurePlan, Profiler
+from fa_tune.profile.events import EventsProfiler
+from fa_tune.profile.ncu.profiler import NcuProfiler
+from fa_tune.workers.supervisor import ItemResult, run_items
+
+STEPS_S = 0.3  # between two messages about samples at least
+PACKAGE = Path(__file__).resolve().parents[1]
+
+FILES = ("cubin", "registry", "defaults")  # what items call their files
+Files = Mapping[str, bytes]  # by the caller's path
+
+
+@dataclass(frozen=True)
+class Far:
+    """Where an actor is.  `sources` stands for all of the package's modules."""
+
+    host: str
+    version: str
+    sources: str
+    device: DeviceInfo | None
+
+
+@dataclass(frozen=True)
+class ProfilerFacts:
+    """What a profiler over there says of itself; see `fa_tune.profile.base.Profiler`."""
+
+    method: str
+    version: str
+    arguments: tuple[str, ...]
+    metrics: tuple[str, ...]
+    clock_policy: str
+    cache_policy: str
+    default_runs: int
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Samples that were taken, by subject."""
+
+    subjects: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What the profiler has to say at the end."""
+
+    warnings: tuple[str, ...]
+
+
+def package_sources() -> str:
+    """A short hash of the package's modules, the same for the same fa-tune."""
+    total = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        total.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()[:12]
+
+
+def make_profiler(options: MeasureOptions, ncu: Path | None) -> Profiler:
+    """`options.profiler`, ncu or events, on this machine; raises ToolMissing."""
+    if options.profiler == "ncu":
+        return NcuProfiler(
+            ncu=ncu,
+            metric_list=options.metrics,
+            clock_control=options.clock_control,
+            cache_control=options.cache_control,
+        )
+    return EventsProfiler()
+
+
+class RemoteGpu:
+    """The actor's class."""
+
+    def far(self) -> Far:
+        """Who is here."""
+        return Far(platform.node(), __version__, package_sources(), self.device())
+
+    def device(self) -> DeviceInfo | None:
+        """The GPU of this process."""
+        return find_device(0)
+
+    def facts(self, options: MeasureOptions, ncu: Path | None) -> ProfilerFacts:
+        """Of the profiler that `measure` would use here; raises ToolMissing."""
+        profiler = make_profiler(options, ncu)
+        names = [field.name for field in dataclasses.fields(ProfilerFacts)]
+        return ProfilerFacts(**{name: getattr(profiler, name) for name in names})
+
+    def measure(
+        self, options: MeasureOptions, ncu: Path | None, plan: MeasurePlan, files: Files
+    ) -> Iterator[Steps | Attempt | Notes]:
+        """`Profiler.measure` on this process's GPU."""
+        profiler = make_profiler(options, ncu)
+        steps: list[str] = []
+        told = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="fa-tune-far-") as folder:
+            here = _written(files, Path(folder))
+            artifacts = {
+                subject: dataclasses.replace(a, cubin=here[a.cubin])
+                for subject, a in plan.artifacts.items()
+            }
+            plan = dataclasses.replace(plan, artifacts=artifacts, board=self._uuid(), device=0)
+            for attempt in profiler.measure(plan, steps.append):
+                if steps and time.monotonic() - told > STEPS_S:
+                    yield Steps(tuple(steps))
+                    steps.clear()
+                    told = time.monotonic()
+                yield attempt
+        yield Steps(tuple(steps))
+        yield Notes(tuple(getattr(getattr(profiler, "notes", None), "warnings", ())))
+
+    def run_items(
+        self,
+        handler: str,
+        shared: Mapping[str, Any],
+        items: Mapping[str, Mapping[str, Any]],
+        limits: tuple[float, float],
+        files: Files,
+    ) -> Iterator[ItemResult]:
+        """`workers.supervisor.run_items` on this process's GPU; `limits` are its time limits for an
+        item and for the start, in seconds."""
+        with tempfile.TemporaryDirectory(prefix="fa-tune-far-") as folder:
+            here = _written(files, Path(folder))
+            yield from run_items(
+                handler,
+                shared,
+                _renamed(items, here),
+                item_timeout_s=limits[0],
+                start_timeout_s=limits[1],
+                env=pinned_to(self._uuid()),
+                pardon_kills=True,
+            )
+
+    def _uuid(self) -> str:
+        device = self.device()
+        if device is None:
+            raise ToolMissing(f"there is no GPU on {platform.node()} any more")
+        return device.uuid
+
+
+def files_of(value: Any) -> Iterator[str]:
+    """The paths of all files that items name, at whatever depth."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if name in FILES:
+                yield str(inner)
+            else:
+                yield from files_of(inner)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for inner in value:
+            yield from files_of(inner)
+
+
+def read_files(paths: Iterator[str] | Sequence[str]) -> dict[str, bytes]:
+    """What to send along."""
+    return {path: Path(path).read_bytes() for path in dict.fromkeys(paths)}
+
+
+def _written(files: Files, folder: Path) -> dict[str, str]:
+    """The caller's paths to ours."""
+    here = {}
+    for number, (path, data) in enumerate(files.items()):
+        own = folder / f"{number}{Path(path).suffix}"
+        own.write_bytes(data)
+        here[path] = str(own)
+    return here
+
+
+def _renamed(value: Any, here: Mapping[str, str]) -> Any:
+    """The same items with our paths."""
+    if isinstance(value, Mapping):
+        return {
+            name: here[str(inner)] if name in FILES else _renamed(inner, here)
+            for name, inner in value.items()
+        }
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_renamed(inner, here) for inner in value]
+    return value

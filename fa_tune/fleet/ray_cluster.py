@@ -1,0 +1,259 @@
+"""Boards of a Ray cluster: one actor per GPU, which runs what this machine asks for.
+
+Only this module imports ray.  The cluster's Python needs the same fa-tune and what measuring
+needs there (torch, CuPy, ncu); compiling and the journal stay here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fa_tune import __version__
+from fa_tune.core.devices import same_model
+from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.model import Attempt, DeviceInfo
+from fa_tune.core.options import MeasureOptions, Progress
+from fa_tune.fleet.gpu import Board, Interrupted
+from fa_tune.fleet.ray_actor import (
+    Far,
+    Notes,
+    ProfilerFacts,
+    Steps,
+    files_of,
+    package_sources,
+    read_files,
+)
+from fa_tune.profile.base import MeasurePlan, OnStep, Profiler, ProfilerNotes
+from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, ItemResult, WorkerUnusable
+
+AUTO = "auto"
+ACTOR = "fa_tune.fleet.ray_actor:RemoteGpu"
+START_TIMEOUT_S = 120.0  # for an actor to be placed and to answer
+POLL_S = 0.2
+RESTARTS = 2  # of an actor; what it was at is done again elsewhere
+
+
+class ActorLost(Interrupted):
+    """An actor died, and with it what it was at; another may have taken its place."""
+
+    def __init__(self, label: str, why: str) -> None:
+        super().__init__(f"the worker on {label} died: {why}", (), "")
+
+
+def ray_boards(address: str, progress: Progress) -> tuple[RayBoard, ...]:
+    """One board for each GPU of a cluster: the one at `address`, or for `auto` the one that
+    runs here (RAY_ADDRESS is heeded), or else a new one of this machine alone.
+
+    Actors end with the last reference to their board, and with this process.
+
+    Raises ToolMissing without ray, a cluster or a GPU in it, and InvalidConfig for nodes with
+    another fa-tune or boards of different models.
+    """
+    ray = _connected(address)
+    wanted = int(ray.cluster_resources().get("GPU", 0))
+    if not wanted:
+        raise ToolMissing(f"the Ray cluster at {address} has no GPU")
+    module, _, name = ACTOR.partition(":")
+    actor_class = ray.remote(getattr(importlib.import_module(module), name))
+    options = {"num_gpus": 1, "num_cpus": 0, "max_restarts": RESTARTS}
+    actors = [actor_class.options(**options).remote() for _ in range(wanted)]
+    asked = {actor.far.remote(): actor for actor in actors}
+    ready, late = ray.wait(list(asked), num_returns=wanted, timeout=START_TIMEOUT_S)
+    for one in late:
+        ray.kill(asked[one])
+    if not ready:
+        raise ToolMissing(
+            f"none of the cluster's {wanted} GPUs was free within {START_TIMEOUT_S:g} s"
+        )
+    if late:
+        progress.warn(f"{len(late)} of the cluster's {wanted} GPUs are taken and left out")
+    found = []
+    for one in sorted(ready, key=list(asked).index):
+        far = _far(ray, one)
+        found.append((far.host, far.device, asked[one]))
+    found.sort(key=lambda known: (known[0], known[1].uuid))
+    boards = tuple(
+        RayBoard(f"GPU {n} on {host}", device, actor, ray)
+        for n, (host, device, actor) in enumerate(found)
+    )
+    same_model([b.device for b in boards], [b.label for b in boards])
+    return boards
+
+
+def _far(ray: Any, asked: Any) -> Any:
+    """Who answered; raises InvalidConfig for another fa-tune than this one."""
+    try:
+        far = ray.get(asked)
+    except ray.exceptions.RayError as error:
+        reason = _line(error)
+        if "No module named" in reason:
+            raise ToolMissing(
+                f"a node of the cluster cannot load fa-tune: {reason}; install it there"
+            ) from None
+        raise ToolMissing(f"a node of the cluster does not answer: {reason}") from None
+    assert isinstance(far, Far)
+    here = __version__, package_sources()
+    if (far.version, far.sources) != here:
+        raise InvalidConfig(
+            f"{far.host} has fa-tune {far.version} ({far.sources}) and this machine {here[0]} "
+            f"({here[1]}): install the same on all nodes"
+        )
+    if far.device is None:
+        raise ToolMissing(f"Ray gives out a GPU on {far.host} that the driver there does not know")
+    return far
+
+
+def _connected(address: str) -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise ToolMissing(
+            "--ray needs the package ray; install fa-tune with the extra ray"
+        ) from None
+    if ray.is_initialized():
+        return ray
+    settings: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    root = str(Path(__file__).resolve().parents[2])
+    if root not in sysconfig.get_paths().values():  # run from a source tree
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        settings["runtime_env"] = {"env_vars": {"PYTHONPATH": path}}
+    try:
+        try:
+            ray.init(address=address, **settings)
+        except ConnectionError:
+            if address != AUTO:
+                raise
+            ray.init(include_dashboard=False, **settings)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ToolMissing(f"there is no Ray cluster at {address}: {_line(error)}") from None
+    return ray
+
+
+def _line(error: BaseException) -> str:
+    """The last line of an error's text that says something: Ray puts the trace before it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
+
+
+@dataclass(frozen=True)
+class RayBoard:
+    """A GPU of a cluster, behind its actor."""
+
+    label: str
+    device: DeviceInfo
+    actor: Any
+    ray: Any
+
+    def profiler_here(self, profiler: Profiler) -> Profiler:
+        """See `Board`."""
+        assert isinstance(profiler, RemoteProfiler)
+        return dataclasses.replace(profiler, board=self)
+
+    def facts(self, options: MeasureOptions, ncu: Path | None) -> ProfilerFacts:
+        """What a profiler over there says of itself; raises ToolMissing."""
+        found = self._answer(self.actor.facts.remote(options, ncu))
+        assert isinstance(found, ProfilerFacts)
+        return found
+
+    def run_items(
+        self,
+        handler: str,
+        shared: Mapping[str, Any],
+        items: Mapping[str, Mapping[str, Any]],
+        *,
+        item_timeout_s: float,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> Iterator[ItemResult]:
+        """See `Board`."""
+        files = read_files(files_of(items))
+        call = self.actor.run_items.options(num_returns="streaming")
+        limits = item_timeout_s, start_timeout_s
+        yield from self.stream(call.remote(handler, shared, items, limits, files))
+
+    def stream(self, answers: Any) -> Iterator[Any]:
+        """What a generator over there yields, as it arrives."""
+        called_off = CALLED_OFF.get()
+        while True:
+            if called_off is not None and called_off.is_set():
+                self.ray.kill(self.actor)  # and with it its children
+                raise CalledOff
+            ready, _ = self.ray.wait([answers], timeout=POLL_S)
+            if not ready:
+                continue
+            try:
+                one = next(answers)
+            except StopIteration:
+                return
+            yield self._answer(one)
+
+    def _answer(self, answer: Any) -> Any:
+        exceptions = self.ray.exceptions
+        try:
+            return self.ray.get(answer)
+        except exceptions.RayTaskError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, WorkerUnusable):
+                raise WorkerUnusable(str(cause), (), "") from None
+            if isinstance(cause, Exception) and type(cause).__module__.startswith("fa_tune."):
+                raise cause from None
+            raise
+        except exceptions.RayError as error:
+            raise ActorLost(self.label, _line(error)) from None
+
+
+@dataclass(frozen=True)
+class RemoteProfiler:
+    """A profiler that works on `board`; what it says of itself is the same on all boards."""
+
+    facts: ProfilerFacts
+    options: MeasureOptions
+    ncu: Path | None
+    board: RayBoard
+    notes: ProfilerNotes = field(default_factory=ProfilerNotes)
+
+    method = property(lambda self: self.facts.method)
+    version = property(lambda self: self.facts.version)
+    arguments = property(lambda self: self.facts.arguments)
+    metrics = property(lambda self: self.facts.metrics)
+    clock_policy = property(lambda self: self.facts.clock_policy)
+    cache_policy = property(lambda self: self.facts.cache_policy)
+    default_runs = property(lambda self: self.facts.default_runs)
+
+    def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
+        """See `profile.base.Profiler`."""
+        files = read_files([a.cubin for a in plan.artifacts.values()])
+        call = self.board.actor.measure.options(num_returns="streaming")
+        for said in self.board.stream(call.remote(self.options, self.ncu, plan, files)):
+            match said:
+                case Steps(subjects=subjects):
+                    for subject in subjects:
+                        on_step(subject)
+                case Notes(warnings=warnings):
+                    for text in warnings:
+                        self.notes.warn(text)
+                case Attempt():
+                    yield said
+
+
+def remote_profiler(
+    given: Sequence[Board], options: MeasureOptions, ncu: Path | None, method: str
+) -> RemoteProfiler:
+    """The profiler `method` of all boards, which are RayBoards; raises ToolMissing where one has
+    none, InvalidConfig where they have different ones."""
+    boards = [board for board in given if isinstance(board, RayBoard)]
+    wanted = dataclasses.replace(options, profiler=method)
+    facts = [board.facts(wanted, ncu) for board in boards]
+    for board, found in zip(boards, facts, strict=True):
+        if found != facts[0]:
+            raise InvalidConfig(
+                f"{boards[0].label} has {method} {facts[0].version} and {board.label} "
+                f"{found.version}: measurements would differ; install the same"
+            )
+    return RemoteProfiler(facts[0], wanted, ncu, boards[0])

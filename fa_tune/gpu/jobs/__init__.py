@@ -1,0 +1,1 @@
+"""What a worker is asked to do on a GPU."""

@@ -1,0 +1,52 @@
+"""The program that runs under ncu: every subject once before the window opens, then rounds in
+fresh random order inside it.  ncu sees the launches; the order is reported beside them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from fa_tune.core.model import Workload
+from fa_tune.gpu.kernels import Launch, guarded, launcher, lse_for, use_device
+from fa_tune.gpu.launch import profiler_start, profiler_stop
+from fa_tune.gpu.reference import make_inputs
+from fa_tune.workers.main import Report
+
+
+def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """`shared`: device, workload key, rounds, seed.  Items: subject and, for variants, cubin
+    and symbol.  Partials: the round, one per launch inside the window, in launch order."""
+    use_device(int(shared["device"]))
+    workload = Workload.from_key(shared["workload"])
+    inputs = make_inputs(workload, seed=int(shared["seed"]))
+    out, lse = torch.empty_like(inputs.q), lse_for(workload)
+    launches: dict[str, Launch] = {}
+
+    def prepare(item: Mapping[str, Any]) -> Launch:
+        launch = launcher(item, workload, inputs, out, lse)
+        launch()
+        return launch
+
+    for name, item in items.items():
+        report.begin(name)
+        launch = guarded(report, name, partial(prepare, item))
+        if launch is not None:
+            launches[name] = launch
+    torch.cuda.synchronize()
+    profiler_start()
+    for round_ in range(int(shared["rounds"])):
+        order = list(launches)
+        random.Random(f"{shared['seed']}:{round_}").shuffle(order)
+        for name in order:
+            report.begin(name)
+            if guarded(report, name, launches[name]) is None:
+                del launches[name]
+            else:
+                report.partial(name, round_)
+    profiler_stop()
+    for name in launches:
+        report.done(name, None)

@@ -1,0 +1,173 @@
+"""What the handlers share: kernels from job items, launch arguments, errors that poison."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import Outcome, Variant, Workload, is_reference, reference_name
+from fa_tune.families.base import LaunchArgs, TensorArg
+from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.libraries import library_call
+from fa_tune.gpu.reference import Inputs
+from fa_tune.workers.main import Report
+
+Launch = Callable[[], None]
+
+HANG_TIMES = 10.0  # what takes this many times as long as the items before it hangs,
+HANG_LEAST_S = 5.0  # though not before this long
+
+
+def use_device(index: int) -> None:
+    """Make a GPU current for torch and CuPy, and fp32 products really fp32."""
+    import cupy
+
+    torch.cuda.set_device(index)
+    cupy.cuda.Device(index).use()
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def nvml_handle(index: int) -> Any:
+    """NVML's handle of CUDA's device `index`.  CUDA_VISIBLE_DEVICES renumbers devices for CUDA
+    alone, so it is found by its UUID, and by its number only where NVML has none such.
+
+    Raises what importing or asking NVML raises.
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+    uuid = torch.cuda.get_device_properties(index).uuid
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except pynvml.NVMLError:
+        if "CUDA_VISIBLE_DEVICES" in os.environ:  # numbered anew: it could be another board
+            raise
+        return pynvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def load(item: Mapping[str, Any]) -> Kernel:
+    """The kernel of a job item with `subject`, `cubin` and `symbol`."""
+    return Kernel(Variant.from_key(item["subject"]), item["cubin"], item["symbol"])
+
+
+def launch_args(inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None = None) -> LaunchArgs:
+    """The launch arguments of one problem; `lse` is fp32 [batch, heads, seq_len_q]."""
+    return LaunchArgs(
+        q=TensorArg.of(inputs.q, "Q"),
+        k=TensorArg.of(inputs.k, "K"),
+        v=TensorArg.of(inputs.v, "V"),
+        o=TensorArg.of(out, "O"),
+        lse=TensorArg(0 if lse is None else lse.data_ptr()),
+    )
+
+
+def lse_for(workload: Workload, fill: float | None = None) -> torch.Tensor | None:
+    """Room for the log-sum-exp of a workload that wants it, filled if asked; else None."""
+    if not workload.lse:
+        return None
+    lse = torch.empty(workload.batch, workload.heads, workload.seq_len_q, device="cuda")
+    return lse if fill is None else lse.fill_(fill)
+
+
+def launcher(
+    item: Mapping[str, Any],
+    workload: Workload,
+    inputs: Inputs,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+) -> Launch:
+    """A call that enqueues one launch of the item on torch's current stream: a variant's
+    kernel, or a library reference (`ref:fa2`), whose own output is dropped.  `lse` is what
+    `lse_for` gives.  Raises InvalidConfig for a workload that the library has no call for."""
+    subject = str(item["subject"])
+    if is_reference(subject):
+        call = library_call(reference_name(subject), inputs, workload)
+
+        def launch() -> None:
+            call()  # its output is dropped
+
+        return launch
+    kernel = load(item)
+    args = launch_args(inputs, out, lse)
+    return lambda: kernel.launch(workload, args, torch.cuda.current_stream().cuda_stream)
+
+
+def is_cuda_error(error: BaseException) -> bool:
+    """Whether an error came from the CUDA driver or runtime, after which the context is lost."""
+    import cupy
+
+    kinds = (
+        cupy.cuda.driver.CUDADriverError,
+        cupy.cuda.runtime.CUDARuntimeError,
+        getattr(torch, "AcceleratorError", ()),
+    )
+    return isinstance(error, tuple(k for k in kinds if k)) or "CUDA error" in str(error)
+
+
+def guarded(report: Report, name: str, action: Callable[[], Any]) -> Any | None:
+    """Run `action` for an item.  A refusal costs the item (None is returned); an error of the
+    GPU costs the process, since nothing that follows in its context means anything."""
+    try:
+        result = action()
+        torch.cuda.synchronize()
+    except torch.OutOfMemoryError as error:
+        report.failed(name, Outcome.CRASHED, f"out of GPU memory: {first_line(error)}")
+        torch.cuda.empty_cache()
+        return None
+    except InvalidConfig as error:
+        report.failed(name, Outcome.REJECTED, str(error))
+        return None
+    except Exception as error:
+        if is_cuda_error(error):
+            report.poisoned(name, first_line(error))
+        report.failed(name, Outcome.CRASHED, f"{type(error).__name__}: {first_line(error)}")
+        return None
+    return result if result is not None else True
+
+
+def check_kernels(
+    shared: Mapping[str, Any],
+    items: Mapping[str, Any],
+    report: Report,
+    check: Callable[[Kernel, Mapping[str, Any]], Any],
+) -> None:
+    """Load every item's kernel (`subject`, `cubin`, `symbol`) on GPU `shared["device"]` and
+    report what `check(kernel, item)` finds, plain data.
+
+    With `shared["item_timeout_s"]`, the items do much the same: the first loads libraries and
+    may take that long, and a later one that takes many times as long as those before hangs.
+    """
+    use_device(int(shared["device"]))
+    limit_s = shared.get("item_timeout_s")
+    took_s: list[float] = []
+    for name, item in items.items():
+        report.begin(name, deadline_s(limit_s, took_s))
+        start = time.monotonic()
+        kernel = guarded(report, name, partial(load, item))
+        if kernel is None:
+            continue
+        found = guarded(report, name, partial(check, kernel, item))
+        took_s.append(time.monotonic() - start)
+        if found is not None:
+            report.done(name, found)
+
+
+def deadline_s(limit_s: float | None, took_s: Sequence[float]) -> float | None:
+    """How long an item may take after others that took so long: many times their median (the
+    first loads libraries), where nothing may take longer than `limit_s` (None: items are not
+    alike, and the supervisor's own limit holds for each)."""
+    if limit_s is None or not took_s:
+        return limit_s
+    return min(limit_s, max(HANG_LEAST_S, HANG_TIMES * statistics.median_low(took_s)))
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,114 @@
+"""Attention by the definition, in fp32 and in the kernel's own precision; random inputs.
+
+All tensors are [batch, seq, heads, d_head].  Imported by workers and CPU tests only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fa_tune.core.model import Workload
+
+MOST_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Q, K and V of one workload."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+
+
+def make_inputs(
+    workload: Workload,
+    *,
+    seed: int,
+    device: str = "cuda",
+    mean: float = 0.0,
+    extra_heads: int = 0,
+) -> Inputs:
+    """Normal random inputs with unit variance and the given mean, the same for one seed.
+
+    `extra_heads` > 0 cuts the tensors out of larger ones, so that no stride is the natural one.
+    """
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def draw(seq_len: int, heads: int) -> torch.Tensor:
+        shape = (workload.batch, seq_len, heads + extra_heads, workload.d_head)
+        # Drawn in fp32 and then rounded, so that both dtypes see the same numbers.
+        full = torch.randn(shape, generator=generator, device=device) + mean
+        return full.to(workload.dtype.to_torch_dtype())[:, :, extra_heads:]
+
+    return Inputs(
+        draw(workload.seq_len_q, workload.heads),
+        draw(workload.seq_len_kv, workload.kv_heads),
+        draw(workload.seq_len_kv, workload.kv_heads),
+    )
+
+
+def attention(
+    inputs: Inputs,
+    workload: Workload,
+    *,
+    dtype: torch.dtype | None = None,
+    diagonal: int | None = None,
+) -> torch.Tensor:
+    """softmax(scale · Q Kᵀ) V computed in `dtype` (None: the inputs' own), one head at a time,
+    and of very long ones so many queries that their scores fit the memory.
+
+    Causal: query i sees key j when j ≤ i + diagonal (None: the workload's).  A row that sees
+    nothing gives 0.  Returns [batch, seq_len_q, heads, d_head] in `dtype`, or fp32 where that
+    is a type of 16 bits.
+    """
+    dtype = dtype or inputs.q.dtype
+    wide = torch.promote_types(dtype, torch.float32)
+    out = torch.empty(inputs.q.shape, dtype=wide, device=inputs.q.device)
+    group = workload.heads // workload.kv_heads
+    at_once = max(1, MOST_SCORES // workload.seq_len_kv)
+    for start in range(0, workload.seq_len_q, at_once):
+        rows = slice(start, min(start + at_once, workload.seq_len_q))
+        hidden = hidden_pairs(workload, inputs.q.device, diagonal, rows=rows)
+        for b in range(workload.batch):
+            for h in range(workload.heads):
+                q = inputs.q[b, rows, h].to(dtype) * workload.scale
+                k = inputs.k[b, :, h // group].to(dtype)
+                scores = q @ k.T
+                if hidden is not None:
+                    scores = scores.masked_fill(hidden, float("-inf"))
+                    weights = torch.softmax(scores, -1).masked_fill(hidden, 0)
+                else:
+                    weights = torch.softmax(scores, -1)
+                out[b, rows, h] = (weights @ inputs.v[b, :, h // group].to(dtype)).to(wide)
+    return out
+
+
+def log_sum_exp(inputs: Inputs, workload: Workload, *, diagonal: int | None = None) -> torch.Tensor:
+    """log Σ exp(scale · q · k) of every row in fp32, [batch, heads, seq_len_q]; −inf for a row
+    that sees nothing."""
+    q, k = (t.transpose(1, 2).float() for t in (inputs.q, inputs.k))
+    k = k.repeat_interleave(workload.heads // workload.kv_heads, dim=1)
+    scores = q @ k.transpose(-1, -2) * workload.scale
+    hidden = hidden_pairs(workload, q.device, diagonal)
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return torch.logsumexp(scores, -1)
+
+
+def hidden_pairs(
+    workload: Workload,
+    device: torch.device,
+    diagonal: int | None = None,
+    *,
+    rows: slice | None = None,
+) -> torch.Tensor | None:
+    """Which keys each query, or those of `rows`, does not see, bool [rows, seq_len_kv]; None
+    without a mask."""
+    if not workload.causal:
+        return None
+    queries = torch.arange(workload.seq_len_q, device=device)[rows or slice(None), None]
+    columns = torch.arange(workload.seq_len_kv, device=device)[None]
+    return columns > queries + (workload.diagonal if diagonal is None else diagonal)

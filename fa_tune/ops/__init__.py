@@ -1,0 +1,1 @@
+"""What is computed: FLOPs, compile-time traits, verification."""

@@ -1,0 +1,50 @@
+"""Compile-time facts of a workload: what it does not use is not in the code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+
+from fa_tune.core.errors import InvalidConfig
+
+_STRUCT = re.compile(r"WorkloadTraits\{([^{}]*)\}")
+_TRUE = {"1", "true"}
+
+
+@dataclass(frozen=True, order=True)
+class Traits:
+    """The C++ `WorkloadTraits`, field for field.  Text form: `plain`, or the names of the
+    traits that are on, joined by `+` (`causal+ragged`)."""
+
+    causal: bool = False
+    ragged: bool = False
+    lse: bool = False
+
+    def __str__(self) -> str:
+        return "+".join(f.name for f in fields(self) if getattr(self, f.name)) or "plain"
+
+    @classmethod
+    def parse(cls, text: str) -> Traits:
+        """Read the text form back; raises InvalidConfig."""
+        if text == "plain":
+            return cls()
+        words = text.split("+")
+        known = {f.name for f in fields(cls)}
+        if not words or set(words) - known or len(set(words)) != len(words):
+            raise InvalidConfig(f"not traits: {text!r}; allowed: plain, {', '.join(sorted(known))}")
+        return cls(**dict.fromkeys(words, True))
+
+    @classmethod
+    def in_kernel_name(cls, text: str) -> Traits | None:
+        """From the `WorkloadTraits{…}` in a demangled kernel name, values as 1/0 or true/false,
+        with or without their type; None if there is no such struct."""
+        found = _STRUCT.search(text)
+        if found is None:
+            return None
+        values = [re.sub(r"^\(\w+\)", "", v.strip()) in _TRUE for v in found[1].split(",")]
+        return cls(**{f.name: value for f, value in zip(fields(cls), values, strict=False)})
+
+    def to_cpp_struct(self) -> str:
+        """The C++ literal."""
+        values = ("true" if getattr(self, f.name) else "false" for f in fields(self))
+        return f"WorkloadTraits{{{', '.join(values)}}}"

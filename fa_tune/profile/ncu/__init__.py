@@ -1,0 +1,1 @@
+"""Nsight Compute: its arguments, its output, its failures."""

@@ -1,0 +1,69 @@
+"""What a profiler file holds once it is read: launches and their metrics, in base units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fa_tune.core.model import Quantity
+
+NO_PROCESS = -1  # the report module does not say which process launched a kernel
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why a value is absent: `no data`, `n/a`, `nan`, `inf`, `empty`, `not collected` or
+    `instances`.  An absent value is never a number."""
+
+    reason: str
+
+
+MetricValue = Quantity | str | Missing
+"""A number in base units, the name of an enumerator or device, or the reason for neither."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One profiled kernel launch; (process_id, launch_id) tells it from the others.
+
+    `kernel_name` is as the file shows it (demangled, mangled or plain).  `block` and `grid`
+    are None where the file has no such column (releases before 2021).  `device` is the
+    device's index as text and `compute_capability` like `9.0`; both may be empty.
+    `metrics` is keyed by ncu identifier, or `Section/Name` for the few display names that
+    have none here.
+    """
+
+    process_id: int
+    launch_id: int
+    kernel_name: str
+    block: tuple[int, int, int] | None
+    grid: tuple[int, int, int] | None
+    device: str
+    compute_capability: str
+    metrics: Mapping[str, MetricValue]
+
+    def value(self, metric: str) -> MetricValue:
+        """The metric, or Missing("not collected")."""
+        return self.metrics.get(metric, Missing("not collected"))
+
+    def quantity(self, metric: str) -> Quantity | None:
+        """The metric if it is a number, else None."""
+        value = self.metrics.get(metric)
+        return value if isinstance(value, Quantity) else None
+
+    @property
+    def device_name(self) -> str:
+        """The GPU's model, which only the raw page and the report carry; else empty."""
+        name = self.metrics.get("device__attribute_display_name")
+        return name if isinstance(name, str) else ""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One file.  `form` is `details`, `raw` or `report`; `diagnostics` are ncu's `==` lines,
+    prefix kept; `warnings` are the reader's own remarks."""
+
+    form: str
+    launches: tuple[Launch, ...]
+    diagnostics: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,247 @@
+"""From the bytes of a profiler log to the rows of its tables.
+
+A log is not a CSV file: `==` lines and the profiled program's own output stand before, after
+and between the rows, and a killed profiler leaves the last row cut anywhere.  This module
+finds the tables and their rows and knows nothing of metrics.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fa_tune.core.errors import ProfileFormatError
+
+# Columns that describe the launch, in every release seen; `Kernel Time` ended in 2021.
+IDENTITY = (
+    "ID",
+    "Process ID",
+    "Process Name",
+    "Host Name",
+    "Kernel Name",
+    "Kernel Time",
+    "Context",
+    "Stream",
+    "Block Size",
+    "Grid Size",
+    "Device",
+    "CC",
+)
+_NUMBERED = ("ID", "Process ID", "Context", "Stream", "Device")
+_MAX_JOINED_LINES = 20  # a quoted field may contain line ends, but not a whole file
+_WHOLE = re.compile("[0-9]+|[0-9]{1,3}(?:[.,'\u2019 \u00a0\u202f\u2009][0-9]{3})+")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: its line number (from 1) and its fields as they stand."""
+
+    line: int
+    fields: tuple[str, ...]
+
+
+@dataclass
+class Table:
+    """A header and what follows it.  `columns` maps a column's name to its place."""
+
+    line: int
+    header: tuple[str, ...]
+    quoted: bool
+    columns: Mapping[str, int]
+    units: tuple[str, ...] | None = None  # the raw page's second line
+    rows: list[Row] = field(default_factory=list)
+
+
+@dataclass
+class Log:
+    """Everything found in one text."""
+
+    tables: list[Table] = field(default_factory=list)
+    diagnostics: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def decode(data: bytes) -> tuple[str, tuple[str, ...]]:
+    """The text of a log and any remark on how it was read: UTF-8, UTF-16 or UTF-32 by their
+    byte-order marks, UTF-16 without one by its zero bytes, else Windows-1252."""
+    for mark, encoding in (
+        (b"\xef\xbb\xbf", "utf-8-sig"),
+        (b"\xff\xfe\x00\x00", "utf-32"),
+        (b"\x00\x00\xfe\xff", "utf-32"),
+        (b"\xff\xfe", "utf-16"),
+        (b"\xfe\xff", "utf-16"),
+    ):
+        if data.startswith(mark):
+            # A killed writer leaves half a character at the end; the row is cut there anyway.
+            return data.decode(encoding, errors="ignore"), ()
+    sample = data[:4096]
+    if sample and sample.count(0) > len(sample) // 4:
+        return data.decode("utf-16-le" if sample[1::2].count(0) else "utf-16-be", "ignore"), ()
+    try:
+        return data.decode("utf-8"), ()
+    except UnicodeDecodeError as error:
+        if error.end == len(data) and error.reason == "unexpected end of data":
+            return data.decode("utf-8", errors="ignore"), ()
+        return data.decode("cp1252", errors="replace"), ("not UTF-8; read as Windows-1252",)
+
+
+def read_log(text: str) -> Log:
+    """Find the tables of a log.  Raises ProfileFormatError for a row damaged in the middle;
+    an incomplete last row is left out with a warning."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    lines = text.split("\n")
+    log = Log()
+    table: Table | None = None
+    broken: tuple[int, str] | None = None
+    i = 0
+    while i < len(lines):
+        line, number = lines[i], i + 1
+        i += 1
+        if line.startswith("=="):
+            log.diagnostics.append(line.rstrip())
+            continue
+        if (header := _header(line, number)) is not None:
+            table = header
+            log.tables.append(table)
+            continue
+        if table is None or not line.strip() or (table.quoted and line[0] not in '",'):
+            continue  # the program's own output
+        fields, used = _record(lines, i - 1, table)
+        if fields is None or _is_cut(fields, table, last=i - 1 + used >= len(lines)):
+            begun = fields or line.removeprefix('"').split('","')
+            if _could_be_row(begun, table, only=number == len(lines)):
+                broken = broken or (number, line)
+            continue
+        i += used - 1
+        if table.units is None and _is_units_row(fields, table):
+            table.units = tuple(fields)
+        elif _is_row(fields, table) and not any(fields[len(table.header) :]):
+            if broken is not None:
+                raise ProfileFormatError(
+                    f"line {broken[0]} is no whole row, though rows follow it: {_start(broken[1])}"
+                )
+            table.rows.append(Row(number, tuple(fields)))
+        else:
+            raise ProfileFormatError(
+                f"line {number} does not fit the header of line {table.line}: {_start(line)}"
+            )
+    if broken is not None:
+        log.warnings.append(
+            f"the last row (line {broken[0]}) is incomplete and was left out; "
+            "was the profiler killed?"
+        )
+    return log
+
+
+def _header(line: str, number: int) -> Table | None:
+    """The table that `line` begins, if it is a header of ncu's.
+
+    A program that ended without a line feed may stand before it on the same line."""
+    if "Kernel Name" not in line:
+        return None
+    starts = [0, *(m.start() for m in re.finditer(r'"(?:ID|Process ID)",', line))]
+    for start in starts:
+        fields = _split(line[start:])
+        names = tuple(f.strip() for f in fields or ())
+        if names.count("Kernel Name") == 1 and ("ID" in names or "Invocations" in names):
+            columns: dict[str, int] = {}
+            for place, name in enumerate(names):
+                columns.setdefault(name, place)
+            return Table(number, names, line[start:].startswith('"'), columns)
+    return None
+
+
+def _split(line: str) -> list[str] | None:
+    """The fields of one CSV line; None if it is not well formed."""
+    try:
+        return next(csv.reader([line], strict=True))
+    except (csv.Error, StopIteration):
+        return None
+
+
+def _record(lines: list[str], start: int, table: Table) -> tuple[list[str] | None, int]:
+    """The record that begins at `start` and how many lines it takes."""
+    line = lines[start]
+    fields = _split(line)
+    if fields is not None:
+        return fields, 1
+    terminated = start + 1 < len(lines)
+    body = line.rstrip()
+    closed = body.endswith(('"', '",'))
+    if terminated and closed and (pieces := _pieces(body)) and _is_row(pieces, table):
+        return pieces, 1  # a quotation mark inside a kernel's name, not doubled
+    for end in range(start + 2, min(start + _MAX_JOINED_LINES, len(lines)) + 1):
+        if lines[end - 1].startswith(("==", '"')):
+            break
+        fields = _split("\n".join(lines[start:end]))
+        if fields is not None and _is_row(fields, table):
+            return fields, end - start
+    return None, 1
+
+
+def _pieces(line: str) -> list[str]:
+    """A closed line split at `","`, for one whose quotation marks do not add up."""
+    tail = [""] if line.endswith(",") else []
+    return line.removesuffix(",").removeprefix('"').removesuffix('"').split('","') + tail
+
+
+def is_whole_number(text: str) -> bool:
+    """An ID or a size, which has no fraction, so that its grouping cannot be mistaken."""
+    return _WHOLE.fullmatch(text.strip()) is not None
+
+
+def whole_number(text: str) -> int:
+    """The value of such a text."""
+    return int(re.sub(r"[^0-9]", "", text))
+
+
+def _is_row(fields: list[str], table: Table) -> bool:
+    """The launch's numbers are where they belong."""
+    return all(
+        table.columns[name] < len(fields) and is_whole_number(fields[table.columns[name]])
+        for name in ("ID", "Process ID")
+        if name in table.columns
+    )
+
+
+def _is_units_row(fields: list[str], table: Table) -> bool:
+    return (
+        not table.rows
+        and "Metric Name" not in table.columns
+        and len(fields) >= len(table.header)
+        and not any(fields[table.columns[name]] for name in IDENTITY if name in table.columns)
+    )
+
+
+def _needed(table: Table) -> int:
+    """How many fields a whole row has at least.  Details pages leave out the rule columns of
+    a metric's row; raw pages leave out nothing."""
+    if "Metric Name" not in table.columns:
+        return len(table.header)
+    names = (*IDENTITY, "Section Name", "Metric Name", "Metric Unit", "Metric Value")
+    return 1 + max(table.columns[name] for name in names if name in table.columns)
+
+
+def _is_cut(fields: list[str], table: Table, *, last: bool) -> bool:
+    """The record ends before its last field, or may do so.
+
+    ncu quotes every value and ends every row with a line feed, so an unquoted number at the
+    very end of a file may have lost digits."""
+    if len(fields) < _needed(table):
+        return True
+    return last and not table.quoted and bool(fields[-1])
+
+
+def _could_be_row(fields: list[str], table: Table, *, only: bool = False) -> bool:
+    """Whether a broken record has the beginnings of a row: each numbered column that is
+    still there holds a number.  `only` accepts one that was cut in its first field."""
+    numbered = [n for n in _NUMBERED if table.columns.get(n, len(fields)) < len(fields) - 1]
+    if not numbered:
+        return only and len(fields) == 1 and is_whole_number(fields[0].strip('"'))
+    return all(is_whole_number(fields[table.columns[n]]) for n in numbered)
+
+
+def _start(line: str) -> str:
+    return repr(line if len(line) <= 60 else line[:57] + "...")

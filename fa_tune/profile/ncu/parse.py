@@ -1,0 +1,351 @@
+"""Reading what ncu printed: the details page, the raw page, and clear words for the rest.
+
+`parse_ncu_csv` is pure and takes a whole log, `==` lines, program output and all.  Columns are
+found by name.  A file is read completely or refused with one line; the only part ever left out
+is a last row that a killed profiler did not finish, and that is said in the warnings.
+
+Left out on purpose: rule rows (advice in prose), and `launch__occupancy_per_*`, tables squeezed
+into one cell whose printed number is a meaningless sum.  A cell that lists a metric's instances
+(`--print-metric-instances`) is Missing("instances").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fa_tune.core.errors import ProfileFormatError, StorageError, UnknownUnit
+from fa_tune.core.units import BYTE, BYTE_PER_SECOND, HERTZ, PERCENT, SECOND, parse_unit, to_base
+from fa_tune.profile.ncu.diagnose import diagnose
+from fa_tune.profile.ncu.display_names import IDENTIFIERS
+from fa_tune.profile.ncu.launches import Launch, MetricValue, Missing, Profile
+from fa_tune.profile.ncu.log_tables import (
+    IDENTITY,
+    Row,
+    Table,
+    decode,
+    is_whole_number,
+    read_log,
+    whole_number,
+)
+from fa_tune.profile.ncu.metrics import expected_unit, is_whole
+from fa_tune.profile.ncu.number_format import NumberCell, NumberStyle, decide_style, looks_numeric
+
+_METRIC_COLUMNS = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
+_RULE_COLUMNS = (
+    "Rule Name",
+    "Rule Type",
+    "Rule Description",
+    "Estimated Speedup Type",
+    "Estimated Speedup",
+)
+_SUMMARY_COLUMNS = {"Invocations", "Minimum", "Maximum", "Average"}
+_IDENTIFIER = re.compile(r"(?:[a-z]+:)?[a-z][a-z0-9]*__[A-Za-z0-9_.]+")
+# Source-level metrics of the raw page, such as `inst_executed`, have no double underscore.
+_RAW_NAME = re.compile(r"[a-z][A-Za-z0-9_.:]*")
+_NVTX = re.compile(r"(?:Domain|Id:Domain|thread Domain).*Range", re.IGNORECASE)
+_REPORT_SUFFIXES = (".ncu-rep", ".ncu-repz", ".nsight-cuprof-report")
+_REPORT_ADVICE = (
+    "this is an ncu report, not its text; print it with "
+    "`ncu --import FILE --page raw --csv --print-units base`"
+)
+_DIMENSIONS = (SECOND, HERTZ, BYTE, BYTE_PER_SECOND, PERCENT)
+
+_MISSING = {
+    "": "empty",
+    "no data": "no data",
+    "n/a": "n/a",
+    "na": "n/a",
+    "nan": "nan",
+    "nan(ind)": "nan",
+    "inf": "inf",
+    "infinity": "inf",
+}
+_INSTANCED = Missing("instances")
+# The aggregate followed by its instances: `240; 240` or `12 (3; 4; 5)`.
+_INSTANCES = re.compile(r"[+-]?[0-9][^;()]*(?:;.*|\(.*\))", re.DOTALL)
+
+
+def parse_ncu_csv(text: str | bytes, *, decimal: str | None = None) -> Profile:
+    """The launches in what `ncu --csv` printed, with values in base units.
+
+    `decimal` (`.` or `,`) is the decimal mark where the caller knows it, as for a run it
+    started itself; otherwise it is found from the values.  Raises ProfileFormatError for a
+    text that holds no launches, and says what it is instead; UnknownUnit for a time, rate or
+    size that cannot be converted.
+    """
+    remarks: tuple[str, ...] = ()
+    if isinstance(text, bytes):
+        if _is_report(text):
+            raise ProfileFormatError(_REPORT_ADVICE)
+        text, remarks = decode(text)
+    if not text.strip("\ufeff \t\r\n\0"):
+        raise ProfileFormatError("the file is empty: ncu printed nothing, or was killed")
+    log = read_log(text)
+    if not log.tables:
+        raise ProfileFormatError(_no_table(text))
+    for table in log.tables:
+        _check_form(table)
+    forms = {"details" if "Metric Name" in t.columns else "raw" for t in log.tables}
+    if len(forms) > 1:
+        raise ProfileFormatError("a details page and a raw page in one file; split them")
+    if not any(table.rows for table in log.tables):
+        raise ProfileFormatError("a header and no launch: ncu was stopped before the first one")
+    form = forms.pop()
+    style = decide_style(
+        (cell for table in log.tables for cell in _number_cells(table)), decimal=decimal
+    )
+    warnings = [*remarks, *log.warnings]
+    launches: list[Launch] = []
+    for table in log.tables:
+        warnings += _unknown_columns(table)
+        if form == "details":
+            launches += _read_details(table, style, warnings)
+        else:
+            launches += _read_raw(table, style)
+    if any(value == _INSTANCED for launch in launches for value in launch.metrics.values()):
+        warnings.append("cells that list instances were not read; --print-metric-instances none")
+    return Profile(form, tuple(launches), tuple(log.diagnostics), tuple(dict.fromkeys(warnings)))
+
+
+def read_profile(path: str | Path, *, decimal: str | None = None) -> Profile:
+    """`parse_ncu_csv` of a file; a report (`.ncu-rep`) is read through ncu's own Python
+    module where that is installed.
+
+    Raises StorageError if the file cannot be read and ProfileFormatError, with the path, if
+    it cannot be understood.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    if _is_report(data) or (path.suffix in _REPORT_SUFFIXES and b"\0" in data[:4096]):
+        from fa_tune.profile.ncu import ncu_rep as report_module
+
+        module = report_module.find_module()
+        if module is not None:
+            return report_module.read_report(path, module=module)
+        raise ProfileFormatError(f"{path}: {_REPORT_ADVICE}")
+    try:
+        return parse_ncu_csv(data, decimal=decimal)
+    except ProfileFormatError as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def _is_report(data: bytes) -> bool:
+    return data.startswith((b"NVR\0", b"\x28\xb5\x2f\xfd"))  # plain, and zstd-compressed
+
+
+def _no_table(text: str) -> str:
+    """Why there are no launches: what went wrong, or what kind of text this is."""
+    diagnosis = diagnose(text, exit_code=0)
+    if diagnosis is not None and diagnosis.fatal:
+        return f"no launches in it: {diagnosis.message}"
+    rerun = "; rerun ncu with `--csv --page raw --print-units base`"
+    if re.search(r"^\s*-{5,}\s+-{5,}", text, re.MULTILINE):
+        return "this is ncu's table for the console" + rerun
+    if re.search(r'^"?(?:ID|Process ID)"?[;\t]', text, re.MULTILINE):
+        return "the columns are separated by something other than commas" + rerun
+    if text.lstrip("\ufeff").startswith('"ID","Process ID"'):
+        return "cut off within the header; was ncu killed?"
+    return "no ncu table in it" + rerun
+
+
+def _check_form(table: Table) -> None:
+    columns = set(table.columns)
+    if "Metric Value" not in columns and len(columns & _SUMMARY_COLUMNS) >= 2:
+        raise ProfileFormatError(
+            "this is a summary (--print-summary: minimum, maximum, average over launches), which "
+            "has no single launches; rerun ncu without --print-summary, with --csv --page raw"
+        )
+    needed = {"ID", "Process ID", "Kernel Name"}
+    if "Metric Name" in columns:
+        needed |= set(_METRIC_COLUMNS)
+    elif table.rows and table.units is None:
+        raise ProfileFormatError(f"no row of units under the header of line {table.line}")
+    if missing := needed - columns:
+        raise ProfileFormatError(
+            f"the header of line {table.line} lacks {', '.join(sorted(missing))}"
+        )
+
+
+# Cells --------------------------------------------------------------------------------------
+
+
+def _is_rule(row: Row, table: Table) -> bool:
+    """Rule rows name a rule and leave the metric's columns empty."""
+    if row.fields[table.columns["Metric Name"]].strip():
+        return False
+    place = table.columns.get("Rule Name", len(row.fields))
+    if place < len(row.fields) and row.fields[place]:
+        return True
+    raise ProfileFormatError(f"line {row.line} names neither a metric nor a rule")
+
+
+def _details_key(section: str, name: str) -> str:
+    """The identifier of a details row, whichever of label, name or both it shows."""
+    section, name = section.strip(), name.strip()
+    if _IDENTIFIER.fullmatch(name):
+        return name
+    if (section, name) in IDENTIFIERS:
+        return IDENTIFIERS[section, name]
+    last = name.rpartition(" ")[2].strip("()[]")
+    return last if _IDENTIFIER.fullmatch(last) else f"{section}/{name}"
+
+
+def _details_cells(table: Table) -> Iterator[tuple[Row, str, str, str]]:
+    """(row, key, unit, text) of every metric on a details page."""
+    section, name, unit, value = (table.columns[c] for c in _METRIC_COLUMNS)
+    for row in table.rows:
+        if not _is_rule(row, table):
+            f = row.fields
+            yield row, _details_key(f[section], f[name]), f[unit].strip(), f[value].strip()
+
+
+def _raw_columns(table: Table) -> list[tuple[int, str, str]]:
+    """(place, identifier, unit) of the metric columns of a raw page."""
+    assert table.units is not None
+    return [
+        (place, name, table.units[place].strip())
+        for name, place in table.columns.items()
+        if _RAW_NAME.fullmatch(name) and not name.startswith("launch__occupancy_per_")
+    ]
+
+
+def _number_cells(table: Table) -> Iterator[NumberCell]:
+    if "Metric Name" in table.columns:
+        for _, key, unit, text in _details_cells(table):
+            if looks_numeric(text):
+                yield NumberCell(text, _is_whole(key, unit))
+        return
+    for place, name, unit in _raw_columns(table):
+        whole: bool | None = None
+        for row in table.rows:
+            text = row.fields[place].strip()
+            if looks_numeric(text):
+                whole = _is_whole(name, unit) if whole is None else whole
+                yield NumberCell(text, whole)
+
+
+def _is_whole(key: str, unit: str) -> bool:
+    try:
+        return is_whole(key, parse_unit(unit))
+    except UnknownUnit:
+        return False  # refused when the value is read, with its line
+
+
+def _value(key: str, unit: str, text: str, style: NumberStyle, line: int) -> MetricValue:
+    """One cell.  Raises UnknownUnit or ProfileFormatError, naming the metric and the line."""
+    text = text.removeprefix("(!)").strip()  # how old releases mark a failed metric
+    reason = _MISSING.get(text.lower().lstrip("+-"))
+    if reason is not None:
+        return Missing(reason)
+    if not looks_numeric(text) and _INSTANCES.fullmatch(text):
+        return _INSTANCED
+    number = style.value(text)
+    try:
+        if number is None:
+            base = parse_unit(unit).base
+            if base in _DIMENSIONS or expected_unit(key) is not None:
+                raise ProfileFormatError(f"{text!r} is no number")
+            return text
+        quantity = to_base(number, unit)
+        expected = expected_unit(key)
+        if expected not in (None, quantity.unit):
+            raise UnknownUnit(f"{unit!r} is no unit that converts to {expected!r}")
+        return quantity
+    except ProfileFormatError as error:
+        raise type(error)(f"line {line}, {key}: {error}") from error
+
+
+# Pages --------------------------------------------------------------------------------------
+
+
+def _read_details(table: Table, style: NumberStyle, warnings: list[str]) -> list[Launch]:
+    metrics: dict[tuple[int, int], dict[str, MetricValue]] = {}
+    first: dict[tuple[int, int], Row] = {}
+    for row in table.rows:  # rule rows too: a launch may have nothing else
+        key = _launch_key(row, table)
+        known = first.setdefault(key, row)
+        metrics.setdefault(key, {})
+        if _field(row, table, "Kernel Name") != _field(known, table, "Kernel Name"):
+            raise ProfileFormatError(
+                f"line {row.line}: launch {key[1]} of process {key[0]} has another kernel name "
+                f"than on line {known.line}"
+            )
+    for row, name, unit, text in _details_cells(table):
+        value = _value(name, unit, text, style, row.line)
+        values = metrics[_launch_key(row, table)]
+        if isinstance(values.get(name, Missing("")), Missing):
+            values[name] = value
+        elif values[name] != value and not isinstance(value, Missing):
+            warnings.append(f"{name} has two values in one launch; the first is kept")
+    return [_launch(row, table, metrics[key]) for key, row in first.items()]
+
+
+def _read_raw(table: Table, style: NumberStyle) -> list[Launch]:
+    columns = _raw_columns(table)
+    launches = []
+    for row in table.rows:
+        values = {
+            name: _value(name, unit, row.fields[place], style, row.line)
+            for place, name, unit in columns
+        }
+        launches.append(_launch(row, table, values))
+    return launches
+
+
+def _launch_key(row: Row, table: Table) -> tuple[int, int]:
+    return (
+        whole_number(_field(row, table, "Process ID")),
+        whole_number(_field(row, table, "ID")),
+    )
+
+
+def _launch(row: Row, table: Table, metrics: dict[str, MetricValue]) -> Launch:
+    process_id, launch_id = _launch_key(row, table)
+    return Launch(
+        process_id,
+        launch_id,
+        _field(row, table, "Kernel Name"),
+        _dimensions(row, table, "Block Size"),
+        _dimensions(row, table, "Grid Size"),
+        _field(row, table, "Device"),
+        _field(row, table, "CC"),
+        metrics,
+    )
+
+
+def _field(row: Row, table: Table, column: str) -> str:
+    place = table.columns.get(column)
+    return "" if place is None else row.fields[place].strip()
+
+
+def _dimensions(row: Row, table: Table, column: str) -> tuple[int, int, int] | None:
+    """`(128, 1, 1)`; None where the release printed no such column."""
+    text = _field(row, table, column)
+    if not text:
+        return None
+    inside = text.strip("() ")
+    # A comma followed by a space separates; one between digits may group them.
+    parts = inside.split(", ") if ", " in inside else inside.split(",")
+    if len(parts) != 3 or not all(is_whole_number(part) for part in parts):
+        raise ProfileFormatError(f"line {row.line}: {text!r} is no {column}")
+    x, y, z = (whole_number(part) for part in parts)
+    return x, y, z
+
+
+def _unknown_columns(table: Table) -> list[str]:
+    known = {*IDENTITY, *_RULE_COLUMNS, *_METRIC_COLUMNS, ""}
+    raw = "Metric Name" not in table.columns
+    ignored = [
+        repr(name)
+        for name in table.columns
+        if name not in known and not (raw and _RAW_NAME.fullmatch(name)) and not _NVTX.search(name)
+    ]
+    if len(ignored) < 2:
+        return [f"column {name} is not known and was ignored" for name in ignored]
+    shown = ", ".join(ignored[:3]) + (", …" if len(ignored) > 3 else "")
+    return [f"{len(ignored)} columns are not known and were ignored: {shown}"]

@@ -1,0 +1,289 @@
+"""The `ncu` profiler: one Nsight Compute process per batch of variants."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, ToolMissing
+from fa_tune.core.model import Attempt, Outcome
+from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes, failed, split_batches
+from fa_tune.profile.ncu.command import (
+    NcuOptions,
+    NcuVersion,
+    find_ncu,
+    import_arguments,
+    ncu_arguments,
+    parse_ncu_version,
+    query_metrics_arguments,
+)
+from fa_tune.profile.ncu.diagnose import diagnose
+from fa_tune.profile.ncu.launches import Launch
+from fa_tune.profile.ncu.match_launches import assign_launches, measurement
+from fa_tune.profile.ncu.metrics import (
+    DURATION,
+    MetricRequest,
+    metric_request,
+    parse_query_metrics,
+    resolve_metrics,
+)
+from fa_tune.profile.ncu.parse import read_profile
+from fa_tune.workers.supervisor import ChildEnd, Event, Kind, WorkerUnusable, run_child
+
+HANDLER = "fa_tune.gpu.jobs.ncu_target:handle"
+BATCH = 64  # variants in one ncu process: a crash costs at most one batch's unfinished part
+START_TIMEOUT_S = 180.0
+QUESTION_TIMEOUT_S = 120.0  # for what ncu answers without profiling anything
+EXIT_TIMEOUT_S = 300.0  # ncu evaluates and writes everything after the program has ended
+
+
+class NcuProfiler:
+    """Measures under ncu.  `metric_list` is rank, explain or full; `export` keeps the report.
+
+    Raises ToolMissing when ncu cannot be found or is too old.
+    """
+
+    method = "ncu"
+    default_runs = 3
+
+    def __init__(
+        self,
+        *,
+        ncu: Path | None = None,
+        metric_list: str = "rank",
+        clock_control: str = "none",
+        cache_control: str = "all",
+        export: Path | None = None,
+    ) -> None:
+        self.notes = ProfilerNotes()
+        self._ncu = ncu or find_ncu()
+        self._request = metric_request(metric_list)
+        self._asked = self._request.metrics
+        self._export = export
+        self._clock_control = clock_control
+        self._cache_control = cache_control
+
+    @cached_property
+    def _version(self) -> NcuVersion:
+        return parse_ncu_version(self._run(["--version"]))
+
+    @property
+    def version(self) -> str:
+        """ncu's release, `2025.3.1`."""
+        return str(self._version)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics asked for, by ncu's identifiers; what a chip lacks is among them, so
+        that a search and its resumption ask for the same."""
+        return self._asked
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The complete argument list, with placeholders for the files of one run."""
+        return tuple(self._arguments(self._options(Path("LOG"))))
+
+    @property
+    def clock_policy(self) -> str:
+        """`none`: clocks as they come; `base`: locked."""
+        return f"{self._clock_control}, boost {self._options(Path('LOG')).boost_state}"
+
+    @property
+    def cache_policy(self) -> str:
+        """`all`: caches flushed before every pass."""
+        return f"flush {self._cache_control}"
+
+    def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
+        """See `profile.base.Profiler`."""
+        references = plan.references
+        for batch in split_batches(tuple(plan.artifacts), BATCH) if plan.artifacts else ((),):
+            artifacts = {subject: plan.artifacts[subject] for subject in batch}
+            part = replace(plan, artifacts=artifacts, references=references)
+            yield from self._batch(part, on_step)
+            references = ()  # with the first batch only: one attempt at every subject
+
+    def _batch(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
+        """One batch, in as many ncu processes as it has culprits, plus one."""
+        remaining = plan.items()
+        fruitless = 0
+        pardoned: set[str] = set()
+        while remaining:
+            with tempfile.TemporaryDirectory(prefix="fa-tune-ncu-") as folder:
+                end, launches = self._process(plan, remaining, Path(folder), on_step)
+            before = len(remaining)
+            # Nothing on a GPU sends SIGKILL: whom it hit gets another try, once.
+            spared = end.culprit if end.was_killed and end.culprit not in pardoned else None
+            for attempt in self._attempts(plan, tuple(remaining), end, launches):
+                if attempt.subject != spared:
+                    remaining.pop(attempt.subject)
+                    yield attempt
+            if spared is not None:
+                pardoned.add(spared)
+                continue
+            fruitless = fruitless + 1 if len(remaining) == before else 0
+            if fruitless > 1:
+                if not _began(end):
+                    text = f"the worker below ncu cannot start: {end.reason}"
+                    raise WorkerUnusable(text, tuple(remaining), end.stderr_tail)
+                for subject in remaining:
+                    text = f"ncu ended without a result: {end.reason or 'no launch was profiled'}"
+                    yield failed(subject, plan.workload, Outcome.CRASHED, text)
+                return
+
+    def _process(
+        self,
+        plan: MeasurePlan,
+        items: Mapping[str, Mapping[str, object]],
+        folder: Path,
+        on_step: OnStep,
+    ) -> tuple[ChildEnd, list[Launch]]:
+        """One ncu process; returns how it ended and what it profiled."""
+        log = folder / "ncu.log"
+        options = self._options(log)
+        if options.export is not None:
+            options.export.unlink(missing_ok=True)  # not to be taken for this process's report
+
+        def on_event(event: Event) -> None:
+            if event.kind is Kind.PARTIAL:
+                on_step(event.item)
+
+        end = run_child(
+            HANDLER,
+            {
+                "device": plan.worker_device,
+                "workload": plan.workload.key,
+                "rounds": plan.runs,
+                "seed": plan.seed,
+            },
+            items,
+            run_dir=folder,
+            item_timeout_s=plan.item_timeout_s,
+            start_timeout_s=START_TIMEOUT_S,
+            exit_timeout_s=EXIT_TIMEOUT_S,
+            wrapper=[str(self._ncu), *self._arguments(options)],
+            # ncu's lock file then is our own, whoever left one in /tmp.
+            env={"TMPDIR": str(folder), **plan.worker_env},
+            on_event=on_event,
+        )
+        text = log.read_text(errors="replace") if log.exists() else ""
+        found = diagnose(text, exit_code=None if end.timed_out else end.exit_code)
+        if found is not None and found.name == "unknown-metric" and self._drop_unknown_metrics():
+            return self._process(plan, items, folder / "again", on_step)
+        if found is not None and not found.fatal:
+            self.notes.warn(found.message)
+        blamed = any(r.outcome is not Outcome.OK for r in end.results.values())
+        # What stops ncu before its first launch is nobody's fault, though it may have ended the
+        # program in the middle of an item.
+        hopeless = not any(event.kind is Kind.PARTIAL for event in end.events)
+        hopeless = hopeless and found is not None and issubclass(found.error, ToolMissing)
+        if found is not None and found.fatal and (hopeless or not blamed):
+            if issubclass(found.error, NoUsableVariant) and not _began(end):
+                return end, []  # no kernel, because the program did not get that far
+            raise found.exception()
+        source = options.export or log
+        cut_off = blamed or end.was_killed
+        if cut_off and not source.exists():  # nothing was written before the culprit struck
+            return end, []
+        if options.export is not None:
+            source = folder / "imported.csv"
+            self._run(import_arguments(options.export, self._version, log_file=source))
+        try:
+            profile = read_profile(source, decimal=".")
+        except ProfileFormatError:
+            if cut_off:  # nor any launch of the others
+                return end, []
+            raise
+        for warning in profile.warnings:
+            self.notes.warn(warning)
+        return end, sorted(profile.launches, key=lambda launch: launch.launch_id)
+
+    def _attempts(
+        self,
+        plan: MeasurePlan,
+        items: Sequence[str],
+        end: ChildEnd,
+        launches: list[Launch],
+    ) -> Iterator[Attempt]:
+        """Final attempts of one process: failures first, then whoever has all its samples."""
+        for subject, result in end.results.items():
+            if result.outcome is not Outcome.OK:
+                yield failed(subject, plan.workload, result.outcome, result.reason)
+        order = [event.item for event in end.events if event.kind is Kind.PARTIAL]
+        symbols = {subject: artifact.symbol for subject, artifact in plan.artifacts.items()}
+        mine = assign_launches(order, symbols, launches)
+        conditions = {
+            "clocks": self.clock_policy,
+            "cache": self.cache_policy,
+            "ncu": self.version,
+            "replay": "kernel",
+        }
+        for subject in items:
+            if subject in end.results and end.results[subject].outcome is not Outcome.OK:
+                continue
+            if order.count(subject) < plan.runs:
+                continue  # not through yet: the next process measures it
+            taken = measurement(
+                subject,
+                plan.workload.key,
+                mine.get(subject, []),
+                plan.runs,
+                self.metrics,
+                conditions,
+            )
+            if taken is not None:
+                yield Attempt(subject, plan.workload.key, Outcome.OK, "", taken)
+
+    def _options(self, log: Path) -> NcuOptions:
+        return NcuOptions(
+            metrics=self._request.metrics,
+            section_set=self._request.section_set,
+            clock_control=self._clock_control,
+            cache_control=self._cache_control,
+            export=self._export,
+            log_file=log,
+            page=None if self._export is not None else "raw",
+        )
+
+    def _arguments(self, options: NcuOptions) -> list[str]:
+        return ncu_arguments(options, self._version)
+
+    def _drop_unknown_metrics(self) -> bool:
+        """Ask ncu what this chip has and leave out the rest; False if nothing could be dropped."""
+        available = parse_query_metrics(self._run(query_metrics_arguments()))
+        kept, dropped = resolve_metrics(self._request.metrics, available)
+        if not dropped or DURATION not in kept:
+            return False
+        for note in dropped:
+            self.notes.warn(note)
+        self._request = MetricRequest(tuple(kept), self._request.section_set)
+        return True
+
+    def _run(self, arguments: list[str]) -> str:
+        """ncu's stdout for a question that profiles nothing."""
+        if shutil.which(str(self._ncu)) is None:
+            raise ToolMissing(f"{self._ncu} is not a program; give ncu's path with --ncu")
+        try:
+            done = subprocess.run(
+                [str(self._ncu), *arguments],
+                capture_output=True,
+                text=True,
+                timeout=QUESTION_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            said = f"ncu {' '.join(arguments[:2])} gave no answer in {QUESTION_TIMEOUT_S:g} s"
+            raise ToolMissing(f"{said}; another ncu may hold its lock") from None
+        if done.returncode:
+            lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+            raise ToolMissing(f"ncu {' '.join(arguments[:2])} failed: {lines[-1]}")
+        return done.stdout
+
+
+def _began(end: ChildEnd) -> bool:
+    """Whether the program below ncu got as far as an item."""
+    return any(event.kind is Kind.BEGIN for event in end.events)

@@ -1,0 +1,50 @@
+"""What `fa-tune profile --json` wrote, read back: measurements with all their counters."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.model import Measurement, Quantity, Workload
+
+SCHEMA = "fa-tune-profile-1"
+SUFFIX = "_explain.json"  # of the documents kept beside recordings
+
+
+def load(path: Path) -> tuple[Measurement, ...]:
+    """The measurements of a document that have a time; raises ProfileFormatError."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise ProfileFormatError(f"{path} is no output of fa-tune profile --json ({SCHEMA})")
+    try:
+        methods = {row["kernel"]: row["method"] for row in document["rows"]}
+        method = next(iter(methods.values()), "ncu")
+        found = [_measurement(one, method) for one in document["measurements"]]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ProfileFormatError(f"{path}: {what}") from None
+    return tuple(one for one in found if one is not None)
+
+
+def _measurement(one: dict[str, Any], method: str) -> Measurement | None:
+    samples = tuple(_finite(s) for s in one["samples_s"])
+    if one["outcome"] != "ok" or not samples:
+        return None
+    Workload.from_key(one["workload"])
+    counters = {
+        str(name): Quantity(_finite(q["value"]), str(q["unit"]))
+        for name, q in one["counters"].items()
+    }
+    return Measurement(str(one["subject"]), one["workload"], method, samples, counters)
+
+
+def _finite(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)

@@ -1,0 +1,198 @@
+"""Rows from launches that ncu profiled.
+
+A profile does not say what problem was solved, so the workload is inferred: head dimension,
+dtype and mask from the kernel's name, length, heads and batch from the grid, where grid and
+name together determine them.  What remains open is taken from the one workload of the
+file's other kernels that fits, else left unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import REFERENCE_FAMILY, Quantity, Workload
+from fa_tune.families.base import GridShape
+from fa_tune.families.kernel_names import KernelIdentity, identify
+from fa_tune.ops import flops
+from fa_tune.store.table.from_attempts import (
+    DURATION,
+    L2_HIT,
+    REGISTERS,
+    SM_CLOCK,
+    cycle_metric,
+    with_samples,
+)
+from fa_tune.store.table.partial_workload import PartialWorkload, adopted
+from fa_tune.store.table.rows import BASELINE_LABEL, Row, completed
+
+if TYPE_CHECKING:
+    from fa_tune.profile.ncu.launches import Launch
+
+Note = Callable[[str], None]
+UNKNOWN_KERNEL = "not a known attention kernel"
+
+
+def rows_from_launches(
+    launches: Sequence[Launch],
+    *,
+    overrides: PartialWorkload | None = None,
+    on_note: Note | None = None,
+) -> list[Row]:
+    """Rows in table order; every launch is counted in one.
+
+    Launches of one kernel with one grid are one row: `duration_s` and the counters are means
+    over them, `median_s` their median, `n` their number.  `overrides` replace what would be
+    inferred.  `on_note` gets a line for each thing that a reader should know.
+    """
+    named = {launch.kernel_name: identify(launch.kernel_name) for launch in launches}
+    given = overrides or PartialWorkload()
+    shapes = [
+        given.over(inferred(named[launch.kernel_name], launch)).squared()
+        if named[launch.kernel_name].family
+        else PartialWorkload()
+        for launch in launches
+    ]
+    complete = [shape for shape in shapes if not shape.missing]
+    shapes = [
+        adopted(shape, (c for c in complete if could_be(named[launch.kernel_name], c, launch)))
+        if named[launch.kernel_name].family
+        else shape
+        for launch, shape in zip(launches, shapes, strict=True)
+    ]
+    cycles = cycle_metric(_numbers(launch) for launch in launches)
+    groups: dict[_Same, list[Launch]] = {}
+    for launch, shape in zip(launches, shapes, strict=True):
+        # The same grid may have served different problems, whose mean means nothing.
+        alone = bool(named[launch.kernel_name].family and shape.missing)
+        groups.setdefault(_Same.of(launch, shape, alone), []).append(launch)
+    rows = [
+        _row(named[same.kernel_name], same.shape, members, cycles)
+        for same, members in groups.items()
+    ]
+    if on_note:
+        _remark(rows, on_note)
+    return completed(rows)
+
+
+@dataclass(frozen=True)
+class _Same:
+    """What launches of one row have in common."""
+
+    kernel_name: str
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    shape: PartialWorkload
+    launch: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, launch: Launch, shape: PartialWorkload, alone: bool) -> _Same:
+        single = (launch.process_id, launch.launch_id) if alone else None
+        return cls(launch.kernel_name, launch.grid, launch.block, shape, single)
+
+
+def inferred(identity: KernelIdentity, launch: Launch) -> PartialWorkload:
+    """What name and grid say; the length is a whole number of query blocks."""
+    known = PartialWorkload(d_head=identity.d_head, dtype=identity.dtype, causal=identity.causal)
+    if launch.grid is None or identity.blocks is None or identity.ragged:
+        return known
+    told = _told_by(identity, launch.grid)
+    if told is None:
+        return known
+    length = told.query_blocks * identity.blocks[0]
+    guess = replace(known, seq_len=length, heads=told.heads, batch=told.batch)
+    return guess if _needed_by(identity, guess.squared()) == told else known
+
+
+def could_be(identity: KernelIdentity, shape: PartialWorkload, launch: Launch) -> bool:
+    """Whether nothing speaks against the launch having solved a complete workload."""
+    needed = _needed_by(identity, shape)
+    told = None if launch.grid is None else _told_by(identity, launch.grid)
+    return needed is None or told is None or told == needed
+
+
+def _told_by(identity: KernelIdentity, grid: tuple[int, int, int]) -> GridShape | None:
+    """What a kernel's grid tells of its workload; None if nothing."""
+    if identity.family != REFERENCE_FAMILY:
+        from fa_tune import families
+
+        family = families.get(identity.family)
+        return family.grid_shape(family.parse(identity.label), grid)
+    # Of the references, FlashAttention 2's forward kernel alone has a grid that tells.
+    if identity.label != BASELINE_LABEL or identity.d_head is None:
+        return None
+    query_blocks, batch, heads = grid
+    return GridShape(query_blocks, heads, batch)
+
+
+def _needed_by(identity: KernelIdentity, shape: PartialWorkload) -> GridShape | None:
+    """The same of a workload; None if it is not complete or the kernel's blocks are unknown."""
+    workload = shape.put_on(Row("")).workload
+    if workload is None or identity.blocks is None:
+        return None
+    query_blocks = -(-workload.seq_len_q // identity.blocks[0])
+    return GridShape(query_blocks, workload.heads, workload.batch)
+
+
+def _row(
+    identity: KernelIdentity, shape: PartialWorkload, members: Sequence[Launch], cycles: str
+) -> Row:
+    durations = [q.value for m in members if (q := m.quantity(DURATION)) and q.value > 0]
+    row = shape.put_on(Row(identity.label, family=identity.family, method="ncu"))
+    row = with_samples(
+        row,
+        tuple(durations),
+        cycles=_mean(members, cycles) or None,
+        registers=_mean(members, REGISTERS) or None,
+        l2_hit_percent=_mean(members, L2_HIT),
+        sm_clock_hz=_mean(members, SM_CLOCK) or None,
+    )
+    workload = row.workload
+    if identity.family == REFERENCE_FAMILY and workload and row.duration_s:
+        row = replace(row, tflops=_tiled_rate(identity, workload, row.duration_s))
+    return replace(row, reason=_lacks(identity, shape, members, row))
+
+
+def _lacks(
+    identity: KernelIdentity, shape: PartialWorkload, members: Sequence[Launch], row: Row
+) -> str:
+    if not row.n:
+        value = members[0].metrics.get(DURATION)
+        return f"no duration: {getattr(value, 'reason', 'not collected')}"
+    if not identity.family:
+        return UNKNOWN_KERNEL
+    return f"unknown {', '.join(shape.missing)}: no rates" if shape.missing else ""
+
+
+def _tiled_rate(identity: KernelIdentity, workload: Workload, duration_s: float) -> float | None:
+    if identity.blocks is None:
+        return None
+    try:
+        return flops.tflops(flops.total_flop(workload, *identity.blocks), duration_s)
+    except InvalidConfig:
+        return None
+
+
+def _numbers(launch: Launch) -> list[str]:
+    return [name for name, value in launch.metrics.items() if isinstance(value, Quantity)]
+
+
+def _mean(members: Sequence[Launch], metric: str) -> float | None:
+    values = [q.value for m in members if (q := m.quantity(metric)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _remark(rows: Sequence[Row], on_note: Note) -> None:
+    incomplete = [row for row in rows if row.family and row.workload is None]
+    if incomplete:
+        names = ", ".join(sorted({row.kernel for row in incomplete})[:3])
+        parts = sorted({n for row in incomplete for n in PartialWorkload.of(row).missing})
+        on_note(
+            f"{len(incomplete)} rows have no TFLOP/s, as the file does not tell their workload "
+            f"({names}; unknown: {', '.join(parts)}); give it with --seq-len, --d-head, --batch, "
+            "--heads"
+        )
+    if strangers := sorted({row.kernel for row in rows if not row.family}):
+        on_note(f"{len(strangers)} kernels are no known attention kernels: {strangers[0][:80]}, …")

@@ -1,0 +1,84 @@
+"""The chosen kernel against the default, as a program would call them: through the registry and
+`fa_tune.runtime.dispatch`, in a process that has measured nothing before, in pairs ABBA.
+
+Whatever favoured a kernel in the search (its place in the rounds, its neighbours, the luck of
+being the best of many) does not favour it here.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import Workload
+from fa_tune.gpu.jobs.time_events import Subject, input_sets, warm_up
+from fa_tune.gpu.kernels import Launch, guarded, lse_for, use_device
+from fa_tune.gpu.reference import Inputs, make_inputs
+from fa_tune.runtime.dispatch import Attention
+from fa_tune.workers.main import Report
+
+LEAST, MOST = 10, 50  # pairs
+SETTLE_S = 0.3  # of pairs that count for nothing
+BUDGET_S = 0.6  # of GPU time for the pairs of one workload
+BUSY_CYCLES = 1_000_000  # about 0.5 ms: a call through Python takes its time to enqueue
+
+
+def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """`shared`: device, seed, cache_dir.  Items, by workload key: registry (a file that holds
+    the choice alone), defaults (a file that holds nothing of the workload, or the default where
+    that is not the device's own), chosen and default (what these must lead to, variant keys).
+    Value: chosen_s and default_s, each pair's mean of two samples."""
+    use_device(int(shared["device"]))
+    warm_up()
+    for name, item in items.items():
+        report.begin(name)
+        found = guarded(report, name, partial(_pairs, Workload.from_key(name), item, shared))
+        if found is not None:
+            report.done(name, found)
+
+
+def _pairs(
+    workload: Workload, item: Mapping[str, Any], shared: Mapping[str, Any]
+) -> dict[str, list[float]]:
+    inputs = [
+        make_inputs(workload, seed=int(shared["seed"]) + i) for i in range(input_sets(workload))
+    ]
+    subjects = {}
+    for name, registry in (("chosen", item["registry"]), ("default", item["defaults"])):
+        attention = Attention(registry, cache_dir=Path(shared["cache_dir"]))
+        found = attention.chosen(workload).variant.key
+        if found != item[name]:
+            raise InvalidConfig(f"a program gets {found} where the search means {item[name]}")
+        calls: list[Launch] = [partial(_call, attention, one, workload) for one in inputs]
+        subjects[name] = Subject(calls, [], busy_cycles=BUSY_CYCLES)
+        subjects[name].prepare()
+    a, b = subjects["chosen"], subjects["default"]
+
+    def pair() -> tuple[float, float]:
+        first, second, third, fourth = a.sample(), b.sample(), b.sample(), a.sample()
+        return (first + fourth) / 2, (second + third) / 2
+
+    warm = [pair()]  # count for nothing
+    settled = time.monotonic() + SETTLE_S
+    while time.monotonic() < settled:
+        warm.append(pair())
+    each_s = 2 * sum(statistics.fmean(times) for times in zip(*warm, strict=True))
+    pairs = [pair() for _ in range(max(LEAST, min(MOST, int(BUDGET_S / each_s))))]
+    return {"chosen_s": [p[0] for p in pairs], "default_s": [p[1] for p in pairs]}
+
+
+def _call(attention: Attention, inputs: Inputs, workload: Workload) -> None:
+    attention(
+        inputs.q,
+        inputs.k,
+        inputs.v,
+        causal=workload.causal,
+        bottom_right=workload.bottom_right,
+        softmax_scale=workload.softmax_scale,
+        lse=lse_for(workload),
+    )

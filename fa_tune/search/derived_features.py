@@ -1,0 +1,59 @@
+"""What follows from a config, its cubin and the workload before anything runs.
+
+A kernel of blocks computes whole blocks: at 512 keys, blocks of 112 compute 560.  No regression
+on the block size can know that it is the remainder that costs, and none has to: it is counted
+here.  The same goes for what is resident on a multiprocessor, a product of three facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import Workload
+from fa_tune.ops.flops import unmasked_pairs, visited_tiles
+from fa_tune.search.strategies.base import Knob
+
+
+def with_derived(
+    knobs: Mapping[str, Knob], facts: Mapping[str, float], workload: Workload | None
+) -> dict[str, float]:
+    """`facts` and what follows from them, as far as it does:
+
+    registers_resident, smem_resident_bytes     of all CTAs on one multiprocessor
+    computed_pairs                              query–key pairs computed per pair that attends
+    scores_per_cta                              of one block of queries and one of keys
+    rows_per_thread                             rows of a block of queries
+    ctas_per_slot                               how many CTAs there are per one that is resident
+    """
+    found = dict(facts)
+    if {"registers", "threads", "ctas_per_sm"} <= facts.keys():
+        found["registers_resident"] = facts["registers"] * facts["threads"] * facts["ctas_per_sm"]
+    if {"smem_bytes", "ctas_per_sm"} <= facts.keys():
+        found["smem_resident_bytes"] = facts["smem_bytes"] * facts["ctas_per_sm"]
+    rows, columns = knobs.get("B_r"), knobs.get("B_c")
+    if workload is None or not (_is_size(rows) and _is_size(columns)):
+        return found
+    assert isinstance(rows, int)
+    assert isinstance(columns, int)
+    found["scores_per_cta"] = rows * columns
+    if pairs := unmasked_pairs(workload):
+        found["computed_pairs"] = visited_tiles(workload, rows, columns) * rows * columns / pairs
+    if facts.get("threads"):
+        found["rows_per_thread"] = rows / facts["threads"]
+    if facts.get("ctas_per_sm"):
+        ctas = workload.batch * workload.heads * -(-workload.seq_len_q // rows)
+        found["ctas_per_slot"] = ctas / facts["ctas_per_sm"]
+    return found
+
+
+def workload_of(key: str) -> Workload | None:
+    """The workload of a key; None for what is no key of ours (a table of another tuner)."""
+    try:
+        return Workload.from_key(key)
+    except InvalidConfig:
+        return None
+
+
+def _is_size(value: Knob | None) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

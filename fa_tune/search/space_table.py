@@ -1,0 +1,314 @@
+"""A recorded space: one row per variant and workload, with all that is known of it.
+
+    <name>.space.csv.gz       the rows, described below
+    <name>.space.json         whose they are: GPU, provenance, the knobs' types, the counters'
+                              units, the default variant of every workload
+
+    variant, workload, outcome, reason, samples_s     samples separated by spaces
+    soft_rules                names of the rules that objected, separated by spaces
+    knob.<name>               the config's fields
+    fact.<name>               what was known before it ran; empty: not known
+    counter.<name>            what was counted while it ran; empty: not counted
+
+The rows say everything again that the variant's name says, so that they can be read without
+the family's code and by other programs.  docs/spaces.md describes the format for them.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import io
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
+from fa_tune.core.model import DeviceInfo, Outcome, Provenance
+from fa_tune.search.derived_features import with_derived, workload_of
+from fa_tune.search.strategies.base import Knob, Point, Space
+
+SUFFIX = ".space.csv.gz"
+META_SUFFIX = ".space.json"
+SCHEMA = 1
+_FIXED = ("variant", "workload", "outcome", "reason", "samples_s", "soft_rules")
+_KNOB, _FACT, _COUNTER = "knob.", "fact.", "counter."
+
+KnobType = Literal["bool", "int", "float", "str"]
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Whose measurements a table holds.  `knobs` are their types in the config's order,
+    `units` those of the counters, `defaults` the default variant by workload."""
+
+    knobs: Mapping[str, KnobType]
+    device: DeviceInfo | None = None
+    provenance: Provenance | None = None
+    units: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant on one workload; `samples_s` is empty unless the outcome is ok."""
+
+    variant: str
+    workload: str
+    outcome: Outcome
+    knobs: Mapping[str, Knob]
+    samples_s: tuple[float, ...] = ()
+    reason: str = ""
+    soft_rules: tuple[str, ...] = ()
+    facts: Mapping[str, float] = field(default_factory=dict)
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def time_s(self) -> float | None:
+        """The median of the samples, None for a failure."""
+        from fa_tune.profile.stats import median
+
+        return median(self.samples_s) if self.samples_s else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A recorded space as read; `path` is the rows' file."""
+
+    path: Path
+    meta: Meta
+    rows: tuple[Row, ...]
+
+    @property
+    def name(self) -> str:
+        """`sm80_wide`, how tables and messages name it."""
+        return self.path.name.removesuffix(SUFFIX)
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """Workload keys in the order of the rows."""
+        return tuple(dict.fromkeys(row.workload for row in self.rows))
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One workload of a table, ready to be searched: `rows[i]` is what became of point i."""
+
+    name: str
+    space: Space
+    rows: tuple[Row, ...]
+
+    @property
+    def times_s(self) -> tuple[float | None, ...]:
+        """Median seconds per point, None for a failure."""
+        return tuple(row.time_s for row in self.rows)
+
+
+def recorded(table: Table, *, with_default: bool = True) -> list[Recorded]:
+    """The table's workloads as spaces; with `with_default` the default config, where it was
+    recorded, is the start point.  Raises ProfileFormatError where nothing ran."""
+    found = []
+    for workload in table.workloads:
+        rows = tuple(row for row in table.rows if row.workload == workload)
+        if all(row.time_s is None for row in rows):
+            raise ProfileFormatError(f"{table.path}: nothing ran on {workload}")
+        known = workload_of(workload)
+        points = tuple(
+            Point(r.variant, r.knobs, with_derived(r.knobs, r.facts, known), r.soft_rules)
+            for r in rows
+        )
+        default = table.meta.defaults.get(workload) if with_default else None
+        start = tuple(i for i, row in enumerate(rows) if row.variant == default)
+        try:
+            space = Space(points, start)
+        except InvalidConfig as error:
+            raise ProfileFormatError(f"{table.path}: {workload}: {error}") from None
+        found.append(Recorded(f"{table.name} {workload}", space, rows))
+    return found
+
+
+def knob_types(knobs: Iterable[Mapping[str, Knob]]) -> dict[str, KnobType]:
+    """The narrowest type of each knob that holds all its values; raises InvalidConfig for
+    words mixed with numbers."""
+    kinds: dict[str, set[type]] = {}
+    for one in knobs:
+        for name, value in one.items():
+            kinds.setdefault(name, set()).add(type(value))
+    found: dict[str, KnobType] = {}
+    for name, types in kinds.items():
+        if str in types and len(types) > 1:
+            raise InvalidConfig(f"knob {name} has words and numbers")
+        order: tuple[tuple[type, KnobType], ...] = ((str, "str"), (float, "float"), (int, "int"))
+        found[name] = next((word for kind, word in order if kind in types), "bool")
+    return found
+
+
+def save(path: Path, rows: Sequence[Row], meta: Meta) -> None:
+    """Write a table; the same rows give the same bytes.
+
+    Raises InvalidConfig for a name without the suffix, and StorageError.
+    """
+    if not path.name.endswith(SUFFIX):
+        raise InvalidConfig(f"{path}: a recorded space's name ends in {SUFFIX}")
+    text = io.StringIO(newline="")
+    facts = list(dict.fromkeys(name for row in rows for name in row.facts))
+    counters = list(dict.fromkeys(name for row in rows for name in row.counters))
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        [*_FIXED]
+        + [_KNOB + name for name in meta.knobs]
+        + [_FACT + name for name in facts]
+        + [_COUNTER + name for name in counters]
+    )
+    for row in rows:
+        writer.writerow(
+            [row.variant, row.workload, row.outcome.value, row.reason]
+            + [" ".join(map(repr, row.samples_s)), " ".join(row.soft_rules)]
+            + [_written(row.knobs[name], kind) for name, kind in meta.knobs.items()]
+            + [_cell(row.facts.get(name)) for name in facts]
+            + [_cell(row.counters.get(name)) for name in counters]
+        )
+    about = json.dumps(dataclasses.asdict(meta), indent=1, default=str)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+        meta_path(path).write_text(about + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def meta_path(path: Path) -> Path:
+    """The file beside a table's rows that says whose they are."""
+    return path.with_name(path.name.removesuffix(SUFFIX) + META_SUFFIX)
+
+
+def load(path: Path) -> Table:
+    """Read a table; raises ProfileFormatError, with the line, for anything that does not fit."""
+    meta = _load_meta(path)
+    try:
+        text = gzip.decompress(path.read_bytes()).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ProfileFormatError(f"{path} cannot be read: {error}") from None
+    rows = tuple(_rows(path, text, meta))
+    if not rows:
+        raise ProfileFormatError(f"{path} has no rows")
+    return Table(path, meta, rows)
+
+
+def find(places: Iterable[Path]) -> list[Path]:
+    """The tables among `places`, files (either of a table's two) or folders (searched to any
+    depth), sorted.
+
+    Raises ProfileFormatError for a place that does not exist or holds none.
+    """
+    found: list[Path] = []
+    for place in places:
+        if place.name.endswith(META_SUFFIX):
+            place = place.with_name(place.name.removesuffix(META_SUFFIX) + SUFFIX)
+        inside = sorted(place.rglob(f"*{SUFFIX}")) if place.is_dir() else [place]
+        if not inside:
+            raise ProfileFormatError(f"no recorded space ({SUFFIX}) in {place}")
+        if not inside[0].is_file():
+            raise ProfileFormatError(f"{place} does not exist")
+        if not inside[0].name.endswith(SUFFIX):
+            raise ProfileFormatError(f"{place} is no recorded space: its name ends in {SUFFIX}")
+        found += inside
+    return list(dict.fromkeys(found))
+
+
+def _load_meta(path: Path) -> Meta:
+    about = meta_path(path)
+    try:
+        meta = TypeAdapter(Meta).validate_json(about.read_bytes())
+    except OSError as error:
+        raise ProfileFormatError(
+            f"{path} has no readable {about.name}: {error.strerror or error}"
+        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ProfileFormatError(f"{about}: {where}: {first['msg']}") from None
+    if meta.schema != SCHEMA:
+        raise ProfileFormatError(
+            f"{about}: schema {meta.schema} is not the one this fa-tune reads ({SCHEMA})"
+        )
+    return meta
+
+
+def _rows(path: Path, text: str, meta: Meta) -> Iterator[Row]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = next(reader, [])
+        missing = [c for c in (*_FIXED, *(_KNOB + n for n in meta.knobs)) if c not in header]
+        if missing:
+            raise ValueError(f"column {missing[0]!r} is missing")
+        for cells in reader:
+            if len(cells) != len(header):
+                raise ValueError(f"{len(cells)} fields under {len(header)} columns")
+            yield _row(dict(zip(header, cells, strict=True)), meta)
+    except (ValueError, csv.Error) as error:
+        raise ProfileFormatError(f"{path}:{reader.line_num}: {error}") from None
+
+
+def _row(cells: Mapping[str, str], meta: Meta) -> Row:
+    outcome = Outcome(cells["outcome"])
+    samples = tuple(_number("samples_s", word) for word in cells["samples_s"].split())
+    if (outcome is Outcome.OK) != bool(samples):
+        raise ValueError(f"outcome {outcome} with {len(samples)} samples")
+    if any(s <= 0 for s in samples):
+        raise ValueError("a sample is not positive")
+    return Row(
+        variant=cells["variant"],
+        workload=cells["workload"],
+        outcome=outcome,
+        knobs={n: _knob(n, cells[_KNOB + n], kind) for n, kind in meta.knobs.items()},
+        samples_s=samples,
+        reason=cells["reason"],
+        soft_rules=tuple(cells["soft_rules"].split()),
+        facts=_numbers(cells, _FACT),
+        counters=_numbers(cells, _COUNTER),
+    )
+
+
+def _numbers(cells: Mapping[str, str], prefix: str) -> dict[str, float]:
+    return {
+        name.removeprefix(prefix): _number(name, text)
+        for name, text in cells.items()
+        if name.startswith(prefix) and text
+    }
+
+
+def _number(name: str, text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{name}: {text} is not a finite number")
+    return value
+
+
+def _knob(name: str, text: str, kind: KnobType) -> Knob:
+    if kind == "str":
+        return text
+    if kind == "bool":
+        if text not in ("true", "false"):
+            raise ValueError(f"{_KNOB}{name}: {text!r} is neither true nor false")
+        return text == "true"
+    return int(text) if kind == "int" else _number(_KNOB + name, text)
+
+
+def _written(value: Knob, kind: KnobType) -> str:
+    if kind == "bool":
+        return "true" if value else "false"
+    return str(value) if kind == "str" else _cell(int(value) if kind == "int" else float(value))
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else repr(value)

@@ -1,0 +1,229 @@
+"""Recordings: a table of finished attempts (CSV) with its provenance (`.meta.json`) beside it.
+
+    profiles/<gpu>/<name>.csv         every row of a search, in the report's columns
+    profiles/<gpu>/<name>.meta.json   GPU, versions, profiler arguments, policies, date
+
+Written by `fa-tune search --record`, read by replay and the tests, never edited by hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.model import (
+    PREFERENCE,
+    REFERENCE_FAMILY,
+    RELATIVE,
+    Attempt,
+    DeviceInfo,
+    Measurement,
+    Outcome,
+    Provenance,
+    Quantity,
+    Variant,
+)
+from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.store.table.from_attempts import (
+    CYCLES,
+    L2_HIT,
+    REGISTERS,
+    SM_CLOCK,
+    rows_from_attempts,
+)
+from fa_tune.store.table.read_csv import read_rows
+from fa_tune.store.table.rows import Row
+from fa_tune.store.table.write_csv import write_csv
+
+META_SUFFIX = ".meta.json"
+SCHEMA = 1
+SOURCES = "kernel_source_sha256_by_family"  # in `Provenance.extra`, with several families
+_LABEL_TO_NAME = {label: name for name, label in REFERENCE_LABELS.items()}
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """The comparison after the search: `ratio` is chosen / default over `n` pairs, with the ends
+    of its interval."""
+
+    chosen: str
+    default: str
+    ratio: float
+    interval: tuple[float, float] | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What the choice on one workload was made by, beside the table: a replay decides by it as
+    the search did.  `margin` is what the default had to be beaten by."""
+
+    margin: float
+    confirmed: Confirmed | None = None
+
+
+@dataclass(frozen=True)
+class Meta:
+    """The `.meta.json` of a recording.  `decided`, by workload key, is empty in old ones."""
+
+    schema: int
+    device: DeviceInfo
+    provenance: Provenance
+    note: str = ""
+    decided: Mapping[str, Decided] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recording: where it is, how it was taken, and what it holds."""
+
+    path: Path
+    meta: Meta
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def label(self) -> str:
+        """`nvidia_h200/tune_ncu.csv`, how messages name it."""
+        return f"{self.path.parent.name}/{self.path.name}"
+
+
+def save(path: Path, attempts: Iterable[Attempt], resources: Mapping[str, Any], meta: Meta) -> None:
+    """Write a recording, each of its two files whole or not at all; `path` is the CSV.  Raises
+    StorageError."""
+    meta_path = path.with_suffix(META_SUFFIX)
+    new, new_meta = (p.with_name(f".{p.name}.new") for p in (path, meta_path))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new.open("w", encoding="utf-8", newline="") as stream:
+            write_csv(rows_from_attempts(attempts, resources), stream)
+        text = json.dumps(dataclasses.asdict(meta), indent=1, sort_keys=True, default=str)
+        new_meta.write_text(text + "\n", encoding="utf-8")
+        new.replace(path)
+        new_meta.replace(meta_path)
+    except OSError as error:
+        raise StorageError(f"cannot write the recording {path}: {error.strerror}") from error
+
+
+def load(path: Path) -> Recording:
+    """Read one recording; raises ProfileFormatError for a damaged table or provenance."""
+    meta = _load_meta(path)
+    attempts = (_attempt(row, meta) for row in read_rows(path))
+    return Recording(path, meta, tuple(a for a in attempts if a is not None))
+
+
+def _load_meta(path: Path) -> Meta:
+    """The provenance beside a table; raises ProfileFormatError."""
+    meta_path = path.with_suffix(META_SUFFIX)
+    try:
+        text = meta_path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileFormatError(f"{path} has no readable {meta_path.name}: {error}") from error
+    try:
+        meta = TypeAdapter(Meta).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ProfileFormatError(f"{meta_path}: {where}: {first['msg']}") from None
+    if meta.schema != SCHEMA:
+        raise ProfileFormatError(
+            f"{meta_path}: schema {meta.schema} is not the one this fa-tune reads ({SCHEMA})"
+        )
+    return meta
+
+
+def _taken_of(path: Path) -> tuple[str, str]:
+    """The GPU model and the method of a recording, by its provenance alone."""
+    meta = _load_meta(path)
+    return meta.device.name, meta.provenance.method
+
+
+def families_in(recording: Recording) -> tuple[str, ...]:
+    """The names of the families whose kernels a recording holds, references aside."""
+    names = (Variant.from_key(a.subject).family for a in recording.attempts)
+    return tuple(sorted({name for name in names if name != REFERENCE_FAMILY}))
+
+
+def kernel_source_sha256(recording: Recording, family: str) -> str:
+    """The hash of the sources that a family's kernels in a recording were made of; the one
+    over all sources where a recording of several families does not tell them apart."""
+    provenance = recording.meta.provenance
+    return str(provenance.extra.get(SOURCES, {}).get(family, provenance.kernel_source_sha256))
+
+
+def load_all(folder: Path, *, of: tuple[str, str] | None = None) -> tuple[Recording, ...]:
+    """All recordings in the GPU folders of `folder`, or of a GPU folder itself, newest first;
+    only those `of` a GPU model and method, if these are given."""
+    paths = [p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv") for p in metas(folder)]
+    found = [load(path) for path in paths if of in (None, _taken_of(path))]
+    return tuple(sorted(found, key=lambda r: r.meta.provenance.recorded_at, reverse=True))
+
+
+def metas(folder: Path) -> list[Path]:
+    """The `.meta.json` files of the GPU folders of `folder`, or of a GPU folder itself."""
+    if not folder.is_dir():
+        return []
+    return sorted(folder.glob(f"*/*{META_SUFFIX}")) or sorted(folder.glob(f"*{META_SUFFIX}"))
+
+
+def _attempt(row: Row, meta: Meta) -> Attempt | None:
+    workload = row.workload
+    if workload is None:
+        return None
+    if row.family == REFERENCE_FAMILY:
+        name = _LABEL_TO_NAME.get(row.kernel, row.kernel.lower())
+        subject = Variant(REFERENCE_FAMILY, name).key
+    else:
+        subject = Variant(row.family, row.kernel).key
+    measurement = None
+    if row.outcome is Outcome.OK and row.samples_s:
+        measurement = Measurement(
+            subject=subject,
+            workload=workload.key,
+            method=row.method,
+            samples_s=row.samples_s,
+            counters=dict(_counters(row)),
+            conditions={
+                "clocks": meta.provenance.clock_policy,
+                "cache": meta.provenance.cache_policy,
+                **_decided_by(row),
+            },
+        )
+    return Attempt(subject, workload.key, row.outcome, row.reason, measurement)
+
+
+def _decided_by(row: Row) -> dict[str, str]:
+    """What the choice was made by, where the recording holds it."""
+    found = {}
+    if row.relative and row.samples_s and len(row.relative) == len(row.samples_s):
+        found[RELATIVE] = json.dumps(row.relative)
+    if row.preference is not None:
+        found[PREFERENCE] = str(row.preference)
+    return found
+
+
+def remove(path: Path) -> None:
+    """Delete a recording that there may be; `path` is the CSV.  Raises StorageError."""
+    try:
+        for one in (path.with_suffix(META_SUFFIX), path):
+            one.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot remove {path}: {error.strerror}") from error
+
+
+def _counters(row: Row) -> Iterable[tuple[str, Quantity]]:
+    columns = (
+        (CYCLES[0], row.cycles, "cycle"),
+        (REGISTERS, row.registers, "register/thread"),
+        (L2_HIT, row.l2_hit_percent, "%"),
+        (SM_CLOCK, row.sm_clock_hz, "hz"),
+    )
+    for name, value, unit in columns:
+        if value is not None:
+            yield name, Quantity(float(value), unit)

@@ -1,0 +1,142 @@
+"""A registry's file: read at any time, written by lock, temporary file, fsync and rename.
+
+A reader sees the old file or the new one, never half of one, and needs no lock.  A writer
+reads, changes and writes under the lock, so that nobody's entry is lost.  A file that cannot
+be read is never overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from fa_tune.core.errors import StorageError
+from fa_tune.store.registry.schema import Entry, Registry, from_json, to_json
+
+LOCK_TIMEOUT_S = 60.0
+VARIABLE = "FA_TUNE_REGISTRY"
+
+
+def default_path() -> Path:
+    """The user's own registry: what the variable names, or a file in their data folder."""
+    from platformdirs import user_data_path
+
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else user_data_path("fa-tune") / "registry.json"
+
+
+def load(path: Path | str) -> Registry:
+    """The registry in a file; a missing file is an empty registry.
+
+    Raises RegistryError for a file that does not fit the schema, StorageError for one that
+    cannot be read.
+    """
+    path = Path(path)
+    with _storage_errors(f"cannot read registry {path}"):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return Registry.of()
+    return from_json(data, str(path))
+
+
+def update(path: Path | str, change: Callable[[Registry], Registry]) -> Registry:
+    """Replace the registry in a file by what `change` makes of it; returns the new one.
+
+    Reading, changing and writing happen under one lock; when this returns, the result is on
+    the disk.  Missing folders are created.  Raises as `load` does, StorageError where the
+    disk refuses, and RegistryError for a result that could not be read back; the file is then
+    as it was.
+    """
+    path = Path(path)
+    with _storage_errors(f"cannot write registry {path}"):
+        # A link stays a link: what it points to is replaced.
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(target):
+            registry = change(load(path))
+            _replace(target, to_json(registry).encode())
+    return registry
+
+
+def save(path: Path | str, registry: Registry) -> None:
+    """Write a registry over whatever registry the file holds; raises as `update` does."""
+    update(path, lambda _: registry)
+
+
+def put(path: Path | str, entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Add a search's entries; each replaces the entry with its key, since the newest search
+    is the one its user wants.  A replay does not replace a measurement.
+
+    Returns one sentence per entry that was not taken.  Raises as `update` does.
+    """
+    kept: list[str] = []
+
+    def add(registry: Registry) -> Registry:
+        kept.clear()
+        by_key = {e.key: e for e in registry.entries}
+        for entry in entries:
+            rival = by_key.get(entry.key)
+            if rival is not None and (rival.source, entry.source) == ("measured", "replay"):
+                kept.append(
+                    f"kept the measured entry for {entry.key.workload} on {entry.gpu.name}: "
+                    "a replay does not replace it"
+                )
+            else:
+                by_key[entry.key] = entry
+        return Registry.of(list(by_key.values()))
+
+    update(path, add)
+    return tuple(kept)
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    lock = FileLock(f"{path}.lock", timeout=LOCK_TIMEOUT_S, poll_interval=0.01)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise StorageError(
+            f"registry {path} has been locked by another process for "
+            f"{LOCK_TIMEOUT_S:.0f} s; wait for it or end it"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Put `data` in the place of a file, whole or not at all; call it under the lock."""
+    # One name serves every writer, since only the lock's holder uses it; what a killed
+    # writer left there is overwritten.
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        with open(temporary, "wb") as f:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(f.fileno(), path.stat().st_mode & 0o777)
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def _storage_errors(action: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise StorageError(f"{action}: {e.strerror or e}") from e

@@ -1,0 +1,221 @@
+"""Which entry serves a GPU and a workload: the exact one, else the nearest workload's.
+
+An entry holds for its GPU model only.  A lookup never compares times, so entries of different
+methods can be looked at together; `METHODS` says which is taken where both would serve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from fa_tune.core.model import Workload
+from fa_tune.store.registry.schema import Entry, Registry
+
+METHODS = ("ncu", "events")  # in order of preference; others follow by name
+
+
+@dataclass(frozen=True)
+class Match:
+    """An entry that serves.  `exact`: it was measured on the very workload asked for, whatever
+    the softmax scale.
+
+    `distance` is in doublings (1.0 = twice the sequence, or half the heads); `explanation`
+    says which workload's entry it is; `warnings` are reasons to measure again.
+
+    An inexact match's config need not be legal for the asked workload, and its `traits` are
+    those of its own: ask the family for both.
+    """
+
+    entry: Entry
+    exact: bool
+    distance: float
+    explanation: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NoMatch:
+    """No entry serves; `reason` says why and what to do, in one sentence."""
+
+    reason: str
+
+
+def lookup(
+    registry: Registry,
+    gpu: str,
+    workload: Workload,
+    *,
+    compute_capability: tuple[int, int] | None = None,
+    method: str | None = None,
+    driver: str | None = None,
+    kernel_source_sha256: Mapping[str, str] | None = None,
+) -> Match | NoMatch:
+    """The best of `matches`, or the reason why there is none.
+
+    `gpu` is the model as the driver spells it.  `compute_capability` and `method`, if given,
+    must agree; another `driver` or `kernel_source_sha256` (a hash per family; the chosen
+    variant's counts) than the entry's only warns.
+    """
+    found = matches(
+        registry,
+        gpu,
+        workload,
+        compute_capability=compute_capability,
+        method=method,
+        driver=driver,
+        kernel_source_sha256=kernel_source_sha256,
+    )
+    if found:
+        return found[0]
+    return NoMatch(_why_none(registry, gpu, workload, compute_capability, method))
+
+
+def matches(
+    registry: Registry,
+    gpu: str,
+    workload: Workload,
+    *,
+    compute_capability: tuple[int, int] | None = None,
+    method: str | None = None,
+    driver: str | None = None,
+    kernel_source_sha256: Mapping[str, str] | None = None,
+) -> tuple[Match, ...]:
+    """Every entry that serves, nearest first: same GPU model, dtype, d_head, and causal or not.
+
+    How a causal mask is aligned and whether there is a log-sum-exp decides among entries that
+    are equally near; the softmax scale never matters to time.
+
+    A caller whose workload the nearest config cannot run takes the next.
+    """
+    usable = [
+        e
+        for e in registry.entries
+        if _same_gpu(e, gpu, compute_capability)
+        and _same_kind(e.workload, workload)
+        and method in (None, e.method)
+    ]
+    usable.sort(
+        key=lambda e: (
+            not _same_time(e.workload, workload),
+            distance(e.workload, workload),
+            _seq_len_distance(e.workload, workload),  # tiles care more for it than for batch
+            e.workload.bottom_right != workload.bottom_right,
+            e.workload.lse != workload.lse,
+            e.workload != workload,
+            e.workload,
+            _method_rank(e.method),
+        )
+    )
+    return tuple(
+        Match(
+            entry=e,
+            exact=_same_time(e.workload, workload),
+            distance=distance(e.workload, workload),
+            explanation=_explain(e.workload, workload),
+            warnings=_warnings(e, driver, kernel_source_sha256),
+        )
+        for e in usable
+    )
+
+
+def distance(a: Workload, b: Workload) -> float:
+    """How far apart two workloads of one kind are, in doublings: of the sequence (mean of
+    query and key/value side), of batch·heads, and of the heads that share a kv head."""
+    work = _doublings(a.batch * a.heads, b.batch * b.heads)
+    group = _doublings(a.heads // a.kv_heads, b.heads // b.kv_heads)
+    return _seq_len_distance(a, b) + work + group
+
+
+def _seq_len_distance(a: Workload, b: Workload) -> float:
+    both = _doublings(a.seq_len_q, b.seq_len_q) + _doublings(a.seq_len_kv, b.seq_len_kv)
+    return both / 2.0
+
+
+def _doublings(a: int, b: int) -> float:
+    return abs(math.log2(a) - math.log2(b))
+
+
+def _same_gpu(entry: Entry, gpu: str, compute_capability: tuple[int, int] | None) -> bool:
+    return entry.gpu.name == gpu and compute_capability in (None, entry.gpu.compute_capability)
+
+
+def _same_time(a: Workload, b: Workload) -> bool:
+    """Whether the workloads are equal but for the softmax scale, which costs nothing."""
+    return replace(a, softmax_scale=None) == replace(b, softmax_scale=None)
+
+
+def _same_kind(a: Workload, b: Workload) -> bool:
+    return (a.dtype, a.d_head, a.causal) == (b.dtype, b.d_head, b.causal)
+
+
+def _method_rank(method: str) -> tuple[int, str]:
+    return (METHODS.index(method) if method in METHODS else len(METHODS), method)
+
+
+def _explain(found: Workload, asked: Workload) -> str:
+    if _same_time(found, asked):
+        return f"measured on {found.key}"
+    pairs = [
+        ("seq_len_q", found.seq_len_q, asked.seq_len_q),
+        ("seq_len_kv", found.seq_len_kv, asked.seq_len_kv),
+        ("batch", found.batch, asked.batch),
+        ("heads", found.heads, asked.heads),
+        ("kv_heads", found.kv_heads, asked.kv_heads),
+        ("mask", found.mask, asked.mask),
+        ("lse", found.lse, asked.lse),
+    ]
+    differences = ", ".join(f"{name} {a} for {b}" for name, a, b in pairs if a != b)
+    return f"no entry for {asked.key}; nearest is {found.key} ({differences})"
+
+
+def _warnings(
+    entry: Entry, driver: str | None, kernel_source_sha256: Mapping[str, str] | None
+) -> tuple[str, ...]:
+    out = []
+    recorded = entry.provenance
+    if driver is not None and recorded.driver != driver:
+        was = f"driver {recorded.driver}" if recorded.driver else "an unrecorded driver"
+        out.append(f"measured with {was}, this is {driver}; search again to be sure")
+    here = (kernel_source_sha256 or {}).get(entry.chosen.family)
+    if here is not None and recorded.kernel_source_sha256 != here:
+        out.append("measured with other kernel sources; search again to be sure")
+    return tuple(out)
+
+
+def _why_none(
+    registry: Registry,
+    gpu: str,
+    workload: Workload,
+    compute_capability: tuple[int, int] | None,
+    method: str | None,
+) -> str:
+    if not registry.entries:
+        return "the registry is empty; run a search first"
+    here = [e for e in registry.entries if _same_gpu(e, gpu, compute_capability)]
+    if not here:
+        asked = gpu if compute_capability is None else _gpu_text(gpu, compute_capability)
+        held = sorted({_gpu_text(e.gpu.name, e.gpu.compute_capability) for e in registry.entries})
+        return (
+            f"the registry has no entry for {asked}, only for {', '.join(held)}: results of "
+            "another GPU model do not carry over; run a search on this one"
+        )
+    by_method = [e for e in here if method in (None, e.method)]
+    if not by_method:
+        held = sorted({e.method for e in here})
+        return f"the registry has no results by {method} for {gpu}, only by {', '.join(held)}"
+    held = sorted({_kind_text(e.workload) for e in by_method})
+    return (
+        f"the registry has nothing for {_kind_text(workload)} on {gpu}, only for "
+        f"{'; '.join(held)}; run a search for it"
+    )
+
+
+def _gpu_text(name: str, compute_capability: tuple[int, int]) -> str:
+    return "{} ({}.{})".format(name, *compute_capability)
+
+
+def _kind_text(workload: Workload) -> str:
+    mask = "causal" if workload.causal else "full"
+    return f"{workload.dtype.name} d_head {workload.d_head} {mask}"

@@ -1,0 +1,339 @@
+"""What a registry holds, and its JSON form.  Start with `Entry`.
+
+The dataclasses are the schema: reading is strict (no coercion, no unknown field, no NaN), and
+nothing that is read is ever executed.  docs/registry.md describes the file for people who
+write programs against it; `json_schema()` does so for machines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
+
+from fa_tune.core.errors import RegistryError
+from fa_tune.core.model import Provenance, Variant, Verdict, Workload
+
+SCHEMA: Literal[2] = (
+    2  # what is written; a change of the types below is a new number and a new reader
+)
+
+
+def _ordered(interval: tuple[float, float]) -> tuple[float, float]:
+    if interval[0] > interval[1]:
+        raise ValueError("the interval's lower end is above its upper end")
+    return interval
+
+
+def _read_workload(key: object) -> Workload:
+    if not isinstance(key, str):
+        raise ValueError("a workload is written as its key, a text")
+    return Workload.from_key(key)
+
+
+Text = Annotated[str, Field(min_length=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Interval = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
+WorkloadKey = Annotated[
+    Workload,
+    PlainValidator(_read_workload),
+    PlainSerializer(lambda workload: workload.key, return_type=str),
+    WithJsonSchema({"type": "string", "examples": ["b16_h16_kv16_q4096_k4096_d128_fp16_full"]}),
+]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU model: `name` as the driver spells it, compute capability as (major, minor)."""
+
+    name: Text
+    compute_capability: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A quotient of times, below 1 = the first is faster; `interval` is its 95 % bootstrap
+    interval, None where it is unknown."""
+
+    value: Positive
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class RunnerUp:
+    """A variant that was not chosen; `ratio` is its time over the chosen one's."""
+
+    variant: Variant
+    median_s: Positive
+    ratio: Ratio
+
+
+@dataclass(frozen=True)
+class VerdictSummary:
+    """How right the chosen variant is: the case that came nearest its limit, of `cases`."""
+
+    correct: bool
+    cases: Count
+    max_abs_error: Annotated[float, Field(ge=0)]
+    limit: Annotated[float, Field(ge=0)]
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> VerdictSummary | None:
+        """The summary of a verdict; None if it tried no case and so says nothing."""
+        if not verdict.cases:
+            return None
+        worst = max(verdict.cases, key=lambda c: c.max_abs_error / max(c.limit, 1e-300))
+        return cls(verdict.correct, len(verdict.cases), worst.max_abs_error, worst.limit)
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What became of a search's choice when it was compared with the default once more, in a
+    process of its own and as a program runs it: `ratio` is the time of `variant`, which the
+    search preferred, over that of `default`, in `n` pairs.  Not `upheld`: it gained nothing, and
+    the default was kept in its place."""
+
+    variant: Variant
+    default: Variant
+    ratio: Ratio
+    n: Count
+    upheld: bool
+
+
+class EntryKey(NamedTuple):
+    """What an entry is about.  A registry has at most one entry per key, so results of
+    different methods live side by side and are never weighed against each other."""
+
+    gpu: str
+    compute_capability: tuple[int, int]
+    workload: str
+    method: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The chosen variant for one GPU model and workload, and what the choice rests on.
+
+    Times are seconds per launch.  `interval_s` is the 95 % bootstrap interval of the median
+    of `n` samples, None for a single one.  `traits` are the compile-time facts of this very
+    workload.  `tflops` counts 4·s²·d (causal: unmasked pairs only).  `ratio_to_default` and
+    `ratio_to_references` are the chosen variant's time over the other's.  `tie_set` is what
+    the measurements cannot tell from the fastest.  `verdict` is None if the variant was not
+    verified in that run.  `confirmation` is None if the choice is the default, or was not
+    compared with it once more.  `recording` is the recording's path for a replay, else None.
+    `reason` is one sentence: which rule ended the choice.
+
+    Raises ValueError where the fields contradict each other.
+    """
+
+    gpu: Gpu
+    workload: WorkloadKey
+    method: Text
+    source: Literal["measured", "replay"]
+    recording: Text | None
+    chosen: Variant
+    traits: str
+    reason: str
+    median_s: Positive
+    interval_s: Interval | None
+    n: Count
+    tflops: Positive
+    default: Variant | None
+    ratio_to_default: Ratio | None
+    ratio_to_references: Mapping[str, Ratio]
+    tie_set: tuple[Variant, ...]
+    runners_up: tuple[RunnerUp, ...]
+    verdict: VerdictSummary | None
+    confirmation: Confirmation | None
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        p = self.provenance
+        if p.method != self.method:
+            raise ValueError(f"method is {self.method}, but provenance.method {p.method}")
+        if p.gpu != self.gpu.name:
+            raise ValueError(f"gpu.name is {self.gpu.name}, but provenance.gpu {p.gpu}")
+        if (self.source == "replay") != (self.recording is not None):
+            raise ValueError("a replay names its recording, and nothing else does")
+        if self.verdict is not None and not self.verdict.correct:
+            raise ValueError("a variant that failed verification cannot be chosen")
+        c = self.confirmation
+        if c is not None and self.chosen != (c.variant if c.upheld else c.default):
+            raise ValueError("the chosen variant is not the one that the confirmation leaves")
+        parse_time(p.recorded_at)
+
+    @property
+    def key(self) -> EntryKey:
+        """What the entry is about."""
+        return EntryKey(self.gpu.name, self.gpu.compute_capability, self.workload.key, self.method)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """All entries, kept sorted by GPU, workload and method; raises ValueError for two entries
+    with one key."""
+
+    # Holds for the dataclasses inside as well.
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    schema: Literal[2]
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        ordered = sorted(self.entries, key=lambda e: (e.gpu.name, e.workload, e.key))
+        for a, b in pairwise(ordered):
+            if a.key == b.key:
+                raise ValueError(
+                    f"two entries for {a.key.workload} on {a.gpu.name} by {a.method}; keep one"
+                )
+        object.__setattr__(self, "entries", tuple(ordered))
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry] = ()) -> Registry:
+        """A registry of entries, in any order."""
+        return cls(SCHEMA, tuple(entries))
+
+    def get(self, key: EntryKey) -> Entry | None:
+        """The entry with a key, or None."""
+        return next((e for e in self.entries if e.key == key), None)
+
+
+def parse_time(text: str) -> datetime:
+    """An ISO 8601 time, UTC where it names no zone; raises ValueError."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"not an ISO 8601 time: {text!r}") from None
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+def from_json(data: str | bytes, where: str) -> Registry:
+    """Read a registry.  `where` names the file in errors.
+
+    Raises RegistryError, one line, naming the line or the field at fault.
+    """
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8-sig")
+        raw = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except UnicodeDecodeError as e:
+        raise RegistryError(f"{where}: not UTF-8 at byte {e.start}{_MEND}") from None
+    except json.JSONDecodeError as e:
+        at = f"line {e.lineno}, column {e.colno}"
+        raise RegistryError(f"{where}: {at}: not JSON: {e.msg}{_MEND}") from None
+    except ValueError as e:
+        raise RegistryError(f"{where}: {e}{_MEND}") from None
+    except RecursionError:
+        raise RegistryError(f"{where}: nested too deeply{_MEND}") from None
+    _check_version(raw, where)
+    if raw["schema"] == 1:
+        text = json.dumps(_from_1(raw))
+    try:
+        return _adapter().validate_json(text)
+    except ValidationError as e:
+        raise RegistryError(f"{where}: {_first_error(e)}{_MEND}") from None
+
+
+def to_json(registry: Registry) -> str:
+    """The file's text.
+
+    Raises RegistryError for a registry that could not be read back (a field with a value that
+    does not fit the schema): such a file must not be written.
+    """
+    text = _adapter().dump_json(registry, indent=2, warnings=False).decode() + "\n"
+    try:
+        _adapter().validate_json(text)
+        for entry in registry.entries:  # free in form, but JSON: pydantic writes NaN as null
+            json.dumps(dict(entry.provenance.extra), allow_nan=False)
+    except (ValueError, TypeError) as e:
+        reason = _first_error(e) if isinstance(e, ValidationError) else f"provenance.extra: {e}"
+        raise RegistryError(f"the new registry does not fit its schema: {reason}") from None
+    return text
+
+
+def entry_text(entry: Entry) -> str:
+    """One entry as canonical JSON: equal entries have equal texts."""
+    fields = _adapter().dump_python(Registry.of([entry]), mode="json", warnings=False)
+    return json.dumps(fields["entries"][0], sort_keys=True)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a registry file."""
+    schema = _adapter().json_schema(mode="validation")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+_MEND = "; mend the file or move it away, it was left as it is"
+
+
+@cache
+def _adapter() -> TypeAdapter[Registry]:
+    return TypeAdapter(Registry)
+
+
+def _check_version(raw: object, where: str) -> None:
+    version = raw.get("schema") if isinstance(raw, dict) else None
+    if type(version) is not int or version < 1:
+        raise RegistryError(f'{where}: not a registry: it has no "schema" number{_MEND}')
+    if version > SCHEMA:
+        raise RegistryError(
+            f"{where}: schema {version} is newer than this fa-tune reads ({SCHEMA}); "
+            "update fa-tune, or give another registry"
+        )
+
+
+def _from_1(raw: dict[str, Any]) -> dict[str, Any]:
+    """Schema 1 as schema 2: nothing was confirmed then.  What does not fit stays as it is, to
+    be refused where it is checked."""
+    entries = raw.get("entries")
+    if isinstance(entries, list):
+        entries = [
+            {**e, "confirmation": None} if isinstance(e, dict) and "confirmation" not in e else e
+            for e in entries
+        ]
+        raw = {**raw, "entries": entries}
+    return {**raw, "schema": SCHEMA}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose fields are given once; JSON readers disagree about which of two counts."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"field {twice!r} is given twice in one object")
+    return fields
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number that JSON has")
+
+
+def _first_error(error: ValidationError) -> str:
+    """`entries[0].median_s: Input should be greater than 0, not -1 (and 2 more)`."""
+    first, *others = error.errors(include_url=False)
+    place = ""
+    for part in first["loc"]:
+        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else part
+    message = first["msg"].removeprefix("Value error, ")
+    value = first.get("input")
+    if isinstance(value, str | int | float) or value is None:
+        shown = json.dumps(value)
+        message += f", not {shown if len(shown) <= 60 else shown[:57] + '...'}"
+    more = f" (and {len(others)} more)" if others else ""
+    return " ".join(f"{place}: {message}{more}".split())

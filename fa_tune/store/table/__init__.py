@@ -1,0 +1,1 @@
+"""A result table: rows, columns, CSV."""

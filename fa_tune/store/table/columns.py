@@ -1,0 +1,195 @@
+"""The columns of a table: heading, field, how it is written and read.
+
+The first eleven are those of the classic autotuning CSV, in its order; ours come after.
+Units appear here and nowhere before: rows hold base units.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from fa_tune.core import units
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType, Outcome
+from fa_tune.store.table.rows import Row
+
+SIGNIFICANT_DIGITS = 12  # of a number in a file: picoseconds of a second, no binary noise
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one kind of value becomes a cell and comes back.
+
+    `parse` gets stripped, non-empty text and raises ValueError (InvalidConfig included)
+    with what it expected.  `show` is for people, with `Column.decimals`.
+    """
+
+    name: str
+    text: Callable[[Any], str]
+    parse: Callable[[str], Any]
+    show: Callable[[Any, int], str]
+    right: bool = True
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading and the row field under it; `decimals` are for people only."""
+
+    heading: str
+    field: str
+    kind: Kind
+    decimals: int = 0
+    positive: bool = False  # zero cannot be a value: where a file has it, nothing was measured
+
+    def cell(self, row: Row) -> str:
+        """The value as files hold it; a missing one is empty."""
+        value = getattr(row, self.field)
+        return "" if value is None or value == "" else self.kind.text(value)
+
+    def shown(self, row: Row) -> str:
+        """The value as people read it; a missing one is empty."""
+        value = getattr(row, self.field)
+        return "" if value is None or value == "" else self.kind.show(value, self.decimals)
+
+
+_GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
+
+
+def _number(text: str) -> float:
+    # float() also takes "nan", "inf" and "1_0", none of which a measurement can be.
+    if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
+        raise ValueError("a number")
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError("a number")
+    if value < 0:
+        raise ValueError("a number that is not negative")
+    return value
+
+
+def _count(text: str) -> float:
+    return _number(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
+
+
+def _whole(text: str) -> int:
+    value = _count(text)
+    if not value.is_integer():
+        raise ValueError("a whole number")
+    return int(value)
+
+
+def _short(value: float) -> str:
+    return format(value, f".{SIGNIFICANT_DIGITS}g")
+
+
+def _boolean(text: str) -> bool:
+    try:
+        return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+    except KeyError:
+        raise ValueError("true or false") from None
+
+
+def _dtype(text: str) -> DType:
+    try:
+        return DType.from_string(text)
+    except InvalidConfig:
+        raise ValueError("FP16 or BF16") from None
+
+
+def _outcome(text: str) -> Outcome:
+    try:
+        return Outcome(text)
+    except ValueError:
+        raise ValueError("one of " + ", ".join(Outcome)) from None
+
+
+def _scaled(name: str) -> Kind:
+    """A number shown in the unit `name`, held in that unit's base; shifted in decimal, so
+    that a value written and read back is the same value."""
+    unit = units.parse_unit(name)
+
+    def scaled(value: Decimal) -> Decimal:
+        return value * unit.divisor / unit.multiplier
+
+    def text(value: float) -> str:
+        return format(scaled(Decimal(_short(value))).normalize(), "f")
+
+    def parse(cell: str) -> float:
+        _number(cell)
+        return units.to_base(Decimal(cell), name).value
+
+    def show(value: float, decimals: int) -> str:
+        return f"{scaled(Decimal(value)):.{decimals}f}"
+
+    return Kind(name, text, parse, show)
+
+
+TEXT = Kind("text", str, str, lambda value, _: str(value), right=False)
+REAL = Kind("real", _short, _number, lambda value, decimals: f"{value:.{decimals}f}")
+EXACT = Kind("number", repr, _number, lambda value, _: f"{value:g}")  # no digit is lost
+COUNT = Kind("count", _short, _count, lambda value, decimals: f"{value:,.{decimals}f}")
+WHOLE = Kind("whole", str, _whole, lambda value, _: str(value))
+MILLISECONDS = _scaled("ms")
+GIGAHERTZ = _scaled("GHz")
+SAMPLES = Kind(
+    "numbers in ms",
+    lambda values: " ".join(MILLISECONDS.text(v) for v in values),
+    lambda cell: tuple(MILLISECONDS.parse(word) for word in cell.split()),
+    lambda values, decimals: " ".join(MILLISECONDS.show(v, decimals) for v in values),
+)
+RATIOS = Kind(
+    "numbers",
+    lambda values: " ".join(map(_short, values)),
+    lambda cell: tuple(map(_number, cell.split())),
+    lambda values, decimals: " ".join(f"{v:.{decimals}f}" for v in values),
+)
+BOOLEAN = Kind("boolean", lambda value: str(value).lower(), _boolean, lambda v, _: str(v).lower())
+DTYPE = Kind("dtype", lambda value: str(value.name), _dtype, lambda value, _: str(value.name))
+OUTCOME = Kind("outcome", str, _outcome, lambda value, _: str(value), right=False)
+
+CLASSIC_COLUMNS: tuple[Column, ...] = (
+    Column("Kernel Name", "kernel", TEXT),
+    Column("Dur (ms)", "duration_s", MILLISECONDS, 3, positive=True),
+    Column("% inv Dur (ms)", "duration_percent_of_baseline", REAL, 1, positive=True),
+    Column("Cycles", "cycles", COUNT, 0, positive=True),
+    Column("% inv Cycles", "cycles_percent_of_baseline", REAL, 1, positive=True),
+    Column("Regs", "registers", WHOLE, positive=True),
+    Column("L2 Hit %", "l2_hit_percent", REAL, 1),
+    Column("TFLOP/s", "tflops", REAL, 1, positive=True),
+    Column("Attn TFLOP/s", "attn_tflops", REAL, 1, positive=True),
+    Column("d_head", "d_head", WHOLE, positive=True),
+    Column("seq_len", "seq_len", WHOLE, positive=True),
+)
+
+OUR_COLUMNS: tuple[Column, ...] = (
+    Column("family", "family", TEXT),
+    Column("dtype", "dtype", DTYPE),
+    Column("batch", "batch", WHOLE, positive=True),
+    Column("heads", "heads", WHOLE, positive=True),
+    Column("kv_heads", "kv_heads", WHOLE, positive=True),
+    Column("seq_len_kv", "seq_len_kv", WHOLE, positive=True),
+    Column("causal", "causal", BOOLEAN),
+    Column("bottom_right", "bottom_right", BOOLEAN),
+    Column("lse", "lse", BOOLEAN),
+    Column("softmax_scale", "softmax_scale", EXACT, positive=True),
+    Column("method", "method", TEXT),
+    Column("n", "n", WHOLE, positive=True),
+    Column("median (ms)", "median_s", MILLISECONDS, 3, positive=True),
+    Column("min (ms)", "min_s", MILLISECONDS, 3, positive=True),
+    Column("max (ms)", "max_s", MILLISECONDS, 3, positive=True),
+    Column("samples (ms)", "samples_s", SAMPLES, 3),
+    Column("4sqd TFLOP/s", "matmul_tflops", REAL, 1, positive=True),
+    Column("SM clock (GHz)", "sm_clock_hz", GIGAHERTZ, 3, positive=True),
+    Column("outcome", "outcome", OUTCOME),
+    Column("reason", "reason", TEXT),
+    Column("relative", "relative", RATIOS, 4),
+    Column("preference", "preference", WHOLE),
+)
+
+COLUMNS = CLASSIC_COLUMNS + OUR_COLUMNS
+BY_HEADING: Mapping[str, Column] = {column.heading: column for column in COLUMNS}
+BY_FIELD: Mapping[str, Column] = {column.field: column for column in COLUMNS}

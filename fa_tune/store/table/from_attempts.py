@@ -1,0 +1,161 @@
+"""Rows from what the pipeline produced: attempts and measurements."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from fa_tune.core.model import (
+    PREFERENCE,
+    REFERENCE_FAMILY,
+    Attempt,
+    Measurement,
+    Outcome,
+    Quantity,
+    Resources,
+    Variant,
+    Workload,
+)
+from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.store.table.partial_workload import PartialWorkload
+from fa_tune.store.table.rows import Row, completed
+
+DURATION = "gpu__time_duration.sum"
+REGISTERS = "launch__registers_per_thread"
+L2_HIT = "lts__t_sector_hit_rate.pct"
+SM_CLOCK = "sm__cycles_elapsed.avg.per_second"
+# The second is what ncu's details page shows; the two differ by up to one per cent, so that
+# one table uses one of them (see `cycle_metric`).
+CYCLES = ("sm__cycles_elapsed.max", "gpc__cycles_elapsed.max")
+
+
+def cycle_metric(collected: Iterable[Iterable[str]]) -> str:
+    """The cycle counter for a table whose rows have these metrics: the one that most have."""
+    counts = dict.fromkeys(CYCLES, 0)
+    for names in collected:
+        for name in set(names) & counts.keys():
+            counts[name] += 1
+    return max(counts, key=lambda name: counts[name])  # the first one on equality
+
+
+def rows_from_attempts(
+    attempts: Iterable[Attempt], resources: Mapping[str, Resources] | None = None
+) -> list[Row]:
+    """Rows in table order, every attempt with one; `resources` by subject.
+
+    An attempt that ended without a measurement stands beside the measured ones, if those all
+    share one method.  Raises InvalidConfig for a subject or workload that is no key.
+    """
+    attempts = list(attempts)
+    measured = [a.measurement for a in attempts if a.measurement is not None]
+    cycles = cycle_metric(m.counters for m in measured)
+    methods = {m.method for m in measured}
+    method = methods.pop() if len(methods) == 1 else ""
+    known = resources or {}
+    return completed(_row(a, known.get(a.subject), cycles, method) for a in attempts)
+
+
+def rows_from_measurements(
+    measurements: Iterable[Measurement], resources: Mapping[str, Resources] | None = None
+) -> list[Row]:
+    """Rows of measurements that all ended well."""
+    return rows_from_attempts(
+        (Attempt(m.subject, m.workload, Outcome.OK, "", m) for m in measurements), resources
+    )
+
+
+def workload_text(workload: Workload) -> str:
+    """How tables name a workload: `seq_len 1024, d_head 128, FP16, full, batch 16, 16 heads`."""
+    return str(_shape(workload).put_on(Row("")).group)
+
+
+def _shape(w: Workload) -> PartialWorkload:
+    return PartialWorkload(
+        batch=w.batch,
+        heads=w.heads,
+        kv_heads=w.kv_heads,
+        seq_len=w.seq_len_q,
+        seq_len_kv=w.seq_len_kv,
+        d_head=w.d_head,
+        dtype=w.dtype,
+        causal=w.causal,
+        bottom_right=w.bottom_right,
+        lse=w.lse,
+        softmax_scale=w.softmax_scale,
+    )
+
+
+def _row(attempt: Attempt, resources: Resources | None, cycles: str, method: str) -> Row:
+    family, kernel = _subject(attempt.subject)
+    measurement = attempt.measurement
+    shape = _shape(Workload.from_key(attempt.workload))
+    row = shape.put_on(
+        Row(
+            kernel,
+            family=family,
+            method=measurement.method if measurement else method,
+            registers=resources.registers if resources else None,
+            outcome=attempt.outcome,
+            reason=attempt.reason,
+        )
+    )
+    # A kernel whose attempt failed has no time, whatever was measured before it failed.
+    if measurement is None or attempt.outcome is not Outcome.OK:
+        return row
+    preference = measurement.conditions.get(PREFERENCE)
+    row = replace(
+        row,
+        relative=measurement.relative or None,
+        preference=None if preference is None else int(preference),
+    )
+    return with_samples(
+        row,
+        measurement.samples_s,
+        cycles=_value(measurement.counters, cycles),
+        registers=_value(measurement.counters, REGISTERS) or row.registers,
+        l2_hit_percent=_value(measurement.counters, L2_HIT),
+        sm_clock_hz=_value(measurement.counters, SM_CLOCK),
+    )
+
+
+def with_samples(
+    row: Row,
+    samples_s: tuple[float, ...],
+    *,
+    cycles: float | None,
+    registers: float | None,
+    l2_hit_percent: float | None,
+    sm_clock_hz: float | None,
+) -> Row:
+    """The row with durations (seconds, one per run) and counters; None = not collected."""
+    if samples_s:
+        row = replace(
+            row,
+            duration_s=statistics.fmean(samples_s),
+            median_s=statistics.median(samples_s),
+            min_s=min(samples_s),
+            max_s=max(samples_s),
+            samples_s=samples_s,
+            n=len(samples_s),
+        )
+    return replace(
+        row,
+        cycles=cycles,
+        registers=None if registers is None else round(registers),
+        l2_hit_percent=l2_hit_percent,
+        sm_clock_hz=sm_clock_hz,
+    )
+
+
+def _subject(subject: str) -> tuple[str, str]:
+    """(family, kernel) of a subject: `ref:fa2` → ("ref", "FA2")."""
+    variant = Variant.from_key(subject)
+    if variant.family == REFERENCE_FAMILY:
+        return REFERENCE_FAMILY, REFERENCE_LABELS.get(variant.config, variant.config)
+    return variant.family, variant.config
+
+
+def _value(counters: Mapping[str, Quantity], name: str) -> float | None:
+    quantity = counters.get(name)
+    return None if quantity is None else quantity.value

@@ -1,0 +1,181 @@
+"""Reads our CSV, and the classic one that has only the first eleven columns, back into rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.model import REFERENCE_FAMILY
+from fa_tune.families.kernel_names import identify
+from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.store.table.columns import BY_HEADING, TEXT, Column
+from fa_tune.store.table.partial_workload import PartialWorkload, adopted
+from fa_tune.store.table.rows import Row
+
+NAME, DURATION, FAMILY = (BY_HEADING[h] for h in ("Kernel Name", "Dur (ms)", "family"))
+
+# What tables call the reference kernels, in lower case.
+_LABELS = {label.lower(): label for label in REFERENCE_LABELS.values()} | {
+    "v2": REFERENCE_LABELS["fa2"],
+    "v3": REFERENCE_LABELS["fa3"],
+    "reference": REFERENCE_LABELS["fa2"],
+}
+
+
+def read_rows(path: str | Path, *, on_note: Callable[[str], None] | None = None) -> list[Row]:
+    """The rows of a CSV file of ours or of the classic form, as they stand in it.
+
+    Columns are found by heading, in any order; `Kernel Name` and `Dur (ms)` must be there.
+    Without a family column, family, dtype and mask come from the kernel's name.  `on_note`
+    gets a line for each oddity that was let pass.  Raises StorageError if the file cannot be read,
+    ProfileFormatError with file, line and column if a cell is not what its column holds.
+    """
+    return parse_rows(read_text(path), str(path), on_note=on_note)
+
+
+def read_text(path: str | Path) -> str:
+    """A file's text, UTF-8; raises StorageError or ProfileFormatError."""
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ProfileFormatError(f"{path} is not UTF-8 text") from None
+
+
+def looks_like_ours(text: str) -> bool:
+    """Whether the first line is a heading with a kernel's name and a duration in ms."""
+    first = text.lstrip("\ufeff").lstrip("\r\n").partition("\n")[0]
+    headings = {cell.strip() for row in csv.reader([first]) for cell in row}
+    return {NAME.heading, DURATION.heading} <= headings
+
+
+def parse_rows(text: str, where: str, *, on_note: Callable[[str], None] | None = None) -> list[Row]:
+    """`read_rows` on text; `where` is the file's name in messages."""
+    reader = _Reader(where, on_note or (lambda _: None))
+    rows = list(reader.rows(text.removeprefix("\ufeff")))
+    if not text.endswith("\n"):
+        reader.note("no newline at the end: the last line may have been cut")
+    return rows if reader.has_family else _classic(rows)
+
+
+@dataclass
+class _Reader:
+    """One file being read; the header decides how its lines are."""
+
+    where: str
+    on_note: Callable[[str], None]
+    has_family: bool = False
+
+    def note(self, text: str) -> None:
+        self.on_note(f"{self.where}: {text}")
+
+    def fail(self, line: int, text: str) -> ProfileFormatError:
+        return ProfileFormatError(f"{self.where}, line {line}: {text}")
+
+    def rows(self, text: str) -> Iterator[Row]:
+        lines = self.lines(text)
+        header = next(lines, None)
+        if header is None:
+            raise ProfileFormatError(f"{self.where} is empty; expected a CSV with a heading line")
+        width = len(header[1])
+        columns = self.columns(*header)
+        for line, cells in lines:
+            if len(cells) != width:
+                text = f"{len(cells)} cells where the heading has {width}"
+                if len(cells) < width:
+                    last = header[1][len(cells) - 1]
+                    text += f"; it ends in column {last!r}, so the file may be cut"
+                raise self.fail(line, text)
+            yield self.row(line, columns, cells)
+
+    def lines(self, text: str) -> Iterator[tuple[int, list[str]]]:
+        """(number of its first line, cells) of each record that is not blank."""
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        start = 1
+        while True:
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise self.fail(start, f"not CSV ({error}); the file may be cut") from None
+            if any(cell.strip() for cell in cells):
+                yield start, cells
+            start = reader.line_num + 1
+
+    def columns(self, line: int, header: Sequence[str]) -> list[Column | None]:
+        """The column of each heading; unknown ones are passed over with a note."""
+        headings = [heading.strip() for heading in header]
+        for heading in headings:
+            if heading and headings.count(heading) > 1:
+                raise self.fail(line, f"column {heading!r} appears twice")
+        for needed in (NAME, DURATION):
+            if needed.heading not in headings:
+                raise self.fail(line, f"no column {needed.heading!r}; this is no report of ours")
+        unknown = [heading for heading in headings if heading not in BY_HEADING]
+        if unknown:
+            self.note(f"unknown columns ignored: {', '.join(map(repr, unknown))}")
+        self.has_family = FAMILY.heading in headings
+        return [BY_HEADING.get(heading) for heading in headings]
+
+    def row(self, line: int, columns: Sequence[Column | None], cells: Sequence[str]) -> Row:
+        values: dict[str, Any] = {}
+        for column, cell in zip(columns, cells, strict=True):
+            if column is None:
+                continue
+            value = self.value(line, column, cell)
+            if value is not None:
+                values[column.field] = value
+        if not values.get(NAME.field):
+            raise self.fail(line, f"column {NAME.heading!r} is empty")
+        return Row(**values)
+
+    def value(self, line: int, column: Column, cell: str) -> Any:
+        if column.kind is TEXT:
+            return cell or None
+        cell = cell.strip()
+        if not cell:
+            return None
+        try:
+            value = column.kind.parse(cell)
+        except ValueError as error:
+            shown = cell if len(cell) <= 40 else cell[:39] + "…"
+            raise self.fail(
+                line, f"column {column.heading!r} holds {shown!r}, expected {error}"
+            ) from None
+        if column.positive and value == 0:
+            self.note(f"line {line}: 0 in column {column.heading!r} read as not measured")
+            return None
+        return value
+
+
+def _classic(rows: Sequence[Row]) -> list[Row]:
+    """Rows of a file without a family column, with what kernel names tell filled in."""
+    named = [_named(row) for row in rows]
+    shapes = [PartialWorkload.of(row) for row in named if row.is_variant]
+    return [
+        adopted(PartialWorkload.of(row), shapes).put_on(row) if row.is_reference else row
+        for row in named
+    ]
+
+
+def _named(row: Row) -> Row:
+    label = _LABELS.get(row.kernel.strip().lower())
+    if label is not None:
+        return replace(row, kernel=label, family=REFERENCE_FAMILY)
+    identity = identify(row.kernel)
+    return replace(
+        row,
+        kernel=identity.label if identity.family == REFERENCE_FAMILY else row.kernel,
+        family=identity.family,
+        dtype=row.dtype or identity.dtype,
+        causal=identity.causal if row.causal is None else row.causal,
+    )

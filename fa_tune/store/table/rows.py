@@ -1,0 +1,293 @@
+"""One typed row per kernel and workload: what every table, file and summary is made from.
+
+A row holds base units (seconds, hertz); `columns.py` says under which heading and unit each
+field is shown.  A value that was not measured is None, which every format shows as nothing:
+never as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import REFERENCE_FAMILY, DType, Outcome, Workload
+from fa_tune.ops import flops
+
+BASELINE_LABEL = "FA2"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel on one workload.
+
+    `kernel` is a config's short form, a reference's label (`FA2`), or, for a kernel that
+    nobody recognised, its name.  `duration_s` is the mean over `n` runs; `median_s` is what
+    ranks.  The two `…_percent_of_baseline` are 100·baseline/value, so above 100 is better
+    than the baseline.  `tflops` counts what the tiled kernel does and `attn_tflops` the
+    softmax too, both over the mean; `matmul_tflops` is 4·s²·d over the median.
+    `reason` says why the outcome is not ok, or what an ok row lacks.
+    `relative` are the samples over the baseline's right beside each, and `preference` is the
+    place, from 0, in what a tie on this workload preferred: what the choice was made by.
+    `source` tells recordings apart when several are read together; no file format keeps it.
+    """
+
+    kernel: str
+    duration_s: float | None = None
+    duration_percent_of_baseline: float | None = None
+    cycles: float | None = None
+    cycles_percent_of_baseline: float | None = None
+    registers: int | None = None
+    l2_hit_percent: float | None = None
+    tflops: float | None = None
+    attn_tflops: float | None = None
+    d_head: int | None = None
+    seq_len: int | None = None
+    family: str = ""
+    dtype: DType | None = None
+    batch: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    seq_len_kv: int | None = None
+    causal: bool | None = None
+    bottom_right: bool | None = None
+    lse: bool | None = None
+    softmax_scale: float | None = None
+    method: str = ""
+    n: int | None = None
+    median_s: float | None = None
+    min_s: float | None = None
+    max_s: float | None = None
+    samples_s: tuple[float, ...] | None = None
+    matmul_tflops: float | None = None
+    sm_clock_hz: float | None = None
+    outcome: Outcome = Outcome.OK
+    reason: str = ""
+    relative: tuple[float, ...] | None = None
+    preference: int | None = None
+    source: str = ""
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is a kernel that ours are compared with."""
+        return self.family == REFERENCE_FAMILY
+
+    @property
+    def is_variant(self) -> bool:
+        """Whether this is one of ours, so that it can win."""
+        return self.family not in ("", REFERENCE_FAMILY)
+
+    @property
+    def rank_s(self) -> float | None:
+        """What decides the order: the median, else the mean; None without a valid time."""
+        if self.outcome is not Outcome.OK:
+            return None
+        return self.median_s if self.median_s is not None else self.duration_s
+
+    @property
+    def workload(self) -> Workload | None:
+        """The workload if every part of it is known, but for those that have a usual value."""
+        parts = tuple(getattr(self, name) for name in WORKLOAD_FIELDS)
+        if any(part is None for part in parts):
+            return None
+        usual: tuple[Any, ...] = (bool(self.bottom_right), bool(self.lse), self.softmax_scale)
+        try:
+            return Workload(*parts, *usual)
+        except InvalidConfig:
+            return None
+
+    @property
+    def group(self) -> Group:
+        """What has to be equal for two rows to be comparable."""
+        return Group(
+            self.d_head,
+            self.seq_len,
+            self.seq_len_kv,
+            self.dtype,
+            self.causal,
+            self.batch,
+            self.heads,
+            self.kv_heads,
+            bool(self.bottom_right),
+            bool(self.lse),
+            self.softmax_scale,
+            self.method,
+            self.source,
+        )
+
+
+# What has to be known of a workload, in the order of its fields.
+WORKLOAD_FIELDS = (
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq_len",
+    "seq_len_kv",
+    "d_head",
+    "dtype",
+    "causal",
+)
+# What has a usual value, which nobody needs to state.
+USUAL_FIELDS = ("bottom_right", "lse", "softmax_scale")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Workload (as far as known), method and recording: rows are ranked inside one group."""
+
+    d_head: int | None
+    seq_len: int | None
+    seq_len_kv: int | None
+    dtype: DType | None
+    causal: bool | None
+    batch: int | None
+    heads: int | None
+    kv_heads: int | None
+    bottom_right: bool
+    lse: bool
+    softmax_scale: float | None
+    method: str
+    source: str
+
+    def __str__(self) -> str:
+        """`seq_len 1024, d_head 128, FP16, full, batch 16, 16 heads; ncu`."""
+        parts = []
+        if self.seq_len is not None:
+            other = self.seq_len_kv not in (None, self.seq_len)
+            parts.append(f"seq_len {self.seq_len}" + (f"x{self.seq_len_kv}" if other else ""))
+        if self.d_head is not None:
+            parts.append(f"d_head {self.d_head}")
+        if self.dtype is not None:
+            parts.append(self.dtype.name)
+        if self.causal is not None:
+            aligned = " bottom-right" if self.bottom_right else ""
+            parts.append("causal" + aligned if self.causal else "full")
+        if self.batch is not None:
+            parts.append(f"batch {self.batch}")
+        if self.heads is not None:
+            other = self.kv_heads not in (None, self.heads)
+            parts.append(f"{self.heads} heads" + (f" ({self.kv_heads} kv)" if other else ""))
+        if self.lse:
+            parts.append("with log-sum-exp")
+        if self.softmax_scale is not None:
+            parts.append(f"scale {self.softmax_scale:g}")
+        text = ", ".join(parts) or "unknown workload"
+        return "; ".join(part for part in (text, self.method, self.source) if part)
+
+    def _order(self) -> tuple[object, ...]:
+        numbers = (
+            self.d_head,
+            self.dtype,
+            self.causal,
+            self.seq_len,
+            self.seq_len_kv,
+            self.batch,
+            self.heads,
+            self.kv_heads,
+            self.bottom_right,
+            self.lse,
+        )
+        known = tuple((n is None, 0 if n is None else int(n)) for n in numbers)
+        scale = (self.softmax_scale is not None, self.softmax_scale or 0.0)
+        return (self.source, *known, scale, self.method)
+
+
+def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
+    """Rows by group, the groups in reading order, each group's rows as they came."""
+    found: dict[Group, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.group, []).append(row)
+    return {group: found[group] for group in sorted(found, key=Group._order)}
+
+
+def ordered(rows: Iterable[Row]) -> list[Row]:
+    """Group by group: references first (the baseline at the top), then ours and others by
+    ascending duration; what has no valid time comes last, in the order it came."""
+
+    def key(row: Row) -> tuple[object, ...]:
+        timed = row.rank_s is not None and row.duration_s is not None
+        duration_s = row.duration_s if timed else 0.0
+        rank = 2 if not timed else 0 if row.is_reference else 1
+        return (rank, rank == 0 and row.kernel != BASELINE_LABEL, duration_s)
+
+    return [row for members in grouped(rows).values() for row in sorted(members, key=key)]
+
+
+def best(rows: Iterable[Row]) -> Row | None:
+    """The fastest of ours by `rank_s`, references aside; None if none has a time."""
+    timed = [row for row in rows if row.is_variant and row.rank_s is not None]
+    return min(timed, key=lambda row: (row.rank_s, row.kernel), default=None)
+
+
+def completed(rows: Iterable[Row]) -> list[Row]:
+    """Rows in order, with rates and percentages of the baseline filled in.
+
+    The baseline of a group is its FA2 row, else its first row.  Percentages that a row
+    brings along are replaced only where FA2 itself is in the group: an excerpt of a table
+    keeps the figures of the whole.  Rates that a row brings along are kept.
+    """
+    out: list[Row] = []
+    for members in grouped(rows).values():
+        members = ordered(_with_rates(row) for row in members)
+        timed = [row for row in members if row.rank_s is not None]
+        fa2 = next((r for r in timed if r.is_reference and r.kernel == BASELINE_LABEL), None)
+        baseline = fa2 or (timed[0] if timed else None)
+        out += [_with_percentages(row, baseline, overwrite=fa2 is not None) for row in members]
+    return out
+
+
+def _with_percentages(row: Row, baseline: Row | None, *, overwrite: bool) -> Row:
+    if baseline is None or row.rank_s is None:
+        return row
+    duration = _percent(baseline.duration_s, row.duration_s)
+    cycles = _percent(baseline.cycles, row.cycles)
+    if not overwrite:
+        duration = _first(row.duration_percent_of_baseline, duration)
+        cycles = _first(row.cycles_percent_of_baseline, cycles)
+    return replace(row, duration_percent_of_baseline=duration, cycles_percent_of_baseline=cycles)
+
+
+def _percent(baseline: float | None, value: float | None) -> float | None:
+    return 100 * baseline / value if baseline and value else None
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _with_rates(row: Row) -> Row:
+    """Fill in the three rates where the workload and a time are known.
+
+    The tiled count knows no partial tiles, so those rows go without it.
+    """
+    workload, mean_s, median_s = row.workload, row.duration_s, row.rank_s
+    if workload is None or not mean_s or not median_s:
+        return row
+    total = None
+    if row.tflops is None and (tile := _tile(row)):
+        try:
+            total = flops.tflops(flops.total_flop(workload, *tile), mean_s)
+        except InvalidConfig:
+            total = None
+    return replace(
+        row,
+        tflops=_first(row.tflops, total),
+        attn_tflops=_first(row.attn_tflops, flops.tflops(flops.attn_flop(workload), mean_s)),
+        matmul_tflops=_first(
+            row.matmul_tflops, flops.tflops(flops.matmul_flop(workload), median_s)
+        ),
+    )
+
+
+def _tile(row: Row) -> tuple[int, int] | None:
+    """(B_r, B_c) of one of our configs; references bring their rate along."""
+    if not row.is_variant:
+        return None
+    from fa_tune import families
+
+    try:
+        family = families.get(row.family)
+        return family.blocks(family.parse(row.kernel))
+    except InvalidConfig:
+        return None

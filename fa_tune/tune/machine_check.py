@@ -1,0 +1,153 @@
+"""Is everything here that the commands need?"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from fa_tune import families
+from fa_tune.build import nvrtc
+from fa_tune.build.cache import default_cache_dir
+from fa_tune.core import devices
+from fa_tune.core import paths as locations
+from fa_tune.core.devices import cuda_driver_version
+from fa_tune.core.errors import FaTuneError
+from fa_tune.core.model import DType, Outcome, Variant, Workload
+from fa_tune.core.options import MachineOptions, Progress
+from fa_tune.profile.base import MeasurePlan
+from fa_tune.profile.events import EventsProfiler
+from fa_tune.profile.ncu.profiler import NcuProfiler
+from fa_tune.store import recordings
+from fa_tune.tune.outputs import registry_path
+from fa_tune.tune.results import Check
+from fa_tune.tune.session import Context, build_all, build_request, open_context
+
+TINY = Workload(1, 1, 1, 128, 128, 64, DType.FP16)
+
+
+def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
+    """Look at Python, NVRTC, driver, GPU, ncu and its permission (profiles one small kernel),
+    torch and CuPy, the cache and registry folders, and the recordings."""
+    checks = [Check("Python", True, sys.version.split()[0])]
+    context: Context | None = None
+
+    def look(name: str, action: Callable[[], str], fix: str = "", needed: bool = True) -> None:
+        progress.advance(name)
+        try:
+            checks.append(Check(name, True, action()))
+        except FaTuneError as error:
+            checks.append(Check(name, False if needed else None, str(error), fix))
+
+    progress.stage("doctor", 8)
+    look(
+        "compiler", lambda: f"NVRTC {nvrtc.version()}", "reinstall with the extra cuda12 or cuda13"
+    )
+    try:
+        context = open_context(machine, progress)
+    except FaTuneError as error:
+        checks.append(Check("GPU", False, str(error)))
+    else:
+        checks.append(_gpu(context))
+        checks += _boards()
+    look("cache folder", lambda: _writable(machine.cache_dir or default_cache_dir()), "--cache-dir")
+    look("registry folder", lambda: _writable(registry_path(None).parent), "--registry")
+    look("recordings", lambda: _recordings(machine), needed=False)
+    gpu = context is not None and context.device is not None
+    for package, why in (("torch", "reference kernels"), ("cupy", "kernel launches")):
+        checks.append(_package(package, why, needed=gpu))
+    if gpu and context is not None:
+        here = context
+        look("compile and run", lambda: _measure(here, EventsProfiler(), progress))
+        look(
+            "ncu",
+            lambda: _measure(here, NcuProfiler(ncu=machine.ncu), progress),
+            "search falls back to --profiler events",
+        )
+    else:
+        checks.append(Check("ncu", None, "not tried without a GPU"))
+    return tuple(checks)
+
+
+def _gpu(context: Context) -> Check:
+    device = context.device
+    if device is None:
+        text = f"none found; search replays recordings, build compiles for {context.arch}"
+        return Check("GPU", None, text)
+    cc = "{}.{}".format(*device.compute_capability)
+    driver = f"driver {device.driver} (CUDA {cuda_driver_version()})"
+    return Check("GPU", True, f"{device.name}, compute capability {cc}, {driver}")
+
+
+def _boards() -> list[Check]:
+    """Every board of a machine that shows several, by the number that --devices takes."""
+    try:
+        found = devices.visible_devices()
+    except FaTuneError as error:
+        return [Check("boards", False, str(error))]
+    if len(found) < 2:
+        return []
+    models = {board.name for board in found}
+    text = ", ".join(f"{n}: {board.name} ({board.uuid})" for n, board in enumerate(found))
+    text += "; --devices all uses them" if len(models) == 1 else "; --devices takes one model"
+    return [Check("boards", True, text)]
+
+
+def _writable(folder: Path) -> str:
+    """The folder, once it is proven that a file can be made in it."""
+    from fa_tune.core.errors import StorageError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return str(folder)
+    except OSError as error:
+        raise StorageError(f"{folder}: {error.strerror or os.strerror(error.errno or 0)}") from None
+
+
+def _recordings(machine: MachineOptions) -> str:
+    folder = machine.recordings or locations.profiles_dir()
+    found = recordings.load_all(folder)
+    gpus = ", ".join(dict.fromkeys(r.meta.device.name for r in found))
+    return f"{len(found)} in {folder}" + (f" ({gpus})" if gpus else "")
+
+
+def _package(name: str, why: str, *, needed: bool) -> Check:
+    found = [
+        f"{d.metadata['Name']} {d.version}"
+        for d in metadata.distributions()
+        if (d.metadata["Name"] or "").lower().split("-cuda")[0] == name
+    ]
+    if found:
+        return Check(name, True, found[0])
+    return Check(name, False if needed else None, f"not installed ({why})", "install the extra")
+
+
+def _measure(context: Context, profiler: EventsProfiler | NcuProfiler, progress: Progress) -> str:
+    """Compile, run and measure the default of every family that runs here on a small workload."""
+    from fa_tune.core.errors import NoUsableVariant
+
+    configs = families.defaults(TINY.d_head, TINY.dtype, context.limits)
+    if not configs:
+        raise NoUsableVariant(f"no family of kernels runs on {context.arch}")
+    requests = [build_request(c, families.of(c).traits(c, TINY), context) for c in configs]
+    artifacts = {}
+    for built in build_all(requests, context, progress):
+        if built.artifact is None:
+            name = built.request.variant.family
+            raise NoUsableVariant(f"the default kernel of {name} did not compile: {built.reason}")
+        artifacts[built.request.variant.key] = built.artifact
+    times = []
+    plan = MeasurePlan(TINY, artifacts, device=context.options.device, board=context.board)
+    for attempt in profiler.measure(plan, lambda _: None):
+        name = Variant.from_key(attempt.subject).family
+        if attempt.outcome is not Outcome.OK or attempt.measurement is None:
+            raise NoUsableVariant(f"{name}: {attempt.outcome}: {attempt.reason}")
+        times.append(f"{name} {attempt.measurement.samples_s[0] * 1e6:.1f} µs")
+    if not times:
+        raise NoUsableVariant("nothing came back")
+    version = f"ncu {profiler.version}: " if profiler.version else ""
+    return f"{version}a small kernel took {', '.join(times)}"

@@ -1,0 +1,288 @@
+"""What outlives a search: registry entries, the CSV, a recording."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from fa_tune import __version__, families
+from fa_tune.build import nvrtc
+from fa_tune.build.compile import kernel_source_sha256
+from fa_tune.core.devices import cuda_driver_version
+from fa_tune.core.errors import StorageError
+from fa_tune.core.model import (
+    PREFERENCE,
+    Artifact,
+    Attempt,
+    Provenance,
+    Resources,
+    Variant,
+    Verdict,
+    is_reference,
+    reference_name,
+)
+from fa_tune.core.options import SearchOptions
+from fa_tune.ops import flops
+from fa_tune.profile.replay import REPLAYED_FROM, ReplayProfiler
+from fa_tune.search.decide import Decision
+from fa_tune.tune.profilers import Measured
+from fa_tune.tune.results import SearchResult, WorkloadResult
+
+if TYPE_CHECKING:
+    from fa_tune.profile.stats import Ratio as MeasuredRatio
+    from fa_tune.store.recordings import Decided, Recording
+    from fa_tune.store.registry.schema import Entry, Ratio
+
+RUNNERS_UP = 5
+
+
+def registry_path(given: Path | None) -> Path:
+    """The registry a search writes to: the one given, or the user's own."""
+    from fa_tune.store.registry import file as store
+
+    return given or store.default_path()
+
+
+def check_writable(options: SearchOptions, registry: Path) -> None:
+    """Raise StorageError or RegistryError before any work is done rather than after all of it."""
+    from fa_tune.store.registry import file as store
+
+    for path in (registry, options.csv, options.record):
+        if path is None:
+            continue
+        folder = path if path == options.record else path.parent
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        if path.is_dir() and path != options.record:
+            raise StorageError(f"{path} is a folder, where a file is to be written")
+        if not folder.is_dir():
+            raise StorageError(f"cannot write {path}: {folder} is no folder")
+        target = path if path.is_file() else folder
+        if not os.access(target, os.W_OK):
+            raise StorageError(f"cannot write {path}: {target} is not writable")
+    store.load(registry)
+
+
+def save_csv(path: Path, result: SearchResult) -> None:
+    """The table of all workloads as CSV; raises StorageError."""
+    from fa_tune.store.table.from_attempts import rows_from_attempts
+    from fa_tune.store.table.write_csv import write_csv
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            write_csv(rows_from_attempts(result.attempts, result.resources), stream)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+class Recorder:
+    """Writes the recording of a search: after each workload what there is, beside an older
+    recording of the same name, which is replaced when the search has ended.
+
+    `<record>/<gpu>/<set>_<method>.csv` and its provenance; until then `…_unfinished.csv`, which
+    an interrupted search leaves.  Workloads may come from several threads.
+    """
+
+    def __init__(self, folder: Path, options: SearchOptions, measured: Measured) -> None:
+        name = "".join(c if c.isalnum() else "_" for c in options.kernels)
+        name = f"{name}_{measured.profiler.method}"
+        self.path = folder / measured.device.slug / f"{name}.csv"
+        self._unfinished = self.path.with_name(f"{name}_unfinished.csv")
+        self._measured = measured
+        self._attempts: list[Attempt] = []
+        self._resources: dict[str, Resources] = {}
+        self._lock = Lock()
+
+    def add(self, attempts: Sequence[Attempt], artifacts: Mapping[str, Artifact]) -> None:
+        """One workload is measured; raises StorageError."""
+        with self._lock:
+            self._attempts += attempts
+            self._resources |= {key: a.resources for key, a in artifacts.items()}
+            self._save(self._unfinished, self._attempts, self._resources, {})
+
+    def finish(self, result: SearchResult) -> None:
+        """All are decided; raises StorageError."""
+        from fa_tune.store import recordings
+
+        attempts = [a for one in result.results for a in _preferred(one)]
+        decided = {one.workload.key: _decided(one) for one in result.results if one.decision}
+        self._save(self.path, attempts, result.resources, decided)
+        recordings.remove(self._unfinished)
+
+    def _save(
+        self,
+        path: Path,
+        attempts: Sequence[Attempt],
+        resources: Mapping[str, Resources],
+        decided: Mapping[str, Decided],
+    ) -> None:
+        from fa_tune.store import recordings
+
+        # Which board it was is nobody's business and no help; the model is.
+        device = replace(self._measured.device, uuid="")
+        subjects = {a.subject for a in attempts if not is_reference(a.subject)}
+        origin = provenance(self._measured, sorted({Variant.from_key(s).family for s in subjects}))
+        meta = recordings.Meta(recordings.SCHEMA, device, origin, decided=decided)
+        recordings.save(path, attempts, resources, meta)
+
+
+def _preferred(one: WorkloadResult) -> Iterator[Attempt]:
+    """The attempts of a workload, each measurement with its place in what a tie preferred."""
+    places = {s: i for i, s in enumerate(sorted(one.ranks, key=lambda s: (one.ranks[s], s)))}
+    for attempt in one.attempts:
+        found, place = attempt.measurement, places.get(attempt.subject)
+        if found is None or place is None:
+            yield attempt
+        else:
+            conditions = {**found.conditions, PREFERENCE: str(place)}
+            yield replace(attempt, measurement=replace(found, conditions=conditions))
+
+
+def _decided(one: WorkloadResult) -> Decided:
+    from fa_tune.store.recordings import Confirmed, Decided
+
+    found = one.confirmation
+    if found is None:
+        return Decided(one.margin)
+    ratio = found.ratio
+    return Decided(
+        one.margin, Confirmed(found.chosen, found.default, ratio.value, ratio.interval, found.n)
+    )
+
+
+def provenance(measured: Measured, names: Sequence[str]) -> Provenance:
+    """Where this run's measurements of these families come from."""
+    from fa_tune.store.recordings import SOURCES
+
+    profiler = measured.profiler
+    sources = {name: kernel_source_sha256(name) for name in names}
+    return Provenance(
+        gpu=measured.device.name,
+        driver=measured.device.driver,
+        cuda=cuda_driver_version(),
+        nvrtc=nvrtc.version(),
+        method=profiler.method,
+        profiler_version=profiler.version,
+        profiler_args=profiler.arguments,
+        clock_policy=profiler.clock_policy,
+        cache_policy=profiler.cache_policy,
+        kernel_source_sha256=kernel_source_sha256(*names),
+        recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        fa_tune_version=__version__,
+        extra={SOURCES: sources} if len(sources) > 1 else {},
+    )
+
+
+def _origin(chosen: Variant, recording: Recording | None, measured: Measured) -> Provenance:
+    """Where the chosen variant's measurement comes from; a replay's is its recording's."""
+    if recording is None:
+        return provenance(measured, (chosen.family,))
+    from fa_tune.store import recordings
+
+    recorded = recording.meta.provenance
+    extra = {name: value for name, value in recorded.extra.items() if name != recordings.SOURCES}
+    sha256 = recordings.kernel_source_sha256(recording, chosen.family)
+    return replace(recorded, kernel_source_sha256=sha256, extra=extra)
+
+
+def keep_in_registry(
+    path: Path,
+    result: SearchResult,
+    measured: Measured,
+    verdicts: Mapping[str, Mapping[str, Verdict]],
+) -> tuple[str, ...]:
+    """Put every decision into the registry; returns what was not taken, and why.
+
+    `verdicts` by workload key and subject.  Raises RegistryError, StorageError.
+    """
+    from fa_tune.store.registry import file as store
+
+    entries = [
+        entry_of(one, one.decision, measured, verdicts.get(one.workload.key, {}))
+        for one in result.results
+        if one.decision is not None
+    ]
+    return store.put(path, entries)
+
+
+def entry_of(
+    one: WorkloadResult,
+    decision: Decision,
+    measured: Measured,
+    verdicts: Mapping[str, Verdict],
+) -> Entry:
+    """A decision as the registry keeps it; `verdicts` by subject."""
+    from fa_tune.store.registry.schema import Confirmation, Entry, Gpu, RunnerUp, VerdictSummary
+
+    chosen = Variant.from_key(decision.chosen.subject)
+    family = families.get(chosen.family)
+    config = family.parse(chosen.config)
+    verdict = verdicts.get(decision.chosen.subject)
+    replay = isinstance(measured.profiler, ReplayProfiler)
+    recording = recording_of(decision.chosen.subject, one, measured) if replay else None
+    interval = decision.chosen.interval_s
+    confirmed = one.confirmation
+    ab_ratio = _ratio(confirmed.ratio) if confirmed is not None else None
+    return Entry(
+        gpu=Gpu(measured.device.name, measured.device.compute_capability),
+        workload=one.workload,
+        method=decision.method,
+        source="replay" if replay else "measured",
+        recording=recording.label if recording else None,
+        chosen=chosen,
+        traits=family.traits(config, one.workload),
+        reason=decision.sentence,
+        median_s=decision.chosen.median_s,
+        interval_s=None if interval is None else (interval.low, interval.high),
+        n=decision.chosen.n,
+        tflops=flops.tflops(flops.matmul_flop(one.workload), decision.chosen.median_s),
+        default=Variant.from_key(decision.default) if decision.default else None,
+        ratio_to_default=_ratio(decision.to_default),
+        ratio_to_references={
+            reference_name(name): ratio
+            for name, found in decision.to_references.items()
+            if (ratio := _ratio(found)) is not None
+        },
+        tie_set=tuple(Variant.from_key(s) for s in decision.tie_set),
+        runners_up=tuple(
+            RunnerUp(Variant.from_key(s.subject), s.median_s, ratio)
+            for s in decision.runners_up[:RUNNERS_UP]
+            if (ratio := _ratio(s.to_chosen)) is not None
+        ),
+        verdict=VerdictSummary.of(verdict) if verdict is not None else None,
+        confirmation=Confirmation(
+            Variant.from_key(confirmed.chosen),
+            Variant.from_key(confirmed.default),
+            ab_ratio,
+            confirmed.n,
+            confirmed.upheld,
+        )
+        if confirmed is not None and ab_ratio is not None
+        else None,
+        provenance=_origin(chosen, recording, measured),
+    )
+
+
+def recording_of(subject: str, one: WorkloadResult, measured: Measured) -> Recording | None:
+    """The recording that a replayed measurement came from; several may have been replayed."""
+    for attempt in one.attempts:
+        if attempt.subject == subject and attempt.measurement is not None:
+            label = attempt.measurement.conditions.get(REPLAYED_FROM)
+            found = next((r for r in measured.recordings if r.label == label), None)
+            return found or measured.recording
+    return measured.recording
+
+
+def _ratio(found: MeasuredRatio | None) -> Ratio | None:
+    from fa_tune.store.registry.schema import Ratio
+
+    if found is None:
+        return None
+    interval = found.interval
+    return Ratio(found.value, None if interval is None else (interval.low, interval.high))

@@ -1,0 +1,146 @@
+"""What the pipeline's functions return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fa_tune.build.compile import BuildResult
+from fa_tune.core.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict, Workload
+from fa_tune.fleet.calibration import Disagreement
+from fa_tune.profile.stats import MARGIN
+from fa_tune.search.decide import Confirmation, Decision
+from fa_tune.search.space_table import Meta, Row
+from fa_tune.search.strategies.audit import Audit
+
+
+@dataclass(frozen=True)
+class FamilyStanding:
+    """How far one family got on one workload: its fastest config, and how that stands to the
+    family's own default (time over time, below 1 = faster; None if that was not measured)."""
+
+    family: str
+    best: str  # subjects
+    median_s: float
+    default: str | None
+    ratio_to_default: float | None
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What a strategy did on one workload: of `configs`, it measured `scouted` (`failed` of
+    them without a time), and `finalists` met in the final.  `audit` is None where none was
+    asked for or nothing ran."""
+
+    strategy: str
+    seed: int
+    budget: str
+    configs: int
+    scouted: int
+    failed: int
+    finalists: int
+    audit: Audit | None = None
+
+    @property
+    def sentence(self) -> str:
+        """For a reader."""
+        text = f"{self.strategy} measured {self.scouted} of {self.configs} configs"
+        if self.audit is not None:
+            text += f"; {self.audit.sentence}"
+        return text
+
+
+@dataclass(frozen=True)
+class WorkloadResult:
+    """All that a search learnt about one workload.  `attempts` has one entry per variant and
+    reference, whatever its outcome; `decision` is None when nothing could be chosen.
+    `families` are those with a measurement, the fastest first; `ranks` is the tie rule's order
+    by subject, the smallest preferred."""
+
+    workload: Workload
+    attempts: tuple[Attempt, ...]
+    decision: Decision | None
+    problem: str = ""  # why there is no decision
+    families: tuple[FamilyStanding, ...] = ()
+    exploration: Exploration | None = None  # None: everything was measured
+    ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    confirmation: Confirmation | None = None  # None: not asked, or nothing to compare
+    margin: float = MARGIN  # what the default had to be beaten by
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A finished search.  `whose` says whose measurements these are, e.g. "measured here on
+    NVIDIA H200 with ncu" or "recorded on NVIDIA H200 on 2026-…, replayed".  `rejected` are
+    configs that cannot run; `reused` attempts came from the journal.  `disagreement` is that of
+    the boards, where several measured."""
+
+    results: tuple[WorkloadResult, ...]
+    rejected: tuple[tuple[Variant, Rejected], ...]
+    resources: Mapping[str, Resources]  # by subject
+    whose: str
+    method: str
+    registry: Path | None
+    device: DeviceInfo | None
+    reused: int = 0
+    measured: int = 0
+    warnings: tuple[str, ...] = ()
+    disagreement: Disagreement | None = None
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Every attempt of every workload."""
+        return tuple(a for r in self.results for a in r.attempts)
+
+
+@dataclass(frozen=True)
+class RecordedSpace:
+    """A space that was measured and written to `path`; `whose` as in a search's result."""
+
+    path: Path
+    rows: tuple[Row, ...]
+    meta: Meta
+    whose: str
+    measured: int
+    reused: int
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """Results of compiling a set for an architecture, and what was rejected before."""
+
+    arch: str
+    nvrtc: str
+    results: tuple[BuildResult, ...]
+    rejected: tuple[tuple[Variant, Rejected], ...]
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """Verdict (or the outcome that prevented one) per variant."""
+
+    verdicts: Mapping[str, Verdict]  # by variant key
+    failures: tuple[Attempt, ...]  # did not compile, crashed, timed out
+    rejected: tuple[tuple[Variant, Rejected], ...]
+
+
+@dataclass(frozen=True)
+class ProfileResult:
+    """Measurements with counters of a few configs and references, and the report kept."""
+
+    attempts: tuple[Attempt, ...]
+    resources: Mapping[str, Resources]
+    whose: str
+    export: Path | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `doctor`: what was looked at, whether it is fine, and what to do if not."""
+
+    name: str
+    ok: bool | None  # None: not applicable here
+    detail: str
+    fix: str = ""

@@ -1,0 +1,237 @@
+"""The commands beside the search: profile, bench, run, build, verify."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from fa_tune import families
+from fa_tune.build import nvrtc
+from fa_tune.core.errors import NoUsableVariant, ToolMissing
+from fa_tune.core.model import MASKS, Attempt, DType, Outcome, Resources, is_reference
+from fa_tune.core.options import MachineOptions, MeasureOptions, Progress, SearchOptions
+from fa_tune.families.base import Config
+from fa_tune.ops.traits import Traits
+from fa_tune.tune.candidates import choose_families
+from fa_tune.tune.flow import prepare
+from fa_tune.tune.measure import (
+    Tally,
+    fingerprint,
+    measure_workload,
+)
+from fa_tune.tune.profilers import Measured, choose_profiler, fall_back
+from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
+from fa_tune.tune.session import (
+    Context,
+    build_all,
+    build_request,
+    choose_configs,
+    open_context,
+    prune_configs,
+    workloads_for,
+)
+from fa_tune.tune.verify import verify_all
+
+ALL_DTYPES = (DType.BF16, DType.FP16)
+PLAIN = str(Traits())
+
+
+def profile(
+    configs: Sequence[str],
+    options: SearchOptions,
+    progress: Progress,
+    *,
+    export: Path | None = None,
+) -> ProfileResult:
+    """Measure the configs (short forms) with `options.measure.metrics`; one table per workload.
+
+    The configs' own dtype and d_head replace those of `options.workloads`.  `export` keeps
+    ncu's report.  Raises NoUsableVariant if no config gives a measurement.
+    """
+    context = open_context(options.machine, progress)
+    parsed = [families.parse(text) for text in configs]
+    return _measure(parsed, options, context, progress, export=export)
+
+
+def bench(options: SearchOptions, progress: Progress) -> ProfileResult:
+    """Time a set or one config with events (cold L2, interleaved rounds), references beside."""
+    context = open_context(options.machine, progress)
+    context.require_device("bench times kernels on one")
+    grid = options.workloads
+    configs = _configs(options.kernels, grid.dtypes, grid.d_heads, options.families, context)
+    timed = dataclasses.replace(
+        options, measure=dataclasses.replace(options.measure, profiler="events")
+    )
+    return _measure(configs, timed, context, progress)
+
+
+def run(
+    config: str, options: SearchOptions, n: int, progress: Progress
+) -> tuple[ProfileResult, VerifyReport]:
+    """Verify one config, then run it `n` times (events), reference kernels beside it."""
+    grid = options.workloads
+    open_context(options.machine, progress).require_device("run times a kernel on one")
+    report = verify(config, (), options.machine, progress, masks=grid.masks, lse=grid.lse)
+    timed = dataclasses.replace(
+        options,
+        kernels=config,
+        measure=dataclasses.replace(options.measure, profiler="events", runs=n),
+    )
+    if report.verdicts and not all(v.correct for v in report.verdicts.values()):
+        empty = ProfileResult((), {}, "not timed: the result is wrong", None)
+        return empty, report
+    return bench(timed, progress), report
+
+
+def _measure(
+    configs: Sequence[Config],
+    options: SearchOptions,
+    context: Context,
+    progress: Progress,
+    *,
+    export: Path | None = None,
+) -> ProfileResult:
+    """Measure configs without deciding and without the journal: what was asked for is run."""
+    measured = choose_profiler(
+        options.measure,
+        context,
+        progress,
+        export=export,
+        wanted=options.workloads.workloads(),
+        configs=configs,
+    )
+    progress.note(measured.whose)
+    kept, rejected = prune_configs(configs, context)
+    try:
+        attempts, resources = _attempts(kept, options, context, measured, progress)
+    except ToolMissing as error:
+        if options.measure.metrics != "rank" or export is not None:
+            raise  # events have no counters and write no report
+        measured = fall_back(options.measure, measured, context, progress, error)
+        attempts, resources = _attempts(kept, options, context, measured, progress)
+    for variant, reason in rejected:
+        progress.warn(f"{variant.config}: {reason.constraint}: {reason.reason}")
+    own = [a for a in attempts if not is_reference(a.subject)]
+    if not any(a.outcome is Outcome.OK for a in own):
+        why = next((a.reason for a in own if a.reason), "")
+        why = why or (rejected[0][1].reason if rejected else "nothing to measure")
+        raise NoUsableVariant(f"no config was measured: {why}")
+    warnings = tuple(getattr(getattr(measured.profiler, "notes", None), "warnings", ()))
+    kept_report = export if export is not None and export.exists() else None
+    return ProfileResult(tuple(attempts), resources, measured.whose, kept_report, warnings)
+
+
+def _attempts(
+    configs: Sequence[Config],
+    options: SearchOptions,
+    context: Context,
+    measured: Measured,
+    progress: Progress,
+) -> tuple[list[Attempt], dict[str, Resources]]:
+    """Every config and reference on every workload of its dtype and head dimension."""
+    attempts: list[Attempt] = []
+    resources: dict[str, Resources] = {}
+    tally = Tally()
+    for dtype, d_head in dict.fromkeys((c.dtype, c.d_head) for c in configs):
+        mine = [c for c in configs if (c.dtype, c.d_head) == (dtype, d_head)]
+        grid = dataclasses.replace(options.workloads, dtypes=(dtype,), d_heads=(d_head,))
+        local = dataclasses.replace(options, workloads=grid, kernels="")
+        workloads = workloads_for(local, mine)
+        for one in prepare(workloads, mine, local, context, measured, progress):
+            attempts += one.failures
+            resources |= {key: a.resources for key, a in one.artifacts.items()}
+            attempts += measure_workload(
+                one.workload,
+                one.artifacts,
+                options=options.measure,
+                measured=measured,
+                context=context,
+                journal=None,
+                reuse=False,
+                keep=tuple(one.artifacts),
+                progress=progress,
+                tally=tally,
+                adaptive=False,
+            )
+    return attempts, resources
+
+
+def build(
+    kernels: str,
+    d_heads: Sequence[int],
+    machine: MachineOptions,
+    progress: Progress,
+    *,
+    names: Sequence[str] = (),
+) -> BuildReport:
+    """Compile a set for workloads of whole blocks; needs no GPU.  `names` of families; none:
+    all that run on the architecture."""
+    context = open_context(machine, progress)
+    configs = _configs(kernels, _dtypes(kernels), d_heads or (128,), names, context)
+    kept, rejected = prune_configs(configs, context)
+    requests = [build_request(c, PLAIN, context) for c in kept]
+    results = build_all(requests, context, progress)
+    return BuildReport(context.arch, nvrtc.version(), tuple(results), rejected)
+
+
+def verify(
+    kernels: str,
+    d_heads: Sequence[int],
+    machine: MachineOptions,
+    progress: Progress,
+    *,
+    names: Sequence[str] = (),
+    masks: Sequence[str] = MASKS[:1],
+    lse: bool = False,
+) -> VerifyReport:
+    """Check a set against the reference on the GPU, whole blocks and ragged lengths alike, with
+    `masks` of MASKS (kernels of both alignments are the same) and the log-sum-exp if wanted.
+    `names` of families; none: all that run on the device.
+
+    Every verdict is taken anew; each variant's key is followed by the traits it was built for.
+    """
+    context = open_context(machine, progress)
+    context.require_device("verify runs kernels on one")
+    configs = _configs(kernels, _dtypes(kernels), d_heads or (128,), names, context)
+    kept, rejected = prune_configs(configs, context)
+    causal = dict.fromkeys(mask != MASKS[0] for mask in masks)
+    wanted = [str(Traits(c, ragged, lse)) for c in causal for ragged in (False, True)]
+    requests = [build_request(c, traits, context) for c in kept for traits in wanted]
+    results = build_all(requests, context, progress)
+    failures = [
+        Attempt(r.request.variant.key, "", r.outcome, r.reason)
+        for r in results
+        if r.artifact is None
+    ]
+    measure = MeasureOptions(profiler="events")
+    measured = choose_profiler(measure, context, progress)
+    verdicts, crashed = verify_all(
+        [r.artifact for r in results if r.artifact is not None],
+        fingerprint=lambda family: fingerprint(measured, context, 0, (family,)),
+        journal=context.journal(),
+        reuse=False,
+        device=machine.device,
+        seed=measure.seed,
+        item_timeout_s=measure.item_timeout_s,
+        progress=progress,
+        context=context,
+    )
+    return VerifyReport(verdicts, (*failures, *crashed.values()), rejected)
+
+
+def _dtypes(kernels: str) -> Sequence[DType]:
+    """All, but for a set that fixes its own: the ladder is FP16 unless asked otherwise."""
+    return () if kernels.startswith("prog") else ALL_DTYPES
+
+
+def _configs(
+    kernels: str,
+    dtypes: Sequence[DType],
+    d_heads: Sequence[int],
+    names: Sequence[str],
+    context: Context,
+) -> list[Config]:
+    """What `choose_configs` gives for the families of these names, or for all that run here."""
+    chosen = choose_families(names, context.limits)
+    return choose_configs(kernels, dtypes, d_heads, chosen, named=bool(names))

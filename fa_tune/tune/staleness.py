@@ -1,0 +1,122 @@
+"""What of a search is in the journal already, and what keeps the rest from being used."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fa_tune import families
+from fa_tune.core.model import Variant
+from fa_tune.core.options import Progress, SearchOptions
+from fa_tune.families.base import Config
+from fa_tune.store.journal import Fingerprint, Journal, explain_difference
+from fa_tune.tune.candidates import Defaults, choose_families
+from fa_tune.tune.measure import fingerprint
+from fa_tune.tune.profilers import Measured, choose_profiler
+from fa_tune.tune.session import (
+    Context,
+    choose_configs,
+    open_context,
+    prune_configs,
+    workloads_for,
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field of the fingerprint: what it was when the attempt was made, and what it is."""
+
+    field: str
+    was: str
+    now: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One variant on one workload.  `known`: an attempt in the journal holds.  `differences` to
+    the most similar attempt that does not; neither: it was never attempted."""
+
+    subject: str
+    workload: str
+    known: bool
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Every variant of a search, on every workload; nothing was measured for it."""
+
+    standings: tuple[Standing, ...]
+
+    @property
+    def stale(self) -> tuple[Standing, ...]:
+        """Those that were attempted under other conditions."""
+        return tuple(s for s in self.standings if s.differences)
+
+    @property
+    def sentence(self) -> str:
+        """`40 variants: 12 known, 20 stale (18 by driver, 2 by …), 8 never attempted`."""
+        known = sum(s.known for s in self.standings)
+        fields = Counter(d.field for s in self.stale for d in s.differences)
+        text = f"{len(self.standings)} attempts are needed: {known} known, {len(self.stale)} stale"
+        if fields:
+            text += f" ({', '.join(f'{n} by {name}' for name, n in fields.most_common())})"
+        return f"{text}, {len(self.standings) - known - len(self.stale)} never made."
+
+
+def why_stale(
+    options: SearchOptions, progress: Progress, configs: Sequence[Config] | None = None
+) -> Staleness:
+    """Compare today's conditions with those in the journal; raises what a search raises before
+    it measures."""
+    context = open_context(options.machine, progress)
+    chosen = choose_families(options.families, context.limits)
+    grid = options.workloads
+    if configs is None:
+        configs = choose_configs(
+            options.kernels, grid.dtypes, grid.d_heads, chosen, named=bool(options.families)
+        )
+    measured = choose_profiler(
+        options.measure, context, progress, wanted=grid.workloads(), configs=configs
+    )
+    kept, _ = prune_configs(configs, context)
+    defaults = Defaults(context.limits, choose_families((), context.limits), chosen)
+    others, _ = prune_configs(defaults.for_configs(kept), context)
+    journal = context.journal()
+    standings = []
+    for workload in workloads_for(options, kept) if kept else ():
+        for config in dict.fromkeys([*kept, *others]):
+            if (config.dtype, config.d_head) == (workload.dtype, workload.d_head):
+                subject = families.variant(config).key
+                now = _today(subject, options, measured, context)
+                standings.append(_standing(subject, workload.key, now, journal))
+    return Staleness(tuple(standings))
+
+
+def _today(
+    subject: str, options: SearchOptions, measured: Measured, context: Context
+) -> Fingerprint:
+    """The fingerprint that a search files its first attempt at a variant under."""
+    method = measured.profiler.method
+    runs = 1 if method == "ncu" else options.measure.runs or measured.profiler.default_runs
+    return fingerprint(measured, context, runs, (Variant.from_key(subject).family,))
+
+
+def _standing(subject: str, workload: str, now: Fingerprint, journal: Journal) -> Standing:
+    if journal.find(now.digest, subject, workload) is not None:
+        return Standing(subject, workload, True)
+    past = [record.fingerprint for record in journal.history(subject, workload)]
+    if not past:
+        return Standing(subject, workload, False)
+    # Of several, the one that is the least different, and the last of those.
+    nearest = min(reversed(past), key=lambda one: len(explain_difference(one, now)))
+    was, is_ = dataclasses.asdict(nearest), dataclasses.asdict(now)
+    names = explain_difference(nearest, now)
+    found = tuple(Difference(n, _text(was[n]), _text(is_[n])) for n in names)
+    return Standing(subject, workload, False, found)
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,140 @@
+"""What a search prefers in a tie, known before anything is measured.
+
+Configs within the noise of each other change places from one search to the next, and so would a
+choice by their times.  It is made by what is the same in every search instead: how the config did
+on neighbouring workloads in the recordings that come with fa-tune, then on neighbours in this
+search or the registry, then by shared memory and registers.  How good it was on this very workload
+is to be found out; what is recorded of that only keeps the choice clear of limits.  Who was near
+the limit of a tie there comes after all who were not; and the margin that the default has to be
+beaten by is the one that it was not near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fa_tune.core import paths
+from fa_tune.core.errors import FaTuneError
+from fa_tune.core.model import PREFERENCE, Artifact, Attempt, Measurement, Workload, is_reference
+from fa_tune.core.options import Progress
+from fa_tune.profile.replay import REPLAYED_FROM, ReplayProfiler
+from fa_tune.profile.stats import MARGIN
+from fa_tune.search.neighbor_regret import (
+    Neighbour,
+    in_doubt,
+    margin_over,
+    neighbour,
+    recorded_steps,
+    steps_behind,
+)
+from fa_tune.store import recordings
+from fa_tune.store.recordings import Recording
+from fa_tune.tune.profilers import Measured
+from fa_tune.tune.session import Context
+
+NEAR = 2.0  # doublings within which a workload is a neighbour
+NEIGHBOURS = 2  # at most
+
+Rank = tuple[int, ...]  # the smallest is preferred
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """`recorded` is what recordings of this GPU model, taken with this method, say of workloads;
+    `replayed` are those that a replay answers from, by their labels."""
+
+    recorded: Mapping[Workload, Neighbour] = field(default_factory=dict)
+    replayed: Mapping[str, Recording] = field(default_factory=dict)
+
+    def margin(self, workload: Workload, default: str | None) -> float:
+        """What the default of a workload has to be beaten by, as a fraction."""
+        return MARGIN if default is None else margin_over(default, self.recorded.get(workload))
+
+    def ranks(
+        self,
+        workload: Workload,
+        artifacts: Mapping[str, Artifact],
+        neighbours: Sequence[Neighbour] = (),
+    ) -> dict[str, Rank]:
+        """The rank of each subject; `neighbours` are those that were measured in this search or
+        are in the registry."""
+        recorded = neighbours_of(workload, self.recorded)
+        here = self.recorded.get(workload)
+        return {
+            subject: (
+                int(in_doubt(subject, here)),
+                recorded_steps(subject, recorded),
+                steps_behind(subject, neighbours),
+                artifact.resources.dynamic_smem_bytes,
+                artifact.resources.registers,
+            )
+            for subject, artifact in artifacts.items()
+        }
+
+    def of_replay(
+        self, workload: Workload, measurements: Sequence[Measurement]
+    ) -> tuple[dict[str, Rank], float] | None:
+        """Ranks and margin as they were when these were measured; None where they were not all in
+        one search, or its recording does not tell."""
+        ours = [m for m in measurements if not is_reference(m.subject)]
+        places = {m.subject: m.conditions[PREFERENCE] for m in ours if PREFERENCE in m.conditions}
+        labels = {m.conditions.get(REPLAYED_FROM, "") for m in ours}
+        recording = self.replayed.get(labels.pop()) if len(labels) == 1 else None
+        decided = recording.meta.decided.get(workload.key) if recording is not None else None
+        if decided is None or len(places) < len(ours):
+            return None
+        return {subject: (int(place),) for subject, place in places.items()}, decided.margin
+
+    def order(self, workload: Workload, artifacts: Mapping[str, Artifact]) -> tuple[str, ...]:
+        """The subjects by what is known of them before this search."""
+        ranks = self.ranks(workload, artifacts)
+        return tuple(sorted(artifacts, key=lambda s: (ranks[s], s)))
+
+
+def preferences(measured: Measured, context: Context, progress: Progress) -> Preferences:
+    """What the recordings of a checkout or an installation say; for a replay, which measures
+    nothing new, what was said when its recordings were made.  Recordings that cannot be read are
+    a warning."""
+    if isinstance(measured.profiler, ReplayProfiler):
+        return Preferences(replayed={r.label: r for r in measured.recordings})
+    folder = context.options.recordings or paths.profiles_dir()
+    try:
+        found = recordings.load_all(folder, of=(measured.device.name, measured.profiler.method))
+    except FaTuneError as error:
+        progress.warn(f"ties are not settled by recordings: {error}")
+        return Preferences()
+    return Preferences(recorded_neighbours(found))
+
+
+def recorded_neighbours(found: Iterable[Recording]) -> dict[Workload, Neighbour]:
+    """What recordings, the newest first, say of each workload; of several the one that holds
+    most of it."""
+    most: dict[str, list[Attempt]] = {}
+    for recording in found:
+        held: dict[str, list[Attempt]] = {}
+        for attempt in recording.attempts:
+            if attempt.measurement is not None:
+                held.setdefault(attempt.workload, []).append(attempt)
+        for key, attempts in held.items():
+            if len(attempts) > len(most.get(key, ())):
+                most[key] = attempts
+    told = {
+        Workload.from_key(key): neighbour([a.measurement for a in attempts if a.measurement])
+        for key, attempts in most.items()
+    }
+    return {workload: one for workload, one in told.items() if one is not None}
+
+
+def neighbours_of(workload: Workload, known: Mapping[Workload, Neighbour]) -> tuple[Neighbour, ...]:
+    """The nearest of the known workloads of the same kind: dtype, d_head and a mask or none."""
+    from fa_tune.store.registry.lookup import distance
+
+    kind = (workload.dtype, workload.d_head, workload.causal)
+    near = sorted(
+        (apart, other)
+        for other in known
+        if (other.dtype, other.d_head, other.causal) == kind
+        and 0.0 < (apart := distance(other, workload)) <= NEAR
+    )
+    return tuple(known[other] for _, other in near[:NEIGHBOURS])

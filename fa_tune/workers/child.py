@@ -1,0 +1,349 @@
+"""One worker process, watched: what `fa_tune.workers.supervisor` does once or many times.
+
+The rules for blame and deadlines are stated there.  Linux only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fa_tune.core.errors import ToolMissing
+from fa_tune.core.model import Outcome
+from fa_tune.workers.prefork import SPARES
+from fa_tune.workers.protocol import Event, Job, Kind, ProcessRef, ProgressReader
+
+CHILD_ENVIRONMENT = {
+    "LC_ALL": "C",  # decimal points and messages as our parsers expect them
+    # Loading all of torch's kernels at the start took a worker 6 s on an H200
+    # (benchmarks/worker_start_h200.txt).  What is timed has been launched before.
+    "CUDA_MODULE_LOADING": "LAZY",
+    "PYTHONUNBUFFERED": "1",  # a crash loses no output
+}
+POLL_S = 0.02
+TERM_GRACE_S = 2.0  # from SIGTERM to SIGKILL
+KILL_WAIT_S = 30.0  # a process inside the GPU driver may take its time to die
+TAIL_BYTES = 8192
+
+
+class CalledOff(BaseException):
+    """The thread's work is no longer wanted; like KeyboardInterrupt, nobody's error."""
+
+
+# Set by whoever runs jobs in several threads, of which Ctrl-C reaches only the main one: once
+# the event is set, children of this thread are ended and their readers get CalledOff.
+CALLED_OFF: ContextVar[threading.Event | None] = ContextVar("CALLED_OFF", default=None)
+
+
+@dataclass(frozen=True)
+class ItemResult:
+    """How one item ended.
+
+    `value` is what the handler gave to `done` (outcome OK); failures reported by the
+    handler have its outcome and reason.  CRASHED and TIMED_OUT come from supervision, with
+    the end of the worker's stderr (at most 8 KiB, which may hold other items' output).
+    """
+
+    item: str
+    outcome: Outcome
+    value: Any | None
+    reason: str = ""
+    stderr_tail: str = ""
+
+
+@dataclass(frozen=True)
+class ChildEnd:
+    """How one worker (or, with a wrapper, the wrapper) ended.
+
+    Exactly one of `exit_code` and `signal` (as in "SIGSEGV") is set.  `finished` says that
+    the handler returned; `timed_out` that its time was up and we ended it; `reason` puts it
+    in words.  `culprit` is the item blamed, if any.  `results` are the final results, the
+    culprit's included; `events` all records of this worker, in order.
+    """
+
+    exit_code: int | None
+    signal: str | None
+    timed_out: bool
+    finished: bool
+    reason: str
+    culprit: str | None
+    results: Mapping[str, ItemResult]
+    events: tuple[Event, ...]
+    stderr_tail: str
+    stdout_path: Path
+    stderr_path: Path
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody else sent SIGKILL, to the worker or to its wrapper: a person, or the
+        system short of memory."""
+        killed = self.signal == "SIGKILL" or self.exit_code == 128 + signal.SIGKILL
+        return killed and not self.timed_out
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all children of one call have in common; see `fa_tune.workers.supervisor.run_items`."""
+
+    handler: str
+    shared: Mapping[str, Any]
+    item_timeout_s: float
+    start_timeout_s: float
+    exit_timeout_s: float
+    wrapper: tuple[str, ...]
+    env: Mapping[str, str]
+
+    def command(self, job_path: Path) -> list[str]:
+        """The command line; raises ToolMissing if the wrapper is not installed."""
+        # -P: a file named like a library in the user's working directory must not win.
+        worker = [sys.executable, "-P", "-m", "fa_tune.workers.main"]
+        if not self.wrapper:
+            return [*worker, str(job_path)]
+        if shutil.which(self.wrapper[0]) is None:
+            raise ToolMissing(f"{self.wrapper[0]} not found on PATH; install it or do without")
+        wrapper = [word.replace("{run_dir}", str(job_path.parent)) for word in self.wrapper]
+        return [*worker, "--tied", str(os.getpid()), *wrapper, *worker, str(job_path)]
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """The child's environment: ours, `CHILD_ENVIRONMENT`, then `env`."""
+        return worker_environment(self.given(folder))
+
+    def given(self, folder: Path) -> dict[str, str]:
+        """`env` for a child that works in `folder`."""
+        return {name: text.replace("{run_dir}", str(folder)) for name, text in self.env.items()}
+
+
+def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a worker: ours, `CHILD_ENVIRONMENT`, then what is given."""
+    merged = {**os.environ, **CHILD_ENVIRONMENT, **given}
+    # Run from a source tree, the package may be on our own path only.
+    root = str(Path(__file__).resolve().parents[2])
+    if root not in sysconfig.get_paths().values():
+        merged["PYTHONPATH"] = os.pathsep.join(filter(None, [root, merged.get("PYTHONPATH")]))
+    return merged
+
+
+class Child:
+    """One worker process, below its wrapper if there is one.
+
+    As a context manager: started on entry; on exit, gone with its whole process group.
+    """
+
+    def __init__(self, plan: Plan, items: Mapping[str, Any], folder: Path) -> None:
+        self.results: dict[str, ItemResult] = {}
+        self._plan = plan
+        self._items = items
+        self._folder = folder.absolute()
+        self._stdout_path = self._folder / "stdout.log"
+        self._stderr_path = self._folder / "stderr.log"
+        self._progress = ProgressReader(self._folder / "progress")
+        self._events: list[Event] = []
+        self._worker: ProcessRef | None = None
+        self._open: str | None = None  # the item last begun, if it has no final result
+        self._open_timeout_s = 0.0
+        self._last_words = ""  # why the worker left, in its own words
+        self._finished = False
+        self._timed_out = False
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        plan, progress_path = self._plan, self._folder / "progress"
+        job_path = self._folder / "job.json"
+        job = Job(plan.handler, plan.shared, self._items, str(progress_path), ProcessRef.me())
+        job.write(job_path)
+        progress_path.write_bytes(b"")
+        self._restart_clock()
+        with self._stdout_path.open("wb") as stdout, self._stderr_path.open("wb") as stderr:
+            spares = SPARES.get() if not plan.wrapper else None
+            if spares is not None:
+                given = {**CHILD_ENVIRONMENT, **plan.given(self._folder)}
+                taken = spares.give(job_path, given, self._stdout_path, self._stderr_path)
+                if taken is not None:
+                    self._process = taken
+                    return self
+            self._process = subprocess.Popen(
+                plan.command(job_path),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env=plan.environment(self._folder),
+                start_new_session=True,  # its own group; and a terminal's Ctrl-C is ours alone
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def events(self) -> Iterator[Event]:
+        """Every record as it arrives, until the process has ended or its time is up.
+
+        `results` is up to date with the event last yielded; the culprit joins at the end.
+        """
+        suspect: str | None = None
+        called_off = CALLED_OFF.get()
+        while True:
+            if called_off is not None and called_off.is_set():
+                raise CalledOff
+            ended = self._has_ended()  # asked before reading: then nothing more can come
+            news = self._progress.read()
+            for event in news:
+                self._take_in(event)
+                yield event
+            if ended:
+                break
+            if news:
+                continue  # the consumer may have taken long: look again before judging
+            if time.monotonic() > self._deadline:
+                self._timed_out, suspect = True, self._open
+                break
+            time.sleep(POLL_S)
+        self._stop()
+        for event in self._progress.read():  # written while it was being stopped
+            self._take_in(event)
+            yield event
+        if self._finished or (self._timed_out and self._open != suspect):
+            self._open = None  # not to blame: the handler forgot it, or had only just begun it
+        if self._open is not None:
+            hung = self._timed_out and not self._last_words
+            outcome = Outcome.TIMED_OUT if hung else Outcome.CRASHED
+            self.results[self._open] = ItemResult(
+                self._open, outcome, None, self._reason(), self._stderr_tail()
+            )
+
+    def end(self) -> ChildEnd:
+        """How it ended; to be asked after `events` has."""
+        status = self._process.returncode
+        return ChildEnd(
+            exit_code=status if status >= 0 else None,
+            signal=_signal_name(-status) if status < 0 else None,
+            timed_out=self._timed_out,
+            finished=self._finished,
+            reason=self._reason(),
+            culprit=self._open,
+            results=self.results,
+            events=tuple(self._events),
+            stderr_tail=self._stderr_tail(),
+            stdout_path=self._stdout_path,
+            stderr_path=self._stderr_path,
+        )
+
+    def _take_in(self, event: Event) -> None:
+        self._events.append(event)
+        item, known = event.item, event.item in self.results
+        match event.kind:
+            case Kind.STARTED:
+                self._worker = ProcessRef(**event.value)
+            case Kind.BEGIN:
+                self._open = item
+                self._open_timeout_s = event.timeout_s or self._plan.item_timeout_s
+            case Kind.DONE if not known:
+                self.results[item] = ItemResult(item, Outcome.OK, event.value)
+            case Kind.FAILED if not known and event.outcome is not None:
+                self.results[item] = ItemResult(item, event.outcome, None, event.text)
+            case Kind.POISONED:
+                self._last_words = event.text
+                tail = self._stderr_tail()
+                poisoned = ItemResult(item, Outcome.CRASHED, None, event.text, tail)
+                self.results.setdefault(item, poisoned)
+            case Kind.RAISED | Kind.UNUSABLE:
+                self._last_words = event.text
+            case Kind.FINISHED:
+                self._finished = True
+        if self._open in self.results:
+            self._open = None
+        self._restart_clock()
+
+    def _restart_clock(self) -> None:
+        if self._finished or self._last_words:
+            self._allowed_s = self._plan.exit_timeout_s
+        elif self._open is not None:
+            self._allowed_s = self._open_timeout_s
+        else:
+            self._allowed_s = self._plan.start_timeout_s
+        self._deadline = time.monotonic() + self._allowed_s
+
+    def _reason(self) -> str:
+        if self._last_words:
+            return self._last_words
+        if self._timed_out:
+            return f"silent for {self._allowed_s:g} s"
+        if self._finished:
+            return "finished"
+        status = self._process.returncode
+        if status < 0:
+            hint = " (out of memory?)" if status == -signal.SIGKILL else ""
+            return f"killed by {_signal_name(-status)}{hint}"
+        # A wrapper passes on the death of its program in the way of shells.
+        name = f" ({_signal_name(status - 128)})" if self._plan.wrapper and status > 128 else ""
+        lines = self._stderr_tail().split("\n")
+        last = next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
+        said = f"; stderr ends: {last}" if last else ""
+        return f"exited with status {status}{name} before it was done{said}"
+
+    def _stderr_tail(self) -> str:
+        """The last lines of stderr, at most TAIL_BYTES, however much was written."""
+        with self._stderr_path.open("rb") as log:
+            start = max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES)
+            log.seek(start)
+            text = log.read(TAIL_BYTES).decode("utf-8", "replace")
+        whole_lines = text.partition("\n")[2]
+        return whole_lines if start and whole_lines else text
+
+    def _has_ended(self) -> bool:
+        # Seen but not reaped: as long as its zombie exists, no other process can get its
+        # id, and _stop may signal the group without hitting strangers.
+        try:
+            options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self._process.pid, options) is not None
+        except ChildProcessError:  # already reaped
+            return True
+
+    def _stop(self) -> None:
+        """End whatever still runs; what ended by itself keeps its exit status."""
+        if self._process.returncode is not None:
+            return
+        try:
+            if not self._has_ended():
+                self._signal_group(signal.SIGTERM)
+                patience = time.monotonic() + TERM_GRACE_S
+                while not self._has_ended() and time.monotonic() < patience:
+                    time.sleep(POLL_S)
+        finally:  # also when a second Ctrl-C cuts the grace short
+            self._signal_group(signal.SIGKILL)
+            if self._worker is not None and self._worker.is_alive():  # the wrapper moved it
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._worker.pid, signal.SIGKILL)
+            try:
+                self._process.wait(KILL_WAIT_S)
+            except subprocess.TimeoutExpired:
+                message = f"process {self._process.pid} survives SIGKILL; the GPU may be hung"
+                raise ToolMissing(f"{message}, see nvidia-smi") from None
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

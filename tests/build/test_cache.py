@@ -1,0 +1,359 @@
+"""The artifact store: keys, damage, concurrent writers, folders that cannot be written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fa_tune.build.cache import (
+    ArtifactKey,
+    ArtifactStore,
+    Entry,
+    StoreSize,
+    default_cache_dir,
+    source_sha256,
+)
+from fa_tune.build.ptxas_log import KernelFacts
+from fa_tune.core.errors import StorageError
+from fa_tune.core.model import Outcome
+
+KEY = ArtifactKey(
+    headers_sha256=source_sha256({"a.cuh": "int a;", "b.cuh": "int b;"}),
+    entry_source='#include "a.cuh"\n',
+    options=("--gpu-architecture=sm_90", "-std=c++20"),
+    nvrtc="13.0.88",
+    arch="sm_90",
+    name_expression="k<1>",
+)
+GOOD = Entry(
+    outcome=Outcome.OK,
+    log="ptxas info …",
+    symbol="_Z1kILi1EEvv",
+    facts=KernelFacts(32, 0, 4, 8, 1024, 1),
+    diagnostics=("ptxas: (C7510) …",),
+    compile_s=0.25,
+)
+FAILED = Entry(outcome=Outcome.COMPILE_FAILED, reason="N must be 2", log="x.cu(1): error: …")
+CUBIN = b"\x7fELF" + bytes(range(256))
+
+
+@pytest.fixture
+def warnings() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(tmp_path: Path, warnings: list[str]) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "cache", warn=warnings.append)
+
+
+def _key(number: int) -> ArtifactKey:
+    return dataclasses.replace(KEY, name_expression=f"k<{number}>")
+
+
+def _json(store: ArtifactStore, key: ArtifactKey = KEY) -> Path:
+    return store.path / key.digest[:2] / f"{key.digest}.json"
+
+
+def _age(store: ArtifactStore, key: ArtifactKey, age_s: float) -> None:
+    then = time.time() - age_s
+    for path in _json(store, key).parent.glob(f"{key.digest}*"):
+        os.utime(path, (then, then))
+
+
+def test_what_is_put_is_got(store: ArtifactStore, warnings: list[str]) -> None:
+    assert store.get(KEY) is None
+    stored = store.put(KEY, GOOD, CUBIN)
+    assert store.get(KEY) == stored
+    assert stored.entry == GOOD
+    assert stored.cubin is not None
+    assert stored.cubin.is_absolute()
+    assert stored.cubin.read_bytes() == CUBIN
+    assert store.get(_key(2)) is None
+    assert warnings == []
+
+
+def test_failures_are_remembered_with_their_log(store: ArtifactStore) -> None:
+    store.put(KEY, FAILED)
+    stored = store.get(KEY)
+    assert stored is not None
+    assert (stored.entry, stored.cubin) == (FAILED, None)
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(ArtifactKey)])
+def test_every_part_of_the_key_counts(field: str) -> None:
+    value = getattr(KEY, field)
+    change: dict[str, Any] = {field: (*value, "-G") if field == "options" else value + " "}
+    assert dataclasses.replace(KEY, **change).digest != KEY.digest
+
+
+@given(st.lists(st.text(), min_size=1), st.data())
+def test_options_that_are_split_differently_are_different(
+    options: list[str], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(0, len(options[0])))
+    split = (options[0][:cut], options[0][cut:], *options[1:])
+    keys = [dataclasses.replace(KEY, options=o) for o in (tuple(options), split)]
+    assert keys[0].digest != keys[1].digest
+
+
+def test_the_source_hash_sees_names_and_texts_but_not_order() -> None:
+    files = {"a.cuh": "1", "b.cuh": "2"}
+    assert source_sha256(files) == source_sha256(dict(reversed(files.items())))
+    others = [{"a.cuh": "2", "b.cuh": "1"}, {"a.cuh": "1"}, {"a.cuh": "1b.cuh", "": "2"}]
+    assert len({source_sha256(f) for f in (files, *others)}) == 4
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda j, c: _truncate(j), "not JSON"),
+        (lambda j, c: j.write_bytes(b"\xff\xfe"), "not JSON"),
+        (lambda j, c: j.write_text("[]"), "fields are wrong"),
+        (lambda j, c: j.write_text("{}"), "fields are wrong"),
+        (lambda j, c: _edit(j, facts={"registers": 3}), "fields are wrong"),
+        (lambda j, c: _edit(j, facts=None), "does not go with its facts"),
+        (lambda j, c: _edit(j, outcome="crashed"), "does not go with its facts"),
+        (lambda j, c: _edit(j, outcome="splendid"), "fields are wrong"),
+        (lambda j, c: _edit(j, symbol=7), "fields are wrong"),
+        (lambda j, c: _edit(j, compile_s="slow"), "fields are wrong"),
+        (lambda j, c: _edit(j, key={}), "another key"),
+        (lambda j, c: _truncate(c), "cubin is not the one"),
+        (lambda j, c: c.write_bytes(b""), "cubin is not the one"),
+        (lambda j, c: c.unlink(), "cubin is missing"),
+    ],
+)
+def test_a_damaged_entry_is_named_and_rebuilt(
+    store: ArtifactStore, warnings: list[str], damage: object, said: str
+) -> None:
+    cubin = store.put(KEY, GOOD, CUBIN).cubin
+    assert callable(damage)
+    damage(_json(store), cubin)
+    assert store.get(KEY) is None
+    assert len(warnings) == 1
+    assert said in warnings[0]
+    assert str(_json(store)) in warnings[0]
+    assert "\n" not in warnings[0]
+    store.put(KEY, GOOD, CUBIN)
+    assert store.get(KEY) is not None
+    assert len(warnings) == 1
+
+
+def test_no_other_exception_is_taken_for_a_miss(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(KEY, GOOD, CUBIN)
+
+    def broken(*_: object) -> bytes:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Path, "read_bytes", broken)
+    with pytest.raises(ZeroDivisionError):
+        store.get(KEY)
+
+
+def test_a_write_cut_short_leaves_no_entry(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Path] = []
+    replace = Path.replace
+
+    def interrupted(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) == 2:  # the cubin is in place, the facts are not
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.put(KEY, GOOD, CUBIN)
+    monkeypatch.undo()
+    assert [path.suffix for path in calls] == [".cubin", ".json"]
+    assert store.get(KEY) is None
+    assert store.put(KEY, GOOD, CUBIN) == store.get(KEY)
+
+
+def test_concurrent_writers_and_readers_never_see_half_an_entry(tmp_path: Path) -> None:
+    # Writers whose code differs from each other's, as from a compiler that is not
+    # deterministic: every read must still find facts and code that belong together.
+    code = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from tests.build.test_cache import GOOD, _key
+from fa_tune.build.cache import ArtifactStore
+def warn(text):
+    sys.exit("damaged: " + text)
+store = ArtifactStore(Path(sys.argv[1]), warn=warn)
+for i in range(150):
+    key = _key(i % 5)
+    store.put(key, GOOD, sys.argv[2].encode() * (i + 1))
+    stored = store.get(key)
+    assert stored is not None and stored.cubin.read_bytes()
+"""
+    root = str(Path(__file__).resolve().parents[2])
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    writers = [
+        subprocess.Popen([*command, name, root], stderr=subprocess.PIPE, text=True)
+        for name in "abc"
+    ]
+    for writer in writers:
+        _, stderr = writer.communicate(timeout=60)
+        assert writer.returncode == 0, stderr
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_folder_that_cannot_be_written_costs_one_warning(
+    tmp_path: Path, warnings: list[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = ArtifactStore(tmp_path / "file" / "cache", warn=warnings.append)
+    assert store.get(KEY) is None
+    assert warnings == []
+    for number in range(3):
+        stored = store.put(_key(number), GOOD, CUBIN)
+        assert store.get(_key(number)) == stored
+    assert len(warnings) == 1
+    assert "cannot be written" in warnings[0]
+    assert "--cache-dir" in warnings[0]
+    assert "\n" not in warnings[0]
+    assert store.size() == StoreSize(0, 0)
+
+
+def test_a_read_only_folder_still_answers(
+    tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ArtifactStore(tmp_path).put(KEY, GOOD, CUBIN)
+    write_bytes = Path.write_bytes
+
+    def read_only(path: Path, *args: Any) -> int:
+        if path.is_relative_to(tmp_path):
+            raise OSError(30, "Read-only file system")
+        return write_bytes(path, *args)
+
+    def no_utime(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "write_bytes", read_only)
+    monkeypatch.setattr(os, "utime", no_utime)
+    store = ArtifactStore(tmp_path, warn=warnings.append)
+    assert store.get(KEY) is not None
+    assert warnings == []
+    store.put(_key(2), GOOD, CUBIN)
+    store.put(_key(3), GOOD, CUBIN)
+    assert all(store.get(_key(number)) for number in (1, 2, 3))
+    assert len(warnings) == 1
+    assert "Read-only file system" in warnings[0]
+
+
+def test_a_full_disk_is_one_line(
+    store: ArtifactStore, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(StorageError, match="No space left on device") as caught:
+        store.put(KEY, GOOD, CUBIN)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_folder_at_all_is_one_line(
+    tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = ArtifactStore(tmp_path / "file", warn=warnings.append)
+
+    def full(*_: object, **__: object) -> str:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    with pytest.raises(StorageError, match=r"Read-only file system.*--cache-dir"):
+        store.put(KEY, GOOD, CUBIN)
+
+
+def test_what_root_stores_others_can_read(store: ArtifactStore) -> None:
+    umask = os.umask(0o022)
+    try:
+        cubin = store.put(KEY, GOOD, CUBIN).cubin
+    finally:
+        os.umask(umask)
+    assert cubin is not None
+    assert cubin.stat().st_mode & 0o777 == 0o644
+    assert _json(store).stat().st_mode & 0o777 == 0o644
+
+
+def test_size_counts_entries_and_bytes(store: ArtifactStore) -> None:
+    assert store.size() == StoreSize(0, 0)
+    store.put(KEY, GOOD, CUBIN)
+    store.put(_key(2), FAILED)
+    size = store.size()
+    assert size.entries == 2
+    assert size.size_bytes == sum(p.stat().st_size for p in store.path.rglob("*.*"))
+
+
+def test_prune_by_age_spares_what_was_used(store: ArtifactStore) -> None:
+    for number in range(3):
+        store.put(_key(number), GOOD, CUBIN)
+        _age(store, _key(number), age_s=1000)
+    store.get(_key(1))
+    removed = store.prune(older_than_s=500)
+    assert removed.entries == 2
+    assert store.get(_key(1)) is not None
+    assert store.size().entries == 1
+
+
+def test_prune_by_size_takes_the_longest_unused_first(store: ArtifactStore) -> None:
+    for number in range(4):
+        store.put(_key(number), GOOD, CUBIN)
+        _age(store, _key(number), age_s=1000 - 100 * number)
+    per_entry = store.size().size_bytes // 4
+    removed = store.prune(larger_than_bytes=2 * per_entry)
+    assert removed == StoreSize(2, 2 * per_entry)
+    assert [store.get(_key(n)) is not None for n in range(4)] == [False, False, True, True]
+    assert store.prune(larger_than_bytes=2 * per_entry) == StoreSize(0, 0)
+
+
+def test_prune_sweeps_up_after_dead_writers_but_not_live_ones(store: ArtifactStore) -> None:
+    for number, age_s in ((1, 7200.0), (2, 10.0)):
+        store.put(_key(number), GOOD, CUBIN)
+        _age(store, _key(number), age_s)
+        _json(store, _key(number)).unlink()
+    removed = store.prune()
+    assert removed == StoreSize(0, len(CUBIN))
+    assert store.size() == StoreSize(0, len(CUBIN))
+
+
+def test_prune_leaves_other_files_alone(tmp_path: Path, store: ArtifactStore) -> None:
+    store.put(KEY, GOOD, CUBIN)
+    other = tmp_path / "cache" / "notes.txt"
+    other.write_text("mine")
+    store.prune(larger_than_bytes=0)
+    assert other.read_text() == "mine"
+    assert store.size() == StoreSize(0, 0)
+
+
+def test_the_default_folder_is_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache_dir() == tmp_path / "fa-tune"
+    assert ArtifactStore().path.parent == tmp_path / "fa-tune"

@@ -1,0 +1,265 @@
+"""Builds: order, resources, what is stored and what is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from fa_tune import families
+from fa_tune.build import build as compile
+from fa_tune.build import nvrtc
+from fa_tune.build import pool as compile_pool
+from fa_tune.build.cache import ArtifactStore, Entry
+from fa_tune.build.compile import BuildRequest, BuildResult, build, kernel_source_sha256
+from fa_tune.build.ptxas_log import KernelFacts
+from fa_tune.core import arch
+from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.model import Outcome, Variant
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class ReverseFamily:
+    """A family of one small kernel; its config is a number of threads, as text."""
+
+    name = "reverse"
+
+    def __init__(self) -> None:
+        self.scale = "2.0f"
+        self.hashed = 0
+
+    def parse(self, short_form: str) -> int:
+        try:
+            return int(short_form)
+        except ValueError:
+            raise InvalidConfig(f"not a number of threads: {short_form!r}") from None
+
+    def source_files(self) -> Mapping[str, str]:
+        self.hashed += 1
+        return {"parts/scale.cuh": f"constexpr float kScale = {self.scale};\n"}
+
+    def entry_source(self, config: int, traits: str) -> str:
+        return """
+#include "parts/scale.cuh"
+template <int N, bool kTwice>
+__global__ void reverse(float* p) {
+    static_assert(N % 32 == 0, "N must be a multiple of 32, the warp");
+    __shared__ float s[N];
+    s[threadIdx.x] = p[threadIdx.x];
+    __syncthreads();
+    p[threadIdx.x] = kScale * (kTwice ? 2 : 1) * s[N - 1 - threadIdx.x];
+}
+"""
+
+    def name_expression(self, config: int, traits: str) -> str:
+        return f"reverse<{config}, {'true' if traits == 'twice' else 'false'}>"
+
+    def compile_options(self, arch: str) -> Sequence[str]:
+        return ("-std=c++20",)
+
+    def threads(self, config: int) -> int:
+        return config
+
+    def dynamic_smem_bytes(self, config: int) -> int:
+        return 40 * 1024
+
+
+@pytest.fixture(autouse=True)
+def family(monkeypatch: pytest.MonkeyPatch) -> ReverseFamily:
+    family = ReverseFamily()
+    monkeypatch.setitem(families._FAMILIES, family.name, family)
+    return family
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path)
+
+
+def _request(threads: int | str, traits: str = "plain", arch: str = "sm_90") -> BuildRequest:
+    return BuildRequest(Variant("reverse", str(threads)), traits, arch)
+
+
+def test_results_are_artifacts_in_the_order_of_the_requests(store: ArtifactStore) -> None:
+    requests = [_request(n) for n in (256, 32, 128, 64)]
+    seen: list[BuildResult] = []
+    results = build(requests, store, jobs=2, on_result=seen.append)
+    assert [r.request for r in results] == requests
+    assert sorted(r.request.variant.config for r in seen) == ["128", "256", "32", "64"]
+    for request, result in zip(requests, results, strict=True):
+        threads = int(request.variant.config)
+        assert (result.outcome, result.cached, result.reason) == (Outcome.OK, False, "")
+        artifact = result.artifact
+        assert artifact is not None
+        assert (artifact.variant, artifact.arch) == (request.variant, "sm_90")
+        assert Path(artifact.cubin).read_bytes()[:4] == b"\x7fELF"
+        assert artifact.symbol.encode() in Path(artifact.cubin).read_bytes()
+        resources = artifact.resources
+        assert resources.threads == threads
+        assert resources.static_smem_bytes == 4 * threads
+        assert resources.dynamic_smem_bytes == 40 * 1024
+        assert resources.spill_store_bytes == resources.spill_load_bytes == 0
+        assert resources.ctas_per_sm == 5  # 228 KiB hold five CTAs of 40 KiB and a little
+        assert artifact.compile_s > 0
+
+
+def test_traits_and_architectures_are_builds_of_their_own(store: ArtifactStore) -> None:
+    requests = [_request(64), _request(64, "twice"), _request(64, arch="sm_80")]
+    artifacts = [r.artifact for r in build(requests, store)]
+    assert len({a.cubin for a in artifacts if a}) == 3
+    assert [a.traits for a in artifacts if a] == ["plain", "twice", "plain"]
+    assert artifacts[2] is not None
+    assert artifacts[2].resources.ctas_per_sm == 3  # sm_80 has 164 KiB
+
+
+def test_what_is_stored_starts_no_process(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [_request(n) for n in (32, 48, 64)]
+    first = build(requests, store)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
+    again = build(requests, store)
+    assert [r.cached for r in first] == [False, False, False]
+    assert [r.cached for r in again] == [True, True, True]
+    assert [(r.outcome, r.artifact, r.reason, r.log) for r in again] == [
+        (r.outcome, r.artifact, r.reason, r.log) for r in first
+    ]
+
+
+def test_a_refused_variant_has_its_sentence_and_the_whole_log(store: ArtifactStore) -> None:
+    bad, good = build([_request(48), _request(64)], store)
+    assert bad.outcome is Outcome.COMPILE_FAILED
+    assert bad.artifact is None
+    assert bad.reason == "N must be a multiple of 32, the warp"
+    assert "with N=48" in bad.log
+    assert good.outcome is Outcome.OK
+
+
+def test_a_changed_source_is_compiled_again(store: ArtifactStore, family: ReverseFamily) -> None:
+    before = kernel_source_sha256("reverse")
+    assert not build([_request(64)], store)[0].cached
+    family.scale = "3.0f"
+    assert kernel_source_sha256("reverse") != before
+    assert not build([_request(64)], store)[0].cached
+    family.scale = "2.0f"
+    assert kernel_source_sha256("reverse") == before
+    assert build([_request(64)], store)[0].cached
+
+
+def test_another_nvrtc_compiles_again(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build([_request(64)], store)
+    monkeypatch.setattr(nvrtc, "version", lambda: "99.0.1")
+    assert not build([_request(64)], store)[0].cached
+
+
+def test_equal_requests_are_compiled_once(store: ArtifactStore) -> None:
+    seen: list[BuildResult] = []
+    first, second = build([_request(64)] * 2, store, on_result=seen.append)
+    assert first == second
+    assert seen == [first, second]
+    assert store.size().entries == 1
+
+
+def test_80_stored_variants_take_a_moment(store: ArtifactStore, family: ReverseFamily) -> None:
+    stored = build([_request(64)], store)[0].artifact
+    assert stored is not None
+    requests = [_request(64, traits=f"trait {n}") for n in range(80)]
+    family.name_expression = lambda config, traits: traits  # type: ignore[method-assign]
+    entry = Entry(Outcome.OK, facts=KernelFacts(64, 0, 0, 0, 0, 1), symbol=stored.symbol)
+    for number, plan in enumerate(compile._plans(requests)):
+        store.put(plan.key, entry, bytes([number]) * 100_000)  # cubins of a realistic size
+    family.hashed = 0
+    start = time.perf_counter()
+    results = build(requests, store)
+    elapsed_s = time.perf_counter() - start
+    assert all(r.cached for r in results)
+    assert len({r.artifact.cubin for r in results if r.artifact}) == 80
+    assert family.hashed == 1, "the sources are hashed once per family"
+    assert elapsed_s < 0.3, elapsed_s
+
+
+def test_a_damaged_entry_is_built_again(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    store = ArtifactStore(tmp_path, warn=warnings.append)
+    first = build([_request(64)], store)[0]
+    assert first.artifact is not None
+    Path(first.artifact.cubin).write_bytes(b"half")
+    again = build([_request(64)], store)[0]
+    assert not again.cached
+    assert len(warnings) == 1
+    assert build([_request(64)], store)[0].cached
+
+
+def test_an_unknown_architecture_is_one_line(store: ArtifactStore) -> None:
+    with pytest.raises(InvalidConfig, match="no limits known for sm_42"):
+        build([_request(64, arch="sm_42")], store)
+
+
+def test_an_nvrtc_too_old_for_the_architecture_says_so(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvrtc, "supported_archs", lambda: ("sm_80",))
+    with pytest.raises(ToolMissing, match="cannot compile for sm_90; it knows sm_80"):
+        build([_request(64)], store)
+
+
+def test_a_config_that_means_nothing_is_one_line(store: ArtifactStore) -> None:
+    with pytest.raises(InvalidConfig, match="not a number of threads: 'many'"):
+        build([_request("many")], store)
+
+
+def test_nothing_to_build_needs_no_compiler(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvrtc, "version", lambda: pytest.fail("NVRTC was asked"))
+    assert build([], store) == []
+
+
+def test_occupancy_is_that_of_the_architecture_table(store: ArtifactStore) -> None:
+    artifact = build([_request(1024, arch="sm_86")], store)[0].artifact
+    assert artifact is not None
+    r = artifact.resources
+    assert r.ctas_per_sm == arch.ctas_per_sm(
+        arch.parse_arch("sm_86"),
+        threads=1024,
+        registers=r.registers,
+        smem_bytes=r.static_smem_bytes + r.dynamic_smem_bytes,
+    )
+
+
+_CRASHING = """
+import os, signal, sys
+from fa_tune.build import worker as compile_worker
+compile_worker.compile_job = lambda job: os.kill(os.getpid(), signal.SIGSEGV)
+sys.exit(compile_worker.main(sys.argv[1:]))
+"""
+
+
+def test_crashes_and_timeouts_are_not_remembered(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashing = (sys.executable, "-c", _CRASHING)
+    with monkeypatch.context() as patch:
+        patch.setattr(compile_pool, "WORKER_COMMAND", crashing)
+        result = build([_request(64)], store)[0]
+    assert (result.outcome, result.artifact) == (Outcome.CRASHED, None)
+    assert result.reason == "the compiler died with SIGSEGV"
+    again = build([_request(64)], store)[0]
+    assert (again.outcome, again.cached) == (Outcome.OK, False)
+
+
+def test_an_interrupted_build_keeps_what_is_finished(store: ArtifactStore) -> None:
+    def stop(result: BuildResult) -> None:
+        raise KeyboardInterrupt
+
+    requests = [_request(n) for n in (32, 64, 96)]
+    with pytest.raises(KeyboardInterrupt):
+        build(requests, store, jobs=1, on_result=stop)
+    assert sum(r.cached for r in build(requests, store)) >= 1

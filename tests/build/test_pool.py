@@ -1,0 +1,252 @@
+"""The compiler processes: what a crash, a hang or Ctrl-C costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fa_tune.build import pool as compile_pool
+from fa_tune.build.pool import compile_all, ended_under
+from fa_tune.build.worker import CompileJob
+from fa_tune.core.errors import ToolMissing
+from fa_tune.core.model import Outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_MISBEHAVING = """
+import os, signal, sys, time
+from fa_tune.build import worker as compile_worker
+compile_worker.ORPHAN_GRACE_S = 0
+compile = compile_worker.compile_job
+def compile_job(job):
+    word = job.source.split()[0]
+    if word == "SEGFAULT":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if word == "EXIT":
+        print("out of cheese", file=sys.stderr, flush=True)
+        os._exit(3)
+    if word == "HANG":
+        with open(job.source.split()[1], "w") as f:
+            f.write(str(os.getpid()))
+        time.sleep(60)
+    return compile(job)
+compile_worker.compile_job = compile_job
+sys.exit(compile_worker.main(sys.argv[1:]))
+"""
+MISBEHAVING = (sys.executable, "-c", _MISBEHAVING)
+
+
+def _job(source: str, timeout_s: float = 30.0) -> CompileJob:
+    return CompileJob(source, {}, ("-arch=sm_90", "--ptxas-options=-v"), "k", timeout_s)
+
+
+GOOD_JOB = _job("__global__ void k() {}")
+
+
+def test_a_crash_or_a_hang_costs_only_its_own_job(tmp_path: Path) -> None:
+    jobs = {
+        "good 1": GOOD_JOB,
+        "segfault": _job("SEGFAULT"),
+        "hang": _job(f"HANG {tmp_path / 'pid'}", timeout_s=0.5),
+        "exit": _job("EXIT"),
+        "good 2": GOOD_JOB,
+        "bad": _job("nonsense"),
+        "good 3": GOOD_JOB,
+    }
+    replies = dict(compile_all(jobs, workers=2, command=MISBEHAVING))
+    assert {name: reply.outcome for name, reply in replies.items()} == {
+        "good 1": Outcome.OK,
+        "segfault": Outcome.CRASHED,
+        "hang": Outcome.TIMED_OUT,
+        "exit": Outcome.CRASHED,
+        "good 2": Outcome.OK,
+        "bad": Outcome.COMPILE_FAILED,
+        "good 3": Outcome.OK,
+    }
+    assert replies["segfault"].reason == "the compiler died with SIGSEGV"
+    assert replies["exit"].reason == "the compiler exited with 3: out of cheese"
+    assert replies["hang"].reason == "the compiler took longer than 0.5 s"
+    assert _is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_real_compilation_over_its_deadline_is_ended() -> None:
+    lines = "\n".join(f"x = x * p[{i}] + __sinf(x) * p[x > {i}];" for i in range(20_000))
+    source = f"__global__ void k(float* p) {{ float x = p[0];\n{lines}\np[0] = x; }}"
+    start = time.monotonic()
+    [(_, reply)] = compile_all({"slow": _job(source, timeout_s=0.3)}, workers=1)
+    assert reply.outcome is Outcome.TIMED_OUT
+    assert time.monotonic() - start < 5
+
+
+def test_a_worker_that_cannot_start_is_one_line() -> None:
+    command = (sys.executable, "-c", "import sys; print('no NVRTC here', file=sys.stderr); exit(3)")
+    with pytest.raises(ToolMissing, match=r"did not start: exited with 3: no NVRTC here$"):
+        list(compile_all({"a": GOOD_JOB}, workers=1, command=command))
+    with pytest.raises(ToolMissing, match="cannot start a compiler process"):
+        list(compile_all({"a": GOOD_JOB}, workers=1, command=("/nonexistent/python",)))
+
+
+def test_leaving_early_ends_the_workers(tmp_path: Path) -> None:
+    jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}"), "good": GOOD_JOB}
+    replies = compile_all(jobs, workers=2, command=MISBEHAVING)
+    assert next(replies)[0] == "good"
+    hanging = _appears(tmp_path / "pid")
+    replies.close()
+    assert _is_gone(hanging)
+
+
+_PARENT = """
+import sys
+from tests.build.test_pool import MISBEHAVING, _job
+from fa_tune.build import pool as compile_pool
+from fa_tune.build.pool import compile_all, ended_under
+jobs = {str(i): _job(f"HANG {sys.argv[1]}/{i}", timeout_s=float(sys.argv[2])) for i in range(2)}
+list(compile_all(jobs, workers=2, command=MISBEHAVING))
+"""
+
+
+def _parent(tmp_path: Path, timeout_s: float) -> tuple[subprocess.Popen[str], list[int]]:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(tmp_path), str(timeout_s)],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return parent, [_appears(tmp_path / name) for name in "01"]
+
+
+def test_ctrl_c_ends_everything_at_once(tmp_path: Path) -> None:
+    parent, workers = _parent(tmp_path, timeout_s=60)
+    start = time.monotonic()
+    parent.send_signal(signal.SIGINT)
+    _, stderr = parent.communicate(timeout=10)
+    assert time.monotonic() - start < 2
+    assert stderr.rstrip().endswith("KeyboardInterrupt")
+    assert all(_is_gone(pid) for pid in workers)
+
+
+def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    parent, workers = _parent(tmp_path, timeout_s=2)
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 10
+    while not all(_is_gone(pid) for pid in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_users_folder_shadows_no_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cuda.py", "fa_tune.py", "json.py"):
+        (tmp_path / name).write_text("raise SystemExit('shadowed')")
+    (tmp_path / "k.cuh").write_text("#error the user's own file\n")
+    monkeypatch.chdir(tmp_path)
+    jobs = {"good": GOOD_JOB, "stray": _job('#include "k.cuh"\n__global__ void k() {}')}
+    replies = dict(compile_all(jobs, workers=1))
+    assert replies["good"].outcome is Outcome.OK
+    assert "cannot open source file" in replies["stray"].reason
+
+
+def test_workers_import_nothing_heavy() -> None:
+    code = """
+import json, sys
+import fa_tune.build.worker
+from fa_tune.build import nvrtc
+nvrtc.version()
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    loaded = set(json.loads(done.stdout))
+    assert not loaded & {"pandas", "torch", "numpy", "pydantic", "rich", "click", "cupy"}
+
+
+def _appears(path: Path) -> int:
+    """The process id written to `path` by a hanging worker."""
+    deadline = time.monotonic() + 20
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return int(path.read_text())
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether a process is dead; one that only waits to be reaped is."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return True
+
+
+def test_the_last_one_is_not_waited_for_as_long_as_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is known how long the others took, and nothing is left to do but wait."""
+    monkeypatch.setattr(compile_pool, "STRAGGLER_LEAST_S", 2.0)
+    monkeypatch.setattr(compile_pool, "STRAGGLER_TIMES", 0.0)
+    jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}", timeout_s=50.0)}
+    jobs |= {f"good {i}": GOOD_JOB for i in range(compile_pool.STRAGGLER_AFTER)}
+    start = time.monotonic()
+    replies = dict(compile_all(jobs, workers=2, command=MISBEHAVING))
+    assert time.monotonic() - start < 45
+    assert replies["hang"].outcome is Outcome.TIMED_OUT
+    reason = replies["hang"].reason
+    assert reason == (
+        "the compiler took longer than 2 s, many times as long as for the others, of 50 s allowed"
+    )
+    assert ended_under(reason, 50.0)
+    assert not ended_under(reason, 60.0)
+    assert not ended_under(reason, 2.0)
+
+
+def test_of_few_nothing_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_pool, "STRAGGLER_LEAST_S", 0.1)
+    jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}", timeout_s=4.0), "good": GOOD_JOB}
+    replies = dict(compile_all(jobs, workers=2, command=MISBEHAVING))
+    assert replies["hang"].reason == "the compiler took longer than 4 s"
+    assert ended_under(replies["hang"].reason, 4.0)
+
+
+def test_while_the_last_one_takes_its_time_others_are_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the lull is used for is waited for, and a straggler's time goes on meanwhile."""
+    monkeypatch.setattr(compile_pool, "STRAGGLER_LEAST_S", 2.0)
+    monkeypatch.setattr(compile_pool, "STRAGGLER_TIMES", 0.0)
+    monkeypatch.setattr(compile_pool, "LULL_LEAST_S", 0.3)
+    jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}")}
+    jobs |= {f"good {i}": GOOD_JOB for i in range(compile_pool.STRAGGLER_AFTER)}
+    done: list[str] = []
+    lulls: list[int] = []
+
+    def on_lull() -> None:
+        lulls.append(len(done))
+        time.sleep(2.0)
+
+    start = time.monotonic()
+    for name, reply in compile_all(jobs, workers=2, command=MISBEHAVING, on_lull=on_lull):
+        done.append(name)
+        if name == "hang":
+            assert reply.outcome is Outcome.TIMED_OUT
+    assert lulls == [len(jobs) - 1], "once, when all others are done"
+    assert time.monotonic() - start < 2.0 + 2.0, "the two waits are one"
+
+
+def test_where_nothing_lags_behind_there_is_no_lull() -> None:
+    jobs = {f"good {i}": GOOD_JOB for i in range(compile_pool.STRAGGLER_AFTER + 2)}
+    lulls: list[None] = []
+    found = list(
+        compile_all(jobs, workers=2, command=MISBEHAVING, on_lull=lambda: lulls.append(None))
+    )
+    assert len(found) == len(jobs)
+    assert lulls == []

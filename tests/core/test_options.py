@@ -1,0 +1,59 @@
+"""The grid of workloads that options span."""
+
+from __future__ import annotations
+
+import pytest
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import MASKS, DType, Workload, benchmark_workload
+from fa_tune.core.options import WorkloadOptions
+
+FP16 = (DType.FP16,)
+
+
+def keys(**options: object) -> list[str]:
+    given = WorkloadOptions(dtypes=FP16, **options)  # type: ignore[arg-type]
+    return [w.key for w in given.workloads()]
+
+
+def test_by_default_the_benchmark_shapes() -> None:
+    assert WorkloadOptions().workloads() == tuple(
+        benchmark_workload(4096, 128, dtype) for dtype in (DType.FP16, DType.BF16)
+    )
+
+
+def test_every_length_of_queries_with_every_length_of_keys() -> None:
+    found = keys(seq_lens=(512, 16384), seq_lens_kv=(1, 8192), heads=2)
+    assert found == [
+        "b16_h2_kv2_q512_k1_d128_fp16_full",
+        "b8_h2_kv2_q512_k8192_d128_fp16_full",
+        "b4_h2_kv2_q16384_k1_d128_fp16_full",
+        "b4_h2_kv2_q16384_k8192_d128_fp16_full",
+    ]
+
+
+def test_a_problem_that_two_masks_describe_is_there_once() -> None:
+    found = keys(seq_lens=(64,), seq_lens_kv=(64, 96), masks=MASKS, batch=1, heads=1)
+    assert found == [
+        "b1_h1_kv1_q64_k64_d128_fp16_full",
+        "b1_h1_kv1_q64_k96_d128_fp16_full",
+        "b1_h1_kv1_q64_k64_d128_fp16_causal",
+        "b1_h1_kv1_q64_k96_d128_fp16_causal",
+        "b1_h1_kv1_q64_k96_d128_fp16_causal_br",
+    ]
+
+
+def test_scale_and_log_sum_exp_are_every_workloads() -> None:
+    found = keys(seq_lens=(64, 128), batch=1, heads=1, lse=True, softmax_scale=0.5)
+    assert found == [
+        "b1_h1_kv1_q64_k64_d128_fp16_full_lse_scale0.5",
+        "b1_h1_kv1_q128_k128_d128_fp16_full_lse_scale0.5",
+    ]
+    assert all(Workload.from_key(key).lse for key in found)
+
+
+def test_what_no_workload_can_be_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="softmax_scale must be between"):
+        keys(softmax_scale=0.0)
+    with pytest.raises(InvalidConfig, match="3 kv heads do not divide 16 heads"):
+        keys(kv_heads=3)

@@ -1,0 +1,164 @@
+"""Unit conversions: every spelling seen in the wild, and refusal of those that are not known."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fa_tune.core.errors import ProfileFormatError, UnknownUnit
+from fa_tune.core.model import Quantity
+from fa_tune.core.units import (
+    format_bytes,
+    format_bytes_per_second,
+    format_count,
+    format_hertz,
+    format_percent,
+    format_quantity,
+    format_seconds,
+    parse_unit,
+    to_base,
+    to_bytes,
+    to_bytes_per_second,
+    to_hertz,
+    to_seconds,
+)
+
+SPELLINGS = [
+    ("ns", 1e-9, "s"),
+    ("nsecond", 1e-9, "s"),
+    ("us", 1e-6, "s"),
+    ("usecond", 1e-6, "s"),
+    ("\u00b5s", 1e-6, "s"),
+    ("\u03bcs", 1e-6, "s"),
+    ("ms", 1e-3, "s"),
+    ("msecond", 1e-3, "s"),
+    ("s", 1, "s"),
+    ("second", 1, "s"),
+    ("hz", 1, "hz"),
+    ("Khz", 1e3, "hz"),
+    ("Mhz", 1e6, "hz"),
+    ("Ghz", 1e9, "hz"),
+    ("GHz", 1e9, "hz"),
+    ("cycle/nsecond", 1e9, "hz"),
+    ("cycle/usecond", 1e6, "hz"),
+    ("cycle/second", 1, "hz"),
+    ("byte", 1, "byte"),
+    ("Kbyte", 1e3, "byte"),
+    ("Mbyte", 1e6, "byte"),
+    ("Gbyte", 1e9, "byte"),
+    ("Tbyte", 1e12, "byte"),
+    ("byte/s", 1, "byte/s"),
+    ("byte/second", 1, "byte/s"),
+    ("Kbyte/second", 1e3, "byte/s"),
+    ("Gbyte/second", 1e9, "byte/s"),
+    ("Gbyte/s", 1e9, "byte/s"),
+    ("byte/nsecond", 1e9, "byte/s"),
+    ("Tbyte/second", 1e12, "byte/s"),
+    ("byte/block", 1, "byte/block"),
+    ("Kbyte/block", 1e3, "byte/block"),
+    ("%", 1, "%"),
+    ("cycle", 1, "cycle"),
+    ("register/thread", 1, "register/thread"),
+    ("inst", 1, "inst"),
+    ("inst/cycle", 1, "inst/cycle"),
+    ("warp", 1, "warp"),
+    ("block", 1, "block"),
+    ("thread", 1, "thread"),
+    ("sector", 1, "sector"),
+    ("sector/nsecond", 1e9, "sector/s"),
+    ("branches", 1, "branches"),
+    ("SM", 1, "SM"),
+    ("cluster", 1, "cluster"),
+    ("pass", 1, "pass"),
+    ("", 1, ""),
+]
+
+
+@pytest.mark.parametrize(("unit", "factor", "base"), SPELLINGS)
+def test_every_spelling(unit: str, factor: float, base: str) -> None:
+    quantity = to_base(3, unit)
+    assert quantity.unit == base
+    assert quantity.value == pytest.approx(3 * factor, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "fsecond", "minute", "min", "hour", "Msecond", "KiB", "KB", "B", "bit", "Kbit/second",
+        "Xhz", "rhz", "Gbyte/fortnight", "byte/parsec", "inst/minute", "jiffysec",
+    ],
+)  # fmt: skip
+def test_unknown_times_rates_and_sizes_are_refused_by_name(unit: str) -> None:
+    with pytest.raises(UnknownUnit, match="unknown unit") as caught:
+        to_base(1.0, unit)
+    assert repr(unit) in str(caught.value)
+    assert isinstance(caught.value, ProfileFormatError)
+
+
+def test_conversion_is_exact() -> None:
+    assert to_base(1767, "ns") == Quantity(1.767e-6, "s")
+    assert to_base(Decimal("1.767"), "us") == Quantity(1.767e-6, "s")
+    assert to_base(Decimal("1.7672216378"), "Ghz") == Quantity(1767221637.8, "hz")
+
+
+@given(st.decimals(min_value=-(10**15), max_value=10**15, places=6), st.sampled_from(SPELLINGS))
+def test_decimals_convert_without_rounding_error(
+    value: Decimal, row: tuple[str, float, str]
+) -> None:
+    unit, factor, _ = row
+    assert to_base(value, unit).value == float(value * Decimal(str(factor)))
+
+
+def test_each_reader_checks_the_dimension() -> None:
+    assert to_seconds(8.5, "us") == pytest.approx(8.5e-6)
+    assert to_hertz(1.76, "cycle/nsecond") == 1.76e9
+    assert to_bytes(2, "Kbyte") == 2000
+    assert to_bytes_per_second(3, "Gbyte/second") == 3e9
+    for reader, unit in ((to_seconds, "hz"), (to_hertz, "s"), (to_bytes, "byte/s"), (to_bytes, "")):
+        with pytest.raises(UnknownUnit, match=repr(unit)):
+            reader(1, unit)
+
+
+def test_what_has_no_fraction() -> None:
+    assert all(parse_unit(u).is_indivisible for u in ("ns", "nsecond", "byte", "cycle", "", "inst"))
+    assert not any(
+        parse_unit(u).is_indivisible for u in ("us", "s", "Kbyte", "hz", "Ghz", "%", "byte/s")
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"),
+        (1.767e-6, "1.767 µs"),
+        (7.331296e-3, "7.331 ms"),
+        (0.9999999, "1 s"),
+        (999.96e-6, "1 ms"),
+        (3.2e-8, "32 ns"),
+        (3e-11, "0.03 ns"),
+        (2.5, "2.5 s"),
+        (89.0, "89 s"),
+        (120.0, "2 min"),
+        (3720.0, "1 h 02 min"),
+        (-1.5e-3, "-1.5 ms"),
+    ],
+)
+def test_seconds_for_people(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_the_other_quantities_for_people() -> None:
+    assert format_bytes(1_082_348_916) == "1.082 GB"
+    assert format_bytes(512) == "512 B"
+    assert format_bytes_per_second(522_067_199_584.06) == "522.1 GB/s"
+    assert format_hertz(1_764_804_248.31) == "1.765 GHz"
+    assert format_percent(84.13) == "84.1 %"
+    assert format_count(18_743_296) == "18,743,296"
+    assert format_count(849_828.42) == "849,828.4"
+    assert format_count(0.948) == "0.948"
+    assert format_quantity(Quantity(4.9e-4, "s")) == "490 µs"
+    assert format_quantity(Quantity(128, "register/thread")) == "128 register/thread"
+    assert format_quantity(Quantity(7.76, "")) == "7.76"

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fa_tune.core.arch import ctas_per_sm, parse_arch
+from fa_tune.core.errors import StorageError
+from fa_tune.core.model import DType
+from fa_tune.export.config_headers import (
+    GENERATED_FILES,
+    HEADERS,
+    Header,
+    struct_header,
+    write_generated_files,
+)
+from fa_tune.families.fields import number_field
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.names import parse_demangled
+
+ROOT = Path(__file__).parents[2]
+
+
+def sample(count: int) -> list[FlashForwardKernelConfig]:
+    """Configs that share many field values, so that every field decides some comparison."""
+    rng = random.Random(80)
+    flag, tiles = (False, True), (0, 2)
+    return sorted(
+        {
+            FlashForwardKernelConfig(
+                rng.choice(list(DType)),
+                rng.choice((64, 128)),
+                rng.choice((64, 128)),
+                rng.choice((32, 64)),
+                rng.choice((4, 8)),
+                *(rng.choice(flag) for _ in range(3)),
+                *(rng.choice(tiles) for _ in range(3)),
+                *(rng.choice(flag) for _ in range(2)),
+                rng.choice((1, 2, 3)),
+                rng.choice((0, 8)),
+                *(rng.choice(flag) for _ in range(2)),
+            )
+            for _ in range(count)
+        }
+    )
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=lambda h: h.family)
+def test_committed_files_are_current(header: Header) -> None:
+    for name in header.files:
+        committed = (ROOT / name).read_text("utf-8")
+        text = struct_header(header.config_class, header)
+        assert committed == text, "run `python -m fa_tune.export.config_headers`"
+
+
+def test_a_header_is_of_its_family() -> None:
+    header = Header("sm1", LaterConfig, "\n    int rows() const { return B_r; }\n\n", ("x.cuh",))
+    text = struct_header(header.config_class, header)
+    assert text.startswith("// One point of the sm1 family's knobs")
+    assert "fa_tune/families/sm1.py" in text
+    assert "struct LaterConfig {" in text
+    assert "int rows() const" in text
+    assert "num_ctas_per_sm" not in text
+
+
+def test_files_are_rewritten_in_a_checkout_only(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no source checkout"):
+        write_generated_files(tmp_path)
+    (tmp_path / "kernels" / "sm80").mkdir(parents=True)
+    (tmp_path / "csrc").mkdir()
+    written = write_generated_files(tmp_path)
+    assert [p.relative_to(tmp_path).as_posix() for p in written] == list(GENERATED_FILES)
+    assert {p.read_text("utf-8") for p in written} == {
+        struct_header(header.config_class, header) for header in HEADERS
+    }
+
+
+def test_an_unwritable_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "kernels" / "sm80").mkdir(parents=True)
+    (tmp_path / "csrc" / "flash_forward_kernel_config.h").mkdir(parents=True)
+    with pytest.raises(StorageError, match=r"cannot write .*flash_forward_kernel_config\.h"):
+        write_generated_files(tmp_path)
+
+
+def run_cpp(folder: Path, source: str) -> str:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("g++ is not installed")
+    (folder / "main.cpp").write_text(source, "utf-8")
+    program = folder / "main"
+    command = [compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", "-o", program, "main.cpp"]
+    built = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return subprocess.run([program], capture_output=True, text=True, check=True).stdout
+
+
+def test_struct_compares_and_sizes_like_python(tmp_path: Path) -> None:
+    configs = sample(150)
+    limits = parse_arch("sm_90")
+    (tmp_path / "config.h").write_text(struct_header(), "utf-8")
+    output = run_cpp(
+        tmp_path,
+        f"""
+        #include "config.h"
+        #include <cstdio>
+        constexpr FlashForwardKernelConfig kConfigs[] = {{
+            {",".join(c.to_cpp_struct() for c in configs)}
+        }};
+        static_assert(kConfigs[0] < kConfigs[1] && !(kConfigs[0] == kConfigs[1]));
+        int main() {{
+            for (const auto& a : kConfigs) {{
+                for (const auto& b : kConfigs) {{
+                    if ((a < b) != (&a < &b) || (a == b) != (&a == &b)) return 1;
+                }}
+                std::printf("%d %d %d\\n", a.smem_bytes(), a.smem_bytes(4),
+                            a.num_ctas_per_sm({limits.smem_per_sm_bytes}));
+            }}
+        }}
+        """,
+    )
+    # Barriers are as large with larger elements.
+    # Neither threads nor registers limit a CTA of one warp without registers: only memory does.
+    assert output.splitlines() == [
+        f"{c.smem_bytes} {2 * c.smem_bytes - (1024 if c.ping_pong else 0)} "
+        f"{ctas_per_sm(limits, threads=32, registers=0, smem_bytes=c.smem_bytes)}"
+        for c in configs
+    ]
+
+
+def test_struct_is_a_template_argument(tmp_path: Path) -> None:
+    best, other = sample(2)
+    (tmp_path / "config.h").write_text(struct_header(), "utf-8")
+    output = run_cpp(
+        tmp_path,
+        f"""
+        #include "config.h"
+        #include <cstdio>
+        template <FlashForwardKernelConfig CFG>
+        int smem() {{ static_assert(CFG == CFG); return CFG.smem_bytes(); }}
+        int main() {{
+            std::printf("%d\\n", smem<{best.to_cpp_struct()}>());
+            std::printf("%d\\n", smem<{other.to_cpp_struct()}>());
+        }}
+        """,
+    )
+    assert output.split() == [str(best.smem_bytes), str(other.smem_bytes)]
+
+
+@dataclass(frozen=True, order=True)
+class LaterConfig(FlashForwardKernelConfig):
+    """What the class looks like once a knob has been added."""
+
+    buffers: int = number_field("buffers", 1, "buffers of something")
+
+
+def test_later_fields_have_initialisers(tmp_path: Path) -> None:
+    header = struct_header(LaterConfig)
+    assert "    // buffers of something\n    int buffers = 1;\n" in header
+    (tmp_path / "config.h").write_text(header, "utf-8")
+    (old,) = sample(1)
+    literal = old.to_cpp_struct().replace("FlashForwardKernelConfig", "LaterConfig")
+    output = run_cpp(
+        tmp_path,
+        f"""
+        #include "config.h"
+        #include <cstdio>
+        int main() {{
+            constexpr LaterConfig old = {literal};
+            constexpr LaterConfig two = {literal[:-1]}, 2}};
+            std::printf("%d %d %d", old.buffers, two.buffers, old < two && !(two < old));
+        }}
+        """,
+    )
+    assert output == "1 2 1"
+
+
+@pytest.mark.parametrize(
+    ("more", "bytes_wanted"),
+    [
+        ("", (64 + 2 * 32) * 96 * 2),
+        (", 3", (64 + 6 * 32) * 96 * 2),
+        (", 2, 8, true", (64 + 4 * 32) * 96 * 2),
+        # O has rows of its own, 96 columns take up two panels of 64, and the barriers follow.
+        (", 2, 8, false, true", (2 * 64 + 4 * 32) * 128 * 2 + 1024),
+        (", 3, 0, false, true", (2 * 64 + 6 * 32) * 128 * 2 + 1024),
+    ],
+)
+def test_shared_memory_by_stages_and_panels(tmp_path: Path, more: str, bytes_wanted: int) -> None:
+    values = "DType::FP16, 96, 64, 32, 4, true, true, true, 0, 1, 1, false, true"
+    literal = f"FlashForwardKernelConfig{{{values}{more}}}"
+    config = parse_demangled(literal)
+    assert config.smem_bytes == bytes_wanted
+    assert parse_demangled(config.to_cpp_struct()) == config
+    (tmp_path / "config.h").write_text(struct_header(), "utf-8")
+    output = run_cpp(
+        tmp_path,
+        f"""
+        #include "config.h"
+        #include <cstdio>
+        constexpr FlashForwardKernelConfig kShort = {literal};
+        constexpr FlashForwardKernelConfig kFull = {config.to_cpp_struct()};
+        static_assert(kShort == kFull && kShort.smem_bytes() == {bytes_wanted});
+        int main() {{ std::printf("%d", kFull.smem_bytes()); }}
+        """,
+    )
+    assert int(output) == bytes_wanted
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_nvrtc_takes_the_header_as_it_is(arch: str) -> None:
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+    config = sample(1)[0]
+    source = f"""
+    #include "config.h"
+    template <FlashForwardKernelConfig CFG>
+    __global__ void kernel(int* out) {{
+        static_assert(CFG.smem_bytes() == {config.smem_bytes}, "smem_bytes");
+        static_assert(CFG == CFG && !(CFG < CFG), "comparison");
+        out[0] = CFG.num_ctas_per_sm(out[1]);
+    }}
+    template __global__ void kernel<{config.to_cpp_struct()}>(int*);
+    """
+    header = struct_header().encode()
+    error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"k.cu", 1, [header], [b"config.h"])
+    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS
+    options = [b"-std=c++20", f"-arch={arch}".encode()]
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, log)
+    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()
+    assert not log.strip(b"\0 \n"), log.decode()

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import MISSING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fa_tune.core.arch import ArchLimits, parse_arch
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType, Rejected
+from fa_tune.families.axes import expand
+from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
+from fa_tune.search.prune import prune
+
+_FIELDS = dataclasses.fields(FlashForwardKernelConfig)
+FIRST = [f.name for f in _FIELDS if f.default is MISSING]
+# The fields after these have defaults and may be left out.
+ONE_POINT = dict(
+    zip(FIRST, [(v,) for v in (5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1)], strict=True)
+)
+
+
+def test_one_point() -> None:
+    (config,) = expand(FlashForwardKernelConfig, ONE_POINT)
+    assert config.dtype is DType.FP16
+    assert str(config).endswith("load_2_2_2_tiles+buffer+opt_softmax")
+
+
+def test_a_field_with_a_default_may_be_left_out_or_varied() -> None:
+    (config,) = expand(FlashForwardKernelConfig, ONE_POINT)
+    assert (config.kv_stages, config.rescale_threshold) == (1, 0)
+    axes = ONE_POINT | {"kv_stages": (1, 2), "ping_pong": (False, True)}
+    found = [(c.kv_stages, c.ping_pong) for c in expand(FlashForwardKernelConfig, axes)]
+    assert found == [(1, False), (1, True), (2, False), (2, True)]
+
+
+@given(st.randoms(use_true_random=False))
+def test_order_is_that_of_the_fields(rng: random.Random) -> None:
+    axes = ONE_POINT | {"B_c": (64, 32), "swizzled": (True, False), "B_r": (128, 64)}
+    names = list(axes)
+    rng.shuffle(names)
+    shuffled = {name: axes[name] for name in names}
+    assert [(c.B_r, c.B_c, c.swizzled) for c in expand(FlashForwardKernelConfig, shuffled)] == [
+        (128, 64, True), (128, 64, False), (128, 32, True), (128, 32, False),
+        (64, 64, True), (64, 64, False), (64, 32, True), (64, 32, False),
+    ]  # fmt: skip
+
+
+def test_repeated_values_count_once() -> None:
+    assert (
+        len(
+            list(
+                expand(
+                    FlashForwardKernelConfig,
+                    ONE_POINT | {"B_r": (64, 64, 128), "swizzled": (True, 1)},
+                )
+            )
+        )
+        == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("axes", "complaint"),
+    [
+        (ONE_POINT | {"n_warp": (4,)}, "no config field named 'n_warp'; did you mean n_warps?"),
+        (ONE_POINT | {"splits": (4,)}, "no config field named 'splits'; fields: dtype, d_head"),
+        (
+            ONE_POINT | {"stages": (4,)},
+            "no config field named 'stages'; did you mean kv_stages?",
+        ),
+        (ONE_POINT | {"B_r": ()}, "axis B_r has no values"),
+        ({"dtype": (5,)}, "no values given for d_head, B_r"),
+    ],
+)
+def test_bad_axes_are_refused_at_once(axes: dict[str, tuple[int, ...]], complaint: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        expand(FlashForwardKernelConfig, axes)
+    assert str(caught.value).startswith(complaint)
+
+
+def test_prune_keeps_or_explains_every_config() -> None:
+    axes = ONE_POINT | {"B_r": (32, 64, 128), "B_c": (64, 512), "Q_mma_load_K_tiles": (2, 3)}
+    configs = list(expand(FlashForwardKernelConfig, axes))
+    kept, rejected = prune(configs, parse_arch("sm_86"), constraints)
+    assert len(kept) + len(rejected) == len(configs) == 12
+    assert [(c.B_r, c.B_c, c.Q_mma_load_K_tiles) for c in kept] == [(64, 64, 2), (128, 64, 2)]
+    assert sorted([*kept, *(c for c, _ in rejected)]) == configs
+    for config, why in rejected:
+        assert why == constraints(config, parse_arch("sm_86"))
+
+
+def test_prune_counts_rejections() -> None:
+    limits = parse_arch("sm_90")
+    seen: list[ArchLimits] = []
+
+    def odd(n: int, given_limits: ArchLimits) -> Rejected | None:
+        seen.append(given_limits)
+        if n % 4 == 0:
+            return Rejected("four", f"{n} is a multiple of 4")
+        return Rejected("even", f"{n} is even") if n % 2 == 0 else None
+
+    pruned = prune(range(9), limits, odd)
+    assert pruned.kept == (1, 3, 5, 7)
+    assert [n for n, _ in pruned.rejected] == [0, 2, 4, 6, 8]
+    assert pruned.rejected[1][1].reason == "2 is even"
+    assert pruned.rejections_by_constraint() == {"four": 3, "even": 2}
+    assert list(pruned.rejections_by_constraint()) == ["four", "even"]
+    assert seen == [limits] * 9
+    assert prune([], limits, odd) == ((), ())

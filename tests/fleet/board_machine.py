@@ -1,0 +1,124 @@
+"""A machine with three boards that only the environment of their worker processes knows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_tune.core import devices
+from fa_tune.core.model import DType
+from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.fleet import gpu as boards
+from fa_tune.profile import events
+from fa_tune.profile.events import EventsProfiler
+from fa_tune.store.journal import Journal
+from fa_tune.tune import ab_test as confirming
+from fa_tune.tune import single
+from fa_tune.tune import verify as checks
+from fa_tune.tune.profilers import Measured
+from fa_tune.tune.results import SearchResult
+from tests.tune import fakes
+from tests.tune.fakes import H200, FakeCompiler, Stages
+
+SEARCH = import_module("fa_tune.tune.flow")
+SPACE = import_module("fa_tune.tune.record_space")
+LENGTHS = (256, 512, 768, 1024, 1280, 1536)
+N_CONFIGS = 4
+RUNS = 3
+
+
+@dataclass
+class Machine:
+    """A machine with some boards; `folder` tells the worker processes about them."""
+
+    folder: Path
+    progress: Stages
+
+    def options(self, *lengths: int, **changes: Any) -> SearchOptions:
+        machine = MachineOptions(cache_dir=self.folder / "cache", devices="all")
+        options = SearchOptions(
+            workloads=WorkloadOptions(seq_lens=lengths or LENGTHS, dtypes=(DType.FP16,)),
+            measure=MeasureOptions(runs=RUNS, references=(), item_timeout_s=20),
+            machine=machine,
+            registry=self.folder / "registry.json",
+            kernels="tune",
+        )
+        return replace(options, **changes)
+
+    def search(self, *lengths: int, **changes: Any) -> SearchResult:
+        result: SearchResult = SEARCH.search(self.options(*lengths, **changes), self.progress)
+        return result
+
+    def log(self, kind: str) -> list[list[Any]]:
+        """[board, pid, …] of what was handed over, in order."""
+        path = self.folder / "log"
+        text = path.read_text() if path.exists() else ""
+        whole, _, _ = text.rpartition("\n")  # what follows is being written
+        found = [json.loads(line) for line in whole.splitlines()]
+        return [[board, pid, *rest] for board, pid, what, *rest in found if what == kind]
+
+    def kills(self, n: int, board: str = "", *, dies: bool = False) -> threading.Thread:
+        """A thread that kills the worker of some board (or `board`) with SIGKILL after `n`
+        samples; the board `dies` with it."""
+
+        def kill() -> None:
+            until = time.monotonic() + 30
+            while time.monotonic() < until:
+                if len(self.log("sample")) >= n:
+                    victims = [v for v in self.log("sample") if board in ("", v[0])]
+                    if victims:
+                        name, pid, *_ = victims[-1]
+                        if _killed(pid):
+                            # After it: a worker that sees it first would end by itself.  The next
+                            # one takes its time to start.
+                            if dies:
+                                (self.folder / f"dead-{name}").touch()
+                            return
+                time.sleep(0.002)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        return thread
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.folder / "cache" / "journal.jsonl")
+
+
+def _killed(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it has just ended
+        return False
+    return True
+
+
+def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """The machine in place of this one, and of the compiler."""
+    monkeypatch.setenv("BOARDS", str(folder))
+    found = tuple(replace(H200, uuid=f"GPU-{name}") for name in "abc")
+    monkeypatch.setattr(devices, "find_devices", lambda numbers: found)
+    monkeypatch.setattr(events, "HANDLER", "tests.fleet.board_child:timed")
+    monkeypatch.setattr(checks, "CALIBRATING_HANDLER", "tests.fleet.board_child:calibrate")
+    monkeypatch.setattr(checks, "HANDLER", "tests.fleet.board_child:calibrate")
+    monkeypatch.setattr(confirming, "HANDLER", "tests.fleet.board_child:confirm")
+    monkeypatch.setattr(boards, "PROBE", "tests.fleet.board_child:probe")
+    compiler = FakeCompiler()
+    measured = Measured(EventsProfiler(), H200, "measured on this machine's NVIDIA H200")
+    for module in (SEARCH, single):
+        monkeypatch.setattr(module, "build_all", lambda *args: compiler(*args))
+    for module in (SEARCH, single, SPACE):
+        monkeypatch.setattr(module, "choose_profiler", lambda *_, **__: measured)
+    monkeypatch.setattr(
+        SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
+    )
+    return Machine(folder, Stages())

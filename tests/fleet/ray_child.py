@@ -1,0 +1,28 @@
+"""A `RemoteGpu` on a machine without GPUs: Ray numbers them, and the workers only pretend."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from fa_tune.core.model import DeviceInfo
+from fa_tune.fleet.ray_actor import RemoteGpu
+from fa_tune.profile import events
+from tests.tune.fakes import H200
+
+
+class FakeGpu(RemoteGpu):
+    def __init__(self) -> None:
+        events.HANDLER = "tests.fleet.board_child:timed"
+
+    def device(self) -> DeviceInfo | None:
+        return replace(H200, uuid=f"GPU-{'abcdefgh'[int(os.environ['CUDA_VISIBLE_DEVICES'])]}")
+
+
+class OddGpu(FakeGpu):
+    """One of the boards is of another model."""
+
+    def device(self) -> DeviceInfo | None:
+        found = super().device()
+        assert found is not None
+        return replace(found, name="NVIDIA A100") if found.uuid == "GPU-b" else found

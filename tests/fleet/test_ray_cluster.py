@@ -1,0 +1,211 @@
+"""Boards behind Ray: a real local cluster whose GPUs are a number, and actors that are killed.
+
+Skipped without ray; one cluster serves all tests, since starting one takes half a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_tune.build.compile import BuildResult
+from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.model import DType, Outcome
+from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.fleet import gpu as boards
+from fa_tune.fleet import ray_actor as remote
+from fa_tune.fleet import ray_cluster as ray_boards
+from fa_tune.store.journal import AttemptRecord, Journal
+from fa_tune.tune import ab_test as confirming
+from fa_tune.tune import verify as checks
+from fa_tune.tune.results import SearchResult
+from tests.project_files import ROOT
+from tests.tune import fakes
+from tests.tune.fakes import FakeCompiler, Stages
+
+SEARCH = import_module("fa_tune.tune.flow")
+LENGTHS = (256, 512, 768, 1024)
+N_CONFIGS = 4
+RUNS = 3
+
+
+def test_without_ray_one_line_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ToolMissing, match="--ray needs the package ray"):
+        ray_boards.ray_boards("auto", Stages())
+
+
+def test_kernels_travel_as_bytes_and_keep_their_places(tmp_path: Path) -> None:
+    path = tmp_path / "a.cubin"
+    path.write_bytes(b"a kernel")
+    items = {"x": {"cubin": str(path), "pair": [{"cubin": str(path), "symbol": "s"}]}, "y": {}}
+    files = remote.read_files(remote.files_of(items))
+    assert files == {str(path): b"a kernel"}
+    folder = tmp_path / "there"
+    folder.mkdir()
+    there = remote._renamed(items, remote._written(files, folder))
+    assert there["x"]["pair"][0]["symbol"] == "s"
+    assert len(list(remote.files_of(there))) == 2
+    for found in remote.files_of(there):
+        assert Path(found).parent == folder
+        assert Path(found).read_bytes() == b"a kernel"
+
+
+# --- a cluster -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder that all workers know."""
+    ray = pytest.importorskip("ray", reason="ray is not installed: no boards beyond this machine")
+    folder = tmp_path_factory.mktemp("cluster")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BOARDS", str(folder))
+        patch.setenv("PYTHONPATH", f"{ROOT}:{os.environ.get('PYTHONPATH', '')}")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        ray.init(num_gpus=3, num_cpus=4, include_dashboard=False, log_to_driver=False)
+        yield folder
+        ray.shutdown()
+
+
+class Cluster:
+    """A search on the cluster, and what its workers wrote."""
+
+    def __init__(self, folder: Path, own: Path) -> None:
+        self.folder, self.own = folder, own
+        self.progress = Stages()
+        for left in folder.iterdir():
+            left.unlink()
+
+    def search(self) -> SearchResult:
+        options = SearchOptions(
+            workloads=WorkloadOptions(seq_lens=LENGTHS, dtypes=(DType.FP16,)),
+            measure=MeasureOptions(profiler="events", runs=RUNS, references=(), item_timeout_s=30),
+            machine=MachineOptions(cache_dir=self.own / "cache", ray="auto"),
+            registry=self.own / "registry.json",
+            kernels="tune",
+        )
+        result: SearchResult = SEARCH.search(options, self.progress)
+        return result
+
+    def log(self) -> list[list[Any]]:
+        """[board, pid, subject, workload, round] of every sample."""
+        path = self.folder / "log"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines]
+        return [[board, pid, *rest] for board, pid, what, *rest in found if what == "sample"]
+
+    def journaled(self) -> Counter[tuple[str, str]]:
+        records = Journal(self.own / "cache" / "journal.jsonl").records()
+        found = [r for r in records if isinstance(r, AttemptRecord)]
+        attempts = [r.attempt for r in found if r.fingerprint.method != "runtime"]
+        assert {a.outcome for a in attempts} == {Outcome.OK}
+        return Counter((a.subject, a.workload) for a in attempts)
+
+
+@pytest.fixture
+def machine(
+    cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_sm80: None
+) -> Cluster:
+    kernel = tmp_path / "kernel.cubin"
+    kernel.write_bytes(b"a kernel")
+    compiler = FakeCompiler()
+
+    def build(*args: Any) -> list[BuildResult]:
+        return [
+            replace(r, artifact=replace(r.artifact, cubin=str(kernel)))
+            for r in compiler(*args)
+            if r.artifact is not None
+        ]
+
+    monkeypatch.setattr(ray_boards, "ACTOR", "tests.fleet.ray_child:FakeGpu")
+    monkeypatch.setattr(confirming, "HANDLER", "tests.fleet.board_child:confirm")
+    monkeypatch.setattr(boards, "PROBE", "tests.fleet.board_child:probe")
+    monkeypatch.setattr(checks, "CALIBRATING_HANDLER", "tests.fleet.board_child:calibrate")
+    monkeypatch.setattr(SEARCH, "build_all", build)
+    monkeypatch.setattr(
+        SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
+    )
+    return Cluster(cluster, tmp_path)
+
+
+def everything() -> Counter[tuple[str, str]]:
+    grid = WorkloadOptions(seq_lens=LENGTHS, dtypes=(DType.FP16,))
+    return Counter((key, w.key) for key in fakes.keys(N_CONFIGS) for w in grid.workloads())
+
+
+def test_every_gpu_of_the_cluster_measures(machine: Cluster) -> None:
+    result = machine.search()
+    assert result.whose == "measured on the cluster's 3 x NVIDIA H200"
+    assert machine.journaled() == everything()
+    where = defaultdict(set)
+    for board, _, _, workload, _ in machine.log():
+        where[workload].add(board)
+    assert all(len(used) == 1 for used in where.values())
+    assert set.union(*where.values()) == {"GPU-a", "GPU-b", "GPU-c"}
+    assert result.disagreement is not None
+    assert len(result.disagreement.boards) == 3
+    again = machine.search()
+    assert (again.measured, again.reused) == (0, len(everything()))
+
+
+@pytest.mark.parametrize("victim", ["actor", "worker"])
+def test_what_is_killed_costs_only_its_running_job(machine: Cluster, victim: str) -> None:
+    killed: list[str] = []
+
+    def kill() -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not killed:
+            if len(machine.log()) >= 15:
+                _, pid, _, workload, _ = machine.log()[-1]
+                try:
+                    os.kill(_parent(pid) if victim == "actor" else pid, signal.SIGKILL)
+                except (ProcessLookupError, FileNotFoundError):
+                    continue
+                killed.append(workload)
+            time.sleep(0.005)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    result = machine.search()
+    killer.join()
+    assert killed
+    assert all(a.outcome is Outcome.OK for a in result.attempts)
+    assert machine.journaled() == everything()
+    taken = Counter((subject, workload, n) for _, _, subject, workload, n in machine.log())
+    twice = {workload for (_, workload, _), n in taken.items() if n > 1}
+    assert twice <= set(killed)
+
+
+def _parent(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def test_a_node_with_another_fa_tune_is_refused(
+    machine: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_boards, "package_sources", lambda: "0" * 12)
+    with pytest.raises(InvalidConfig, match=r"has fa-tune .* and this machine .*install the same"):
+        machine.search()
+
+
+def test_boards_of_different_models_are_refused(
+    machine: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_boards, "ACTOR", "tests.fleet.ray_child:OddGpu")
+    with pytest.raises(InvalidConfig, match="name boards of one model"):
+        machine.search()

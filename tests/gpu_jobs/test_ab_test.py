@@ -1,0 +1,67 @@
+"""The pairs of a confirmation, without a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import DType, Workload
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: no handlers to test")
+
+from fa_tune.runtime import ab_test_job as confirm
+
+WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
+ITEM = {"registry": "a.json", "defaults": "b.json", "chosen": "sm80:a", "default": "sm80:b"}
+LEADS_TO = {"a.json": "sm80:a", "b.json": "sm80:b"}
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Who was sampled, in order; a takes 1 ms and b 2 ms."""
+    order: list[str] = []
+
+    class Subject:
+        def __init__(self, calls: list[Any], samples: list[float], busy_cycles: int) -> None:
+            assert calls
+            self.name = calls[0].args[0].name
+
+        def prepare(self) -> None:
+            order.append(f"prepare {self.name}")
+
+        def sample(self) -> float:
+            order.append(self.name)
+            return {"sm80:a": 1e-3, "sm80:b": 2e-3}[self.name]
+
+    def attention(registry: str, cache_dir: object) -> Any:
+        name = LEADS_TO[registry]
+        found = SimpleNamespace(variant=SimpleNamespace(key=name))
+        return SimpleNamespace(name=name, chosen=lambda workload: found)
+
+    monkeypatch.setattr(confirm, "SETTLE_S", 0.0)
+    monkeypatch.setattr(confirm, "Subject", Subject)
+    monkeypatch.setattr(confirm, "Attention", attention)
+    monkeypatch.setattr(confirm, "make_inputs", lambda workload, seed: seed)
+    monkeypatch.setattr(confirm, "input_sets", lambda workload: 3)
+    return order
+
+
+def test_pairs_are_taken_there_and_back(taken: list[str]) -> None:
+    found = confirm._pairs(WORKLOAD, ITEM, {"seed": 0, "cache_dir": "x"})
+    assert taken[:2] == ["prepare sm80:a", "prepare sm80:b"]
+    rounds = [taken[i : i + 4] for i in range(2, len(taken), 4)]
+    assert all(one == ["sm80:a", "sm80:b", "sm80:b", "sm80:a"] for one in rounds)
+    n = len(found["chosen_s"])
+    assert n == len(found["default_s"]) == len(rounds) - 1 == confirm.MOST
+    assert found["chosen_s"] == [1e-3] * n
+    assert found["default_s"] == [2e-3] * n
+
+
+def test_a_program_that_would_get_something_else_is_no_confirmation(taken: list[str]) -> None:
+    with pytest.raises(InvalidConfig, match="a program gets sm80:b where the search means"):
+        confirm._pairs(WORKLOAD, {**ITEM, "default": "sm80:c"}, {"seed": 0, "cache_dir": "x"})
+    assert [t for t in taken if not t.startswith("prepare")] == []

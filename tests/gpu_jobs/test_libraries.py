@@ -1,0 +1,173 @@
+"""torch's libraries are asked for the same problem, or refuse in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import Workload
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: no libraries to ask")
+
+import torch
+
+from fa_tune.gpu import libraries, reference
+from fa_tune.gpu.libraries import library_call
+from tests.project_files import ROOT
+
+EQUAL = Workload.from_key("b2_h6_kv6_q37_k37_d32_fp16_full")
+FEWER_QUERIES = "b2_h6_kv6_q37_k53_d32_fp16_"
+MORE_QUERIES = "b2_h6_kv6_q53_k37_d32_fp16_"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """With tensors this small, threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def inputs(workload: Workload) -> reference.Inputs:
+    return reference.make_inputs(workload, seed=1, device="cpu")
+
+
+def refusal(name: str, workload: Workload) -> str:
+    with pytest.raises(InvalidConfig) as caught:
+        library_call(name, inputs(workload), workload)()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_torchs_compiler_stays_unloaded() -> None:
+    """It costs every worker seconds."""
+    script = "import sys, fa_tune.gpu.libraries; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 0
+
+
+def test_an_unknown_library_is_refused() -> None:
+    assert refusal("fa9", EQUAL) == "unknown reference 'fa9'; known: fa2, cudnn, fa3, fa4"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        EQUAL.key,
+        "b2_h6_kv6_q37_k37_d32_fp16_causal",
+        "b2_h6_kv6_q37_k37_d32_bf16_causal_lse_scale0.3",
+        FEWER_QUERIES + "full",
+        FEWER_QUERIES + "causal",
+        MORE_QUERIES + "full",
+    ],
+)
+def test_the_library_computes_the_same(key: str) -> None:
+    """torch has FlashAttention for CPUs, too, which takes equal head counts."""
+    workload = Workload.from_key(key)
+    given = inputs(workload)
+    out = library_call("fa2", given, workload)().detach()
+    assert out.shape == (workload.batch, workload.heads, workload.seq_len_q, workload.d_head)
+    exact = reference.attention(given, workload, dtype=torch.float32)
+    limit = 4e-3 if "fp16" in key else 3e-2
+    assert float((out.transpose(1, 2).float() - exact).abs().max()) < limit
+
+
+Calls = list[dict[str, Any]]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What SDPA is called with, in place of a library that needs a GPU."""
+    found: Calls = []
+
+    def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any) -> torch.Tensor:
+        found.append({"q": q, "k": k, "v": v, **given})
+        return q
+
+    monkeypatch.setattr(libraries, "scaled_dot_product_attention", fake)
+    return found
+
+
+def test_bottom_right_is_asked_for_by_name(calls: Calls) -> None:
+    for key in (FEWER_QUERIES, MORE_QUERIES):
+        workload = Workload.from_key(key + "causal_br")
+        library_call("fa2", inputs(workload), workload)()
+        mask = calls[-1]["attn_mask"]
+        assert calls[-1]["is_causal"] is False, "which would be top-left"
+        hidden = reference.hidden_pairs(workload, torch.device("cpu"))
+        assert hidden is not None
+        assert torch.equal(mask._materialize(), ~hidden)
+
+
+@pytest.mark.parametrize("name", ["fa2", "cudnn"])
+def test_scale_groups_and_log_sum_exp_are_passed_on(calls: Calls, name: str) -> None:
+    workload = Workload.from_key("b2_h6_kv2_q37_k37_d32_fp16_causal_lse_scale0.3")
+    library_call(name, inputs(workload), workload)()
+    (call,) = calls
+    assert (call["scale"], call["enable_gqa"], call["is_causal"]) == (0.3, True, True)
+    assert all(call[t].requires_grad for t in "qkv"), "else no log-sum-exp is computed"
+    plain = Workload.from_key("b2_h6_kv6_q37_k37_d32_fp16_full")
+    library_call(name, inputs(plain), plain)()
+    assert (calls[1]["scale"], calls[1]["enable_gqa"], calls[1]["is_causal"]) == (
+        None,
+        False,
+        False,
+    )
+    assert not any(calls[1][t].requires_grad for t in "qkv")
+
+
+def test_keys_that_nobody_sees_are_left_out(calls: Calls) -> None:
+    workload = Workload.from_key(FEWER_QUERIES + "causal")
+    library_call("cudnn", inputs(workload), workload)()
+    assert calls[0]["k"].shape[2] == calls[0]["v"].shape[2] == workload.seq_len_q
+
+
+def test_what_has_no_call_is_refused_before_it_is_made(calls: Calls) -> None:
+    text = refusal("cudnn", Workload.from_key(FEWER_QUERIES + "causal_br"))
+    assert text == (
+        "cuDNN in torch does not take this workload: no causal mask aligned bottom-right"
+    )
+    for name in ("fa2", "cudnn"):
+        text = refusal(name, Workload.from_key(MORE_QUERIES + "causal"))
+        assert text.endswith("no causal mask aligned top-left for more queries than keys")
+    assert calls == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_library_itself_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(*_: object, **__: object) -> torch.Tensor:
+        for text in (
+            "Memory efficient kernel not used because: (Triggered internally at a.cpp:1.)",
+            "Memory Efficient attention has been runtime disabled. (Triggered internally at …)",
+            "Flash attention kernel not used because: (Triggered internally at a.cpp:2.)",
+            "Flash attention requires q,k,v to have last dimension <= 256. (Triggered internally",
+        ):
+            warnings.warn(text, stacklevel=1)
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    monkeypatch.setattr(libraries, "scaled_dot_product_attention", fake)
+    assert refusal("fa2", EQUAL) == (
+        "FlashAttention 2 in torch does not take this workload: "
+        "Flash attention requires q,k,v to have last dimension <= 256."
+    )
+
+
+def test_another_error_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(*_: object, **__: object) -> torch.Tensor:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(libraries, "scaled_dot_product_attention", fake)
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        library_call("fa2", inputs(EQUAL), EQUAL)()
+
+
+def test_cudnn_says_that_there_is_no_gpu() -> None:
+    if not torch.cuda.is_available():
+        assert refusal("cudnn", EQUAL).startswith("cuDNN in torch does not take this workload: ")

@@ -1,0 +1,148 @@
+"""FlashAttention 3 and 4 are asked for the same problem as everybody, or refuse in one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import Workload
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
+
+import torch
+
+from fa_tune.gpu import reference
+from fa_tune.gpu.libraries import library_call
+from fa_tune.gpu.packages import PACKAGE_NAMES
+
+EQUAL = "b2_h6_kv6_q37_k37_d32_fp16_"
+FEWER_QUERIES = "b2_h6_kv2_q37_k53_d32_fp16_"
+MORE_QUERIES = "b2_h6_kv6_q53_k37_d32_fp16_"
+
+Attend = Callable[..., Any]
+
+
+def install(monkeypatch: pytest.MonkeyPatch, attend: Attend) -> None:
+    """Packages with this function."""
+    fa3, outer, fa4 = (
+        ModuleType(n) for n in ("flash_attn_interface", "flash_attn", "flash_attn.cute")
+    )
+    for module in (fa3, fa4):
+        module.flash_attn_func = attend  # type: ignore[attr-defined]
+    for module in (fa3, outer, fa4):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def bottom_right(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any
+) -> tuple[torch.Tensor, None]:
+    """What both compute: [batch, seq, heads, d_head] in and out, masks aligned bottom-right."""
+    shape = (q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1], q.shape[3])
+    scale = given["softmax_scale"]
+    workload = Workload(
+        *shape,
+        {torch.float16: reference_dtype("fp16"), torch.bfloat16: reference_dtype("bf16")}[q.dtype],
+        causal=given["causal"],
+        bottom_right=given["causal"],
+        softmax_scale=scale,
+    )
+    return reference.attention(reference.Inputs(q, k, v), workload), None
+
+
+def reference_dtype(name: str) -> Any:
+    from fa_tune.core.model import DType
+
+    return DType.from_string(name)
+
+
+@pytest.mark.parametrize("name", PACKAGE_NAMES)
+@pytest.mark.parametrize(
+    "key",
+    [
+        EQUAL + "full",
+        EQUAL + "causal",
+        EQUAL + "causal_scale0.3",
+        FEWER_QUERIES + "full",
+        FEWER_QUERIES + "causal",
+        FEWER_QUERIES + "causal_br",
+        MORE_QUERIES + "full",
+        MORE_QUERIES + "causal_br",
+    ],
+)
+def test_it_is_asked_for_this_problem(monkeypatch: pytest.MonkeyPatch, name: str, key: str) -> None:
+    install(monkeypatch, bottom_right)
+    workload = Workload.from_key(key)
+    given = reference.make_inputs(workload, seed=1, device="cpu")
+    out = library_call(name, given, workload)()
+    assert out.shape == (workload.batch, workload.heads, workload.seq_len_q, workload.d_head)
+    exact = reference.attention(given, workload, dtype=torch.float32)
+    assert float((out.transpose(1, 2).float() - exact).abs().max()) < 4e-3
+
+
+def test_the_log_sum_exp_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def attend(q: torch.Tensor, *_: torch.Tensor, **given: Any) -> torch.Tensor:
+        asked.append(given)
+        return q  # as older releases return it: not a tuple
+
+    install(monkeypatch, attend)
+    for key in (EQUAL + "full_lse", EQUAL + "full"):
+        workload = Workload.from_key(key)
+        given = reference.make_inputs(workload, seed=1, device="cpu")
+        for name in PACKAGE_NAMES:
+            library_call(name, given, workload)()
+    assert [call.get("return_lse", False) for call in asked] == [False, True, False, False]
+
+
+def refusal(name: str, key: str) -> str:
+    workload = Workload.from_key(key)
+    with pytest.raises(InvalidConfig) as caught:
+        library_call(name, reference.make_inputs(workload, seed=1, device="cpu"), workload)()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", PACKAGE_NAMES)
+def test_what_has_no_call_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    install(monkeypatch, bottom_right)
+    text = refusal(name, MORE_QUERIES + "causal")
+    assert text == (
+        f"{PACKAGE_NAMES[name]} does not take this workload: no causal mask aligned top-left for "
+        "more queries than keys"
+    )
+
+
+@pytest.mark.parametrize("name", PACKAGE_NAMES)
+def test_what_the_package_refuses_says_why(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def attend(*_: object, **__: object) -> None:
+        raise AssertionError("(head_dim, head_dim_v)=(32, 32) is not supported\nand more")
+
+    install(monkeypatch, attend)
+    assert refusal(name, EQUAL + "full").endswith(
+        "does not take this workload: (head_dim, head_dim_v)=(32, 32) is not supported"
+    )
+
+
+def test_an_error_of_the_gpu_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attend(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    install(monkeypatch, attend)
+    workload = Workload.from_key(EQUAL + "full")
+    call = library_call("fa4", reference.make_inputs(workload, seed=1, device="cpu"), workload)
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        call()
+
+
+@pytest.mark.parametrize("name", PACKAGE_NAMES)
+def test_a_package_that_does_not_load_says_why(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for module in ("flash_attn_interface", "flash_attn", "flash_attn.cute"):
+        monkeypatch.setitem(sys.modules, module, None)  # which makes importing it fail
+    assert refusal(name, EQUAL + "full").startswith(f"{PACKAGE_NAMES[name]} cannot be loaded: ")

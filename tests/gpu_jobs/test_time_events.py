@@ -1,0 +1,395 @@
+"""Who is timed how often, and in what order."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fa_tune.core.model import DType, Workload
+from fa_tune.profile.stopping import Ended
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: no handlers to test")
+
+import torch
+
+from fa_tune.gpu import telemetry as rounds
+from fa_tune.gpu.jobs import time_events as timed
+from fa_tune.gpu.reference import Inputs
+from fa_tune.gpu.telemetry import Reading
+
+WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
+
+# The rounds -------------------------------------------------------------------------------------
+
+
+class Spoken:
+    """What a handler reported, in order."""
+
+    def __init__(self) -> None:
+        self.partials: list[tuple[str, float]] = []
+        self.results: dict[str, Any] = {}
+        self.failures: dict[str, str] = {}
+
+    def begin(self, item: str) -> None:
+        assert item not in self.results
+
+    def partial(self, item: str, value: float) -> None:
+        self.partials.append((item, value))
+
+    def done(self, item: str, value: Any) -> None:
+        self.results[item] = value
+
+    def failed(self, item: str, outcome: object, reason: str) -> None:
+        self.failures[item] = reason
+
+
+class FakeSubject:
+    """A subject that takes as long as its item says."""
+
+    _per_sample = 1
+
+    def __init__(self, launches: list[Any], samples: list[float], **_: Any) -> None:
+        self.time = launches[0]
+        self.samples = samples
+        self.relative: list[float] = []
+        self.clocks_hz: list[float] = []
+        self.host_s = [30e-6, 20e-6, 10e-6]
+
+    def prepare(self) -> None:
+        if self.time is None:
+            raise RuntimeError("it cannot be launched")
+
+    def sample(self) -> float:
+        return float(self.time)
+
+
+def guarded(report: Spoken, name: str, action: Callable[[], Any]) -> Any | None:
+    try:
+        result = action()
+    except RuntimeError as error:
+        report.failed(name, "crashed", str(error))
+        return None
+    return True if result is None else result
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
+    small = torch.zeros(1, 64, 1, 64, dtype=torch.float16)
+    monkeypatch.setattr(timed, "use_device", lambda index: None)
+    monkeypatch.setattr(timed, "make_inputs", lambda workload, seed: Inputs(small, small, small))
+    monkeypatch.setattr(timed, "launcher", lambda item, *_: item["time"])
+    monkeypatch.setattr(timed, "Subject", FakeSubject)
+    monkeypatch.setattr(timed, "guarded", guarded)
+    monkeypatch.setattr(timed, "input_sets", lambda workload: 3)
+    monkeypatch.setattr(timed, "warm_up", lambda: None)
+    monkeypatch.setattr(timed, "SETTLE_S", -1.0)
+    monkeypatch.setattr(rounds, "watched", lambda device: lambda: Reading(1.98e9))
+
+    def go(
+        times: Mapping[str, float | None],
+        *,
+        partials: Mapping[str, list[float]] | None = None,
+        **shared: Any,
+    ) -> Spoken:
+        items = {
+            name: {
+                "subject": name,
+                "time": time,
+                "_partials": [[s, None] for s in (partials or {}).get(name, [])],
+            }
+            for name, time in times.items()
+        }
+        report = Spoken()
+        common = {"device": 0, "workload": WORKLOAD.key, "runs": 3, "seed": 1, "keep": []}
+        common |= {"baseline": "", "order": [], "margin": 0.01}
+        timed.handle({**common, "adaptive": True, "check": False, **shared}, items, report)  # type: ignore[arg-type]
+        return report
+
+    return go
+
+
+def test_rounds_are_interleaved_in_changing_order(run: Callable[..., Spoken]) -> None:
+    report = run(dict.fromkeys("abcdef", 1.0), runs=20, adaptive=False)
+    names = [name for name, _ in report.partials]
+    rounds = [names[i : i + 6] for i in range(0, len(names), 6)]
+    assert len(rounds) == 20
+    assert all(sorted(one) == list("abcdef") for one in rounds), "each once in every round"
+    assert len({tuple(one) for one in rounds}) > 15, "in fresh order"
+
+
+def test_without_noise_the_first_rounds_decide_and_a_loser_has_one(
+    run: Callable[..., Spoken],
+) -> None:
+    times = {"a": 1.0, "b": 1.015, "c": 1.04, "d": 2.0, "e": 4.0, "ref:fa2": 9.0, "keep": 5.0}
+    report = run(times, keep=["keep"])
+    counts = {name: len(value["samples_s"]) for name, value in report.results.items()}
+    assert counts == {"a": 3, "b": 3, "c": 3, "d": 3, "e": 1, "ref:fa2": 3, "keep": 3}
+    assert {name: value["ended"] for name, value in report.results.items()} == {
+        **dict.fromkeys(("a", "b", "ref:fa2", "keep"), Ended.DECIDED),
+        **dict.fromkeys(("c", "d"), Ended.LOST),
+        "e": Ended.ABANDONED,
+    }
+
+
+def test_a_new_worker_goes_on_where_the_last_one_died(run: Callable[..., Spoken]) -> None:
+    report = run({"a": 1.0, "b": 2.0}, partials={"a": [1.5, 1.5], "b": [2.5]}, adaptive=False)
+    assert report.results["a"]["samples_s"] == [1.5, 1.5, 1.0]
+    assert report.results["b"]["samples_s"] == [2.5, 2.0, 2.0]
+    assert report.partials[0][0] == "b", "who lags behind comes first"
+
+
+def test_one_that_cannot_be_prepared_costs_only_itself(run: Callable[..., Spoken]) -> None:
+    report = run({"a": 1.0, "b": None, "c": 1.0}, adaptive=False)
+    assert list(report.results) == ["a", "c"]
+    assert report.failures == {"b": "it cannot be launched"}
+
+
+def test_the_value_says_how_it_was_taken(run: Callable[..., Spoken]) -> None:
+    assert run({"a": 1.0}, adaptive=False).results["a"] == {
+        "samples_s": [1.0, 1.0, 1.0],
+        "relative": [],
+        "sm_clock_hz": 1.98e9,
+        "host_s": 20e-6,
+        "sets": 3,
+        "launches_per_sample": 1,
+        "ended": Ended.ENOUGH,
+        "flagged": {},
+        "rounds": [],
+    }
+
+
+def test_who_was_finished_before_has_no_clock(run: Callable[..., Spoken]) -> None:
+    report = run({"a": 1.0}, partials={"a": [1.0, 1.0, 1.0]}, adaptive=False)
+    assert report.results["a"]["sm_clock_hz"] is None
+
+
+# The baseline and the flags -----------------------------------------------------------------------
+
+
+def test_the_baseline_opens_and_closes_every_round(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+
+    class Watched(FakeSubject):
+        def sample(self) -> float:
+            taken.append("bcd"[int(self.time)])
+            return 1.0
+
+    monkeypatch.setattr(timed, "Subject", Watched)
+    report = run({"b": 0.0, "c": 1.0, "d": 2.0}, runs=8, adaptive=False, baseline="b", keep=["b"])
+    assert sorted(taken[:3]) == ["b", "c", "d"], "once, to settle: that counts for nobody"
+    orders = ["".join(taken[i : i + 5]) for i in range(3, len(taken), 5)]
+    assert len(orders) == 8
+    # The first one finds a GPU that waited for NVML, and counts for nobody.
+    assert all(o[:2] == "bb" and o[4] == "b" and sorted(o[2:4]) == ["c", "d"] for o in orders)
+    assert len(set(orders)) == 2, "in fresh order between them"
+    assert report.results["b"]["samples_s"] == [1.0] * 8, "closing samples are not its samples"
+    told = report.results["b"]["rounds"]
+    assert [r["number"] for r in told] == list(range(8))
+    assert {(r["opening_s"], r["closing_s"]) for r in told} == {(1.0, 1.0)}
+    assert report.results["c"]["rounds"] == []
+
+
+def _readings(monkeypatch: pytest.MonkeyPatch, *found: Reading) -> None:
+    """NVML tells these, round by round, and then the last one for ever."""
+    left = list(found)
+    monkeypatch.setattr(rounds, "watched", lambda device: lambda: left[0])
+    plain = rounds.Log.add
+
+    def add(log: rounds.Log, *told: Any) -> bool:
+        flagged = plain(log, *told)
+        del left[: len(left) > 1]
+        return flagged
+
+    monkeypatch.setattr(rounds.Log, "add", add)
+
+
+def test_a_flagged_round_is_repeated_and_its_samples_stay(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, hot = Reading(1.9e9), Reading(1.9e9, reasons=("hardware thermal slowdown",))
+    _readings(monkeypatch, good, hot, good)
+    report = run({"a": 1.0, "b": 2.0}, runs=3, keep=["a"])
+    assert {n: len(v["samples_s"]) for n, v in report.results.items()} == {"a": 4, "b": 4}
+    assert report.results["a"]["flagged"] == {"1": "hardware thermal slowdown"}
+
+
+def test_a_gpu_that_is_always_flagged_ends_the_run_all_the_same(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _readings(monkeypatch, Reading(1.9e9, reasons=("hardware power brake",)))
+    report = run({"a": 1.0}, runs=3)
+    assert 3 + rounds.REPEATS <= len(report.results["a"]["samples_s"]) <= 30
+    assert set(report.results["a"]["flagged"].values()) == {"hardware power brake"}
+
+
+def test_rounds_begin_when_the_load_is_felt(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power limit slows the GPU down after a while; nobody is measured before it does."""
+    launches = [0]
+
+    class Limited(FakeSubject):
+        def sample(self) -> float:
+            launches[0] += 1
+            time.sleep(0.001)
+            return float(self.time) * (1.0 if launches[0] <= 20 else 1.15)
+
+    monkeypatch.setattr(timed, "Subject", Limited)
+    monkeypatch.setattr(timed, "SETTLE_S", 0.1)
+    report = run({"a": 1.0, "b": 1.0}, runs=5, baseline="a", keep=["a"])
+    assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.15}
+
+
+def test_the_sample_before_a_round_counts_for_nobody(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between rounds the GPU waits, and the next launch is faster."""
+    idle = [True]
+
+    class Boosted(FakeSubject):
+        def sample(self) -> float:
+            first, idle[0] = idle[0], False
+            return float(self.time) * (0.9 if first else 1.0)
+
+    plain = rounds.Log.add
+
+    def add(log: rounds.Log, *told: Any) -> bool:
+        idle[0] = True
+        return plain(log, *told)
+
+    monkeypatch.setattr(timed, "Subject", Boosted)
+    monkeypatch.setattr(rounds.Log, "add", add)
+    report = run({"a": 1.0, "b": 1.0}, runs=5, baseline="a", keep=["a"])
+    assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.0}
+    assert {r["closing_s"] for r in report.results["a"]["rounds"]} == {1.0}
+    assert report.results["a"]["flagged"] == {}
+
+
+def test_exactly_that_many_samples_are_never_repeated(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _readings(monkeypatch, Reading(1.9e9, reasons=("hardware power brake",)))
+    report = run({"a": 1.0}, runs=4, adaptive=False)
+    assert len(report.results["a"]["samples_s"]) == 4
+    assert len(report.results["a"]["flagged"]) == 4
+
+
+def test_a_clock_that_moves_in_steps_cancels_out(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under a power limit: every few samples another level, further apart than the kernels."""
+    dice = random.Random(7)
+    state = {"left": 0, "level": 1.0}
+
+    class Wandering(FakeSubject):
+        def sample(self) -> float:
+            if state["left"] == 0:
+                state["left"] = dice.randint(4, 12)
+                state["level"] = 1.0 + dice.uniform(0.0, 0.06)
+            state["left"] -= 1
+            return float(self.time) * state["level"]
+
+    monkeypatch.setattr(timed, "Subject", Wandering)
+    times = {"base": 1.0, "a": 0.985, "b": 0.99, "c": 1.1, "ref:fa2": 1.5}
+    found = run(times, runs=5, baseline="base", keep=["base"]).results
+    for name, time_s in times.items():
+        relative = found[name]["relative"]
+        assert len(relative) == len(found[name]["samples_s"])
+        assert statistics.median(relative) == pytest.approx(time_s, abs=1e-3)
+    raw = [a / b for a, b in zip(found["a"]["samples_s"], found["b"]["samples_s"], strict=False)]
+    assert max(raw) > 1.0 > 0.985 / 0.99 > min(raw), "times alone tell less"
+
+
+def test_without_its_baseline_a_race_goes_by_times(run: Callable[..., Spoken]) -> None:
+    report = run({"base": None, "a": 1.0, "b": 1.1}, baseline="base", keep=["base"])
+    assert list(report.failures) == ["base"]
+    assert {n: v["relative"] for n, v in report.results.items()} == {"a": [], "b": []}
+
+
+def test_a_baseline_lost_on_the_way_leaves_the_times(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(FakeSubject):
+        def sample(self) -> float:
+            self.taken = getattr(self, "taken", 0) + 1
+            if self.time == 1.0 and self.taken > 9:
+                raise RuntimeError("no more")
+            return float(self.time)
+
+    monkeypatch.setattr(timed, "Subject", Failing)
+    report = run({"base": 1.0, "a": 1.002, "b": 1.2}, runs=5, baseline="base", keep=["base"])
+    assert report.failures == {"base": "no more"}
+    assert report.results["a"]["samples_s"] == [1.002] * len(report.results["a"]["samples_s"])
+    assert {n: v["relative"] for n, v in report.results.items()} == {"a": [], "b": []}
+    assert report.results["b"]["ended"] == Ended.LOST
+
+
+# A sample ---------------------------------------------------------------------------------------
+
+
+class FakeGpu:
+    """A GPU of 2 GHz on which a launch takes `host_s` to enqueue and a kernel 0.1 ms to run."""
+
+    def __init__(self, host_s: float) -> None:
+        self.host_s = host_s
+        self.now_s = 0.0  # of the host
+        self.free_s = 0.0  # when the GPU has done what was enqueued
+
+    def sleep(self, cycles: int) -> None:
+        self.free_s = max(self.free_s, self.now_s) + cycles / 2e9
+
+    def launch(self) -> None:
+        self.now_s += self.host_s
+        self.free_s = max(self.free_s, self.now_s) + 1e-4
+
+    def event(self, enable_timing: bool) -> Any:
+        gpu = self
+
+        class Event:
+            def record(self) -> None:
+                self.at_s = max(gpu.free_s, gpu.now_s)
+
+            def query(self) -> bool:
+                return self.at_s <= gpu.now_s
+
+            def synchronize(self) -> None:
+                gpu.now_s = max(gpu.now_s, self.at_s)
+
+            def elapsed_time(self, end: Any) -> float:
+                return float(1e3 * (end.at_s - self.at_s))
+
+        return Event()
+
+
+@pytest.mark.parametrize("host_s", [1e-5, 1.5e-4, 1e-3])
+def test_a_slow_host_is_not_timed(monkeypatch: pytest.MonkeyPatch, host_s: float) -> None:
+    """A launch takes longer to enqueue than the GPU is kept busy: it would wait, and be timed."""
+    gpu = FakeGpu(host_s)
+    monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    subject = timed.Subject([gpu.launch], [])
+    assert subject.sample() == pytest.approx(1e-4)
+
+
+def test_what_a_launch_takes_the_host_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu(3e-5)
+    monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    monkeypatch.setattr(timed.time, "perf_counter", lambda: gpu.now_s)
+    (subject := timed.Subject([gpu.launch], [])).prepare()
+    assert subject.host_s == pytest.approx([3e-5] * 3)  # those that estimate
+
+
+def test_a_host_that_is_always_late_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu(1.0)
+    monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    assert timed.Subject([gpu.launch], []).sample() > 0.5

@@ -1,0 +1,178 @@
+"""The metric lists, their names for people, and what replaces a metric a chip lacks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.units import parse_unit
+from fa_tune.profile.ncu.display_names import IDENTIFIERS
+from fa_tune.profile.ncu.metrics import (
+    DRAM_CLOCK,
+    DURATION,
+    EXPLAIN,
+    FALLBACKS,
+    FULL,
+    METRICS,
+    RANK,
+    REQUESTS,
+    SM_CLOCK,
+    STALL_REASONS,
+    TENSOR_PIPE,
+    expected_unit,
+    is_whole,
+    label,
+    metric_request,
+    parse_query_metrics,
+    resolve_metrics,
+    stall_metric,
+)
+from fa_tune.profile.ncu.parse import read_profile
+
+DATA = Path(__file__).parent / "data"
+
+
+def test_rank_has_what_every_duration_is_read_with() -> None:
+    needed = {
+        "gpu__time_duration.sum", "sm__cycles_elapsed.max", "sm__cycles_elapsed.avg.per_second",
+        "dram__cycles_elapsed.avg.per_second", "lts__t_sector_hit_rate.pct",
+        "launch__registers_per_thread",
+    }  # fmt: skip
+    assert needed <= set(RANK)
+
+
+def test_each_list_contains_the_smaller_one() -> None:
+    assert set(RANK) < set(EXPLAIN) < set(FULL)
+    for names in (RANK, EXPLAIN, FULL):
+        assert len(set(names)) == len(names)
+    assert {stall_metric(r) for r in STALL_REASONS} <= set(EXPLAIN)
+    assert len(STALL_REASONS) == 19
+
+
+def test_traps_are_not_asked_for() -> None:
+    """Cycles of one pass only, and no instruction rate under the name of utilisation."""
+    assert not [m for m in FULL if m.startswith("gpc__cycles")]
+    assert not [m for m in FULL if re.match(r"sm__inst_executed_pipe_tensor_op_", m)]
+    for metric, replacements in FALLBACKS.items():
+        for replacement in replacements:
+            same = label(replacement) == label(metric)
+            assert same == ("inst_executed" not in replacement or "inst_executed" in metric)
+
+
+def test_requests_by_name() -> None:
+    assert metric_request("rank").metrics == RANK
+    assert metric_request("rank").section_set is None
+    assert metric_request("full").section_set == "full"
+    assert set(REQUESTS) == {"rank", "explain", "full"}
+    with pytest.raises(InvalidConfig, match="'all'; allowed: rank, explain, full"):
+        metric_request("all")
+
+
+def test_every_metric_we_ask_for_has_a_name_for_people() -> None:
+    for metric in FULL:
+        assert label(metric) != metric
+    assert label(TENSOR_PIPE) == "tensor pipe busy"
+    assert label("sm__never_heard_of.sum") == "sm__never_heard_of.sum"
+
+
+def test_units_we_rely_on() -> None:
+    assert expected_unit(DURATION) == "s"
+    assert expected_unit("gpu__time_duration.avg") == "s"
+    assert expected_unit(SM_CLOCK) == expected_unit(DRAM_CLOCK) == "hz"
+    assert expected_unit("launch__registers_per_thread") is None
+    assert expected_unit("sm__never_heard_of.sum") is None
+    for metric, info in METRICS.items():
+        if ".pct" in metric:
+            assert info.unit == "%"
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "whole"),
+    [
+        (DURATION, "ns", True),
+        (DURATION, "us", False),
+        ("sm__cycles_elapsed.max", "cycle", True),
+        ("sm__cycles_elapsed.avg", "cycle", False),
+        ("dram__bytes_read.sum", "byte", True),
+        ("dram__bytes_read.sum", "Mbyte", False),
+        ("launch__grid_size", "", True),
+        ("launch__waves_per_multiprocessor", "", False),
+        ("launch__occupancy_cluster_pct", "%", False),
+        ("device__attribute_max_threads_per_block", "", True),
+        ("sm__cycles_elapsed.avg.per_second", "hz", False),
+        ("smsp__average_warps_issue_stalled_wait_per_issue_active.ratio", "inst", False),
+        ("lts__t_sector_hit_rate.pct", "%", False),
+        ("GPU Speed Of Light/Something", "", False),
+    ],
+)
+def test_what_is_counted_in_whole_numbers(metric: str, unit: str, whole: bool) -> None:
+    assert is_whole(metric, parse_unit(unit)) is whole
+
+
+def test_what_is_called_whole_is_whole_in_the_recordings() -> None:
+    """The claim that decides between two readings of a number, checked on real files."""
+    checked = 0
+    for name in ("details_full_h100.csv", "details_basic_h200.csv", "raw_4metrics_h200.csv"):
+        for launch in read_profile(DATA / name).launches:
+            for metric in launch.metrics:
+                quantity = launch.quantity(metric)
+                # In base units a duration is in seconds, the others keep their unit.
+                if (
+                    quantity
+                    and quantity.unit != "s"
+                    and is_whole(metric, parse_unit(quantity.unit))
+                ):
+                    assert quantity.value == round(quantity.value), metric
+                    checked += 1
+    assert checked > 500
+
+
+def test_a_missing_metric_is_replaced_by_the_closest_or_dropped_with_a_note() -> None:
+    sm80 = {
+        "gpu__time_duration", "sm__cycles_elapsed", "dram__cycles_elapsed",
+        "lts__t_sector_hit_rate", "sm__pipe_tensor_cycles_active", "dram__bytes_read.sum",
+    }  # fmt: skip
+    wanted = (*RANK, TENSOR_PIPE, "dram__bytes_read.sum", "smsp__inst_executed_op_tma_ld.sum")
+    names, notes = resolve_metrics(wanted, sm80)
+    replacement = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+    assert names == (*RANK, replacement, "dram__bytes_read.sum")
+    assert notes == (
+        f"tensor pipe busy: {replacement} in place of {TENSOR_PIPE}",
+        "TMA loads: smsp__inst_executed_op_tma_ld.sum is not available on this chip",
+    )
+
+
+def test_unknown_availability_keeps_everything() -> None:
+    assert resolve_metrics((*RANK, *RANK), None) == (RANK, ())
+
+
+def test_two_wishes_with_one_fulfilment_are_asked_once() -> None:
+    replacement = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+    names, _ = resolve_metrics((TENSOR_PIPE, replacement), {replacement})
+    assert names == (replacement,)
+
+
+def test_names_in_a_query() -> None:
+    text = """Device NVIDIA H100 80GB HBM3 (GH100)
+------------------------------------- ------- -----------------------------------
+Metric Name                           Unit    Metric Description
+------------------------------------- ------- -----------------------------------
+dram__bytes                           byte    # of bytes accessed in DRAM
+gpu__time_duration.sum                ns      incremental duration in nanoseconds
+sm__pipe_tensor_op_hmma_cycles_active cycle   # of cycles where HMMA tensor pipe was active
+"""
+    assert parse_query_metrics(text) == {
+        "dram__bytes",
+        "gpu__time_duration.sum",
+        "sm__pipe_tensor_op_hmma_cycles_active",
+    }
+
+
+def test_display_names_lead_to_identifiers() -> None:
+    assert IDENTIFIERS["GPU Speed Of Light Throughput", "Duration"] == DURATION
+    assert IDENTIFIERS["Memory Workload Analysis", "L2 Hit Rate"] == "lts__t_sector_hit_rate.pct"
+    for identifier in IDENTIFIERS.values():
+        assert re.fullmatch(r"[a-z0-9]+__[a-z0-9_.]+", identifier)

@@ -1,0 +1,123 @@
+"""Whatever is written in any supported unit and separator style is read back as it was, and
+nothing makes a missing value a number."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.model import Quantity
+from fa_tune.core.units import to_base
+from fa_tune.profile.ncu.launches import Missing, Profile
+from fa_tune.profile.ncu.parse import parse_ncu_csv
+from tests.profile.ncu.ncu_text import STYLES, details, identity, number, raw
+
+CLI = "Command line profiler metrics"
+UNITS = [
+    "ns", "nsecond", "us", "usecond", "ms", "msecond", "s", "second", "hz", "Khz", "Mhz", "Ghz",
+    "cycle/nsecond", "cycle/second", "byte", "Kbyte", "Mbyte", "Gbyte", "Kbyte/block", "byte/s",
+    "Kbyte/second", "Gbyte/second", "%", "", "cycle", "inst", "warp", "sector", "register/thread",
+]  # fmt: skip
+MISSING = ["no data", "n/a", "nan", "-nan", "", "inf", "(!) nan"]
+
+values = st.decimals(min_value=-(10**13), max_value=10**13, places=2)
+cell = st.one_of(values, st.sampled_from(MISSING))
+table = st.lists(st.lists(cell, min_size=len(UNITS), max_size=len(UNITS)), min_size=1, max_size=3)
+
+
+def expected(value: Decimal | str, unit: str) -> Quantity | None:
+    return None if isinstance(value, str) else to_base(value, unit)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(STYLES)), st.booleans(), table)
+def test_any_table_is_read_back(
+    style_name: str, as_raw: bool, rows: list[list[Decimal | str]]
+) -> None:
+    style = STYLES[style_name]
+    names = [f"sm__metric_{i}.avg" for i in range(len(UNITS))]
+    texts = [[c if isinstance(c, str) else number(c, style) for c in row] for row in rows]
+    if as_raw:
+        text = raw(
+            list(zip(names, UNITS, strict=True)),
+            *((identity(i), row) for i, row in enumerate(texts)),
+        )
+    else:
+        text = details(
+            *(
+                (
+                    identity(i),
+                    [(CLI, n, u, t) for n, u, t in zip(names, UNITS, row, strict=True)],
+                )
+                for i, row in enumerate(texts)
+            )
+        )
+    launches = parse_ncu_csv(text.encode("utf-8")).launches
+    assert len(launches) == len(rows)
+    for launch, row in zip(launches, rows, strict=True):
+        for name, unit, value in zip(names, UNITS, row, strict=True):
+            read = launch.metrics[name]
+            wanted = expected(value, unit)
+            assert isinstance(read, Missing) if wanted is None else read == wanted
+
+
+@given(
+    st.text(max_size=12),
+    st.sampled_from(["ns", "%", "byte", "hz", "", "inst"]),
+    st.sampled_from(["1.234.567,5", "1,234,567.5", "12"]),
+)
+def test_only_a_number_becomes_a_number(text: str, unit: str, other: str) -> None:
+    """Any cell at all: a number is read only where there are digits to read it from."""
+    page = details(
+        (identity(), [(CLI, "sm__x.avg", unit, text), (CLI, "sm__y.avg", "inst", other)])
+    )
+    profile = read_or_refusal(page)
+    if isinstance(profile, str):
+        assert "\n" not in profile
+        return
+    (launch,) = profile.launches
+    value = launch.metrics["sm__x.avg"]
+    if isinstance(value, Quantity):
+        digits = [c for c in text.lower().split("e")[0] if c in "0123456789"]
+        assert digits
+        assert (value.value == 0) == all(c == "0" for c in digits)
+
+
+def read_or_refusal(data: str | bytes) -> Profile | str:
+    try:
+        return parse_ncu_csv(data)
+    except ProfileFormatError as error:
+        return str(error)
+
+
+@given(st.sampled_from(MISSING), st.sampled_from(UNITS), st.sampled_from(sorted(STYLES)))
+def test_a_missing_value_is_never_a_number(text: str, unit: str, style: str) -> None:
+    other = number(Decimal("1234.5"), STYLES[style])
+    rows = [(CLI, "sm__x.avg", unit, text), (CLI, "sm__y.avg", unit, other)]
+    (launch,) = parse_ncu_csv(details((identity(), rows))).launches
+    assert isinstance(launch.metrics["sm__x.avg"], Missing)
+    assert isinstance(launch.metrics["sm__y.avg"], Quantity)
+
+
+@settings(deadline=None)
+@given(st.one_of(st.text(), st.binary()))
+def test_garbage_is_refused_in_one_line(data: str | bytes) -> None:
+    refusal = read_or_refusal(data)
+    assert isinstance(refusal, str), "a text without a header has no launches"
+    assert "\n" not in refusal
+
+
+PAGE = details(
+    (identity(0), [(CLI, "gpu__time_duration.sum", "us", "1,234.50")]),
+    (identity(1), [(CLI, "gpu__time_duration.sum", "us", "2,345.50")]),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(0, len(PAGE)), st.integers(0, 30), st.text(max_size=5))
+def test_damage_never_ends_in_a_traceback(start: int, length: int, replacement: str) -> None:
+    damaged = PAGE[:start] + replacement + PAGE[start + length :]
+    read_or_refusal(damaged)

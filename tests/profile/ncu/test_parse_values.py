@@ -1,0 +1,246 @@
+"""Values that are none, units, separators and encodings."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fa_tune.core.errors import ProfileFormatError, UnknownUnit
+from fa_tune.core.model import Quantity
+from fa_tune.profile.ncu.launches import Missing
+from fa_tune.profile.ncu.parse import parse_ncu_csv
+from tests.profile.ncu.ncu_text import (
+    CLI,
+    CLOCK,
+    DATA,
+    DURATION,
+    PREAMBLE,
+    SOL,
+    STYLES,
+    TEN_US,
+    Metric,
+    details,
+    identity,
+    one,
+    only,
+    raw,
+    rule_row,
+    seconds,
+)
+
+# Values that are none ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no data", "no data"),
+        ("n/a", "n/a"),
+        ("N/A", "n/a"),
+        ("nan", "nan"),
+        ("-nan", "nan"),
+        ("nan(ind)", "nan"),
+        ("(!) nan", "nan"),
+        ("(!) n/a", "n/a"),
+        ("inf", "inf"),
+        ("-inf", "inf"),
+        ("", "empty"),
+        ("  ", "empty"),
+    ],
+)
+@pytest.mark.parametrize("unit", ["ns", "%", "", "inst"])
+def test_missing_values_are_missing(text: str, reason: str, unit: str) -> None:
+    name = DURATION if unit == "ns" else "sm__x.sum"
+    assert one((CLI, name, unit, text)).metrics == {name: Missing(reason)}
+    launch = only(parse_ncu_csv(raw([(name, unit)], (identity(), [text]))))
+    assert launch.metrics == {name: Missing(reason)}
+
+
+def test_not_collected_is_missing_too() -> None:
+    launch = one(TEN_US, CLOCK)
+    assert launch.value("sm__warps_active.avg") == Missing("not collected")
+    assert launch.quantity("sm__warps_active.avg") is None
+    assert launch.quantity(DURATION) == Quantity(10240e-9, "s")
+
+
+def test_percentages_above_100_are_kept() -> None:
+    launch = one((CLI, "lts__t_sector_hit_rate.pct", "%", "100.59"))
+    assert launch.metrics["lts__t_sector_hit_rate.pct"] == Quantity(100.59, "%")
+
+
+def test_enumerators_and_names_are_text() -> None:
+    columns = [("launch__func_cache_config", ""), ("device__attribute_display_name", "")]
+    columns += [("launch__tpc_enabled", ""), ("device__attribute_driver", "")]
+    values = ["CachePreferNone", "NVIDIA H200", "all", "580.159.03"]
+    launch = only(parse_ncu_csv(raw(columns, (identity(), values))))
+    assert list(launch.metrics.values()) == values
+
+
+@pytest.mark.parametrize("text", ["12x4", "PolicySpread", "1,23", "0x1f", "580.159.03"])
+@pytest.mark.parametrize("unit", ["ns", "hz", "byte", "%"])
+def test_text_where_a_measurement_belongs_is_refused(text: str, unit: str) -> None:
+    if text == "1,23":
+        text = "1,2,3"
+    with pytest.raises(ProfileFormatError, match=r"line 2, .*is no number") as caught:
+        one((CLI, "sm__x.avg", unit, text), (CLI, "sm__y.avg", "", "0.5"))
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["240; 240; 240", "1,234 (3; 4)", "12 (0: 3; 1: 4)", "7.50 (7.50)"]
+)
+def test_cells_that_list_instances_are_not_read(text: str) -> None:
+    metric: Metric = (CLI, "smsp__inst_executed.sum", "inst", text)
+    profile = parse_ncu_csv(details((identity(), [metric, CLOCK])))
+    assert only(profile).metrics["smsp__inst_executed.sum"] == Missing("instances")
+    assert any("--print-metric-instances none" in w for w in profile.warnings)
+
+
+# Units ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "value"),
+    [
+        ("ns", "1,767.00", 1.767e-6),
+        ("nsecond", "1,767.00", 1.767e-6),
+        ("us", "1.77", 1.77e-6),
+        ("usecond", "1.77", 1.77e-6),
+        ("ms", "7.33", 7.33e-3),
+        ("msecond", "7.33", 7.33e-3),
+        ("second", "1.25", 1.25),
+        ("s", "1.25", 1.25),
+    ],
+)
+def test_times(unit: str, text: str, value: float) -> None:
+    assert one((SOL, "Duration", unit, text)).metrics[DURATION] == Quantity(value, "s")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "text", "quantity"),
+    [
+        ("sm__cycles_elapsed.avg.per_second", "Ghz", "1.76", Quantity(1.76e9, "hz")),
+        ("sm__cycles_elapsed.avg.per_second", "cycle/nsecond", "1.76", Quantity(1.76e9, "hz")),
+        ("sm__cycles_elapsed.avg.per_second", "Mhz", "772.65", Quantity(772.65e6, "hz")),
+        ("dram__bytes_read.sum", "Mbyte", "12.50", Quantity(12.5e6, "byte")),
+        ("dram__bytes.sum.per_second", "Gbyte/second", "1.93", Quantity(1.93e9, "byte/s")),
+        ("launch__shared_mem_per_block", "Kbyte/block", "33.79", Quantity(33790, "byte/block")),
+        (
+            "launch__registers_per_thread",
+            "register/thread",
+            "128",
+            Quantity(128, "register/thread"),
+        ),
+        ("launch__registers_per_thread", "", "128", Quantity(128, "")),
+        ("sm__new_counter.sum", "widget", "12.50", Quantity(12.5, "widget")),
+    ],
+)
+def test_other_units(name: str, unit: str, text: str, quantity: Quantity) -> None:
+    assert one((CLI, name, unit, text)).metrics[name] == quantity
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        (DURATION, "fortnight"),
+        (DURATION, "minute"),
+        (DURATION, ""),
+        (DURATION, "%"),
+        (DURATION, "hz"),
+        ("sm__cycles_elapsed.avg.per_second", "cycle"),
+        ("lts__t_sector_hit_rate.pct", ""),
+        ("sm__other.sum", "Xbyte"),
+        ("sm__other.sum", "inst/minute"),
+    ],
+)
+def test_unknown_and_unfitting_units_are_refused(name: str, unit: str) -> None:
+    with pytest.raises(UnknownUnit, match=r"^line 2, ") as caught:
+        one((CLI, name, unit, "12.50"))
+    assert name in str(caught.value)
+    assert repr(unit) in str(caught.value)
+    assert isinstance(one((CLI, name, unit, "no data")).metrics[name], Missing)
+
+
+# Separators and encodings --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("duration", "clock"),
+    [
+        ("21,248", "1,764,804,248.31"),
+        ("21.248", "1.764.804.248,31"),
+        ("21\u202f248", "1\u202f764\u202f804\u202f248,31"),
+        ("21\u00a0248", "1\u00a0764\u00a0804\u00a0248,31"),
+        ("21\u2009248", "1\u2009764\u2009804\u2009248,31"),
+        ("21 248", "1 764 804 248,31"),
+        ("21'248", "1'764'804'248.31"),
+        ("21\u2019248", "1\u2019764\u2019804\u2019248.31"),
+        ("21248", "1764804248.31"),
+        ("21248", "1764804248,31"),
+        ("2.124800e+04", "1.76480424831e+09"),
+    ],
+)
+def test_separator_styles(duration: str, clock: str) -> None:
+    launch = one((SOL, "Duration", "ns", duration), (SOL, "SM Frequency", "hz", clock))
+    assert seconds(launch) == 21248e-9
+    assert launch.metrics["sm__cycles_elapsed.avg.per_second"] == Quantity(1764804248.31, "hz")
+
+
+def test_an_ambiguous_value_is_refused_unless_the_mark_is_known() -> None:
+    metric: Metric = (SOL, "Duration", "us", "1.234")
+    with pytest.raises(ProfileFormatError, match=r"'1\.234' may mean 1234 or 1\.234"):
+        one(metric)
+    assert seconds(one(metric, decimal=".")) == 1.234e-6
+    assert seconds(one(metric, decimal=",")) == 1234e-6
+
+
+def test_a_single_time_in_nanoseconds_is_not_ambiguous() -> None:
+    """The commonest request of all prints one number, and there are no parts of a ns."""
+    assert seconds(one((CLI, DURATION, "ns", "21,248"))) == 21248e-9
+    assert seconds(one((CLI, DURATION, "nsecond", "21.248"))) == 21248e-9
+
+
+def test_mixed_separators_are_refused() -> None:
+    with pytest.raises(ProfileFormatError, match=r"two styles in one file: '80\.72' and '80,72'"):
+        one((SOL, "Memory Throughput", "%", "80.72"), ("x", "y", "%", "80,72"))
+
+
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp1252"]
+)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_encodings_and_line_ends(encoding: str, newline: str) -> None:
+    metrics: list[Metric] = [(SOL, "Duration", "\u00b5s", "1\u00a0234,50")]
+    text = PREAMBLE + details((identity(), metrics)) + rule_row(identity())
+    data = text.replace("\n", newline).encode(encoding)
+    profile = parse_ncu_csv(data)
+    assert seconds(only(profile)) == 1234.5e-6
+    assert profile.diagnostics == tuple(PREAMBLE.splitlines())
+    assert profile.warnings == (
+        ("not UTF-8; read as Windows-1252",) if encoding == "cp1252" else ()
+    )
+
+
+def test_utf16_cut_within_a_character() -> None:
+    data = details((identity(), [TEN_US, CLOCK])).encode("utf-16")
+    profile = parse_ncu_csv(data[:-21])
+    assert only(profile).metrics.keys() == {DURATION}
+    assert len(profile.warnings) == 1
+
+
+@pytest.mark.parametrize("style_name", sorted(STYLES))
+@pytest.mark.parametrize(
+    "name", ["details_basic_h200.csv", "details_full_h100.csv", "raw_4metrics_h200.csv"]
+)
+def test_a_recording_reads_the_same_in_every_locale(name: str, style_name: str) -> None:
+    """Real pages, their values as another locale would have printed them."""
+    style = STYLES[style_name]
+    marks = str.maketrans({",": style.group, ".": style.decimal})
+    text = (DATA / name).read_text()
+    localised = re.sub(
+        r'(?<=")[0-9]{1,3}(?:,[0-9]{3})*(?:\.[0-9]+)?(?=")', lambda m: m[0].translate(marks), text
+    )
+    assert style_name == "en" or localised != text
+    localised = localised.replace(f'"9{style.decimal}0"', '"9.0"')  # the CC column has no locale
+    assert parse_ncu_csv(localised).launches == parse_ncu_csv(text).launches

@@ -1,0 +1,220 @@
+"""The ncu profiler against a program that plays ncu and a handler that plays the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.model import Attempt, Outcome, Quantity
+from fa_tune.profile.ncu import profiler as ncu
+from fa_tune.profile.ncu.metrics import (
+    CYCLES,
+    DRAM_CLOCK,
+    DURATION,
+    L2_HIT_RATE,
+    REGISTERS,
+    SM_CLOCK,
+)
+from fa_tune.profile.ncu.profiler import NcuProfiler
+from tests.profile.ncu.ncu_bench import (
+    BOTH,
+    NS,
+    WORKLOAD,
+    FakeNcu,
+    fake_log,
+    hanging,
+    measure,
+    outcomes,
+    plan,
+    refused,
+    samples_ns,
+)
+
+
+def test_every_subject_gets_its_samples_in_base_units(fake: FakeNcu) -> None:
+    profiler = NcuProfiler(ncu=fake.path)
+    steps: list[str] = []
+    wanted = plan("5000", "7000", "1234567", references=BOTH, runs=2)
+    attempts = {a.subject: a for a in profiler.measure(wanted, steps.append)}
+    assert {s: samples_ns(a) for s, a in attempts.items()} == {
+        "ref:fa2": [9000, 9001],
+        "ref:cudnn": [4000, 4001],
+        "sm80:a": [5000, 5001],
+        "sm80:b": [7000, 7001],
+        "sm80:c": [1234567, 1234568],
+    }
+    assert sorted(steps) == sorted([*wanted.subjects] * 2)
+
+
+def test_a_measurement_says_what_was_counted_and_how(fake: FakeNcu) -> None:
+    profiler = NcuProfiler(ncu=fake.path)
+    measurement = measure(profiler, plan("5000", runs=1))["sm80:a"].measurement
+    assert measurement is not None
+    assert measurement.method == "ncu"
+    assert measurement.workload == WORKLOAD.key
+    assert measurement.counters == {
+        CYCLES: Quantity(8775.0, "cycle"),
+        SM_CLOCK: Quantity(1_755_000_000.25, "hz"),
+        DRAM_CLOCK: Quantity(1_755_000_000.25, "hz"),
+        L2_HIT_RATE: Quantity(87.5, "%"),
+        REGISTERS: Quantity(168.0, "register/thread"),
+        "profiler__replayer_passes": Quantity(3.0, "pass"),
+    }
+    assert measurement.conditions == {
+        "clocks": "none, boost dynamic",
+        "cache": "flush all",
+        "ncu": "2025.3.1",
+        "replay": "kernel",
+    }
+
+
+def test_one_process_for_many_and_its_arguments_are_the_recorded_ones(fake: FakeNcu) -> None:
+    profiler = NcuProfiler(ncu=fake.path)
+    measure(profiler, plan("5000", "6000", "7000", references=BOTH, runs=3))
+    (call,) = fake.profiled
+    log = call["arguments"][call["arguments"].index("--log-file") + 1]
+    recorded = [log if word == "LOG" else word for word in profiler.arguments]
+    assert call["arguments"][: len(recorded)] == recorded
+    assert Path(call["TMPDIR"]) == Path(log).parent, "ncu's lock file must be of this run alone"
+    assert not Path(log).exists(), "what a run needs is removed with it"
+
+
+def test_a_batch_has_a_bound_and_references_are_in_the_first(
+    fake: FakeNcu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ncu, "BATCH", 2)
+    attempts = measure(NcuProfiler(ncu=fake.path), plan("1", "2", "3", "4", "5", references=BOTH))
+    assert set(outcomes(attempts).values()) == {Outcome.OK}
+    assert len(fake.profiled) == 3
+
+
+def test_references_alone_can_be_measured(fake: FakeNcu) -> None:
+    assert samples_ns(measure(NcuProfiler(ncu=fake.path), plan(references=("fa2",)))["ref:fa2"])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_reference_that_ends_a_round_and_begins_the_next(fake: FakeNcu, seed: int) -> None:
+    """With few subjects that is soon the case, whatever the seed."""
+    attempts = measure(NcuProfiler(ncu=fake.path), plan("5000", references=BOTH, runs=8, seed=seed))
+    assert {s: len(samples_ns(a)) for s, a in attempts.items()} == dict.fromkeys(attempts, 8)
+    assert set(samples_ns(attempts["ref:fa2"])) == set(range(9000, 9008))
+
+
+def test_a_library_call_of_two_kernels_takes_the_time_of_both(
+    fake: FakeNcu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_SPLIT_FA2", "1")
+    attempts = measure(NcuProfiler(ncu=fake.path), plan("5000", references=BOTH, runs=2))
+    assert samples_ns(attempts["ref:fa2"]) == [8500, 8502]
+    measured = attempts["ref:fa2"].measurement
+    assert measured is not None
+    assert measured.counters[CYCLES].value == pytest.approx(8000 * 1.755, rel=1e-3)
+
+
+# Metrics, versions, reports ---------------------------------------------------------------------
+
+
+def test_a_metric_that_the_chip_lacks_is_left_out(fake: FakeNcu) -> None:
+    fake.behave(lacks=[DRAM_CLOCK])
+    profiler = NcuProfiler(ncu=fake.path)
+    assert DRAM_CLOCK in profiler.metrics
+    measurement = measure(profiler, plan("5000"))["sm80:a"].measurement
+    assert measurement is not None
+    assert measurement.samples_s == (5000 * NS,)
+    assert DRAM_CLOCK not in measurement.counters, "an absent value is never a zero"
+    assert not any(DRAM_CLOCK in argument for argument in profiler.arguments)
+    # Still among those asked for: what a search is filed under must not change in its course.
+    assert DRAM_CLOCK in profiler.metrics
+    assert any(DRAM_CLOCK in warning for warning in profiler.notes.warnings)
+    before = len(fake.calls)
+    measure(profiler, plan("5000"))
+    assert len(fake.calls) == before + 1, "it is asked for once only"
+
+
+def test_a_chip_without_durations_is_refused(fake: FakeNcu) -> None:
+    fake.behave(lacks=[DURATION])
+    error = refused(NcuProfiler(ncu=fake.path), plan("5000"))
+    assert isinstance(error, InvalidConfig)
+    assert DURATION in str(error)
+
+
+def test_the_longest_metric_list(fake: FakeNcu) -> None:
+    profiler = NcuProfiler(ncu=fake.path, metric_list="full")
+    measurement = measure(profiler, plan("5000"))["sm80:a"].measurement
+    assert measurement is not None
+    assert set(profiler.metrics) - {DURATION} <= set(measurement.counters)
+    assert profiler.arguments[profiler.arguments.index("--set") + 1] == "full"
+
+
+def test_a_report_is_kept_and_read_back(fake: FakeNcu, tmp_path: Path) -> None:
+    report = tmp_path / "kept.ncu-rep"
+    profiler = NcuProfiler(ncu=fake.path, export=report)
+    attempts = measure(profiler, plan("5000", "6000", references=BOTH, runs=2))
+    assert samples_ns(attempts["sm80:b"]) == [6000, 6001]
+    assert report.exists()
+    assert any("--import" in call["arguments"] for call in fake.calls)
+
+
+def test_an_old_report_is_not_taken_for_a_new_one(fake: FakeNcu, tmp_path: Path) -> None:
+    report = tmp_path / "kept.ncu-rep"
+    report.write_text(fake_log("_Z1b", 1))
+    wanted = hanging("5000", "6000:hang in 0", "7000")
+    attempts = measure(NcuProfiler(ncu=fake.path, export=report), wanted)
+    assert outcomes(attempts) == {"a": Outcome.OK, "b": Outcome.TIMED_OUT, "c": Outcome.OK}
+    assert samples_ns(attempts["sm80:a"]) == [5000]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Version 2021.2.0.0", "too old"),
+        ("GNU coreutils 9.4", "no Nsight Compute"),
+    ],
+)
+def test_a_program_that_is_no_usable_ncu(fake: FakeNcu, text: str, said: str) -> None:
+    fake.behave(version=text)
+    with pytest.raises(ToolMissing, match=said):
+        _ = NcuProfiler(ncu=fake.path).arguments
+
+
+def test_a_path_that_is_no_program(tmp_path: Path) -> None:
+    with pytest.raises(ToolMissing, match="give ncu's path with --ncu"):
+        _ = NcuProfiler(ncu=tmp_path / "nowhere").version
+
+
+def test_without_ncu_the_advice_names_what_works_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise ToolMissing("ncu not found; use --profiler events")
+
+    monkeypatch.setattr(ncu, "find_ncu", nowhere)
+    with pytest.raises(ToolMissing, match="--profiler events"):
+        NcuProfiler()
+
+
+def test_clock_and_cache_policy_are_passed_on_and_stated(fake: FakeNcu) -> None:
+    profiler = NcuProfiler(ncu=fake.path, clock_control="base", cache_control="none")
+    assert profiler.clock_policy == "base, boost stable"
+    assert profiler.cache_policy == "flush none"
+    given = dict(zip(profiler.arguments, profiler.arguments[1:], strict=False))
+    assert (given["--clock-control"], given["--cache-control"]) == ("base", "none")
+
+
+def test_a_measurement_given_up_leaves_no_process(fake: FakeNcu) -> None:
+    attempts: Iterator[Attempt] = NcuProfiler(ncu=fake.path).measure(
+        plan("5000", "6000"), lambda _: None
+    )
+    next(attempts)
+    attempts.close()  # type: ignore[attr-defined]
+    assert len(fake.profiled) == 1
+
+
+def test_a_plan_for_one_board_pins_the_program_to_it(fake: FakeNcu) -> None:
+    list(NcuProfiler(ncu=fake.path).measure(plan("5000", board="GPU-7"), lambda _: None))
+    list(NcuProfiler(ncu=fake.path).measure(plan("5000"), lambda _: None))
+    first, second = fake.profiled
+    assert first["CUDA_VISIBLE_DEVICES"] == "GPU-7"
+    assert second["CUDA_VISIBLE_DEVICES"] != "GPU-7"
+    assert first["TMPDIR"] != second["TMPDIR"], "each its own lock file"

@@ -1,0 +1,65 @@
+"""A reference that is not installed is told before anything is run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from fa_tune.core.errors import ToolMissing
+from fa_tune.core.options import ALL_REFERENCES, REFERENCES, MeasureOptions, Silent
+from fa_tune.profile.references import require_references
+from fa_tune.tune import profilers as choosing
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of packages that is all there is."""
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    return tmp_path
+
+
+def package(site: Path, name: str) -> None:
+    """One that nobody may import."""
+    folder = site.joinpath(*name.split("."))
+    folder.mkdir(parents=True)
+    for part in (site / name.split(".")[0], folder):
+        (part / "__init__.py").write_text("raise AssertionError('imported')")
+
+
+def test_what_comes_with_torch_is_not_asked_for(site: Path) -> None:
+    require_references(REFERENCES)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("fa3", "reference fa3: FlashAttention 3 is not installed; build it from the hopper "),
+        ("fa4", "reference fa4: FlashAttention 4 is not installed; pip install 'fa-tune[fa4]'"),
+    ],
+)
+def test_an_absent_package_is_told_in_one_line(site: Path, name: str, text: str) -> None:
+    with pytest.raises(ToolMissing) as caught:
+        require_references((*REFERENCES, name))
+    assert str(caught.value).startswith(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_installed_one_is_found_without_importing_it(site: Path) -> None:
+    package(site, "flash_attn.cute")
+    package(site, "flash_attn_interface")
+    require_references(ALL_REFERENCES)
+
+
+def test_flash_attention_2_alone_is_not_flash_attention_4(site: Path) -> None:
+    package(site, "flash_attn.layers")
+    with pytest.raises(ToolMissing, match="FlashAttention 4 is not installed"):
+        require_references(("fa4",))
+
+
+@pytest.mark.parametrize("profiler", ["ncu", "events"])
+def test_it_is_asked_before_a_profiler_is_sought(site: Path, profiler: str) -> None:
+    options = dataclasses.replace(MeasureOptions(), profiler=profiler, references=("fa4",))
+    with pytest.raises(ToolMissing, match="FlashAttention 4"):
+        choosing.choose_profiler(options, None, Silent())  # type: ignore[arg-type]

@@ -1,0 +1,275 @@
+"""What README and docs/ say is so: links, paths, commands, tables copied from code, snippets."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+import click
+import pytest
+
+from fa_tune.cli import main as fa_tune
+from fa_tune.core.arch import parse_arch
+from fa_tune.families.sm80.config import CONSTRAINTS, FlashForwardKernelConfig, constraints
+from fa_tune.kernel_configs import get_kernel_configs, parse_short_form
+from fa_tune.ops.traits import Traits
+from fa_tune.profile.ncu.command import NcuOptions, NcuVersion, ncu_arguments
+from fa_tune.store.registry.file import load, save
+from tests.project_files import ROOT, project_files
+
+# docs/cli.md is written from the commands' help and has a test of its own.
+PAGES = ["README.md", "CHANGELOG.md"] + [
+    p for p in project_files() if p.startswith("docs/") and p.endswith(".md") and p != "docs/cli.md"
+]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
+HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+# A file of the project in inline code.  profiles/ is left out: recordings come and go.
+PATH = re.compile(r"`((?:fa_tune|kernels|csrc|docs|tests|tools)/[\w./-]+)`")
+SHORT_FORM = re.compile(r'"(\([BF]\w+, [^"]+)"')
+
+
+def _read(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def _prose(page: str) -> str:
+    return FENCE.sub("", _read(page))
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    return [text for found, text in FENCE.findall(_read(page)) if found == language]
+
+
+def _between(page: str, marker: str) -> str:
+    found = re.search(rf"<!-- {marker} -->\n(.*?)<!-- /{marker} -->", _read(page), re.DOTALL)
+    assert found, f"{page} has no block between {marker} markers"
+    return found[1]
+
+
+def _cells(table: str) -> list[list[str]]:
+    """The rows of a Markdown table below its heading."""
+    return [
+        [cell.strip().strip("`") for cell in line.strip("|").split(" | ")]
+        for line in table.strip().splitlines()[2:]
+    ]
+
+
+def _anchors(page: Path) -> list[str]:
+    """The anchors of a page's headings, as GitHub makes them; none for what is no page."""
+    headings = HEADING.findall(page.read_text(encoding="utf-8")) if page.suffix == ".md" else []
+    return [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings]
+
+
+def broken_links(page: str, text: str) -> list[str]:
+    """Relative links of a page that lead nowhere, anchors included."""
+    broken = []
+    for target in LINK.findall(text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (ROOT / page).parent / path if path else ROOT / page
+        anchors = ["", *_anchors(linked)] if linked.exists() else []
+        if anchor not in anchors:
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    broken = broken_links(page, _prose(page))
+    assert not broken, f"{page}: {broken}"
+
+
+def test_broken_links_are_found() -> None:
+    text = "[a](docs/none.md) [b](#no-such) [c](README.md) [d](https://x.org/) [e](#exit-status)"
+    assert broken_links("README.md", text) == ["docs/none.md", "#no-such"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_named_files_exist(page: str) -> None:
+    missing = [path for path in PATH.findall(_prose(page)) if not (ROOT / path).exists()]
+    assert not missing, f"{page} names files that do not exist: {missing}"
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """(page, command line) of every fa-tune or ./run line in a code block."""
+    for page in PAGES:
+        for text in _blocks(page, "sh"):
+            for line in re.sub(r"\\\n\s*", "", text).splitlines():
+                if re.match(r"\s*(fa-tune|\./run)\b", line):
+                    yield page, line.strip()
+
+
+def dry_parse(line: str) -> click.Context:
+    """Parse a command line as the program would, without running it; raises ClickException."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(takewhile(lambda word: not re.fullmatch(r"[|<>&;()]+", word), lexer))[1:]
+    command: click.Command = fa_tune
+    context = click.Context(fa_tune, info_name="fa-tune")
+    while isinstance(command, click.Group):
+        _, found, words = command.resolve_command(context, words)
+        assert found is not None
+        command = found
+        if isinstance(command, click.Group):
+            context = click.Context(command, parent=context, info_name=command.name)
+    return command.make_context(command.name, words, parent=context)
+
+
+@pytest.mark.parametrize(("page", "line"), list(commands()))
+def test_commands_parse(
+    page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [n for n in os.environ if n.startswith("FA_TUNE_") or n == "KERNELS"]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    dry_parse(line)
+
+
+@pytest.mark.parametrize(
+    "line", ["fa-tune serach", "fa-tune search --seq-len many", "./run bench --runs 0"]
+)
+def test_wrong_commands_are_found(line: str) -> None:
+    with pytest.raises(click.ClickException):
+        dry_parse(line)
+
+
+def test_readme_shows_every_command() -> None:
+    shown = {dry_parse(line).command_path.split()[1] for page, line in commands()}
+    assert shown >= set(fa_tune.list_commands(click.Context(fa_tune))) - {"completion"}
+
+
+def test_configs_in_commands_can_run() -> None:
+    found = [config for _, line in commands() for config in SHORT_FORM.findall(line)]
+    assert found
+    for text in found:
+        assert constraints(parse_short_form(text), parse_arch("sm_90")) is None, text
+
+
+def _variables(command: click.Command) -> Iterator[str]:
+    for parameter in command.params:
+        yield from [parameter.envvar] if isinstance(parameter.envvar, str) else ()
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from _variables(child)
+
+
+def test_readme_names_every_variable() -> None:
+    set_up = set(re.findall(r"FA_TUNE_\w+", _read("tools/environment.sh")))
+    named = set(re.findall(r"`(FA_TUNE_\w+|KERNELS)`", _read("README.md")))
+    assert named == {*_variables(fa_tune), *set_up}
+
+
+def test_readme_counts_the_sets() -> None:
+    counts = dict(re.findall(r"`([\w-]+)` \((\d+)[ ,]", _read("README.md")))
+    keys = ("fast", "wide", "tune", "prog", "prog-all", "all")
+    assert counts == {key: str(len(get_kernel_configs(key))) for key in keys}
+
+
+def test_kernel_page_counts_the_sets() -> None:
+    page = _read("docs/kernel-sm80.md")
+    for key, least, most in re.findall(r"\| `(\w+)` \|.*?(\d+) to (\d+) per dtype and", page):
+        sizes = {len(get_kernel_configs(key, d_head=d)) // 2 for d in range(32, 257, 32)}
+        assert (min(sizes), max(sizes)) == (int(least), int(most))
+    assert len(re.findall(r" to \d+ per dtype and `d_head`", page)) == 2
+
+
+def test_readme_snippet_reads_a_registry(tmp_path: Path) -> None:
+    """Run as a program of its own, with the registry that docs/registry.md shows."""
+    (snippet,) = _blocks("README.md", "python")
+    (example,) = _blocks("docs/registry.md", "json")
+    path = tmp_path / "example.json"
+    path.write_text(example, encoding="utf-8")
+    environment = {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
+
+    def run() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", snippet],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run() == "the registry is empty; run a search first\n"
+    registry = load(path)
+    save(tmp_path / "fa-tune" / "registry.json", registry)
+    config = registry.entries[0].chosen.config
+    assert run() == (
+        "measured on b16_h16_kv16_q4096_k4096_d128_fp16_full\n"
+        f"{config} {parse_short_form(config).threads} {parse_short_form(config).smem_bytes}\n"
+    )
+
+
+def test_kernel_page_has_the_constraints_of_the_code() -> None:
+    rows = _cells(_between("docs/kernel-sm80.md", "constraints"))
+    assert rows == [[name, sentence] for name, sentence, _ in CONSTRAINTS]
+
+
+def test_static_asserts_have_the_same_sentences() -> None:
+    source = re.sub(r'"\s*\n\s*"', "", _read("kernels/sm80/constraints.cuh"))
+    asserted = re.findall(r'"([^"]+)"\);', source)
+    assert asserted == [sentence for _, sentence, _ in CONSTRAINTS]
+
+
+def test_kernel_page_has_the_fields_and_traits_of_the_code() -> None:
+    rows = _cells(_between("docs/kernel-sm80.md", "fields"))
+    fields = dataclasses.fields(FlashForwardKernelConfig)
+    assert [row[0] for row in rows] == [f.name for f in fields]
+    for row, field in zip(rows, fields, strict=True):
+        if field.metadata["place"] == "flag":
+            assert row[1] == field.metadata["word"]
+    for trait in dataclasses.fields(Traits):
+        assert f"| `{trait.name}` |" in _read("docs/kernel-sm80.md")
+
+
+def test_kernel_page_has_the_register_rule_of_the_code() -> None:
+    source = _read("kernels/sm80/forward_kernel.cuh")
+    for line in (
+        "const int rows = CFG.B_r / CFG.n_warps;",
+        "CFG.Q_mma_load_K_tiles == 0 ? rows * CFG.d_head / 64 : 0;",
+        "const int registers = rows * (CFG.d_head + CFG.B_c) / 32 + resident_q + 56;",
+        "const int fit = 65536 / (registers * 32 * CFG.n_warps);",
+    ):
+        assert line in source, "the rule has changed: docs/kernel-sm80.md, Registers, states it"
+    for B_r, B_c, n_warps, resident, registers, ctas in _cells(
+        _between("docs/kernel-sm80.md", "ctas")
+    ):
+        rows = int(B_r) // int(n_warps)
+        needed = rows * (128 + int(B_c)) // 32 + 56 + (rows * 2 if resident == "yes" else 0)
+        assert needed == int(registers)
+        assert max(1, 65536 // (needed * 32 * int(n_warps))) == int(ctas)
+
+
+def test_measuring_page_has_the_default_arguments_of_ncu() -> None:
+    (shown,) = FENCE.findall(_between("docs/measuring.md", "ncu arguments"))
+    options = NcuOptions(log_file=Path("LOG"))
+    assert shown[1].split() == ncu_arguments(options, NcuVersion(2025, 3, 1))
+
+
+def test_architecture_page_has_every_module() -> None:
+    table = _between_headings("docs/architecture.md", "## Modules", "## Workers")
+    listed = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.MULTILINE))))
+    parts = {p.split("/")[1].removesuffix(".py") for p in project_files() if _is_module(p)}
+    assert listed == parts - {"__init__", "__main__"}
+
+
+def _between_headings(page: str, start: str, end: str) -> str:
+    return _read(page).partition(f"\n{start}\n")[2].partition(f"\n{end}\n")[0]
+
+
+def _is_module(path: str) -> bool:
+    return path.startswith("fa_tune/") and path.endswith(".py")

@@ -1,0 +1,188 @@
+"""The tables of the grid: ratios within one run, winners by letter, what one config loses."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import recorded_grid as grid
+from fa_tune import families
+from fa_tune.core.model import Attempt, DType, Measurement, Outcome, Workload, benchmark_workload
+from fa_tune.store.recordings import save
+from recorded import FOLDER, Recorded, ms
+from tests.project_files import ROOT
+
+SEQ_LENS = (512, 1024)
+DATA = Recorded()
+
+
+def subjects(d_head: int) -> dict[str, list[str]]:
+    """Two configs of each family."""
+    found = {}
+    for name in ("sm80", "sm90"):
+        configs = families.get(name).configs("fast", dtypes=[DType.FP16], d_head=d_head)[:2]
+        found[name] = [families.variant(config).key for config in configs]
+    return found
+
+
+def recorded(workload: Workload, seconds: dict[str, float]) -> list[Attempt]:
+    """Attempts of one workload with one sample each."""
+    return [
+        Attempt(
+            subject,
+            workload.key,
+            Outcome.OK,
+            measurement=Measurement(subject, workload.key, "events", (time,), {}),
+        )
+        for subject, time in seconds.items()
+    ]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Recorded:
+    """d_head 128 in one recording, 64 in another one; per length another winner."""
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "gpu"))
+    meta = DATA.recordings[f"{DATA.searched}_events"].meta
+    for path in folder.glob("fast_*events.*"):  # fast_ncu has the best config of the ladder
+        path.unlink()
+    for d_head, name in ((128, "fast_events"), (64, "fast_d64_events")):
+        attempts = []
+        for causal in (False, True):
+            for seq_len in SEQ_LENS:
+                workload = benchmark_workload(seq_len, d_head, DType.FP16, causal=causal)
+                (a, b), (c, d) = subjects(d_head).values()
+                short = seq_len == SEQ_LENS[0]
+                attempts += recorded(
+                    workload,
+                    {
+                        "ref:fa2": 2e-3,
+                        "ref:cudnn": 1e-3,
+                        a: 1.0e-3 if short else 1.1e-3,
+                        b: 1.02e-3 if short else 1.0e-3,
+                        c: 0.5e-3,
+                        d: 0.8e-3,
+                    },
+                )
+        save(folder / f"{name}.csv", attempts, {}, replace(meta, note=""))
+    return Recorded(folder)
+
+
+def test_best_against_the_library(data: Recorded) -> None:
+    text = grid.against(data, "sm80", "fa2")
+    lines = text.splitlines()
+    assert lines[0] == "| d_head, mask, dtype | 512 | 1024 |"
+    assert [line.split("|")[1].strip() for line in lines[2:]] == [
+        "128, FP16",
+        "128, causal, FP16",
+        "64, FP16",
+        "64, causal, FP16",
+    ]
+    assert all(line.count(", 2.00 |") == 2 for line in lines[2:])
+    flop = 4 * 16 * 16 * 512**2 * 128
+    assert f"| {flop / 1e-3 / 1e12:.0f}, 2.00 |" in lines[2]
+    assert ", 2.00 |" in grid.against(data, "sm90", "cudnn")
+    assert grid.against(data, "sm90", "fa4") == ""
+
+
+def test_winners_have_letters(data: Recorded) -> None:
+    text = grid.winners(data, "sm80")
+    assert "| 128, FP16 | a | b |" in text or "| 128, FP16 | b | a |" in text
+    assert all("FP16" not in line for line in text.splitlines() if line.startswith("- "))
+    rows = [line for line in grid.winners(data, "sm90").splitlines() if "FP16 |" in line]
+    assert all(len(set(line.split("|")[2:-1])) == 1 for line in rows), "one winner per d_head"
+
+
+def test_what_one_config_loses(data: Recorded) -> None:
+    workloads = grid.lines(data)[128, False, "FP16"]
+    found = grid.one_config(data, "sm80", workloads)
+    assert found is not None
+    second = subjects(128)["sm80"][1]
+    assert found[0] == second
+    assert found[1] == pytest.approx([0.02, 0.0])
+    text = grid.losses(data, "sm80")
+    assert f"| 128, FP16 | `{second.partition(':')[2]}` | 1.0 | 2.0 |" in text
+    assert "| 128, both masks, FP16 |" in text
+    assert grid.one_config(data, "sm80", workloads[:1]) is None
+
+
+def test_both_masks_are_named_where_both_were_recorded(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "gpu"))
+    path = folder / "fast_d192_d256_events.csv"
+    header, *rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    d_head, causal = (header.rstrip().split(",").index(name) for name in ("d_head", "causal"))
+    kept = [r for r in csv.reader(rows) if r[d_head] == "192" or r[causal] == "false"]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write(header)
+        csv.writer(file, lineterminator="\n").writerows(kept)
+    data = Recorded(folder)
+    masks = {d: {c for other, c, _ in grid.lines(data) if other == d} for d in (64, 128, 192, 256)}
+    assert masks == {d: {False, True} if d != 256 else {False} for d in masks}
+    text = grid.losses(data, "sm80")
+    for d, found in masks.items():
+        assert (f"| {d}, both masks, FP16 |" in text) == (found == {False, True})
+
+
+def test_lines_begin_with_the_usual_head_dimensions() -> None:
+    d_heads = list(dict.fromkeys(d_head for d_head, _, _ in grid.lines(DATA)))
+    assert d_heads == [128, 64, 192, 256]
+    of_128 = [line[1:] for line in grid.lines(DATA) if line[0] == 128]
+    assert of_128 == [(False, "FP16"), (False, "BF16"), (True, "FP16"), (True, "BF16")]
+
+
+def test_reference_of_another_run_gives_no_ratio(data: Recorded) -> None:
+    """The ladder's run, made the older one, has the very samples of FlashAttention 2."""
+    workload = benchmark_workload(1024, 128, DType.FP16)
+    meta = data.recordings["prog_events"].meta
+    older = replace(meta.provenance, recorded_at="2001-01-01T00:00:00+00:00")
+    attempts = recorded(workload, {"ref:fa2": 2e-3})
+    save(data.folder / "prog_events.csv", attempts, {}, replace(meta, provenance=older))
+    (line,) = [
+        line
+        for line in grid.against(Recorded(data.folder), "sm80", "fa2").splitlines()
+        if line.startswith("| 128, FP16 |")
+    ]
+    assert [", " in cell for cell in line.split("|")[2:4]] == [True, False]
+
+
+def test_blocks_name_what_they_show(data: Recorded) -> None:
+    readme = grid.results(data)
+    assert "against cuDNN:" in readme
+    assert "against FlashAttention 2:" in readme
+    assert "fast set" in readme
+    page = grid.wins_sm90(data)
+    assert "as fast as FlashAttention 2:" in page
+    assert "FlashAttention 4" not in page
+
+
+def test_many_letters() -> None:
+    assert [grid._letters(i) for i in (0, 25, 26, 27, 52)] == ["a", "z", "aa", "ab", "ba"]
+
+
+def _range(folder: Path, family: str, reference: str) -> str:
+    """How many times as fast as a reference a family's best config is, over all workloads of a
+    GPU's grid, those of d_head 192 and 256 included."""
+    data = Recorded(folder)
+    ratios = [
+        ms(measured[f"ref:{reference}"]) / ms(best[1])
+        for measured in grid.cells(data).values()
+        if (best := grid.fastest(measured, family)) and f"ref:{reference}" in measured
+    ]
+    return f"{min(ratios):.2f} to {max(ratios):.2f} times as fast as {grid.LABELS[reference]}"
+
+
+@pytest.mark.parametrize(
+    ("page", "folder", "family", "reference"),
+    [
+        ("README.md", grid.H100, "sm90", "cudnn"),
+        ("README.md", grid.H100, "sm80", "fa2"),
+        ("CHANGELOG.md", FOLDER, "sm90", "cudnn"),
+    ],
+)
+def test_ranges_in_prose_are_those_of_the_recordings(
+    page: str, folder: Path, family: str, reference: str
+) -> None:
+    assert _range(folder, family, reference) in (ROOT / page).read_text(encoding="utf-8")

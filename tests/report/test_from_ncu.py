@@ -1,0 +1,163 @@
+"""Launches as rows: the workload from names and grids, several launches, missing values."""
+
+from __future__ import annotations
+
+import pytest
+
+from fa_tune.core.model import DType, Quantity
+from fa_tune.profile.ncu.launches import Launch, MetricValue, Missing
+from fa_tune.report.from_ncu import rows_from_launches
+from fa_tune.store.table.partial_workload import PartialWorkload
+from fa_tune.store.table.rows import Row
+
+TIME = "gpu__time_duration.sum"
+OURS = "void flash_forward_kernel<FlashForwardKernelConfig{%s}, WorkloadTraits{%s}>(ForwardParams)"
+VALUES = "(DType)15, 128, 64, 64, 4, true, true, true, 2, 2, 2, false, false"
+BARE = "5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 0, 0"
+FA2 = (
+    "void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, 0, 0, cutlass::bfloat16_t, "
+    "Flash_kernel_traits<64, 128, 128, 4, cutlass::bfloat16_t>>, 0, {causal}, 0, 0, {even}, 1, 0, "
+    "0>(Flash_fwd_params)"
+)
+CUDNN = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1"
+_next = iter(range(10**6))
+
+
+def _launch(
+    name: str, grid: tuple[int, int, int] | None, us: float | None = 100, **extra: MetricValue
+) -> Launch:
+    time: MetricValue = Missing("no data") if us is None else Quantity(us / 1e6, "s")
+    block = (128, 1, 1)
+    return Launch(1, next(_next), name, block, grid, "0", "9.0", {TIME: time, **extra})
+
+
+def _only(rows: list[Row]) -> Row:
+    (row,) = rows
+    return row
+
+
+def test_our_kernel_tells_its_workload() -> None:
+    row = _only(rows_from_launches([_launch(OURS % (VALUES, "true, false, true"), (8, 4, 2))]))
+    assert row.kernel == "(BF16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
+    w = row.workload
+    assert w is not None
+    assert (w.seq_len_q, w.heads, w.batch, w.dtype, w.causal) == (512, 4, 2, DType.BF16, True)
+    assert row.tflops is not None
+    assert row.matmul_tflops is not None
+    assert row.tflops > row.matmul_tflops, "tiles on the diagonal are computed whole"
+
+
+def test_ragged_length_is_not_in_the_grid() -> None:
+    notes: list[str] = []
+    launch = _launch(OURS % (BARE, "0, 1, 0"), (8, 4, 2))
+    row = _only(rows_from_launches([launch], on_note=notes.append))
+    assert row.seq_len is None
+    assert row.matmul_tflops is None
+    assert row.reason.startswith("unknown batch, heads")
+    assert len(notes) == 1
+    assert "give it with --seq-len" in notes[0]
+    given = PartialWorkload(seq_len=500, batch=2, heads=4)
+    row = _only(rows_from_launches([launch], overrides=given, on_note=notes.append))
+    assert (row.seq_len, row.seq_len_kv, row.kv_heads, row.reason) == (500, 500, 4, "")
+    assert row.matmul_tflops is not None
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize(("causal", "even"), [("0", "1"), ("1", "1"), ("(bool)1", "true")])
+def test_fa2_tells_its_workload(causal: str, even: str) -> None:
+    row = _only(rows_from_launches([_launch(FA2.format(causal=causal, even=even), (4, 3, 16))]))
+    w = row.workload
+    assert w is not None
+    assert (w.seq_len_q, w.batch, w.heads, w.d_head, w.dtype) == (512, 3, 16, 64, DType.BF16)
+    assert w.causal == (causal != "0")
+
+
+def test_fa2_with_a_partial_block_does_not() -> None:
+    row = _only(rows_from_launches([_launch(FA2.format(causal=0, even=0), (4, 3, 16))]))
+    assert row.seq_len is None
+    assert row.d_head == 64
+
+
+def test_parts_of_a_split_call_are_no_baseline() -> None:
+    name = FA2.format(causal=0, even=1)
+    rows = rows_from_launches(
+        [
+            _launch(name.replace("fwd_kernel<", "fwd_splitkv_combine_kernel<", 1), (4, 1, 1), 5),
+            _launch(OURS % (BARE, "0, 0, 0"), (8, 4, 2), 100),
+        ]
+    )
+    assert [row.kernel for row in rows if row.is_reference] == ["FA2 combine"]
+
+
+def test_cudnn_takes_the_one_workload_that_fits() -> None:
+    fp16 = _launch(OURS % (BARE, "0, 0, 0"), (8, 4, 2))
+    bf16 = _launch(OURS % (VALUES, "0, 0, 0"), (16, 4, 2))
+    rows = rows_from_launches([fp16, bf16, _launch(CUDNN, (132, 1, 1))])
+    cudnn = next(row for row in rows if row.kernel == "cuDNN")
+    assert (cudnn.seq_len, cudnn.dtype, cudnn.reason) == (512, DType.FP16, "")
+
+
+def test_ragged_kernel_takes_only_a_workload_of_its_grid() -> None:
+    wide = "5, 128, 128, 64, 4, 1, 1, 1, 2, 2, 2, 0, 0"
+    for blocks, seq_len in ((9, 1088), (8, None)):
+        rows = rows_from_launches(
+            [
+                _launch(OURS % (BARE, "0, 0, 0"), (17, 4, 2)),
+                _launch(OURS % (wide, "0, 1, 0"), (blocks, 4, 2)),
+            ]
+        )
+        ragged = next(row for row in rows if "128, 128, 64" in row.kernel)
+        assert ragged.seq_len == seq_len
+
+
+def test_cudnn_between_two_workloads_is_left_open_launch_by_launch() -> None:
+    rows = rows_from_launches(
+        [
+            _launch(OURS % (BARE, "0, 0, 0"), (8, 4, 2)),
+            _launch(OURS % (BARE, "0, 0, 0"), (16, 4, 2)),
+            _launch(CUDNN, (132, 1, 1), 50),
+            _launch(CUDNN, (132, 1, 1), 200),
+        ]
+    )
+    cudnn = [row for row in rows if row.kernel == "cuDNN"]
+    assert [row.duration_s for row in cudnn] == [50 / 1e6, 200 / 1e6]
+    assert all(row.seq_len is None and row.attn_tflops is None for row in cudnn)
+
+
+def test_several_launches_are_one_row() -> None:
+    name = OURS % (BARE, "0, 0, 0")
+    row = _only(
+        rows_from_launches(
+            [
+                _launch(name, (8, 4, 2), us, **{"sm__cycles_elapsed.max": Quantity(c, "cycle")})
+                for us, c in ((100, 10.0), (110, 20.0), (150, 60.0))
+            ]
+        )
+    )
+    assert row.duration_s == pytest.approx(120e-6)  # mean
+    assert row.median_s == pytest.approx(110e-6)
+    assert (row.n, row.cycles) == (3, 30)
+    assert row.min_s == pytest.approx(100e-6)
+
+
+def test_a_launch_without_duration_is_not_averaged_in() -> None:
+    name = OURS % (BARE, "0, 0, 0")
+    row = _only(rows_from_launches([_launch(name, (8, 4, 2)), _launch(name, (8, 4, 2), None)]))
+    assert (row.duration_s, row.n) == (pytest.approx(100e-6), 1)
+    row = _only(rows_from_launches([_launch(name, (8, 4, 2), None)]))
+    assert (row.duration_s, row.n, row.tflops) == (None, None, None)
+    assert row.reason == "no duration: no data"
+
+
+def test_strangers_are_kept_and_named() -> None:
+    notes: list[str] = []
+    rows = rows_from_launches(
+        [_launch("void elementwise_kernel<4>(float *)", (9, 1, 1), 1)], on_note=notes.append
+    )
+    assert _only(rows).reason == "not a known attention kernel"
+    assert "elementwise_kernel" in notes[0]
+
+
+def test_file_without_grid() -> None:
+    row = _only(rows_from_launches([_launch(OURS % (BARE, "0, 0, 0"), None)]))
+    assert (row.seq_len, row.d_head) == (None, 128)

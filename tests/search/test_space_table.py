@@ -1,0 +1,214 @@
+"""A recorded space is what was recorded, whatever that was, and says when it cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fa_tune.core.errors import FaTuneError, InvalidConfig, ProfileFormatError, StorageError
+from fa_tune.core.model import DeviceInfo, Outcome
+from fa_tune.search.space_table import (
+    SUFFIX,
+    Meta,
+    Row,
+    Table,
+    find,
+    knob_types,
+    load,
+    meta_path,
+    recorded,
+    save,
+)
+from fa_tune.search.strategies.base import Knob
+
+WORKLOAD = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
+H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", 150_000_000_000)
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=12)
+WORD = st.text("abcdefghij_", min_size=1, max_size=8)
+TIME = st.floats(1e-9, 1e3)
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+KINDS: dict[str, st.SearchStrategy[Knob]] = {
+    "bool": st.booleans(),
+    "int": st.integers(-(2**40), 2**40),
+    "float": NUMBER,
+    "str": TEXT,
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[Row], Meta]:
+    knobs = draw(st.dictionaries(WORD, st.sampled_from(sorted(KINDS)), min_size=1, max_size=4))
+    names = draw(st.lists(TEXT, min_size=1, max_size=6, unique=True))
+    rows = []
+    for name in names:
+        outcome = draw(st.sampled_from(Outcome))
+        samples = st.lists(TIME, min_size=1, max_size=4) if outcome is Outcome.OK else st.just([])
+        rows.append(
+            Row(
+                variant=name,
+                workload=draw(st.sampled_from([WORKLOAD, "other"])),
+                outcome=outcome,
+                knobs={n: draw(KINDS[kind]) for n, kind in knobs.items()},
+                samples_s=tuple(draw(samples)),
+                reason=draw(TEXT),
+                soft_rules=tuple(draw(st.lists(WORD, max_size=2))),
+                facts=draw(st.dictionaries(WORD, NUMBER, max_size=3)),
+                counters=draw(st.dictionaries(WORD, NUMBER, max_size=3)),
+            )
+        )
+    return rows, Meta(knobs, H200, None, {"a": "byte"}, {WORKLOAD: names[0]}, draw(TEXT))  # type: ignore[arg-type]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(tables())
+def test_what_is_written_is_read(tmp_path: Path, written: tuple[list[Row], Meta]) -> None:
+    rows, meta = written
+    path = tmp_path / f"a{SUFFIX}"
+    save(path, rows, meta)
+    table = load(path)
+    assert (list(table.rows), table.meta) == (rows, meta)
+    once = path.read_bytes()
+    save(path, table.rows, table.meta)
+    assert path.read_bytes() == once
+
+
+def simple(times: list[float | None], workload: str = WORKLOAD) -> list[Row]:
+    return [
+        Row(
+            f"v{i}",
+            workload,
+            Outcome.CRASHED if t is None else Outcome.OK,
+            {"n": i, "flag": i % 2 == 0},
+            () if t is None else (t,),
+            facts={"registers": 100.0 + i},
+        )
+        for i, t in enumerate(times)
+    ]
+
+
+META = Meta({"n": "int", "flag": "bool"}, H200, defaults={WORKLOAD: "v1"})
+
+
+def test_each_workload_is_a_space_with_its_default(tmp_path: Path) -> None:
+    rows = simple([2.0, 1.0, None]) + simple([5.0, 4.0], "other")
+    first, second = recorded(Table(tmp_path / f"wide{SUFFIX}", META, tuple(rows)))
+    assert first.name == f"wide {WORKLOAD}"
+    assert first.times_s == (2.0, 1.0, None)
+    assert first.space.start == (1,)
+    assert first.space.points[2].facts == {"registers": 102.0}
+    assert second.space.start == ()
+    (blind, _) = recorded(Table(tmp_path / f"wide{SUFFIX}", META, tuple(rows)), with_default=False)
+    assert blind.space.start == ()
+
+
+def test_the_time_of_a_row_is_the_median() -> None:
+    row = Row("v", WORKLOAD, Outcome.OK, {}, (3.0, 1.0, 2.0))
+    assert row.time_s == 2.0
+    assert Row("v", WORKLOAD, Outcome.TIMED_OUT, {}).time_s is None
+
+
+def test_a_space_without_times_or_with_a_variant_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    with pytest.raises(ProfileFormatError, match="nothing ran on b16"):
+        recorded(Table(path, META, tuple(simple([None, None]))))
+    with pytest.raises(ProfileFormatError, match="v0 is in the space twice"):
+        recorded(Table(path, META, (*simple([1.0]), *simple([1.0]))))
+
+
+def _damaged(tmp_path: Path, old: str, new: str) -> Path:
+    path = tmp_path / f"x{SUFFIX}"
+    save(path, simple([2.0, 1.0]), META)
+    text = gzip.decompress(path.read_bytes()).decode()
+    assert old in text
+    path.write_bytes(gzip.compress(text.replace(old, new, 1).encode()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("v1,", "v1,,", ":3: 10 fields under 9 columns"),
+        (",ok,", ",fine,", ":2: 'fine' is not a valid Outcome"),
+        (",2.0,", ",inf,", ":2: samples_s: inf is not a finite number"),
+        (",2.0,", ",-2.0,", ":2: a sample is not positive"),
+        (",2.0,", ",,", ":2: outcome ok with 0 samples"),
+        (",true,", ",yes,", ":2: knob.flag: 'yes' is neither true nor false"),
+        (",1,false", ",one,false", ":3: invalid literal"),
+        (",101.0", ",many", ":3: could not convert"),
+        ("knob.n", "knob.m", ":1: column 'knob.n' is missing"),
+        ("workload", "problem", ":1: column 'workload' is missing"),
+    ],
+)
+def test_damage_is_named_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = _damaged(tmp_path, old, new)
+    with pytest.raises(ProfileFormatError) as caught:
+        load(path)
+    assert message in str(caught.value)
+
+
+def test_files_that_are_no_tables_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    save(path, simple([2.0]), META)
+    whole = path.read_bytes()
+    for damage in (whole[: len(whole) // 2], b"", b"plain text"):
+        path.write_bytes(damage)
+        with pytest.raises(ProfileFormatError, match=r"cannot be read|is missing"):
+            load(path)
+    path.write_bytes(gzip.compress(gzip.decompress(whole).splitlines(keepends=True)[0]))
+    with pytest.raises(ProfileFormatError, match="has no rows"):
+        load(path)
+    path.write_bytes(whole)
+    about = json.loads(meta_path(path).read_text())
+    for change, message in (
+        ({"schema": 99}, "schema 99"),
+        ({"knobs": {"n": "complex"}}, "knobs"),
+    ):
+        meta_path(path).write_text(json.dumps(about | change))
+        with pytest.raises(ProfileFormatError, match=message):
+            load(path)
+    meta_path(path).unlink()
+    with pytest.raises(ProfileFormatError, match=r"no readable x\.space\.json"):
+        load(path)
+
+
+def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="ends in"):
+        save(tmp_path / "x.csv", simple([1.0]), META)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot write"):
+        save(tmp_path / "file" / f"x{SUFFIX}", simple([1.0]), META)
+
+
+def test_places_are_searched_to_any_depth(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b" / f"x{SUFFIX}"
+    save(deep, simple([1.0]), META)
+    assert find([tmp_path, deep, meta_path(deep)]) == [deep]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "x.csv").write_text("")
+    for place, message in (
+        (tmp_path / "empty", "no recorded space"),
+        (tmp_path / "n", "not exist"),
+        (tmp_path / "x.csv", r"its name ends in \.space\.csv\.gz"),
+    ):
+        with pytest.raises(FaTuneError, match=message):
+            find([place])
+
+
+def test_knob_types_are_the_narrowest() -> None:
+    found = knob_types([{"a": True, "b": 1, "c": "x"}, {"a": False, "b": 2.5, "c": "1"}])
+    assert found == {"a": "bool", "b": "float", "c": "str"}
+    assert knob_types([{"a": True}, {"a": 2}]) == {"a": "int"}
+    with pytest.raises(InvalidConfig, match="words and numbers"):
+        knob_types([{"a": "x"}, {"a": 2}])
+
+
+def test_numbers_keep_every_digit(tmp_path: Path) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    save(path, simple([math.pi, 0.1 + 0.2]), META)
+    assert recorded(load(path))[0].times_s == (math.pi, 0.1 + 0.2)

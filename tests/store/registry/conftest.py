@@ -1,0 +1,88 @@
+"""Entries to build registries from.  Session fixtures, so that property tests may use them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fa_tune.core.model import DType, Provenance, Variant, benchmark_workload
+from fa_tune.ops import flops
+from fa_tune.store.registry.schema import Confirmation, Entry, Gpu, Ratio, RunnerUp, VerdictSummary
+
+MakeEntry = Callable[..., Entry]
+
+
+def variant(B_c: int) -> Variant:
+    words = "async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
+    return Variant("sm80", f"(FP16, 128, 64, {B_c}, 4): {words}")
+
+
+@pytest.fixture(scope="session")
+def make_entry() -> MakeEntry:
+    """`make_entry(seq_len=…, method=…, n=…, …)`: one good entry with any field replaced;
+    names of provenance fields are replaced there."""
+
+    def make(
+        seq_len: int = 4096,
+        *,
+        d_head: int = 128,
+        dtype: DType = DType.FP16,
+        causal: bool = False,
+        gpu: str = "NVIDIA H200",
+        compute_capability: tuple[int, int] = (9, 0),
+        method: str = "ncu",
+        **changes: Any,
+    ) -> Entry:
+        workload = benchmark_workload(seq_len, d_head, dtype, causal=causal)
+        median_s = changes.get("median_s", 6.315e-3)
+        provenance = Provenance(
+            gpu=gpu,
+            driver="580.65.06",
+            cuda="13.0",
+            nvrtc="13.0",
+            method=method,
+            profiler_version="2025.3.1",
+            profiler_args=("--cache-control", "all", "--clock-control", "none"),
+            clock_policy="none",
+            cache_policy="all",
+            kernel_source_sha256="5d1c" * 16,
+            recorded_at="2026-01-02T03:04:05+00:00",
+            fa_tune_version="0.1.0",
+            extra={"runs": 5},
+        )
+        names = {f.name for f in dataclasses.fields(Provenance)}
+        provenance = dataclasses.replace(
+            provenance, **{k: changes.pop(k) for k in sorted(changes) if k in names}
+        )
+        fields: dict[str, Any] = {
+            "gpu": Gpu(gpu, compute_capability),
+            "workload": workload,
+            "method": method,
+            "source": "measured",
+            "recording": None,
+            "chosen": variant(64),
+            "traits": "plain",
+            "reason": "it comes first of 2 tied candidates by less shared memory",
+            "median_s": median_s,
+            "interval_s": (median_s * 0.999, median_s * 1.002),
+            "n": 5,
+            "tflops": flops.tflops(flops.matmul_flop(workload), median_s),
+            "default": variant(32),
+            "ratio_to_default": Ratio(0.931, (0.929, 0.934)),
+            "ratio_to_references": {"cudnn": Ratio(1.6, None), "fa2": Ratio(0.954, (0.95, 0.958))},
+            "tie_set": (variant(64), variant(128)),
+            "runners_up": (RunnerUp(variant(128), median_s * 1.001, Ratio(1.001, (0.999, 1.003))),),
+            "verdict": VerdictSummary(True, 4, 4.9e-4, 9.8e-4),
+            "confirmation": Confirmation(
+                variant(64), variant(32), Ratio(0.935, (0.931, 0.94)), 40, True
+            ),
+            "provenance": provenance,
+        }
+        if "chosen" in changes:  # it is about another one
+            fields["confirmation"] = None
+        return Entry(**(fields | changes))
+
+    return make

@@ -1,0 +1,188 @@
+"""Looking up: the exact workload, the nearest, or a reason."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from fa_tune.core.model import DType, Workload, benchmark_workload
+from fa_tune.store.registry.lookup import Match, NoMatch, distance, lookup, matches
+from fa_tune.store.registry.schema import Entry, Registry
+
+MakeEntry = Callable[..., Entry]
+H200 = "NVIDIA H200"
+
+
+def workload(seq_len: int, **changes: int) -> Workload:
+    base = benchmark_workload(seq_len, 128, DType.FP16)
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def registry(make_entry: MakeEntry) -> Registry:
+    return Registry.of([make_entry(s) for s in (512, 1024, 4096, 16384)])
+
+
+def found(result: Match | NoMatch) -> Match:
+    assert isinstance(result, Match), result
+    return result
+
+
+def refusal(result: Match | NoMatch) -> str:
+    assert isinstance(result, NoMatch), result
+    assert "\n" not in result.reason
+    return result.reason
+
+
+def test_the_exact_workload_is_taken(registry: Registry) -> None:
+    match = found(lookup(registry, H200, workload(1024)))
+    assert match.exact
+    assert match.distance == 0.0
+    assert match.entry.workload == workload(1024)
+    assert match.explanation == "measured on b16_h16_kv16_q1024_k1024_d128_fp16_full"
+    assert match.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        (workload(3000, batch=16), 4096),
+        (workload(1500, batch=16), 1024),
+        (workload(17, batch=16), 512),
+        (workload(100_000, batch=4), 16384),
+        # 4 doublings of batch, or 2 of batch and 2 of length: length decides the tie.
+        (workload(4096, batch=1), 4096),
+    ],
+)
+def test_else_the_nearest_and_it_says_which(
+    registry: Registry, asked: Workload, nearest: int
+) -> None:
+    match = found(lookup(registry, H200, asked))
+    assert not match.exact
+    assert match.distance > 0.0
+    assert match.entry.workload.seq_len_q == nearest
+    assert match.explanation.startswith(f"no entry for {asked.key}; nearest is ")
+    assert match.entry.workload.key in match.explanation
+
+
+def test_the_explanation_lists_what_differs(registry: Registry) -> None:
+    match = found(lookup(registry, H200, workload(3000, batch=8, heads=32, kv_heads=32)))
+    assert "(seq_len_q 4096 for 3000, seq_len_kv 4096 for 3000, batch 16 for 8" in match.explanation
+
+
+def test_the_same_work_in_another_split_is_near_but_not_exact(registry: Registry) -> None:
+    match = found(lookup(registry, H200, workload(1024, batch=8, heads=32, kv_heads=32)))
+    assert match.distance == 0.0
+    assert not match.exact
+
+
+def test_grouped_queries_are_a_distance(registry: Registry) -> None:
+    assert distance(workload(1024), workload(1024, kv_heads=4)) == 2.0
+    assert distance(workload(1024), workload(4096, batch=4)) == 2.0 + 2.0
+    assert distance(workload(1024), workload(1024, seq_len_kv=4096)) == 1.0
+
+
+def test_all_matches_come_nearest_first(registry: Registry) -> None:
+    order = [m.entry.workload.seq_len_q for m in matches(registry, H200, workload(900, batch=16))]
+    assert order == [1024, 512, 4096, 16384]
+
+
+def test_equal_distances_end_the_same_way_in_any_registry(make_entry: MakeEntry) -> None:
+    entries = [make_entry(1024), make_entry(4096)]
+    picks = {
+        found(lookup(Registry.of(order), H200, workload(2048))).entry.workload.seq_len_q
+        for order in (entries, entries[::-1])
+    }
+    assert picks == {1024}
+
+
+def test_dtype_head_size_and_mask_must_agree(registry: Registry) -> None:
+    for other in (
+        benchmark_workload(1024, 64, DType.FP16),
+        benchmark_workload(1024, 128, DType.BF16),
+        benchmark_workload(1024, 128, DType.FP16, causal=True),
+    ):
+        reason = refusal(lookup(registry, H200, other))
+        assert "only for FP16 d_head 128 full" in reason
+
+
+def test_another_gpu_model_is_refused_with_the_reason(registry: Registry) -> None:
+    reason = refusal(lookup(registry, "NVIDIA H100 PCIe", workload(1024)))
+    assert "no entry for NVIDIA H100 PCIe, only for NVIDIA H200 (9.0)" in reason
+    assert "do not carry over" in reason
+    reason = refusal(lookup(registry, H200, workload(1024), compute_capability=(9, 1)))
+    assert "no entry for NVIDIA H200 (9.1), only for NVIDIA H200 (9.0)" in reason
+    assert found(lookup(registry, H200, workload(1024), compute_capability=(9, 0))).exact
+
+
+def test_an_empty_registry_says_so() -> None:
+    assert "empty" in refusal(lookup(Registry.of(), H200, workload(1024)))
+
+
+def test_methods_have_an_order_that_no_time_changes(make_entry: MakeEntry) -> None:
+    registry = Registry.of(
+        [make_entry(), make_entry(method="events", median_s=1e-9), make_entry(method="aaa")]
+    )
+    methods = [m.entry.method for m in matches(registry, H200, workload(4096))]
+    assert methods == ["ncu", "events", "aaa"]
+    assert found(lookup(registry, H200, workload(4096), method="events")).entry.method == "events"
+    reason = refusal(lookup(registry, H200, workload(4096), method="wall"))
+    assert "no results by wall for NVIDIA H200, only by aaa, events, ncu" in reason
+
+
+def test_an_exact_entry_comes_before_a_preferred_method(make_entry: MakeEntry) -> None:
+    registry = Registry.of([make_entry(1024), make_entry(4096, method="events")])
+    assert found(lookup(registry, H200, workload(4096))).entry.method == "events"
+
+
+def test_another_driver_or_source_warns(make_entry: MakeEntry) -> None:
+    registry = Registry.of([make_entry(), make_entry(1024, driver="")])
+    entry = registry.entries[0]
+    same = lookup(
+        registry,
+        H200,
+        workload(4096),
+        driver="580.65.06",
+        kernel_source_sha256={"sm80": entry.provenance.kernel_source_sha256, "sm90": "0"},
+    )
+    assert found(same).warnings == ()
+    other = lookup(
+        registry, H200, workload(4096), driver="590.1", kernel_source_sha256={"sm80": "0"}
+    )
+    driver, source = found(other).warnings
+    assert driver.startswith("measured with driver 580.65.06, this is 590.1")
+    assert "other kernel sources" in source
+    (unrecorded,) = found(lookup(registry, H200, workload(1024), driver="590.1")).warnings
+    assert "an unrecorded driver" in unrecorded
+
+
+def test_the_scale_is_no_reason_to_search_again(registry: Registry) -> None:
+    asked = dataclasses.replace(workload(1024), softmax_scale=0.5)
+    match = found(lookup(registry, H200, asked))
+    assert match.exact
+    assert match.explanation == f"measured on {workload(1024).key}"
+
+
+def test_alignment_and_log_sum_exp_decide_among_equally_near(make_entry: MakeEntry) -> None:
+    base = dataclasses.replace(workload(1024), seq_len_kv=2048, causal=True)
+    kinds = [
+        dataclasses.replace(base, bottom_right=br, lse=lse)
+        for br in (False, True)
+        for lse in (False, True)
+    ]
+    entries = [
+        dataclasses.replace(make_entry(1024, causal=True), workload=kind, traits="causal")
+        for kind in kinds
+    ]
+    for kind in kinds:
+        asked = dataclasses.replace(kind, batch=1)
+        match = found(lookup(Registry.of(entries), H200, asked))
+        assert match.entry.workload == kind
+        assert not match.exact
+    others = [e for e in entries if e.workload.bottom_right]
+    match = found(lookup(Registry.of(others), H200, base))
+    assert not match.exact
+    assert match.entry.workload == dataclasses.replace(base, bottom_right=True)
+    assert "(mask causal_br for causal)" in match.explanation

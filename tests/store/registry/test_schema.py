@@ -1,0 +1,306 @@
+"""The registry's schema: what it takes, what it refuses and how it says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fa_tune.core.errors import RegistryError
+from fa_tune.core.model import CaseError, Verdict
+from fa_tune.ops import flops
+from fa_tune.store.registry.schema import (
+    SCHEMA,
+    Entry,
+    Ratio,
+    Registry,
+    VerdictSummary,
+    from_json,
+    json_schema,
+    to_json,
+)
+
+MakeEntry = Callable[..., Entry]
+DATA = Path(__file__).parent / "data"
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.fixture
+def raw(make_entry: MakeEntry) -> dict[str, Any]:
+    """A registry file's content, to be spoilt."""
+    content: dict[str, Any] = json.loads(to_json(Registry.of([make_entry(), make_entry(1024)])))
+    return content
+
+
+def test_a_registry_comes_back_as_it_went_in(make_entry: MakeEntry) -> None:
+    registry = Registry.of(
+        [
+            make_entry(),
+            make_entry(1024, interval_s=None, n=1, verdict=None),
+            make_entry(
+                2048, source="replay", recording="profiles/nvidia_h200/a.csv", tie_set=(), traits=""
+            ),
+            make_entry(512, default=None, ratio_to_default=None, ratio_to_references={}),
+            make_entry(method="events", causal=True, runners_up=()),
+        ]
+    )
+    assert from_json(to_json(registry), "r") == registry
+    assert from_json(to_json(registry).encode(), "r") == registry
+
+
+positive = st.floats(min_value=1e-12, max_value=1e12)
+
+
+@given(positive, st.tuples(positive, positive).map(sorted).map(tuple), st.integers(1, 10**6))
+@settings(max_examples=60)
+def test_every_figure_survives_to_the_last_bit(
+    make_entry: MakeEntry, value: float, interval: tuple[float, float], n: int
+) -> None:
+    entry = make_entry(
+        median_s=value, interval_s=interval, n=n, ratio_to_default=Ratio(value, interval)
+    )
+    assert from_json(to_json(Registry.of([entry])), "r").entries == (entry,)
+
+
+def test_entries_are_sorted_so_that_equal_registries_are_equal_files(
+    make_entry: MakeEntry,
+) -> None:
+    entries = [make_entry(s, method=m) for s in (512, 4096) for m in ("ncu", "events")]
+    assert to_json(Registry.of(entries)) == to_json(Registry.of(entries[::-1]))
+
+
+# Kept forms
+
+
+def test_every_schema_version_has_a_fixture_that_still_reads() -> None:
+    fixtures = sorted(DATA.glob("schema-*.json"))
+    assert [f.name for f in fixtures] == [f"schema-{n}.json" for n in range(1, SCHEMA + 1)]
+    for fixture in fixtures:
+        registry = from_json(fixture.read_bytes(), str(fixture))
+        assert len(registry.entries) == 3
+        for entry in registry.entries:
+            flop = flops.matmul_flop(entry.workload)
+            assert entry.tflops == pytest.approx(flops.tflops(flop, entry.median_s), rel=1e-3)
+
+
+def test_writing_the_current_fixture_changes_nothing() -> None:
+    text = (DATA / f"schema-{SCHEMA}.json").read_text()
+    assert json.loads(to_json(from_json(text, "fixture"))) == json.loads(text)
+
+
+def test_the_documented_example_reads() -> None:
+    blocks = re.findall(r"```json\n(.*?)```", (DOCS / "registry.md").read_text(), re.S)
+    assert len(blocks) == 1
+    (entry,) = from_json(blocks[0], "docs/registry.md").entries
+    flop = flops.matmul_flop(entry.workload)
+    assert entry.tflops == pytest.approx(flops.tflops(flop, entry.median_s), rel=1e-3)
+
+
+def test_the_documentation_names_every_field() -> None:
+    text = (DOCS / "registry.md").read_text()
+    for f in dataclasses.fields(Entry):
+        assert f"`{f.name}`" in text, f.name
+
+
+def shape(schema: dict[str, Any]) -> dict[str, Any]:
+    """Fields and which of them are required, per type: what every pydantic agrees about."""
+    types = {"Registry": schema} | schema["$defs"]
+    return {
+        name: (sorted(t.get("properties", {})), sorted(t.get("required", [])))
+        for name, t in types.items()
+    }
+
+
+def test_the_published_json_schema_is_that_of_the_code() -> None:
+    published = json.loads((DOCS / "registry.schema.json").read_text())
+    assert shape(json_schema()) == shape(published)
+    assert published["properties"]["schema"]["const"] == SCHEMA
+    assert published["$defs"]["Entry"]["additionalProperties"] is False
+    assert published["$defs"]["Provenance"]["additionalProperties"] is False
+
+
+# Refusals
+
+
+def refused(content: dict[str, Any] | str | bytes) -> str:
+    text = json.dumps(content) if isinstance(content, dict) else content
+    with pytest.raises(RegistryError) as e:
+        from_json(text, "r.json")
+    message = str(e.value)
+    assert message.startswith("r.json: ")
+    assert "\n" not in message
+    assert len(message) < 300
+    return message
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"median_s": 0}, "entries[0].median_s: Input should be greater than 0, not 0"),
+        ({"median_s": "6e-3"}, "entries[0].median_s"),
+        ({"median_s": None}, "entries[0].median_s"),
+        ({"median_s": True}, "entries[0].median_s"),
+        ({"n": 0}, "entries[0].n"),
+        ({"n": 5.0}, "entries[0].n"),
+        ({"interval_s": [2.0, 1.0]}, "lower end is above its upper end"),
+        ({"interval_s": [1.0]}, "entries[0].interval_s"),
+        ({"method": ""}, "entries[0].method"),
+        ({"method": "events"}, "provenance.method"),
+        ({"gpu": {"name": "A100", "compute_capability": [8, 0]}}, "provenance.gpu"),
+        ({"gpu": {"name": "NVIDIA H200", "compute_capability": "9.0"}}, "compute_capability"),
+        ({"workload": "b16"}, "entries[0].workload: not a workload key: 'b16', not \"b16\""),
+        ({"workload": "b16_h16_kv3_q1_k1_d64_fp16_full"}, "do not divide"),
+        ({"workload": 7}, "entries[0].workload"),
+        ({"source": "guessed"}, "entries[0].source"),
+        ({"source": "replay"}, "a replay names its recording"),
+        ({"recording": "profiles/x.csv"}, "a replay names its recording"),
+        ({"chosen": {"family": "sm80"}}, "entries[0].chosen.config"),
+        ({"chosen": {"family": "sm80", "config": "c", "run": "x"}}, "entries[0].chosen.run"),
+        ({"verdict": {"correct": False, "cases": 1, "max_abs_error": 1, "limit": 0}}, "failed"),
+        ({"ratio_to_references": {"fa2": 0.9}}, "entries[0].ratio_to_references.fa2"),
+        ({"surprise": 1}, "entries[0].surprise"),
+        ({"reason": "x" * 500, "n": "y" * 500}, "entries[0].n"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named(
+    raw: dict[str, Any], change: dict[str, Any], said: str
+) -> None:
+    raw["entries"][0] |= change
+    assert said in refused(raw)
+
+
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(Entry)])
+def test_every_field_is_required(raw: dict[str, Any], name: str) -> None:
+    del raw["entries"][1][name]
+    assert f"entries[1].{name}: " in refused(raw)
+
+
+def test_provenance_is_checked_too(raw: dict[str, Any]) -> None:
+    raw["entries"][0]["provenance"]["recorded_at"] = "yesterday"
+    assert "not an ISO 8601 time: 'yesterday'" in refused(raw)
+    raw["entries"][0]["provenance"]["surprise"] = 1
+    assert "entries[0].provenance.surprise" in refused(raw)
+    del raw["entries"][0]["provenance"]["surprise"], raw["entries"][0]["provenance"]["driver"]
+    assert "entries[0].provenance.driver" in refused(raw)
+
+
+def test_two_entries_for_one_thing_are_refused(raw: dict[str, Any]) -> None:
+    raw["entries"].append(raw["entries"][0])
+    assert "two entries for b16_h16_kv16_q" in refused(raw)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "line 1, column 1: not JSON"),
+        ('{\n "schema": 1,\n "entries": [,]\n}', "line 3, column 14: not JSON"),
+        ('{"schema": 1, "entries": []', "line 1, column 28: not JSON"),
+        (b'{"schema": 1, "entries": [\xff]}', "not UTF-8 at byte 26"),
+        ("[]", 'no "schema" number'),
+        ('{"entries": []}', 'no "schema" number'),
+        ('{"schema": "1", "entries": []}', 'no "schema" number'),
+        ('{"schema": true, "entries": []}', 'no "schema" number'),
+        ('{"schema": 0, "entries": []}', 'no "schema" number'),
+        ('{"schema": 1}', "entries: "),
+        ('{"schema": 1, "entries": {}}', "entries: "),
+        ('{"schema": 1, "entries": [], "more": 1}', "more: "),
+        ('{"schema": 1, "schema": 1, "entries": []}', "field 'schema' is given twice"),
+        ('{"schema": 1, "entries": [NaN]}', "NaN is not a number"),
+        ('{"schema": 1, "entries": [' + "1" * 5000 + "]}", ""),
+        ("[" * 200_000, "nested too deeply"),
+        ('{"schema": 1, "entries": ["\\ud800"]}', ""),
+    ],
+)
+def test_a_damaged_file_is_one_line_with_the_place(text: str | bytes, said: str) -> None:
+    message = refused(text)
+    assert said in message
+    assert message.endswith("it was left as it is")
+
+
+def test_a_newer_schema_asks_for_an_update() -> None:
+    message = refused('{"schema": 3, "whatever": []}')
+    assert "schema 3 is newer than this fa-tune reads (2)" in message
+
+
+def test_a_byte_order_mark_does_no_harm() -> None:
+    assert from_json('\ufeff{"schema": 1, "entries": []}'.encode(), "r") == Registry.of()
+
+
+@given(st.binary(max_size=40))
+@settings(max_examples=100)
+def test_no_input_whatever_gives_another_error(data: bytes) -> None:
+    with pytest.raises(RegistryError):
+        from_json(data, "r")
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_no_spoilt_registry_gives_another_error(make_entry: MakeEntry, data: st.DataObject) -> None:
+    text = to_json(Registry.of([make_entry()]))
+    at = data.draw(st.integers(0, len(text) - 1))
+    noise = data.draw(st.sampled_from(["", "null", "1e999", "-1", '"', "]", "{}", "\\", "é"]))
+    try:
+        from_json(text[:at] + noise + text[at + data.draw(st.integers(0, 30)) :], "r")
+    except RegistryError as e:
+        assert "\n" not in str(e)  # noqa: PT017 - either end is right
+
+
+# Values made by a program
+
+
+def test_what_could_not_be_read_back_is_not_written(make_entry: MakeEntry) -> None:
+    spoilt: dict[str, Any]
+    for spoilt in (
+        {"median_s": float("nan")},
+        {"tflops": float("inf")},
+        {"n": 0},
+        {"interval_s": (2.0, 1.0)},
+    ):
+        registry = Registry.of([dataclasses.replace(make_entry(), **spoilt)])
+        (name,) = spoilt
+        with pytest.raises(RegistryError, match=rf"not fit its schema: entries\[0\].{name}: "):
+            to_json(registry)
+    with pytest.raises(RegistryError, match=r"provenance\.extra: .*not JSON compliant"):
+        to_json(Registry.of([make_entry(extra={"x": float("nan")})]))
+
+
+def test_contradictions_are_refused_on_construction(make_entry: MakeEntry) -> None:
+    with pytest.raises(ValueError, match="two entries"):
+        Registry.of([make_entry(), make_entry(median_s=1.0)])
+    with pytest.raises(ValueError, match="failed verification"):
+        make_entry(verdict=VerdictSummary(False, 1, 1.0, 0.1))
+    with pytest.raises(ValueError, match="names its recording"):
+        make_entry(source="replay")
+
+
+def test_a_verdict_is_summarised_by_the_case_nearest_its_limit() -> None:
+    def case(error: float, limit: float) -> CaseError:
+        return CaseError("w", error, error, limit, True)
+
+    verdict = Verdict(True, (case(5e-4, 1e-3), case(3e-4, 4e-4), case(0.0, 0.0)))
+    assert VerdictSummary.of(verdict) == VerdictSummary(True, 3, 3e-4, 4e-4)
+    assert VerdictSummary.of(Verdict(True, ())) is None
+
+
+def test_a_file_of_schema_1_says_nothing_of_a_confirmation() -> None:
+    old = from_json((DATA / "schema-1.json").read_bytes(), "schema-1.json")
+    assert {entry.confirmation for entry in old.entries} == {None}
+    new = from_json((DATA / "schema-2.json").read_bytes(), "schema-2.json")
+    assert any(entry.confirmation for entry in new.entries)
+    assert [dataclasses.replace(e, confirmation=None) for e in new.entries] == list(old.entries)
+
+
+def test_a_confirmation_leaves_the_one_that_is_chosen(make_entry: MakeEntry) -> None:
+    found = make_entry().confirmation
+    assert found is not None
+    with pytest.raises(ValueError, match="not the one that the confirmation leaves"):
+        make_entry(confirmation=dataclasses.replace(found, upheld=False))
+    kept = make_entry(chosen=found.default, confirmation=dataclasses.replace(found, upheld=False))
+    assert kept.chosen == found.default

@@ -1,0 +1,254 @@
+"""Our CSV there and back, the classic one, and files that are neither."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.model import DType, Outcome
+from fa_tune.store.table.columns import CLASSIC_COLUMNS, COLUMNS
+from fa_tune.store.table.read_csv import parse_rows, read_rows
+from fa_tune.store.table.rows import Row
+from fa_tune.store.table.write_csv import write_csv
+
+CONFIG = "(FP16, 128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax"
+
+
+def _csv(rows: list[Row]) -> str:
+    stream = io.StringIO(newline="")
+    write_csv(rows, stream)
+    return stream.getvalue()
+
+
+def _read_or_refused(text: str, on_note: Callable[[str], None] | None = None) -> list[Row] | str:
+    """The rows, or the message of the one error that reading may end in."""
+    try:
+        return parse_rows(text, "x.csv", on_note=on_note)
+    except ProfileFormatError as error:
+        return str(error)
+
+
+def test_the_heading_is_the_classic_one_and_then_ours() -> None:
+    assert _csv([]) == (
+        "Kernel Name,Dur (ms),% inv Dur (ms),Cycles,% inv Cycles,Regs,L2 Hit %,TFLOP/s,"
+        "Attn TFLOP/s,d_head,seq_len,"
+        "family,dtype,batch,heads,kv_heads,seq_len_kv,causal,bottom_right,lse,softmax_scale,"
+        "method,n,median (ms),min (ms),max (ms),samples (ms),4sqd TFLOP/s,"
+        "SM clock (GHz),outcome,reason,relative,preference\n"
+    )
+
+
+def test_cells_as_written() -> None:
+    row = Row(CONFIG, 0.00039824, cycles=704075.0, sm_clock_hz=1.76106148303e9, causal=False)
+    line = _csv([row]).splitlines()[1]
+    assert line == f'"{CONFIG}",0.39824,,704075,,,,,,,,,,,,,,false,,,,,,,,,,,1.76106148303,ok,,,'
+
+
+# Twelve significant digits are what a file holds.
+def _numbers(low: int, high: int) -> st.SearchStrategy[float]:
+    return st.builds(
+        lambda digits, power: float(f"{digits}e{power}"),
+        st.integers(1, 10**12 - 1),
+        st.integers(low, high),
+    )
+
+
+_SIZE = st.none() | st.integers(1, 10**9)
+_TIME = st.none() | _numbers(-20, -8)
+_RATE = st.none() | _numbers(-11, -5)
+ROWS = st.builds(
+    Row,
+    kernel=st.text(min_size=1),
+    duration_s=_TIME,
+    duration_percent_of_baseline=_RATE,
+    cycles=st.none() | _numbers(-2, 3),
+    cycles_percent_of_baseline=_RATE,
+    registers=_SIZE,
+    l2_hit_percent=st.just(0.0) | _RATE,
+    tflops=_RATE,
+    attn_tflops=_RATE,
+    samples_s=st.none() | st.lists(_numbers(-20, -8), min_size=1).map(tuple),
+    relative=st.none() | st.lists(_numbers(-2, 1), min_size=1).map(tuple),
+    preference=st.none() | st.integers(0, 2000),
+    d_head=_SIZE,
+    seq_len=_SIZE,
+    family=st.text(),
+    dtype=st.none() | st.sampled_from(DType),
+    batch=_SIZE,
+    heads=_SIZE,
+    kv_heads=_SIZE,
+    seq_len_kv=_SIZE,
+    causal=st.none() | st.booleans(),
+    bottom_right=st.none() | st.booleans(),
+    lse=st.none() | st.booleans(),
+    softmax_scale=st.none() | st.floats(1e-30, 1e30),
+    method=st.text(),
+    n=_SIZE,
+    median_s=_TIME,
+    min_s=_TIME,
+    max_s=_TIME,
+    matmul_tflops=_RATE,
+    sm_clock_hz=st.none() | _numbers(-3, 3),
+    outcome=st.sampled_from(Outcome),
+    reason=st.text(),
+)
+
+
+@settings(deadline=None)  # the first call imports the families
+@given(st.lists(ROWS, max_size=5))
+def test_round_trip(rows: list[Row]) -> None:
+    assert parse_rows(_csv(rows), "x.csv") == rows
+
+
+@settings(deadline=None)  # the first call imports the families
+@given(st.lists(ROWS, max_size=4), st.data())
+def test_columns_in_any_order_give_the_same_rows(rows: list[Row], data: st.DataObject) -> None:
+    import csv
+
+    table = list(csv.reader(io.StringIO(_csv(rows), newline="")))
+    order = data.draw(st.permutations(range(len(COLUMNS))))
+    stream = io.StringIO(newline="")
+    csv.writer(stream, quoting=csv.QUOTE_ALL).writerows([[r[i] for i in order] for r in table])
+    assert parse_rows(stream.getvalue(), "x.csv") == rows
+
+
+@settings(deadline=None)  # the first call imports the families
+@given(st.lists(ROWS, min_size=1, max_size=3), st.data())
+def test_a_cut_file_is_refused_or_said_to_be_cut(rows: list[Row], data: st.DataObject) -> None:
+    text = _csv(rows)
+    cut = text[: data.draw(st.integers(0, len(text) - 1))]
+    notes: list[str] = []
+    read = _read_or_refused(cut, notes.append)
+    if isinstance(read, str):
+        assert read.startswith("x.csv")
+    else:
+        whole = read == rows[: len(read)] and cut.endswith("\n")
+        assert whole or any("may have been cut" in note for note in notes)
+
+
+@settings(deadline=None)  # the first call imports the families
+@given(st.text())
+def test_no_text_brings_a_traceback_or_a_zero(text: str) -> None:
+    read = _read_or_refused("Kernel Name,Dur (ms)\nx," + text)
+    if isinstance(read, str):
+        assert "\n" not in read
+    else:
+        assert all(row.duration_s is None or row.duration_s > 0 for row in read)
+
+
+CLASSIC = (
+    "Kernel Name,Dur (ms),% inv Dur (ms),Cycles,% inv Cycles,Regs,L2 Hit %,TFLOP/s,"
+    "Attn TFLOP/s,d_head,seq_len\n"
+    "V2,0.42,100.00,736994,100.00,255,79.80,333.0,332.9,128,1024\n"
+    f'"{CONFIG}",0.40,104.89,704075,104.68,255,74.57,349.3,349.2,128,1024\n'
+)
+
+
+def test_classic_file_gets_family_dtype_and_labels_from_names() -> None:
+    fa2, ours = parse_rows(CLASSIC, "autotune.csv")
+    assert (fa2.kernel, fa2.family, fa2.dtype, fa2.causal) == ("FA2", "ref", DType.FP16, False)
+    assert (ours.kernel, ours.family, ours.dtype) == (CONFIG, "sm80", DType.FP16)
+    assert ours.tflops == 349.3
+    assert ours.duration_percent_of_baseline == 104.89
+    assert ours.batch is None
+    assert ours.group == fa2.group
+    assert ours.outcome is Outcome.OK
+
+
+def test_classic_reference_between_two_dtypes_is_not_guessed() -> None:
+    text = CLASSIC + f'"{CONFIG.replace("FP16", "BF16")}",0.41,102,,,,,,,128,1024\n'
+    assert parse_rows(text, "autotune.csv")[0].dtype is None
+
+
+@pytest.mark.parametrize(
+    ("label", "kernel"),
+    [("V2", "FA2"), ("V3", "FA3"), ("Reference", "FA2"), ("cudnn", "cuDNN"), ("FA4", "FA4")],
+)
+def test_reference_labels(label: str, kernel: str) -> None:
+    (row,) = parse_rows(f"Kernel Name,Dur (ms)\n{label},1.5\n", "x.csv")
+    assert (row.kernel, row.family, row.duration_s) == (kernel, "ref", 0.0015)
+
+
+def test_zero_is_no_measurement() -> None:
+    notes: list[str] = []
+    text = CLASSIC.replace("736994", "0.0").replace("79.80", "0")
+    fa2 = parse_rows(text, "a.csv", on_note=notes.append)[0]
+    assert fa2.cycles is None
+    assert fa2.l2_hit_percent == 0  # a hit rate can be
+    assert notes == ["a.csv: line 2: 0 in column 'Cycles' read as not measured"]
+
+
+def test_grouped_digits_in_counts_only() -> None:
+    text = 'Kernel Name,Dur (ms),Cycles\nx,1.5,"736,994"\n'
+    assert parse_rows(text, "a.csv")[0].cycles == 736994
+    with pytest.raises(ProfileFormatError, match=r"'Dur \(ms\)' holds '1,500'"):
+        parse_rows('Kernel Name,Dur (ms)\nx,"1,500"\n', "a.csv")
+
+
+BAD: list[tuple[str, Callable[[str], str], str]] = [
+    ("word", lambda t: t.replace("704075", "many"), "line 3: column 'Cycles' holds 'many'"),
+    ("nan", lambda t: t.replace("0.42", "nan"), r"line 2: column 'Dur \(ms\)' holds 'nan'"),
+    ("infinite", lambda t: t.replace("0.42", "1e999"), "expected a number"),
+    ("negative", lambda t: t.replace("0.42", "-0.42"), "expected a number that is not negative"),
+    ("fraction", lambda t: t.replace(",255,79", ",25.5,79"), "'Regs' holds '25.5', expected a w"),
+    ("short", lambda t: t.replace(",128,1024\n", "\n", 1), "line 2: 9 cells .* 'Attn TFLOP/s'"),
+    ("long", lambda t: t.replace("V2,", "V2,,"), "line 2: 12 cells where the heading has 11"),
+    ("cut", lambda t: t[:-60], "line 3: .* may be cut"),
+    ("open quote", lambda t: t[: t.index("swizzled")], "line 3: not CSV"),
+    ("nameless", lambda t: t.replace("V2,", ","), "line 2: column 'Kernel Name' is empty"),
+    ("twice", lambda t: t.replace("seq_len", "d_head"), "line 1: column 'd_head' appears twice"),
+    ("other table", lambda t: t.replace("Dur (ms)", "Time"), r"line 1: no column 'Dur \(ms\)'"),
+    ("empty", lambda t: "", "is empty"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_files_are_refused_with_the_place(spoil: Callable[[str], str], message: str) -> None:
+    with pytest.raises(ProfileFormatError, match=message) as caught:
+        parse_rows(spoil(CLASSIC), "autotune.csv")
+    assert str(caught.value).startswith("autotune.csv")
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_cells_of_our_columns() -> None:
+    for heading, cell, expected in (
+        ("dtype", "FP8", "FP16 or BF16"),
+        ("causal", "perhaps", "true or false"),
+        ("outcome", "fine", "one of ok, "),
+    ):
+        with pytest.raises(ProfileFormatError, match=f"line 2: column '{heading}'.*{expected}"):
+            parse_rows(f"Kernel Name,Dur (ms),{heading}\nx,1,{cell}\n", "a.csv")
+
+
+def test_line_numbers_count_lines_inside_quotes_and_blank_ones() -> None:
+    text = 'Kernel Name,Dur (ms),reason\nx,1,"two\nlines"\n\ny,oops,\n'
+    with pytest.raises(ProfileFormatError, match="line 5: column 'Dur"):
+        parse_rows(text, "a.csv")
+
+
+def test_unknown_columns_are_named() -> None:
+    notes: list[str] = []
+    parse_rows("Kernel Name,Dur (ms),colour\nx,1,red\n", "a.csv", on_note=notes.append)
+    assert notes == ["a.csv: unknown columns ignored: 'colour'"]
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + CLASSIC.replace("\n", "\r\n").encode())
+    assert read_rows(path) == parse_rows(CLASSIC, "a.csv")
+    path.write_bytes(CLASSIC.encode("utf-16"))
+    with pytest.raises(ProfileFormatError, match=r"a\.csv is not UTF-8 text"):
+        read_rows(path)
+    with pytest.raises(StorageError, match=r"none\.csv: No such file"):
+        read_rows(tmp_path / "none.csv")
+
+
+def test_classic_columns_are_a_prefix() -> None:
+    assert COLUMNS[: len(CLASSIC_COLUMNS)] == CLASSIC_COLUMNS
+    assert len({c.heading for c in COLUMNS}) == len({c.field for c in COLUMNS}) == len(COLUMNS)

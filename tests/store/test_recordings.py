@@ -1,0 +1,318 @@
+"""A recording is what was measured, whatever that was, and says when it cannot be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fa_tune.core.errors import FaTuneError, ProfileFormatError, StorageError
+from fa_tune.core.model import (
+    MASKS,
+    PREFERENCE,
+    RELATIVE,
+    Attempt,
+    DeviceInfo,
+    DType,
+    Measurement,
+    Outcome,
+    Provenance,
+    Quantity,
+    Resources,
+    Variant,
+    Workload,
+)
+from fa_tune.families.sm80.sets import get_kernel_configs
+from fa_tune.store import recordings
+from fa_tune.store.recordings import Confirmed, Decided, Meta
+
+H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", 150_000_000_000, "GPU-1")
+ORIGIN = Provenance(
+    gpu="NVIDIA H200",
+    driver="580.65.06",
+    cuda="13.0",
+    nvrtc="13.0.88",
+    method="ncu",
+    profiler_version="2025.3.1",
+    profiler_args=("--clock-control", "none"),
+    clock_policy="none, boost dynamic",
+    cache_policy="flush all",
+    kernel_source_sha256="5d1c" * 16,
+    recorded_at="2026-01-02T03:04:05+00:00",
+    fa_tune_version="0.1.0",
+    extra={"note": "a quiet machine", "n": 3},
+)
+DECIDED = {
+    "b16_h16_kv16_q512_k512_d128_fp16_full": Decided(0.01),
+    "b16_h16_kv16_q1024_k1024_d128_fp16_full": Decided(
+        0.005, Confirmed("sm80:a", "sm80:b", 0.98, (0.97, 0.99), 12)
+    ),
+}
+META = Meta(recordings.SCHEMA, H200, ORIGIN, "by hand: never", DECIDED)
+CONDITIONS = {"clocks": ORIGIN.clock_policy, "cache": ORIGIN.cache_policy}
+WORKLOAD = Workload(16, 16, 16, 1024, 1024, 128, DType.FP16)
+
+# Any recording at all ---------------------------------------------------------------------------
+
+SUBJECTS = ["ref:fa2", "ref:cudnn", "ref:fa3", "ref:fa4"] + [
+    Variant("sm80", c.short_form()).key for c in get_kernel_configs("tune", d_head=128)
+]
+
+
+def workloads() -> st.SearchStrategy[Workload]:
+    size = st.integers(1, 70_000)
+    heads = st.tuples(st.integers(1, 8), st.integers(1, 8)).map(lambda g: (g[0] * g[1], g[1]))
+    return st.builds(
+        lambda batch, pair, q, kv, d, dtype, mask, lse, scale: Workload(
+            *(batch, pair[0], pair[1], q, kv, d, dtype),
+            causal=mask != "full",
+            bottom_right=mask == "causal_br",
+            lse=lse,
+            softmax_scale=scale,
+        ),
+        st.integers(1, 64), heads, size, size, st.sampled_from([64, 128]),
+        st.sampled_from(list(DType)), st.sampled_from(MASKS), st.booleans(),
+        st.none() | st.floats(1e-30, 1e30),
+    )  # fmt: skip
+
+
+def written(low: float, high: float) -> st.SearchStrategy[float]:
+    """Numbers as a file holds them: to twelve digits."""
+    return st.floats(low, high).map(lambda value: float(f"{value:.12g}"))
+
+
+COUNTERS = {
+    "sm__cycles_elapsed.max": (written(1, 1e12), "cycle"),
+    "launch__registers_per_thread": (st.integers(16, 255).map(float), "register/thread"),
+    "lts__t_sector_hit_rate.pct": (written(0.01, 120), "%"),
+    "sm__cycles_elapsed.avg.per_second": (written(1e8, 3e9), "hz"),
+}
+
+
+@st.composite
+def attempts(draw: st.DrawFn, subject: str, workload: Workload) -> Attempt:
+    outcome = draw(st.sampled_from(list(Outcome)))
+    if outcome is not Outcome.OK:
+        reason = draw(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40))
+        return Attempt(subject, workload.key, outcome, reason)
+    samples_s = tuple(draw(st.lists(written(1e-6, 10), min_size=1, max_size=6)))
+    names = draw(st.sets(st.sampled_from(list(COUNTERS))))
+    counters = {n: Quantity(draw(COUNTERS[n][0]), COUNTERS[n][1]) for n in sorted(names)}
+    conditions = dict(CONDITIONS)
+    if draw(st.booleans()):  # what the choice was made by; recordings of old have none
+        ratio = st.lists(written(1e-3, 10), min_size=len(samples_s), max_size=len(samples_s))
+        conditions[RELATIVE] = json.dumps(draw(ratio))
+    if draw(st.booleans()):
+        conditions[PREFERENCE] = str(draw(st.integers(0, 2000)))
+    measurement = Measurement(subject, workload.key, "ncu", samples_s, counters, conditions)
+    return Attempt(subject, workload.key, outcome, "", measurement)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[Attempt]:
+    return [
+        draw(attempts(subject, workload))
+        for workload in draw(st.lists(workloads(), max_size=3, unique=True))
+        for subject in draw(st.lists(st.sampled_from(SUBJECTS), max_size=4, unique=True))
+    ]
+
+
+folders = itertools.count()
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(tables())
+def test_what_is_saved_is_loaded(tmp_path: Path, saved: list[Attempt]) -> None:
+    path = tmp_path / str(next(folders)) / "nvidia_h200" / "tune_ncu.csv"
+    recordings.save(path, saved, {}, META)
+    recording = recordings.load(path)
+    assert recording.meta == META
+    assert sorted(map(_flat, recording.attempts)) == sorted(map(_flat, saved))
+    assert recording.label == "nvidia_h200/tune_ncu.csv"
+
+
+def _flat(attempt: Attempt) -> str:
+    """Everything, for comparing; samples to the digits that a file holds."""
+    parts: dict[str, object] = dataclasses.asdict(attempt)
+    if attempt.measurement is not None:
+        digits = [f"{1e3 * s:.12g}" for s in attempt.measurement.samples_s]
+        counters = sorted(
+            (n, f"{q.value:.12g}", q.unit) for n, q in attempt.measurement.counters.items()
+        )
+        parts["measurement"] = (digits, counters, sorted(attempt.measurement.conditions.items()))
+    return repr(parts)
+
+
+def measured(subject: str, *samples_s: float) -> Attempt:
+    measurement = Measurement(subject, WORKLOAD.key, "ncu", samples_s, {}, CONDITIONS)
+    return Attempt(subject, WORKLOAD.key, Outcome.OK, "", measurement)
+
+
+def test_saving_what_was_loaded_changes_no_byte(tmp_path: Path) -> None:
+    path = tmp_path / "gpu" / "a.csv"
+    crashed = Attempt("sm80:x", WORKLOAD.key, Outcome.CRASHED, 'said "no",\nand left')
+    recordings.save(path, [measured("ref:fa2", 1.1e-3, 1.2e-3), crashed], {}, META)
+    before = path.read_bytes(), path.with_name("a.meta.json").read_bytes()
+    recording = recordings.load(path)
+    recordings.save(path, recording.attempts, {}, recording.meta)
+    assert (path.read_bytes(), path.with_name("a.meta.json").read_bytes()) == before
+
+
+def test_registers_are_kept_from_the_compiler_where_nobody_counted(tmp_path: Path) -> None:
+    path = tmp_path / "gpu" / "a.csv"
+    resources = {SUBJECTS[-1]: Resources(168, 0, 0, 0, 0, 49152, 128, 2)}
+    recordings.save(path, [measured(SUBJECTS[-1], 1e-3)], resources, META)
+    (attempt,) = recordings.load(path).attempts
+    assert attempt.measurement is not None
+    assert attempt.measurement.counters == {
+        "launch__registers_per_thread": Quantity(168.0, "register/thread")
+    }
+
+
+def test_one_sample_is_one_sample(tmp_path: Path) -> None:
+    path = tmp_path / "gpu" / "a.csv"
+    recordings.save(path, [measured("sm80:x", 1e-3 / 3)], {}, META)
+    (attempt,) = recordings.load(path).attempts
+    assert attempt.measurement is not None
+    (sample_s,) = attempt.measurement.samples_s
+    assert math.isclose(sample_s, 1e-3 / 3, rel_tol=1e-11)
+
+
+# Finding them -----------------------------------------------------------------------------------
+
+
+def save(folder: Path, name: str, date: str, gpu: str = "nvidia_h200") -> Path:
+    path = folder / gpu / f"{name}.csv"
+    origin = dataclasses.replace(ORIGIN, recorded_at=date)
+    recordings.save(
+        path, [measured("ref:fa2", 1e-3)], {}, dataclasses.replace(META, provenance=origin)
+    )
+    return path
+
+
+def test_newest_first_over_all_gpus(tmp_path: Path) -> None:
+    save(tmp_path, "a", "2026-02-01T00:00:00+00:00")
+    save(tmp_path, "b", "2026-04-01T00:00:00+00:00", "nvidia_h100")
+    save(tmp_path, "c", "2026-03-01T00:00:00+00:00")
+    labels = [r.label for r in recordings.load_all(tmp_path)]
+    assert labels == ["nvidia_h100/b.csv", "nvidia_h200/c.csv", "nvidia_h200/a.csv"]
+
+
+def test_a_table_without_provenance_is_no_recording(tmp_path: Path) -> None:
+    save(tmp_path, "a", "2026-02-01T00:00:00+00:00")
+    (tmp_path / "nvidia_h200" / "stray.csv").write_text("anything")
+    (tmp_path / "nvidia_h200" / "notes.json").write_text("{")
+    (tmp_path / "autotune.csv").write_text("anything")
+    assert len(recordings.load_all(tmp_path)) == 1
+
+
+def test_a_name_with_dots(tmp_path: Path) -> None:
+    save(tmp_path, "tune.2026.01", "2026-02-01T00:00:00+00:00")
+    (recording,) = recordings.load_all(tmp_path)
+    assert recording.path.name == "tune.2026.01.csv"
+
+
+@pytest.mark.parametrize("name", ["nothing", "file"])
+def test_no_folder_no_recordings(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    assert recordings.load_all(tmp_path / name) == ()
+
+
+def test_the_shipped_recordings_can_be_read() -> None:
+    from fa_tune.core import paths
+
+    for path in recordings.metas(paths.profiles_dir()):
+        recording = recordings.load(path.with_name(path.name.replace(".meta.json", ".csv")))
+        assert recording.attempts
+        assert recording.meta.provenance.gpu == recording.meta.device.name
+        assert recording.path.parent.name == recording.meta.device.slug
+
+
+# Damage -----------------------------------------------------------------------------------------
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(FaTuneError) as caught:
+        recordings.load(path)
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, ProfileFormatError | StorageError)
+    return str(caught.value)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return save(tmp_path, "tune", "2026-02-01T00:00:00+00:00")
+
+
+def damage_meta(path: Path, **changes: object) -> None:
+    meta = path.with_suffix(".meta.json")
+    fields = json.loads(meta.read_text())
+    for name, value in changes.items():
+        if value is None:
+            del fields[name]
+        else:
+            fields[name] = value
+    meta.write_text(json.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "tune.meta.json"),
+        (b"{", "Invalid JSON"),
+        (b"[]", "tune.meta.json"),
+        (b"\xff\xfe\x00", "tune.meta.json"),
+    ],
+)
+def test_a_provenance_that_is_no_json(path: Path, text: bytes, said: str) -> None:
+    path.with_suffix(".meta.json").write_bytes(text)
+    assert said in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"provenance": None}, "provenance: "),
+        ({"device": {"name": "NVIDIA H200"}}, "device.compute_capability: "),
+        ({"schema": "first"}, "schema: "),
+        ({"schema": recordings.SCHEMA + 1}, "schema 2 is not the one"),
+    ],
+)
+def test_a_provenance_that_does_not_fit_names_the_field(
+    path: Path, changes: dict[str, object], said: str
+) -> None:
+    damage_meta(path, **changes)
+    message = refused(path)
+    assert said in message
+    assert "tune.meta.json" in message
+
+
+def test_a_table_whose_provenance_is_gone(path: Path) -> None:
+    path.with_suffix(".meta.json").unlink()
+    assert "has no readable tune.meta.json" in refused(path)
+
+
+def test_a_provenance_whose_table_is_gone(path: Path) -> None:
+    path.unlink()
+    assert str(path) in refused(path)
+
+
+def test_a_table_that_was_cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-30])
+    assert "the file may be cut" in refused(path)
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot write the recording"):
+        save(tmp_path / "file", "tune", "2026-02-01T00:00:00+00:00")

@@ -1,0 +1,155 @@
+"""A pipeline on a pretended H200: nothing is compiled, verified or measured for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_tune.core import devices
+from fa_tune.core.model import DeviceInfo, DType, Outcome, Verdict
+from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.ops.verification import verdict_to_json
+from fa_tune.profile.replay import ReplayProfiler
+from fa_tune.store.journal import Journal
+from fa_tune.store.registry import file as store
+from fa_tune.tune import ab_test as confirming
+from fa_tune.tune import single
+from fa_tune.tune import verify as checks
+from fa_tune.tune.profilers import Measured
+from fa_tune.tune.tie_break import Preferences, preferences
+from fa_tune.workers.supervisor import ItemResult
+from tests.tune import fakes
+from tests.tune.fakes import H200, FakeCompiler, FakeProfiler, Stages
+
+SEARCH = import_module("fa_tune.tune.flow")  # the package's attribute is the function
+
+
+class FakeVerifier:
+    """In place of `run_items`: a verdict for every kernel; `wrong` and
+    `crashing` by subject."""
+
+    def __init__(self) -> None:
+        self.wrong: set[str] = set()
+        self.wrong_traits: set[str] = set()
+        self.crashing: dict[str, tuple[Outcome, str]] = {}
+        self.verified: list[str] = []
+        self.asked: dict[str, Any] = {}
+
+    def __call__(
+        self, handler: str, shared: Mapping[str, Any], items: Mapping[str, Any], **more: Any
+    ) -> Iterator[ItemResult]:
+        self.asked = {"handler": handler, "shared": shared, "items": items, **more}
+        for name, item in items.items():
+            self.verified.append(name)
+            subject = item["subject"]
+            if subject in self.crashing:
+                outcome, reason = self.crashing[subject]
+                yield ItemResult(name, outcome, None, reason)
+                continue
+            wrong = subject in self.wrong or item["traits"] in self.wrong_traits
+            verdict: Verdict = fakes.WRONG if wrong else fakes.RIGHT
+            yield ItemResult(name, Outcome.OK, verdict_to_json(verdict))
+
+
+class FakeConfirmer:
+    """In place of `run_items`: pairs for every choice; `ratio` is chosen / default by workload
+    key, one that confirms where it is not named; `broken` by workload key."""
+
+    def __init__(self) -> None:
+        self.ratio: dict[str, float] = {}
+        self.broken: dict[str, tuple[Outcome, str]] = {}
+        self.error: Exception | None = None
+        self.asked: list[dict[str, Any]] = []
+
+    def __call__(
+        self, handler: str, shared: Mapping[str, Any], items: Mapping[str, Any], **more: Any
+    ) -> Iterator[ItemResult]:
+        for name, item in items.items():
+            if self.error is not None:
+                raise self.error
+            kept = {
+                f"{what}_entries": [e.chosen.key for e in store.load(item[what]).entries]
+                for what in ("registry", "defaults")
+            }
+            self.asked.append({"handler": handler, "workload": name, **shared, **item, **kept})
+            if name in self.broken:
+                outcome, reason = self.broken[name]
+                yield ItemResult(name, outcome, None, reason)
+                continue
+            ratio = self.ratio.get(name, 0.97)
+            default_s = [1e-3 * (1 + i / 1e4) for i in range(12)]
+            value = {"chosen_s": [ratio * s for s in default_s], "default_s": default_s}
+            yield ItemResult(name, Outcome.OK, value)
+
+
+@dataclass
+class World:
+    """Everything a search meets, to be changed by a test before it."""
+
+    folder: Path
+    profiler: FakeProfiler = field(default_factory=FakeProfiler)
+    compiler: FakeCompiler = field(default_factory=FakeCompiler)
+    verifier: FakeVerifier = field(default_factory=FakeVerifier)
+    confirmer: FakeConfirmer = field(default_factory=FakeConfirmer)
+    preferred: Preferences = field(default_factory=Preferences)  # of a search that measures
+    progress: Stages = field(default_factory=Stages)
+    device: DeviceInfo | None = H200
+    configs: Sequence[str] = field(default_factory=lambda: fakes.configs(4))
+
+    def options(self, *seq_lens: int, **changes: Any) -> SearchOptions:
+        """FP16 workloads of these lengths; `changes` for fields of any of the options."""
+        grid = {"seq_lens": seq_lens or (1024,), "dtypes": (DType.FP16,)}
+        return SearchOptions(
+            workloads=WorkloadOptions(**{**grid, **_only(WorkloadOptions, changes)}),
+            measure=MeasureOptions(**_only(MeasureOptions, changes)),
+            machine=MachineOptions(
+                **{"cache_dir": self.folder / "cache", **_only(MachineOptions, changes)}
+            ),
+            **{"registry": self.registry, "kernels": "tune", **_only(SearchOptions, changes)},
+        )
+
+    @property
+    def registry(self) -> Path:
+        return self.folder / "registry.json"
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.folder / "cache" / "journal.jsonl")
+
+    def preferences(self, measured: Measured, *rest: Any) -> Preferences:
+        if isinstance(measured.profiler, ReplayProfiler):
+            return preferences(measured, *rest)
+        return self.preferred
+
+    def choose_profiler(self, *_: object, **__: object) -> Measured:
+        return fakes.measured_by(self.profiler)
+
+
+def _only(kind: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    own = set(kind.__dataclass_fields__) - {"workloads", "measure", "machine"}
+    return {name: value for name, value in changes.items() if name in own}
+
+
+@pytest.fixture(autouse=True)
+def _one_family(only_sm80: None) -> None:
+    pass
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path)
+    compile_all: Callable[..., Any] = lambda *args: world.compiler(*args)  # noqa: E731
+    monkeypatch.setattr(devices, "find_device", lambda index=0: world.device)
+    monkeypatch.setattr(checks, "run_items", world.verifier)
+    monkeypatch.setattr(confirming, "run_items", world.confirmer)
+    monkeypatch.setattr(SEARCH, "preferences", world.preferences)
+    for module in (SEARCH, single):
+        monkeypatch.setattr(module, "build_all", compile_all)
+        monkeypatch.setattr(module, "choose_profiler", world.choose_profiler)
+        monkeypatch.setattr(module, "choose_configs", lambda *_, **__: fakes.parsed(world.configs))
+    return world

@@ -1,0 +1,134 @@
+"""The choice against the default once more, after the search."""
+
+from __future__ import annotations
+
+import pytest
+
+from fa_tune.core.errors import ToolMissing
+from fa_tune.core.model import DType, Outcome, benchmark_workload
+from fa_tune.search.decide import Rule
+from fa_tune.store.registry import file as store
+from fa_tune.tune.flow import search as run_search
+from fa_tune.tune.results import SearchResult, WorkloadResult
+from tests.tune import fakes
+from tests.tune.conftest import World
+from tests.tune.fakes import FakeProfiler, Stages
+
+DEFAULT, FAST, SLOW, OTHER = fakes.keys(4)
+TIMES = {DEFAULT: 2e-3, FAST: 1e-3, SLOW: 3e-3, OTHER: 4e-3, "ref:fa2": 1.5e-3, "ref:cudnn": 8e-4}
+KEY = benchmark_workload(1024, 128, DType.FP16).key
+
+
+@pytest.fixture
+def world(world: World) -> World:
+    world.profiler = FakeProfiler(lambda subject, _: TIMES[subject])
+    return world
+
+
+def search(world: World, *seq_lens: int, **changes: object) -> SearchResult:
+    return run_search(world.options(*seq_lens, **changes), world.progress)
+
+
+def only(result: SearchResult) -> WorkloadResult:
+    (one,) = result.results
+    return one
+
+
+def test_a_choice_that_holds_is_kept_with_what_confirmed_it(world: World) -> None:
+    one = only(search(world, 1024))
+    assert one.confirmation is not None
+    assert (one.confirmation.chosen, one.confirmation.default) == (FAST, DEFAULT)
+    assert one.confirmation.ratio.value == pytest.approx(0.97)
+    (entry,) = store.load(world.registry).entries
+    assert entry.chosen.key == FAST
+    found = entry.confirmation
+    assert found is not None
+    assert (found.variant.key, found.default.key, found.n, found.upheld) == (
+        FAST,
+        DEFAULT,
+        12,
+        True,
+    )
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.002, 1.3])
+def test_a_choice_that_gains_nothing_gives_way_to_the_default(world: World, ratio: float) -> None:
+    world.confirmer.ratio[KEY] = ratio
+    one = only(search(world, 1024))
+    assert one.decision is not None
+    assert one.decision.rule is Rule.CONTRADICTED
+    assert one.decision.chosen.subject == DEFAULT
+    assert one.decision.to_default is not None
+    assert one.decision.to_default.value == 1.0
+    assert one.decision.to_references["ref:fa2"].value == pytest.approx(2 / 1.5)
+    assert "run as a program runs them" in one.decision.sentence
+    assert any(FAST in text for text in world.progress.warnings)
+    (entry,) = store.load(world.registry).entries
+    assert entry.chosen.key == DEFAULT
+    assert entry.confirmation is not None
+    assert not entry.confirmation.upheld
+    assert entry.confirmation.variant.key == FAST
+
+
+def test_the_default_needs_no_confirmation(world: World) -> None:
+    world.profiler = FakeProfiler(lambda subject, _: 1e-4 if subject == DEFAULT else 1e-3)
+    assert only(search(world, 1024)).confirmation is None
+    assert world.confirmer.asked == []
+
+
+def test_it_can_be_left_out(world: World) -> None:
+    assert only(search(world, 1024, confirm=False)).confirmation is None
+    assert world.confirmer.asked == []
+
+
+def test_what_a_program_would_be_given_is_what_is_compared(world: World) -> None:
+    """The registry that the worker reads leads to the choice; the other one to nothing."""
+    search(world, 1024)
+    (asked,) = world.confirmer.asked
+    assert (asked["registry_entries"], asked["defaults_entries"]) == ([FAST], [])
+    assert asked["handler"] == "fa_tune.runtime.ab_test_job:handle"
+    assert (asked["chosen"], asked["default"], asked["device"]) == (FAST, DEFAULT, 0)
+    assert asked["seed"] != 0, "other inputs than the search had"
+
+
+def test_one_process_takes_all_workloads_and_nothing_is_compared_twice(world: World) -> None:
+    first = search(world, 1024, 2048)
+    assert [a["workload"] for a in world.confirmer.asked] == [
+        one.workload.key for one in first.results
+    ]
+    world.profiler = FakeProfiler(lambda subject, _: TIMES[subject])
+    world.progress = Stages()
+    second = search(world, 1024, 2048)
+    assert len(world.confirmer.asked) == 2
+    assert [r.confirmation for r in second.results] == [r.confirmation for r in first.results]
+    assert (second.measured, second.reused) == (0, first.measured)
+
+
+def test_a_fresh_search_compares_again(world: World) -> None:
+    search(world, 1024)
+    world.profiler = FakeProfiler(lambda subject, _: TIMES[subject])
+    search(world, 1024, resume=False)
+    assert len(world.confirmer.asked) == 2
+
+
+def test_a_comparison_that_fails_leaves_the_choice_unconfirmed(world: World) -> None:
+    world.confirmer.broken[KEY] = (Outcome.CRASHED, "out of GPU memory")
+    one = only(search(world, 1024))
+    assert one.decision is not None
+    assert one.decision.chosen.subject == FAST
+    assert one.confirmation is None
+    assert any("not confirmed" in text for text in world.progress.warnings)
+    (entry,) = store.load(world.registry).entries
+    assert entry.confirmation is None
+
+
+def test_a_worker_that_cannot_start_is_a_warning(world: World) -> None:
+    world.confirmer.error = ToolMissing("no CuPy")
+    assert only(search(world, 1024)).confirmation is None
+    assert "the choices were not confirmed: no CuPy" in world.progress.warnings
+
+
+def test_strategies_are_confirmed_too(world: World) -> None:
+    one = only(search(world, 1024, strategy="random", measurements=4))
+    assert one.exploration is not None
+    assert one.confirmation is not None

@@ -1,0 +1,214 @@
+"""Each line of `doctor`, on machines that lack this or that."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module, metadata
+from pathlib import Path
+
+import pytest
+
+from fa_tune.build import nvrtc
+from fa_tune.core.errors import ToolMissing
+from fa_tune.core.model import Attempt, Outcome
+from fa_tune.core.options import MachineOptions
+from fa_tune.profile.base import MeasurePlan, OnStep
+from fa_tune.tune.machine_check import doctor as examine
+from fa_tune.tune.outputs import registry_path
+from fa_tune.tune.results import Check
+from tests.tune.conftest import World
+from tests.tune.fakes import H200, FakeProfiler
+from tests.tune.recorded import record
+
+DOCTOR = import_module("fa_tune.tune.machine_check")  # the package's attribute is the function
+
+
+@pytest.fixture
+def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A machine with everything; its user has a home of his own."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(world.folder / "data"))
+    monkeypatch.setattr(DOCTOR, "build_all", lambda *args: world.compiler(*args))
+    monkeypatch.setattr(DOCTOR, "EventsProfiler", lambda: FakeProfiler(method="events"))
+    monkeypatch.setattr(DOCTOR, "NcuProfiler", lambda ncu: FakeProfiler())
+    packages(monkeypatch, {"torch": "2.13.0", "cupy-cuda13x": "14.2.0"})
+    return world
+
+
+def packages(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None:
+    """Install just these."""
+
+    class Installed(metadata.Distribution):
+        def __init__(self, name: str, version: str) -> None:
+            self.text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+
+        def read_text(self, filename: str) -> str | None:
+            return self.text if filename == "METADATA" else None
+
+        def locate_file(self, path: object) -> Path:
+            return Path("/nowhere")
+
+    found = [Installed(name, version) for name, version in versions.items()]
+    monkeypatch.setattr(DOCTOR.metadata, "distributions", lambda: iter(found))
+
+
+def doctor(world: World, **options: Path) -> dict[str, Check]:
+    places = {"cache_dir": world.folder / "cache", "recordings": world.folder / "none", **options}
+    machine = MachineOptions(**places)  # type: ignore[arg-type]
+    checks = examine(machine, world.progress)
+    assert all("\n" not in check.detail for check in checks)
+    found = {check.name: check for check in checks}
+    assert len(found) == len(checks)
+    return found
+
+
+def test_everything_is_fine(world: World) -> None:
+    found = doctor(world)
+    assert all(check.ok for check in found.values())
+    assert found["Python"].detail == sys.version.split()[0]
+    assert found["compiler"].detail == f"NVRTC {nvrtc.version()}"
+    assert found["GPU"].detail.startswith("NVIDIA H200, compute capability 9.0, driver 580.65.06")
+    assert found["torch"].detail == "torch 2.13.0"
+    assert found["cupy"].detail == "cupy-cuda13x 14.2.0"
+    assert "a small kernel took" in found["compile and run"].detail
+    assert found["ncu"].detail.startswith("ncu 2025.3.1: a small kernel took")
+
+
+def test_without_a_gpu_nothing_is_wrong(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.device = None
+    packages(monkeypatch, {})
+    found = doctor(world)
+    assert not [name for name, check in found.items() if check.ok is False]
+    assert found["GPU"].ok is None
+    assert "none found" in found["GPU"].detail
+    assert "sm_90" in found["GPU"].detail
+    assert found["ncu"] == Check("ncu", None, "not tried without a GPU")
+    assert found["torch"].ok is None
+    assert "compile and run" not in found
+
+
+def test_with_a_gpu_its_packages_are_needed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages(monkeypatch, {"torchvision": "1.0", "cupyx-other": "1.0"})
+    found = doctor(world)
+    assert found["torch"].ok is False
+    assert found["cupy"].ok is False
+    assert found["cupy"].fix
+
+
+def test_boards_are_listed_where_there_are_several(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boards = [replace(H200, uuid=f"GPU-{name}") for name in "ab"]
+    monkeypatch.setattr("fa_tune.core.devices.visible_devices", lambda: tuple(boards))
+    assert doctor(world)["boards"].detail == (
+        "0: NVIDIA H200 (GPU-a), 1: NVIDIA H200 (GPU-b); --devices all uses them"
+    )
+    boards[1] = replace(boards[1], name="NVIDIA A100")
+    assert doctor(world)["boards"].detail.endswith("--devices takes one model")
+    monkeypatch.setattr("fa_tune.core.devices.visible_devices", lambda: tuple(boards[:1]))
+    assert "boards" not in doctor(world)
+
+
+def test_a_driver_that_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(index: int = 0) -> None:
+        raise ToolMissing("the NVIDIA driver does not answer: Driver/library version mismatch")
+
+    monkeypatch.setattr("fa_tune.core.devices.find_device", silent)
+    found = doctor(world)
+    assert found["GPU"].ok is False
+    assert "mismatch" in found["GPU"].detail
+    assert found["compiler"].ok, "the rest is looked at all the same"
+    assert found["ncu"].ok is None
+
+
+def test_no_compiler(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise ToolMissing("the NVRTC library cannot be loaded")
+
+    monkeypatch.setattr(nvrtc, "version", missing)
+    found = doctor(world)
+    assert found["compiler"].ok is False
+    assert found["compiler"].fix
+
+
+def test_ncu_without_permission_says_what_happens_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = ToolMissing("GPU performance counters are restricted to administrators")
+    monkeypatch.setattr(DOCTOR, "NcuProfiler", lambda ncu: FakeProfiler(error=error))
+    check = doctor(world)["ncu"]
+    assert check.ok is False
+    assert "restricted" in check.detail
+    assert "--profiler events" in check.fix
+
+
+def test_ncu_that_is_not_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(ncu: Path | None) -> FakeProfiler:
+        raise ToolMissing("ncu not found on PATH")
+
+    monkeypatch.setattr(DOCTOR, "NcuProfiler", missing)
+    found = doctor(world)
+    assert (found["ncu"].ok, found["ncu"].detail) == (False, "ncu not found on PATH")
+    assert found["compile and run"].ok
+
+
+class _Crashes(FakeProfiler):
+    def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
+        for subject in plan.subjects:
+            yield Attempt(subject, plan.workload.key, Outcome.CRASHED, "no kernel image")
+
+
+def test_a_kernel_that_does_not_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DOCTOR, "EventsProfiler", _Crashes)
+    check = doctor(world)["compile and run"]
+    assert (check.ok, check.detail) == (False, "sm80: crashed: no kernel image")
+
+
+def test_a_kernel_that_does_not_compile(world: World) -> None:
+    class RefusesAll(dict[str, str]):
+        def get(self, key: object, default: object = None) -> str:
+            return "no such register"
+
+    world.compiler.refused = RefusesAll()
+    check = doctor(world)["compile and run"]
+    assert check.ok is False
+    assert "the default kernel of sm80 did not compile: no such register" in check.detail
+
+
+def test_folders_are_tried_and_left_empty(world: World) -> None:
+    found = doctor(world)
+    for name, folder in (
+        ("cache folder", world.folder / "cache"),
+        ("registry folder", registry_path(None).parent),
+    ):
+        assert found[name].ok
+        assert found[name].detail == str(folder)
+        assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(world: World) -> None:
+    (world.folder / "data").write_text("a file")
+    found = doctor(world)
+    assert found["registry folder"].ok is False
+    assert str(world.folder / "data") in found["registry folder"].detail
+    assert found["registry folder"].fix == "--registry"
+    assert os.linesep not in found["registry folder"].detail
+
+
+def test_recordings_are_counted(world: World) -> None:
+    folder = world.folder / "profiles"
+    record(folder, "tune_ncu", "ncu", "2026-03-01T00:00:00+00:00", {"sm80:x": 1e-3})
+    record(folder, "tune_events", "events", "2026-03-01T00:00:00+00:00", {"sm80:x": 1e-3})
+    check = doctor(world, recordings=folder)["recordings"]
+    assert (check.ok, check.detail) == (True, f"2 in {folder} (NVIDIA H200)")
+
+
+def test_a_damaged_recording_is_told_but_hinders_nothing(world: World) -> None:
+    meta = world.folder / "profiles" / "nvidia_h200" / "x.meta.json"
+    meta.parent.mkdir(parents=True)
+    meta.write_text("{")
+    check = doctor(world, recordings=world.folder / "profiles")["recordings"]
+    assert check.ok is None
+    assert "x.meta.json" in check.detail

@@ -1,0 +1,280 @@
+"""Who gets how many samples, and what the journal spares."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.model import Attempt, DType, Outcome, Workload
+from fa_tune.core.model import benchmark_workload as benchmark
+from fa_tune.core.options import MeasureOptions
+from fa_tune.profile.base import MeasurePlan
+from fa_tune.store.journal import Journal
+from fa_tune.tune.measure import Tally, fingerprint, measure_workload
+from tests.tune import fakes
+from tests.tune.fakes import H200, FakeProfiler, Stages
+
+WORKLOAD = benchmark(1024, 128, DType.FP16)
+BOTH = ("fa2", "cudnn")
+REFERENCES = ("ref:fa2", "ref:cudnn")
+
+
+class Bench:
+    """Measures with a fake profiler and a journal in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.context = fakes.context(folder)
+        self.progress = Stages()
+        self.tally = Tally()
+
+    def measure(
+        self,
+        profiler: FakeProfiler,
+        n: int = 3,
+        *,
+        workload: Workload = WORKLOAD,
+        reuse: bool = True,
+        journal: bool = True,
+        keep: tuple[str, ...] = (),
+        **options: object,
+    ) -> dict[str, Attempt]:
+        self.tally = Tally()
+        attempts = measure_workload(
+            workload,
+            fakes.artifacts(n),
+            options=dataclasses.replace(MeasureOptions(), **options),  # type: ignore[arg-type]
+            measured=fakes.measured_by(profiler),
+            context=self.context,
+            journal=self.context.journal() if journal else None,
+            reuse=reuse,
+            keep=keep,
+            progress=self.progress,
+            tally=self.tally,
+        )
+        found = {a.subject: a for a in attempts}
+        assert len(found) == len(attempts), "one attempt each"
+        return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def n_samples(attempts: dict[str, Attempt]) -> dict[str, int]:
+    return {s: len(a.measurement.samples_s) for s, a in attempts.items() if a.measurement}
+
+
+# One sample for all, the rest for the finalists -------------------------------------------------
+
+
+def test_under_ncu_everyone_gets_one_sample_and_finalists_the_rest(bench: Bench) -> None:
+    first, near, far, kept = fakes.keys(4)
+    times = {first: 1.0e-3, near: 1.019e-3, far: 1.021e-3, kept: 5e-3}
+    profiler = FakeProfiler(lambda s, _: times.get(s, 9e-3))
+    found = bench.measure(profiler, 4, keep=(kept,))
+    assert n_samples(found) == {
+        "ref:fa2": 3,
+        "ref:cudnn": 3,
+        first: 3,
+        near: 3,
+        far: 1,
+        kept: 3,
+    }
+    everyone, finalists = profiler.plans
+    assert (everyone.runs, finalists.runs) == (1, 2)
+    assert everyone.subjects == (*REFERENCES, first, near, far, kept)
+    assert finalists.subjects == (*REFERENCES, first, near, kept)
+    assert finalists.seed != everyone.seed, "another order of rounds"
+    assert bench.progress.stages == [
+        (f"measure {WORKLOAD.key}", 6),
+        (f"measure {WORKLOAD.key}", 10),
+    ]
+    assert len(bench.progress.steps) == 16
+
+
+def test_where_the_order_is_open_those_for_whom_it_is_get_more(bench: Bench) -> None:
+    """Two that take turns in being faster, one clearly behind, and the default far away."""
+    first, second, behind, default = fakes.keys(4)
+    times = {first: 1.0e-3, second: 1.0e-3, behind: 1.013e-3, default: 1.5e-3}
+
+    class Noisy(FakeProfiler):
+        def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
+            found = super().attempt(subject, plan)
+            sign = {first: 1, second: -1}.get(subject, 0) * (1 if plan.runs > 1 else -1)
+            assert found.measurement is not None
+            samples = tuple(s * (1 + 0.004 * sign) for s in found.measurement.samples_s)
+            return dataclasses.replace(
+                found, measurement=dataclasses.replace(found.measurement, samples_s=samples)
+            )
+
+    profiler = Noisy(lambda s, _: times.get(s, 9e-3))
+    found = bench.measure(profiler, 4, keep=(default,))
+    counts = n_samples(found)
+    assert (counts[first], counts[second], counts[default]) == (9, 9, 9)
+    assert counts[behind] == counts["ref:fa2"] == 3
+    last = profiler.plans[-1]
+    assert (last.runs, set(last.subjects)) == (6, {first, second, default})
+    assert len({p.seed for p in profiler.plans}) == 3, "each part in an order of its own"
+    again = bench.measure(profiler, 4, keep=(default,))
+    assert again == found
+    assert len(profiler.plans) == 3, "all three parts are in the journal"
+
+
+def test_samples_of_both_parts_stand_in_the_order_they_were_taken(bench: Bench) -> None:
+    (only,) = fakes.keys(1)
+    found = bench.measure(FakeProfiler(lambda *_: 1e-3), 1)[only].measurement
+    assert found is not None
+    assert found.samples_s == (1e-3, 1e-3, 1e-3 * (1 + 1e-4))
+
+
+@pytest.mark.parametrize(("method", "runs"), [("events", None), ("events", 4), ("ncu", 1)])
+def test_other_methods_are_asked_once(bench: Bench, method: str, runs: int | None) -> None:
+    profiler = FakeProfiler(method=method, default_runs=5)
+    found = bench.measure(profiler, 3, runs=runs, references=("fa2",))
+    assert set(n_samples(found).values()) == {runs or 5}
+    (plan,) = profiler.plans
+    assert plan.runs == (runs or 5)
+
+
+def test_a_finalist_that_fails_in_the_second_part_has_no_time(bench: Bench) -> None:
+    leader, other = fakes.keys(2)
+
+    class FailsLater(FakeProfiler):
+        def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
+            if subject == leader and plan.runs == 2:
+                return Attempt(subject, plan.workload.key, Outcome.CRASHED, "illegal address")
+            return super().attempt(subject, plan)
+
+    found = bench.measure(FailsLater(lambda s, _: 1e-3 if s == leader else 1.5e-3), 2)
+    assert found[leader].outcome is Outcome.CRASHED
+    assert found[leader].measurement is None
+    assert n_samples(found)[other] == 1
+
+
+def test_the_first_samples_decide_among_our_own_only(bench: Bench) -> None:
+    """A library that is twice as fast must not make losers of all of ours."""
+    times = dict(zip(fakes.keys(2), (2e-3, 2.02e-3), strict=True))
+    found = bench.measure(FakeProfiler(lambda s, _: times.get(s, 1e-3)), 2)
+    assert set(n_samples(found).values()) == {3}
+
+
+def test_the_leader_is_told(bench: Bench) -> None:
+    slow, fast = fakes.keys(2)
+    bench.measure(FakeProfiler(lambda s, _: 1e-3 if s == fast else 2e-3), 2, runs=1)
+    assert bench.progress.leaders == [f"{slow} 2.000 ms", f"{fast} 1.000 ms"]
+
+
+# The journal ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_measured_twice(bench: Bench) -> None:
+    first = bench.measure(FakeProfiler(), 5)
+    again = FakeProfiler()
+    assert bench.measure(again, 5) == first
+    assert again.plans == []
+    assert bench.tally.measured == 0
+    assert bench.tally.reused > 0
+
+
+def test_only_what_is_new_is_measured(bench: Bench) -> None:
+    bench.measure(FakeProfiler(), 3, references=("fa2",))
+    more = FakeProfiler()
+    found = bench.measure(more, 5, references=BOTH, runs=1)
+    assert [s for s, _, _ in more.measured] == ["ref:cudnn", *fakes.keys(5)[3:]]
+    assert list(found) == [*REFERENCES, *fakes.keys(5)], "in the order of the plan"
+    assert (bench.tally.reused, bench.tally.measured) == (4, 3)
+
+
+def test_fresh_measures_all_again_and_keeps_the_new(bench: Bench) -> None:
+    bench.measure(FakeProfiler(lambda *_: 1e-3), 2, runs=1)
+    again = FakeProfiler(lambda *_: 2e-3)
+    bench.measure(again, 2, runs=1, reuse=False)
+    assert len(again.measured) == 4
+    found = bench.measure(FakeProfiler(), 2, runs=1)
+    assert {a.measurement.samples_s for a in found.values() if a.measurement} == {(2e-3,)}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.WRONG_RESULT])
+def test_a_failure_is_remembered(bench: Bench, outcome: Outcome) -> None:
+    bad = fakes.keys(2)[1]
+    first = bench.measure(FakeProfiler(failures={bad: (outcome, "so it ended")}), 2)
+    assert first[bad] == Attempt(bad, WORKLOAD.key, outcome, "so it ended")
+    assert f"{bad}: {outcome}: so it ended" in bench.progress.warnings
+    again = FakeProfiler()
+    assert bench.measure(again, 2)[bad] == first[bad]
+    assert again.plans == []
+
+
+@pytest.mark.parametrize("after", range(1, 9))
+def test_interrupted_anywhere_the_rest_and_only_the_rest_is_measured(
+    bench: Bench, after: int
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        bench.measure(FakeProfiler(lambda *_: 1e-3, interrupt_after=after), 3)
+    rest = FakeProfiler(lambda *_: 1e-3)
+    found = bench.measure(rest, 3)
+    assert len(rest.measured) == 10 - after, "five subjects in two parts"
+    assert n_samples(found) == dict.fromkeys((*REFERENCES, *fakes.keys(3)), 3)
+
+
+def test_without_a_journal_nothing_is_kept(bench: Bench, tmp_path: Path) -> None:
+    bench.measure(FakeProfiler(), 2, journal=False)
+    assert Journal(tmp_path / "journal.jsonl").records() == ()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"method": "events"},
+        {"clock_policy": "base"},
+        {"metrics": ("gpu__time_duration.sum", "sm__cycles_elapsed.max")},
+        {"version": "2026.1.0"},
+        {"cache_policy": "flush none"},
+    ],
+)
+def test_other_conditions_are_another_measurement(bench: Bench, changed: dict[str, object]) -> None:
+    bench.measure(FakeProfiler(), 2, runs=1)
+    other = FakeProfiler()
+    for name, value in changed.items():
+        setattr(other, name, value)
+    bench.measure(other, 2, runs=1)
+    assert len(other.measured) == 4
+
+
+def test_the_order_of_measuring_is_no_condition(bench: Bench) -> None:
+    bench.measure(FakeProfiler(), 2, seed=0)
+    again = FakeProfiler()
+    bench.measure(again, 2, seed=1)
+    assert again.plans == []
+
+
+def test_another_number_of_runs_is_another_measurement(bench: Bench) -> None:
+    bench.measure(FakeProfiler(method="events"), 2, runs=5)
+    more = FakeProfiler(method="events")
+    bench.measure(more, 2, runs=7)
+    assert len(more.measured) == 4
+
+
+def test_the_fingerprint_says_what_an_attempt_depends_on(bench: Bench) -> None:
+    mark = fingerprint(fakes.measured_by(FakeProfiler()), bench.context, 3, ("sm80",))
+    assert (mark.gpu, mark.driver, mark.arch) == (H200.name, H200.driver, "sm_90")
+    assert (mark.method, mark.profiler_version, mark.runs) == ("ncu", "2025.3.1", 3)
+    assert len(mark.kernel_source_sha256) == 64
+
+
+def test_an_error_of_the_profiler_keeps_what_was_finished(bench: Bench) -> None:
+    class Breaks(FakeProfiler):
+        def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
+            if subject == fakes.keys(2)[1]:
+                raise NoUsableVariant("the GPU fell off the bus")
+            return super().attempt(subject, plan)
+
+    with pytest.raises(NoUsableVariant):
+        bench.measure(Breaks(), 2, runs=1)
+    rest = FakeProfiler()
+    bench.measure(rest, 2, runs=1)
+    assert [s for s, _, _ in rest.measured] == fakes.keys(2)[1:]

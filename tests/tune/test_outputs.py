@@ -1,0 +1,312 @@
+"""What outlives a search, and where it cannot be written."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fa_tune import __version__
+from fa_tune.build import nvrtc
+from fa_tune.build.compile import kernel_source_sha256
+from fa_tune.core.errors import StorageError
+from fa_tune.core.model import Attempt, DType, Outcome, Workload, benchmark_workload
+from fa_tune.core.options import SearchOptions, WorkloadOptions
+from fa_tune.ops.flops import matmul_flop
+from fa_tune.profile.base import MeasurePlan
+from fa_tune.profile.replay import ReplayProfiler
+from fa_tune.store import recordings
+from fa_tune.store.registry import file as store
+from fa_tune.store.registry.schema import Entry
+from fa_tune.store.table.read_csv import read_rows
+from fa_tune.tune import outputs as keeping
+from fa_tune.tune.decide import Candidates, conclude
+from fa_tune.tune.profilers import Measured
+from fa_tune.tune.results import SearchResult, WorkloadResult
+from tests.tune import fakes
+from tests.tune.fakes import H200, FakeProfiler
+
+WORKLOAD = benchmark_workload(1024, 128, DType.FP16)
+CAUSAL = dataclasses.replace(WORKLOAD, causal=True)
+OPTIONS = SearchOptions(WorkloadOptions(), "tune")
+N = 9  # variants: the default takes 2 ms, the others 1.0, 1.1, 1.2 … ms
+
+Change = Callable[..., SearchOptions]
+
+
+def time(subject: str, _: Workload) -> float:
+    if subject.startswith("ref:"):
+        return {"ref:fa2": 4e-3, "ref:cudnn": 0.5e-3}[subject]
+    place = fakes.keys(N).index(subject)
+    return 2e-3 if place == 0 else 1e-3 + 1e-4 * (place - 1)
+
+
+def result(workload: Workload = WORKLOAD, *, runs: int = 3) -> WorkloadResult:
+    plan = MeasurePlan(workload, fakes.artifacts(N), ("fa2", "cudnn"), runs=runs)
+    attempts = list(FakeProfiler(time).measure(plan, lambda _: None))
+    crashed = Attempt("sm80:x", workload.key, Outcome.CRASHED, "an illegal\naddress")
+    return conclude(Candidates(workload, plan.artifacts, (crashed,), {}), attempts, (DEFAULT,))
+
+
+def search_result(*results: WorkloadResult) -> SearchResult:
+    resources = {key: fakes.resources() for key in fakes.keys(N)}
+    return SearchResult(results, (), resources, "mine", "ncu", None, H200)
+
+
+DEFAULT = fakes.keys(1)[0]
+BEST = fakes.keys(2)[1]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Callable[..., Entry]:
+    """Keeps one result and reads the entry back from the file."""
+
+    def keep(one: WorkloadResult | None = None, **verdicts: bool) -> Entry:
+        one = one or result()
+        path = tmp_path / "sub" / "registry.json"
+        known = {one.workload.key: {BEST: fakes.RIGHT}} if verdicts.get("verified", True) else {}
+        measured = fakes.measured_by(FakeProfiler())
+        refused = keeping.keep_in_registry(path, search_result(one), measured, known)
+        assert refused == ()
+        (entry,) = store.load(path).entries
+        return entry
+
+    return keep
+
+
+# The registry -----------------------------------------------------------------------------------
+
+
+def test_an_entry_says_what_was_chosen_and_by_how_much(kept: Callable[..., Entry]) -> None:
+    entry = kept()
+    assert (entry.gpu.name, entry.gpu.compute_capability) == ("NVIDIA H200", (9, 0))
+    assert entry.workload == WORKLOAD
+    assert (entry.method, entry.source, entry.recording) == ("ncu", "measured", None)
+    assert entry.chosen.key == BEST
+    assert entry.n == 3
+    assert entry.median_s == pytest.approx(1e-3, rel=1e-3)
+    assert entry.interval_s is not None
+    assert entry.interval_s[0] <= entry.median_s <= entry.interval_s[1]
+    assert entry.tflops == pytest.approx(matmul_flop(WORKLOAD) / entry.median_s / 1e12)
+    assert entry.default is not None
+    assert entry.default.key == DEFAULT
+    assert entry.ratio_to_default is not None
+    assert entry.ratio_to_default.value == pytest.approx(0.5)
+    assert {name: r.value for name, r in entry.ratio_to_references.items()} == pytest.approx(
+        {"fa2": 0.25, "cudnn": 2.0}
+    )
+    assert BEST in entry.reason
+    assert [v.key for v in entry.tie_set] == [BEST]
+
+
+def test_runners_up_are_the_next_fastest_with_their_ratios(kept: Callable[..., Entry]) -> None:
+    runners_up = kept().runners_up
+    assert [r.variant.key for r in runners_up] == fakes.keys(7)[2:]
+    assert [r.ratio.value for r in runners_up] == pytest.approx([1.1, 1.2, 1.3, 1.4, 1.5])
+
+
+def test_the_verdict_of_the_chosen_one_is_kept(kept: Callable[..., Entry]) -> None:
+    verdict = kept().verdict
+    assert verdict is not None
+    assert (verdict.correct, verdict.cases) == (True, 1)
+    assert (verdict.max_abs_error, verdict.limit) == (1e-3, 2.2e-3)
+    assert kept(verified=False).verdict is None
+
+
+@pytest.mark.parametrize(("workload", "traits"), [(WORKLOAD, "plain"), (CAUSAL, "causal")])
+def test_traits_are_those_of_the_workload(
+    kept: Callable[..., Entry], workload: Workload, traits: str
+) -> None:
+    assert kept(result(workload)).traits == traits
+
+
+def test_a_single_sample_has_no_interval(kept: Callable[..., Entry]) -> None:
+    entry = kept(result(runs=1))
+    assert (entry.n, entry.interval_s) == (1, None)
+    assert entry.ratio_to_default is not None
+    assert entry.ratio_to_default.interval is None
+
+
+def test_the_provenance_is_complete(kept: Callable[..., Entry]) -> None:
+    origin = kept().provenance
+    assert origin.gpu == H200.name
+    assert origin.driver == H200.driver
+    assert origin.nvrtc == nvrtc.version()
+    assert (origin.method, origin.profiler_version) == ("ncu", "2025.3.1")
+    assert origin.profiler_args == ("--page", "raw")
+    assert (origin.clock_policy, origin.cache_policy) == ("none", "flush all")
+    assert origin.kernel_source_sha256 == kernel_source_sha256("sm80")
+    assert origin.fa_tune_version == __version__
+    assert origin.recorded_at.endswith("+00:00")
+
+
+def replay(tmp_path: Path) -> Measured:
+    """The result above as a recording, and a profiler that replays it."""
+    mine = fakes.measured_by(FakeProfiler())
+    recorder = keeping.Recorder(tmp_path / "profiles", OPTIONS, mine)
+    recorder.finish(search_result(result()))
+    recording = recordings.load(recorder.path)
+    profiler = ReplayProfiler(
+        {recording.label: {(a.workload, a.subject): a for a in recording.attempts}},
+        method="ncu",
+        version="2025.3.1",
+        arguments=(),
+        clock_policy="none",
+        cache_policy="flush all",
+    )
+    return Measured(profiler, recording.meta.device, "theirs", recording)
+
+
+def test_a_replay_names_its_recording_and_keeps_its_provenance(tmp_path: Path) -> None:
+    measured = replay(tmp_path)
+    assert measured.recording is not None
+    registry = tmp_path / "registry.json"
+    keeping.keep_in_registry(registry, search_result(result()), measured, {})
+    (entry,) = store.load(registry).entries
+    assert (entry.source, entry.recording) == ("replay", "nvidia_h200/tune_ncu.csv")
+    assert entry.provenance == measured.recording.meta.provenance
+
+
+def test_a_replay_does_not_replace_a_measurement(
+    kept: Callable[..., Entry], tmp_path: Path
+) -> None:
+    entry = kept()
+    registry = tmp_path / "sub" / "registry.json"
+    (said,) = keeping.keep_in_registry(registry, search_result(result()), replay(tmp_path), {})
+    assert "kept the measured entry" in said
+    assert store.load(registry).entries == (entry,)
+
+
+def test_what_could_not_be_decided_is_not_kept(tmp_path: Path) -> None:
+    nothing = WorkloadResult(CAUSAL, (), None, "nothing ran")
+    registry = tmp_path / "registry.json"
+    measured = fakes.measured_by(FakeProfiler())
+    found = search_result(result(), nothing)
+    keeping.keep_in_registry(registry, found, measured, {})
+    assert [e.workload for e in store.load(registry).entries] == [WORKLOAD]
+
+
+def test_the_users_own_registry_is_the_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert keeping.registry_path(None) == tmp_path / "fa-tune" / "registry.json"
+    assert keeping.registry_path(Path("mine.json")) == Path("mine.json")
+
+
+# Tables -----------------------------------------------------------------------------------------
+
+
+def test_the_csv_has_every_attempt(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "table.csv"
+    keeping.save_csv(path, search_result(result()))
+    rows = read_rows(path)
+    assert len(rows) == N + 3
+    assert [row.kernel for row in rows[:2]] == ["FA2", "cuDNN"]
+    (crashed,) = (row for row in rows if row.outcome is Outcome.CRASHED)
+    assert (crashed.kernel, crashed.duration_s) == ("x", None)
+    assert "illegal" in crashed.reason
+
+
+def test_a_recording_is_named_by_gpu_set_and_method(tmp_path: Path) -> None:
+    options = dataclasses.replace(OPTIONS, kernels="128,64")
+    measured = fakes.measured_by(FakeProfiler(method="events"))
+    recorder = keeping.Recorder(tmp_path, options, measured)
+    recorder.finish(search_result(result()))
+    path = recorder.path
+    assert path == tmp_path / "nvidia_h200" / "128_64_events.csv"
+    recording = recordings.load(path)
+    assert recording.meta.device == H200
+    assert recording.meta.provenance.method == "events"
+    assert {a.subject for a in recording.attempts} == {a.subject for a in result().attempts}
+
+
+# Places that cannot be written ------------------------------------------------------------------
+
+
+def options_with(tmp_path: Path, **paths: Path) -> tuple[SearchOptions, Path]:
+    registry = paths.pop("registry", tmp_path / "registry.json")
+    return dataclasses.replace(OPTIONS, **paths), registry  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", ["registry", "csv", "record"])
+def test_a_place_that_can_be_written_is_left_untouched(tmp_path: Path, what: str) -> None:
+    keeping.check_writable(*options_with(tmp_path, **{what: tmp_path / "a" / "b" / "c"}))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["registry", "csv", "record"])
+def test_a_read_only_folder_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    # Modes do not keep root out, so the question itself is answered here.
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked)
+    wanted = locked / "sub" / "it"
+    with pytest.raises(StorageError, match="locked is not writable") as caught:
+        keeping.check_writable(*options_with(tmp_path, **{what: wanted}))
+    assert str(wanted) in str(caught.value)
+    assert caught.value.exit_status == 3
+
+
+@pytest.mark.parametrize("what", ["registry", "csv"])
+def test_a_folder_is_no_file(tmp_path: Path, what: str) -> None:
+    with pytest.raises(StorageError, match="is a folder, where a file is to be written"):
+        keeping.check_writable(*options_with(tmp_path, **{what: tmp_path}))
+
+
+@pytest.mark.parametrize(
+    ("what", "below"),
+    [("registry", "x.json"), ("csv", "a/b/x.csv"), ("record", ""), ("record", "x")],
+)
+def test_a_file_is_no_folder(tmp_path: Path, what: str, below: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(StorageError, match="file is no folder"):
+        keeping.check_writable(*options_with(tmp_path, **{what: file / below}))
+
+
+@pytest.mark.parametrize("what", ["registry", "csv"])
+def test_a_write_protected_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    file = tmp_path / "kept"
+    file.touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != file)
+    with pytest.raises(StorageError, match="kept is not writable"):
+        keeping.check_writable(*options_with(tmp_path, **{what: file}))
+
+
+def test_a_csv_that_cannot_be_written_after_all_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"cannot write .*table\.csv: ") as caught:
+        keeping.save_csv(tmp_path / "file" / "table.csv", search_result(result()))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_replayed_entry_names_the_recording_of_its_own_numbers(tmp_path: Path) -> None:
+    """Not the newest of those that were replayed."""
+    measured = replay(tmp_path)
+    assert measured.recording is not None
+    newest = dataclasses.replace(measured.recording, path=tmp_path / "nvidia_h200" / "newest.csv")
+    several = dataclasses.replace(
+        measured, recording=newest, recordings=(newest, measured.recording)
+    )
+    one = result()
+    subject = next(a.subject for a in one.attempts if a.measurement is not None)
+    label = measured.recording.label
+    attempts = tuple(
+        dataclasses.replace(
+            a,
+            measurement=dataclasses.replace(a.measurement, conditions={"replayed_from": label}),
+        )
+        if a.measurement is not None
+        else a
+        for a in one.attempts
+    )
+    found = keeping.recording_of(subject, dataclasses.replace(one, attempts=attempts), several)
+    assert found is measured.recording

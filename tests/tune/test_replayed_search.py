@@ -1,0 +1,242 @@
+"""A search without a GPU, from a recording of one that had it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fa_tune import families
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.model import RELATIVE, Attempt, DType, Outcome, Workload, benchmark_workload
+from fa_tune.profile.base import MeasurePlan
+from fa_tune.search.decide import Rule
+from fa_tune.search.neighbor_regret import Neighbour
+from fa_tune.store import recordings
+from fa_tune.store.registry import file as store
+from fa_tune.tune.profilers import choose_profiler
+from fa_tune.tune.tie_break import Preferences
+from tests.tune import fakes
+from tests.tune.conftest import SEARCH, World
+from tests.tune.fakes import FakeProfiler
+from tests.tune.test_search import DEFAULT, FAST, again, known_times, only, search
+
+
+@pytest.fixture
+def world(world: World) -> World:
+    world.profiler = FakeProfiler(known_times)
+    return world
+
+
+@pytest.fixture
+def recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recording of a search, on a machine that has lost its GPU since."""
+    folder = world.folder / "profiles"
+    search(world, 1024, record=folder, registry=world.folder / "theirs.json")
+    again(world)
+    world.device = None
+    monkeypatch.setattr(SEARCH, "choose_profiler", choose_profiler)
+    return folder
+
+
+def test_a_replay_chooses_what_the_recorded_search_chose(world: World, recorded: Path) -> None:
+    result = search(world, 1024, recordings=recorded)
+    decision = only(result).decision
+    assert decision is not None
+    assert decision.chosen.subject == FAST
+    assert "recorded on an NVIDIA H200" in result.whose
+    assert world.progress.notes[0] == result.whose
+    assert world.verifier.verified == [], "no GPU to verify on"
+    (mine,) = store.load(world.registry).entries
+    (theirs,) = store.load(world.folder / "theirs.json").entries
+    assert (mine.source, mine.recording) == ("replay", "nvidia_h200/tune_ncu.csv")
+    assert (mine.chosen, mine.n) == (theirs.chosen, theirs.n)
+    assert mine.median_s == pytest.approx(theirs.median_s)
+    assert mine.provenance.recorded_at == theirs.provenance.recorded_at
+    assert mine.verdict is None
+
+
+def test_a_length_that_nobody_recorded_is_said(world: World, recorded: Path) -> None:
+    result = search(world, 1024, 777, recordings=recorded)
+    unknown = result.results[1]
+    assert unknown.decision is None
+    assert "no ncu measurement of it" in unknown.problem
+    assert {a.outcome for a in unknown.attempts} == {Outcome.NOT_RECORDED}
+    with pytest.raises(NoUsableVariant, match="no ncu measurement"):
+        search(world, 777, recordings=recorded)
+
+
+def test_a_replay_beside_a_measured_entry_says_that_it_is_not_kept(
+    world: World, recorded: Path
+) -> None:
+    own = world.folder / "theirs.json"
+    before = own.read_text()
+    search(world, 1024, recordings=recorded, registry=own)
+    assert own.read_text() == before
+    assert any("a replay does not replace it" in note for note in world.progress.notes)
+
+
+def test_where_no_recording_holds_the_default_set_those_recorded_are_chosen_among(
+    world: World, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = fakes.parsed(world.configs)
+    fast = families.get("sm80").configs("fast", dtypes=[DType.FP16])
+    lacking = [c for c in fast if c not in everything]
+    monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: lacking)
+    held = len(everything)
+    note = f"no recording holds the set 'fast': choosing among the {held} configs that are recorded"
+
+    # A set that was asked for by name is not exchanged: beside it there is only the default.
+    named = only(search(world, 1024, recordings=recorded, kernels="wide"))
+    assert note not in world.progress.notes
+    assert named.decision is not None
+    assert named.decision.chosen.subject == DEFAULT
+
+    again(world)
+    found = only(search(world, 1024, recordings=recorded, kernels="fast"))
+    assert note in world.progress.notes
+    assert found.decision is not None
+    assert found.decision.chosen.subject == FAST
+    assert {a.outcome for a in found.attempts} == {Outcome.OK}
+
+    # Nor is one that is recorded in part.
+    again(world)
+    monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: [*lacking, everything[0]])
+    search(world, 1024, recordings=recorded, kernels="fast")
+    assert note not in world.progress.notes
+
+
+# As the recorded search decided -----------------------------------------------------------------
+
+CHOSEN_BY_TIME, CHOSEN = fakes.keys(4)[2:]
+EVENTS = "nvidia_h200/tune_events.csv"
+
+
+class Wandering(FakeProfiler):
+    """Times that a clock has spoilt, beside ratios that it has not."""
+
+    def __init__(self, ratios: Mapping[str, float]) -> None:
+        super().__init__(lambda s, _: 1e-3 if s == CHOSEN_BY_TIME else 2e-3, method="events")
+        self.ratios = dict(ratios)
+
+    def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
+        found = super().attempt(subject, plan)
+        assert found.measurement is not None
+        ratio = self.ratios.get(subject, 1.5)
+        relative = [round(ratio * (1 + 1e-5 * i), 6) for i in range(plan.runs)]
+        conditions = {**found.measurement.conditions, RELATIVE: json.dumps(relative)}
+        measurement = dataclasses.replace(found.measurement, conditions=conditions)
+        return dataclasses.replace(found, measurement=measurement)
+
+
+def lose_the_gpu(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    again(world)
+    world.device = None
+    world.confirmer.asked.clear()
+    monkeypatch.setattr(SEARCH, "choose_profiler", choose_profiler)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "regrets", "chosen"),
+    [
+        # The lowest ratio, not the lowest time.
+        ({DEFAULT: 1.0, CHOSEN_BY_TIME: 1.2, CHOSEN: 0.9}, {}, CHOSEN),
+        # In a tie the one that is better next door, whatever the replay's own neighbours say.
+        (
+            {DEFAULT: 1.0, CHOSEN_BY_TIME: 0.9, CHOSEN: 0.902},
+            {CHOSEN: 0.0, CHOSEN_BY_TIME: 0.02},
+            CHOSEN,
+        ),
+        # Half the margin, for a default that is recorded to be behind.
+        ({DEFAULT: 1.0, CHOSEN: 0.993}, {DEFAULT: 0.02, CHOSEN: 0.0}, CHOSEN),
+        ({DEFAULT: 1.0, CHOSEN: 0.993}, {DEFAULT: 0.0, CHOSEN: 0.0}, DEFAULT),
+    ],
+)
+def test_a_replay_decides_by_what_the_search_decided_by(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    ratios: Mapping[str, float],
+    regrets: Mapping[str, float],
+    chosen: str,
+) -> None:
+    folder = world.folder / "profiles"
+    world.profiler = Wandering(ratios)
+    both = [benchmark_workload(length, 128, DType.FP16) for length in (1024, 2048)]
+    world.preferred = Preferences({w: Neighbour(w.key, regrets) for w in both} if regrets else {})
+    live = only(search(world, 1024, record=folder, profiler="events"))
+    assert live.decision is not None
+    assert live.decision.chosen.subject == chosen
+    lose_the_gpu(world, monkeypatch)
+    replayed = only(search(world, 1024, recordings=folder, registry=world.folder / "mine.json"))
+    assert replayed.decision is not None
+    assert replayed.decision.chosen.subject == chosen
+    assert replayed.decision.rule == live.decision.rule
+    assert replayed.decision.tie_set == live.decision.tie_set
+    assert replayed.decision.sentence == live.decision.sentence
+    assert replayed.margin == live.margin
+
+
+def test_a_choice_that_was_not_confirmed_is_not_chosen_by_a_replay(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = world.folder / "profiles"
+    world.confirmer.ratio[benchmark_workload(1024, 128, DType.FP16).key] = 1.02
+    live = only(search(world, 1024, record=folder))
+    assert live.decision is not None
+    assert live.decision.rule is Rule.CONTRADICTED
+    lose_the_gpu(world, monkeypatch)
+    replayed = only(search(world, 1024, recordings=folder, registry=world.folder / "mine.json"))
+    assert replayed.decision == live.decision
+    assert replayed.confirmation == live.confirmation
+    assert world.confirmer.asked == [], "no GPU to ask"
+
+
+def test_a_recording_that_does_not_tell_is_replayed_by_its_times(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of earlier versions: without the two last columns and the block of the meta file."""
+    folder = world.folder / "profiles"
+    world.profiler = Wandering({DEFAULT: 1.0, CHOSEN: 0.9, CHOSEN_BY_TIME: 1.2})
+    search(world, 1024, record=folder, profiler="events")
+    path = folder / EVENTS
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    assert rows[0][-2:] == ["relative", "preference"]
+    with path.open(newline="") as stream:
+        table = [row[:-2] for row in csv.reader(stream)]
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows(table)
+    meta = path.with_suffix(".meta.json")
+    told = json.loads(meta.read_text())
+    del told["decided"]
+    meta.write_text(json.dumps(told))
+    lose_the_gpu(world, monkeypatch)
+    replayed = only(search(world, 1024, recordings=folder))
+    assert replayed.decision is not None
+    assert replayed.decision.chosen.subject == CHOSEN_BY_TIME
+
+
+# While it is being recorded ---------------------------------------------------------------------
+
+
+def test_an_interrupted_search_leaves_what_it_measured_as_a_recording(world: World) -> None:
+    folder = world.folder / "profiles"
+    search(world, 4096, record=folder)
+    before = (folder / "nvidia_h200/tune_ncu.csv").read_text()
+    again(world)
+    world.profiler = FakeProfiler(known_times, interrupt_after=23)
+    with pytest.raises(KeyboardInterrupt):
+        search(world, 512, 1024, 2048, record=folder)
+    assert (folder / "nvidia_h200/tune_ncu.csv").read_text() == before, "the older one stays whole"
+    left = recordings.load(folder / "nvidia_h200/tune_ncu_unfinished.csv")
+    lengths = {Workload.from_key(a.workload).seq_len_q for a in left.attempts}
+    assert lengths == {512, 1024}
+    again(world)
+    search(world, 512, 1024, 2048, record=folder)
+    assert not (folder / "nvidia_h200/tune_ncu_unfinished.csv").exists()
+    assert not (folder / "nvidia_h200/tune_ncu_unfinished.meta.json").exists()
+    whole = recordings.load(folder / "nvidia_h200/tune_ncu.csv")
+    assert {Workload.from_key(a.workload).seq_len_q for a in whole.attempts} == {512, 1024, 2048}

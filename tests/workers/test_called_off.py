@@ -1,0 +1,67 @@
+"""Workers that somebody else ends: killed from outside, or no longer wanted by another thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextvars import copy_context
+from pathlib import Path
+
+import pytest
+
+from fa_tune.core.model import Outcome
+from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, ItemResult, run_items
+
+ENV = {"PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def start(doing: dict[str, str], *, pardon_kills: bool) -> Iterator[ItemResult]:
+    return run_items(
+        "job_handlers:work",
+        {},
+        {name: {"do": do} for name, do in doing.items()},
+        item_timeout_s=20,
+        env=ENV,
+        pardon_kills=pardon_kills,
+    )
+
+
+def test_who_was_killed_gets_another_try_and_is_blamed_the_second_time() -> None:
+    doing = {"before": "ok", "killed": "oom", "after": "ok"}
+    results = list(start(doing, pardon_kills=True))
+    assert [r.item for r in results] == ["before", "killed", "after"]
+    assert [r.outcome for r in results] == [Outcome.OK, Outcome.CRASHED, Outcome.OK]
+    assert results[1].reason == "killed by SIGKILL (out of memory?)"
+
+
+def test_what_crashed_by_itself_is_not_pardoned() -> None:
+    seen = [r.outcome for r in start({"bad": "segfault", "good": "ok"}, pardon_kills=True)]
+    assert seen == [Outcome.CRASHED, Outcome.OK]
+
+
+def test_work_that_is_called_off_ends_with_its_process() -> None:
+    called_off = threading.Event()
+    ended: list[BaseException] = []
+
+    def work() -> None:
+        CALLED_OFF.set(called_off)
+        try:
+            list(start({"long": "hang"}, pardon_kills=False))
+        except CalledOff as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=copy_context().run, args=(work,))
+    thread.start()
+    time.sleep(0.5)
+    called_off.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert len(ended) == 1
+    assert CALLED_OFF.get() is None, "of that thread alone"
+
+
+def test_without_the_event_nothing_is_called_off() -> None:
+    assert [r.outcome for r in start({"a": "ok"}, pardon_kills=False)] == [Outcome.OK]
+    with pytest.raises(LookupError):
+        copy_context()[CALLED_OFF]

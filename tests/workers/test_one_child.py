@@ -1,0 +1,42 @@
+"""What the end of one child is told as."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fa_tune.core.model import Outcome
+from fa_tune.workers.protocol import Kind
+from tests.workers.runs import child
+
+
+def test_the_end_of_a_child_that_finished(tmp_path: Path) -> None:
+    end = child(tmp_path, {"a": "liar", "b": "wrong"})
+    assert (end.exit_code, end.signal, end.finished, end.timed_out) == (0, None, True, False)
+    assert end.culprit is None
+    assert end.results["a"].value == "true"
+    assert end.results["b"].outcome is Outcome.WRONG_RESULT
+    kinds = [event.kind for event in end.events]
+    assert kinds == [
+        Kind.STARTED,
+        Kind.BEGIN,
+        Kind.DONE,
+        Kind.BEGIN,
+        Kind.FAILED,
+        Kind.FINISHED,
+    ]
+    assert "garbage without end" in end.stdout_path.read_text(errors="replace")
+    assert end.stderr_path.parent == tmp_path
+
+
+def test_the_end_of_a_child_that_crashed(tmp_path: Path) -> None:
+    end = child(tmp_path, {"a": "ok", "b": "segfault", "c": "ok"})
+    assert (end.exit_code, end.signal, end.finished) == (None, "SIGSEGV", False)
+    assert end.culprit == "b"
+    assert list(end.results) == ["a", "b"]
+    assert end.results["b"].outcome is Outcome.CRASHED
+
+
+def test_a_folder_can_be_used_again(tmp_path: Path) -> None:
+    child(tmp_path, {"a": "ok"})
+    end = child(tmp_path, {"b": "ok"})
+    assert list(end.results) == ["b"]

@@ -1,0 +1,115 @@
+"""Workers that are started before there is work for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fa_tune.core.model import Outcome
+from fa_tune.workers.child import worker_environment
+from fa_tune.workers.prefork import SPARES, expect_work, spare_workers
+from fa_tune.workers.supervisor import run_items
+
+TESTS = Path(__file__).parents[1]
+
+
+def environment() -> dict[str, str]:
+    """What lets a spare find the handlers of the tests."""
+    return worker_environment({"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])})
+
+
+def told(handler: str, items: dict[str, dict[str, Any]], env: dict[str, str] | None = None) -> Any:
+    """Values or outcomes by item."""
+    given = {"PYTHONPATH": str(TESTS), **(env or {})}
+    found = run_items(f"job_handlers:{handler}", {}, items, item_timeout_s=5, env=given)
+    return {r.item: r.value if r.outcome is Outcome.OK else r.outcome for r in found}
+
+
+def pids(items: int) -> list[int]:
+    """Which process did each of several jobs."""
+    return [told("work", {"a": {"do": "ok"}})["a"]["pid"] for _ in range(items)]
+
+
+def test_every_job_has_a_process_of_its_own_and_the_next_one_waits() -> None:
+    with spare_workers((), environment()):
+        expect_work()
+        spares = SPARES.get()
+        assert spares is not None
+        first = spares._waiting
+        found = pids(3)
+        assert first is not None
+        assert found[0] == first.pid
+        assert len(set(found)) == 3
+        last = spares._waiting
+    assert last is not None
+    assert last.returncode is not None, "nothing is left waiting"
+    assert SPARES.get() is None
+
+
+def test_a_spare_that_died_costs_nothing() -> None:
+    with spare_workers((), environment()):
+        expect_work()
+        spares = SPARES.get()
+        assert spares is not None
+        assert spares._waiting is not None
+        spares._waiting.kill()
+        spares._waiting.wait()
+        assert pids(1)
+
+
+def test_the_environment_of_a_job_reaches_a_spare() -> None:
+    with spare_workers((), environment()):
+        expect_work()
+        found = told("work", {"a": {"do": "visible"}}, env={"CUDA_VISIBLE_DEVICES": "GPU-7"})
+    assert found == {"a": "GPU-7"}
+
+
+def test_who_crashes_is_blamed_and_the_next_spare_takes_over() -> None:
+    items = {
+        "a": {"do": "ok"},
+        "b": {"do": "segfault"},
+        "c": {"do": "ok"},
+    }
+    with spare_workers((), environment()):
+        expect_work()
+        found = told("work", items)
+    assert found["b"] is Outcome.CRASHED
+    assert found["a"]["pid"] != found["c"]["pid"]
+
+
+def test_a_module_that_cannot_be_loaded_is_the_jobs_affair() -> None:
+    with spare_workers(("no.such.module", "json"), environment()):
+        expect_work()
+        assert pids(1)
+
+
+def test_a_waiting_worker_dies_with_whom_it_waits_for() -> None:
+    code = (
+        "import os, signal\n"
+        "from fa_tune.workers.child import worker_environment\n"
+        "from fa_tune.workers.prefork import SPARES, expect_work, spare_workers\n"
+        "with spare_workers((), worker_environment({})):\n"
+        "    expect_work()\n"
+        "    print(SPARES.get()._waiting.pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True
+    )
+    pid = int(done.stdout)
+    until = time.monotonic() + 10
+    while _is_alive(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not _is_alive(pid)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
