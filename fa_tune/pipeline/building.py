@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fa_tune import nvrtc
-from fa_tune.compile import BuildRequest, BuildResult, kernel_source_sha256
+from fa_tune.compile import BuildRequest, BuildResult, kernel_source_identity
 from fa_tune.compile_pool import ended_under
 from fa_tune.model import Outcome
 from fa_tune.search.journal import BuildFailureRecord, Fingerprint, Journal
@@ -47,6 +47,6 @@ def remember_timeouts(results: Sequence[BuildResult], journal: Journal) -> None:
 def _mark(request: BuildRequest, seen: dict[str, Fingerprint]) -> Fingerprint:
     key = f"{request.variant.family} {request.arch}"
     if key not in seen:
-        sources = kernel_source_sha256(request.variant.family)
+        sources = kernel_source_identity(request.variant.family)
         seen[key] = Fingerprint(sources, nvrtc.version(), request.arch).for_build()
     return seen[key]
