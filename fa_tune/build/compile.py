@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,8 @@ from fa_tune.build.worker import CompileJob, CompileReply
 from fa_tune.core import arch
 from fa_tune.core.model import Artifact, Outcome, Resources, Variant
 from fa_tune.families.base import KernelFamily
+from fa_tune.families.equal_sources import oldest_equal
+from fa_tune.families.sources import code_sha256
 
 DEFAULT_TIMEOUT_S = 120.0
 # Registers, spills and shared memory are in the log only when ptxas is verbose.
@@ -46,10 +48,20 @@ class BuildResult:
 
 
 def kernel_source_sha256(family: str, *others: str) -> str:
-    """One hash over all kernel sources of a family, for provenance; of several families, in
-    any order, one hash over theirs."""
-    hashes = {n: source_sha256(families.get(n).source_files()) for n in (family, *others)}
-    return hashes[family] if len(hashes) == 1 else source_sha256(hashes)
+    """One hash over the code of a family's kernel sources, for provenance: comments, white
+    space and names of files are not in it.  Of several families, in any order, one hash over
+    theirs."""
+    return _combined({n: code_sha256(families.get(n).source_files()) for n in (family, *others)})
+
+
+def kernel_source_identity(family: str, *others: str) -> str:
+    """As `kernel_source_sha256`, but the same for all sources that were proven to compile to
+    the same machine code: what a finished attempt depends on."""
+    return _combined({n: oldest_equal(n, kernel_source_sha256(n)) for n in (family, *others)})
+
+
+def _combined(hashes: Mapping[str, str]) -> str:
+    return next(iter(hashes.values())) if len(hashes) == 1 else source_sha256(hashes)
 
 
 def build(

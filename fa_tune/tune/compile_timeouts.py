@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fa_tune.build import nvrtc
-from fa_tune.build.compile import BuildRequest, BuildResult, kernel_source_sha256
+from fa_tune.build.compile import (
+    BuildRequest,
+    BuildResult,
+    kernel_source_identity,
+)
 from fa_tune.build.pool import ended_under
 from fa_tune.core.model import Outcome
 from fa_tune.store.journal import BuildFailureRecord, Fingerprint, Journal
@@ -47,6 +51,6 @@ def remember_timeouts(results: Sequence[BuildResult], journal: Journal) -> None:
 def _mark(request: BuildRequest, seen: dict[str, Fingerprint]) -> Fingerprint:
     key = f"{request.variant.family} {request.arch}"
     if key not in seen:
-        sources = kernel_source_sha256(request.variant.family)
+        sources = kernel_source_identity(request.variant.family)
         seen[key] = Fingerprint(sources, nvrtc.version(), request.arch).for_build()
     return seen[key]

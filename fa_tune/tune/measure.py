@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fa_tune import families
 from fa_tune.build import nvrtc
-from fa_tune.build.compile import kernel_source_sha256
+from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core.model import (
     Artifact,
     Attempt,
@@ -47,7 +47,7 @@ def fingerprint(
     names = sorted(set(names)) or sorted(families.family_names())
     archs = (families.get(name).compile_arch(context.limits) for name in names)
     return Fingerprint(
-        kernel_source_sha256=kernel_source_sha256(*names),
+        kernel_source_sha256=kernel_source_identity(*names),
         nvrtc=nvrtc.version(),
         arch="+".join(dict.fromkeys(archs)),
         driver=measured.device.driver,
@@ -64,7 +64,7 @@ def fingerprint(
 def search_id(options: SearchOptions, chosen: Sequence[KernelFamily]) -> str:
     """The same for a search and its resumption, different for a search of another set, by
     another strategy, or of other kernel sources."""
-    sources = (f"{f.name} {kernel_source_sha256(f.name)}" for f in chosen)
+    sources = (f"{f.name} {kernel_source_identity(f.name)}" for f in chosen)
     parts = [options.kernels, *options.axes, *options.measure.references, *sources]
     if options.explores:  # whose final has other members, each time
         budget = options.measurements, options.seconds, options.audit

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from fa_tune import families
-from fa_tune.build.compile import kernel_source_sha256
+from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core.errors import BoardsLost, InvalidConfig, ToolMissing
 from fa_tune.core.model import DeviceInfo, Workload
 from fa_tune.core.options import MeasureOptions, Progress
 from fa_tune.families.base import Config
+from fa_tune.families.equal_sources import oldest_equal
 from fa_tune.fleet.gpu import Board
 from fa_tune.profile.base import Profiler
 from fa_tune.profile.events import EventsProfiler
@@ -203,6 +204,7 @@ def _is_of_other_sources(recording: Recording) -> bool:
     """Whether a recording's kernels are not those of this checkout."""
     known = set(families_in(recording)) & set(families.family_names())
     return any(
-        recordings.kernel_source_sha256(recording, name) != kernel_source_sha256(name)
+        oldest_equal(name, recordings.kernel_source_sha256(recording, name))
+        != kernel_source_identity(name)
         for name in known
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fa_tune.core.model import Workload
+from fa_tune.families.equal_sources import equal
 from fa_tune.store.registry.schema import Entry, Registry
 
 METHODS = ("ncu", "events")  # in order of preference; others follow by name
@@ -178,8 +179,9 @@ def _warnings(
     if driver is not None and recorded.driver != driver:
         was = f"driver {recorded.driver}" if recorded.driver else "an unrecorded driver"
         out.append(f"measured with {was}, this is {driver}; search again to be sure")
-    here = (kernel_source_sha256 or {}).get(entry.chosen.family)
-    if here is not None and recorded.kernel_source_sha256 != here:
+    family = entry.chosen.family
+    here = (kernel_source_sha256 or {}).get(family)
+    if here is not None and not equal(family, recorded.kernel_source_sha256, here):
         out.append("measured with other kernel sources; search again to be sure")
     return tuple(out)
 

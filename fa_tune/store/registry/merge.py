@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fa_tune.families.equal_sources import equal
 from fa_tune.store.registry.schema import Entry, Registry, entry_text, parse_time
 
 
@@ -98,7 +99,8 @@ def _conflict(kept: Entry, dropped: Entry) -> Conflict:
     a, b = kept.provenance, dropped.provenance
     names = [name for name in CONDITIONS if getattr(a, name) != getattr(b, name)]
     if kept.chosen.family == dropped.chosen.family:  # else they are of different sources anyway
-        names += ["kernel sources"] if a.kernel_source_sha256 != b.kernel_source_sha256 else []
+        sources = a.kernel_source_sha256, b.kernel_source_sha256
+        names += [] if equal(kept.chosen.family, *sources) else ["kernel sources"]
     return Conflict(kept, dropped, _why(kept, dropped), tuple(names))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune import families
-from fa_tune.build.compile import kernel_source_sha256
+from fa_tune.build.compile import kernel_source_identity, kernel_source_sha256
 from fa_tune.core.model import Outcome, Variant
 from fa_tune.store.journal import AttemptRecord, Fingerprint, VerdictRecord
 from fa_tune.store.recordings import SOURCES, load_all
@@ -46,10 +46,10 @@ def test_each_family_is_remembered_by_its_own_sources_and_architecture(world: Wo
     search(world)
     found = marks(world)
     for family, arch in (("sm80", "sm_90"), ("wave", "sm_90a")):
-        assert {m.kernel_source_sha256 for m in found[family]} == {kernel_source_sha256(family)}
+        assert {m.kernel_source_sha256 for m in found[family]} == {kernel_source_identity(family)}
         assert {m.arch for m in found[family]} == {arch}
     (both,) = {m.kernel_source_sha256 for m in found["ref"]}
-    assert both == kernel_source_sha256("sm80", "wave")
+    assert both == kernel_source_identity("sm80", "wave")
 
 
 def test_a_second_search_measures_nothing(world: World) -> None:

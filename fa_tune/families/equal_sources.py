@@ -1,0 +1,77 @@
+"""Kernel sources of different text that were proven to compile to the same machine code.
+
+`profiles/equal_sources.json` has a line for each proof.  What was measured, verified or built
+with one of two equal sources holds for the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from fa_tune.core import paths
+from fa_tune.core.errors import ProfileFormatError
+
+FILE = "equal_sources.json"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """That kernels of `family` made from sources with the hash `newer` are those made from
+    `older`.  `kernels`: how many were compared, 0 where the files were the same and only the
+    way of hashing changed."""
+
+    family: str
+    older: str
+    newer: str
+    how: str
+    date: str
+    nvrtc: str = ""
+    kernels: int = 0
+
+
+def load(path: Path | None = None) -> tuple[Proof, ...]:
+    """The proofs in a file, the shipped one if None; none if it is not there.  Raises
+    ProfileFormatError."""
+    path = path or paths.profiles_dir() / FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileFormatError(f"{path} cannot be read: {error}") from None
+    try:
+        return TypeAdapter(tuple[Proof, ...]).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ProfileFormatError(f"{path}: {where}: {first['msg']}") from None
+
+
+def oldest_equal(family: str, sha256: str) -> str:
+    """The hash that stands for all sources of a family that equal those of `sha256`: that of
+    the oldest.  Two hashes are of equal sources if and only if it is the same for both."""
+    return oldest(_shipped(family), sha256)
+
+
+def equal(family: str, one: str, other: str) -> bool:
+    """Whether what was made from sources of either hash holds for both."""
+    return oldest_equal(family, one) == oldest_equal(family, other)
+
+
+def oldest(proofs: Mapping[str, str], sha256: str) -> str:
+    """The start of the chain of `proofs`, newer -> older, that ends in `sha256`."""
+    seen = {sha256}
+    while sha256 in proofs and proofs[sha256] not in seen:
+        sha256 = proofs[sha256]
+        seen.add(sha256)
+    return sha256
+
+
+@cache
+def _shipped(family: str) -> Mapping[str, str]:
+    return {proof.newer: proof.older for proof in load() if proof.family == family}

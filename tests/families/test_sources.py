@@ -1,0 +1,108 @@
+"""What of kernel sources is code, and which sources are equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fa_tune import families
+from fa_tune.build.compile import kernel_source_identity, kernel_source_sha256
+from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.paths import profiles_dir
+from fa_tune.families.equal_sources import equal, load, oldest, oldest_equal
+from fa_tune.families.sources import code_sha256, flattened
+from fa_tune.store.recordings import families_in, load_all
+from fa_tune.store.recordings import kernel_source_sha256 as recorded_sources
+
+ENTRY = '#include "a/b.cuh"\nint main() { return f(1, 2); }\n'
+HEADER = "// Adds.\n#pragma once\n\nint f(int a, int b) { return a + b; }  // yes\n"
+FILES = {"k.cu": ENTRY, "a/b.cuh": HEADER}
+
+
+def test_the_flattened_unit_has_code_alone() -> None:
+    text = "int f(int a,int b){return a + b;}int main(){return f(1,2);}"
+    assert flattened(FILES, "k.cu") == text
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"k.cu": ENTRY.replace("a/b", "c"), "c.cuh": HEADER},
+        {"k.cu": ENTRY, "a/b.cuh": HEADER.replace("// Adds.", "/* Adds\n two */")},
+        {"k.cu": ENTRY, "a/b.cuh": HEADER.replace("a + b", "a  +\n    b")},
+        {"k.cu": ENTRY.replace("f(1, 2)", "f(1,\\\n 2)"), "a/b.cuh": HEADER},
+        {"k.cu": '#include "x.cuh"\n' + ENTRY, "x.cuh": HEADER[9:], "a/b.cuh": "#pragma once\n"},
+        {"k.cu": ENTRY + '#include "a/b.cuh"\n', "a/b.cuh": HEADER},
+        {"k.cu": '#  include   "a/b.cuh"' + ENTRY[18:], "a/b.cuh": HEADER},
+    ],
+)
+def test_names_comments_and_white_space_are_not_hashed(same: dict[str, str]) -> None:
+    assert code_sha256(same) == code_sha256(FILES)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("int a = 1;", "int a = 2;"),
+        ('f("a  b");', 'f("a b");'),
+        ('f("// a");', 'f("// b");'),
+        ('f("a, b");', 'f("a,b");'),
+        ('f(R"(a\n // b)");', 'f(R"(a\n // c)");'),
+        ('f(R"x(a\\\nb)x");', 'f(R"x(ab)x");'),
+        ("a + +b;", "a ++b;"),
+        ("#define F(x) x", "#define F (x) x"),
+        ("#define A 1\nint a;", "#define A 1 int a;"),
+        ("#pragma unroll\nfor (;;) a();", "#pragma unroll for (;;) a();"),
+        ("#include <a>", "#include <b>"),
+        ("#define A \\\n 1\n2", "#define A\n 1\n2"),
+        ("// a \\\nint b;\nint c;", "// a\nint b;\nint c;"),
+        ("int a = '\"'; // \"", 'int a = \'"\'; ""'),
+        ("int a = 1'000; // '", "int a = 1'000; f('x');"),
+    ],
+)
+def test_what_the_compiler_sees_is_hashed(one: str, other: str) -> None:
+    assert code_sha256({"k.cu": one}) != code_sha256({"k.cu": other})
+
+
+def test_a_header_without_guard_counts_as_often_as_it_is_included() -> None:
+    twice = '#include "x.def"\n#include "x.def"\n'
+    assert flattened({"k.cu": twice, "x.def": "X(1)\n"}, "k.cu") == "X(1)X(1)"
+
+
+def test_the_order_of_included_code_is_hashed() -> None:
+    files = {"x.cuh": "#pragma once\nint x;", "y.cuh": "#pragma once\nint y;"}
+    one = {"k.cu": '#include "x.cuh"\n#include "y.cuh"\n', **files}
+    other = {"k.cu": '#include "y.cuh"\n#include "x.cuh"\n', **files}
+    assert code_sha256(one) != code_sha256(other)
+
+
+def test_proofs_form_chains() -> None:
+    proofs = {"c": "b", "b": "a", "y": "x", "r": "s", "s": "r"}
+    assert [oldest(proofs, sha256) for sha256 in "abcxyz"] == ["a", "a", "a", "x", "x", "z"]
+    assert oldest(proofs, "r") == "s"  # ends
+
+
+def test_a_damaged_file_of_proofs_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "equal_sources.json"
+    assert load(path) == ()
+    path.write_text('[{"family": 1}]')
+    with pytest.raises(ProfileFormatError, match=r"equal_sources\.json: 0\.family"):
+        load(path)
+
+
+@pytest.mark.parametrize("family", families.family_names())
+def test_the_newest_recordings_are_of_the_present_sources(family: str) -> None:
+    """A change of the machine code takes new recordings; any other change of the code takes a
+    proof in profiles/equal_sources.json, see tools/same_machine_code.py."""
+    found = [r for r in load_all(profiles_dir()) if family in families_in(r)]
+    recorded = recorded_sources(found[0], family)
+    present = kernel_source_sha256(family)
+    assert equal(family, recorded, present)
+    assert kernel_source_identity(family) == oldest_equal(family, recorded)
+
+
+def test_a_proof_says_how() -> None:
+    for proof in load():
+        assert proof.how
+        assert proof.kernels == 0 or proof.nvrtc

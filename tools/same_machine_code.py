@@ -1,0 +1,340 @@
+"""Proves that two source trees compile to the same machine code, kernel by kernel.
+
+    same_machine_code.py hash BEFORE --out before.json     compile the kernels of one tree
+    same_machine_code.py hash AFTER --like before.json --out after.json
+    same_machine_code.py compare before.json after.json    exit status 1 if any differs
+
+A tree is a folder of this repository or a git revision of it.  The first `hash` lists the
+kernels of the named sets and of the recordings; `--like` takes the list of another one, whose
+configs the tree parses: old short forms are read, and what no longer can be written is listed
+as gone.  Compared are the instructions, constants and register count in the cubin, not names
+of symbols.  With `--ptx` only PTX is compared, in half the time: what ptxas is given decides
+what comes out of it.
+
+An interrupted `hash` goes on where it was when it is started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+SETS = ("fast", "prog", "tune")
+HEAD_DIMS = (64, 128, 192, 256)
+RECORDED = "recorded"
+GONE = "gone"  # the tree cannot write this config
+ROOT = Path(__file__).resolve().parents[1]
+
+# In the tree's own interpreter ----------------------------------------------------------------
+
+
+def listed_kernels(sets: list[str]) -> Iterator[dict[str, str]]:
+    """The kernels of the sets and of the recordings: family, config, traits."""
+    from fa_tune import families
+
+    for name in sets:
+        if name == RECORDED:
+            yield from _recorded(families)
+            continue
+        for family in families.all_families():
+            for d_head in HEAD_DIMS:
+                for config in family.configs(name, d_head=d_head):
+                    for traits in ("plain", "causal"):
+                        yield _kernel(family.name, family.short_form(config), traits)
+    if "fast" in sets:  # what sequences of any length and training ask for
+        for family in families.all_families():
+            for d_head in HEAD_DIMS:
+                for config in family.configs("fast", d_head=d_head)[:4]:
+                    for traits in ("ragged", "causal+ragged+lse"):
+                        yield _kernel(family.name, family.short_form(config), traits)
+
+
+def _kernel(family: str, config: str, traits: str) -> dict[str, str]:
+    return {"family": family, "config": config, "traits": traits}
+
+
+def _recorded(families: Any) -> Iterator[dict[str, str]]:
+    for path in sorted((Path.cwd() / "profiles").glob("**/*.csv")):
+        with path.open(encoding="utf-8", newline="") as stream:
+            for row in csv.DictReader(stream):
+                if row["family"] == "ref":
+                    continue
+                family = families.get(row["family"])
+                with contextlib.suppress(Exception):  # rows of configs that are no longer written
+                    config = family.parse(row["Kernel Name"], d_head=int(row["d_head"]))
+                    rows, keys = int(row["seq_len"]), int(row["seq_len_kv"] or row["seq_len"])
+                    words = [
+                        *(["causal"] if row["causal"] == "true" else []),
+                        *(["ragged"] if rows % config.B_r or keys % config.B_c else []),
+                        *(["lse"] if row.get("lse") == "true" else []),
+                    ]
+                    name = family.short_form(config)
+                    yield _kernel(family.name, name, "+".join(words) or "plain")
+
+
+def compiled(kernel: Mapping[str, str], ptx_only: bool) -> dict[str, str]:
+    """Hashes of a kernel's PTX and machine code; GONE with the reason."""
+    from fa_tune import families
+
+    family = families.get(kernel["family"])
+    try:
+        config = family.parse(kernel["config"])
+    except Exception as error:
+        return {GONE: str(error)}
+    arch = "sm_90a" if family.name == "sm90" else "sm_90"
+    options = [
+        f"--gpu-architecture={arch.replace('sm', 'compute') if ptx_only else arch}",
+        *family.compile_options(arch),
+    ]
+    expression = family.name_expression(config, kernel["traits"])
+    source = family.entry_source(config, kernel["traits"])
+    try:
+        ptx, cubin = _nvrtc(source, family.source_files(), options, expression, ptx_only)
+    except ValueError as error:
+        return {GONE: f"does not compile: {error}"}
+    result = {"config": family.short_form(config), "ptx": _sha256(normalised(ptx).encode())}
+    if cubin:
+        result["code"] = machine_code_sha256(cubin)
+    return result
+
+
+def _nvrtc(
+    source: str, headers: Mapping[str, str], options: list[str], expression: str, ptx_only: bool
+) -> tuple[str, bytes]:
+    from cuda.bindings import nvrtc as lib
+
+    def checked(result: Any) -> Any:
+        if result[0].value != 0:
+            raise ValueError(result[0].name)
+        return result[1] if len(result) > 1 else None
+
+    program = checked(
+        lib.nvrtcCreateProgram(
+            source.encode(),
+            b"kernel.cu",
+            len(headers),
+            [text.encode() for text in headers.values()],
+            [name.encode() for name in headers],
+        )
+    )
+    try:
+        checked(lib.nvrtcAddNameExpression(program, expression.encode()))
+        status = lib.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
+        if status.value != 0:
+            log = bytearray(checked(lib.nvrtcGetProgramLogSize(program)))
+            checked(lib.nvrtcGetProgramLog(program, log))
+            raise ValueError(bytes(log).decode(errors="replace")[:1500])
+        ptx = bytearray(checked(lib.nvrtcGetPTXSize(program)))
+        checked(lib.nvrtcGetPTX(program, ptx))
+        cubin = bytearray(0 if ptx_only else checked(lib.nvrtcGetCUBINSize(program)))
+        if cubin:
+            checked(lib.nvrtcGetCUBIN(program, cubin))
+    finally:
+        lib.nvrtcDestroyProgram(program)
+    return bytes(ptx).rstrip(b"\0").decode(), bytes(cubin)
+
+
+def normalised(ptx: str) -> str:
+    """PTX without comments, its mangled names numbered in order of appearance."""
+    names: dict[str, str] = {}
+    lines = (line.partition("//")[0].rstrip() for line in ptx.splitlines())
+    text = "\n".join(line for line in lines if line)
+    # The longest first: a parameter's name is the kernel's with a suffix.
+    text = re.sub(r"_Z\w+?(?=_param_|\b)", lambda m: names.setdefault(m[0], f"N{len(names)}"), text)
+    return re.sub(r"\b(?:N\d+|shared_memory|smem_base)\b", lambda m: _numbered(m[0], names), text)
+
+
+def _numbered(name: str, names: dict[str, str]) -> str:
+    return names.setdefault("=" + name, "shared" if "mem" in name else name)
+
+
+def machine_code_sha256(cubin: bytes) -> str:
+    """The kernels' instructions, constants and register counts in an ELF file."""
+    digest = hashlib.sha256()
+    (offset,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names_index = struct.unpack_from("<HHH", cubin, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, offset + size * i) for i in range(count)]
+    names_at = sections[names_index][4]
+    for name, kind, _, _, at, length, _, info, _, _ in sections:
+        end = cubin.index(b"\0", names_at + name)
+        label = cubin[names_at + name : end].decode()
+        if not label.startswith((".text.", ".nv.constant")):
+            continue
+        digest.update(label.split(".")[1 if label.startswith(".text") else 2].encode())
+        if label.startswith(".text."):
+            digest.update(struct.pack("<I", info >> 24))  # registers
+        digest.update(struct.pack("<Q", length))
+        if kind != 8:  # no bytes in the file
+            digest.update(cubin[at : at + length])
+    return digest.hexdigest()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def serve(ptx_only: bool) -> None:
+    """Answer each kernel on stdin with its hashes on stdout, a JSON line each."""
+    for line in sys.stdin:
+        print(json.dumps(compiled(json.loads(line), ptx_only)), flush=True)
+
+
+# The command ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def tree_of(name: str) -> Iterator[Path]:
+    """The folder of a tree; a git revision is unpacked for the time."""
+    if Path(name).is_dir():
+        yield Path(name).resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="tree-") as folder:
+        packed = subprocess.run(
+            ["git", "archive", name], cwd=ROOT, check=True, capture_output=True
+        ).stdout
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(folder, filter="data")
+        yield Path(folder)
+
+
+def _child(tree: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__).resolve()), *arguments],
+        cwd=tree,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def hash_tree(arguments: argparse.Namespace) -> int:
+    """The `hash` command."""
+    out: Path = arguments.out
+    with tree_of(arguments.tree) as tree:
+        if arguments.like:
+            kernels = [json.loads(key) for key in json.loads(arguments.like.read_text())]
+        else:
+            child = _child(tree, "_list", ",".join(arguments.sets))
+            kernels = [json.loads(line) for line in child.communicate()[0].splitlines()]
+        done: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
+        wanted = "ptx" if arguments.ptx else "code"
+        todo = []
+        for kernel in {json.dumps(k, sort_keys=True): k for k in kernels}.items():
+            found = done.get(kernel[0], {})
+            if wanted not in found and GONE not in found:
+                todo.append(kernel)
+        lock = threading.Lock()
+        waiting = iter(todo)
+
+        def work() -> None:
+            child = _child(tree, "_serve", *(["--ptx"] if arguments.ptx else []))
+            assert child.stdin is not None
+            assert child.stdout is not None
+            while True:
+                with lock:
+                    item = next(waiting, None)
+                if item is None:
+                    child.stdin.close()
+                    child.wait()
+                    return
+                child.stdin.write(json.dumps(item[1]) + "\n")
+                child.stdin.flush()
+                answer = child.stdout.readline()
+                if not answer:
+                    raise RuntimeError(f"the compiler died on {item[0]}")
+                with lock:
+                    done[item[0]] = json.loads(answer)
+                    if len(done) % 20 == 0:
+                        _save(out, done)
+                        print(f"{len(done)} of {len(kernels)}", file=sys.stderr)
+
+        workers = [threading.Thread(target=work) for _ in range(arguments.jobs)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        _save(out, done)
+    return 0
+
+
+def _save(path: Path, value: Any) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_text(json.dumps(value, indent=0))
+    new.replace(path)
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """The `compare` command."""
+    before = json.loads(arguments.before.read_text())
+    after = json.loads(arguments.after.read_text())
+    count: Counter[str] = Counter()
+    for key, old in before.items():
+        new = after.get(key)
+        if new is None or (GONE not in new and not {*old, *new} & {"code", "ptx"}):
+            count["not compared"] += 1
+        elif GONE in new:
+            count[GONE] += 1
+            print(f"gone: {key}: {new[GONE]}")
+        else:
+            same = next((old[k] == new[k] for k in ("code", "ptx") if k in old and k in new), None)
+            if old.get("ptx") == new.get("ptx"):
+                same = True  # the same input to ptxas
+            count["equal" if same else "DIFFERENT"] += 1
+            if not same:
+                print(f"different: {key}")
+    print(", ".join(f"{n} {word}" for word, n in sorted(count.items())))
+    return 1 if count["DIFFERENT"] else 0
+
+
+def main() -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    hashing = commands.add_parser("hash")
+    hashing.add_argument("tree")
+    hashing.add_argument("--out", type=Path, required=True)
+    hashing.add_argument("--like", type=Path)
+    hashing.add_argument("--sets", type=lambda s: s.split(","), default=[RECORDED, *SETS])
+    hashing.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    hashing.add_argument("--ptx", action="store_true")
+    comparing = commands.add_parser("compare")
+    comparing.add_argument("before", type=Path)
+    comparing.add_argument("after", type=Path)
+    listing = commands.add_parser("_list")
+    listing.add_argument("sets")
+    serving = commands.add_parser("_serve")
+    serving.add_argument("--ptx", action="store_true")
+    arguments = parser.parse_args()
+    match arguments.command:
+        case "hash":
+            return hash_tree(arguments)
+        case "compare":
+            return compare(arguments)
+        case "_list":
+            for kernel in listed_kernels(arguments.sets.split(",")):
+                print(json.dumps(kernel))
+        case "_serve":
+            serve(arguments.ptx)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
