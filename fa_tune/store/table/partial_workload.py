@@ -38,7 +38,7 @@ class PartialWorkload:
         """Names of the unknown parts."""
         return tuple(name for name in WORKLOAD_FIELDS if getattr(self, name) is None)
 
-    def over(self, other: PartialWorkload) -> PartialWorkload:
+    def merge(self, other: PartialWorkload) -> PartialWorkload:
         """This, with `other` where this knows nothing."""
         return replace(other, **{n: getattr(self, n) for n in ALL_FIELDS if self._has(n)})
 
@@ -50,11 +50,11 @@ class PartialWorkload:
             if self._has(n) and other._has(n)
         )
 
-    def squared(self) -> PartialWorkload:
+    def fill_defaults(self) -> PartialWorkload:
         """Key/value length and heads, where unknown, taken as those of the queries."""
-        return self.over(PartialWorkload(kv_heads=self.heads, seq_len_kv=self.seq_len))
+        return self.merge(PartialWorkload(kv_heads=self.heads, seq_len_kv=self.seq_len))
 
-    def put_on(self, row: Row) -> Row:
+    def apply_to(self, row: Row) -> Row:
         """The row with these parts as its workload."""
         return replace(row, **{name: getattr(self, name) for name in ALL_FIELDS})
 
@@ -70,4 +70,4 @@ def adopted(shape: PartialWorkload, others: Iterable[PartialWorkload]) -> Partia
     if not shape.missing:
         return shape
     fitting = {other for other in others if shape.agrees_with(other)}
-    return shape.over(fitting.pop()) if len(fitting) == 1 else shape
+    return shape.merge(fitting.pop()) if len(fitting) == 1 else shape
