@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fa_tune.core.model import (
-    PREFERENCE,
     REFERENCE_FAMILY,
     Attempt,
     Measurement,
@@ -103,12 +102,7 @@ def _row(attempt: Attempt, resources: Resources | None, cycles: str, method: str
     # A kernel whose attempt failed has no time, whatever was measured before it failed.
     if measurement is None or attempt.outcome is not Outcome.OK:
         return row
-    preference = measurement.conditions.get(PREFERENCE)
-    row = replace(
-        row,
-        relative=measurement.relative or None,
-        preference=None if preference is None else int(preference),
-    )
+    row = replace(row, relative=measurement.relative or None, preference=measurement.preference)
     return with_samples(
         row,
         measurement.samples_s,
