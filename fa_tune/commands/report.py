@@ -65,7 +65,7 @@ COUNT = click.IntRange(1, 65535)
     "sort",
     type=click.Choice(tuple(SORTS)),
     show_default="references first, then ours by time",
-    help="Order of the rows within each table; what lacks the value comes last.",
+    help="Order of the rows in each table; rows without the value come last.",
 )
 @option("--seq-len", "seq_len", type=LENGTH, help="Sequence length the file does not state.")
 @option("--seq-len-kv", "seq_len_kv", type=LENGTH, help="The keys' length, if it differs.")
@@ -79,7 +79,7 @@ COUNT = click.IntRange(1, 65535)
     "causal",
     default=None,
     show_default="as the kernels' names say",
-    help="Whether the kernels masked the future.",
+    help="Mask of the kernels.",
 )
 @option(
     "--bottom-right/--top-left",
@@ -93,7 +93,7 @@ COUNT = click.IntRange(1, 65535)
     "decimal",
     type=click.Choice((".", ",")),
     show_default="told from the file",
-    help="The decimal separator, where ncu's numbers can be read in two ways.",
+    help="Decimal separator, where ncu's numbers are ambiguous.",
 )
 def command(
     paths: tuple[Path, ...],
