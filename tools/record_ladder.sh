@@ -5,7 +5,7 @@
 # (BEST, below if not given) and of two references: what docs/ladder.md shows.  Two minutes on one
 # H200.  FA_TUNE is the command that runs fa-tune, ./run if not given.  The page also wants the
 # best config in fast_ncu.csv and fast_events.csv at seq_len 4096: tools/record_profiles.sh.
-# Afterwards: python tools/ladder_page.py
+# Afterwards: python tools/pages/ladder_page.py
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-profiles}

@@ -43,7 +43,7 @@ def unmarked(text: str, page: str) -> list[str]:
 @pytest.mark.parametrize("page", ladder_page.TABLES)
 def test_page_is_up_to_date(page: str) -> None:
     text = _read(page)
-    assert ladder_page.filled(text, page, DATA) == text, "run: python tools/ladder_page.py"
+    assert ladder_page.filled(text, page, DATA) == text, "run: python tools/pages/ladder_page.py"
 
 
 @pytest.mark.parametrize("page", ladder_page.TABLES)

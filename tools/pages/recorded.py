@@ -23,7 +23,7 @@ from fa_tune.profile.stats import median
 from fa_tune.store.recordings import Recording, load
 from fa_tune.store.table.from_attempts import CYCLES, L2_HIT, REGISTERS, SM_CLOCK
 
-FOLDER = Path(__file__).resolve().parents[1] / "profiles" / "nvidia_h200"
+FOLDER = Path(__file__).resolve().parents[2] / "profiles" / "nvidia_h200"
 MULTIPROCESSORS = 132  # of an H200; the recordings do not say
 METHODS = ("ncu", "events")
 SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16384)
