@@ -5,7 +5,8 @@
     3    a tool, device or place to write is missing
     4    nothing usable came out
     5    a file is malformed
-    130  interrupted
+    130  interrupted; not in the background of a shell script (`fa-tune … &`), where SIGINT
+         is ignored from the start and stays so: SIGTERM ends it there
 
 Whatever a user can cause ends in one line `error: …`; a bug keeps its traceback.
 """

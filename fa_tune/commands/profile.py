@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 @click.command("profile", short_help="Measure a few configs, with counters that explain them.")
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG…")
-@workload_options(
-    "seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "lse", "softmax_scale"
-)
+@workload_options("seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "common")
 @measure_options("metrics", "profiler", "runs", "references", "clock_control", "seed")
 @option(
     "--export",

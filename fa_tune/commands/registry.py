@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fa_tune.commands.shared.groups import HelpfulGroup
-from fa_tune.commands.shared.options import MOST_HEAD_DIM, MOST_TOKENS, option, registry_option
+from fa_tune.commands.shared.options import (
+    MOST_HEAD_DIM,
+    MOST_TOKENS,
+    option,
+    registry_option,
+    unusual_options,
+)
 from fa_tune.commands.shared.output_options import json_option
 from fa_tune.commands.shared.parameters import DTypeChoice, OutputFile, WorkloadKey
 from fa_tune.core.errors import NoUsableVariant, StorageError
-from fa_tune.core.model import BENCHMARK_HEADS, DType, Workload, benchmark_batch
+from fa_tune.core.workload import (
+    BENCHMARK_HEADS,
+    FIELDS,
+    OPTIONAL,
+    DType,
+    Effect,
+    Workload,
+    benchmark_batch,
+)
 
 if TYPE_CHECKING:
     from fa_tune.store.registry.merge import Conflict
@@ -22,6 +36,9 @@ if TYPE_CHECKING:
 BEST_SCHEMA = "fa-tune-best-1"
 LENGTH = click.IntRange(1, MOST_TOKENS)
 COUNT = click.IntRange(1, 65535)
+CHOICE_DEPENDS_ON = tuple(
+    name for name in OPTIONAL if FIELDS[name].help and FIELDS[name].effect is not Effect.NONE
+)
 
 
 @click.group("registry", cls=HelpfulGroup, short_help="Chosen configs: show, check, best, merge.")
@@ -187,13 +204,7 @@ def check(
 @option("--heads", "heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries.")
 @option("--kv-heads", "kv_heads", type=COUNT, show_default="as --heads", help="Heads of the keys.")
 @option("--causal/--full", "causal", default=False, help="Whether the future is masked.")
-@option(
-    "--bottom-right/--top-left",
-    "bottom_right",
-    default=False,
-    help="Where a causal mask is aligned, if the lengths differ.",
-)
-@option("--lse/--no-lse", "lse", default=False, help="Whether the log-sum-exp is wanted.")
+@unusual_options(*CHOICE_DEPENDS_ON)
 @_method
 @json_option()
 def best(
@@ -208,8 +219,7 @@ def best(
     heads: int,
     kv_heads: int | None,
     causal: bool,
-    bottom_right: bool,
-    lse: bool,
+    unusual: dict[str, Any],
     method: str | None,
     as_json: bool,
 ) -> None:
@@ -241,8 +251,7 @@ def best(
             d_head=d_head,
             dtype=dtype,
             causal=causal,
-            bottom_right=bottom_right,
-            lse=lse,
+            **unusual,
         )
     path = _path(registry)
     kept = _load(path)

@@ -6,16 +6,16 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fa_tune.commands.shared.options import MOST_HEAD_DIM, MOST_TOKENS, option
+from fa_tune.commands.shared.options import MOST_HEAD_DIM, MOST_TOKENS, option, unusual_options
 from fa_tune.commands.shared.output_options import limit_option
 from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, StorageError
-from fa_tune.core.model import DType
+from fa_tune.core.workload import FIELDS, OPTIONAL, DType
 
 if TYPE_CHECKING:
     from fa_tune.store.table.partial_workload import PartialWorkload
@@ -36,6 +36,7 @@ SORTS = {
 }
 
 Note = Callable[[str], None]
+STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
 LENGTH = click.IntRange(1, MOST_TOKENS)
 COUNT = click.IntRange(1, 65535)
 
@@ -78,13 +79,7 @@ COUNT = click.IntRange(1, 65535)
     show_default="as the kernels' names say",
     help="Whether the kernels masked the future.",
 )
-@option(
-    "--bottom-right/--top-left",
-    "bottom_right",
-    default=None,
-    show_default="top-left",
-    help="Where the mask was aligned, if the lengths differ.",
-)
+@unusual_options(*STATED, default=None)
 @option(
     "--decimal",
     "decimal",
@@ -106,7 +101,7 @@ def command(
     heads: int | None,
     kv_heads: int | None,
     causal: bool | None,
-    bottom_right: bool | None,
+    unusual: dict[str, Any],
 ) -> None:
     """Show measurements as tables, with rates and the ratio to FlashAttention 2.
 
@@ -127,7 +122,15 @@ def command(
 
     said = PlainProgress()
     given = PartialWorkload(
-        batch, heads, kv_heads, seq_len, seq_len_kv, d_head, dtype, causal, bottom_right
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq_len=seq_len,
+        seq_len_kv=seq_len_kv,
+        d_head=d_head,
+        dtype=dtype,
+        causal=causal,
+        **unusual,
     )
     rows: list[Row] = []
     for path in dict.fromkeys(paths):

@@ -6,6 +6,7 @@ as the search that recorded it decided; the default took part in every search.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,6 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Measurement, Workload
 from fa_tune.evaluate.repeatability import is_slower
-from fa_tune.profile.replay import REPLAYED_FROM
 from fa_tune.profile.stats import Interval, Ratio
 from fa_tune.search.decide import Confirmation, decide
 from fa_tune.store.recordings import Recording, load_all
@@ -143,14 +143,7 @@ def _as_then(
 
 
 def _labelled(measurement: Measurement, label: str) -> Measurement:
-    conditions = {**measurement.conditions, REPLAYED_FROM: label}
-    return Measurement(
-        measurement.subject,
-        measurement.workload,
-        measurement.method,
-        measurement.samples_s,
-        conditions=conditions,
-    )
+    return dataclasses.replace(measurement, replayed_from=label)
 
 
 def _ratio(kept: KeptRatio | None) -> Ratio | None:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from fa_tune.core import paths
 from fa_tune.core.errors import FaTuneError
-from fa_tune.core.model import PREFERENCE, Artifact, Attempt, Measurement, Workload, is_reference
+from fa_tune.core.model import Artifact, Attempt, Measurement, Workload, is_reference
 from fa_tune.core.options import Progress
-from fa_tune.profile.replay import REPLAYED_FROM, ReplayProfiler
+from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import MARGIN
 from fa_tune.search.neighbor_regret import (
     Neighbour,
@@ -30,6 +30,7 @@ from fa_tune.search.neighbor_regret import (
 )
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording
+from fa_tune.store.registry.lookup import distance, same_kind
 from fa_tune.tune.profilers import Measured
 from fa_tune.tune.session import Context
 
@@ -78,13 +79,13 @@ class Preferences:
         """Ranks and margin as they were when these were measured; None where they were not all in
         one search, or its recording does not tell."""
         ours = [m for m in measurements if not is_reference(m.subject)]
-        places = {m.subject: m.conditions[PREFERENCE] for m in ours if PREFERENCE in m.conditions}
-        labels = {m.conditions.get(REPLAYED_FROM, "") for m in ours}
+        places = {m.subject: m.preference for m in ours if m.preference is not None}
+        labels = {m.replayed_from for m in ours}
         recording = self.replayed.get(labels.pop()) if len(labels) == 1 else None
         decided = recording.meta.decided.get(workload.key) if recording is not None else None
         if decided is None or len(places) < len(ours):
             return None
-        return {subject: (int(place),) for subject, place in places.items()}, decided.margin
+        return {subject: (place,) for subject, place in places.items()}, decided.margin
 
     def order(self, workload: Workload, artifacts: Mapping[str, Artifact]) -> tuple[str, ...]:
         """The subjects by what is known of them before this search."""
@@ -127,14 +128,10 @@ def recorded_neighbours(found: Iterable[Recording]) -> dict[Workload, Neighbour]
 
 
 def neighbours_of(workload: Workload, known: Mapping[Workload, Neighbour]) -> tuple[Neighbour, ...]:
-    """The nearest of the known workloads of the same kind: dtype, d_head and a mask or none."""
-    from fa_tune.store.registry.lookup import distance
-
-    kind = (workload.dtype, workload.d_head, workload.causal)
+    """The nearest of the known workloads of the same kind."""
     near = sorted(
         (apart, other)
         for other in known
-        if (other.dtype, other.d_head, other.causal) == kind
-        and 0.0 < (apart := distance(other, workload)) <= NEAR
+        if same_kind(other, workload) and 0.0 < (apart := distance(other, workload)) <= NEAR
     )
     return tuple(known[other] for _, other in near[:NEIGHBOURS])

@@ -17,6 +17,7 @@ from fa_tune.build.pool import compile_all, ended_under
 from fa_tune.build.worker import CompileJob
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
+from tests.interrupts import interruptible
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -113,11 +114,10 @@ list(compile_all(jobs, workers=2, command=MISBEHAVING))
 
 
 def _parent(tmp_path: Path, timeout_s: float) -> tuple[subprocess.Popen[str], list[int]]:
-    parent = subprocess.Popen(
+    parent = interruptible(
         [sys.executable, "-c", _PARENT, str(tmp_path), str(timeout_s)],
         cwd=ROOT,
         stderr=subprocess.PIPE,
-        text=True,
     )
     return parent, [_appears(tmp_path / name) for name in "01"]
 

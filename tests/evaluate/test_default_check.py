@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from fa_tune.core.model import (
-    PREFERENCE,
-    RELATIVE,
     Attempt,
     DType,
     Measurement,
@@ -43,10 +40,10 @@ def attempt(
 ) -> Attempt:
     """Times that say nothing beside ratios that do."""
     samples_s = tuple(time_s * (1 + i / 1e4) for i in range(9))
-    conditions = {RELATIVE: json.dumps([round(ratio * (1 + i / 1e4), 6) for i in range(9)])}
-    if place is not None:
-        conditions[PREFERENCE] = str(place)
-    found = Measurement(subject, WORKLOAD.key, "events", samples_s, {}, conditions)
+    relative = tuple(round(ratio * (1 + i / 1e4), 6) for i in range(9))
+    found = Measurement(
+        subject, WORKLOAD.key, "events", samples_s, relative=relative, preference=place
+    )
     return Attempt(subject, WORKLOAD.key, Outcome.OK, "", found)
 
 

@@ -302,7 +302,7 @@ def test_a_replayed_entry_names_the_recording_of_its_own_numbers(tmp_path: Path)
     attempts = tuple(
         dataclasses.replace(
             a,
-            measurement=dataclasses.replace(a.measurement, conditions={"replayed_from": label}),
+            measurement=dataclasses.replace(a.measurement, replayed_from=label),
         )
         if a.measurement is not None
         else a
