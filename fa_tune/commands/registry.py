@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +15,7 @@ from fa_tune.commands.shared.options import (
     json_option,
     option,
     registry_option,
+    unusual_options,
 )
 from fa_tune.commands.shared.output import say, write_json
 from fa_tune.commands.shared.parameters import DTypeChoice, OutputFile, WorkloadKey
@@ -22,7 +24,15 @@ from fa_tune.commands.views.default_check import check_document, check_sentence,
 from fa_tune.commands.views.registry_prose import entry_prose
 from fa_tune.commands.views.registry_table import best_document, entry_table, gpu_of, workload_text
 from fa_tune.core.errors import NoUsableVariant, StorageError
-from fa_tune.core.model import BENCHMARK_HEADS, DType, Workload, benchmark_batch
+from fa_tune.core.workload import (
+    BENCHMARK_HEADS,
+    FIELDS,
+    OPTIONAL,
+    DType,
+    Effect,
+    Workload,
+    benchmark_batch,
+)
 from fa_tune.evaluate.default_check import compare_recordings, compare_registry
 from fa_tune.store.registry.file import load, update
 from fa_tune.store.registry.lookup import NoMatch, lookup
@@ -33,6 +43,9 @@ from fa_tune.tune.outputs import registry_path
 BEST_SCHEMA = "fa-tune-best-1"
 LENGTH = click.IntRange(1, MAX_TOKENS)
 COUNT = click.IntRange(1, 65535)
+CHOICE_DEPENDS_ON = tuple(
+    name for name in OPTIONAL if FIELDS[name].help and FIELDS[name].effect is not Effect.NONE
+)
 
 
 @click.group("registry", cls=HelpfulGroup)
@@ -193,13 +206,7 @@ def check(
 @option("--heads", "heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries.")
 @option("--kv-heads", "kv_heads", type=COUNT, show_default="as --heads", help="Heads of the keys.")
 @option("--causal/--full", "causal", default=False, help="Causal or full mask.")
-@option(
-    "--bottom-right/--top-left",
-    "bottom_right",
-    default=False,
-    help="Where a causal mask is aligned, if the lengths differ.",
-)
-@option("--lse/--no-lse", "lse", default=False, help="Whether the log-sum-exp is wanted.")
+@unusual_options(*CHOICE_DEPENDS_ON)
 @_method
 @json_option()
 def best(
@@ -214,8 +221,7 @@ def best(
     heads: int,
     kv_heads: int | None,
     causal: bool,
-    bottom_right: bool,
-    lse: bool,
+    unusual: dict[str, Any],
     method: str | None,
     as_json: bool,
 ) -> None:
@@ -242,8 +248,7 @@ def best(
             d_head=d_head,
             dtype=dtype,
             causal=causal,
-            bottom_right=bottom_right,
-            lse=lse,
+            **unusual,
         )
     path = _path(registry)
     kept = _load(path)

@@ -6,15 +6,22 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from fa_tune.commands.shared.options import MAX_HEAD_DIM, MAX_TOKENS, limit_option, option
+from fa_tune.commands.shared.options import (
+    MAX_HEAD_DIM,
+    MAX_TOKENS,
+    limit_option,
+    option,
+    unusual_options,
+)
 from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, StorageError
-from fa_tune.core.model import DType
+from fa_tune.core.workload import FIELDS, OPTIONAL, DType
 from fa_tune.profile.ncu.parse import parse_ncu_csv
 from fa_tune.report.formats import write
 from fa_tune.report.from_ncu import rows_from_launches
@@ -39,6 +46,7 @@ SORTS = {
 }
 
 Note = Callable[[str], None]
+STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
 LENGTH = click.IntRange(1, MAX_TOKENS)
 COUNT = click.IntRange(1, 65535)
 
@@ -81,13 +89,7 @@ COUNT = click.IntRange(1, 65535)
     show_default="as the kernels' names say",
     help="Mask of the kernels.",
 )
-@option(
-    "--bottom-right/--top-left",
-    "bottom_right",
-    default=None,
-    show_default="top-left",
-    help="Where the mask was aligned, if the lengths differ.",
-)
+@unusual_options(*STATED, default=None)
 @option(
     "--decimal",
     "decimal",
@@ -109,7 +111,7 @@ def command(
     heads: int | None,
     kv_heads: int | None,
     causal: bool | None,
-    bottom_right: bool | None,
+    unusual: dict[str, Any],
 ) -> None:
     """Show measurements as tables, with rates and the ratio to FlashAttention 2.
 
@@ -125,7 +127,15 @@ def command(
     """
     said = PlainProgress()
     given = PartialWorkload(
-        batch, heads, kv_heads, seq_len, seq_len_kv, d_head, dtype, causal, bottom_right
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq_len=seq_len,
+        seq_len_kv=seq_len_kv,
+        d_head=d_head,
+        dtype=dtype,
+        causal=causal,
+        **unusual,
     )
     rows: list[Row] = []
     for path in dict.fromkeys(paths):

@@ -63,7 +63,7 @@ def command(
             progress,
             names=names,
             masks=workloads.masks,
-            lse=workloads.lse,
+            lse="lse" in workloads.common,
         )
     for variant, why in report.rejected:
         progress.note_once(f"not tried: {variant.config}: {why.constraint}: {why.reason}")

@@ -82,13 +82,12 @@ def defaults(d_head: int, dtype: DType, limits: ArchLimits) -> list[Config]:
 
 def config_of(variant: Variant) -> Config:
     """The config of a variant, each text parsed once; raises InvalidConfig."""
-    # By family, not by its name: a test may put another one in its place.
-    return _parsed(get(variant.family), variant.config)  # type: ignore[arg-type]
+    return _parsed(variant, get(variant.family))
 
 
 @lru_cache(maxsize=1 << 16)
-def _parsed(family: KernelFamily, text: str) -> Config:
-    return family.parse(text)
+def _parsed(variant: Variant, family: KernelFamily) -> Config:  # another family: another parse
+    return family.parse(variant.config)
 
 
 def is_config(text: str) -> bool:

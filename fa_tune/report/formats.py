@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.report.tables import BEST_MARK, Table, tables
-from fa_tune.store.table.columns import COLUMNS
+from fa_tune.store.table.columns import Column, columns_of
 from fa_tune.store.table.rows import Row
 from fa_tune.store.table.write_csv import write_csv
 
@@ -66,13 +66,15 @@ def _escaped(text: str) -> str:
 
 def write_json(rows: Iterable[Row], stream: TextIO) -> None:
     """`{"schema": …, "rows": [{"kernel": …, "duration_s": …, …}, …]}` in the order given."""
-    document = {"schema": JSON_SCHEMA, "rows": [_object(row) for row in rows]}
+    rows = list(rows)
+    columns = columns_of(rows)
+    document = {"schema": JSON_SCHEMA, "rows": [_object(row, columns) for row in rows]}
     json.dump(document, stream, indent=1, ensure_ascii=False, allow_nan=False)
     stream.write("\n")
 
 
-def _object(row: Row) -> dict[str, Any]:
-    values = {column.field: getattr(row, column.field) for column in COLUMNS}
+def _object(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
+    values = {column.field: getattr(row, column.field) for column in columns}
     if row.source:
         values["source"] = row.source
     return {name: v.name if isinstance(v, DType) else v for name, v in values.items()}

@@ -30,6 +30,7 @@ from fa_tune.search.neighbor_regret import (
 )
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording
+from fa_tune.store.registry.lookup import distance, same_kind
 from fa_tune.tune.profilers import Measured
 from fa_tune.tune.session import Context
 
@@ -127,14 +128,10 @@ def recorded_neighbours(found: Iterable[Recording]) -> dict[Workload, Neighbour]
 
 
 def neighbours_of(workload: Workload, known: Mapping[Workload, Neighbour]) -> tuple[Neighbour, ...]:
-    """The nearest of the known workloads of the same kind: dtype, d_head and a mask or none."""
-    from fa_tune.store.registry.lookup import distance
-
-    kind = (workload.dtype, workload.d_head, workload.causal)
+    """The nearest of the known workloads of the same kind."""
     near = sorted(
         (apart, other)
         for other in known
-        if (other.dtype, other.d_head, other.causal) == kind
-        and 0.0 < (apart := distance(other, workload)) <= NEAR
+        if same_kind(other, workload) and 0.0 < (apart := distance(other, workload)) <= NEAR
     )
     return tuple(known[other] for _, other in near[:NEIGHBOURS])

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -32,6 +33,8 @@ from tests.project_files import ROOT, project_files
 PAGES = ["README.md", "CHANGELOG.md"] + [
     p for p in project_files() if p.startswith("docs/") and p.endswith(".md") and p != "docs/cli.md"
 ]
+# Accounts of experiments: their links are to lead somewhere, their names are those of then.
+ACCOUNTS = [p for p in project_files() if p.startswith("benchmarks/") and p.endswith(".md")]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
@@ -86,14 +89,14 @@ def broken_links(page: str, text: str) -> list[str]:
     return broken
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", PAGES + ACCOUNTS)
 def test_links_lead_somewhere(page: str) -> None:
     broken = broken_links(page, _prose(page))
     assert not broken, f"{page}: {broken}"
 
 
 def test_broken_links_are_found() -> None:
-    text = "[a](docs/none.md) [b](#no-such) [c](README.md) [d](https://x.org/) [e](#exit-status)"
+    text = "[a](docs/none.md) [b](#no-such) [c](README.md) [d](https://x.org/) [e](#how-fast)"
     assert broken_links("README.md", text) == ["docs/none.md", "#no-such"]
 
 
@@ -146,7 +149,7 @@ def test_wrong_commands_are_found(line: str) -> None:
         dry_parse(line)
 
 
-def test_readme_shows_every_command() -> None:
+def test_the_pages_show_every_command() -> None:
     shown = {dry_parse(line).command_path.split()[1] for page, line in commands()}
     assert shown >= set(fa_tune.list_commands(click.Context(fa_tune))) - {"completion"}
 
@@ -169,14 +172,14 @@ def _variables(command: click.Command) -> Iterator[str]:
             yield from _variables(child)
 
 
-def test_readme_names_every_variable() -> None:
+def test_usage_names_every_variable() -> None:
     set_up = set(re.findall(r"FA_TUNE_\w+", _read("tools/environment.sh")))
-    named = set(re.findall(r"`(FA_TUNE_\w+|KERNELS)`", _read("README.md")))
+    named = set(re.findall(r"`(FA_TUNE_\w+|KERNELS)`", _read("docs/usage.md")))
     assert named == {*_variables(fa_tune), *set_up}
 
 
-def test_readme_counts_the_sets() -> None:
-    counts = dict(re.findall(r"`([\w-]+)` \((\d+)[ ,]", _read("README.md")))
+def test_usage_counts_the_sets() -> None:
+    counts = dict(re.findall(r"`([\w-]+)` \((\d+)[ ,]", _read("docs/usage.md")))
     keys = ("fast", "wide", "tune", "prog", "prog-all", "all")
     assert counts == {key: str(len(get_kernel_configs(key))) for key in keys}
 
@@ -189,9 +192,9 @@ def test_kernel_page_counts_the_sets() -> None:
     assert len(re.findall(r" to \d+ per dtype and `d_head`", page)) == 2
 
 
-def test_readme_snippet_reads_a_registry(tmp_path: Path) -> None:
+def test_the_snippet_of_usage_reads_a_registry(tmp_path: Path) -> None:
     """Run as a program of its own, with the registry that docs/registry.md shows."""
-    (snippet,) = _blocks("README.md", "python")
+    (snippet,) = _blocks("docs/usage.md", "python")
     (example,) = _blocks("docs/registry.md", "json")
     path = tmp_path / "example.json"
     path.write_text(example, encoding="utf-8")
@@ -291,6 +294,18 @@ def test_measuring_page_has_the_default_arguments_of_ncu() -> None:
     (shown,) = FENCE.findall(_between("docs/measuring.md", "ncu arguments"))
     options = NcuOptions(log_file=Path("LOG"))
     assert shown[1].split() == ncu_arguments(options, NcuVersion(2025, 3, 1))
+
+
+def test_dependencies_page_has_every_package() -> None:
+    project = tomllib.loads(_read("pyproject.toml"))["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = {
+        re.split(r"[^\w-]", requirement)[0]
+        for requirement in [*project["dependencies"], *itertools.chain(*extras)]
+    } - {"fa-tune"}
+    rows = re.findall(r"^\| ([^|*]+) \| [^|]+ \|$", _read("docs/dependencies.md"), re.MULTILINE)
+    listed = {package.split()[0] for row in rows for package in row.split(", ")}
+    assert listed - {"Package"} == wanted
 
 
 def test_architecture_page_has_every_module() -> None:

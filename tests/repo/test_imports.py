@@ -61,7 +61,7 @@ CHILD = {"fa_tune.gpu", "fa_tune.runtime"}
 ONLY_IN: dict[str, set[str]] = {
     "cuda": {"fa_tune.build.nvrtc"},
     "cupy": CHILD,
-    "torch": {*CHILD, "fa_tune.core.model"},  # model: DType.to_torch_dtype
+    "torch": {*CHILD, "fa_tune.core.workload"},  # DType.to_torch_dtype
     "pynvml": {*CHILD, "fa_tune.core.devices"},
     "click": {"fa_tune.cli", "fa_tune.commands"},
     "ray": {"fa_tune.fleet.ray_cluster"},

@@ -103,7 +103,8 @@ def test_json_has_base_units_and_null() -> None:
     assert document["schema"] == "fa-tune-report-1"
     assert len(document["rows"]) == len(ROWS)
     first = document["rows"][0]
-    assert list(first) == [column.field for column in COLUMNS]
+    assert list(first) == [column.field for column in COLUMNS if not column.only_unless]
+    assert "op" not in first, "all are of the usual operation"
     assert (first["kernel"], first["duration_s"], first["dtype"]) == ("FA2", 0.002, "BF16")
     assert first["l2_hit_percent"] is None
     failed = next(row for row in document["rows"] if row["outcome"] == "crashed")

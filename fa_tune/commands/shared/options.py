@@ -27,13 +27,13 @@ from fa_tune.commands.shared.parameters import (
     Kernels,
     Names,
     OutputFile,
-    Scale,
     WholeNumbers,
     dtypes,
+    number,
 )
-from fa_tune.core.model import BENCHMARK_HEADS, MASKS
 from fa_tune.core.options import (
     ALL_REFERENCES,
+    COMMON_FIELDS,
     COMPILE_TIMEOUT_S,
     DEFAULT_KERNELS,
     METRIC_LISTS,
@@ -43,6 +43,7 @@ from fa_tune.core.options import (
     MeasureOptions,
     WorkloadOptions,
 )
+from fa_tune.core.workload import BENCHMARK_HEADS, FIELDS, MASKS, USUAL
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -88,6 +89,21 @@ def dtype_option() -> Decorator[Any]:
         metavar="NAME,…",
         help="Element types: fp16, bf16 or both.",
     )
+
+
+def field_option(name: str, **settings: Any) -> Decorator[Any]:
+    """The option of a workload's field that has a usual value, as `core.workload` declares it;
+    `settings` replace what it would have."""
+    spec, usual = FIELDS[name], USUAL[name]
+    flag = "--" + name.replace("_", "-")
+    given: dict[str, Any] = {"default": usual, "help": spec.help}
+    if spec.type is bool:
+        flag += f"/--{spec.off or 'no-' + name.replace('_', '-')}"
+    else:
+        given["type"] = number(spec.type, *spec.limits)
+    if spec.usual_text:
+        given["show_default"] = spec.usual_text
+    return option(flag, name, **{**given, **settings})
 
 
 _WORKLOAD: Mapping[str, Decorator[Any]] = {
@@ -140,19 +156,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         help="Masks: full (every query sees every key), causal (query i sees keys 0 to i), "
         "causal_br (the last query sees every key, the one before it all but the last, …).",
     ),
-    "lse": option(
-        "--lse/--no-lse",
-        "lse",
-        default=False,
-        help="Also compute the log-sum-exp of every row.",
-    ),
-    "softmax_scale": option(
-        "--softmax-scale",
-        "softmax_scale",
-        type=Scale(),
-        show_default="1 / sqrt(d_head)",
-        help="Factor of the scores.",
-    ),
+    **{name: field_option(name) for name in COMMON_FIELDS},
 }
 
 _MEASURE: Mapping[str, Decorator[Any]] = {
@@ -280,9 +284,23 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
 }
 
 
+def unusual_options(*names: str, **settings: Any) -> Decorator[Any]:
+    """The options of fields of a workload that have a usual value, as `unusual`: a dict."""
+    known = {name: field_option(name, **settings) for name in names}
+    return _gathered(dict, "unusual", known, names)
+
+
 def workload_options(*fields: str) -> Decorator[Any]:
-    """Some (without names: all) of the options that say what problem is solved."""
-    return _gathered(WorkloadOptions, "workloads", _WORKLOAD, fields)
+    """Some (without names: all) of the options that say what problem is solved; `common` are
+    those of COMMON_FIELDS."""
+    names = [n for name in fields for n in (COMMON_FIELDS if name == "common" else (name,))]
+    return _gathered(_workloads, "workloads", _WORKLOAD, tuple(names))
+
+
+def _workloads(**values: Any) -> WorkloadOptions:
+    common = {name: values.pop(name) for name in COMMON_FIELDS if name in values}
+    unusual = {name: value for name, value in common.items() if value != USUAL[name]}
+    return WorkloadOptions(**values, common=unusual)
 
 
 def measure_options(*fields: str) -> Decorator[Any]:
@@ -405,7 +423,10 @@ def refuse_both(csv: Path | None, as_json: bool) -> None:
 
 
 def _gathered(
-    kind: type, keyword: str, known: Mapping[str, Decorator[Any]], fields: tuple[str, ...]
+    kind: Callable[..., Any],
+    keyword: str,
+    known: Mapping[str, Decorator[Any]],
+    fields: tuple[str, ...],
 ) -> Decorator[Any]:
     chosen = fields or tuple(known)
 

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig, StorageError
-from fa_tune.core.model import LARGEST_SCALE, LEAST_SCALE, DType, Workload
+from fa_tune.core.model import DType, Workload
 from fa_tune.families import family_names
 from fa_tune.search.strategies.budget import Budget
 
@@ -98,13 +98,10 @@ class GpuNumbers(ParamType):
         return tuple(numbers)
 
 
-class Scale(click.FloatRange):
-    """A factor between the least and the largest that fp32 arithmetic can take."""
+class Number(click.FloatRange):
+    """A number between two."""
 
     name = "number"
-
-    def __init__(self) -> None:
-        super().__init__(LEAST_SCALE, LARGEST_SCALE)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -113,6 +110,13 @@ class Scale(click.FloatRange):
         if math.isnan(number):  # which is in no range, and yet not out of one
             self.fail(f"{value!r} is not a number", param, ctx)
         return number
+
+
+def number(kind: type, least: float | None, most: float | None) -> click.ParamType[Any]:
+    """What an option of whole numbers (`kind` int) or of any takes between two limits."""
+    if kind is int:
+        return click.IntRange(least, most)  # type: ignore[arg-type]
+    return Number(least, most)
 
 
 class Names(_CommaList):

@@ -10,7 +10,8 @@ import click
 
 from fa_tune.commands.shared.output import text_table
 from fa_tune.core import devices, units
-from fa_tune.core.model import Workload, reference_subject
+from fa_tune.core.model import reference_subject
+from fa_tune.core.workload import Workload, labels
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
 from fa_tune.store.registry.lookup import Match
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, entry_text
@@ -105,9 +106,8 @@ def workload_text(w: Workload) -> str:
     seq_len = str(w.seq_len_q) + ("" if w.seq_len_kv == w.seq_len_q else f"x{w.seq_len_kv}")
     heads = str(w.heads) + ("" if w.kv_heads == w.heads else f"/{w.kv_heads}")
     mask = f" {w.mask}" if w.causal else ""
-    lse = " lse" if w.lse else ""
-    scale = "" if w.softmax_scale is None else f" scale {w.softmax_scale:g}"
-    return f"{w.dtype.name} s{seq_len} d{w.d_head} b{w.batch} h{heads}{mask}{lse}{scale}"
+    sizes = f"{w.dtype.name} s{seq_len} d{w.d_head} b{w.batch} h{heads}{mask}"
+    return " ".join((sizes, *labels(w, short=True)))
 
 
 def gpu_of(registry: Registry, asked: str | None) -> tuple[str, str | None]:

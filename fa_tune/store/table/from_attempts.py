@@ -14,8 +14,8 @@ from fa_tune.core.model import (
     Quantity,
     Resources,
     Variant,
-    Workload,
 )
+from fa_tune.core.workload import Workload, parts_of
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.rows import Row, completed
@@ -69,20 +69,8 @@ def workload_text(workload: Workload) -> str:
     return str(_shape(workload).apply_to(Row("")).group)
 
 
-def _shape(w: Workload) -> PartialWorkload:
-    return PartialWorkload(
-        batch=w.batch,
-        heads=w.heads,
-        kv_heads=w.kv_heads,
-        seq_len=w.seq_len_q,
-        seq_len_kv=w.seq_len_kv,
-        d_head=w.d_head,
-        dtype=w.dtype,
-        causal=w.causal,
-        bottom_right=w.bottom_right,
-        lse=w.lse,
-        softmax_scale=w.softmax_scale,
-    )
+def _shape(workload: Workload) -> PartialWorkload:
+    return PartialWorkload(**parts_of(workload))
 
 
 def _row(attempt: Attempt, resources: Resources | None, cycles: str, method: str) -> Row:
