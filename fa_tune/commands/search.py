@@ -191,15 +191,7 @@ def command(
     with watching(quiet) as progress, session.ready_workers(options.machine):
         result = flow.search(options, progress, configs)
     _warn(result, progress)
-    if as_json:
-        write_json(search_document(result))
-    elif csv == STDOUT:
-        rows = [row for found in result.results for row in workload_rows(result, found)]
-        write(rows, "csv", sys.stdout)
-    else:
-        show_search(result, limit)
-    if as_json or csv == STDOUT:
-        progress.note(f"Measurements: {result.whose}.")
+    _write(result, progress, as_json=as_json, csv=csv, limit=limit)
     if all(found.decision is None for found in result.results):
         raise NoUsableVariant("no workload has a config that can be chosen")
 
@@ -225,6 +217,26 @@ def _warn(result: SearchResult, progress: PlainProgress) -> None:
         if found.decision is None:
             problem = found.problem or "nothing could be chosen"
             progress.warn_once(f"{found.workload.key}: {problem}")
+
+
+def _write(
+    result: SearchResult,
+    progress: PlainProgress,
+    *,
+    as_json: bool,
+    csv: Path | None,
+    limit: int | None,
+) -> None:
+    """The result on standard output, in the form that was asked for."""
+    if as_json:
+        write_json(search_document(result))
+    elif csv == STDOUT:
+        rows = [row for found in result.results for row in workload_rows(result, found)]
+        write(rows, "csv", sys.stdout)
+    else:
+        show_search(result, limit)
+    if as_json or csv == STDOUT:
+        progress.note(f"Measurements: {result.whose}.")
 
 
 def _of_axes(options: SearchOptions) -> list[Config]:
