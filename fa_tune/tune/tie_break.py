@@ -22,11 +22,11 @@ from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import MARGIN
 from fa_tune.search.neighbor_regret import (
     Neighbour,
-    in_doubt,
+    is_near_tie_limit,
     margin_over,
     neighbour,
-    recorded_steps,
-    steps_behind,
+    recorded_regret_bucket,
+    regret_bucket,
 )
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording
@@ -64,9 +64,9 @@ class Preferences:
         here = self.recorded.get(workload)
         return {
             subject: (
-                int(in_doubt(subject, here)),
-                recorded_steps(subject, recorded),
-                steps_behind(subject, neighbours),
+                int(is_near_tie_limit(subject, here)),
+                recorded_regret_bucket(subject, recorded),
+                regret_bucket(subject, neighbours),
                 artifact.resources.dynamic_smem_bytes,
                 artifact.resources.registers,
             )
