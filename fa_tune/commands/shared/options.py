@@ -249,7 +249,7 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         metavar="N,N,…|all",
         show_default="--device alone",
         help="Numbers of several GPUs of one model, or all that are visible: kernels are "
-        "verified and workloads measured on all of them at the same time, and the boards "
+        "verified and workloads measured on all of them at the same time, and these GPUs "
         "compared.",
     ),
     "ray": option(
@@ -326,7 +326,7 @@ def kernels_option() -> Decorator[Any]:
         envvar="KERNELS",
         metavar="KEY|CONFIG",
         help="Which configs: fast (what may win), wide (all knobs, thousands), tune (the classic "
-        "40 per dtype), prog (the ladder of optimisations), prog-all (its rungs at every block "
+        "40 per dtype), prog (the ladder of optimisations), prog-all (its steps at every block "
         "size), all (tune and prog), a block size of tune like 64,32, or one config like "
         '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set is taken from every family that '
         "has one of that name.",
