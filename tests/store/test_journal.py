@@ -189,7 +189,7 @@ def test_a_line_of_an_older_version_gives_the_same_measurement() -> None:
 def test_an_older_field_that_is_none_of_its_kind_is_refused(name: str, value: str) -> None:
     body = parse_line(measured_line(EVERY_FIELD)[1])
     body["measurement"]["conditions"] = {name: value}
-    with pytest.raises(ValueError, match="is not a|Expecting value"):
+    with pytest.raises(ValueError, match=r"is not a|Expecting value"):
         decode_body(body, {FP.digest: FP})
 
 
