@@ -67,7 +67,7 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
             raise InvalidConfig(
                 _refusal(name, "no causal mask aligned top-left for more queries than keys")
             )
-        else:  # nobody sees the keys beyond the last query
+        else:  # keys beyond the last query are hidden from all
             k, v = (t[:, :, : workload.seq_len_q] for t in (k, v))
     if workload.lse:  # which SDPA computes for the backward pass, and only for that
         q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
@@ -125,7 +125,7 @@ def package_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
             raise InvalidConfig(
                 _package_refusal(name, "no causal mask aligned top-left for more queries than keys")
             )
-        k, v = (t[:, : workload.seq_len_q] for t in (k, v))  # nobody sees the others
+        k, v = (t[:, : workload.seq_len_q] for t in (k, v))  # the others are hidden from all
     given: dict[str, Any] = {"causal": workload.causal, "softmax_scale": workload.softmax_scale}
     if name == "fa4" and workload.lse:  # FlashAttention 3 always computes it
         given["return_lse"] = True

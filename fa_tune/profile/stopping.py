@@ -23,7 +23,7 @@ ABANDON = 3.0  # times the best's: a sample like this ends a candidate
 DOMINATED = 0.02  # the bounds of the ratio to the best lie this far above 1
 STAGES = (1, 3, 10)  # rounds, in multiples of the first number: first, late, enough
 MOST = 100  # rounds at all, in the same multiples, for what is open after enough of them
-SECONDS = 4.0  # after the first rounds; beyond these nobody gets more than enough
+SECONDS = 4.0  # after the first rounds; beyond these none gets more than enough
 NEXT_LOOK = 1.2  # times the rounds so far: looks become rarer, each is a chance to err
 
 
@@ -31,9 +31,9 @@ class StopReason(StrEnum):
     """Why there are no more samples of a kernel, in words for the record."""
 
     ENOUGH = "as many rounds as were asked for"
-    ABANDONED = "a multiple of the leader's time"
-    DOMINATED = "clearly slower than the leader"
-    NOT_TIED = "cannot be tied with the leader"
+    ABANDONED = "a multiple of the best time"
+    DOMINATED = "clearly slower than the best"
+    NOT_TIED = "cannot be tied with the best"
     DECIDED = "the choice was decided"
     LIMIT = "the limit of rounds"
     BEFORE = "ended by the worker before"
@@ -93,7 +93,7 @@ class StoppingRule:
         self._extra += 1
 
     def next_round(self, now_s: float = 0.0) -> tuple[int, list[str]]:
-        """The next round's number, from 0, and who takes part; nobody when it is over.
+        """The next round's number, from 0, and who takes part; none when it is over.
         `now_s` is any clock's time in seconds."""
         active = self.active
         if not active:
@@ -105,7 +105,7 @@ class StoppingRule:
         return done, self.active
 
     def _judge(self, done: int, now_s: float) -> None:
-        """End whom another round would tell nothing about; all have `done` samples."""
+        """End those that another round would tell nothing about; all have `done` samples."""
         counted = done - self._extra
         own = self._candidates()
         if not self._adaptive or not done or not own:
@@ -162,13 +162,13 @@ def undecided(
     *,
     early: bool = False,
 ) -> frozenset[str]:
-    """Whom the choice hangs on, as far as is known: the best and those that another round would
+    """What the choice depends on, as far as is known: the best and those that another round would
     tell more about; empty if the choice is decided.  All are candidates, sample i of each of the
     same round.
 
     Whether the `default`, if there, is left comes first: only if it is, ties matter.  Of these
-    the one is chosen that is first in `order`, so whoever comes after one that is surely tied
-    does not matter either.  `early`: a tie is not believed yet.
+    the one is chosen that is first in `order`, so those after one that is surely tied do
+    not matter either.  `early`: a tie is not believed yet.
     """
     if len(samples) < 2:
         return frozenset()

@@ -40,7 +40,7 @@ TAIL_BYTES = 8192
 
 
 class CalledOff(BaseException):
-    """The thread's work is no longer wanted; like KeyboardInterrupt, nobody's error."""
+    """The thread's work is no longer wanted; like KeyboardInterrupt, no error."""
 
 
 # Set by whoever runs jobs in several threads, of which Ctrl-C reaches only the main one: once

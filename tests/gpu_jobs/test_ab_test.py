@@ -14,7 +14,7 @@ from fa_tune.core.jobs import ABTestItem
 from fa_tune.core.model import DType, Workload
 
 if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no handlers to test")
+    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 from fa_tune.runtime import ab_test_job as confirm
 

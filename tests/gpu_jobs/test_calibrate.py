@@ -11,13 +11,12 @@ from fa_tune.core.jobs import Reading
 from fa_tune.core.model import DType, Workload
 
 if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no handlers to test")
+    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 import torch
 
 from fa_tune.gpu import telemetry
-from fa_tune.gpu.jobs import calibrate, probe
-from fa_tune.gpu.jobs import time_events as timed
+from fa_tune.gpu.jobs import calibrate, probe, time_events
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 PAIR = {"workload": WORKLOAD.key, "pair": [{"subject": "sm80:a"}, {"subject": "sm80:b"}]}
@@ -63,8 +62,8 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         for name in items:
             report.done(name, "a verdict")
 
-    monkeypatch.setattr(timed, "Subject", Subject)
-    monkeypatch.setattr(timed, "input_sets", lambda workload: 2)
+    monkeypatch.setattr(time_events, "Subject", Subject)
+    monkeypatch.setattr(time_events, "input_sets", lambda workload: 2)
     clock = iter(0.4 * n for n in range(1000))
     monkeypatch.setattr(calibrate.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(calibrate, "launcher", lambda item, *_: item.subject)

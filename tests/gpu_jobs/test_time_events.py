@@ -15,12 +15,12 @@ from fa_tune.core.model import DType, Workload
 from fa_tune.profile.stopping import StopReason
 
 if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no handlers to test")
+    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 import torch
 
 from fa_tune.gpu import telemetry
-from fa_tune.gpu.jobs import time_events as timed
+from fa_tune.gpu.jobs import time_events
 from fa_tune.gpu.reference import Inputs
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
@@ -29,7 +29,7 @@ WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 
 
 class Spoken:
-    """What a handler reported, in order."""
+    """What a job reported, in order."""
 
     def __init__(self) -> None:
         self.partials: list[tuple[str, float]] = []
@@ -82,14 +82,16 @@ def guarded(report: Spoken, name: str, action: Callable[[], Any]) -> Any | None:
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
     small = torch.zeros(1, 64, 1, 64, dtype=torch.float16)
     times_of: dict[str, float | None] = {}
-    monkeypatch.setattr(timed, "use_device", lambda index: None)
-    monkeypatch.setattr(timed, "make_inputs", lambda workload, seed: Inputs(small, small, small))
-    monkeypatch.setattr(timed, "launcher", lambda item, *_: times_of[item.subject])
-    monkeypatch.setattr(timed, "Subject", FakeSubject)
-    monkeypatch.setattr(timed, "guarded", guarded)
-    monkeypatch.setattr(timed, "input_sets", lambda workload: 3)
-    monkeypatch.setattr(timed, "warm_up", lambda: None)
-    monkeypatch.setattr(timed, "SETTLE_S", -1.0)
+    monkeypatch.setattr(time_events, "use_device", lambda index: None)
+    monkeypatch.setattr(
+        time_events, "make_inputs", lambda workload, seed: Inputs(small, small, small)
+    )
+    monkeypatch.setattr(time_events, "launcher", lambda item, *_: times_of[item.subject])
+    monkeypatch.setattr(time_events, "Subject", FakeSubject)
+    monkeypatch.setattr(time_events, "guarded", guarded)
+    monkeypatch.setattr(time_events, "input_sets", lambda workload: 3)
+    monkeypatch.setattr(time_events, "warm_up", lambda: None)
+    monkeypatch.setattr(time_events, "SETTLE_S", -1.0)
     monkeypatch.setattr(telemetry, "watched", lambda device: lambda: Reading(1.98e9))
 
     def go(
@@ -109,7 +111,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
         report = Spoken()
         common = {"device": 0, "workload": WORKLOAD.key, "runs": 3, "seed": 1, "keep": []}
         common |= {"baseline": "", "order": [], "margin": 0.01}
-        timed.handle({**common, "adaptive": True, "check": False, **shared}, items, report)  # type: ignore[arg-type]
+        time_events.handle({**common, "adaptive": True, "check": False, **shared}, items, report)  # type: ignore[arg-type]
         return report
 
     return go
@@ -183,7 +185,7 @@ def test_the_baseline_opens_and_closes_every_round(
             taken.append("bcd"[int(self.time)])
             return 1.0
 
-    monkeypatch.setattr(timed, "Subject", Watched)
+    monkeypatch.setattr(time_events, "Subject", Watched)
     report = run({"b": 0.0, "c": 1.0, "d": 2.0}, runs=8, adaptive=False, baseline="b", keep=["b"])
     assert sorted(taken[:3]) == ["b", "c", "d"], "once, to settle: that counts for nobody"
     orders = ["".join(taken[i : i + 5]) for i in range(3, len(taken), 5)]
@@ -243,8 +245,8 @@ def test_rounds_begin_when_the_load_is_felt(
             time.sleep(0.001)
             return float(self.time) * (1.0 if launches[0] <= 20 else 1.15)
 
-    monkeypatch.setattr(timed, "Subject", Limited)
-    monkeypatch.setattr(timed, "SETTLE_S", 0.1)
+    monkeypatch.setattr(time_events, "Subject", Limited)
+    monkeypatch.setattr(time_events, "SETTLE_S", 0.1)
     report = run({"a": 1.0, "b": 1.0}, runs=5, baseline="a", keep=["a"])
     assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.15}
 
@@ -266,7 +268,7 @@ def test_the_sample_before_a_round_counts_for_nobody(
         idle[0] = True
         return plain(log, *told)
 
-    monkeypatch.setattr(timed, "Subject", Boosted)
+    monkeypatch.setattr(time_events, "Subject", Boosted)
     monkeypatch.setattr(telemetry.Log, "add", add)
     report = run({"a": 1.0, "b": 1.0}, runs=5, baseline="a", keep=["a"])
     assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.0}
@@ -298,7 +300,7 @@ def test_a_clock_that_moves_in_steps_cancels_out(
             state["left"] -= 1
             return float(self.time) * state["level"]
 
-    monkeypatch.setattr(timed, "Subject", Wandering)
+    monkeypatch.setattr(time_events, "Subject", Wandering)
     times = {"base": 1.0, "a": 0.985, "b": 0.99, "c": 1.1, "ref:fa2": 1.5}
     found = run(times, runs=5, baseline="base", keep=["base"]).results
     for name, time_s in times.items():
@@ -325,7 +327,7 @@ def test_a_baseline_lost_on_the_way_leaves_the_times(
                 raise RuntimeError("no more")
             return float(self.time)
 
-    monkeypatch.setattr(timed, "Subject", Failing)
+    monkeypatch.setattr(time_events, "Subject", Failing)
     report = run({"base": 1.0, "a": 1.002, "b": 1.2}, runs=5, baseline="base", keep=["base"])
     assert report.failures == {"base": "no more"}
     assert report.results["a"]["samples_s"] == [1.002] * len(report.results["a"]["samples_s"])
@@ -376,7 +378,7 @@ def test_a_slow_host_is_not_timed(monkeypatch: pytest.MonkeyPatch, host_s: float
     gpu = FakeGpu(host_s)
     monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    subject = timed.Subject([gpu.launch], [])
+    subject = time_events.Subject([gpu.launch], [])
     assert subject.sample() == pytest.approx(1e-4)
 
 
@@ -384,8 +386,8 @@ def test_what_a_launch_takes_the_host_is_noted(monkeypatch: pytest.MonkeyPatch) 
     gpu = FakeGpu(3e-5)
     monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    monkeypatch.setattr(timed.time, "perf_counter", lambda: gpu.now_s)
-    (subject := timed.Subject([gpu.launch], [])).prepare()
+    monkeypatch.setattr(time_events.time, "perf_counter", lambda: gpu.now_s)
+    (subject := time_events.Subject([gpu.launch], [])).prepare()
     assert subject.host_s == pytest.approx([3e-5] * 3)  # those that estimate
 
 
@@ -393,4 +395,4 @@ def test_a_host_that_is_always_late_ends_all_the_same(monkeypatch: pytest.Monkey
     gpu = FakeGpu(1.0)
     monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    assert timed.Subject([gpu.launch], []).sample() > 0.5
+    assert time_events.Subject([gpu.launch], []).sample() > 0.5

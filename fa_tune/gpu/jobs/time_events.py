@@ -1,4 +1,4 @@
-"""Timing with CUDA events: cold L2, interleaved rounds, more rounds for whoever may still win.
+"""Timing with CUDA events: cold L2, interleaved rounds, more rounds for those that may still win.
 
 A sample is one launch, or below `SHORT_S` a replayed graph of several, divided by their
 number.  Cold: inputs rotate through so many sets that none survives in L2 until it is used
@@ -43,7 +43,7 @@ BUSY_CYCLES = 200_000  # about 0.1 ms of a spinning kernel ahead of each sample,
 MOST_BUSY_CYCLES = 20_000_000  # about 10 ms: whatever takes longer to enqueue is not ours
 MOST_TRIES = 10
 WARM_UP_S = 0.3  # from idle, before anything is launched
-SETTLE_S = 1.0  # of rounds that count for nobody: a power limit takes that long to be felt
+SETTLE_S = 1.0  # of rounds that do not count: a power limit takes that long to have its effect
 
 
 class Subject:
@@ -230,7 +230,7 @@ class Rounds:
         )
 
     def _settle(self) -> None:
-        """Rounds that count for nobody, until the GPU is as it will be."""
+        """Rounds that do not count, until clocks and power are as they will be."""
         until = time.monotonic() + SETTLE_S
         while self._subjects:
             for name in self._rule.active:
@@ -245,7 +245,7 @@ class Rounds:
         if seconds is None:
             del self._subjects[name]
             self._rule.drop(name)
-            if self._beside and name == self._job.baseline:  # from here on times have to do
+            if self._beside and name == self._job.baseline:  # from here on by times
                 self._beside = False
                 for other, subject in self._subjects.items():
                     self._numbers[other][:] = subject.samples
@@ -259,7 +259,7 @@ class Rounds:
         if baseline in names or self._beside:
             names.sort(key=lambda name: name != baseline)  # stable: the others as they are
             # Between rounds the GPU waits for this process, and begins at another clock.  The
-            # sample that finds it so counts for nobody.
+            # sample taken then does not count.
             if self._sample(baseline) is None or (opening := self._sample(baseline)) is None:
                 return
             closing = opening

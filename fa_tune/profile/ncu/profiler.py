@@ -166,7 +166,7 @@ class NcuProfiler:
             start_timeout_s=START_TIMEOUT_S,
             exit_timeout_s=EXIT_TIMEOUT_S,
             wrapper=[str(self._ncu), *self._arguments(options)],
-            # ncu's lock file then is our own, whoever left one in /tmp.
+            # ncu's lock file then is our own, whatever is left in /tmp.
             env={"TMPDIR": str(folder), **plan.worker_env},
             on_event=on_event,
         )
@@ -209,7 +209,7 @@ class NcuProfiler:
         end: ChildEnd,
         launches: list[Launch],
     ) -> Iterator[Attempt]:
-        """Final attempts of one process: failures first, then whoever has all its samples."""
+        """Final attempts of one process: failures first, then those with all their samples."""
         for subject, result in end.results.items():
             if result.outcome is not Outcome.OK:
                 yield failed(subject, plan.workload, result.outcome, result.reason)
