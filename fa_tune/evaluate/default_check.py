@@ -27,7 +27,7 @@ NEVER = (1 << 30,)
 
 
 @dataclass(frozen=True)
-class Against:
+class DefaultComparison:
     """One choice.  `ratio` is its time over the default's, which is None where the choice is the
     default or where that was not measured (`default` is None then); `confirmed` the same from
     the comparison after the search.  `source` says where it is kept."""
@@ -54,7 +54,7 @@ class Against:
         return not self.is_default and any(map(is_slower, found))
 
 
-def of_registry(entries: Iterable[Entry]) -> list[Against]:
+def compare_registry(entries: Iterable[Entry]) -> list[DefaultComparison]:
     """What a registry keeps, in its order."""
     found = []
     for entry in entries:
@@ -64,7 +64,7 @@ def of_registry(entries: Iterable[Entry]) -> list[Against]:
         if confirmed is not None and not confirmed.upheld:
             confirmed = None  # that comparison put the default in its place
         found.append(
-            Against(
+            DefaultComparison(
                 "registry",
                 entry.gpu.name,
                 entry.workload,
@@ -79,13 +79,15 @@ def of_registry(entries: Iterable[Entry]) -> list[Against]:
     return found
 
 
-def of_recordings(folder: Path) -> list[Against]:
+def compare_recordings(folder: Path) -> list[DefaultComparison]:
     """What the searches recorded in a folder chose, each recording for itself; raises
     ProfileFormatError."""
-    return [one for recording in load_all(folder) for one in of_recording(recording)]
+    return [
+        comparison for recording in load_all(folder) for comparison in compare_recording(recording)
+    ]
 
 
-def of_recording(recording: Recording) -> Iterator[Against]:
+def compare_recording(recording: Recording) -> Iterator[DefaultComparison]:
     """What one recorded search chose, workload by workload."""
     by_workload: dict[str, list[Measurement]] = {}
     for attempt in recording.attempts:
@@ -120,7 +122,7 @@ def of_recording(recording: Recording) -> Iterator[Against]:
             ratio = Ratio(confirmed.ratio, interval)
             if not Confirmation(chosen, confirmed.default, ratio, confirmed.n).upheld:
                 chosen, ratio = confirmed.default, None
-        yield Against(
+        yield DefaultComparison(
             recording.label,
             device.name,
             workload,

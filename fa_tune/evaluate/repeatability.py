@@ -170,8 +170,8 @@ def _raced(tuning: Tuning, dice: random.Random, runs: int) -> Tuning:
             drawn[subject].append(common)
             now_s += (1 + beside) * tuning.samples[subject][common]
     samples, relative = (
-        {s: tuple(one[s][i] for i in drawn[s]) for s in drawn if s in one}
-        for one in (tuning.samples, tuning.relative)
+        {s: tuple(taken[s][i] for i in drawn[s]) for s in drawn if s in taken}
+        for taken in (tuning.samples, tuning.relative)
     )
     return dataclasses.replace(tuning, samples=samples, relative=relative)
 

@@ -22,14 +22,15 @@ from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import MARGIN
 from fa_tune.search.neighbor_regret import (
     Neighbour,
-    in_doubt,
+    is_near_tie_limit,
     margin_over,
     neighbour,
-    recorded_steps,
-    steps_behind,
+    recorded_regret_bucket,
+    regret_bucket,
 )
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording
+from fa_tune.store.registry.lookup import distance, same_kind
 from fa_tune.tune.profilers import Measured
 from fa_tune.tune.session import Context
 
@@ -63,9 +64,9 @@ class Preferences:
         here = self.recorded.get(workload)
         return {
             subject: (
-                int(in_doubt(subject, here)),
-                recorded_steps(subject, recorded),
-                steps_behind(subject, neighbours),
+                int(is_near_tie_limit(subject, here)),
+                recorded_regret_bucket(subject, recorded),
+                regret_bucket(subject, neighbours),
                 artifact.resources.dynamic_smem_bytes,
                 artifact.resources.registers,
             )
@@ -127,14 +128,10 @@ def recorded_neighbours(found: Iterable[Recording]) -> dict[Workload, Neighbour]
 
 
 def neighbours_of(workload: Workload, known: Mapping[Workload, Neighbour]) -> tuple[Neighbour, ...]:
-    """The nearest of the known workloads of the same kind: dtype, d_head and a mask or none."""
-    from fa_tune.store.registry.lookup import distance
-
-    kind = (workload.dtype, workload.d_head, workload.causal)
+    """The nearest of the known workloads of the same kind."""
     near = sorted(
         (apart, other)
         for other in known
-        if (other.dtype, other.d_head, other.causal) == kind
-        and 0.0 < (apart := distance(other, workload)) <= NEAR
+        if same_kind(other, workload) and 0.0 < (apart := distance(other, workload)) <= NEAR
     )
     return tuple(known[other] for _, other in near[:NEIGHBOURS])

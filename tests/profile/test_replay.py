@@ -92,8 +92,8 @@ def test_what_was_never_measured_is_not_recorded() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"softmax_scale": 0.3}, "d_head 128 FP16 with softmax scale 0.3: none"),
-        ({"lse": True, "causal": True}, "d_head 128 FP16 causal with log-sum-exp: none"),
+        ({"softmax_scale": 0.3}, "d_head 128 FP16, scale 0.3: none"),
+        ({"lse": True, "causal": True}, "d_head 128 FP16 causal, with log-sum-exp: none"),
     ],
 )
 def test_what_is_another_problem_is_told_apart(changes: dict[str, Any], text: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fa_tune.core import devices
 from fa_tune.core.model import Outcome
-from fa_tune.tune import screening as heats
+from fa_tune.tune import screening
 from fa_tune.tune.results import SearchResult
 from tests.fleet.board_child import time_s
 from tests.fleet.board_machine import N_CONFIGS, SEARCH, Machine, pretend
@@ -25,7 +25,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_sm80: None) ->
 
 
 def heats_of(machine: Machine, monkeypatch: pytest.MonkeyPatch, n: int) -> SearchResult:
-    monkeypatch.setattr(heats, "GROUP", 4)
+    monkeypatch.setattr(screening, "GROUP", 4)
     monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(n)))
     return machine.search(1024)
 
@@ -43,7 +43,7 @@ def test_one_workload_is_dealt_out_and_decided_on_one_board(
     assert one.decision.leader.subject == min(times, key=lambda s: times[s])
     finalists = {s.subject for s in one.decision.standings}
     best = min(min(times.values()), times[fakes.keys(1)[0]])
-    expected = {s for s, t in times.items() if t <= best * heats.WITHIN}
+    expected = {s for s, t in times.items() if t <= best * screening.WITHIN}
     assert finalists == expected | set(fakes.keys(2)), "those, and the pair"
     where = defaultdict(set)
     for attempt in one.attempts:
