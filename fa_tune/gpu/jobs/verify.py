@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fa_tune import families
+from fa_tune.core.jobs import VerifyItem, VerifyJob
 from fa_tune.core.model import CaseError, Verdict, Workload
 from fa_tune.gpu.kernels import check_kernels, launch_args, lse_for
 from fa_tune.gpu.launch import Kernel
@@ -32,7 +33,7 @@ def _expected(workload: Workload, seed: int) -> tuple[Inputs, torch.Tensor, floa
 
 
 def check(kernel: Kernel, workload: Workload, seed: int) -> CaseError:
-    """One case: outputs poisoned with NaN, one launch, largest difference from fp32.  A wrong
+    """One case: outputs filled with NaN, one launch, largest difference from fp32.  A wrong
     log-sum-exp, where the workload wants it, counts as an infinite error."""
     inputs, exact, reference_error = _expected(workload, seed)
     out = torch.full_like(inputs.q, float("nan"))
@@ -55,16 +56,29 @@ def check_all(kernel: Kernel, workloads: Sequence[Workload], seed: int) -> Verdi
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """`shared`: device, seed.  Items: subject, traits, cubin, symbol.  Value: the verdict."""
+    """See `core.jobs.VerifyJob`."""
+    job = VerifyJob.read(shared, items)
+    verify_items(job.device, job.items, job.seed, report, item_timeout_s=job.item_timeout_s)
 
-    def check_item(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
+
+def verify_items(
+    device: int,
+    items: Mapping[str, VerifyItem],
+    seed: int,
+    report: Report,
+    *,
+    item_timeout_s: float | None = None,
+) -> None:
+    """Report the verdict of every item."""
+
+    def check_item(kernel: Kernel, name: str) -> dict[str, Any]:
         family = families.get(kernel.variant.family)
         config = family.parse(kernel.variant.config)
-        traits = str(item["traits"])
+        traits = items[name].traits
         workloads = (
             *verification_workloads(family.blocks(config), config.d_head, config.dtype, traits),
             *family.extra_verification(config, traits),
         )
-        return verdict_to_json(check_all(kernel, workloads, int(shared["seed"])))
+        return verdict_to_json(check_all(kernel, workloads, seed))
 
-    check_kernels(shared, items, report, check_item)
+    check_kernels(device, items, report, check_item, item_timeout_s=item_timeout_s)
