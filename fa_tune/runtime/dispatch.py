@@ -91,7 +91,7 @@ class Attention:
             raise InvalidConfig(f"out must be like q, {tuple(q.shape)}, not {tuple(out.shape)}")
         if lse is not None:
             _check_lse(lse, workload)
-        arguments = LaunchArgs(
+        arguments = LaunchArgs.forward(
             q=TensorArg.of(q, "Q"),
             k=TensorArg.of(k, "K"),
             v=TensorArg.of(v, "V"),
@@ -124,7 +124,8 @@ class Attention:
                 reasons.append(built.reason)
                 continue
             with torch.cuda.device(self.device):
-                kernel = Kernel(variant, built.artifact.cubin, built.artifact.symbol)
+                artifact = built.artifact
+                kernel = Kernel(variant, artifact.cubin, *artifact.symbols)
             return Chosen(variant, kernel, why, from_registry)
         told = "; ".join(dict.fromkeys(reasons))
         raise NoUsableVariant(f"no kernel runs {workload.key} on {self._gpu}: {told or 'none'}")

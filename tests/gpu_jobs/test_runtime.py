@@ -79,7 +79,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
 
     def build(requests: Any, *_: object, **__: object) -> list[Any]:
         asked.extend(r.variant for r in requests)
-        made = SimpleNamespace(cubin="x.cubin", symbol="x")
+        made = SimpleNamespace(cubin="x.cubin", symbols=("x",))
         return [SimpleNamespace(artifact=made, outcome=Outcome.OK, reason="") for _ in requests]
 
     properties = SimpleNamespace(name="NVIDIA H200", major=9, minor=0)
