@@ -8,7 +8,6 @@ the result is right; a *measurement* says how long it took and how that was take
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -24,10 +23,6 @@ from fa_tune.core.workload import DType as DType
 from fa_tune.core.workload import Workload as Workload
 from fa_tune.core.workload import benchmark_batch as benchmark_batch
 from fa_tune.core.workload import benchmark_workload as benchmark_workload
-
-HOST_LAUNCH_S = "host_launch_s"  # the condition that says what a launch took its process
-# The conditions that hold a measurement's `relative`, and its place in what a tie prefers, from 0.
-RELATIVE, PREFERENCE = "relative", "preference"
 
 
 @dataclass(frozen=True, order=True)
@@ -178,9 +173,18 @@ class Measurement:
     `samples_s` are the single durations in seconds in the order they were taken;
     `counters` hold the median of each collected metric; a metric that was not collected
     is absent, never zero.  `method` is `ncu` or `events`: results of different methods
-    are never ranked together.  `conditions` say how it was taken.  `relative` are the samples
-    over those of the baseline that were taken right before and after each, so that a clock that
-    wanders cancels out; empty where there is no such.
+    are never ranked together.  `conditions` say how it was taken, as text for a reader: no
+    code asks for them.  What code asks for is a field:
+
+    - `relative`: each sample over the mean of the baseline's samples right before and after
+      it, so that a drifting clock cancels out; one per sample, or empty.
+    - `preference`: the place in the order of the tie-break, from 0; None if not known.
+    - `host_launch_s`: what one launch took the process that made it, in seconds.
+    - `search`: the search it belongs to; empty outside a search.
+    - `gpu_uuid`: the GPU that measured it; empty if not known.
+    - `scaled_by`: the factor by which `samples_s` were multiplied afterwards; None: as measured.
+    - `replayed_from`: the label of the recording it was read from; empty if measured now.
+    - `default_s`: in an A/B test, the default's samples beside `samples_s`, in seconds.
     """
 
     subject: str  # a variant's key, or `ref:fa2`
@@ -189,16 +193,14 @@ class Measurement:
     samples_s: tuple[float, ...]
     counters: Mapping[str, Quantity] = field(default_factory=dict)
     conditions: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def relative(self) -> tuple[float, ...]:
-        """One number for each sample, or none; raises ValueError for a condition that is none."""
-        return tuple(float(v) for v in json.loads(self.conditions.get(RELATIVE, "[]")))
-
-    @property
-    def host_launch_s(self) -> float | None:
-        """What one launch took the process that made it, in seconds; None if not known."""
-        return float(self.conditions[HOST_LAUNCH_S]) if HOST_LAUNCH_S in self.conditions else None
+    relative: tuple[float, ...] = ()
+    preference: int | None = None
+    host_launch_s: float | None = None
+    search: str = ""
+    gpu_uuid: str = ""
+    scaled_by: float | None = None
+    replayed_from: str = ""
+    default_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.workload import Effect, Workload, labels
 from fa_tune.profile.base import MeasurePlan, OnStep, failed
 
-REPLAYED_FROM = "replayed_from"  # the condition that names the recording
-
 
 class ReplayProfiler:
     """Answers from `recorded`, attempts by (workload key, subject) for each recording by its
@@ -60,8 +58,7 @@ class ReplayProfiler:
             attempt = self._recorded[label][key]
             measured = attempt.measurement
             if measured is not None:
-                conditions = {**measured.conditions, REPLAYED_FROM: label}
-                attempt = replace(attempt, measurement=replace(measured, conditions=conditions))
+                attempt = replace(attempt, measurement=replace(measured, replayed_from=label))
             yield attempt
 
     def _inventory(self, workload: Workload) -> str:

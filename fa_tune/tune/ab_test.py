@@ -8,7 +8,6 @@ turns out to gain nothing, the default takes its place.
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Attempt, Measurement, Outcome, Variant, Verdict
 from fa_tune.core.options import Progress, SearchOptions
-from fa_tune.fleet.cross_gpu import BOARD
 from fa_tune.fleet.gpu import Board
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import Interval, Ratio, paired_ratio
@@ -34,7 +32,6 @@ from fa_tune.workers.supervisor import ItemResult, run_items
 
 HANDLER = "fa_tune.runtime.ab_test_job:handle"
 METHOD = "runtime"
-DEFAULT_TIMES = "default_s"  # the condition under which the default's times stand beside
 START_TIMEOUT_S = 180.0
 
 Verdicts = Mapping[str, Mapping[str, Verdict]]  # by workload key and subject
@@ -192,8 +189,8 @@ def _attempt(
         key,
         METHOD,
         tuple(float(s) for s in value["chosen_s"]),
-        {},
-        {DEFAULT_TIMES: json.dumps(value["default_s"])} | ({BOARD: uuid} if uuid else {}),
+        gpu_uuid=uuid,
+        default_s=tuple(float(s) for s in value["default_s"]),
     )
     return Attempt(_subject(one), key, Outcome.OK, "", measurement)
 
@@ -210,7 +207,7 @@ def _with(one: WorkloadResult, attempt: Attempt | None, progress: Progress) -> W
         )
         return one
     chosen_s = attempt.measurement.samples_s
-    default_s = json.loads(attempt.measurement.conditions[DEFAULT_TIMES])
+    default_s = attempt.measurement.default_s
     confirmation = Confirmation(*pair, paired_ratio(chosen_s, default_s), len(chosen_s))
     return _judged(one, one.decision, confirmation, progress)
 

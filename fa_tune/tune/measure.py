@@ -22,7 +22,7 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.options import MeasureOptions, Progress, SearchOptions
 from fa_tune.families.base import KernelFamily
-from fa_tune.fleet.cross_gpu import BOARD, board_of, boards_of, carried
+from fa_tune.fleet.cross_gpu import board_of, boards_of, carried
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import MARGIN, median
@@ -32,7 +32,6 @@ from fa_tune.tune.profilers import Measured
 from fa_tune.tune.session import Context
 
 SCOUTED = "scouted"  # beside how a scout's samples were taken: they stand for nothing else
-SEARCH = "search"  # the condition under which a measurement names its search
 LONGER = 2  # times as many samples again, under ncu, where the order is open
 FINALIST_WITHIN = 1.02  # of the leader in the first sample, whose worst error seen is 1.4 %
 
@@ -277,19 +276,17 @@ class _Book:
             return False
         here = self._context.board
         elsewhere = bool(here) and board_of(attempt) not in ("", here)
-        return elsewhere or measurement.conditions.get(SEARCH, "") != self._search
+        return elsewhere or measurement.search != self._search
 
     def _signed(self, attempt: Attempt) -> Attempt:
         """The attempt with this search's mark, and its board's."""
         measurement = attempt.measurement
-        marks = {SEARCH: self._search, BOARD: self._context.board}
-        marks = {name: mark for name, mark in marks.items() if mark}
-        if measurement is None or not marks:
+        if measurement is None:
             return attempt
-        conditions = {**measurement.conditions, **marks}
-        return dataclasses.replace(
-            attempt, measurement=dataclasses.replace(measurement, conditions=conditions)
-        )
+        search = self._search or measurement.search
+        gpu_uuid = self._context.board or measurement.gpu_uuid
+        signed = dataclasses.replace(measurement, search=search, gpu_uuid=gpu_uuid)
+        return dataclasses.replace(attempt, measurement=signed)
 
 
 def _digests(marks: Mapping[str, Fingerprint]) -> dict[str, str]:

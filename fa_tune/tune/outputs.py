@@ -16,7 +16,6 @@ from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.devices import cuda_driver_version
 from fa_tune.core.errors import StorageError
 from fa_tune.core.model import (
-    PREFERENCE,
     Artifact,
     Attempt,
     Provenance,
@@ -28,7 +27,7 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.options import SearchOptions
 from fa_tune.ops import flops
-from fa_tune.profile.replay import REPLAYED_FROM, ReplayProfiler
+from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.search.decide import Decision
 from fa_tune.tune.profilers import Measured
 from fa_tune.tune.results import SearchResult, WorkloadResult
@@ -140,8 +139,7 @@ def _preferred(one: WorkloadResult) -> Iterator[Attempt]:
         if found is None or place is None:
             yield attempt
         else:
-            conditions = {**found.conditions, PREFERENCE: str(place)}
-            yield replace(attempt, measurement=replace(found, conditions=conditions))
+            yield replace(attempt, measurement=replace(found, preference=place))
 
 
 def _decided(one: WorkloadResult) -> Decided:
@@ -273,7 +271,7 @@ def recording_of(subject: str, one: WorkloadResult, measured: Measured) -> Recor
     """The recording that a replayed measurement came from; several may have been replayed."""
     for attempt in one.attempts:
         if attempt.subject == subject and attempt.measurement is not None:
-            label = attempt.measurement.conditions.get(REPLAYED_FROM)
+            label = attempt.measurement.replayed_from
             found = next((r for r in measured.recordings if r.label == label), None)
             return found or measured.recording
     return measured.recording

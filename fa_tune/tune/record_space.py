@@ -17,7 +17,7 @@ from fa_tune.families.base import Config
 from fa_tune.fleet.cross_gpu import scaled
 from fa_tune.ops import flops
 from fa_tune.profile.stats import median
-from fa_tune.search.space_table import Meta, Row, knob_types, save
+from fa_tune.search.space_table import SpaceMeta, SpaceRow, knob_types, save
 from fa_tune.search.strategies.points import point
 from fa_tune.store.journal import Journal
 from fa_tune.tune.decide import Candidates
@@ -72,7 +72,7 @@ def record_space(
         workloads, kept, options, context, measured, progress, verify=not own_check
     )
     journal = context.journal()
-    rows: list[Row] = []
+    rows: list[SpaceRow] = []
     units: dict[str, str] = {}
     tally = Tally()
     standard = {key: families.variant(config).key for key, config in defaults.items()}
@@ -114,7 +114,7 @@ def record_space(
             "; chunks of one workload were measured on several boards, their times scaled by "
             f"the default's to those of the first board, by {100 * max(scaled):.2f} % at most"
         )
-    meta = Meta(
+    meta = SpaceMeta(
         knobs=knob_types(row.knobs for row in rows),
         device=dataclasses.replace(measured.device, uuid=""),
         provenance=(
@@ -248,11 +248,11 @@ def _mark(chunk: Iterable[str]) -> str:
     return f"space {hashlib.sha256(chr(10).join(sorted(chunk)).encode()).hexdigest()[:12]}"
 
 
-def _row(attempt: Attempt, config: Config, one: Candidates) -> Row:
+def _row(attempt: Attempt, config: Config, one: Candidates) -> SpaceRow:
     artifact = one.artifacts.get(attempt.subject)
     made = point(config, artifact.resources if artifact is not None else None)
     measurement = attempt.measurement if attempt.outcome is Outcome.OK else None
-    return Row(
+    return SpaceRow(
         variant=attempt.subject,
         workload=attempt.workload,
         outcome=attempt.outcome,

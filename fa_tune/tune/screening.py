@@ -22,7 +22,7 @@ from fa_tune.profile.stats import median, paired_ratio
 from fa_tune.store.journal import AttemptRecord, Journal
 from fa_tune.tune.decide import Candidates, Taken
 from fa_tune.tune.dispatch import Spot, on_boards
-from fa_tune.tune.measure import SEARCH, fingerprint, measure_workload
+from fa_tune.tune.measure import fingerprint, measure_workload
 
 GROUP = 32  # configs that are worth a worker process of their own
 RUNS = 3  # samples of each in a heat; one under ncu
@@ -174,6 +174,6 @@ def _marked(journal: Journal, group: Group, mark: str) -> dict[str, Attempt]:
         if not isinstance(record, AttemptRecord) or record.attempt.workload != key:
             continue
         measurement = record.attempt.measurement
-        if measurement is not None and measurement.conditions.get(SEARCH) == mark:
+        if measurement is not None and measurement.search == mark:
             found[record.attempt.subject] = record.attempt
     return found if len(boards_of(found)) < 2 else {}

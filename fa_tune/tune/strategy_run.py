@@ -27,7 +27,7 @@ from fa_tune.search.strategies import USES_FACTS, Observation, Point, Space, Str
 from fa_tune.search.strategies.audit import Audit, judge, sample
 from fa_tune.search.strategies.budget import Budget, spend
 from fa_tune.search.strategies.points import point
-from fa_tune.search.strategies.round_robin import Several
+from fa_tune.search.strategies.round_robin import RoundRobin
 from fa_tune.store.journal import Journal
 from fa_tune.tune.decide import Candidates
 from fa_tune.tune.measure import Tally, measure_workload
@@ -178,7 +178,7 @@ def explore(
 def strategy_over(name: str, spaces: Sequence[Space], seed: int) -> Strategy:
     """A strategy over the spaces of one or several families, numbered through."""
     strategies = [create(name, space, seed) for space in spaces]
-    return strategies[0] if len(spaces) == 1 else Several(name, spaces, strategies)
+    return strategies[0] if len(spaces) == 1 else RoundRobin(name, spaces, strategies)
 
 
 def _spaces(

@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 
 from fa_tune.core import paths
 from fa_tune.core.errors import FaTuneError
-from fa_tune.core.model import PREFERENCE, Artifact, Attempt, Measurement, Workload, is_reference
+from fa_tune.core.model import Artifact, Attempt, Measurement, Workload, is_reference
 from fa_tune.core.options import Progress
-from fa_tune.profile.replay import REPLAYED_FROM, ReplayProfiler
+from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import MARGIN
 from fa_tune.search.neighbor_regret import (
     Neighbour,
-    in_doubt,
+    is_near_tie_limit,
     margin_over,
     neighbour,
-    recorded_steps,
-    steps_behind,
+    recorded_regret_bucket,
+    regret_bucket,
 )
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording
@@ -64,9 +64,9 @@ class Preferences:
         here = self.recorded.get(workload)
         return {
             subject: (
-                int(in_doubt(subject, here)),
-                recorded_steps(subject, recorded),
-                steps_behind(subject, neighbours),
+                int(is_near_tie_limit(subject, here)),
+                recorded_regret_bucket(subject, recorded),
+                regret_bucket(subject, neighbours),
                 artifact.resources.dynamic_smem_bytes,
                 artifact.resources.registers,
             )
@@ -79,13 +79,13 @@ class Preferences:
         """Ranks and margin as they were when these were measured; None where they were not all in
         one search, or its recording does not tell."""
         ours = [m for m in measurements if not is_reference(m.subject)]
-        places = {m.subject: m.conditions[PREFERENCE] for m in ours if PREFERENCE in m.conditions}
-        labels = {m.conditions.get(REPLAYED_FROM, "") for m in ours}
+        places = {m.subject: m.preference for m in ours if m.preference is not None}
+        labels = {m.replayed_from for m in ours}
         recording = self.replayed.get(labels.pop()) if len(labels) == 1 else None
         decided = recording.meta.decided.get(workload.key) if recording is not None else None
         if decided is None or len(places) < len(ours):
             return None
-        return {subject: (int(place),) for subject, place in places.items()}, decided.margin
+        return {subject: (place,) for subject, place in places.items()}, decided.margin
 
     def order(self, workload: Workload, artifacts: Mapping[str, Artifact]) -> tuple[str, ...]:
         """The subjects by what is known of them before this search."""

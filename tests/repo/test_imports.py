@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Numbers become a decision.
     "search": {"core", "ops", "families", "profile"},
     "store": {"core", "ops", "families"},
-    "report": {"core", "ops", "families", "profile", "store"},
+    "report": {"core", "families", "profile", "store"},
     "fleet": {"core", "ops", "families", "workers", "profile"},
     "tune": {
         *("core", "ops", "families", "build", "workers"),
@@ -47,10 +47,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "export": {"core", "families"},
     "kernel_configs": {"core", "ops", "families"},
     # Around the flow.
-    "evaluate": {"core", "families", "build", "profile", "search", "store", "tune"},
+    "evaluate": {"core", "families", "profile", "search", "store", "tune"},
     "commands": {
-        *("core", "ops", "families", "profile", "search", "store"),
-        *("report", "fleet", "tune", "evaluate"),
+        *("core", "families", "profile", "search", "store"),
+        *("report", "tune", "evaluate"),
     },
     "cli": {"core", "commands"},
     "__main__": {"cli"},

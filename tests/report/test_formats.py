@@ -123,7 +123,7 @@ def test_unknown_format() -> None:
 
 
 def test_importing_is_light() -> None:
-    heavy = "'pandas', 'numpy', 'torch', 'prettytable', 'rich', 'fa_tune.profile'"
+    heavy = "'pandas', 'numpy', 'torch', 'prettytable', 'rich', 'pydantic'"
     code = (
         "import sys, fa_tune.report.formats, fa_tune.report.load, fa_tune.report.summary;"
         f"print([m for m in ({heavy}) if m in sys.modules])"

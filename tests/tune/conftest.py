@@ -17,9 +17,7 @@ from fa_tune.ops.verification import verdict_to_json
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as store
-from fa_tune.tune import ab_test as confirming
-from fa_tune.tune import single
-from fa_tune.tune import verify as checks
+from fa_tune.tune import ab_test, single, verify
 from fa_tune.tune.profilers import Measured
 from fa_tune.tune.tie_break import Preferences, preferences
 from fa_tune.workers.supervisor import ItemResult
@@ -145,8 +143,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path)
     compile_all: Callable[..., Any] = lambda *args: world.compiler(*args)  # noqa: E731
     monkeypatch.setattr(devices, "find_device", lambda index=0: world.device)
-    monkeypatch.setattr(checks, "run_items", world.verifier)
-    monkeypatch.setattr(confirming, "run_items", world.confirmer)
+    monkeypatch.setattr(verify, "run_items", world.verifier)
+    monkeypatch.setattr(ab_test, "run_items", world.confirmer)
     monkeypatch.setattr(SEARCH, "preferences", world.preferences)
     for module in (SEARCH, single):
         monkeypatch.setattr(module, "build_all", compile_all)

@@ -9,8 +9,7 @@ import pytest
 
 from fa_tune.core import devices
 from fa_tune.core.model import Outcome
-from fa_tune.fleet.cross_gpu import BOARD, CALIBRATED
-from fa_tune.tune import screening as heats
+from fa_tune.tune import screening
 from fa_tune.tune.results import SearchResult
 from tests.fleet.board_child import time_s
 from tests.fleet.board_machine import N_CONFIGS, SEARCH, Machine, pretend
@@ -26,7 +25,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_sm80: None) ->
 
 
 def heats_of(machine: Machine, monkeypatch: pytest.MonkeyPatch, n: int) -> SearchResult:
-    monkeypatch.setattr(heats, "GROUP", 4)
+    monkeypatch.setattr(screening, "GROUP", 4)
     monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(n)))
     return machine.search(1024)
 
@@ -44,16 +43,16 @@ def test_one_workload_is_dealt_out_and_decided_on_one_board(
     assert one.decision.leader.subject == min(times, key=lambda s: times[s])
     finalists = {s.subject for s in one.decision.standings}
     best = min(min(times.values()), times[fakes.keys(1)[0]])
-    expected = {s for s, t in times.items() if t <= best * heats.WITHIN}
+    expected = {s for s, t in times.items() if t <= best * screening.WITHIN}
     assert finalists == expected | set(fakes.keys(2)), "those, and the pair"
     where = defaultdict(set)
     for attempt in one.attempts:
         assert attempt.measurement is not None
-        where[attempt.subject in finalists].add(attempt.measurement.conditions[BOARD])
+        where[attempt.subject in finalists].add(attempt.measurement.gpu_uuid)
         seen = attempt.measurement.samples_s[0] / times[attempt.subject]
         home = {"GPU-a": 1.0, "GPU-b": 1.07, "GPU-c": 0.95}
         (final,) = {
-            a.measurement.conditions[BOARD]
+            a.measurement.gpu_uuid
             for a in one.attempts
             if a.measurement is not None and a.subject in finalists
         }
@@ -109,7 +108,7 @@ def test_what_another_board_measured_is_scaled_by_the_default(
         assert attempt.measurement is not None
         seen = attempt.measurement.samples_s[0] / time_s(attempt.subject, attempt.workload)
         assert seen == pytest.approx(1.05, rel=1e-3)
-        was_carried = CALIBRATED in attempt.measurement.conditions
+        was_carried = attempt.measurement.scaled_by is not None
         assert was_carried == (attempt.subject not in measured)
     done = len(machine.log("sample"))
     search_on(0, N_CONFIGS)

@@ -20,11 +20,13 @@ import click
 
 from fa_tune.commands.shared.parameters import (
     ALL_FAMILIES,
+    STDOUT,
     Architecture,
     Families,
     GpuNumbers,
     Kernels,
     Names,
+    OutputFile,
     WholeNumbers,
     dtypes,
     number,
@@ -46,11 +48,11 @@ from fa_tune.core.workload import BENCHMARK_HEADS, FIELDS, MASKS, USUAL
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 
-MOST_TOKENS = 1 << 20
-MOST_HEAD_DIM = 1024
+MAX_TOKENS = 1 << 20
+MAX_HEAD_DIM = 1024
 
-SEQ_LENS = WholeNumbers(1, MOST_TOKENS, "1024,4096")
-D_HEADS = WholeNumbers(1, MOST_HEAD_DIM, "64,128")
+SEQ_LENS = WholeNumbers(1, MAX_TOKENS, "1024,4096")
+D_HEADS = WholeNumbers(1, MAX_HEAD_DIM, "64,128")
 
 
 def option(*names: str, **settings: Any) -> Decorator[Any]:
@@ -367,6 +369,58 @@ def registry_option() -> Decorator[Any]:
         show_default="the user's own",
         help="The registry that keeps the chosen configs.",
     )
+
+
+def csv_option() -> Decorator[Any]:
+    """`--csv`: the table as a file for machines."""
+    return option(
+        "--csv",
+        "csv",
+        type=OutputFile(),
+        metavar="FILE",
+        help="Write the whole table as CSV too; - is standard output, and then nothing else "
+        "is written there.",
+    )
+
+
+def json_option() -> Decorator[Any]:
+    """`--json`: standard output for machines."""
+    return option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        show_default=False,
+        help="Write the result as JSON, and nothing else, to standard output.",
+    )
+
+
+def limit_option() -> Decorator[Any]:
+    """`--limit`: rows for people."""
+    return option(
+        "--limit",
+        "limit",
+        type=click.IntRange(1, 1_000_000),
+        show_default="20",
+        help="Rows to show per table; CSV and JSON always hold all.",
+    )
+
+
+def quiet_option() -> Decorator[Any]:
+    """`--quiet`: no bar."""
+    return option(
+        "--quiet",
+        "-q",
+        "quiet",
+        is_flag=True,
+        show_default=False,
+        help="No progress bar; notes and warnings still appear on standard error.",
+    )
+
+
+def refuse_both(csv: Path | None, as_json: bool) -> None:
+    """Standard output can hold one document."""
+    if as_json and csv == STDOUT:
+        raise click.UsageError("--json and --csv - both want standard output; choose one")
 
 
 def _gathered(

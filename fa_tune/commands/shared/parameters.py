@@ -41,10 +41,12 @@ class _CommaList(ParamType, ABC):
         words = [word.strip() for word in value.split(",")]
         if not all(words):
             self.fail(f"{value!r} has an empty place; write it like {self.example}", param, ctx)
-        return tuple(dict.fromkeys(self.one(word, param, ctx) for word in words))
+        return tuple(dict.fromkeys(self.convert_word(word, param, ctx) for word in words))
 
     @abstractmethod
-    def one(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert_word(
+        self, word: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """The value of one word; fails as click's types do."""
 
 
@@ -58,7 +60,9 @@ class WholeNumbers(_CommaList):
         self.most = most
         self.example = example
 
-    def one(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert_word(
+        self, word: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
         """The number of one word."""
         if re.fullmatch(r"\d+\s*(-|:|\.\.+|…)\s*\d+.*", word):
             self.fail(
@@ -139,7 +143,9 @@ class Names(_CommaList):
             return ()
         return super().convert(value, param, ctx)
 
-    def one(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert_word(
+        self, word: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """What one name stands for."""
         if word.lower() not in self.allowed:
             names = [*self.allowed, *(["none"] if self.none else [])]
@@ -177,7 +183,9 @@ class Families(_CommaList):
         """The names of all families."""
         return ",".join(family_names())
 
-    def one(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert_word(
+        self, word: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
         """One family's name."""
         if word.lower() not in family_names():
             known = ", ".join((*family_names(), ALL_FAMILIES))

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from fa_tune.commands.shared.output import text_table
-from fa_tune.core import units
-from fa_tune.core.devices import find_device
+from fa_tune.core import devices, units
 from fa_tune.core.model import reference_subject
 from fa_tune.core.workload import Workload, labels
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
@@ -114,7 +113,7 @@ def workload_text(w: Workload) -> str:
 def gpu_of(registry: Registry, asked: str | None) -> tuple[str, str | None]:
     """(GPU model, driver) to look up for: the one asked for, this machine's, or the only one
     in the registry.  The driver is None where the model is not this machine's."""
-    device = find_device()
+    device = devices.find_device()
     if device is not None and asked in (None, device.name):
         return device.name, device.driver
     if asked is not None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fa_tune.core.model import (
-    PREFERENCE,
     REFERENCE_FAMILY,
     Attempt,
     Measurement,
@@ -67,7 +66,7 @@ def rows_from_measurements(
 
 def workload_text(workload: Workload) -> str:
     """How tables name a workload: `seq_len 1024, d_head 128, FP16, full, batch 16, 16 heads`."""
-    return str(_shape(workload).put_on(Row("")).group)
+    return str(_shape(workload).apply_to(Row("")).group)
 
 
 def _shape(workload: Workload) -> PartialWorkload:
@@ -78,7 +77,7 @@ def _row(attempt: Attempt, resources: Resources | None, cycles: str, method: str
     family, kernel = _subject(attempt.subject)
     measurement = attempt.measurement
     shape = _shape(Workload.from_key(attempt.workload))
-    row = shape.put_on(
+    row = shape.apply_to(
         Row(
             kernel,
             family=family,
@@ -91,12 +90,7 @@ def _row(attempt: Attempt, resources: Resources | None, cycles: str, method: str
     # A kernel whose attempt failed has no time, whatever was measured before it failed.
     if measurement is None or attempt.outcome is not Outcome.OK:
         return row
-    preference = measurement.conditions.get(PREFERENCE)
-    row = replace(
-        row,
-        relative=measurement.relative or None,
-        preference=None if preference is None else int(preference),
-    )
+    row = replace(row, relative=measurement.relative or None, preference=measurement.preference)
     return with_samples(
         row,
         measurement.samples_s,

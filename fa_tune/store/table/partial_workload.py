@@ -17,7 +17,7 @@ class PartialWorkload(WorkloadParts):
         """What a row says."""
         return cls(**{name: getattr(row, name) for name in PARTS})
 
-    def over(self, other: PartialWorkload) -> PartialWorkload:
+    def merge(self, other: PartialWorkload) -> PartialWorkload:
         """This, with `other` where this knows nothing."""
         return replace(other, **{n: getattr(self, n) for n in PARTS if self._has(n)})
 
@@ -27,11 +27,11 @@ class PartialWorkload(WorkloadParts):
             getattr(self, n) == getattr(other, n) for n in PARTS if self._has(n) and other._has(n)
         )
 
-    def squared(self) -> PartialWorkload:
+    def fill_defaults(self) -> PartialWorkload:
         """Key/value length and heads, where unknown, taken as those of the queries."""
-        return self.over(PartialWorkload(kv_heads=self.heads, seq_len_kv=self.seq_len))
+        return self.merge(PartialWorkload(kv_heads=self.heads, seq_len_kv=self.seq_len))
 
-    def put_on(self, row: Row) -> Row:
+    def apply_to(self, row: Row) -> Row:
         """The row with these parts as its workload."""
         return replace(row, **{name: getattr(self, name) for name in PARTS})
 
@@ -47,4 +47,4 @@ def adopted(shape: PartialWorkload, others: Iterable[PartialWorkload]) -> Partia
     if not shape.missing:
         return shape
     fitting = {other for other in others if shape.agrees_with(other)}
-    return shape.over(fitting.pop()) if len(fitting) == 1 else shape
+    return shape.merge(fitting.pop()) if len(fitting) == 1 else shape

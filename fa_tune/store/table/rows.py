@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import REFERENCE_FAMILY, Outcome
+from fa_tune.core.model import REFERENCE_FAMILY, Outcome, Variant
 from fa_tune.core.workload import (
     OPTIONAL,
     PARTS,
     READING_ORDER,
     USUAL,
+    Workload,
     WorkloadParts,
     column_of,
     labels,
@@ -197,12 +199,7 @@ def _with_rates(row: Row) -> Row:
     workload, mean_s, median_s = row.workload, row.duration_s, row.rank_s
     if workload is None or not mean_s or not median_s:
         return row
-    total = None
-    if row.tflops is None and (tile := _tile(row)):
-        try:
-            total = flops.tflops(flops.total_flop(workload, *tile), mean_s)
-        except InvalidConfig:
-            total = None
+    total = tiled_tflops(workload, _tile(row), mean_s) if row.tflops is None else None
     return replace(
         row,
         tflops=_first(row.tflops, total),
@@ -213,14 +210,22 @@ def _with_rates(row: Row) -> Row:
     )
 
 
+def tiled_tflops(workload: Workload, tile: tuple[int, int] | None, seconds: float) -> float | None:
+    """The rate of a kernel with (B_r, B_c) tiles; None where they are unknown or partial."""
+    if tile is None:
+        return None
+    try:
+        return flops.tflops(flops.total_flop(workload, *tile), seconds)
+    except InvalidConfig:
+        return None
+
+
 def _tile(row: Row) -> tuple[int, int] | None:
     """(B_r, B_c) of one of our configs; references bring their rate along."""
     if not row.is_variant:
         return None
-    from fa_tune import families
-
     try:
-        family = families.get(row.family)
-        return family.blocks(family.parse(row.kernel))
+        config = families.config_of(Variant(row.family, row.kernel))
+        return families.of(config).blocks(config)
     except InvalidConfig:
         return None
