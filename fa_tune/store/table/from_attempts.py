@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from fa_tune.core.model import (
     REFERENCE_FAMILY,
@@ -108,9 +109,12 @@ def with_samples(
             samples_s=samples_s,
             n=len(samples_s),
         )
-    known = {name: value for name, value in counters.items() if value is not None}
-    whole = {name: round(v) for name, v in known.items() if BY_FIELD[name].kind is WHOLE}
-    return replace(row, **{**known, **whole})
+    known: dict[str, Any] = {
+        name: round(value) if BY_FIELD[name].kind is WHOLE else value
+        for name, value in counters.items()
+        if value is not None
+    }
+    return replace(row, **known)
 
 
 def _subject(subject: str) -> tuple[str, str]:
