@@ -16,9 +16,9 @@ from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import BENCHMARK_HEADS as BENCHMARK_HEADS
-from fa_tune.core.workload import LARGEST_SCALE as LARGEST_SCALE
-from fa_tune.core.workload import LEAST_SCALE as LEAST_SCALE
 from fa_tune.core.workload import MASKS as MASKS
+from fa_tune.core.workload import MAX_SCALE as MAX_SCALE
+from fa_tune.core.workload import MIN_SCALE as MIN_SCALE
 from fa_tune.core.workload import DType as DType
 from fa_tune.core.workload import Workload as Workload
 from fa_tune.core.workload import benchmark_batch as benchmark_batch

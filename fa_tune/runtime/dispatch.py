@@ -26,7 +26,7 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import DType, Variant, Workload
 from fa_tune.families.base import Config, LaunchArgs, TensorArg
 from fa_tune.gpu.launch import Kernel
-from fa_tune.store.registry import file as store
+from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.lookup import matches
 from fa_tune.store.registry.schema import Registry
 
@@ -69,7 +69,7 @@ class Attention:
         properties = torch.cuda.get_device_properties(self.device)
         self._gpu = properties.name
         self._limits = arch.limits((properties.major, properties.minor))
-        self._registry: Registry = store.load(registry or store.default_path())
+        self._registry: Registry = registry_file.load(registry or registry_file.default_path())
         self._store = ArtifactStore(cache_dir)
         self._chosen: dict[Workload, Chosen] = {}
 

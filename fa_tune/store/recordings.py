@@ -193,7 +193,7 @@ def _attempt(row: Row, meta: Meta) -> Attempt | None:
 
 
 def _relative(row: Row) -> tuple[float, ...]:
-    """The row's ratios to the baseline; none if they are not one per sample."""
+    """The row's ratios to the baseline; none if they are not file per sample."""
     ratios, samples = row.relative or (), row.samples_s or ()
     return tuple(ratios) if len(ratios) == len(samples) else ()
 
@@ -201,8 +201,8 @@ def _relative(row: Row) -> tuple[float, ...]:
 def remove(path: Path) -> None:
     """Delete a recording that there may be; `path` is the CSV.  Raises StorageError."""
     try:
-        for one in (path.with_suffix(META_SUFFIX), path):
-            one.unlink(missing_ok=True)
+        for file in (path.with_suffix(META_SUFFIX), path):
+            file.unlink(missing_ok=True)
     except OSError as error:
         raise StorageError(f"cannot remove {path}: {error.strerror}") from error
 

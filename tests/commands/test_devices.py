@@ -52,7 +52,7 @@ def test_numbers_or_all(
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ("0,0", "GPU 0 is named twice; name each board once"),
+        ("0,0", "GPU 0 is named twice; name each GPU once"),
         ("0,,1", "'0,,1' is no list of GPUs; write 0,1 or all"),
         ("0-3", "'0-3' is no list of GPUs; write 0,1 or all"),
         ("-1", "is no list of GPUs"),

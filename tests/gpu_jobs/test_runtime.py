@@ -13,7 +13,7 @@ from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import DType, Outcome, Variant, Workload, benchmark_workload
-from fa_tune.store.registry import file as store
+from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Entry, Registry
 from tests.store.registry.conftest import MakeEntry, make_entry  # noqa: F401 - a fixture
 
@@ -92,7 +92,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
 
 
 def attention(folder: Path, *entries: Entry) -> Attention:
-    store.save(folder / "r.json", Registry.of(entries))
+    registry_file.save(folder / "r.json", Registry.of(entries))
     return Attention(folder / "r.json", cache_dir=folder)
 
 

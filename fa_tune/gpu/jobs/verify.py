@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fa_tune import families, ops
+from fa_tune.core.jobs import VerifyItem, VerifyJob
 from fa_tune.core.model import CaseError, Verdict
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.kernels import check_kernels, named_args
@@ -44,7 +45,7 @@ def _case(workload: Workload, seed: int) -> _Case:
 
 
 def check(kernel: Kernel, workload: Workload, seed: int) -> CaseError:
-    """One case: outputs poisoned with NaN, one call, largest difference from fp32.  An output with
+    """One case: outputs filled with NaN, one call, largest difference from fp32.  An output with
     a tolerance of its own that is not within it counts as an infinite error."""
     case = _case(workload, seed)
     outputs = empty_outputs(workload, fill=float("nan"))
@@ -78,12 +79,25 @@ def check_all(kernel: Kernel, workloads: Sequence[Workload], seed: int) -> Verdi
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """`shared`: device, seed.  Items: subject, traits, cubin, symbol.  Value: the verdict."""
+    """See `core.jobs.VerifyJob`."""
+    job = VerifyJob.read(shared, items)
+    verify_items(job.device, job.items, job.seed, report, item_timeout_s=job.item_timeout_s)
 
-    def check_item(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
+
+def verify_items(
+    device: int,
+    items: Mapping[str, VerifyItem],
+    seed: int,
+    report: Report,
+    *,
+    item_timeout_s: float | None = None,
+) -> None:
+    """Report the verdict of every item."""
+
+    def check_item(kernel: Kernel, name: str) -> dict[str, Any]:
         family = families.get(kernel.variant.family)
         config = family.parse(kernel.variant.config)
-        traits = str(item["traits"])
+        traits = items[name].traits
         operation = ops.get(family.operation)
         workloads = (
             *operation.verification_workloads(
@@ -91,6 +105,6 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
             ),
             *family.extra_verification(config, traits),
         )
-        return verdict_to_json(check_all(kernel, workloads, int(shared["seed"])))
+        return verdict_to_json(check_all(kernel, workloads, seed))
 
-    check_kernels(shared, items, report, check_item)
+    check_kernels(device, items, report, check_item, item_timeout_s=item_timeout_s)
