@@ -69,20 +69,21 @@ class _Message:
 
 @dataclass(frozen=True)
 class KernelItem(_Message):
-    """A subject and where its kernel is: a cubin file and the symbol in it.  A library's kernel
-    (`ref:fa2`) has neither."""
+    """A subject and where its kernel is: a cubin file and the symbols in it, `more_symbols` those
+    of the launches after the first.  A library's kernel (`ref:fa2`) has none of these."""
 
     _sparse = True
     subject: str
     cubin: str = ""
     symbol: str = ""
+    more_symbols: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, subject: str, artifact: Artifact | None) -> KernelItem:
         """The item of a subject; `artifact` is None for a library's kernel."""
         if artifact is None:
             return cls(subject)
-        return cls(subject, artifact.cubin, artifact.symbol)
+        return cls(subject, artifact.cubin, artifact.symbol, artifact.more_symbols)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,13 @@ class VerifyItem(KernelItem):
     @classmethod
     def of_artifact(cls, artifact: Artifact) -> VerifyItem:
         """The item of an artifact."""
-        return cls(artifact.variant.key, artifact.cubin, artifact.symbol, artifact.traits)
+        return cls(
+            artifact.variant.key,
+            artifact.cubin,
+            artifact.symbol,
+            artifact.more_symbols,
+            artifact.traits,
+        )
 
 
 @dataclass(frozen=True)

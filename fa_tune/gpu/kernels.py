@@ -55,18 +55,26 @@ def nvml_handle(index: int) -> Any:
 
 def load(item: KernelItem) -> Kernel:
     """The kernel of a job item."""
-    return Kernel(Variant.from_key(item.subject), item.cubin, item.symbol)
+    return Kernel(Variant.from_key(item.subject), item.cubin, item.symbol, *item.more_symbols)
+
+
+def named_args(tensors: Mapping[str, torch.Tensor]) -> LaunchArgs:
+    """The launch arguments of a workload whose tensors have these names: views of any strides with
+    four dimensions, and contiguous ones with fewer."""
+    return LaunchArgs(
+        {
+            name: TensorArg.of(tensor, name.upper())
+            if tensor.ndim == 4
+            else TensorArg(tensor.data_ptr())
+            for name, tensor in tensors.items()
+        }
+    )
 
 
 def launch_args(inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None = None) -> LaunchArgs:
-    """The launch arguments of one problem; `lse` is fp32 [batch, heads, seq_len_q]."""
-    return LaunchArgs(
-        q=TensorArg.of(inputs.q, "Q"),
-        k=TensorArg.of(inputs.k, "K"),
-        v=TensorArg.of(inputs.v, "V"),
-        o=TensorArg.of(out, "O"),
-        lse=TensorArg(0 if lse is None else lse.data_ptr()),
-    )
+    """The launch arguments of a forward pass; `lse` is fp32 [batch, heads, seq_len_q]."""
+    tensors = {**inputs.tensors, "o": out}
+    return named_args(tensors if lse is None else {**tensors, "lse": lse})
 
 
 def lse_for(workload: Workload, fill: float | None = None) -> torch.Tensor | None:

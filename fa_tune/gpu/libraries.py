@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from torch.nn.attention.bias import CausalBias
 
 LibraryCall = Callable[[], torch.Tensor]
+# The fields with a usual value that the calls below know; a workload with any other is refused.
+KNOWN_FIELDS = {"bottom_right", "lse", "softmax_scale"}
 BACKENDS = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 REFUSALS = ("No available kernel", "No viable backend")  # however else its sentence goes
 NAMES = {"fa2": "FlashAttention 2", "cudnn": "cuDNN"}
@@ -44,6 +46,8 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
     log-sum-exp as well.  Raises InvalidConfig, here or at the first call, if the back end
     cannot take the workload.
     """
+    if strange := set(workload.unusual) - KNOWN_FIELDS:
+        raise InvalidConfig(f"{name} is not called with {', '.join(sorted(strange))} yet")
     if name in PACKAGE_NAMES:
         return package_call(name, inputs, workload)
     if name not in BACKENDS:

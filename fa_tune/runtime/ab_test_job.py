@@ -20,7 +20,7 @@ from fa_tune.core.model import Workload
 from fa_tune.gpu.jobs.time_events import Subject, input_sets, warm_up
 from fa_tune.gpu.kernels import Launch, guarded, lse_for, use_device
 from fa_tune.gpu.reference import Inputs, make_inputs
-from fa_tune.runtime.dispatch import Attention
+from fa_tune.runtime.dispatch import Attention, Problem
 from fa_tune.workers.main import Report
 
 LEAST, MOST = 10, 50  # pairs
@@ -75,8 +75,6 @@ def _call(attention: Attention, inputs: Inputs, workload: Workload) -> None:
         inputs.q,
         inputs.k,
         inputs.v,
-        causal=workload.causal,
-        bottom_right=workload.bottom_right,
-        softmax_scale=workload.softmax_scale,
+        **{name: getattr(workload, name) for name in Problem.__annotations__},
         lse=lse_for(workload),
     )

@@ -34,7 +34,7 @@ from fa_tune.core.jobs import (
 from tests.project_files import ROOT
 
 KERNEL = KernelItem("sm80:a", "a.cubin", "kernel_a")
-VERIFY = VerifyItem("sm80:a", "a.cubin", "kernel_a", "causal")
+VERIFY = VerifyItem("sm80:a", "a.cubin", "kernel_a", ("combine_a",), "causal")
 WORKLOAD = "b1_h1_kv1_q64_k64_d64_fp16_full"
 TIME = TimeJob(
     items={"sm80:a": KERNEL, "ref:fa2": KernelItem("ref:fa2")},

@@ -31,6 +31,7 @@ from fa_tune.gpu.kernels import (
     use_device,
 )
 from fa_tune.gpu.reference import Inputs, attention, make_inputs
+from fa_tune.ops.flops import input_bytes
 from fa_tune.ops.verification import case_error
 from fa_tune.profile.stopping import StoppingRule
 from fa_tune.workers.main import Report
@@ -331,8 +332,7 @@ def _largest_difference(out: torch.Tensor, exact: torch.Tensor) -> float:
 
 def input_sets(workload: Workload) -> int:
     """How many input sets make up L2_TIMES the cache, within a quarter of the free memory."""
-    rows = workload.seq_len_q * workload.heads + 2 * workload.seq_len_kv * workload.kv_heads
-    set_bytes = workload.batch * rows * workload.d_head * workload.dtype.size_bytes
+    set_bytes = input_bytes(workload)
     l2_bytes = torch.cuda.get_device_properties().L2_cache_size
     fitting = int(torch.cuda.mem_get_info()[0]) // 4 // set_bytes
     return max(1, min(math.ceil(L2_TIMES * int(l2_bytes) / set_bytes), MAX_SETS, fitting))

@@ -214,7 +214,7 @@ class NcuProfiler:
             if result.outcome is not Outcome.OK:
                 yield failed(subject, plan.workload, result.outcome, result.reason)
         order = [event.item for event in end.events if event.kind is Kind.PARTIAL]
-        symbols = {subject: artifact.symbol for subject, artifact in plan.artifacts.items()}
+        symbols = {subject: artifact.symbols for subject, artifact in plan.artifacts.items()}
         mine = assign_launches(order, symbols, launches)
         conditions = {
             "clocks": self.clock_policy,
