@@ -59,7 +59,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 
     def check_item(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
         family = families.get(kernel.variant.family)
-        config = family.parse(kernel.variant.config)
+        config = families.config_of(kernel.variant)
         traits = str(item["traits"])
         workloads = (
             *verification_workloads(family.blocks(config), config.d_head, config.dtype, traits),
