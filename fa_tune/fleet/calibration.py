@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits
+from fa_tune.core.jobs import KernelItem, PairItem, PairTimes
 from fa_tune.core.model import Artifact, Workload
 from fa_tune.ops import flops
 from fa_tune.profile.stats import Ratio, median, paired_ratio
 
-CALIBRATION = "calibration"  # the worker's item
 PAIR_FLOP = 1e12  # a kernel of milliseconds, which shows what a board's power limit does
 RATIO_NOTABLE = 0.01  # from here on boards would not choose alike
 
@@ -30,15 +29,10 @@ class Pair:
     workload: Workload
     artifacts: tuple[Artifact, Artifact]
 
-    def item(self) -> dict[str, Any]:
+    def item(self) -> PairItem:
         """The worker's item."""
-        return {
-            "workload": self.workload.key,
-            "pair": [
-                {"subject": a.variant.key, "cubin": a.cubin, "symbol": a.symbol}
-                for a in self.artifacts
-            ],
-        }
+        first, second = (KernelItem.of(a.variant.key, a) for a in self.artifacts)
+        return PairItem(self.workload.key, (first, second))
 
 
 @dataclass(frozen=True)
@@ -126,15 +120,15 @@ def _traits(artifact: Artifact, workload: Workload) -> str | None:
     return family.traits(config, workload)
 
 
-def board_times(label: str, uuid: str, value: Mapping[str, Any]) -> BoardTimes:
+def board_times(label: str, uuid: str, value: PairTimes) -> BoardTimes:
     """What a board's worker found."""
-    first, second = value["samples_s"]
+    first, second = value.samples_s
     return BoardTimes(
         board=label,
         uuid=uuid,
         first_s=median(first),
         second_s=median(second),
         ratio=paired_ratio(second, first),
-        sm_clock_hz=value["sm_clock_hz"],
-        power_w=value["power_w"],
+        sm_clock_hz=value.sm_clock_hz,
+        power_w=value.power_w,
     )

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from fa_tune.core import devices
 from fa_tune.core.devices import Numbers, pinned_to
 from fa_tune.core.errors import ToolMissing
+from fa_tune.core.jobs import ProbeItem, ProbeJob
 from fa_tune.core.model import DeviceInfo, Outcome
 from fa_tune.profile.base import Profiler
 from fa_tune.workers.supervisor import ItemResult, WorkerUnusable, run_items
 
-PROBE = "fa_tune.gpu.jobs.probe:handle"
 PROBE_TIMEOUT_S = 60.0
 START_TIMEOUT_S = 120.0
 
@@ -79,7 +79,7 @@ class LocalBoard:
             item_timeout_s=item_timeout_s,
             start_timeout_s=start_timeout_s,
             env=pinned_to(self.device.uuid),
-            pardon_kills=True,
+            retry_after_sigkill=True,
         )
 
 
@@ -94,7 +94,10 @@ def is_working(board: Board) -> bool:
     """Whether a worker gets as far as computing something on the board."""
     try:
         results = list(
-            board.run_items(PROBE, {"device": 0}, {"probe": {}}, item_timeout_s=PROBE_TIMEOUT_S)
+            board.run_items(
+                *ProbeJob(items={"probe": ProbeItem()}, device=0).request(),
+                item_timeout_s=PROBE_TIMEOUT_S,
+            )
         )
     except ToolMissing:
         return False

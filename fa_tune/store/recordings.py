@@ -29,13 +29,8 @@ from fa_tune.core.model import (
     Variant,
 )
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
-from fa_tune.store.table.from_attempts import (
-    CYCLES,
-    L2_HIT,
-    REGISTERS,
-    SM_CLOCK,
-    rows_from_attempts,
-)
+from fa_tune.store.table.columns import COUNTERS
+from fa_tune.store.table.from_attempts import CYCLES, rows_from_attempts
 from fa_tune.store.table.read_csv import read_rows
 from fa_tune.store.table.rows import Row
 from fa_tune.store.table.write_csv import write_csv
@@ -213,12 +208,7 @@ def remove(path: Path) -> None:
 
 
 def _counters(row: Row) -> Iterable[tuple[str, Quantity]]:
-    columns = (
-        (CYCLES[0], row.cycles, "cycle"),
-        (REGISTERS, row.registers, "register/thread"),
-        (L2_HIT, row.l2_hit_percent, "%"),
-        (SM_CLOCK, row.sm_clock_hz, "hz"),
-    )
-    for name, value, unit in columns:
+    columns = ((c.metric, getattr(row, c.field), c.unit) for c in COUNTERS)
+    for name, value, unit in ((CYCLES[0], row.cycles, "cycle"), *columns):
         if value is not None:
             yield name, Quantity(float(value), unit)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fa_tune import families
 from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import ToolMissing
+from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
 from fa_tune.core.model import Attempt, Measurement, Outcome, Variant, Verdict
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.fleet.gpu import Board
@@ -30,7 +31,6 @@ from fa_tune.tune.results import WorkloadResult
 from fa_tune.tune.session import Context
 from fa_tune.workers.supervisor import ItemResult, run_items
 
-HANDLER = "fa_tune.runtime.ab_test_job:handle"
 METHOD = "runtime"
 START_TIMEOUT_S = 180.0
 
@@ -73,16 +73,16 @@ def confirm_all(
                 one.workload.key: _item(one, Path(folder), i, measured, context, verdicts)
                 for i, one in enumerate(left)
             }
-            shared = {
-                "device": 0,
-                "seed": options.measure.seed + 1000,  # other inputs than the search had
-                "cache_dir": str(context.cache_dir),
-            }
+            job = partial(
+                ABTestJob,
+                seed=options.measure.seed + 1000,  # other inputs than the search had
+                cache_dir=str(context.cache_dir),
+            )
             by_key = {one.workload.key: one for one in left}
             item_timeout_s = options.measure.item_timeout_s
 
             def take(
-                told: Iterator[ItemResult], shown: Progress, part: dict[str, Any], uuid: str
+                told: Iterator[ItemResult], shown: Progress, part: dict[str, ABTestItem], uuid: str
             ) -> None:
                 for result in told:
                     one = by_key[result.item]
@@ -94,9 +94,9 @@ def confirm_all(
 
             if context.pool is None:
                 told = run_items(
-                    HANDLER,
-                    {**shared, "device": 0 if context.board else context.options.device},
-                    items,
+                    *job(
+                        items=items, device=0 if context.board else context.options.device
+                    ).request(),
                     item_timeout_s=item_timeout_s,
                     start_timeout_s=START_TIMEOUT_S,
                     env=pinned_to(context.board),
@@ -106,11 +106,9 @@ def confirm_all(
                 n = min(len(context.pool.present), len(items))
                 parts = [{k: items[k] for k in list(items)[i::n]} for i in range(n)]
 
-                def on_board(board: Board, shown: Progress, part: dict[str, Any]) -> None:
+                def on_board(board: Board, shown: Progress, part: dict[str, ABTestItem]) -> None:
                     told = board.run_items(
-                        HANDLER,
-                        shared,
-                        dict(part),
+                        *job(items=dict(part), device=0).request(),
                         item_timeout_s=item_timeout_s,
                         start_timeout_s=START_TIMEOUT_S,
                     )
@@ -154,7 +152,7 @@ def _item(
     measured: Measured,
     context: Context,
     verdicts: Verdicts,
-) -> dict[str, str]:
+) -> ABTestItem:
     """A worker's item: a registry that holds the choice, and one as before any search."""
     decision = one.decision
     pair = _pair(decision)
@@ -171,10 +169,7 @@ def _item(
     paths = {"registry": folder / f"{number}-chosen.json", "defaults": folder / f"{number}.json"}
     store.save(paths["registry"], Registry.of([entry]))
     store.save(paths["defaults"], before)
-    return {name: str(path) for name, path in paths.items()} | {
-        "chosen": pair[0],
-        "default": pair[1],
-    }
+    return ABTestItem(str(paths["registry"]), str(paths["defaults"]), *pair)
 
 
 def _attempt(
@@ -184,13 +179,9 @@ def _attempt(
     key = one.workload.key
     if outcome is not Outcome.OK or not isinstance(value, dict):
         return Attempt(_subject(one), key, outcome, reason)
+    found = ABTestResult.from_json(value)
     measurement = Measurement(
-        _subject(one),
-        key,
-        METHOD,
-        tuple(float(s) for s in value["chosen_s"]),
-        gpu_uuid=uuid,
-        default_s=tuple(float(s) for s in value["default_s"]),
+        _subject(one), key, METHOD, found.chosen_s, gpu_uuid=uuid, default_s=found.default_s
     )
     return Attempt(_subject(one), key, Outcome.OK, "", measurement)
 

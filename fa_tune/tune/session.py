@@ -14,6 +14,7 @@ from fa_tune.build.compile import BuildRequest, BuildResult, build
 from fa_tune.core import devices, paths
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
 from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.jobs import WARM_UP_MODULES
 from fa_tune.core.model import DeviceInfo, DType, Rejected, Variant, Workload
 from fa_tune.core.options import MachineOptions, Progress, SearchOptions
 from fa_tune.families.base import Config, KernelFamily
@@ -24,15 +25,10 @@ from fa_tune.store import recordings
 from fa_tune.store.journal import Journal
 from fa_tune.store.recordings import Recording
 from fa_tune.workers.child import worker_environment
-from fa_tune.workers.prefork import expect_work, spare_workers
+from fa_tune.workers.prefork import preforked_workers, warm_up
 
 JOURNAL = "journal.jsonl"
 DEFAULT_ARCH = "sm_90"
-HANDLERS = (
-    "fa_tune.gpu.jobs.verify",
-    "fa_tune.gpu.jobs.time_events",
-    "fa_tune.runtime.ab_test_job",
-)
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ def ready_workers(machine: MachineOptions) -> contextlib.AbstractContextManager[
     workers of their own threads, and none of these."""
     if machine.devices or machine.ray is not None or devices.find_device(machine.device) is None:
         return contextlib.nullcontext()
-    return spare_workers(HANDLERS, worker_environment({}))
+    return preforked_workers(WARM_UP_MODULES, worker_environment({}))
 
 
 def load_recordings(machine: MachineOptions) -> tuple[Recording, ...]:
@@ -187,7 +183,7 @@ def build_all(
     """Compile with progress; results in the order of the requests.  `meanwhile` gets those there
     are when the rest turns out to take much longer, and is waited for."""
     progress.stage("compile", len(requests))
-    expect_work()
+    warm_up()
     done: list[BuildResult] = []
 
     def on_result(result: BuildResult) -> None:

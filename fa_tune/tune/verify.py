@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from fa_tune.core.devices import pinned_to
+from fa_tune.core.jobs import CALIBRATION, CalibrateJob, PairItem, PairTimes, VerifyItem, VerifyJob
 from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
 from fa_tune.core.options import MeasureOptions, Progress
-from fa_tune.fleet.calibration import CALIBRATION, board_times
+from fa_tune.fleet.calibration import board_times
 from fa_tune.fleet.gpu import Board
 from fa_tune.fleet.pool import Pool
 from fa_tune.ops.verification import verdict_from_json
@@ -17,12 +17,10 @@ from fa_tune.store.journal import AttemptRecord, Fingerprint, Journal, VerdictRe
 from fa_tune.tune.session import Context
 from fa_tune.workers.supervisor import ItemResult, run_items
 
-HANDLER = "fa_tune.gpu.jobs.verify:handle"
-CALIBRATING_HANDLER = "fa_tune.gpu.jobs.calibrate:handle"
 NO_WORKLOAD = "verify"  # a verdict is about a kernel, not about one workload
 
 # A worker's items to their results.
-Run = Callable[[Mapping[str, Mapping[str, Any]]], Iterator[ItemResult]]
+Run = Callable[[Mapping[str, VerifyItem]], Iterator[ItemResult]]
 
 
 def verdict_key(artifact: Artifact) -> str:
@@ -71,7 +69,7 @@ def verify_all(
     def check(run: Run, shown: Progress, part: dict[str, Artifact]) -> None:
         """Verify a part; what has its result is removed from it, so that the rest can be done
         elsewhere."""
-        items = {key: _item(artifact) for key, artifact in part.items()}
+        items = {key: VerifyItem.of_artifact(artifact) for key, artifact in part.items()}
         for result in run(items):
             variant = part.pop(result.item).variant
             shown.advance(variant.config)
@@ -97,36 +95,32 @@ def verify_all(
         pool.each(parts, on_board, progress)
     elif context is not None and context.seat is not None:
         seat = context.seat
-        shared = {"device": 0, "seed": seed, "item_timeout_s": item_timeout_s}
         check(
-            lambda items: seat.run_items(HANDLER, shared, items, item_timeout_s=item_timeout_s),
+            lambda items: seat.run_items(
+                *VerifyJob(
+                    items=items, device=0, seed=seed, item_timeout_s=item_timeout_s
+                ).request(),
+                item_timeout_s=item_timeout_s,
+            ),
             progress,
             todo,
         )
     else:
         pinned = context.board if context is not None else ""
-        shared = {
-            "device": 0 if pinned else device,
-            "seed": seed,
-            "item_timeout_s": item_timeout_s,
-        }
+        number = 0 if pinned else device
         check(
             lambda items: run_items(
-                HANDLER,
-                shared,
-                items,
+                *VerifyJob(
+                    items=items, device=number, seed=seed, item_timeout_s=item_timeout_s
+                ).request(),
                 item_timeout_s=item_timeout_s,
                 env=pinned_to(pinned),
-                pardon_kills=True,
+                retry_after_sigkill=True,
             ),
             progress,
             todo,
         )
     return verdicts, failures
-
-
-def _item(a: Artifact) -> dict[str, str]:
-    return {"subject": a.variant.key, "traits": a.traits, "cubin": a.cubin, "symbol": a.symbol}
 
 
 def calibrate(pool: Pool, options: MeasureOptions, progress: Progress) -> None:
@@ -150,20 +144,19 @@ def _calibrating(
     shown: Progress,
     seed: int,
     item_timeout_s: float,
-    items: Mapping[str, Mapping[str, Any]],
+    items: Mapping[str, VerifyItem],
 ) -> Iterator[ItemResult]:
     """The results of verifying `items` on a board, which times the pool's pair at the end."""
     pair = pool.pair if board.device.uuid not in pool.calibrations else None
+    with_pair: dict[str, VerifyItem | PairItem] = {**items}
     if pair is not None:
-        items = {**items, CALIBRATION: pair.item()}
-    shared = {"device": 0, "seed": seed}
-    for result in board.run_items(
-        CALIBRATING_HANDLER, shared, items, item_timeout_s=item_timeout_s
-    ):
+        with_pair[CALIBRATION] = pair.item()
+    job = CalibrateJob(items=with_pair, device=0, seed=seed)
+    for result in board.run_items(*job.request(), item_timeout_s=item_timeout_s):
         if result.item != CALIBRATION:
             yield result
         elif result.outcome is Outcome.OK and isinstance(result.value, dict):
-            found = board_times(board.label, board.device.uuid, result.value)
+            found = board_times(board.label, board.device.uuid, PairTimes.from_json(result.value))
             pool.calibrations[board.device.uuid] = found
         else:
             shown.warn(f"{board.label} did not time the calibration pair: {result.reason}")

@@ -15,15 +15,12 @@ from typing import Any
 import pytest
 
 from fa_tune.core import devices
+from fa_tune.core.jobs import ABTestJob, CalibrateJob, ProbeJob, TimeJob, VerifyJob
 from fa_tune.core.model import DType
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
-from fa_tune.fleet import gpu as boards
-from fa_tune.profile import events
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.store.journal import Journal
-from fa_tune.tune import ab_test as confirming
 from fa_tune.tune import single
-from fa_tune.tune import verify as checks
 from fa_tune.tune.profilers import Measured
 from fa_tune.tune.results import SearchResult
 from tests.tune import fakes
@@ -107,11 +104,11 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("BOARDS", str(folder))
     found = tuple(replace(H200, uuid=f"GPU-{name}") for name in "abc")
     monkeypatch.setattr(devices, "find_devices", lambda numbers: found)
-    monkeypatch.setattr(events, "HANDLER", "tests.fleet.board_child:timed")
-    monkeypatch.setattr(checks, "CALIBRATING_HANDLER", "tests.fleet.board_child:calibrate")
-    monkeypatch.setattr(checks, "HANDLER", "tests.fleet.board_child:calibrate")
-    monkeypatch.setattr(confirming, "HANDLER", "tests.fleet.board_child:confirm")
-    monkeypatch.setattr(boards, "PROBE", "tests.fleet.board_child:probe")
+    monkeypatch.setattr(TimeJob, "handler", "tests.fleet.board_child:timed")
+    monkeypatch.setattr(CalibrateJob, "handler", "tests.fleet.board_child:calibrate")
+    monkeypatch.setattr(VerifyJob, "handler", "tests.fleet.board_child:calibrate")
+    monkeypatch.setattr(ABTestJob, "handler", "tests.fleet.board_child:confirm")
+    monkeypatch.setattr(ProbeJob, "handler", "tests.fleet.board_child:probe")
     compiler = FakeCompiler()
     measured = Measured(EventsProfiler(), H200, "measured on this machine's NVIDIA H200")
     for module in (SEARCH, single):
