@@ -82,8 +82,7 @@ def command(
     from fa_tune.core.errors import InvalidConfig
     from fa_tune.search.space_table import SUFFIX
     from fa_tune.tune import record_space as space_recording
-    from fa_tune.tune.candidates import choose_families
-    from fa_tune.tune.session import choose_configs
+    from fa_tune.tune.candidates import choose_configs, choose_families
 
     if not to.name.endswith(SUFFIX):  # before hours of measuring rather than after
         raise InvalidConfig(f"{to}: a recorded space's name ends in {SUFFIX}")
@@ -108,4 +107,4 @@ def command(
         rows = [row for row in made.rows if row.workload == key]
         say(f"{key}: {len(rows)} configs, {sum(bool(r.samples_s) for r in rows)} ran.")
     say(f"{ran} of {len(made.rows)} rows have a time; {made.meta.note}.")
-    say(f"Kept in {to}. Measurements: {made.whose}.")
+    say(f"Kept in {to}. Measurements: {made.source}.")

@@ -37,7 +37,6 @@ from fa_tune.search.strategies.budget import Budget
 
 if TYPE_CHECKING:
     from fa_tune.families.base import Config
-    from fa_tune.fleet.calibration import Disagreement
     from fa_tune.store.table.rows import Row
     from fa_tune.tune.results import SearchResult, WorkloadResult
 
@@ -205,7 +204,7 @@ def command(
         return
     with watching(quiet) as progress, session.ready_workers(options.machine):
         result = flow.search(options, progress, configs)
-    progress.note_once(result.whose)
+    progress.note_once(result.source)
     for warning in result.warnings:
         progress.warn_once(warning)
     for one in result.results:
@@ -223,7 +222,7 @@ def command(
     else:
         _show(result, limit)
     if as_json or csv == STDOUT:
-        progress.note(f"Measurements: {result.whose}.")
+        progress.note(f"Measurements: {result.source}.")
     if all(one.decision is None for one in result.results):
         raise NoUsableVariant("no workload has a config that can be chosen")
 
@@ -266,11 +265,12 @@ def _show(result: SearchResult, limit: int | None) -> None:
         say(f"{result.disagreement.sentence}.")
     if result.registry is not None and any(one.decision for one in result.results):
         say(f"Kept in {result.registry}.")
-    say(f"Measurements: {result.whose}.")
+    say(f"Measurements: {result.source}.")
 
 
-def _disagreement(found: Disagreement | None) -> dict[str, Any] | None:
-    """The boards' figures, and the two that sum them up."""
+def _disagreement(result: SearchResult) -> dict[str, Any] | None:
+    """The GPUs' figures, and the two that sum them up."""
+    found = result.disagreement
     if found is None:
         return None
     return dataclasses.asdict(found) | {"time": found.time, "ratio": found.ratio}
@@ -281,14 +281,14 @@ def _document(result: SearchResult) -> dict[str, Any]:
 
     return {
         "schema": SCHEMA,
-        "whose": result.whose,
+        "whose": result.source,
         "method": result.method,
         "device": dataclasses.asdict(result.device) if result.device else None,
         "registry": str(result.registry) if result.registry else None,
         "measured": result.measured,
         "reused": result.reused,
         "warnings": list(result.warnings),
-        "disagreement": _disagreement(result.disagreement),
+        "disagreement": _disagreement(result),
         "workloads": [
             {
                 "workload": one.workload.key,

@@ -69,8 +69,7 @@ def command(
     from fa_tune.commands.shared.output import write_json
     from fa_tune.families import constraints, of
     from fa_tune.search.prune import prune
-    from fa_tune.tune.candidates import choose_families
-    from fa_tune.tune.session import choose_configs
+    from fa_tune.tune.candidates import choose_configs, choose_families
 
     limits = device_limits(machine)
     chosen = choose_families(names, limits)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from fa_tune.core.model import Attempt, DType, Outcome, Workload
-from fa_tune.profile.base import MeasurePlan, OnStep, failed
+from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep, failed
 
 REPLAYED_FROM = "replayed_from"  # the condition that names the recording
 
@@ -23,6 +23,10 @@ class ReplayProfiler:
 
     metrics: tuple[str, ...] = ()
     default_runs = 1
+    capabilities = Capabilities(
+        needs_device=False, measures_anew=False, adaptive=True, independent_samples=True
+    )
+    warnings: tuple[str, ...] = ()
 
     def __init__(
         self,

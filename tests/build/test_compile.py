@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune import families
-from fa_tune.build import compile
-from fa_tune.build import nvrtc
+from fa_tune.build import compile, nvrtc
 from fa_tune.build import pool as compile_pool
 from fa_tune.build.cache import ArtifactStore, Entry
 from fa_tune.build.compile import BuildRequest, BuildResult, build, kernel_source_sha256

@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "search": {"core", "ops", "families", "profile"},
     "store": {"core", "ops", "families"},
     "report": {"core", "ops", "families", "profile", "store"},
-    "fleet": {"core", "ops", "families", "workers", "profile"},
+    "fleet": {"core", "workers", "profile"},
     "tune": {
         *("core", "ops", "families", "build", "workers"),
         *("profile", "search", "store", "fleet"),
@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluate": {"core", "families", "build", "profile", "search", "store", "tune"},
     "commands": {
         *("core", "ops", "families", "profile", "search", "store"),
-        *("report", "fleet", "tune", "evaluate"),
+        *("report", "tune", "evaluate"),
     },
     "cli": {"core", "commands"},
     "__main__": {"cli"},

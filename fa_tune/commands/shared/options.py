@@ -243,7 +243,7 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         metavar="N,N,…|all",
         show_default="--device alone",
         help="Numbers of several GPUs of one model, or all that are visible: kernels are "
-        "verified and workloads measured on all of them at the same time, and the boards "
+        "verified and workloads measured on all of them at the same time, and the GPUs "
         "compared.",
     ),
     "ray": option(

@@ -89,7 +89,7 @@ class GpuNumbers(ParamType):
             if not re.fullmatch(r"[0-9]{1,4}", word):
                 self.fail(f"{value[:40]!r} is no list of GPUs; write 0,1 or all", param, ctx)
             if int(word) in numbers:
-                self.fail(f"GPU {int(word)} is named twice; name each board once", param, ctx)
+                self.fail(f"GPU {int(word)} is named twice; name each GPU once", param, ctx)
             numbers.append(int(word))
         return tuple(numbers)
 
