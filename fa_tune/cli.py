@@ -5,7 +5,8 @@
     3    a tool, device or place to write is missing
     4    nothing usable came out
     5    a file is malformed
-    130  interrupted
+    130  interrupted; not in the background of a shell script (`fa-tune … &`), where SIGINT
+         is ignored from the start and stays so: SIGTERM ends it there
 
 Whatever a user can cause ends in one line `error: …`; a bug keeps its traceback.
 """
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 import click
+from click.shell_completion import CompletionItem
 
 from fa_tune import __version__
 from fa_tune.commands.shared.groups import HelpfulGroup
@@ -30,25 +32,26 @@ PROGRAM = "fa-tune"
 INTERRUPTED = 130
 READER_GONE = 141  # what a shell reports for a program that wrote into a closed pipe
 
-# In the order of --help; each is the `command` of fa_tune.commands.<name>, with _ for -.
-COMMANDS = (
-    "search",
-    "profile",
-    "explain",
-    "report",
-    "bench",
-    "run",
-    "verify",
-    "space",
-    "build",
-    "registry",
-    "record-space",
-    "spaces",
-    "bench-search",
-    "bench-decisions",
-    "doctor",
-    "completion",
-)
+# Name -> its line in --help, in that order.  Each is the `command` of fa_tune.commands.<name>, with
+# _ for -, which is only imported when it is called: the lines stand here so that --help is quick.
+COMMANDS = {
+    "search": "Find the fastest config per workload and keep it.",
+    "profile": "Measure a few configs, with counters that explain them.",
+    "explain": "Say why one kernel is slower than another.",
+    "report": "Tables from our CSV files or straight from ncu's.",
+    "bench": "Time a set or one config with CUDA events.",
+    "run": "Verify one config, then run it n times.",
+    "verify": "Check every config's result against a reference.",
+    "space": "List configs, and why others are not among them.",
+    "build": "Compile a set and show what each kernel uses.",
+    "registry": "Chosen configs: show, check, best, merge.",
+    "record-space": "Measure a whole space and keep it as a table.",
+    "spaces": "Recorded spaces: show, export, import.",
+    "bench-search": "Compare search strategies on recorded spaces.",
+    "bench-decisions": "Tune several times and count how often it agrees.",
+    "doctor": "Check that everything the commands need is here.",
+    "completion": "Print what makes the shell complete fa-tune.",
+}
 
 # Of the disk, not of the program, whether or not the error names a file.
 _STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
@@ -81,6 +84,20 @@ class FaTuneGroup(HelpfulGroup):
         command = importlib.import_module(f"fa_tune.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, none of them imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands, none of them imported, and the options of the program itself."""
+        named = [
+            CompletionItem(name, help=line)
+            for name, line in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return named + click.Command.shell_complete(self, ctx, incomplete)
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:
         """As click does; a closed pipe is told apart."""

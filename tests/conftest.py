@@ -4,6 +4,7 @@ family of kernels, for tests that count on it."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Generator
@@ -11,11 +12,29 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.build.cache import ArtifactStore
+
+# Threads of torch wait for each other busily: tests side by side would take many times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 PROBE = Path(__file__).parents[1] / "tools" / "gpu_probe.py"
 LEAST = (8, 0)  # compute capability
 NO_DEVICE = "no CUDA device of compute capability 8.0 or later"
 
 _device = pytest.StashKey[bool]()
+
+
+@pytest.fixture(scope="session")
+def artifacts(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ArtifactStore:
+    """One store of compiled kernels for all tests and workers, kept between runs where pytest
+    keeps anything: what was compiled once is not again.  FA_TUNE_TEST_CACHE names another."""
+    cache = getattr(request.config, "cache", None)
+    given = os.environ.get("FA_TUNE_TEST_CACHE")
+    if given:
+        return ArtifactStore(Path(given))
+    return ArtifactStore(cache.mkdir("artifacts") if cache else tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture

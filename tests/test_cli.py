@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -15,6 +15,7 @@ import pytest
 
 from fa_tune import __version__
 from fa_tune.cli import COMMANDS, cli, main
+from tests.interrupts import interruptible
 from tests.project_files import ROOT
 
 RUN = "import sys; sys.argv[0] = 'fa-tune'; from fa_tune.cli import main; sys.exit(main())"
@@ -152,25 +153,44 @@ def test_a_bug_shows_its_traceback(environment: dict[str, str]) -> None:
     assert "TypeError" in done.stderr
 
 
-def test_ctrl_c_is_said_in_a_line(environment: dict[str, str]) -> None:
-    code = (
-        "import sys, time, fa_tune.report.load as x\n"
-        "def wait(*a, **k):\n    print('here', flush=True)\n    time.sleep(30)\n"
-        f"x.load_report_source = wait\n{RUN}"
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, "report", "x"],
+WAIT = (
+    "import sys, time, fa_tune.report.load as x\n"
+    "def wait(*a, **k):\n    print('here', flush=True)\n    time.sleep(60)\n"
+    f"x.load_report_source = wait\n{RUN}"
+)
+
+
+def _waiting(environment: dict[str, str], launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """A command that is at work for a minute, and has begun."""
+    child = interruptible(
+        [*launcher, sys.executable, "-c", WAIT, "report", "x"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "here\n"
+    return child
+
+
+def test_ctrl_c_is_said_in_a_line(environment: dict[str, str]) -> None:
+    child = _waiting(environment)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=30)
     assert child.returncode == 130
     assert err.strip() == "interrupted; finished measurements are kept"
+
+
+def test_in_a_shells_background_ctrl_c_is_for_others(environment: dict[str, str]) -> None:
+    """The shell starts it with SIGINT ignored, and so it stays; SIGTERM ends it."""
+    shell = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+    child = _waiting(environment, shell)
+    child.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.communicate(timeout=0.5)
+    child.terminate()
+    child.communicate(timeout=30)
+    assert child.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("form", ["text", "csv"])

@@ -1,5 +1,6 @@
 """Configs with the knobs after the thirteen compile with every combination of traits, quietly;
-so do the ordinary ones for the first architecture of the family."""
+so do the ordinary ones for the first architecture of the family.  Where they have done so with the
+present sources, the least and the most traits are compiled again (tests/tools/proven.py)."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from fa_tune.families.sm80.names import parse_kernel_name_into_config
 from fa_tune.families.sm80.sets import select_configs
 from fa_tune.ops.traits import Traits
 from tests.families.test_sm80_later_sets import WINNERS
+from tests.tools.proven import due, passed
 
 # Of each: causal, ragged, lse.
 ALL_TRAITS = [str(Traits(*flags)) for flags in itertools.product((False, True), repeat=3)]
@@ -35,19 +37,13 @@ REPRESENTATIVE = (
 MOST_COMPILE_S = 20.0
 
 
-@pytest.fixture(scope="module")
-def store(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> ArtifactStore:
-    """Kept between runs where pytest keeps anything: a second run compiles what changed."""
-    cache = getattr(request.config, "cache", None)
-    return ArtifactStore(cache.mkdir("artifacts") if cache else tmp_path_factory.mktemp("store"))
+def requests(texts: Sequence[str], traits: Sequence[str], arch: str) -> list[BuildRequest]:
+    return [BuildRequest(Variant("sm80", c), t, arch) for c in texts for t in traits]
 
 
-def built(texts: Sequence[str], traits: Sequence[str], arch: str, store: ArtifactStore) -> None:
-    """Build every combination and check what every variant has to keep."""
-    requests = [BuildRequest(Variant("sm80", c), t, arch) for c in texts for t in traits]
-    results = build(requests, store)
+def built(wanted: Sequence[BuildRequest], artifacts: ArtifactStore) -> None:
+    """Build, and check what every variant has to keep."""
+    results = build(wanted, artifacts)
     failed = [f"{r.request.variant.key} {r.request.traits}: {r.reason}" for r in results if _bad(r)]
     assert not failed, "\n".join(failed)
     for result in results:
@@ -56,9 +52,10 @@ def built(texts: Sequence[str], traits: Sequence[str], arch: str, store: Artifac
         name = f"{artifact.variant.key} {artifact.traits}"
         assert not artifact.diagnostics, f"{name}: {artifact.diagnostics}"
         resources = artifact.resources
+        limits = parse_arch(artifact.arch)
         assert 0 < resources.registers * resources.threads <= 65536, name
         assert resources.static_smem_bytes == 0, name
-        assert resources.dynamic_smem_bytes <= parse_arch(arch).smem_per_block_bytes, name
+        assert resources.dynamic_smem_bytes <= limits.smem_per_block_bytes, name
         assert resources.ctas_per_sm >= 1, name
         config = parse_kernel_name_into_config(artifact.variant.config)
         assert config.kernel_name() in artifact.symbol, name
@@ -69,12 +66,15 @@ def _bad(result: BuildResult) -> bool:
     return result.outcome is not Outcome.OK
 
 
+@pytest.mark.all_kernels
 @pytest.mark.parametrize("text", REPRESENTATIVE)
 def test_new_knobs_compile_with_every_combination_of_traits(
-    text: str, store: ArtifactStore
+    text: str, artifacts: ArtifactStore
 ) -> None:
     assert constraints(parse_kernel_name_into_config(text), parse_arch("sm_90")) is None
-    built([text], ALL_TRAITS, "sm_90", store)
+    everything = requests([text], ALL_TRAITS, "sm_90")
+    built(due(text, everything, [everything[0], everything[-1]]), artifacts)
+    passed(text, everything)
 
 
 @pytest.mark.parametrize("text", [c for c in REPRESENTATIVE if c.endswith("pingpong")])
@@ -93,7 +93,7 @@ def ordinary(d_head: int) -> list[FlashForwardKernelConfig]:
 
 
 @pytest.mark.parametrize("d_head", [64, 128])
-def test_ordinary_configs_compile_for_8_0(d_head: int, store: ArtifactStore) -> None:
+def test_ordinary_configs_compile_for_8_0(d_head: int, artifacts: ArtifactStore) -> None:
     configs = ordinary(d_head)
     assert all(constraints(c, parse_arch("sm_80")) is None for c in configs)
-    built([str(c) for c in configs], ["plain", "causal+ragged+lse"], "sm_80", store)
+    built(requests([str(c) for c in configs], ["plain", "causal+ragged+lse"], "sm_80"), artifacts)

@@ -1,5 +1,8 @@
 """Everything that has to compile does, and uses what the committed table says.
 
+Where all of it has passed with the present sources, a few are compiled again:
+tests/tools/proven.py.
+
 An NVRTC without a table is no failure (the checks that need none still run) but a warning:
 `python -m tests.tools.record_resources` adds one.
 """
@@ -16,16 +19,18 @@ import pytest
 
 from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore
-from fa_tune.build.compile import BuildResult, build
+from fa_tune.build.compile import BuildRequest, BuildResult, build
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import DType, Outcome
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.ops.traits import Traits
+from tests.tools.proven import due, passed
 from tests.tools.required import (
     ALL_D_HEADS,
     FULL_ARCHS,
     SAMPLE_ARCHS,
+    TURNS_ARCH,
     axes,
     builds_for,
     code_path_builds,
@@ -36,6 +41,7 @@ from tests.tools.resource_table import (
     differences,
     read_table,
     recorded_versions,
+    row_name,
     table_of,
     table_path,
     write_table,
@@ -44,25 +50,28 @@ from tests.tools.resource_table import (
 RECORD = "if that is meant, run: python -m tests.tools.record_resources"
 
 
-@pytest.fixture(scope="session")
-def store(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> ArtifactStore:
-    """Kept between runs where pytest keeps anything: a second run compiles what changed."""
-    cache = getattr(request.config, "cache", None)
-    return ArtifactStore(cache.mkdir("artifacts") if cache else tmp_path_factory.mktemp("store"))
+def few_builds(arch: str) -> list[BuildRequest]:
+    """Of the sample, all where most of it can run, and every fourth elsewhere."""
+    sample = code_path_builds(arch)
+    return sample if arch == TURNS_ARCH else sample[::4]
 
 
+@pytest.mark.all_kernels
 @pytest.mark.parametrize("arch", FULL_ARCHS + SAMPLE_ARCHS)
 def test_everything_required_compiles_to_what_the_table_says(
-    arch: str, store: ArtifactStore
+    arch: str, artifacts: ArtifactStore
 ) -> None:
-    results = build(builds_for(arch), store)
+    everything = builds_for(arch)
+    results = build(due(arch, everything, few_builds(arch)), artifacts)
     _check_sanity(results)
     path = table_path(nvrtc.version(), arch)
     if path.exists():
-        changed = differences(read_table(path), table_of(results))
+        found = table_of(results)
+        expected = read_table(path)
+        assert set(expected) == {row_name(request) for request in everything}, RECORD
+        changed = differences({name: expected[name] for name in found}, found)
         assert not changed, "\n".join([f"{path} says otherwise; {RECORD}", *changed])
+        passed(arch, everything)
     else:
         known = ", ".join(recorded_versions())
         warnings.warn(

@@ -24,6 +24,7 @@ from fa_tune.families.sm90.sets import get_configs
 from fa_tune.ops.traits import Traits
 from tests.tools.covering import pairs_of
 from tests.tools.machine_code import MOST_KEPT_BYTES, assert_no_key_block_spills
+from tests.tools.proven import ALL, due, passed
 from tests.tools.required_sm90 import (
     ARCH,
     D_HEADS,
@@ -46,18 +47,8 @@ from tests.tools.resource_table import (
 )
 
 RECORD = f"if that is meant, run: python -m tests.tools.record_resources {ARCH}"
-ALL = "FA_TUNE_ALL_KERNELS"
 MOST_COMPILE_S = 2.0
 MOST_COMPILE_S_BESIDE_OTHERS = 20.0  # where the machine has other work
-
-
-@pytest.fixture(scope="module")
-def store(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> ArtifactStore:
-    """Kept between runs where pytest keeps anything: a second run compiles what changed."""
-    cache = getattr(request.config, "cache", None)
-    return ArtifactStore(cache.mkdir("artifacts") if cache else tmp_path_factory.mktemp("store"))
 
 
 def table() -> Table | None:
@@ -99,8 +90,8 @@ def check(results: Sequence[BuildResult], compile_s: float) -> None:
         assert not changed, "\n".join([f"the table says otherwise; {RECORD}", *changed])
 
 
-def test_what_runs_without_tuning_compiles_to_what_the_table_says(store: ArtifactStore) -> None:
-    check(build(quick_builds(), store), MOST_COMPILE_S_BESIDE_OTHERS)
+def test_what_runs_without_tuning_compiles_to_what_the_table_says(artifacts: ArtifactStore) -> None:
+    check(build(quick_builds(), artifacts), MOST_COMPILE_S_BESIDE_OTHERS)
 
 
 @pytest.mark.skipif(not os.environ.get(ALL), reason=f"takes minutes; {ALL}=1 runs it")
@@ -108,7 +99,10 @@ def test_everything_compiles_to_what_the_table_says_in_two_seconds(tmp_path: Pat
     check(build(builds(), ArtifactStore(tmp_path)), MOST_COMPILE_S)
 
 
-def test_what_a_set_keeps_in_local_memory_it_keeps_from_tile_to_tile(store: ArtifactStore) -> None:
+@pytest.mark.all_kernels
+def test_what_a_set_keeps_in_local_memory_it_keeps_from_tile_to_tile(
+    artifacts: ArtifactStore,
+) -> None:
     version = nvrtc.version()
     if version not in recorded_versions():
         pytest.skip(f"no resource table for NVRTC {version}")
@@ -116,10 +110,11 @@ def test_what_a_set_keeps_in_local_memory_it_keeps_from_tile_to_tile(store: Arti
     spill = COLUMNS.index("spill_load_bytes")
     kept = [r for r in required_builds() if found[row_name(r)][spill]]
     assert kept, "nothing is kept any more: then let nothing be kept"
-    for result in build(kept, store):
+    for result in build(due("kept words", kept, kept[::4]), artifacts):
         assert result.artifact is not None, result.reason
         assert result.artifact.resources.spill_load_bytes > 0
         assert_no_key_block_spills(result.artifact, row_name(result.request))
+    passed("kept words", kept)
 
 
 # The table --------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ import sys
 
 from fa_tune.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # processes of a pool import this file again
+    sys.exit(main())
 """
 
 

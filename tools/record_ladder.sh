@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Record the sm80 ladder anew on the GPU at hand: tools/record_ladder.sh [FOLDER]
 #
-# Its rungs by ncu and by events, and the counters of the rungs, of the best config beyond them
+# Its steps by ncu and by events, and the counters of the steps, of the best config beyond them
 # (BEST, below if not given) and of two references: what docs/ladder.md shows.  Two minutes on one
 # H200.  FA_TUNE is the command that runs fa-tune, ./run if not given.  The page also wants the
 # best config in fast_ncu.csv and fast_events.csv at seq_len 4096: tools/record_profiles.sh.
-# Afterwards: python tools/ladder_page.py
+# Afterwards: python tools/pages/ladder_page.py
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-profiles}

@@ -4,7 +4,7 @@
 # Each step writes to FOLDER (profiles/ if not given) when it ends, the most wanted ones first;
 # what was measured before an interruption is in the journal, so the same command goes on from
 # there.  About half an hour on one H200, less with several; REFERENCES=fa2,cudnn,fa4 has
-# FlashAttention 4 beside the others where it is installed.  Afterwards: python tools/ladder_page.py
+# FlashAttention 4 beside the others where it is installed.  Afterwards: python tools/pages/ladder_page.py
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-profiles}

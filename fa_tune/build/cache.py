@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from fa_tune.build.ptxas_log import KernelFacts, facts_from_json
 from fa_tune.core.errors import StorageError
 from fa_tune.core.model import Outcome
@@ -111,8 +113,6 @@ class _Damaged(Exception):
 
 def default_cache_dir() -> Path:
     """The user's cache folder of this program."""
-    import platformdirs
-
     return Path(platformdirs.user_cache_dir("fa-tune"))
 
 

@@ -71,13 +71,13 @@ def build(
     jobs: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     on_result: Callable[[BuildResult], None] | None = None,
-    on_lull: Callable[[], None] | None = None,
+    on_idle: Callable[[], None] | None = None,
 ) -> list[BuildResult]:
     """Compile what the store does not hold; one result per request, in the same order.
 
     `jobs` is the number of compiler processes, default one per core; `timeout_s` the deadline
     of each compilation.  `on_result` is called in this thread with each result as it arrives,
-    stored ones first, and `on_lull` when only some are left that take much longer than the
+    stored ones first, and `on_idle` when only some are left that take much longer than the
     others did (see `compile_pool`).  Whatever is finished when it or Ctrl-C interrupts is in the
     store.
 
@@ -103,7 +103,7 @@ def build(
     for name in {plans[indices[0]].request.arch for indices in missing.values()}:
         nvrtc.require_arch(name)
     todo = {digest: plans[indices[0]].job(timeout_s) for digest, indices in missing.items()}
-    with closing(compile_all(todo, workers=jobs or _cores(), on_lull=on_lull)) as replies:
+    with closing(compile_all(todo, workers=jobs or _cores(), on_idle=on_idle)) as replies:
         for digest, reply in replies:
             stored = _keep(store, plans[missing[digest][0]].key, reply)
             for index in missing[digest]:
@@ -204,7 +204,7 @@ def _plan(request: BuildRequest, version: str, headers_sha256: dict[str, str]) -
     if family.name not in headers_sha256:
         headers_sha256[family.name] = source_sha256(family.source_files())
     arch.parse_arch(request.arch)  # an unknown one is refused here, not by the compiler
-    config = family.parse(request.variant.config)
+    config = families.config_of(request.variant)
     key = ArtifactKey(
         headers_sha256=headers_sha256[family.name],
         entry_source=family.entry_source(config, request.traits),

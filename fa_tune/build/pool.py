@@ -23,9 +23,9 @@ from fa_tune.core.model import Outcome
 START_TIMEOUT_S = 60.0
 STRAGGLER_AFTER = 8  # compilations of which it is known how long they take
 STRAGGLER_TIMES = 5.0
-STRAGGLER_LEAST_S = 8.0
-LULL_TIMES = 1.5  # the slowest so far, and at least
-LULL_LEAST_S = 1.0
+MIN_STRAGGLER_S = 8.0
+IDLE_TIMES = 1.5  # the slowest so far, and at least
+MIN_IDLE_S = 1.0
 # -P: a `cuda.py` in the user's folder must not shadow the package.  Not -m: the classes in
 # the messages would belong to `__main__`.
 WORKER_COMMAND = (
@@ -41,7 +41,7 @@ def compile_all(
     *,
     workers: int,
     command: Sequence[str] | None = None,
-    on_lull: Callable[[], None] | None = None,
+    on_idle: Callable[[], None] | None = None,
 ) -> Generator[tuple[str, CompileReply], None, None]:
     """Compile every job in up to `workers` processes; yields (job's name, reply) as they finish.
 
@@ -51,7 +51,7 @@ def compile_all(
 
     When enough others are done and none is waiting, the rest gets a multiple of the time that the
     slowest of those took: everybody waits for it.  Before that, when it is clear that the rest will
-    take its time, `on_lull` is called, once: what it does takes none that is not waited for
+    take its time, `on_idle` is called, once: what it does takes none that is not waited for
     anyway.  A reply that has come meanwhile counts, whatever the time.
     """
     waiting = deque(jobs)
@@ -64,11 +64,11 @@ def compile_all(
             if not waiting and len(took_s) >= STRAGGLER_AFTER:
                 slowest_s = max(took_s)
                 for child in children:
-                    child.hurry(max(STRAGGLER_LEAST_S, STRAGGLER_TIMES * slowest_s))
-                lull_s = max(LULL_LEAST_S, LULL_TIMES * slowest_s)
-                if on_lull is not None and _all_quiet(children, lull_s):
-                    on_lull()
-                    on_lull = None
+                    child.hurry(max(MIN_STRAGGLER_S, STRAGGLER_TIMES * slowest_s))
+                idle_s = max(MIN_IDLE_S, IDLE_TIMES * slowest_s)
+                if on_idle is not None and _all_busy_for(children, idle_s):
+                    on_idle()
+                    on_idle = None
             for child in _ready(children):
                 finished, reply = child.job, child.receive()
                 if reply is not None:
@@ -86,10 +86,10 @@ def compile_all(
             child.end()
 
 
-def _all_quiet(children: Sequence[_Child], lull_s: float) -> bool:
+def _all_busy_for(children: Sequence[_Child], idle_s: float) -> bool:
     """Whether all that are left have been at it for so long, waiting until they have."""
     began = max(c.started for c in children)
-    return not wait([c.connection for c in children], began + lull_s - time.monotonic())
+    return not wait([c.connection for c in children], began + idle_s - time.monotonic())
 
 
 def took_too_long(limit_s: float, allowed_s: float | None = None) -> str:

@@ -7,24 +7,24 @@ from pathlib import Path
 import click
 
 from fa_tune.commands.shared.options import (
+    csv_option,
     family_option,
+    json_option,
     kernels_option,
+    limit_option,
     machine_options,
     measure_options,
-    workload_options,
-)
-from fa_tune.commands.shared.output_options import (
-    csv_option,
-    json_option,
-    limit_option,
     quiet_option,
     refuse_both,
+    workload_options,
 )
 from fa_tune.commands.shared.progress import watching
+from fa_tune.commands.views.timings import show_timings
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.tune import single
 
 
-@click.command("bench", short_help="Time a set or one config with CUDA events.")
+@click.command("bench")
 @workload_options()
 @kernels_option()
 @family_option()
@@ -57,9 +57,6 @@ def command(
       fa-tune bench --kernels 64,32 --runs 50 --json
     """
     refuse_both(csv, as_json)
-
-    from fa_tune.commands.views.timings import show_timings
-    from fa_tune.tune import single
 
     options = SearchOptions(
         workloads=workloads, kernels=kernels, families=names, measure=measure, machine=machine

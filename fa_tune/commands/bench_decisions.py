@@ -5,26 +5,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fa_tune.commands.shared.options import (
+    csv_option,
     family_option,
+    json_option,
     kernels_option,
     machine_options,
     measure_options,
     option,
-    workload_options,
-)
-from fa_tune.commands.shared.output_options import (
-    csv_option,
-    json_option,
     quiet_option,
     refuse_both,
+    workload_options,
 )
+from fa_tune.commands.shared.output import say, text_table, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.commands.shared.progress import watching
+from fa_tune.core import devices
+from fa_tune.core.errors import ToolMissing
 from fa_tune.core.options import (
     MachineOptions,
     MeasureOptions,
@@ -32,16 +33,15 @@ from fa_tune.core.options import (
     SearchOptions,
     WorkloadOptions,
 )
-
-if TYPE_CHECKING:
-    from fa_tune.evaluate.repeatability import Agreement, Tuning
-    from fa_tune.evaluate.repeatability_file import Recorded
-    from fa_tune.profile.stats import Ratio
+from fa_tune.evaluate import repeat
+from fa_tune.evaluate.repeatability import Agreement, Tuning, agreement, simulated
+from fa_tune.evaluate.repeatability_file import RecordedTunings, load
+from fa_tune.profile.stats import MARGIN, Ratio
 
 SCHEMA = "fa-tune-bench-decisions-1"
 
 
-@click.command("bench-decisions", short_help="Tune several times and count how often it agrees.")
+@click.command("bench-decisions")
 @workload_options()
 @kernels_option()
 @family_option()
@@ -122,8 +122,6 @@ def command(
         raise click.UsageError("--to keeps new tunings; --from makes none")
     if measure.profiler == "replay":
         raise click.UsageError("a replay repeats itself; use --from with recorded tunings")
-    from fa_tune.commands.shared.output import say, write_json, write_table_csv
-    from fa_tune.evaluate.repeatability import agreement
 
     with watching(quiet) as progress:
         if sources:
@@ -139,8 +137,8 @@ def command(
             )
             recorded = _tune(options, n, progress, to)
     by_workload: dict[str, list[Tuning]] = {}
-    for one in recorded.tunings:
-        by_workload.setdefault(one.workload, []).append(one)
+    for tuning in recorded.tunings:
+        by_workload.setdefault(tuning.workload, []).append(tuning)
     found = {key: agreement(tunings) for key, tunings in by_workload.items()}
     if as_json:
         write_json(_document(recorded, found))
@@ -153,59 +151,49 @@ def command(
         say(f"Measurements: {recorded.whose}.")
 
 
-def _tune(options: SearchOptions, n: int, progress: Progress, to: Path | None) -> Recorded:
-    from fa_tune.core.devices import find_device
-    from fa_tune.core.errors import ToolMissing
-    from fa_tune.evaluate.repeat import tune_many
-
-    if find_device(options.machine.device) is None:
+def _tune(options: SearchOptions, n: int, progress: Progress, to: Path | None) -> RecordedTunings:
+    if devices.find_device(options.machine.device) is None:
         raise ToolMissing("no GPU found: tuning measures on one; --from decides recorded tunings")
-    return tune_many(options, n, progress, to=to)
+    return repeat.tune_many(options, n, progress, to=to)
 
 
-def _again(sources: Sequence[Path], simulated_n: int | None, seed: int) -> Recorded:
-    from fa_tune.evaluate.repeatability import simulated
-    from fa_tune.evaluate.repeatability_file import Recorded, load
-
+def _again(sources: Sequence[Path], simulated_n: int | None, seed: int) -> RecordedTunings:
     files = [load(path) for path in sources]
-    tunings = [t for one in files for t in one.tunings]
-    whose = "; ".join(dict.fromkeys(one.whose for one in files))
+    tunings = [t for file in files for t in file.tunings]
+    whose = "; ".join(dict.fromkeys(file.whose for file in files))
     if simulated_n is None:
-        return Recorded(tuple(t.decided() for t in tunings), f"{whose}; decided again")
+        return RecordedTunings(tuple(t.decided() for t in tunings), f"{whose}; decided again")
     made = [
         t
         for key in dict.fromkeys(t.workload for t in tunings)
         for t in simulated([t for t in tunings if t.workload == key], simulated_n, seed)
     ]
-    return Recorded(tuple(made), f"{whose}; simulated from {len(tunings)} tunings")
+    return RecordedTunings(tuple(made), f"{whose}; simulated from {len(tunings)} tunings")
 
 
 def _told(found: Mapping[str, Agreement], by_workload: Mapping[str, Sequence[Tuning]]) -> list[str]:
-    from fa_tune.commands.shared.output import text_table
-    from fa_tune.profile.stats import MARGIN
-
     texts = []
     headings = ["workload", "tunings", "flips", "by lowest median", "by lowest sample"]
     headings += ["worst / default", "confirmed", "slower"]
     rows = [
         [
-            one.workload,
-            str(one.tunings),
-            str(one.flips),
-            str(one.flips_lowest_median),
-            str(one.flips_lowest_sample),
-            _ratio(one.worst),
-            _ratio(one.worst_confirmed),
-            str(one.slower),
+            result.workload,
+            str(result.tunings),
+            str(result.flips),
+            str(result.flips_lowest_median),
+            str(result.flips_lowest_sample),
+            _ratio(result.worst),
+            _ratio(result.worst_confirmed),
+            str(result.slower),
         ]
-        for one in found.values()
+        for result in found.values()
     ]
     texts.append(text_table(headings, rows, {"workload"}))
-    for key, one in found.items():
-        choices = "; ".join(f"{n} times {_config(c)}" for c, n in one.choices)
+    for key, result in found.items():
+        choices = "; ".join(f"{n} times {_config(c)}" for c, n in result.choices)
         rivals = len({t.lowest_median for t in by_workload[key]})
         texts.append(f"{key}: {choices}. Lowest medians were of {rivals}.")
-    agreed = sum(one.flips == 0 for one in found.values())
+    agreed = sum(result.flips == 0 for result in found.values())
     texts.append(
         f"The same choice in all tunings for {agreed} of {len(found)} workloads. Slower than the "
         f"default by more than {100 * MARGIN:g} %: {sum(bool(o.slower) for o in found.values())} "
@@ -248,11 +236,11 @@ def _flat(tunings: Sequence[Tuning]) -> tuple[list[str], list[list[Any]]]:
     return names, rows
 
 
-def _document(recorded: Recorded, found: Mapping[str, Agreement]) -> dict[str, Any]:
+def _document(recorded: RecordedTunings, found: Mapping[str, Agreement]) -> dict[str, Any]:
     names, rows = _flat(recorded.tunings)
     return {
         "schema": SCHEMA,
         "whose": recorded.whose,
-        "workloads": [dataclasses.asdict(one) for one in found.values()],
+        "workloads": [dataclasses.asdict(result) for result in found.values()],
         "tunings": [dict(zip(names, row, strict=True)) for row in rows],
     }

@@ -5,28 +5,41 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from fa_tune.commands.shared.options import option
-from fa_tune.commands.shared.output_options import (
+from fa_tune.commands.shared.options import (
     csv_option,
     json_option,
+    option,
     quiet_option,
     refuse_both,
 )
+from fa_tune.commands.shared.output import say, text_table, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import STDOUT, Names, WorkloadKey
 from fa_tune.commands.shared.progress import watching
+from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Workload
+from fa_tune.core.paths import profiles_dir
+from fa_tune.evaluate.kernel_tuner import all_strategies, require
+from fa_tune.evaluate.plot import save
+from fa_tune.evaluate.replay import LEVELS, Score
+from fa_tune.evaluate.scores import document, read
+from fa_tune.evaluate.strategies import (
+    Plan,
+    cells,
+    closing,
+    compare,
+    headings,
+    headline,
+    priors_from,
+)
+from fa_tune.search.space_table import RecordedWorkload, find, load, recorded
 from fa_tune.search.strategies import STRATEGIES
 
-if TYPE_CHECKING:
-    from fa_tune.evaluate.replay import Score
-    from fa_tune.search.space_table import Recorded
 
-
-@click.command("bench-search", short_help="Compare search strategies on recorded spaces.")
+@click.command("bench-search")
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]…")
 @option(
     "--strategy",
@@ -141,16 +154,6 @@ def command(
       fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all --rival-seeds 20
     """
     refuse_both(csv, as_json)
-    from fa_tune.commands.shared.output import say, text_table, write_json, write_table_csv
-    from fa_tune.evaluate.strategies import (
-        Plan,
-        cells,
-        closing,
-        compare,
-        experience,
-        headings,
-        headline,
-    )
 
     spaces = _spaces(paths, workload)
     others = _spaces(paths, None) if transfer else []
@@ -160,47 +163,39 @@ def command(
     plan = Plan(
         strategies, _rivals(rivals), default, seeds, rival_seeds, limit, batch, jobs, lenient
     )
-    scored: list[tuple[Recorded, list[Score]]] = []
+    scored: list[tuple[RecordedWorkload, list[Score]]] = []
     with watching(quiet) as progress:
-        for one in spaces:
-            known = experience(one, others)
-            scores = compare(one, plan, progress, known)
+        for space in spaces:
+            known = priors_from(space, others)
+            scores = compare(space, plan, progress, known)
             here = {score.strategy for score in scores}
-            scores += [s for s in earlier.get(one.name, ()) if s.strategy not in here]
-            scored.append((one, scores))
+            scores += [s for s in earlier.get(space.name, ()) if s.strategy not in here]
+            scored.append((space, scores))
     if plot is not None:
-        from fa_tune.evaluate.plot import save
-
         save(plot, [scores for _, scores in scored])
     if as_json:
-        from fa_tune.evaluate.scores import document
-
         write_json(document(plan, scored))
         return
     if csv is not None:
         names, rows = _flat([score for _, scores in scored for score in scores])
         write_table_csv(names, rows, csv)
     if csv != STDOUT:
-        for one, scores in scored:
-            say(headline(one, default))
+        for space, scores in scored:
+            say(headline(space, default))
             say(text_table(headings(limit), [cells(s) for s in scores], {"strategy"}))
             say()
         say(closing(plan))
 
 
-def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[Recorded]:
-    from fa_tune.core.errors import NoUsableVariant
-    from fa_tune.core.paths import profiles_dir
-    from fa_tune.search.space_table import find, load, recorded
-
+def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[RecordedWorkload]:
     tables = [load(path) for path in find(paths or [profiles_dir()])]
     if workload is not None:
         tables = [t for t in tables if workload.key in t.workloads]
     found = [
-        one
+        space
         for table in tables
-        for one in recorded(table)
-        if workload is None or one.rows[0].workload == workload.key
+        for space in recorded(table)
+        if workload is None or space.rows[0].workload == workload.key
     ]
     if not found:
         wanted = workload.key if workload else "any workload"
@@ -209,8 +204,6 @@ def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[Recorded]:
 
 
 def _earlier(paths: Sequence[Path], limit: int) -> dict[str, list[Score]]:
-    from fa_tune.evaluate.scores import read
-
     found: dict[str, list[Score]] = {}
     for path in paths:
         for space, scores in read(path, limit).items():
@@ -219,8 +212,6 @@ def _earlier(paths: Sequence[Path], limit: int) -> dict[str, list[Score]]:
 
 
 def _rivals(text: str | None) -> tuple[str, ...]:
-    from fa_tune.evaluate.kernel_tuner import all_strategies, require
-
     if not text or text == "none":
         return ()
     require()
@@ -228,8 +219,6 @@ def _rivals(text: str | None) -> tuple[str, ...]:
 
 
 def _flat(scores: Sequence[Score]) -> tuple[list[str], list[list[Any]]]:
-    from fa_tune.evaluate.replay import LEVELS
-
     names = ["space", "strategy", "configs", "seeds", "limit"]
     names += [f"{100 * level:.0f}% {q}" for level in LEVELS for q in ("median", "p90")]
     rows = [

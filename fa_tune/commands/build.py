@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fa_tune.commands.shared.options import (
+    csv_option,
     d_head_option,
     family_option,
+    json_option,
     kernels_option,
     machine_options,
-)
-from fa_tune.commands.shared.output_options import (
-    csv_option,
-    json_option,
     quiet_option,
     refuse_both,
 )
+from fa_tune.commands.shared.output import one_line, say, text_table, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.options import MachineOptions
-
-if TYPE_CHECKING:
-    from fa_tune.tune.results import BuildReport
+from fa_tune.tune import single
+from fa_tune.tune.results import BuildReport
 
 SCHEMA = "fa-tune-build-1"
 _HEADINGS = (
@@ -57,7 +55,7 @@ _CSV_HEADINGS = (
 )
 
 
-@click.command("build", short_help="Compile a set and show what each kernel uses.")
+@click.command("build")
 @kernels_option()
 @family_option()
 @d_head_option()
@@ -87,9 +85,6 @@ def command(
     """
     refuse_both(csv, as_json)
 
-    from fa_tune.commands.shared.output import write_json, write_table_csv
-    from fa_tune.tune import single
-
     with watching(quiet) as progress:
         report = single.build(kernels, d_heads, machine, progress, names=names)
     if csv is not None:
@@ -106,8 +101,6 @@ def command(
 
 
 def _show(report: BuildReport) -> None:
-    from fa_tune.commands.shared.output import one_line, say, text_table
-
     built = [r.artifact for r in report.results if r.artifact is not None]
     rows = []
     for artifact in built:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 
 import click
+from click.shell_completion import get_completion_class
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_FA_TUNE_COMPLETE"  # what click derives from the program's name
 
 
-@click.command("completion", short_help="Print what makes the shell complete fa-tune.")
+@click.command("completion")
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
 def command(shell: str | None) -> None:
     """Print the completion script of a SHELL (bash, zsh or fish; default: that of $SHELL).
@@ -21,8 +22,6 @@ def command(shell: str | None) -> None:
       echo 'eval "$(fa-tune completion zsh)"' >> ~/.zshrc
       fa-tune completion fish > ~/.config/fish/completions/fa-tune.fish
     """
-    from click.shell_completion import get_completion_class
-
     context = click.get_current_context()
     name = shell or os.path.basename(os.environ.get("SHELL", ""))
     if name not in SHELLS:

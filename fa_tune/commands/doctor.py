@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import click
 
-from fa_tune.commands.shared.options import machine_options
-from fa_tune.commands.shared.output_options import json_option, quiet_option
+from fa_tune.commands.shared.options import json_option, machine_options, quiet_option
+from fa_tune.commands.shared.output import one_line, say, write_json
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.options import MachineOptions
+from fa_tune.tune import machine_check
 
 SCHEMA = "fa-tune-doctor-1"
 MARKS = {True: "✓", False: "✗", None: "–"}
 
 
-@click.command("doctor", short_help="Check that everything the commands need is here.")
+@click.command("doctor")
 @json_option()
 @machine_options("device", "ncu", "recordings", "cache_dir")
 @quiet_option()
@@ -28,9 +29,6 @@ def command(machine: MachineOptions, as_json: bool, quiet: bool) -> None:
     Example:
       fa-tune doctor
     """
-    from fa_tune.commands.shared.output import one_line, say, write_json
-    from fa_tune.tune import machine_check
-
     with watching(quiet) as progress:
         checks = machine_check.doctor(machine, progress)
     bad = [check.name for check in checks if check.ok is False]

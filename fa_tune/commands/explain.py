@@ -5,20 +5,31 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from fa_tune import families
+from fa_tune.commands.shared.axes import device_limits
 from fa_tune.commands.shared.options import (
+    json_option,
     machine_options,
     measure_options,
     option,
+    quiet_option,
     workload_options,
 )
-from fa_tune.commands.shared.output_options import json_option, quiet_option
+from fa_tune.commands.shared.output import say, text_table, write_json
 from fa_tune.commands.shared.progress import watching
+from fa_tune.core import devices
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ToolMissing
-from fa_tune.core.model import Measurement, Variant, is_reference, reference_name, reference_subject
+from fa_tune.core.model import (
+    Measurement,
+    Variant,
+    Workload,
+    is_reference,
+    reference_name,
+    reference_subject,
+)
 from fa_tune.core.options import (
     REFERENCES,
     MachineOptions,
@@ -27,16 +38,20 @@ from fa_tune.core.options import (
     SearchOptions,
     WorkloadOptions,
 )
-
-if TYPE_CHECKING:
-    from fa_tune.profile.explain import Explanation
+from fa_tune.core.paths import profiles_dir
+from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.profile import profile_json
+from fa_tune.profile.explain import Explanation, explain, rank_correlations
+from fa_tune.profile.ncu.metrics import label
+from fa_tune.profile.stats import median
+from fa_tune.tune import single
 
 SCHEMA = "fa-tune-explain-1"
 CORRELATED = 8  # counters to show
 ENOUGH = 5  # configs whose ranks mean something
 
 
-@click.command("explain", short_help="Say why one kernel is slower than another.")
+@click.command("explain")
 @click.argument("kernels", nargs=-1, metavar="[A [B]]")
 @option(
     "--from",
@@ -78,16 +93,14 @@ def command(
           "(FP16, 128, 64, 64, 4): async+swizzled+load_0_0_0_tiles"
       fa-tune explain --from profiles/nvidia_h200/ladder_explain.json
     """
-    from fa_tune.commands.shared.output import say, write_json
-
     if len(kernels) > 2:
         raise click.UsageError("two kernels at most can be compared")
     subjects = [_subject(text) for text in kernels]
     with watching(quiet) as progress:
         found, whose = _measurements(subjects, sources, workloads, measure, machine, progress)
     explained = [
-        one for key in dict.fromkeys(m.workload for m in found)
-        for one in _explained([m for m in found if m.workload == key], subjects)
+        explanation for key in dict.fromkeys(m.workload for m in found)
+        for explanation in _explained([m for m in found if m.workload == key], subjects)
     ]  # fmt: skip
     if not explained:
         there = ", ".join(dict.fromkeys(_name(m.subject) for m in found)) or "nothing"
@@ -97,13 +110,13 @@ def command(
             {
                 "schema": SCHEMA,
                 "whose": whose,
-                "explanations": [dataclasses.asdict(one) for one in explained],
+                "explanations": [dataclasses.asdict(explanation) for explanation in explained],
             }
         )
         progress.note(f"Measurements: {whose}.")
         return
-    for one in explained:
-        say(f"{one.workload}: " + "\n  ".join(one.sentences))
+    for explanation in explained:
+        say(f"{explanation.workload}: " + "\n  ".join(explanation.sentences))
         say()
     for text in _correlations(found):
         say(text)
@@ -120,14 +133,8 @@ def _measurements(
     progress: Progress,
 ) -> tuple[list[Measurement], str]:
     """Counters, from files or from the GPU, and whose they are."""
-    from fa_tune.core.devices import find_device
-    from fa_tune.core.paths import profiles_dir
-    from fa_tune.profile import profile_json as documents
-
     ours = [s for s in subjects if not is_reference(s)]
-    if not sources and ours and find_device(machine.device) is not None:
-        from fa_tune.tune import single
-
+    if not sources and ours and devices.find_device(machine.device) is not None:
         configs = [Variant.from_key(s).config for s in ours]
         references = tuple(reference_name(s) for s in subjects if is_reference(s))
         if len(subjects) == 1:  # what is fastest here is not known before a search
@@ -145,18 +152,15 @@ def _measurements(
         return [a.measurement for a in result.attempts if a.measurement], result.source
     if not sources:
         folder = machine.recordings or profiles_dir()
-        sources = sorted(folder.glob(f"*/*{documents.SUFFIX}"))
+        sources = sorted(folder.glob(f"*/*{profile_json.SUFFIX}"))
         if not sources:
             raise ToolMissing(f"no GPU to measure on, and no counters recorded in {folder}")
-    found = [one for path in sources for one in documents.load(path)]
+    found = [m for path in sources for m in profile_json.load(path)]
     return found, "recorded in " + ", ".join(str(path) for path in sources)
 
 
 def _defaults(config: str, machine: MachineOptions) -> list[str]:
     """The default configs that run on the device in place of this one."""
-    from fa_tune import families
-    from fa_tune.commands.shared.axes import device_limits
-
     parsed = families.parse(config)
     defaults = families.defaults(parsed.d_head, parsed.dtype, device_limits(machine))
     return [families.variant(c).config for c in defaults if c != parsed]
@@ -164,9 +168,6 @@ def _defaults(config: str, machine: MachineOptions) -> list[str]:
 
 def _default_subjects(found: Sequence[Measurement]) -> set[str]:
     """The default configs of all families for the workloads of these measurements."""
-    from fa_tune import families
-    from fa_tune.core.model import Workload
-
     workloads = [Workload.from_key(key) for key in dict.fromkeys(m.workload for m in found)]
     return {
         families.variant_of(f, f.default_config(w.d_head, w.dtype)).key
@@ -177,24 +178,21 @@ def _default_subjects(found: Sequence[Measurement]) -> set[str]:
 
 def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Explanation]:
     """The comparisons that were asked for, on one workload; none where one is missing."""
-    from fa_tune.profile.explain import explain
-    from fa_tune.profile.stats import median
-
-    by_subject = {one.subject: one for one in found}
-    ours = [one for one in found if not is_reference(one.subject)]
-    ours.sort(key=lambda one: median(one.samples_s))
+    by_subject = {m.subject: m for m in found}
+    ours = [m for m in found if not is_reference(m.subject)]
+    ours.sort(key=lambda m: median(m.samples_s))
     names = {subject: _name(subject) for subject in by_subject}
     references = [s for s in by_subject if is_reference(s)]
     pairs: list[tuple[str, str]] = []
     if len(subjects) == 2:
         pairs = [(subjects[0], subjects[1])]
     elif subjects:
-        others = [one.subject for one in ours if one.subject != subjects[0]][:1]
+        others = [m.subject for m in ours if m.subject != subjects[0]][:1]
         others = others or [s for s in references if s != subjects[0]]
         pairs = [(subjects[0], other) for other in others]
     elif ours:
         winner = ours[0].subject
-        rivals = [one.subject for one in ours[1:2]]
+        rivals = [m.subject for m in ours[1:2]]
         rivals += [s for s in by_subject if s in _default_subjects(found) and s != winner]
         pairs = [(winner, rival) for rival in dict.fromkeys(rivals + references)]
     return [
@@ -206,12 +204,8 @@ def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Ex
 
 def _correlations(found: Sequence[Measurement]) -> list[str]:
     """Per workload with enough configs: the counters whose ranks go with time."""
-    from fa_tune.commands.shared.output import text_table
-    from fa_tune.profile.explain import rank_correlations
-    from fa_tune.profile.ncu.metrics import label
-
     texts = []
-    for key in dict.fromkeys(one.workload for one in found):
+    for key in dict.fromkeys(m.workload for m in found):
         ours = [m for m in found if m.workload == key and not is_reference(m.subject)]
         if len(ours) < ENOUGH:
             continue
@@ -224,9 +218,6 @@ def _correlations(found: Sequence[Measurement]) -> list[str]:
 
 def _subject(text: str) -> str:
     """A config's variant key, or a reference's."""
-    from fa_tune import families
-    from fa_tune.families.reference_kernels import REFERENCE_LABELS
-
     if text.strip().lower() in REFERENCE_LABELS:
         return reference_subject(text.strip().lower())
     if not families.is_config(text):
@@ -236,7 +227,5 @@ def _subject(text: str) -> str:
 
 
 def _name(subject: str) -> str:
-    from fa_tune.families.reference_kernels import REFERENCE_LABELS
-
     family, _, name = subject.partition(":")
     return REFERENCE_LABELS.get(name, name) if family == "ref" else name

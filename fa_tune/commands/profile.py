@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fa_tune.commands.shared.options import (
-    machine_options,
-    measure_options,
-    option,
-    workload_options,
-)
-from fa_tune.commands.shared.output_options import (
     csv_option,
     json_option,
     limit_option,
+    machine_options,
+    measure_options,
+    option,
     quiet_option,
     refuse_both,
+    workload_options,
 )
+from fa_tune.commands.shared.output import rows_as_objects, say, write_json, write_rows_csv
 from fa_tune.commands.shared.parameters import STDOUT, OutputFile
 from fa_tune.commands.shared.progress import PlainProgress, watching
+from fa_tune.commands.views.counters import counter_tables, explains
+from fa_tune.core.model import Attempt
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.profile.profile_json import SCHEMA
+from fa_tune.report.formats import write
+from fa_tune.store.table.from_attempts import rows_from_attempts
+from fa_tune.store.table.rows import Row
+from fa_tune.tune import single
+from fa_tune.tune.results import ProfileResult
 
-if TYPE_CHECKING:
-    from fa_tune.core.model import Attempt
-    from fa_tune.store.table.rows import Row
-    from fa_tune.tune.results import ProfileResult
 
-
-@click.command("profile", short_help="Measure a few configs, with counters that explain them.")
+@click.command("profile")
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG…")
-@workload_options(
-    "seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "lse", "softmax_scale"
-)
+@workload_options("seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "common")
 @measure_options("metrics", "profiler", "runs", "references", "clock_control", "seed")
 @option(
     "--export",
@@ -79,11 +78,6 @@ def command(
     if export is not None and export.suffix not in (".ncu-rep", ".ncu-repz"):
         raise click.UsageError("--export needs a file name that ends in .ncu-rep")
 
-    from fa_tune.commands.shared.output import say, write_json, write_rows_csv
-    from fa_tune.report.formats import write
-    from fa_tune.store.table.from_attempts import rows_from_attempts
-    from fa_tune.tune import single
-
     options = SearchOptions(workloads=workloads, kernels="", measure=measure, machine=machine)
     with watching(quiet) as progress:
         result = single.profile(configs, options, progress, export=export)
@@ -109,9 +103,6 @@ def command(
 
 
 def _show_counters(result: ProfileResult, progress: PlainProgress) -> None:
-    from fa_tune.commands.shared.output import say
-    from fa_tune.commands.views.counters import counter_tables, explains
-
     if not explains(result.attempts):
         progress.warn("these measurements hold no counters that explain, only those that rank")
     for text in counter_tables(result.attempts):
@@ -120,8 +111,6 @@ def _show_counters(result: ProfileResult, progress: PlainProgress) -> None:
 
 
 def _document(result: ProfileResult, rows: list[Row]) -> dict[str, Any]:
-    from fa_tune.commands.shared.output import rows_as_objects
-
     return {
         "schema": SCHEMA,
         "whose": result.source,

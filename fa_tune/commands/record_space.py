@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fa_tune.commands.shared.axes import device_limits, expanded
 from fa_tune.commands.shared.options import (
     axis_option,
     family_option,
@@ -13,14 +14,19 @@ from fa_tune.commands.shared.options import (
     machine_options,
     measure_options,
     option,
+    quiet_option,
     workload_options,
 )
-from fa_tune.commands.shared.output_options import quiet_option
+from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.progress import watching
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.search.space_table import SUFFIX
+from fa_tune.tune import record_space
+from fa_tune.tune.candidates import choose_configs, choose_families
 
 
-@click.command("record-space", short_help="Measure a whole space and keep it as a table.")
+@click.command("record-space")
 @workload_options()
 @kernels_option()
 @family_option()
@@ -77,13 +83,6 @@ def command(
       fa-tune record-space --dtype fp16 --to tune.space.csv.gz
       fa-tune record-space --axis B_r=64,128 --axis n_warps=4,8 --to wide.space.csv.gz
     """
-    from fa_tune.commands.shared.axes import device_limits, expanded
-    from fa_tune.commands.shared.output import say
-    from fa_tune.core.errors import InvalidConfig
-    from fa_tune.search.space_table import SUFFIX
-    from fa_tune.tune import record_space as space_recording
-    from fa_tune.tune.candidates import choose_configs, choose_families
-
     if not to.name.endswith(SUFFIX):  # before hours of measuring rather than after
         raise InvalidConfig(f"{to}: a recorded space's name ends in {SUFFIX}")
     chosen = choose_families(names, device_limits(machine))
@@ -101,7 +100,7 @@ def command(
         resume=resume,
     )
     with watching(quiet) as progress:
-        made = space_recording.record_space(configs, options, to, progress, at_most=at_most)
+        made = record_space.record_space(configs, options, to, progress, at_most=at_most)
     ran = sum(bool(row.samples_s) for row in made.rows)
     for key in dict.fromkeys(row.workload for row in made.rows):
         rows = [row for row in made.rows if row.workload == key]

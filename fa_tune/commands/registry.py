@@ -4,27 +4,51 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from fa_tune.commands.shared.groups import HelpfulGroup
-from fa_tune.commands.shared.options import MOST_HEAD_DIM, MOST_TOKENS, option, registry_option
-from fa_tune.commands.shared.output_options import json_option
+from fa_tune.commands.shared.options import (
+    MAX_HEAD_DIM,
+    MAX_TOKENS,
+    json_option,
+    option,
+    registry_option,
+    unusual_options,
+)
+from fa_tune.commands.shared.output import say, write_json
 from fa_tune.commands.shared.parameters import DTypeChoice, OutputFile, WorkloadKey
+from fa_tune.commands.shared.progress import PlainProgress
+from fa_tune.commands.views.default_check import check_document, check_sentence, check_table
+from fa_tune.commands.views.registry_prose import entry_prose
+from fa_tune.commands.views.registry_table import best_document, entry_table, gpu_of, workload_text
 from fa_tune.core.errors import NoUsableVariant, StorageError
-from fa_tune.core.model import BENCHMARK_HEADS, DType, Workload, benchmark_batch
-
-if TYPE_CHECKING:
-    from fa_tune.store.registry.merge import Conflict
-    from fa_tune.store.registry.schema import Registry
+from fa_tune.core.workload import (
+    BENCHMARK_HEADS,
+    FIELDS,
+    OPTIONAL,
+    DType,
+    Effect,
+    Workload,
+    benchmark_batch,
+)
+from fa_tune.evaluate.default_check import compare_recordings, compare_registry
+from fa_tune.store.registry.file import load, update
+from fa_tune.store.registry.lookup import NoMatch, lookup
+from fa_tune.store.registry.merge import Conflict, conflicts, merge
+from fa_tune.store.registry.schema import Registry, to_json
+from fa_tune.tune.outputs import registry_path
 
 BEST_SCHEMA = "fa-tune-best-1"
-LENGTH = click.IntRange(1, MOST_TOKENS)
+LENGTH = click.IntRange(1, MAX_TOKENS)
 COUNT = click.IntRange(1, 65535)
+CHOICE_DEPENDS_ON = tuple(
+    name for name in OPTIONAL if FIELDS[name].help and FIELDS[name].effect is not Effect.NONE
+)
 
 
-@click.group("registry", cls=HelpfulGroup, short_help="Chosen configs: show, check, best, merge.")
+@click.group("registry", cls=HelpfulGroup)
 def command() -> None:
     """Look at the registry, in which searches keep the chosen configs.
 
@@ -48,7 +72,7 @@ _method = option(
 @_gpu
 @option("--workload", "workload", type=WorkloadKey(), metavar="KEY", help="Only this workload.")
 @option("--seq-len", "seq_len", type=LENGTH, help="Only this sequence length.")
-@option("--d-head", "d_head", type=click.IntRange(1, MOST_HEAD_DIM), help="Only this one.")
+@option("--d-head", "d_head", type=click.IntRange(1, MAX_HEAD_DIM), help="Only this one.")
 @option("--dtype", "dtype", type=DTypeChoice(), metavar="fp16|bf16", help="Only this type.")
 @_method
 @json_option()
@@ -73,11 +97,6 @@ def show(
     Example:
       fa-tune registry show --d-head 128 --dtype fp16
     """
-    from fa_tune.commands.shared.output import say
-    from fa_tune.commands.views.registry_prose import in_words
-    from fa_tune.commands.views.registry_table import entry_table, workload_text
-    from fa_tune.store.registry.schema import Registry, to_json
-
     path = _path(registry)
     kept = _load(path)
     entries = [
@@ -101,7 +120,7 @@ def show(
     else:
         say(entry_table(entries))
         for entry in entries:
-            say(in_words(entry, workload_text(entry.workload)))
+            say(entry_prose(entry, workload_text(entry.workload)))
             say()
         say(f"{len(entries)} of {len(kept.entries)} entries in {path}.")
 
@@ -136,16 +155,16 @@ def check(
       fa-tune registry check
       fa-tune registry check --recordings profiles --method events
     """
-    from fa_tune.commands.shared.output import say, write_json
-    from fa_tune.commands.views.default_check import check_document, check_sentence, check_table
-    from fa_tune.evaluate.default_check import of_recordings, of_registry
-
     if recordings is not None:
-        found, where = of_recordings(recordings), str(recordings)
+        found, where = compare_recordings(recordings), str(recordings)
     else:
         path = _path(registry)
-        found, where = of_registry(_load(path).entries), str(path)
-    found = [one for one in found if gpu in (None, one.gpu) and method in (None, one.method)]
+        found, where = compare_registry(_load(path).entries), str(path)
+    found = [
+        comparison
+        for comparison in found
+        if gpu in (None, comparison.gpu) and method in (None, comparison.method)
+    ]
     if not found:
         raise NoUsableVariant(f"no choice to check in {where}")
     if as_json:
@@ -168,7 +187,7 @@ def check(
 )
 @option("--seq-len", "seq_len", type=LENGTH, help="Sequence length of the queries.")
 @option("--seq-len-kv", "seq_len_kv", type=LENGTH, show_default="as --seq-len", help="The keys'.")
-@option("--d-head", "d_head", type=click.IntRange(1, MOST_HEAD_DIM), default=128, help="Head size.")
+@option("--d-head", "d_head", type=click.IntRange(1, MAX_HEAD_DIM), default=128, help="Head size.")
 @option(
     "--dtype",
     "dtype",
@@ -187,13 +206,7 @@ def check(
 @option("--heads", "heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries.")
 @option("--kv-heads", "kv_heads", type=COUNT, show_default="as --heads", help="Heads of the keys.")
 @option("--causal/--full", "causal", default=False, help="Whether the future is masked.")
-@option(
-    "--bottom-right/--top-left",
-    "bottom_right",
-    default=False,
-    help="Where a causal mask is aligned, if the lengths differ.",
-)
-@option("--lse/--no-lse", "lse", default=False, help="Whether the log-sum-exp is wanted.")
+@unusual_options(*CHOICE_DEPENDS_ON)
 @_method
 @json_option()
 def best(
@@ -208,8 +221,7 @@ def best(
     heads: int,
     kv_heads: int | None,
     causal: bool,
-    bottom_right: bool,
-    lse: bool,
+    unusual: dict[str, Any],
     method: str | None,
     as_json: bool,
 ) -> None:
@@ -224,11 +236,6 @@ def best(
       fa-tune registry best --seq-len 4096 --d-head 128 --dtype fp16
       fa-tune registry best --seq-len 3000 --batch 2 --json
     """
-    from fa_tune.commands.shared.output import say, write_json
-    from fa_tune.commands.shared.progress import PlainProgress
-    from fa_tune.commands.views.registry_table import best_document, gpu_of
-    from fa_tune.store.registry.lookup import NoMatch, lookup
-
     if workload is None:
         if seq_len is None:
             raise click.UsageError("name the workload: --seq-len N, or --workload KEY")
@@ -241,8 +248,7 @@ def best(
             d_head=d_head,
             dtype=dtype,
             causal=causal,
-            bottom_right=bottom_right,
-            lse=lse,
+            **unusual,
         )
     path = _path(registry)
     kept = _load(path)
@@ -292,11 +298,6 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
     Example:
       fa-tune registry merge mine.json theirs.json -o mine.json
     """
-    from fa_tune.commands.shared.output import say
-    from fa_tune.commands.shared.progress import PlainProgress
-    from fa_tune.store.registry.file import load, update
-    from fa_tune.store.registry.merge import conflicts, merge
-
     for path in files:
         if not path.exists():
             raise StorageError(f"cannot read {path}: no such file")
@@ -312,21 +313,17 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
 
     merged = update(output, combine)
     said = PlainProgress()
-    for one in named:
-        said.note(_sentence(one))
+    for conflict in named:
+        said.note(_sentence(conflict))
     count = sum(len(registry.entries) for registry in loaded)
     say(f"{len(merged.entries)} entries in {output}, of {count} in {len(files)} files.")
 
 
 def _path(registry: Path | None) -> Path:
-    from fa_tune.tune.outputs import registry_path
-
     return registry_path(registry)
 
 
 def _load(path: Path) -> Registry:
-    from fa_tune.store.registry.file import load
-
     return load(path)
 
 
@@ -334,11 +331,13 @@ def _nothing_in(path: Path) -> str:
     return f"there is nothing in the registry {path} yet; fa-tune search fills it"
 
 
-def _sentence(one: Conflict) -> str:
+def _sentence(conflict: Conflict) -> str:
     """What a conflict between two entries was about, and how it ended."""
-    key = one.kept.key
-    also = f"; measured with other {', '.join(one.differences)}" if one.differences else ""
+    key = conflict.kept.key
+    also = (
+        f"; measured with other {', '.join(conflict.differences)}" if conflict.differences else ""
+    )
     return (
-        f"{key.workload} on {key.gpu} by {key.method}: {one.kept.chosen.config} stays, "
-        f"{one.dropped.chosen.config} goes: {one.why}{also}"
+        f"{key.workload} on {key.gpu} by {key.method}: {conflict.kept.chosen.config} stays, "
+        f"{conflict.dropped.chosen.config} goes: {conflict.why}{also}"
     )

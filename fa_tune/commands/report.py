@@ -6,20 +6,30 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from fa_tune.commands.shared.options import MOST_HEAD_DIM, MOST_TOKENS, option
-from fa_tune.commands.shared.output_options import limit_option
+from fa_tune.commands.shared.options import (
+    MAX_HEAD_DIM,
+    MAX_TOKENS,
+    limit_option,
+    option,
+    unusual_options,
+)
+from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, StorageError
-from fa_tune.core.model import DType
-
-if TYPE_CHECKING:
-    from fa_tune.store.table.partial_workload import PartialWorkload
-    from fa_tune.store.table.rows import Row
+from fa_tune.core.workload import FIELDS, OPTIONAL, DType
+from fa_tune.profile.ncu.parse import parse_ncu_csv
+from fa_tune.report.formats import write
+from fa_tune.report.from_ncu import rows_from_launches
+from fa_tune.report.load import load_report_source
+from fa_tune.report.summary import sentences, summarise
+from fa_tune.store.table.partial_workload import PartialWorkload
+from fa_tune.store.table.read_csv import looks_like_ours, parse_rows
+from fa_tune.store.table.rows import Row, completed, grouped
 
 STDIN = STDOUT  # the same `-`
 FORMATS = {"text": "table", "markdown": "markdown", "csv": "csv", "json": "json"}
@@ -36,11 +46,12 @@ SORTS = {
 }
 
 Note = Callable[[str], None]
-LENGTH = click.IntRange(1, MOST_TOKENS)
+STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
+LENGTH = click.IntRange(1, MAX_TOKENS)
 COUNT = click.IntRange(1, 65535)
 
 
-@click.command("report", short_help="Tables from our CSV files or straight from ncu's.")
+@click.command("report")
 @click.argument(
     "paths",
     nargs=-1,
@@ -66,7 +77,7 @@ COUNT = click.IntRange(1, 65535)
 )
 @option("--seq-len", "seq_len", type=LENGTH, help="Sequence length the file does not state.")
 @option("--seq-len-kv", "seq_len_kv", type=LENGTH, help="The keys' length, if it differs.")
-@option("--d-head", "d_head", type=click.IntRange(1, MOST_HEAD_DIM), help="Head dimension.")
+@option("--d-head", "d_head", type=click.IntRange(1, MAX_HEAD_DIM), help="Head dimension.")
 @option("--dtype", "dtype", type=DTypeChoice(), metavar="fp16|bf16", help="Element type.")
 @option("--batch", "batch", type=COUNT, help="Batch size.")
 @option("--heads", "heads", type=COUNT, help="Heads.")
@@ -78,13 +89,7 @@ COUNT = click.IntRange(1, 65535)
     show_default="as the kernels' names say",
     help="Whether the kernels masked the future.",
 )
-@option(
-    "--bottom-right/--top-left",
-    "bottom_right",
-    default=None,
-    show_default="top-left",
-    help="Where the mask was aligned, if the lengths differ.",
-)
+@unusual_options(*STATED, default=None)
 @option(
     "--decimal",
     "decimal",
@@ -106,7 +111,7 @@ def command(
     heads: int | None,
     kv_heads: int | None,
     causal: bool | None,
-    bottom_right: bool | None,
+    unusual: dict[str, Any],
 ) -> None:
     """Show measurements as tables, with rates and the ratio to FlashAttention 2.
 
@@ -120,14 +125,17 @@ def command(
       fa-tune report profiles/autotune.csv --limit 5
       ncu --csv --page raw --import kernels.ncu-rep | fa-tune report - --format markdown
     """
-    from fa_tune.commands.shared.output import say
-    from fa_tune.report.formats import write
-    from fa_tune.report.summary import sentences, summarise
-    from fa_tune.store.table.partial_workload import PartialWorkload
-
     said = PlainProgress()
     given = PartialWorkload(
-        batch, heads, kv_heads, seq_len, seq_len_kv, d_head, dtype, causal, bottom_right
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq_len=seq_len,
+        seq_len_kv=seq_len_kv,
+        d_head=d_head,
+        dtype=dtype,
+        causal=causal,
+        **unusual,
     )
     rows: list[Row] = []
     for path in dict.fromkeys(paths):
@@ -143,8 +151,6 @@ def command(
 
 
 def _load(path: Path, given: PartialWorkload, decimal: str | None, note: Note) -> list[Row]:
-    from fa_tune.report.load import load_report_source
-
     if path == STDIN:
         try:
             return _from_bytes(sys.stdin.buffer.read(), "standard input", given, decimal, note)
@@ -163,16 +169,10 @@ def _from_bytes(
     data: bytes, where: str, given: PartialWorkload, decimal: str | None, note: Note
 ) -> list[Row]:
     """Rows of a CSV that is at hand as bytes, ours or ncu's."""
-    from fa_tune.profile.ncu.parse import parse_ncu_csv
-    from fa_tune.report.from_ncu import rows_from_launches
-    from fa_tune.store.table.partial_workload import PartialWorkload
-    from fa_tune.store.table.read_csv import looks_like_ours, parse_rows
-    from fa_tune.store.table.rows import completed
-
     text = data.decode("utf-8-sig", errors="replace")
     if looks_like_ours(text):
         return completed(
-            PartialWorkload.of(row).over(given).squared().put_on(row)
+            PartialWorkload.of(row).merge(given).fill_defaults().apply_to(row)
             for row in parse_rows(text, where, on_note=note)
         )
     try:
@@ -200,8 +200,6 @@ def _named(rows: Sequence[Row], path: Path, *, several: bool) -> list[Row]:
 
 def _sorted(rows: Sequence[Row], field: str, descending: bool) -> list[Row]:
     """By a field, within each table: the tables stay where they are."""
-    from fa_tune.store.table.rows import grouped
-
     out: list[Row] = []
     for members in grouped(rows).values():
         known = [row for row in members if getattr(row, field) is not None]

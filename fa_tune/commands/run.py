@@ -5,26 +5,34 @@ from __future__ import annotations
 import click
 
 from fa_tune.commands.shared.options import (
+    json_option,
     machine_options,
     measure_options,
     option,
+    quiet_option,
     workload_options,
 )
-from fa_tune.commands.shared.output_options import json_option, quiet_option
+from fa_tune.commands.shared.output import say, write_json
 from fa_tune.commands.shared.parameters import Kernels
 from fa_tune.commands.shared.progress import watching
+from fa_tune.commands.views.timings import document, show_timings
+from fa_tune.commands.views.verdicts import (
+    all_right,
+    verdict_objects,
+    verdict_sentence,
+    verdict_table,
+)
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.tune import single
 
 SCHEMA = "fa-tune-run-1"
 
 
-@click.command("run", short_help="Verify one config, then run it n times.")
+@click.command("run")
 @click.argument("config", type=Kernels(), metavar="CONFIG")
 @option("-n", "--times", "times", type=click.IntRange(1, 10_000), default=10, help="Runs.")
-@workload_options(
-    "seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "lse", "softmax_scale"
-)
+@workload_options("seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "common")
 @measure_options("references", "seed")
 @json_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "cache_dir")
@@ -47,16 +55,6 @@ def command(
     Example:
       fa-tune run -n 20 "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
     """
-    from fa_tune.commands.shared.output import say, write_json
-    from fa_tune.commands.views.timings import document, show_timings
-    from fa_tune.commands.views.verdicts import (
-        all_right,
-        verdict_objects,
-        verdict_sentence,
-        verdict_table,
-    )
-    from fa_tune.tune import single
-
     options = SearchOptions(workloads=workloads, kernels=config, measure=measure, machine=machine)
     with watching(quiet) as progress:
         result, report = single.run(config, options, times, progress)

@@ -2,48 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
+from fa_tune.commands.shared.axes import device_limits, expanded
 from fa_tune.commands.shared.options import (
     axis_option,
+    csv_option,
     family_option,
     folder,
+    json_option,
     kernels_option,
+    limit_option,
     machine_options,
     measure_options,
     option,
+    quiet_option,
+    refuse_both,
     registry_option,
     workload_options,
 )
-from fa_tune.commands.shared.output_options import (
-    csv_option,
-    json_option,
-    limit_option,
-    quiet_option,
-    refuse_both,
-)
+from fa_tune.commands.shared.output import write_json
 from fa_tune.commands.shared.parameters import STDOUT, BudgetType
-from fa_tune.commands.shared.progress import watching
+from fa_tune.commands.shared.progress import PlainProgress, watching
+from fa_tune.commands.views.search import search_document, show_search, workload_rows
+from fa_tune.commands.views.staleness import show_staleness
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
-from fa_tune.search.strategies import DEFAULT, STRATEGIES, USES_EXPERIENCE
+from fa_tune.families.base import Config
+from fa_tune.report.formats import write
+from fa_tune.search.strategies import DEFAULT, STRATEGIES, USES_PRIORS
 from fa_tune.search.strategies.budget import Budget
-
-if TYPE_CHECKING:
-    from fa_tune.families.base import Config
-    from fa_tune.store.table.rows import Row
-    from fa_tune.tune.results import SearchResult, WorkloadResult
-
-SCHEMA = "fa-tune-search-1"
+from fa_tune.tune import flow, session
+from fa_tune.tune.candidates import choose_families
+from fa_tune.tune.results import SearchResult
+from fa_tune.tune.staleness import why_stale
 
 
-@click.command("search", short_help="Find the fastest config per workload and keep it.")
+@click.command("search")
 @workload_options()
 @kernels_option()
 @family_option()
@@ -165,11 +163,6 @@ def command(
       fa-tune search --kernels fast --why-stale
     """
     refuse_both(csv, as_json)
-    if record is not None and measure.profiler == "replay":
-        raise click.UsageError("--record keeps new measurements; --profiler replay makes none")
-
-    from fa_tune.tune import flow, session
-
     options = SearchOptions(
         workloads=workloads,
         kernels=kernels,
@@ -188,126 +181,53 @@ def command(
         confirm=confirm,
         learn_from=learn_from,
     )
-    if learn_from and strategy not in USES_EXPERIENCE:
-        raise click.UsageError(
-            f"--learn-from needs --strategy {' or '.join(sorted(USES_EXPERIENCE))}"
-        )
-    if audit and not options.explores:
-        raise click.UsageError(
-            "--audit measures what a strategy skipped; give --strategy or --budget"
-        )
+    _refuse_contradictions(options)
     configs = _of_axes(options) if axes else None
     if stale:
-        from fa_tune.commands.staleness import show
-
-        show(options, configs, as_json=as_json, csv=csv, limit=limit, quiet=quiet)
+        with watching(quiet) as progress:
+            found = why_stale(options, progress, configs)
+        show_staleness(found, as_json=as_json, csv=csv, limit=limit)
         return
     with watching(quiet) as progress, session.ready_workers(options.machine):
         result = flow.search(options, progress, configs)
-    progress.note_once(result.source)
-    for warning in result.warnings:
-        progress.warn_once(warning)
-    for one in result.results:
-        if one.decision is None:
-            progress.warn_once(f"{one.workload.key}: {one.problem or 'nothing could be chosen'}")
-
+    _warn(result, progress)
     if as_json:
-        from fa_tune.commands.shared.output import write_json
-
-        write_json(_document(result))
+        write_json(search_document(result))
     elif csv == STDOUT:
-        from fa_tune.report.formats import write
-
-        write([row for one in result.results for row in _rows(result, one)], "csv", sys.stdout)
+        rows = [row for found in result.results for row in workload_rows(result, found)]
+        write(rows, "csv", sys.stdout)
     else:
-        _show(result, limit)
+        show_search(result, limit)
     if as_json or csv == STDOUT:
         progress.note(f"Measurements: {result.source}.")
-    if all(one.decision is None for one in result.results):
+    if all(found.decision is None for found in result.results):
         raise NoUsableVariant("no workload has a config that can be chosen")
 
 
-def _of_axes(options: SearchOptions) -> list[Config]:
-    from fa_tune.commands.shared.axes import device_limits, expanded
-    from fa_tune.tune.candidates import choose_families
+def _refuse_contradictions(options: SearchOptions) -> None:
+    """Raise click.UsageError for options that mean nothing together."""
+    if options.record is not None and options.measure.profiler == "replay":
+        raise click.UsageError("--record keeps new measurements; --profiler replay makes none")
+    if options.learn_from and options.strategy not in USES_PRIORS:
+        raise click.UsageError(f"--learn-from needs --strategy {' or '.join(sorted(USES_PRIORS))}")
+    if options.audit and not options.explores:
+        raise click.UsageError(
+            "--audit measures what a strategy skipped; give --strategy or --budget"
+        )
 
+
+def _warn(result: SearchResult, progress: PlainProgress) -> None:
+    """What the search warns of, and the workloads without a choice."""
+    progress.note_once(result.source)
+    for warning in result.warnings:
+        progress.warn_once(warning)
+    for found in result.results:
+        if found.decision is None:
+            problem = found.problem or "nothing could be chosen"
+            progress.warn_once(f"{found.workload.key}: {problem}")
+
+
+def _of_axes(options: SearchOptions) -> list[Config]:
     chosen = choose_families(options.families, device_limits(options.machine))
     grid = options.workloads
     return expanded(options.axes, options.kernels, grid.dtypes, grid.d_heads, chosen)
-
-
-def _rows(result: SearchResult, one: WorkloadResult) -> list[Row]:
-    from fa_tune.store.table.from_attempts import rows_from_attempts
-
-    return rows_from_attempts(one.attempts, result.resources)
-
-
-def _show(result: SearchResult, limit: int | None) -> None:
-    from fa_tune.commands.shared.output import say
-    from fa_tune.commands.views.search import label, rejected_line, summary
-    from fa_tune.report.formats import write
-
-    summaries = []
-    for one in result.results:
-        rows = _rows(result, one)
-        # Nothing but "no recording holds it" is told better by the one line below.
-        if any(row.outcome is not Outcome.NOT_RECORDED for row in rows):
-            write(rows, "table", sys.stdout, limit=limit)
-            say()
-        summaries.append(summary(one, label(one.workload, rows)))
-    for text in summaries:
-        say(text)
-    if result.rejected:
-        say(rejected_line(result.rejected))
-    if result.reused and result.measured:
-        say(f"{result.measured} measured now, {result.reused} taken from earlier runs.")
-    if result.disagreement is not None:
-        say(f"{result.disagreement.sentence}.")
-    if result.registry is not None and any(one.decision for one in result.results):
-        say(f"Kept in {result.registry}.")
-    say(f"Measurements: {result.source}.")
-
-
-def _disagreement(result: SearchResult) -> dict[str, Any] | None:
-    """The GPUs' figures, and the two that sum them up."""
-    found = result.disagreement
-    if found is None:
-        return None
-    return dataclasses.asdict(found) | {"time": found.time, "ratio": found.ratio}
-
-
-def _document(result: SearchResult) -> dict[str, Any]:
-    from fa_tune.commands.shared.output import rows_as_objects
-
-    return {
-        "schema": SCHEMA,
-        "whose": result.source,
-        "method": result.method,
-        "device": dataclasses.asdict(result.device) if result.device else None,
-        "registry": str(result.registry) if result.registry else None,
-        "measured": result.measured,
-        "reused": result.reused,
-        "warnings": list(result.warnings),
-        "disagreement": _disagreement(result),
-        "workloads": [
-            {
-                "workload": one.workload.key,
-                "decision": dataclasses.asdict(one.decision) if one.decision else None,
-                "confirmation": _confirmation(one),
-                "exploration": dataclasses.asdict(one.exploration) if one.exploration else None,
-                "problem": one.problem or None,
-                "families": [dataclasses.asdict(standing) for standing in one.families],
-                "rows": rows_as_objects(_rows(result, one)),
-            }
-            for one in result.results
-        ],
-        "rejected": [
-            {"variant": variant.key, "constraint": why.constraint, "reason": why.reason}
-            for variant, why in result.rejected
-        ],
-    }
-
-
-def _confirmation(one: WorkloadResult) -> dict[str, Any] | None:
-    found = one.confirmation
-    return {**dataclasses.asdict(found), "upheld": found.upheld} if found is not None else None

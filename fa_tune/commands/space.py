@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from fa_tune.commands.shared.axes import device_limits, expanded
 from fa_tune.commands.shared.options import (
     axis_option,
     d_head_option,
     dtype_option,
     family_option,
+    json_option,
     kernels_option,
     machine_options,
     option,
 )
-from fa_tune.commands.shared.output_options import json_option
+from fa_tune.commands.shared.output import say, write_json
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import DType, Rejected
 from fa_tune.core.options import MachineOptions
-
-if TYPE_CHECKING:
-    from fa_tune.families.base import Config
+from fa_tune.families import all_families, constraints, of, variant
+from fa_tune.families.axes import expand
+from fa_tune.families.base import Config
+from fa_tune.search.prune import prune
+from fa_tune.tune.candidates import choose_configs, choose_families
 
 SCHEMA = "fa-tune-space-1"
 NOT_BY_RULES = ("fast", "wide", "prog", "all")  # sets that the tune rules have no part in
 Explained = Sequence[tuple["Config", Rejected]]
 
 
-@click.command("space", short_help="List configs, and why others are not among them.")
+@click.command("space")
 @kernels_option()
 @family_option()
 @d_head_option()
@@ -65,12 +70,6 @@ def command(
       fa-tune space --kernels tune --arch sm_86 --explain
       fa-tune space --axis B_r=64,128 --axis n_warps=4,8 --explain
     """
-    from fa_tune.commands.shared.axes import device_limits, expanded
-    from fa_tune.commands.shared.output import write_json
-    from fa_tune.families import constraints, of
-    from fa_tune.search.prune import prune
-    from fa_tune.tune.candidates import choose_configs, choose_families
-
     limits = device_limits(machine)
     chosen = choose_families(names, limits)
     configs: Sequence[Config]
@@ -96,11 +95,6 @@ def command(
 
 def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:
     """What the tune rules leave out of the combinations of the values in each tune set."""
-    import dataclasses
-
-    from fa_tune.families import all_families
-    from fa_tune.families.axes import expand
-
     left_out = []
     for family in all_families():
         members = [config for config in chosen if type(config) is family.config_class]
@@ -117,16 +111,12 @@ def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:
 
 
 def _short_form(config: Config) -> str:
-    from fa_tune.families import variant
-
     return variant(config).config
 
 
 def _show(
     arch: str, kept: Sequence[Config], rejected: Explained, of_tune: Explained, explain: bool
 ) -> None:
-    from fa_tune.commands.shared.output import say
-
     for config in kept:
         say(_short_form(config))
     total = len(kept) + len(rejected)
@@ -138,8 +128,6 @@ def _show(
 
 
 def _show_reasons(title: str, explained: Explained, each: bool) -> None:
-    from fa_tune.commands.shared.output import say
-
     say(f"\n{title}")
     counts = Counter(why.constraint for _, why in explained)
     for name, n in counts.most_common():

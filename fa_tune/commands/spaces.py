@@ -8,13 +8,18 @@ import click
 
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.commands.shared.options import folder, option
+from fa_tune.commands.shared.output import say, text_table
 from fa_tune.commands.shared.parameters import WorkloadKey
 from fa_tune.core.model import Workload
+from fa_tune.core.paths import profiles_dir
+from fa_tune.evaluate import t4
+from fa_tune.evaluate.replay import LEVELS
+from fa_tune.search.space_table import find, load, recorded, save
 
 PATH = click.Path(path_type=Path)
 
 
-@click.group("spaces", cls=HelpfulGroup, short_help="Recorded spaces: show, export, import.")
+@click.group("spaces", cls=HelpfulGroup)
 def command() -> None:
     """Look at recorded spaces, and exchange them with other auto-tuners.
 
@@ -37,21 +42,16 @@ def show(paths: tuple[Path, ...]) -> None:
     Example:
       fa-tune spaces show profiles/nvidia_h200
     """
-    from fa_tune.commands.shared.output import say, text_table
-    from fa_tune.core.paths import profiles_dir
-    from fa_tune.evaluate.replay import LEVELS
-    from fa_tune.search.space_table import find, load, recorded
-
     rows = []
     for path in find(paths or [profiles_dir()]):
         table = load(path)
         gpu = table.meta.device.name if table.meta.device else "unknown"
-        for one in recorded(table):
-            ran = [t for t in one.times_s if t is not None]
+        for space in recorded(table):
+            ran = [t for t in space.times_s if t is not None]
             best = min(ran)
             near = [str(sum(best / t >= level for t in ran)) for level in LEVELS]
-            workload = one.rows[0].workload
-            counts = [str(len(one.rows)), str(len(ran))]
+            workload = space.rows[0].workload
+            counts = [str(len(space.rows)), str(len(ran))]
             rows.append([table.name, gpu, workload, *counts, f"{1e3 * best:.4g}", *near])
     names = ["space", "GPU", "workload", "configs", "ran", "best (ms)"]
     names += [f"at {100 * level:.0f} %" for level in LEVELS]
@@ -71,14 +71,10 @@ def export(paths: tuple[Path, ...], to: Path) -> None:
     Example:
       fa-tune spaces export profiles --to exported
     """
-    from fa_tune.commands.shared.output import say
-    from fa_tune.evaluate import t4
-    from fa_tune.search.space_table import find, load, recorded
-
     for path in find(paths):
         table = load(path)
-        for one in recorded(table):
-            for written in t4.export(one, table.meta, to):
+        for space in recorded(table):
+            for written in t4.export(space, table.meta, to):
                 say(str(written))
 
 
@@ -107,10 +103,6 @@ def import_(path: Path, to: Path, workload: Workload | None) -> None:
     Example:
       fa-tune spaces import convolution_T4.json --to convolution.space.csv.gz
     """
-    from fa_tune.commands.shared.output import say
-    from fa_tune.evaluate import t4
-    from fa_tune.search.space_table import recorded, save
-
     table = t4.read_t4(path, workload.key if workload else path.stem)
     recorded(table)  # what cannot be searched is refused before it is written
     save(to, table.rows, table.meta)

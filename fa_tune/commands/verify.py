@@ -6,19 +6,28 @@ import click
 
 from fa_tune.commands.shared.options import (
     family_option,
+    json_option,
     kernels_option,
     machine_options,
+    quiet_option,
     workload_options,
 )
-from fa_tune.commands.shared.output_options import json_option, quiet_option
+from fa_tune.commands.shared.output import say, write_json
 from fa_tune.commands.shared.progress import watching
+from fa_tune.commands.views.verdicts import (
+    all_right,
+    verdict_objects,
+    verdict_sentence,
+    verdict_table,
+)
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.options import MachineOptions, WorkloadOptions
+from fa_tune.tune import single
 
 SCHEMA = "fa-tune-verify-1"
 
 
-@click.command("verify", short_help="Check every config's result against a reference.")
+@click.command("verify")
 @kernels_option()
 @family_option()
 @workload_options("d_heads", "masks", "lse")
@@ -46,15 +55,6 @@ def command(
       fa-tune verify --kernels prog-all --d-head 64,128
       fa-tune verify --mask full,causal --lse
     """
-    from fa_tune.commands.shared.output import say, write_json
-    from fa_tune.commands.views.verdicts import (
-        all_right,
-        verdict_objects,
-        verdict_sentence,
-        verdict_table,
-    )
-    from fa_tune.tune import single
-
     with watching(quiet) as progress:
         report = single.verify(
             kernels,
@@ -63,7 +63,7 @@ def command(
             progress,
             names=names,
             masks=workloads.masks,
-            lse=workloads.lse,
+            lse="lse" in workloads.common,
         )
     for variant, why in report.rejected:
         progress.note_once(f"not tried: {variant.config}: {why.constraint}: {why.reason}")

@@ -8,207 +8,21 @@ the result is right; a *measurement* says how long it took and how that was take
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
-from functools import total_ordering
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
-
-if TYPE_CHECKING:
-    import torch
-
-
-class DType(IntEnum):
-    """Element type of Q, K, V and O; the values are those of torch's ScalarType."""
-
-    FP16 = 5
-    BF16 = 15
-
-    @classmethod
-    def from_string(cls, text: str) -> DType:
-        """Read `FP16`, `bf16`, `5` or `15`; raises InvalidConfig."""
-        word = text.strip().upper()
-        if word.lstrip("+-").isdigit():
-            try:
-                return cls(int(word))
-            except ValueError:
-                pass
-        elif word in cls.__members__:
-            return cls[word]
-        allowed = ", ".join(f"{m.name} ({m.value})" for m in cls)
-        raise InvalidConfig(f"unknown dtype {text.strip()!r}; allowed: {allowed}")
-
-    def to_cpp_str(self) -> str:
-        """The C++ (libtorch) spelling, `torch::kFloat16` or `torch::kBFloat16`."""
-        return {DType.FP16: "torch::kFloat16", DType.BF16: "torch::kBFloat16"}[self]
-
-    def to_torch_dtype(self) -> torch.dtype:
-        """The torch dtype; imports torch."""
-        import torch
-
-        return {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}[self]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of one element."""
-        return 2
-
-
-_WORKLOAD_KEY = re.compile(
-    r"b(?P<batch>\d+)_h(?P<heads>\d+)_kv(?P<kv_heads>\d+)_q(?P<seq_len_q>\d+)"
-    r"_k(?P<seq_len_kv>\d+)_d(?P<d_head>\d+)_(?P<dtype>fp16|bf16)"
-    r"_(?P<mask>full|causal_br|causal)(?P<lse>_lse)?(?:_scale(?P<scale>[-+.0-9e]+))?"
-)
-MASKS = ("full", "causal", "causal_br")
-# The scale is multiplied in fp32, whose normal numbers it and its product with log2(e) must be.
-LEAST_SCALE, LARGEST_SCALE = 1e-30, 1e30
-
-
-@total_ordering
-@dataclass(frozen=True)
-class Workload:
-    """One attention problem: Q [batch, seq_len_q, heads, d_head], K and V
-    [batch, seq_len_kv, kv_heads, d_head], O like Q.
-
-    `causal` hides keys from the queries before them: query i sees key j when
-    j ≤ i + `diagonal`.  The mask is aligned top-left, so that the first query sees the first
-    key alone, or with `bottom_right` so that the last query sees every key; where the lengths
-    are equal these are one mask, and the workload says top-left.  `lse`: the log-sum-exp of
-    each row is wanted, fp32 [batch, heads, seq_len_q].  `softmax_scale` multiplies the scores;
-    None: 1 / sqrt(d_head).
-
-    Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, an alignment
-    without a mask, or a scale that is not between 1e-30 and 1e30.
-    """
-
-    batch: int
-    heads: int
-    kv_heads: int
-    seq_len_q: int
-    seq_len_kv: int
-    d_head: int
-    dtype: DType
-    causal: bool = False
-    bottom_right: bool = False
-    lse: bool = False
-    softmax_scale: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head"):
-            if getattr(self, name) < 1:
-                raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.heads % self.kv_heads:
-            raise InvalidConfig(f"{self.kv_heads} kv heads do not divide {self.heads} heads")
-        if self.bottom_right and not self.causal:
-            raise InvalidConfig("bottom_right aligns a causal mask; this workload has no mask")
-        if self.bottom_right and self.seq_len_q == self.seq_len_kv:
-            object.__setattr__(self, "bottom_right", False)  # one problem, one key
-        if self.softmax_scale is None:
-            return
-        if not LEAST_SCALE <= self.softmax_scale <= LARGEST_SCALE:  # false for NaN, too
-            raise InvalidConfig(
-                f"softmax_scale must be between {LEAST_SCALE:g} and {LARGEST_SCALE:g}, "
-                f"not {self.softmax_scale:g}"
-            )
-        usual = self.softmax_scale == 1 / math.sqrt(self.d_head)
-        object.__setattr__(self, "softmax_scale", None if usual else float(self.softmax_scale))
-
-    def __lt__(self, other: Workload) -> bool:
-        return self._order < other._order
-
-    @property
-    def _order(self) -> tuple[float, ...]:
-        """The fields in their order; the usual scale comes before all others."""
-        sizes = (self.batch, self.heads, self.kv_heads, self.seq_len_q, self.seq_len_kv)
-        flags = (self.causal, self.bottom_right, self.lse)
-        return (*sizes, self.d_head, self.dtype, *flags, self.softmax_scale or 0.0)
-
-    @property
-    def mask(self) -> str:
-        """`full`, `causal` (aligned top-left) or `causal_br` (bottom-right)."""
-        return MASKS[self.causal + self.bottom_right]
-
-    @property
-    def diagonal(self) -> int:
-        """With a causal mask query i sees key j when j ≤ i + diagonal."""
-        return self.seq_len_kv - self.seq_len_q if self.bottom_right else 0
-
-    @property
-    def scale(self) -> float:
-        """What the scores are multiplied by."""
-        return 1 / math.sqrt(self.d_head) if self.softmax_scale is None else self.softmax_scale
-
-    @property
-    def key(self) -> str:
-        """`b16_h16_kv16_q4096_k4096_d128_fp16_full`, with `_lse` and `_scale0.125` behind it
-        where they are asked for; `from_key` reads it back."""
-        lse = "_lse" if self.lse else ""
-        scale = "" if self.softmax_scale is None else f"_scale{self.softmax_scale!r}"
-        return (
-            f"b{self.batch}_h{self.heads}_kv{self.kv_heads}_q{self.seq_len_q}"
-            f"_k{self.seq_len_kv}_d{self.d_head}_{self.dtype.name.lower()}_{self.mask}{lse}{scale}"
-        )
-
-    @classmethod
-    def from_key(cls, key: str) -> Workload:
-        """The workload of a key; raises InvalidConfig."""
-        m = _WORKLOAD_KEY.fullmatch(key)
-        if m is None:
-            raise InvalidConfig(f"not a workload key: {key!r}")
-        parts = m.groupdict()
-        mask, scale = parts.pop("mask"), parts.pop("scale")
-        lse = parts.pop("lse") is not None
-        dtype = DType.from_string(parts.pop("dtype"))
-        try:
-            softmax_scale = None if scale is None else float(scale)
-        except ValueError:
-            raise InvalidConfig(f"not a workload key: {key!r}") from None
-        return cls(
-            **{k: int(v) for k, v in parts.items()},
-            dtype=dtype,
-            causal=mask != "full",
-            bottom_right=mask == "causal_br",
-            lse=lse,
-            softmax_scale=softmax_scale,
-        )
-
-
-BENCHMARK_HEADS = 16
-HOST_LAUNCH_S = "host_launch_s"  # the condition that says what a launch took its process
-# The conditions that hold a measurement's `relative`, and its place in what a tie prefers, from 0.
-RELATIVE, PREFERENCE = "relative", "preference"
-
-
-def benchmark_batch(seq_len: int) -> int:
-    """Batch size of the benchmark shapes: 16 up to 4096, 8 at 8192, 4 at 16384.
-
-    Other lengths keep batch·seq_len near the neighbouring shape's, never above 65536.
-    Raises InvalidConfig for a length below 1.
-    """
-    if seq_len < 1:
-        raise InvalidConfig(f"seq_len must be at least 1, not {seq_len}")
-    return max(1, min(16, 65536 // seq_len))
-
-
-def benchmark_workload(
-    seq_len: int, d_head: int, dtype: DType, *, causal: bool = False
-) -> Workload:
-    """The benchmark shape of a sequence length: 16 heads, batch by `benchmark_batch`."""
-    return Workload(
-        batch=benchmark_batch(seq_len),
-        heads=BENCHMARK_HEADS,
-        kv_heads=BENCHMARK_HEADS,
-        seq_len_q=seq_len,
-        seq_len_kv=seq_len,
-        d_head=d_head,
-        dtype=dtype,
-        causal=causal,
-    )
+from fa_tune.core.workload import BENCHMARK_HEADS as BENCHMARK_HEADS
+from fa_tune.core.workload import LARGEST_SCALE as LARGEST_SCALE
+from fa_tune.core.workload import LEAST_SCALE as LEAST_SCALE
+from fa_tune.core.workload import MASKS as MASKS
+from fa_tune.core.workload import DType as DType
+from fa_tune.core.workload import Workload as Workload
+from fa_tune.core.workload import benchmark_batch as benchmark_batch
+from fa_tune.core.workload import benchmark_workload as benchmark_workload
 
 
 @dataclass(frozen=True, order=True)
@@ -345,9 +159,18 @@ class Measurement:
     `samples_s` are the single durations in seconds in the order they were taken;
     `counters` hold the median of each collected metric; a metric that was not collected
     is absent, never zero.  `method` is `ncu` or `events`: results of different methods
-    are never ranked together.  `conditions` say how it was taken.  `relative` are the samples
-    over those of the baseline that were taken right before and after each, so that a clock that
-    wanders cancels out; empty where there is no such.
+    are never ranked together.  `conditions` say how it was taken, as text for a reader: no
+    code asks for them.  What code asks for is a field:
+
+    - `relative`: each sample over the mean of the baseline's samples right before and after
+      it, so that a drifting clock cancels out; one per sample, or empty.
+    - `preference`: the place in the order of the tie-break, from 0; None if not known.
+    - `host_launch_s`: what one launch took the process that made it, in seconds.
+    - `search`: the search it belongs to; empty outside a search.
+    - `gpu_uuid`: the GPU that measured it; empty if not known.
+    - `scaled_by`: the factor by which `samples_s` were multiplied afterwards; None: as measured.
+    - `replayed_from`: the label of the recording it was read from; empty if measured now.
+    - `default_s`: in an A/B test, the default's samples beside `samples_s`, in seconds.
     """
 
     subject: str  # a variant's key, or `ref:fa2`
@@ -356,16 +179,14 @@ class Measurement:
     samples_s: tuple[float, ...]
     counters: Mapping[str, Quantity] = field(default_factory=dict)
     conditions: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def relative(self) -> tuple[float, ...]:
-        """One number for each sample, or none; raises ValueError for a condition that is none."""
-        return tuple(float(v) for v in json.loads(self.conditions.get(RELATIVE, "[]")))
-
-    @property
-    def host_launch_s(self) -> float | None:
-        """What one launch took the process that made it, in seconds; None if not known."""
-        return float(self.conditions[HOST_LAUNCH_S]) if HOST_LAUNCH_S in self.conditions else None
+    relative: tuple[float, ...] = ()
+    preference: int | None = None
+    host_launch_s: float | None = None
+    search: str = ""
+    gpu_uuid: str = ""
+    scaled_by: float | None = None
+    replayed_from: str = ""
+    default_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from fa_tune.core.model import BENCHMARK_HEADS, MASKS, DType, Workload, benchmark_batch
+from fa_tune.core.workload import (
+    BENCHMARK_HEADS,
+    FIELDS,
+    MASKS,
+    OPTIONAL,
+    DType,
+    Workload,
+    benchmark_batch,
+)
 
 REFERENCES = ("fa2", "cudnn")  # measured where a user does not say
 ALL_REFERENCES = (*REFERENCES, "fa3", "fa4")
@@ -15,6 +23,8 @@ PROFILERS = ("auto", "ncu", "events", "replay")
 METRIC_LISTS = ("rank", "explain", "full")
 COMPILE_TIMEOUT_S = 30.0  # the slowest kernel known takes 2 s on one core
 DEFAULT_KERNELS = "fast"  # the set that is meant where none is named
+# The fields that all workloads of a grid share: those with an option, and no part of the mask.
+COMMON_FIELDS = tuple(n for n in OPTIONAL if FIELDS[n].help and not FIELDS[n].told_by)
 
 
 @dataclass(frozen=True)
@@ -22,8 +32,8 @@ class WorkloadOptions:
     """The grid of workloads: every combination of the sequences.  Batch and heads default to
     the benchmark shapes (16 heads; batch 16 up to 4096, then 65536 / the longer length).
     `kv_heads` None: as many as heads; fewer: grouped (1: multi-query) attention.  `masks` are
-    of MASKS.  `seq_lens_kv` empty: each length of `seq_lens` for keys as well.  `lse`: with
-    the log-sum-exp as a second output.  `softmax_scale` None: 1 / sqrt(d_head)."""
+    of MASKS.  `seq_lens_kv` empty: each length of `seq_lens` for keys as well.  `common` are
+    the values of COMMON_FIELDS that are not usual, such as `lse`."""
 
     seq_lens: tuple[int, ...] = (4096,)
     d_heads: tuple[int, ...] = (128,)
@@ -33,8 +43,7 @@ class WorkloadOptions:
     kv_heads: int | None = None
     masks: tuple[str, ...] = ("full",)
     seq_lens_kv: tuple[int, ...] = ()
-    lse: bool = False
-    softmax_scale: float | None = None
+    common: Mapping[str, Any] = field(default_factory=dict)
 
     def workloads(self) -> tuple[Workload, ...]:
         """Mask slowest, then dtype, d_head, seq_len of queries and of keys, each problem once;
@@ -51,8 +60,7 @@ class WorkloadOptions:
                     dtype=dtype,
                     causal=mask != MASKS[0],
                     bottom_right=mask == MASKS[2],
-                    lse=self.lse,
-                    softmax_scale=self.softmax_scale,
+                    **self.common,
                 )
                 for mask in self.masks
                 for dtype in self.dtypes

@@ -136,19 +136,9 @@ def to_seconds(value: float | Decimal, unit: str) -> float:
     return _expect(value, unit, SECOND, "time")
 
 
-def to_hertz(value: float | Decimal, unit: str) -> float:
-    """A frequency in Hz; raises UnknownUnit if `unit` is no frequency."""
-    return _expect(value, unit, HERTZ, "frequency")
-
-
 def to_bytes(value: float | Decimal, unit: str) -> float:
     """A size in bytes; raises UnknownUnit if `unit` is no size."""
     return _expect(value, unit, BYTE, "size")
-
-
-def to_bytes_per_second(value: float | Decimal, unit: str) -> float:
-    """A throughput in bytes per second; raises UnknownUnit if `unit` is none."""
-    return _expect(value, unit, BYTE_PER_SECOND, "throughput")
 
 
 def _expect(value: float | Decimal, unit: str, base: str, what: str) -> float:

@@ -6,6 +6,7 @@ as the search that recorded it decided; the default took part in every search.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,6 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Measurement, Workload
 from fa_tune.evaluate.repeatability import is_slower
-from fa_tune.profile.replay import REPLAYED_FROM
 from fa_tune.profile.stats import Interval, Ratio
 from fa_tune.search.decide import Confirmation, decide
 from fa_tune.store.recordings import Recording, load_all
@@ -27,7 +27,7 @@ NEVER = (1 << 30,)
 
 
 @dataclass(frozen=True)
-class Against:
+class DefaultComparison:
     """One choice.  `ratio` is its time over the default's, which is None where the choice is the
     default or where that was not measured (`default` is None then); `confirmed` the same from
     the comparison after the search.  `source` says where it is kept."""
@@ -54,7 +54,7 @@ class Against:
         return not self.is_default and any(map(is_slower, found))
 
 
-def of_registry(entries: Iterable[Entry]) -> list[Against]:
+def compare_registry(entries: Iterable[Entry]) -> list[DefaultComparison]:
     """What a registry keeps, in its order."""
     found = []
     for entry in entries:
@@ -64,7 +64,7 @@ def of_registry(entries: Iterable[Entry]) -> list[Against]:
         if confirmed is not None and not confirmed.upheld:
             confirmed = None  # that comparison put the default in its place
         found.append(
-            Against(
+            DefaultComparison(
                 "registry",
                 entry.gpu.name,
                 entry.workload,
@@ -79,13 +79,15 @@ def of_registry(entries: Iterable[Entry]) -> list[Against]:
     return found
 
 
-def of_recordings(folder: Path) -> list[Against]:
+def compare_recordings(folder: Path) -> list[DefaultComparison]:
     """What the searches recorded in a folder chose, each recording for itself; raises
     ProfileFormatError."""
-    return [one for recording in load_all(folder) for one in of_recording(recording)]
+    return [
+        comparison for recording in load_all(folder) for comparison in compare_recording(recording)
+    ]
 
 
-def of_recording(recording: Recording) -> Iterator[Against]:
+def compare_recording(recording: Recording) -> Iterator[DefaultComparison]:
     """What one recorded search chose, workload by workload."""
     by_workload: dict[str, list[Measurement]] = {}
     for attempt in recording.attempts:
@@ -120,7 +122,7 @@ def of_recording(recording: Recording) -> Iterator[Against]:
             ratio = Ratio(confirmed.ratio, interval)
             if not Confirmation(chosen, confirmed.default, ratio, confirmed.n).upheld:
                 chosen, ratio = confirmed.default, None
-        yield Against(
+        yield DefaultComparison(
             recording.label,
             device.name,
             workload,
@@ -143,14 +145,7 @@ def _as_then(
 
 
 def _labelled(measurement: Measurement, label: str) -> Measurement:
-    conditions = {**measurement.conditions, REPLAYED_FROM: label}
-    return Measurement(
-        measurement.subject,
-        measurement.workload,
-        measurement.method,
-        measurement.samples_s,
-        conditions=conditions,
-    )
+    return dataclasses.replace(measurement, replayed_from=label)
 
 
 def _ratio(kept: KeptRatio | None) -> Ratio | None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.evaluate.replay import Order
 from fa_tune.evaluate.t4 import to_kernel_tuner
-from fa_tune.search.space_table import Recorded
+from fa_tune.search.space_table import RecordedWorkload
 
 # Runs over everything in order, and takes no limit.
 NO_SEARCH = frozenset({"brute_force"})
@@ -53,7 +53,7 @@ def all_strategies() -> tuple[str, ...]:
 
 
 def replay(
-    recorded: Recorded,
+    recorded: RecordedWorkload,
     strategies: Sequence[str],
     *,
     seeds: int,

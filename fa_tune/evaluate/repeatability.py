@@ -7,13 +7,12 @@ simulated from them by drawing whole rounds, so that a rule is judged without a 
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fa_tune.core.model import RELATIVE, Measurement, is_reference
+from fa_tune.core.model import Measurement, is_reference
 from fa_tune.profile.stats import MARGIN, Ratio, comparable, median, paired_ratio
 from fa_tune.profile.stopping import Race
 from fa_tune.search.decide import decide
@@ -61,7 +60,9 @@ class Tuning:
     def decided(self) -> Tuning:
         """The same samples, decided by the present rule, without another comparison."""
         measurements = [
-            Measurement(s, self.workload, self.method, taken, {}, self._conditions(s))
+            Measurement(
+                s, self.workload, self.method, taken, relative=tuple(self.relative.get(s, ()))
+            )
             for s, taken in self.samples.items()
         ]
         found = decide(
@@ -79,10 +80,6 @@ class Tuning:
             return None
         compared = comparable(self.samples, self.relative)
         return paired_ratio(compared[subject], compared[self.default])
-
-    def _conditions(self, subject: str) -> dict[str, str]:
-        found = self.relative.get(subject)
-        return {RELATIVE: json.dumps(found)} if found else {}
 
 
 @dataclass(frozen=True)
@@ -173,8 +170,8 @@ def _raced(tuning: Tuning, dice: random.Random, runs: int) -> Tuning:
             drawn[subject].append(common)
             now_s += (1 + beside) * tuning.samples[subject][common]
     samples, relative = (
-        {s: tuple(one[s][i] for i in drawn[s]) for s in drawn if s in one}
-        for one in (tuning.samples, tuning.relative)
+        {s: tuple(taken[s][i] for i in drawn[s]) for s in drawn if s in taken}
+        for taken in (tuning.samples, tuning.relative)
     )
     return dataclasses.replace(tuning, samples=samples, relative=relative)
 

@@ -17,19 +17,19 @@ SCHEMA = "fa-tune-decisions-1"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedTunings:
     """Tunings, and whose they are: a sentence with GPU, method and date."""
 
     tunings: tuple[Tuning, ...]
     whose: str
 
 
-def save(path: Path, recorded: Recorded) -> None:
+def save(path: Path, recorded: RecordedTunings) -> None:
     """Write a file, whole or not at all; raises StorageError."""
     document = {
         "schema": SCHEMA,
         "whose": recorded.whose,
-        "tunings": [_to_json(one) for one in recorded.tunings],
+        "tunings": [_to_json(tuning) for tuning in recorded.tunings],
     }
     temporary = path.with_name(f".{path.name}.new")
     try:
@@ -40,7 +40,7 @@ def save(path: Path, recorded: Recorded) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def load(path: Path) -> Recorded:
+def load(path: Path) -> RecordedTunings:
     """Read a file; raises StorageError, and ProfileFormatError for one that is no such file."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -51,25 +51,25 @@ def load(path: Path) -> Recorded:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ProfileFormatError(f"{path}: not recorded tunings ({SCHEMA})")
     try:
-        tunings = tuple(_from_json(one) for one in document["tunings"])
-        return Recorded(tunings, str(document["whose"]))
+        tunings = tuple(_from_json(value) for value in document["tunings"])
+        return RecordedTunings(tunings, str(document["whose"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProfileFormatError(f"{path}: {type(error).__name__}: {error}") from None
 
 
-def _to_json(one: Tuning) -> dict[str, Any]:
+def _to_json(tuning: Tuning) -> dict[str, Any]:
     return {
-        "workload": one.workload,
-        "method": one.method,
-        "seed": one.seed,
-        "default": one.default,
-        "margin": one.margin,
-        "chosen": one.chosen,
-        "preferred": one.preferred,
-        "confirmed": None if one.confirmed is None else _ratio_to_json(one.confirmed),
-        "ranks": {subject: list(rank) for subject, rank in one.ranks.items()},
-        "samples_s": {subject: list(taken) for subject, taken in one.samples.items()},
-        "relative": {subject: list(taken) for subject, taken in one.relative.items()},
+        "workload": tuning.workload,
+        "method": tuning.method,
+        "seed": tuning.seed,
+        "default": tuning.default,
+        "margin": tuning.margin,
+        "chosen": tuning.chosen,
+        "preferred": tuning.preferred,
+        "confirmed": None if tuning.confirmed is None else _ratio_to_json(tuning.confirmed),
+        "ranks": {subject: list(rank) for subject, rank in tuning.ranks.items()},
+        "samples_s": {subject: list(taken) for subject, taken in tuning.samples.items()},
+        "relative": {subject: list(taken) for subject, taken in tuning.relative.items()},
     }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fa_tune.evaluate.random_baseline import best_after, draws_needed
-from fa_tune.search.space_table import Recorded
+from fa_tune.search.space_table import RecordedWorkload
 from fa_tune.search.strategies import create
 from fa_tune.search.strategies.base import Observation
 
@@ -44,7 +44,7 @@ class Score:
     behind: tuple[int, ...] = ()
 
 
-def by_chance(recorded: Recorded, limit: int) -> Score:
+def by_chance(recorded: RecordedWorkload, limit: int) -> Score:
     """Random search, calculated."""
     times = recorded.times_s
     best = min(t for t in times if t is not None)
@@ -59,7 +59,7 @@ def by_chance(recorded: Recorded, limit: int) -> Score:
 
 
 def score(
-    recorded: Recorded, strategy: str, orders: Sequence[Order], limit: int, chance: Score
+    recorded: RecordedWorkload, strategy: str, orders: Sequence[Order], limit: int, chance: Score
 ) -> Score:
     """What the orders of one strategy, one per seed, amount to."""
     times = recorded.times_s
@@ -84,19 +84,21 @@ def score(
     return Score(recorded.name, strategy, len(times), len(orders), limit, needed, curve, behind)
 
 
-def order_of(recorded: Recorded, strategy: str, seed: int, limit: int, batch: int) -> list[int]:
+def order_of(
+    recorded: RecordedWorkload, strategy: str, seed: int, limit: int, batch: int
+) -> list[int]:
     """What a strategy measures, up to `limit` points or until it has found the best."""
     times = recorded.times_s
     best = min(t for t in times if t is not None)
-    one = create(strategy, recorded.space, seed)
+    searcher = create(strategy, recorded.space, seed)
     order: list[int] = []
     while len(order) < limit:
-        indices = one.propose(min(batch, limit - len(order)))
+        indices = searcher.propose(min(batch, limit - len(order)))
         if not indices:
             break
         order += indices
         rows = [recorded.rows[i] for i in indices]
-        one.observe(
+        searcher.observe(
             [Observation(i, r.time_s, r.counters) for i, r in zip(indices, rows, strict=True)]
         )
         if any(times[i] == best for i in indices):
@@ -105,7 +107,7 @@ def order_of(recorded: Recorded, strategy: str, seed: int, limit: int, batch: in
 
 
 def replay(
-    recorded: Recorded,
+    recorded: RecordedWorkload,
     seeds: Mapping[str, int],
     *,
     limit: int,
@@ -132,10 +134,10 @@ def replay(
     return orders
 
 
-_shared: tuple[Recorded, int, int]
+_shared: tuple[RecordedWorkload, int, int]
 
 
-def _begin(recorded: Recorded, limit: int, batch: int) -> None:
+def _begin(recorded: RecordedWorkload, limit: int, batch: int) -> None:
     """In a child: what all tasks have in common travels once."""
     global _shared
     _shared = recorded, limit, batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,27 +11,27 @@ from typing import Any
 from fa_tune.core.errors import ProfileFormatError
 from fa_tune.evaluate.replay import MEDIAN, UNLUCKY, Score
 from fa_tune.evaluate.strategies import Plan
-from fa_tune.search.space_table import Recorded
+from fa_tune.search.space_table import RecordedWorkload
 
 SCHEMA = "fa-tune-bench-search-1"
 _DIGITS = 5  # of a share of the best
 
 
-def document(plan: Plan, scored: Sequence[tuple[Recorded, Sequence[Score]]]) -> dict[str, Any]:
+def document(
+    plan: Plan, scored: Sequence[tuple[RecordedWorkload, Sequence[Score]]]
+) -> dict[str, Any]:
     """Everything that was compared."""
-    import dataclasses
-
     return {
         "schema": SCHEMA,
         "plan": dataclasses.asdict(plan),
         "spaces": [
             {
-                "space": one.name,
-                "workload": one.rows[0].workload,
-                "configs": len(one.rows),
+                "space": space.name,
+                "workload": space.rows[0].workload,
+                "configs": len(space.rows),
                 "scores": [_object(score) for score in scores],
             }
-            for one, scores in scored
+            for space, scores in scored
         ],
     }
 
@@ -47,7 +48,7 @@ def read(path: Path, limit: int) -> dict[str, list[Score]]:
         if found["plan"]["limit"] != limit:
             raise ValueError(f"it has a limit of {found['plan']['limit']}, not {limit}")
         return {
-            str(space["space"]): [_score(space, one, limit) for one in space["scores"]]
+            str(space["space"]): [_score(space, entry, limit) for entry in space["scores"]]
             for space in found["spaces"]
         }
     except OSError as error:
@@ -72,24 +73,24 @@ def _object(score: Score) -> dict[str, Any]:
     }
 
 
-def _score(space: Mapping[str, Any], one: Mapping[str, Any], limit: int) -> Score:
+def _score(space: Mapping[str, Any], entry: Mapping[str, Any], limit: int) -> Score:
     needed = {
         round(float(level.rstrip("%")) / 100, 6): (_count(n["median"]), _count(n["p90"]))
-        for level, n in one["needed"].items()
+        for level, n in entry["needed"].items()
     }
     curve = {
-        q: tuple(float(share) for share in one["share_of_best"][f"p{100 * q:.0f}"])
+        q: tuple(float(share) for share in entry["share_of_best"][f"p{100 * q:.0f}"])
         for q in (MEDIAN, UNLUCKY)
     }
     return Score(
         str(space["space"]),
-        str(one["strategy"]),
+        str(entry["strategy"]),
         int(space["configs"]),
-        int(one["seeds"]),
+        int(entry["seeds"]),
         limit,
         needed,
         curve,
-        tuple(int(n) for n in one["behind_random_at"]),
+        tuple(int(n) for n in entry["behind_random_at"]),
     )
 
 

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from fa_tune.evaluate import kernel_tuner, replay
 from fa_tune.evaluate.replay import Score
-from fa_tune.search.space_table import Recorded
-from fa_tune.search.strategies import USES_EXPERIENCE
+from fa_tune.search.space_table import RecordedWorkload
+from fa_tune.search.strategies import USES_PRIORS
 from fa_tune.search.strategies.base import Space
-from fa_tune.search.strategies.transfer import Experience, with_experience
+from fa_tune.search.strategies.transfer import Prior, with_prior
 
 TOLD, HIDDEN, BOTH = "told", "hidden", "both"  # the default config, to our strategies
 SLOW = "optuna-"  # begins the names of those that take longer
@@ -55,7 +55,7 @@ class Watcher(Protocol):
 
 
 def compare(
-    recorded: Recorded, plan: Plan, watcher: Watcher, known: Sequence[Experience] = ()
+    recorded: RecordedWorkload, plan: Plan, watcher: Watcher, known: Sequence[Prior] = ()
 ) -> list[Score]:
     """One score per strategy on one space, random search first.  With `known` those that can
     learn from other workloads run once more, with that.
@@ -64,7 +64,7 @@ def compare(
     """
     rival_seeds = plan.rival_seeds or plan.seeds
     seeds = {n: rival_seeds if n.startswith(SLOW) else plan.seeds for n in plan.strategies}
-    learning = {n: count for n, count in seeds.items() if n in USES_EXPERIENCE and known}
+    learning = {n: count for n, count in seeds.items() if n in USES_PRIORS and known}
     blind = without_start(recorded)
     spaces = {
         TOLD: {"": recorded},
@@ -73,7 +73,7 @@ def compare(
     }[plan.default]
     runs = [(suffix, space, seeds) for suffix, space in spaces.items()]
     if learning:
-        informed = with_experience(recorded.space, known).expected
+        informed = with_prior(recorded.space, known).expected
         for suffix, space in spaces.items():
             more = dataclasses.replace(space.space, expected=informed)
             runs.append((suffix + TRANSFER, dataclasses.replace(space, space=more), learning))
@@ -107,22 +107,22 @@ def compare(
     return [chance, *scores]
 
 
-def experience(recorded: Recorded, others: Sequence[Recorded]) -> list[Experience]:
+def priors_from(recorded: RecordedWorkload, others: Sequence[RecordedWorkload]) -> list[Prior]:
     """What `others` hold of other workloads than this one's; nothing of its own."""
     own = recorded.rows[0].workload
     return [
-        Experience(one.name, one.space.points, one.times_s)
-        for one in others
-        if one.rows[0].workload != own
+        Prior(other.name, other.space.points, other.times_s)
+        for other in others
+        if other.rows[0].workload != own
     ]
 
 
-def without_start(recorded: Recorded) -> Recorded:
+def without_start(recorded: RecordedWorkload) -> RecordedWorkload:
     """The same space where no strategy is told the default config."""
-    return Recorded(recorded.name, Space(recorded.space.points), recorded.rows)
+    return RecordedWorkload(recorded.name, Space(recorded.space.points), recorded.rows)
 
 
-def headline(recorded: Recorded, default: str = TOLD) -> str:
+def headline(recorded: RecordedWorkload, default: str = TOLD) -> str:
     """The space in a line: how many points, how many ran, the best time, the default's share
     unless it is hidden."""
     times = recorded.times_s

@@ -16,7 +16,7 @@ from typing import Any
 
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.model import Outcome
-from fa_tune.search.space_table import Meta, Recorded, Row, Table, knob_types
+from fa_tune.search.space_table import RecordedWorkload, SpaceMeta, SpaceRow, SpaceTable, knob_types
 from fa_tune.search.strategies.base import Knob
 
 T4_VERSION = "1.0.0"
@@ -41,7 +41,7 @@ _CACHE_ERROR = {
 }
 
 
-def to_t4(recorded: Recorded, units: Mapping[str, str]) -> dict[str, Any]:
+def to_t4(recorded: RecordedWorkload, units: Mapping[str, str]) -> dict[str, Any]:
     """One workload as a T4 results object.  Facts and counters become measurements, counters
     with their `units`."""
     results = []
@@ -67,7 +67,7 @@ def to_t4(recorded: Recorded, units: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def to_kernel_tuner(recorded: Recorded, device: str) -> dict[str, Any]:
+def to_kernel_tuner(recorded: RecordedWorkload, device: str) -> dict[str, Any]:
     """One workload as a cache file of Kernel Tuner, for `kernel_tuner.tune_cache`."""
     names = list(recorded.space.points[0].knobs)
     values = {n: sorted({_plain(row.knobs[n]) for row in recorded.rows}) for n in names}
@@ -94,7 +94,7 @@ def to_kernel_tuner(recorded: Recorded, device: str) -> dict[str, Any]:
     }
 
 
-def export(recorded: Recorded, meta: Meta, folder: Path) -> tuple[Path, Path]:
+def export(recorded: RecordedWorkload, meta: SpaceMeta, folder: Path) -> tuple[Path, Path]:
     """Write both files; returns (T4 results, Kernel Tuner cache).  Raises StorageError."""
     name = "".join(c if c.isalnum() else "_" for c in recorded.name)
     device = meta.device.name if meta.device else "unknown"
@@ -108,7 +108,7 @@ def export(recorded: Recorded, meta: Meta, folder: Path) -> tuple[Path, Path]:
     return results, cache
 
 
-def read_t4(path: Path, workload: str) -> Table:
+def read_t4(path: Path, workload: str) -> SpaceTable:
     """A T4 results file as a table with one workload; raises ProfileFormatError."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ def read_t4(path: Path, workload: str) -> Table:
     units = {m.get("name"): m.get("unit", "") for r in results for m in _measurements(r)}
     counted = {name for row in rows for name in row.counters}
     kept = {str(n): str(u) for n, u in units.items() if n in counted}
-    return Table(path, Meta(knobs, units=kept, note=f"from {path.name}"), tuple(rows))
+    return SpaceTable(path, SpaceMeta(knobs, units=kept, note=f"from {path.name}"), tuple(rows))
 
 
 def _to_seconds(document: Mapping[str, Any], path: Path) -> float:
@@ -145,7 +145,7 @@ def _to_seconds(document: Mapping[str, Any], path: Path) -> float:
     return known[unit]
 
 
-def _row(result: Mapping[str, Any], workload: str, to_seconds: float) -> Row:
+def _row(result: Mapping[str, Any], workload: str, to_seconds: float) -> SpaceRow:
     configuration = result["configuration"]
     for name, value in configuration.items():
         if not isinstance(value, bool | int | float | str):
@@ -157,8 +157,8 @@ def _row(result: Mapping[str, Any], workload: str, to_seconds: float) -> Row:
     objective = (result.get("objectives") or [OBJECTIVE])[0]
     facts, counters = {}, {}
     time = None
-    for one in _measurements(result):
-        name, value = str(one["name"]), one["value"]
+    for measurement in _measurements(result):
+        name, value = str(measurement["name"]), measurement["value"]
         if not isinstance(value, int | float) or not math.isfinite(value):
             continue  # the schema allows words and lists; they are no counters
         if name == objective:
@@ -174,7 +174,7 @@ def _row(result: Mapping[str, Any], workload: str, to_seconds: float) -> Row:
         if not samples or not all(0 < s < math.inf for s in samples):
             raise ValueError("a correct result has no positive time")
     name = ", ".join(f"{n}={v}" for n, v in configuration.items())
-    return Row(f"t4:{name}", workload, outcome, configuration, samples, facts=facts,
+    return SpaceRow(f"t4:{name}", workload, outcome, configuration, samples, facts=facts,
                counters=counters)  # fmt: skip
 
 

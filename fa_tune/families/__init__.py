@@ -6,6 +6,7 @@ Adding one is a line in `_FAMILIES` and the files that docs/architecture.md list
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
@@ -77,6 +78,16 @@ def defaults(d_head: int, dtype: DType, limits: ArchLimits) -> list[Config]:
 
 
 # From text ----------------------------------------------------------------------------------
+
+
+def config_of(variant: Variant) -> Config:
+    """The config of a variant, each text parsed once; raises InvalidConfig."""
+    return _parsed(variant, get(variant.family))
+
+
+@lru_cache(maxsize=1 << 16)
+def _parsed(variant: Variant, family: KernelFamily) -> Config:  # another family: another parse
+    return family.parse(variant.config)
 
 
 def is_config(text: str) -> bool:

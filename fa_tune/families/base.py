@@ -139,6 +139,9 @@ class KernelFamily(Protocol):
     example: str
     set_keys: str
 
+    def __hash__(self) -> int:
+        """By identity: what is known of one family's texts is no other's."""
+
     # Names ----------------------------------------------------------------------------------
 
     def recognises(self, text: str) -> bool:

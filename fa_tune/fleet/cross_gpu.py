@@ -11,14 +11,11 @@ from collections.abc import Mapping
 from fa_tune.core.model import Attempt
 from fa_tune.profile.stats import median
 
-BOARD = "board"  # the condition under which a measurement names its GPU, by UUID
-CALIBRATED = "calibrated"  # by what a time was multiplied, and whose default that was
-
 
 def gpu_of(attempt: Attempt) -> str:
     """The UUID of the GPU that measured; empty where it is not known or nothing was measured."""
     found = attempt.measurement
-    return found.conditions.get(BOARD, "") if found is not None else ""
+    return found.gpu_uuid if found is not None else ""
 
 
 def gpus_of(attempts: Mapping[str, Attempt]) -> set[str]:
@@ -34,7 +31,7 @@ def scaled(attempt: Attempt, factor: float) -> Attempt:
     found = dataclasses.replace(
         measurement,
         samples_s=tuple(s * factor for s in measurement.samples_s),
-        conditions={**measurement.conditions, CALIBRATED: f"{factor:.6f}"},
+        scaled_by=factor,
     )
     return dataclasses.replace(attempt, measurement=found)
 

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fa_tune.gpu.kernels import nvml_handle
-from fa_tune.profile.stats import MAD_SCALE
 
+MAD_SCALE = 1.4826  # of a normal distribution: standard deviation over median deviation
 CLOCK_OFF = 0.03  # at least, of the median clock of the rounds just before
 BASELINE_OFF = 0.03  # at least, between the baseline's two samples of a round
 FEW = 3  # rounds of which nothing unusual can be told

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fa_tune.core.model import HOST_LAUNCH_S, RELATIVE, Attempt, Measurement, Outcome, Quantity
+from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
 from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep, ProfilerNotes, failed
 from fa_tune.profile.ncu.metrics import SM_CLOCK
 from fa_tune.profile.stats import median
@@ -91,17 +91,16 @@ class EventsProfiler:
                         "input_sets": str(value["sets"]),
                         "launches_per_sample": str(value["launches_per_sample"]),
                         "seed": str(plan.seed),
-                        HOST_LAUNCH_S: f"{float(value['host_s']):.3g}",
                         **self._conditions(value, plan),
                     },
+                    relative=tuple(round(float(v), 6) for v in value["relative"]),
+                    host_launch_s=float(f"{float(value['host_s']):.3g}"),
                 ),
             )
 
     def _conditions(self, value: Mapping[str, Any], plan: MeasurePlan) -> dict[str, str]:
         """What the rounds were taken under; the baseline's holds the rounds themselves."""
         found: dict[str, str] = {"ended": value["ended"]} if value["ended"] else {}
-        if value["relative"]:
-            found[RELATIVE] = json.dumps([round(v, 6) for v in value["relative"]])
         if flagged := value["flagged"]:
             found["flagged_rounds"] = "; ".join(f"{n}: {why}" for n, why in flagged.items())
         if not (rounds := value["rounds"]):

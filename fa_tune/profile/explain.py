@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from fa_tune.core import units
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Measurement, Quantity
-from fa_tune.profile.ncu import metrics as m
+from fa_tune.profile.ncu import metrics
 
 WORTH_TELLING = 0.10  # share of the cycle difference
 MOVED = 0.05  # relative change of a counter that counts as one
@@ -44,10 +44,15 @@ REASONS: Mapping[str, tuple[str, ...]] = {
 
 # Family -> the counters that should move with its stalls.
 _CLUES: Mapping[str, tuple[str, ...]] = {
-    "shared memory": (m.SHARED_CONFLICTS, m.SHARED_WAVEFRONTS),
-    "global and local memory": (m.LOCAL_LOADS, m.LOCAL_STORES, m.DRAM_READ, m.DRAM_WRITE),
-    "tensor and arithmetic pipes": (m.TENSOR_PIPE,),
-    "issuing": (m.INSTRUCTIONS, m.LOCAL_LOADS, m.LOCAL_STORES),
+    "shared memory": (metrics.SHARED_CONFLICTS, metrics.SHARED_WAVEFRONTS),
+    "global and local memory": (
+        metrics.LOCAL_LOADS,
+        metrics.LOCAL_STORES,
+        metrics.DRAM_READ,
+        metrics.DRAM_WRITE,
+    ),
+    "tensor and arithmetic pipes": (metrics.TENSOR_PIPE,),
+    "issuing": (metrics.INSTRUCTIONS, metrics.LOCAL_LOADS, metrics.LOCAL_STORES),
 }
 
 
@@ -72,7 +77,7 @@ class Evidence:
     @property
     def text(self) -> str:
         """`shared-memory bank conflicts 7,546 million against 0.4 million`."""
-        return f"{m.label(self.metric)} {_amount(self.slow)} against {_amount(self.fast)}"
+        return f"{metrics.label(self.metric)} {_amount(self.slow)} against {_amount(self.fast)}"
 
 
 @dataclass(frozen=True)
@@ -113,36 +118,39 @@ def explain(a: Measurement, b: Measurement, names: Mapping[str, str] | None = No
         raise NoUsableVariant("the two were not measured on one workload by one method")
     slow, fast = (a, b) if _time(a) >= _time(b) else (b, a)
     cycles = {}
-    for one in (slow, fast):
-        split = _split(one)
+    for measured in (slow, fast):
+        split = _split(measured)
         if split is None:
             raise NoUsableVariant(
-                f"{one.subject} has no stall counters on {one.workload}; "
+                f"{measured.subject} has no stall counters on {measured.workload}; "
                 "measure it with --metrics explain"
             )
-        cycles[one.subject] = split
+        cycles[measured.subject] = split
     more = {
         family: sum(
             cycles[slow.subject].get(r, 0.0) - cycles[fast.subject].get(r, 0.0) for r in reasons
         )
         for family, reasons in REASONS.items()
     }
-    whole = _value(slow, m.CYCLES) - _value(fast, m.CYCLES)
+    whole = _value(slow, metrics.CYCLES) - _value(fast, metrics.CYCLES)
     shares = {family: n / abs(whole) if whole else 0.0 for family, n in more.items()}
     told = sorted((f for f in more if abs(shares[f]) >= WORTH_TELLING), key=lambda f: -more[f])
     findings = tuple(_finding(f, more[f], shares[f], slow, fast) for f in told)
-    clock = _evidence(slow, fast, m.SM_CLOCK)
+    clock = _evidence(slow, fast, metrics.SM_CLOCK)
     result = Explanation(
         slow=slow.subject,
         fast=fast.subject,
         workload=slow.workload,
         time_ratio=_time(slow) / _time(fast),
-        cycle_ratio=_value(slow, m.CYCLES) / _value(fast, m.CYCLES),
+        cycle_ratio=_value(slow, metrics.CYCLES) / _value(fast, metrics.CYCLES),
         clock_ratio=clock.change if clock else None,
         findings=findings,
         sentences=(),
     )
-    called = {one.subject: (names or {}).get(one.subject, one.subject) for one in (slow, fast)}
+    called = {
+        measured.subject: (names or {}).get(measured.subject, measured.subject)
+        for measured in (slow, fast)
+    }
     return replace(result, sentences=tuple(_sentences(result, called, slow, fast)))
 
 
@@ -154,27 +162,32 @@ def rank_correlations(measurements: Sequence[Measurement]) -> dict[str, float]:
     """
     if len(measurements) < 3:
         return {}
-    times = [_time(one) for one in measurements]
-    shared = set.intersection(*(set(one.counters) for one in measurements))
+    times = [_time(measured) for measured in measurements]
+    shared = set.intersection(*(set(measured.counters) for measured in measurements))
     found = {}
-    for name in shared - {m.DURATION}:
-        values = [one.counters[name].value for one in measurements]
+    for name in shared - {metrics.DURATION}:
+        values = [measured.counters[name].value for measured in measurements]
         if len(set(values)) > 1:
             found[name] = statistics.correlation(_ranks(values), _ranks(times))
     return dict(sorted(found.items(), key=lambda item: (-abs(item[1]), item[0])))
 
 
-def _split(one: Measurement) -> dict[str, float] | None:
+def _split(measured: Measurement) -> dict[str, float] | None:
     """Elapsed cycles by stall reason; None where a counter for it is missing."""
     ratios = {
-        reason: one.counters[name].value
-        for reason in m.STALL_REASONS
-        if (name := m.stall_metric(reason)) in one.counters
+        reason: measured.counters[name].value
+        for reason in metrics.STALL_REASONS
+        if (name := metrics.stall_metric(reason)) in measured.counters
     }
     whole = sum(ratios.values())
-    if m.CYCLES not in one.counters or "selected" not in ratios or len(ratios) < 6 or whole <= 0:
+    if (
+        metrics.CYCLES not in measured.counters
+        or "selected" not in ratios
+        or len(ratios) < 6
+        or whole <= 0
+    ):
         return None
-    cycles = one.counters[m.CYCLES].value
+    cycles = measured.counters[metrics.CYCLES].value
     return {reason: cycles * ratio / whole for reason, ratio in ratios.items()}
 
 
@@ -182,7 +195,7 @@ def _finding(
     family: str, cycles: float, share: float, slow: Measurement, fast: Measurement
 ) -> Finding:
     """The family's part, with the cause that the other counters single out."""
-    stalls = [m.stall_metric(reason) for reason in REASONS[family]]
+    stalls = [metrics.stall_metric(reason) for reason in REASONS[family]]
     loudest = max(stalls, key=lambda name: abs(_value(slow, name) - _value(fast, name)))
     clues = (_evidence(slow, fast, name) for name in _CLUES.get(family, ()))
     found = {e.metric: e for e in clues if e is not None}
@@ -204,7 +217,7 @@ def _cause(
     match family:
         case "shared memory":
             conflicts, wavefronts = (
-                found.get(name) for name in (m.SHARED_CONFLICTS, m.SHARED_WAVEFRONTS)
+                found.get(name) for name in (metrics.SHARED_CONFLICTS, metrics.SHARED_WAVEFRONTS)
             )
             extra = conflicts.slow.value - conflicts.fast.value if conflicts else 0.0
             if wavefronts and extra > MOVED * wavefronts.slow.value:
@@ -215,11 +228,15 @@ def _cause(
         case "global and local memory":
             if _spills(slow, fast):
                 return "register spills to local memory", True
-            if any(e.rose for name, e in found.items() if name in (m.DRAM_READ, m.DRAM_WRITE)):
+            if any(
+                e.rose
+                for name, e in found.items()
+                if name in (metrics.DRAM_READ, metrics.DRAM_WRITE)
+            ):
                 return "more DRAM traffic", True
             return "global loads are waited for", True
         case "issuing":
-            instructions = found.get(m.INSTRUCTIONS)
+            instructions = found.get(metrics.INSTRUCTIONS)
             if instructions and _spills(slow, fast):
                 accesses = _local(slow) - _local(fast)
                 if accesses > SPILL_SHARE * (instructions.slow.value - instructions.fast.value):
@@ -233,13 +250,13 @@ def _cause(
             return family, True
 
 
-def _local(one: Measurement) -> float:
-    return _value(one, m.LOCAL_LOADS) + _value(one, m.LOCAL_STORES)
+def _local(measured: Measurement) -> float:
+    return _value(measured, metrics.LOCAL_LOADS) + _value(measured, metrics.LOCAL_STORES)
 
 
 def _spills(slow: Measurement, fast: Measurement) -> bool:
     """Whether the slow kernel has clearly more local accesses per instruction."""
-    slow_n, fast_n = _value(slow, m.INSTRUCTIONS), _value(fast, m.INSTRUCTIONS)
+    slow_n, fast_n = _value(slow, metrics.INSTRUCTIONS), _value(fast, metrics.INSTRUCTIONS)
     if not slow_n or not fast_n:
         return False
     return _local(slow) / slow_n - _local(fast) / fast_n > SPILLS_MATTER
@@ -249,7 +266,7 @@ def _sentences(
     found: Explanation, called: Mapping[str, str], slow: Measurement, fast: Measurement
 ) -> list[str]:
     slow_name, fast_name = called[slow.subject], called[fast.subject]
-    times = " against ".join(units.format_seconds(_time(one)) for one in (slow, fast))
+    times = " against ".join(units.format_seconds(_time(measured)) for measured in (slow, fast))
     if found.time_ratio - 1.0 < SAME:
         first = f"{slow_name} and {fast_name} take the same time within {100 * SAME:g} %"
     else:
@@ -266,7 +283,7 @@ def _sentences(
         return sentences
     if found.cycle_ratio - 1.0 < ROUGH:
         sentences.append("That is little, so what it consists of is known roughly.")
-    whole = (_value(slow, m.CYCLES) - _value(fast, m.CYCLES)) / 1e6
+    whole = (_value(slow, metrics.CYCLES) - _value(fast, metrics.CYCLES)) / 1e6
     worse = [f for f in found.findings if f.cycles > 0]
     for finding in worse:
         text = f"{finding.cause[0].upper()}{finding.cause[1:]}: {100 * finding.share:.0f} % of "
@@ -279,7 +296,7 @@ def _sentences(
     if better := [f for f in found.findings if f.cycles < 0]:
         parts = ", ".join(f"{f.family} {-100 * f.share:.0f} %" for f in reversed(better))
         sentences.append(f"Part of it is made up elsewhere: {parts} of that fewer.")
-    occupancy = _evidence(slow, fast, m.ACHIEVED_OCCUPANCY)
+    occupancy = _evidence(slow, fast, metrics.ACHIEVED_OCCUPANCY)
     if occupancy and occupancy.change and abs(occupancy.change - 1.0) > OCCUPANCY_MOVED:
         sentences.append(f"It runs with another number of warps ({occupancy.text}).")
     if _spills(slow, fast) and not any("spills" in f.cause for f in worse):
@@ -309,12 +326,12 @@ def _evidence(slow: Measurement, fast: Measurement, name: str) -> Evidence | Non
     return Evidence(name, slow.counters[name], fast.counters[name])
 
 
-def _time(one: Measurement) -> float:
-    return float(statistics.median(one.samples_s))
+def _time(measured: Measurement) -> float:
+    return float(statistics.median(measured.samples_s))
 
 
-def _value(one: Measurement, name: str) -> float:
-    return one.counters[name].value if name in one.counters else 0.0
+def _value(measured: Measurement, name: str) -> float:
+    return measured.counters[name].value if name in measured.counters else 0.0
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

@@ -25,23 +25,23 @@ def load(path: Path) -> tuple[Measurement, ...]:
     try:
         methods = {row["kernel"]: row["method"] for row in document["rows"]}
         method = next(iter(methods.values()), "ncu")
-        found = [_measurement(one, method) for one in document["measurements"]]
+        found = [_measurement(entry, method) for entry in document["measurements"]]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ProfileFormatError(f"{path}: {what}") from None
-    return tuple(one for one in found if one is not None)
+    return tuple(m for m in found if m is not None)
 
 
-def _measurement(one: dict[str, Any], method: str) -> Measurement | None:
-    samples = tuple(_finite(s) for s in one["samples_s"])
-    if one["outcome"] != "ok" or not samples:
+def _measurement(entry: dict[str, Any], method: str) -> Measurement | None:
+    samples = tuple(_finite(s) for s in entry["samples_s"])
+    if entry["outcome"] != "ok" or not samples:
         return None
-    Workload.from_key(one["workload"])
+    Workload.from_key(entry["workload"])
     counters = {
         str(name): Quantity(_finite(q["value"]), str(q["unit"]))
-        for name, q in one["counters"].items()
+        for name, q in entry["counters"].items()
     }
-    return Measurement(str(one["subject"]), one["workload"], method, samples, counters)
+    return Measurement(str(entry["subject"]), entry["workload"], method, samples, counters)
 
 
 def _finite(value: Any) -> float:

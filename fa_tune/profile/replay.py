@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from fa_tune.core.model import Attempt, DType, Outcome, Workload
+from fa_tune.core.model import Attempt, Outcome
+from fa_tune.core.workload import Effect, Workload, labels
 from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep, failed
-
-REPLAYED_FROM = "replayed_from"  # the condition that names the recording
 
 
 class ReplayProfiler:
@@ -63,24 +62,18 @@ class ReplayProfiler:
             attempt = self._recorded[label][key]
             measured = attempt.measurement
             if measured is not None:
-                conditions = {**measured.conditions, REPLAYED_FROM: label}
-                attempt = replace(attempt, measurement=replace(measured, conditions=conditions))
+                attempt = replace(attempt, measurement=replace(measured, replayed_from=label))
             yield attempt
 
     def _inventory(self, workload: Workload) -> str:
         """The recordings, and the sequence lengths they hold for workloads like this one."""
         keys = {key for recording in self._recorded.values() for key, _ in recording}
         held = [Workload.from_key(key) for key in keys]
-        lengths = sorted({w.seq_len_q for w in held if _kind(w) == _kind(workload)})
+        alike = Effect.KIND, Effect.DETAIL, Effect.NONE
+        kind_of = workload.values(*alike)
+        lengths = sorted({w.seq_len_q for w in held if w.values(*alike) == kind_of})
         listed = ", ".join(map(str, lengths)) or "none"
         mask = f" {workload.mask}" if workload.causal else ""
-        lse = " with log-sum-exp" if workload.lse else ""
-        scale = workload.softmax_scale
-        scaled = "" if scale is None else f" with softmax scale {scale:g}"
-        kind = f"d_head {workload.d_head} {workload.dtype.name}{mask}{lse}{scaled}"
+        kind = f"d_head {workload.d_head} {workload.dtype.name}{mask}"
+        kind = ", ".join((kind, *labels(workload)))
         return f"{', '.join(self._recorded)}; recorded lengths for {kind}: {listed}"
-
-
-def _kind(workload: Workload) -> tuple[DType, int, str, bool, float | None]:
-    w = workload
-    return w.dtype, w.d_head, w.mask, w.lse, w.softmax_scale

@@ -28,8 +28,6 @@ SURE = 0.997  # of bounds that are looked at again and again: each look is a cha
 
 # For normally distributed samples these turn the median absolute deviation, and the mean
 # absolute deviation, into a standard deviation.
-MAD_SCALE = 1.4826
-MEAN_AD_SCALE = 1.2533
 
 
 class Interval(NamedTuple):
@@ -127,23 +125,6 @@ def levels(compared: Mapping[str, Sequence[float]], base: str) -> dict[str, floa
     """A number for each by which they can be ordered although they left the race at different
     times: the median ratio to `base` over the rounds that both took part in."""
     return {s: paired_ratio(taken, compared[base]).value for s, taken in compared.items()}
-
-
-def outlier_flags(samples: Sequence[float], *, limit: float = 3.0) -> tuple[bool, ...]:
-    """Which samples lie more than `limit` scaled MADs from the median; they are flagged for
-    the record, never removed.  Fewer than three samples have no outliers.
-
-    Where more than half the samples are identical (a timer's resolution) the MAD is zero and
-    the scaled mean absolute deviation stands in for it, else every other sample would be one.
-    """
-    if len(samples) < 3:
-        return (False,) * len(samples)
-    centre = median(samples)
-    distances = [abs(s - centre) for s in samples]
-    scale = MAD_SCALE * median(distances)
-    if scale == 0.0:
-        scale = MEAN_AD_SCALE * statistics.fmean(distances)
-    return tuple(d > limit * scale for d in distances)
 
 
 @lru_cache(maxsize=1024)

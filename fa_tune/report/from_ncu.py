@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import REFERENCE_FAMILY, Quantity, Workload
+from fa_tune import families
+from fa_tune.core.model import REFERENCE_FAMILY, Quantity, Variant
 from fa_tune.families.base import GridShape
 from fa_tune.families.kernel_names import KernelIdentity, identify
-from fa_tune.ops import flops
+from fa_tune.profile.ncu.launches import Launch
 from fa_tune.store.table.from_attempts import (
     DURATION,
     L2_HIT,
@@ -26,10 +25,7 @@ from fa_tune.store.table.from_attempts import (
     with_samples,
 )
 from fa_tune.store.table.partial_workload import PartialWorkload, adopted
-from fa_tune.store.table.rows import BASELINE_LABEL, Row, completed
-
-if TYPE_CHECKING:
-    from fa_tune.profile.ncu.launches import Launch
+from fa_tune.store.table.rows import BASELINE_LABEL, Row, completed, tiled_tflops
 
 Note = Callable[[str], None]
 UNKNOWN_KERNEL = "not a known attention kernel"
@@ -50,7 +46,7 @@ def rows_from_launches(
     named = {launch.kernel_name: identify(launch.kernel_name) for launch in launches}
     given = overrides or PartialWorkload()
     shapes = [
-        given.over(inferred(named[launch.kernel_name], launch)).squared()
+        given.merge(inferred(named[launch.kernel_name], launch)).fill_defaults()
         if named[launch.kernel_name].family
         else PartialWorkload()
         for launch in launches
@@ -98,28 +94,26 @@ def inferred(identity: KernelIdentity, launch: Launch) -> PartialWorkload:
     known = PartialWorkload(d_head=identity.d_head, dtype=identity.dtype, causal=identity.causal)
     if launch.grid is None or identity.blocks is None or identity.ragged:
         return known
-    told = _told_by(identity, launch.grid)
-    if told is None:
+    implied = _implied_by_grid(identity, launch.grid)
+    if implied is None:
         return known
-    length = told.query_blocks * identity.blocks[0]
-    guess = replace(known, seq_len=length, heads=told.heads, batch=told.batch)
-    return guess if _needed_by(identity, guess.squared()) == told else known
+    length = implied.query_blocks * identity.blocks[0]
+    guess = replace(known, seq_len=length, heads=implied.heads, batch=implied.batch)
+    return guess if _required_grid(identity, guess.fill_defaults()) == implied else known
 
 
 def could_be(identity: KernelIdentity, shape: PartialWorkload, launch: Launch) -> bool:
     """Whether nothing speaks against the launch having solved a complete workload."""
-    needed = _needed_by(identity, shape)
-    told = None if launch.grid is None else _told_by(identity, launch.grid)
-    return needed is None or told is None or told == needed
+    required = _required_grid(identity, shape)
+    implied = None if launch.grid is None else _implied_by_grid(identity, launch.grid)
+    return required is None or implied is None or implied == required
 
 
-def _told_by(identity: KernelIdentity, grid: tuple[int, int, int]) -> GridShape | None:
+def _implied_by_grid(identity: KernelIdentity, grid: tuple[int, int, int]) -> GridShape | None:
     """What a kernel's grid tells of its workload; None if nothing."""
     if identity.family != REFERENCE_FAMILY:
-        from fa_tune import families
-
-        family = families.get(identity.family)
-        return family.grid_shape(family.parse(identity.label), grid)
+        config = families.config_of(Variant(identity.family, identity.label))
+        return families.of(config).grid_shape(config, grid)
     # Of the references, FlashAttention 2's forward kernel alone has a grid that tells.
     if identity.label != BASELINE_LABEL or identity.d_head is None:
         return None
@@ -127,9 +121,9 @@ def _told_by(identity: KernelIdentity, grid: tuple[int, int, int]) -> GridShape 
     return GridShape(query_blocks, heads, batch)
 
 
-def _needed_by(identity: KernelIdentity, shape: PartialWorkload) -> GridShape | None:
+def _required_grid(identity: KernelIdentity, shape: PartialWorkload) -> GridShape | None:
     """The same of a workload; None if it is not complete or the kernel's blocks are unknown."""
-    workload = shape.put_on(Row("")).workload
+    workload = shape.apply_to(Row("")).workload
     if workload is None or identity.blocks is None:
         return None
     query_blocks = -(-workload.seq_len_q // identity.blocks[0])
@@ -140,7 +134,7 @@ def _row(
     identity: KernelIdentity, shape: PartialWorkload, members: Sequence[Launch], cycles: str
 ) -> Row:
     durations = [q.value for m in members if (q := m.quantity(DURATION)) and q.value > 0]
-    row = shape.put_on(Row(identity.label, family=identity.family, method="ncu"))
+    row = shape.apply_to(Row(identity.label, family=identity.family, method="ncu"))
     row = with_samples(
         row,
         tuple(durations),
@@ -151,7 +145,7 @@ def _row(
     )
     workload = row.workload
     if identity.family == REFERENCE_FAMILY and workload and row.duration_s:
-        row = replace(row, tflops=_tiled_rate(identity, workload, row.duration_s))
+        row = replace(row, tflops=tiled_tflops(workload, identity.blocks, row.duration_s))
     return replace(row, reason=_lacks(identity, shape, members, row))
 
 
@@ -164,15 +158,6 @@ def _lacks(
     if not identity.family:
         return UNKNOWN_KERNEL
     return f"unknown {', '.join(shape.missing)}: no rates" if shape.missing else ""
-
-
-def _tiled_rate(identity: KernelIdentity, workload: Workload, duration_s: float) -> float | None:
-    if identity.blocks is None:
-        return None
-    try:
-        return flops.tflops(flops.total_flop(workload, *identity.blocks), duration_s)
-    except InvalidConfig:
-        return None
 
 
 def _numbers(launch: Launch) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.profile.ncu.parse import read_profile
 from fa_tune.report.from_ncu import rows_from_launches
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.read_csv import looks_like_ours, parse_rows, read_text
@@ -65,8 +66,6 @@ def _load_file(path: Path, overrides: Overrides, note: Note) -> list[Row]:
         rows = parse_rows(read_text(path), str(path), on_note=note)
         return completed(_filled(row, overrides) for row in rows)
 
-    from fa_tune.profile.ncu.parse import read_profile
-
     profile = read_profile(path)
     for warning in profile.warnings:
         note(f"{path}: {warning}")
@@ -76,7 +75,7 @@ def _load_file(path: Path, overrides: Overrides, note: Note) -> list[Row]:
 
 
 def _filled(row: Row, overrides: Overrides) -> Row:
-    return PartialWorkload.of(row).over(overrides).squared().put_on(row)
+    return PartialWorkload.of(row).merge(overrides).fill_defaults().apply_to(row)
 
 
 def _is_ours(path: Path) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fa_tune.core.model import Measurement, is_reference
 from fa_tune.profile.stats import MARGIN, TIE, comparable, levels
 
-RECORDED_STEP = 0.001  # of recorded regrets, which are the same in every search
+RECORDED_BUCKET = 0.001  # of recorded regrets, which are the same in every search
 NEVER_SEEN = 1_000_000  # steps: whatever is recorded comes first
 BEHIND = 0.75 * MARGIN  # a default's recorded regret that speaks for leaving it
 CLEAR = TIE / 2  # a recorded regret that leaves no doubt of a tie
@@ -49,23 +49,23 @@ def neighbour(measurements: Sequence[Measurement]) -> Neighbour | None:
     return Neighbour(measurements[0].workload, regrets)
 
 
-def steps_behind(subject: str, neighbours: Sequence[Neighbour]) -> int:
+def regret_bucket(subject: str, neighbours: Sequence[Neighbour]) -> int:
     """The worst regret over the neighbours as a step: 0 below the margin, 1 below twice that,
     2 below four times, and so on; at most 20, for what does not run there."""
-    worst = max((one.regret(subject) for one in neighbours), default=0.0)
+    worst = max((neighbor.regret(subject) for neighbor in neighbours), default=0.0)
     if worst < MARGIN:
         return 0
     return 20 if math.isinf(worst) else min(20, 1 + int(math.log2(worst / MARGIN)))
 
 
-def recorded_steps(subject: str, recorded: Sequence[Neighbour]) -> int:
+def recorded_regret_bucket(subject: str, recorded: Sequence[Neighbour]) -> int:
     """The worst recorded regret in fine steps: what is recorded has no noise, being the same for
     every search.  0 for all where nothing is recorded."""
-    worst = max((one.regret(subject) for one in recorded), default=0.0)
-    return NEVER_SEEN if math.isinf(worst) else min(NEVER_SEEN, round(worst / RECORDED_STEP))
+    worst = max((neighbor.regret(subject) for neighbor in recorded), default=0.0)
+    return NEVER_SEEN if math.isinf(worst) else min(NEVER_SEEN, round(worst / RECORDED_BUCKET))
 
 
-def in_doubt(subject: str, recorded: Neighbour | None) -> bool:
+def is_near_tie_limit(subject: str, recorded: Neighbour | None) -> bool:
     """Whether, on a workload that is `recorded`, a config was near the limit of a tie or beyond
     it, or is not recorded: each search may say something else of it, so that it must not be asked
     where there is another."""

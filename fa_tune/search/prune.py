@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -17,10 +16,6 @@ class Pruned(NamedTuple, Generic[C]):
 
     kept: tuple[C, ...]
     rejected: tuple[tuple[C, Rejected], ...]
-
-    def rejections_by_constraint(self) -> dict[str, int]:
-        """How many configs each constraint removed, the busiest first."""
-        return dict(Counter(why.constraint for _, why in self.rejected).most_common())
 
 
 def prune(

@@ -32,6 +32,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.model import DeviceInfo, Outcome, Provenance
+from fa_tune.profile.stats import median
 from fa_tune.search.derived_features import with_derived, workload_of
 from fa_tune.search.strategies.base import Knob, Point, Space
 
@@ -45,7 +46,7 @@ KnobType = Literal["bool", "int", "float", "str"]
 
 
 @dataclass(frozen=True)
-class Meta:
+class SpaceMeta:
     """Whose measurements a table holds.  `knobs` are their types in the config's order,
     `units` those of the counters, `defaults` the default variant by workload."""
 
@@ -59,7 +60,7 @@ class Meta:
 
 
 @dataclass(frozen=True)
-class Row:
+class SpaceRow:
     """One variant on one workload; `samples_s` is empty unless the outcome is ok."""
 
     variant: str
@@ -75,18 +76,16 @@ class Row:
     @property
     def time_s(self) -> float | None:
         """The median of the samples, None for a failure."""
-        from fa_tune.profile.stats import median
-
         return median(self.samples_s) if self.samples_s else None
 
 
 @dataclass(frozen=True)
-class Table:
+class SpaceTable:
     """A recorded space as read; `path` is the rows' file."""
 
     path: Path
-    meta: Meta
-    rows: tuple[Row, ...]
+    meta: SpaceMeta
+    rows: tuple[SpaceRow, ...]
 
     @property
     def name(self) -> str:
@@ -100,12 +99,12 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedWorkload:
     """One workload of a table, ready to be searched: `rows[i]` is what became of point i."""
 
     name: str
     space: Space
-    rows: tuple[Row, ...]
+    rows: tuple[SpaceRow, ...]
 
     @property
     def times_s(self) -> tuple[float | None, ...]:
@@ -113,7 +112,7 @@ class Recorded:
         return tuple(row.time_s for row in self.rows)
 
 
-def recorded(table: Table, *, with_default: bool = True) -> list[Recorded]:
+def recorded(table: SpaceTable, *, with_default: bool = True) -> list[RecordedWorkload]:
     """The table's workloads as spaces; with `with_default` the default config, where it was
     recorded, is the start point.  Raises ProfileFormatError where nothing ran."""
     found = []
@@ -132,7 +131,7 @@ def recorded(table: Table, *, with_default: bool = True) -> list[Recorded]:
             space = Space(points, start)
         except InvalidConfig as error:
             raise ProfileFormatError(f"{table.path}: {workload}: {error}") from None
-        found.append(Recorded(f"{table.name} {workload}", space, rows))
+        found.append(RecordedWorkload(f"{table.name} {workload}", space, rows))
     return found
 
 
@@ -140,8 +139,8 @@ def knob_types(knobs: Iterable[Mapping[str, Knob]]) -> dict[str, KnobType]:
     """The narrowest type of each knob that holds all its values; raises InvalidConfig for
     words mixed with numbers."""
     kinds: dict[str, set[type]] = {}
-    for one in knobs:
-        for name, value in one.items():
+    for values in knobs:
+        for name, value in values.items():
             kinds.setdefault(name, set()).add(type(value))
     found: dict[str, KnobType] = {}
     for name, types in kinds.items():
@@ -152,7 +151,7 @@ def knob_types(knobs: Iterable[Mapping[str, Knob]]) -> dict[str, KnobType]:
     return found
 
 
-def save(path: Path, rows: Sequence[Row], meta: Meta) -> None:
+def save(path: Path, rows: Sequence[SpaceRow], meta: SpaceMeta) -> None:
     """Write a table; the same rows give the same bytes.
 
     Raises InvalidConfig for a name without the suffix, and StorageError.
@@ -191,7 +190,7 @@ def meta_path(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(SUFFIX) + META_SUFFIX)
 
 
-def load(path: Path) -> Table:
+def load(path: Path) -> SpaceTable:
     """Read a table; raises ProfileFormatError, with the line, for anything that does not fit."""
     meta = _load_meta(path)
     try:
@@ -201,7 +200,7 @@ def load(path: Path) -> Table:
     rows = tuple(_rows(path, text, meta))
     if not rows:
         raise ProfileFormatError(f"{path} has no rows")
-    return Table(path, meta, rows)
+    return SpaceTable(path, meta, rows)
 
 
 def find(places: Iterable[Path]) -> list[Path]:
@@ -225,10 +224,10 @@ def find(places: Iterable[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _load_meta(path: Path) -> Meta:
+def _load_meta(path: Path) -> SpaceMeta:
     about = meta_path(path)
     try:
-        meta = TypeAdapter(Meta).validate_json(about.read_bytes())
+        meta = TypeAdapter(SpaceMeta).validate_json(about.read_bytes())
     except OSError as error:
         raise ProfileFormatError(
             f"{path} has no readable {about.name}: {error.strerror or error}"
@@ -244,7 +243,7 @@ def _load_meta(path: Path) -> Meta:
     return meta
 
 
-def _rows(path: Path, text: str, meta: Meta) -> Iterator[Row]:
+def _rows(path: Path, text: str, meta: SpaceMeta) -> Iterator[SpaceRow]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader, [])
@@ -259,14 +258,14 @@ def _rows(path: Path, text: str, meta: Meta) -> Iterator[Row]:
         raise ProfileFormatError(f"{path}:{reader.line_num}: {error}") from None
 
 
-def _row(cells: Mapping[str, str], meta: Meta) -> Row:
+def _row(cells: Mapping[str, str], meta: SpaceMeta) -> SpaceRow:
     outcome = Outcome(cells["outcome"])
     samples = tuple(_number("samples_s", word) for word in cells["samples_s"].split())
     if (outcome is Outcome.OK) != bool(samples):
         raise ValueError(f"outcome {outcome} with {len(samples)} samples")
     if any(s <= 0 for s in samples):
         raise ValueError("a sample is not positive")
-    return Row(
+    return SpaceRow(
         variant=cells["variant"],
         workload=cells["workload"],
         outcome=outcome,

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from fa_tune.core.model import Attempt, CaseError, Measurement, Outcome, Quantity, Verdict
+from fa_tune.store import measurement_fields
 from fa_tune.store.fingerprint import Fingerprint
 
 VERSION = 1
@@ -180,7 +181,7 @@ def _measurement_fields(attempt: Attempt) -> dict[str, Any] | None:
         "method": m.method,
         "samples_s": m.samples_s,
         "counters": {k: [q.value, q.unit] for k, q in m.counters.items()},
-        "conditions": dict(m.conditions),
+        **measurement_fields.encode(m),
     }
 
 
@@ -208,11 +209,11 @@ def _attempt(body: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> Attem
             if type(unit) is not str:
                 _text(unit)
         _check_numbers(numbers)
-        conditions = raw["conditions"]
-        for text in conditions.values():
+        more = measurement_fields.decode(raw)
+        for text in more["conditions"].values():
             _text(text)
         method = _text(raw["method"])
-        measurement = Measurement(subject, workload, method, tuple(samples), counters, conditions)
+        measurement = Measurement(subject, workload, method, tuple(samples), counters, **more)
     attempt = Attempt(
         subject, workload, Outcome(body["outcome"]), _text(body["reason"]), measurement
     )

@@ -19,9 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.model import (
-    PREFERENCE,
     REFERENCE_FAMILY,
-    RELATIVE,
     Attempt,
     DeviceInfo,
     Measurement,
@@ -192,20 +190,17 @@ def _attempt(row: Row, meta: Meta) -> Attempt | None:
             conditions={
                 "clocks": meta.provenance.clock_policy,
                 "cache": meta.provenance.cache_policy,
-                **_decided_by(row),
             },
+            relative=_relative(row),
+            preference=row.preference,
         )
     return Attempt(subject, workload.key, row.outcome, row.reason, measurement)
 
 
-def _decided_by(row: Row) -> dict[str, str]:
-    """What the choice was made by, where the recording holds it."""
-    found = {}
-    if row.relative and row.samples_s and len(row.relative) == len(row.samples_s):
-        found[RELATIVE] = json.dumps(row.relative)
-    if row.preference is not None:
-        found[PREFERENCE] = str(row.preference)
-    return found
+def _relative(row: Row) -> tuple[float, ...]:
+    """The row's ratios to the baseline; none if they are not one per sample."""
+    ratios, samples = row.relative or (), row.samples_s or ()
+    return tuple(ratios) if len(ratios) == len(samples) else ()
 
 
 def remove(path: Path) -> None:

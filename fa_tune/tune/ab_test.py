@@ -8,7 +8,6 @@ turns out to gain nothing, the default takes its place.
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from fa_tune import families
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Attempt, Measurement, Outcome, Variant, Verdict
 from fa_tune.core.options import Progress
-from fa_tune.fleet.cross_gpu import BOARD
 from fa_tune.fleet.gpu import Gpu
 from fa_tune.profile.stats import Interval, Ratio, paired_ratio
 from fa_tune.search.decide import Confirmation, Decision, keep_default
@@ -32,7 +30,6 @@ from fa_tune.workers.supervisor import ItemResult
 
 HANDLER = "fa_tune.runtime.ab_test_job:handle"
 METHOD = "runtime"
-DEFAULT_TIMES = "default_s"  # the condition under which the default's times stand beside
 START_TIMEOUT_S = 180.0
 OTHER_INPUTS = 1000  # beyond the search's seed
 
@@ -167,8 +164,8 @@ def _attempt(result: WorkloadResult, told: ItemResult, uuid: str) -> Attempt:
         key,
         METHOD,
         tuple(float(s) for s in value["chosen_s"]),
-        {},
-        {DEFAULT_TIMES: json.dumps(value["default_s"])} | ({BOARD: uuid} if uuid else {}),
+        gpu_uuid=uuid,
+        default_s=tuple(float(s) for s in value["default_s"]),
     )
     return Attempt(_subject(result), key, Outcome.OK, "", measurement)
 
@@ -185,7 +182,7 @@ def _with(result: WorkloadResult, attempt: Attempt | None, progress: Progress) -
         )
         return result
     chosen_s = attempt.measurement.samples_s
-    default_s = json.loads(attempt.measurement.conditions[DEFAULT_TIMES])
+    default_s = attempt.measurement.default_s
     confirmation = Confirmation(*pair, paired_ratio(chosen_s, default_s), len(chosen_s))
     return _judged(result, result.decision, confirmation, progress)
 

@@ -62,7 +62,7 @@ def build_all(
         done.append(result)
         progress.advance(result.request.variant.config)
 
-    def on_lull() -> None:
+    def on_idle() -> None:
         if meanwhile is not None:
             meanwhile(done)
             progress.stage("compile", len(requests) - len(done))
@@ -73,7 +73,7 @@ def build_all(
         jobs=machine.options.jobs,
         timeout_s=machine.options.compile_timeout_s,
         on_result=on_result,
-        on_lull=on_lull,
+        on_idle=on_idle,
     )
 
 

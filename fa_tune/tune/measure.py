@@ -16,7 +16,7 @@ from fa_tune.core.model import (
     is_reference,
     reference_subject,
 )
-from fa_tune.fleet.cross_gpu import BOARD, gpu_of, gpus_of, normalise
+from fa_tune.fleet.cross_gpu import gpu_of, gpus_of, normalise
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.stats import MARGIN, median
 from fa_tune.profile.stopping import undecided
@@ -26,7 +26,6 @@ from fa_tune.tune.results import Exploration
 from fa_tune.tune.session import Session
 
 SCOUTED = "scouted"  # beside how a scout's samples were taken: they stand for nothing else
-SEARCH = "search"  # the condition under which a measurement names its search
 LONGER = 2  # times as many samples again, in stages, where the order is open
 FINALIST_WITHIN = 1.02  # of the leader in the first sample, whose worst error seen is 1.4 %
 
@@ -254,19 +253,17 @@ class JournaledProfiler:
             return False
         here = self._session.machine.gpu_uuid
         elsewhere = bool(here) and gpu_of(attempt) not in ("", here)
-        return elsewhere or measurement.conditions.get(SEARCH, "") != self._search
+        return elsewhere or measurement.search != self._search
 
     def _tagged(self, attempt: Attempt) -> Attempt:
         """The attempt with the names of this search and of its GPU."""
         measurement = attempt.measurement
-        tags = {SEARCH: self._search, BOARD: self._session.machine.gpu_uuid}
-        tags = {name: tag for name, tag in tags.items() if tag}
-        if measurement is None or not tags:
+        if measurement is None:
             return attempt
-        conditions = {**measurement.conditions, **tags}
-        return dataclasses.replace(
-            attempt, measurement=dataclasses.replace(measurement, conditions=conditions)
-        )
+        search = self._search or measurement.search
+        gpu_uuid = self._session.machine.gpu_uuid or measurement.gpu_uuid
+        tagged = dataclasses.replace(measurement, search=search, gpu_uuid=gpu_uuid)
+        return dataclasses.replace(attempt, measurement=tagged)
 
 
 def _is_complete(found: Mapping[str, Attempt], plan: MeasurePlan) -> bool:

@@ -15,7 +15,6 @@ from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.devices import cuda_driver_version
 from fa_tune.core.errors import StorageError
 from fa_tune.core.model import (
-    PREFERENCE,
     Artifact,
     Attempt,
     Provenance,
@@ -27,7 +26,6 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.options import SearchOptions
 from fa_tune.ops import flops
-from fa_tune.profile.replay import REPLAYED_FROM
 from fa_tune.profile.stats import Ratio as MeasuredRatio
 from fa_tune.search.decide import Decision
 from fa_tune.store import recordings
@@ -138,8 +136,7 @@ def _preferred(result: WorkloadResult) -> Iterator[Attempt]:
         if found is None or place is None:
             yield attempt
         else:
-            conditions = {**found.conditions, PREFERENCE: str(place)}
-            yield replace(attempt, measurement=replace(found, conditions=conditions))
+            yield replace(attempt, measurement=replace(found, preference=place))
 
 
 def _decided(result: WorkloadResult) -> Decided:
@@ -265,7 +262,7 @@ def recording_of(
     """The recording that a replayed measurement came from; several may have been replayed."""
     for attempt in result.attempts:
         if attempt.subject == subject and attempt.measurement is not None:
-            label = attempt.measurement.conditions.get(REPLAYED_FROM)
+            label = attempt.measurement.replayed_from
             found = next((r for r in selection.recordings if r.label == label), None)
             return found or selection.recording
     return selection.recording

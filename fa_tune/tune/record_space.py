@@ -17,7 +17,7 @@ from fa_tune.families.base import Config
 from fa_tune.fleet.cross_gpu import scaled
 from fa_tune.ops import flops
 from fa_tune.profile.stats import median
-from fa_tune.search.space_table import Meta, Row, knob_types, save
+from fa_tune.search.space_table import SpaceMeta, SpaceRow, knob_types, save
 from fa_tune.search.strategies.points import point
 from fa_tune.tune.build import PreparedWorkload, prepare
 from fa_tune.tune.candidates import prune_configs, workloads_for
@@ -88,7 +88,7 @@ def record_space(
     if not any(row.samples_s for row in rows):
         reasons = "; ".join(dict.fromkeys(row.reason for row in rows if row.reason))
         raise NoUsableVariant(f"nothing was measured{': ' if reasons else ''}{reasons}")
-    meta = Meta(
+    meta = SpaceMeta(
         knobs=knob_types(row.knobs for row in rows),
         device=dataclasses.replace(selection.device, uuid=""),
         provenance=(
@@ -242,9 +242,9 @@ def _notes(n_rejected: int, parts: Sequence[Part], joined: Sequence[Joined]) -> 
 
 def _rows(
     prepared: Sequence[PreparedWorkload], joined: Sequence[Joined], by_key: Mapping[str, Config]
-) -> tuple[list[Row], dict[str, str]]:
+) -> tuple[list[SpaceRow], dict[str, str]]:
     """The table's rows, and the units of the counters in them."""
-    rows: list[Row] = []
+    rows: list[SpaceRow] = []
     units: dict[str, str] = {}
     for one, of_one in zip(prepared, joined, strict=True):
         for attempt in (of_one.found[key] for key in by_key if key in of_one.found):
@@ -256,11 +256,11 @@ def _rows(
     return rows, units
 
 
-def _row(attempt: Attempt, config: Config, prepared: PreparedWorkload) -> Row:
+def _row(attempt: Attempt, config: Config, prepared: PreparedWorkload) -> SpaceRow:
     artifact = prepared.artifacts.get(attempt.subject)
     made = point(config, artifact.resources if artifact is not None else None)
     measurement = attempt.measurement if attempt.outcome is Outcome.OK else None
-    return Row(
+    return SpaceRow(
         variant=attempt.subject,
         workload=attempt.workload,
         outcome=attempt.outcome,

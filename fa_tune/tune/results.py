@@ -11,7 +11,7 @@ from fa_tune.core.model import Attempt, DeviceInfo, Rejected, Resources, Variant
 from fa_tune.fleet.calibration import Disagreement
 from fa_tune.profile.stats import MARGIN
 from fa_tune.search.decide import Confirmation, Decision
-from fa_tune.search.space_table import Meta, Row
+from fa_tune.search.space_table import SpaceMeta, SpaceRow
 from fa_tune.search.strategies.audit import Audit
 
 
@@ -99,8 +99,8 @@ class RecordedSpace:
     """A space that was measured and written to `path`; `source` as in a search's result."""
 
     path: Path
-    rows: tuple[Row, ...]
-    meta: Meta
+    rows: tuple[SpaceRow, ...]
+    meta: SpaceMeta
     source: str
     measured: int
     reused: int

@@ -20,7 +20,7 @@ from fa_tune.profile.stats import median, paired_ratio
 from fa_tune.store.journal import AttemptRecord, Journal
 from fa_tune.tune.build import PreparedWorkload
 from fa_tune.tune.dispatch import run_on_gpus
-from fa_tune.tune.measure import SEARCH, MeasuredWorkload, Sampling, measure_workload
+from fa_tune.tune.measure import MeasuredWorkload, Sampling, measure_workload
 from fa_tune.tune.search_state import SearchState
 from fa_tune.tune.session import Session
 
@@ -160,6 +160,6 @@ def _tagged(journal: Journal, group: Group, tag: str) -> dict[str, Attempt]:
         if not isinstance(record, AttemptRecord) or record.attempt.workload != key:
             continue
         measurement = record.attempt.measurement
-        if measurement is not None and measurement.conditions.get(SEARCH) == tag:
+        if measurement is not None and measurement.search == tag:
             found[record.attempt.subject] = record.attempt
     return found if len(gpus_of(found)) < 2 else {}

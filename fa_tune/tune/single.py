@@ -65,7 +65,8 @@ def run(
     """Verify one config, then run it `n` times (events), reference kernels beside it."""
     grid = options.workloads
     open_machine(options.machine, progress).require_device("run times a kernel on one")
-    report = verify(config, (), options.machine, progress, masks=grid.masks, lse=grid.lse)
+    lse = "lse" in grid.common
+    report = verify(config, (), options.machine, progress, masks=grid.masks, lse=lse)
     timed = dataclasses.replace(
         options,
         kernels=config,

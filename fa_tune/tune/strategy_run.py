@@ -29,8 +29,8 @@ from fa_tune.search.strategies import USES_FACTS, Observation, Point, Space, Str
 from fa_tune.search.strategies.audit import Audit, judge, sample
 from fa_tune.search.strategies.budget import Budget, spend
 from fa_tune.search.strategies.points import point
-from fa_tune.search.strategies.round_robin import Several
-from fa_tune.search.strategies.transfer import Experience, with_experience
+from fa_tune.search.strategies.round_robin import RoundRobin
+from fa_tune.search.strategies.transfer import Prior, with_prior
 from fa_tune.tune.build import PreparedWorkload, prepare
 from fa_tune.tune.measure import MeasuredWorkload, measure_workload
 from fa_tune.tune.results import Exploration
@@ -57,7 +57,7 @@ def explore(
     run = _Run(state, session, workload, {families.variant(c).key: c for c in configs}, first)
     if options.strategy in USES_FACTS:
         run.build_everything()
-    spaces = with_prior(run.spaces(), options.learn_from, session.selection.device.name)
+    spaces = with_priors(run.spaces(), options.learn_from, session.selection.device.name)
     keys = [p.key for space in spaces for p in space.points]
     strategy = strategy_over(options.strategy, spaces, session.measure.seed)
     budget = Budget(options.measurements, options.seconds)
@@ -179,7 +179,7 @@ class _Run:
 def strategy_over(name: str, spaces: Sequence[Space], seed: int) -> Strategy:
     """A strategy over the spaces of one or several families, numbered through."""
     strategies = [create(name, space, seed) for space in spaces]
-    return strategies[0] if len(spaces) == 1 else Several(name, spaces, strategies)
+    return strategies[0] if len(spaces) == 1 else RoundRobin(name, spaces, strategies)
 
 
 def _observation(index: int, attempt: Attempt | None) -> Observation:
@@ -213,14 +213,14 @@ def _audit(
 
 
 @lru_cache(maxsize=8)
-def recorded_workloads(places: tuple[Path, ...], gpu: str) -> tuple[Experience, ...]:
+def recorded_workloads(places: tuple[Path, ...], gpu: str) -> tuple[Prior, ...]:
     """The recorded workloads in `places` (files or folders) that were taken on that GPU model.
 
     Raises NoUsableVariant where there is none, and ProfileFormatError.
     """
     tables = [load(path) for path in find(places)]
     known = tuple(
-        Experience(space.name, space.space.points, space.times_s)
+        Prior(space.name, space.space.points, space.times_s)
         for table in tables
         if table.meta.device is not None and table.meta.device.name == gpu
         for space in recorded(table)
@@ -231,7 +231,7 @@ def recorded_workloads(places: tuple[Path, ...], gpu: str) -> tuple[Experience, 
     return known
 
 
-def with_prior(spaces: Sequence[Space], places: tuple[Path, ...], gpu: str) -> list[Space]:
+def with_priors(spaces: Sequence[Space], places: tuple[Path, ...], gpu: str) -> list[Space]:
     """The spaces with what may be expected of their points; as they are without `places`.
 
     Raises what `recorded_workloads` raises, and NoUsableVariant where no recorded space has the
@@ -240,7 +240,7 @@ def with_prior(spaces: Sequence[Space], places: tuple[Path, ...], gpu: str) -> l
     if not places:
         return list(spaces)
     known = recorded_workloads(places, gpu)
-    found = [with_experience(space, known) for space in spaces]
+    found = [with_prior(space, known) for space in spaces]
     if not any(space.expected for space in found):
         names = ", ".join(map(str, places))
         raise NoUsableVariant(f"no recorded space in {names} has the knobs of these configs")

@@ -16,20 +16,19 @@ from dataclasses import dataclass, field
 
 from fa_tune.core import paths
 from fa_tune.core.errors import FaTuneError
-from fa_tune.core.model import PREFERENCE, Artifact, Attempt, Measurement, Workload, is_reference
-from fa_tune.profile.replay import REPLAYED_FROM
+from fa_tune.core.model import Artifact, Attempt, Measurement, Workload, is_reference
 from fa_tune.profile.stats import MARGIN
 from fa_tune.search.neighbor_regret import (
     Neighbour,
-    in_doubt,
+    is_near_tie_limit,
     margin_over,
     neighbour,
-    recorded_steps,
-    steps_behind,
+    recorded_regret_bucket,
+    regret_bucket,
 )
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording
-from fa_tune.store.registry.lookup import distance
+from fa_tune.store.registry.lookup import distance, same_kind
 from fa_tune.tune.session import Session
 
 NEAR = 2.0  # doublings within which a workload is a neighbour
@@ -62,9 +61,9 @@ class TieBreak:
         here = self.recorded.get(workload)
         return {
             subject: (
-                int(in_doubt(subject, here)),
-                recorded_steps(subject, recorded),
-                steps_behind(subject, neighbours),
+                int(is_near_tie_limit(subject, here)),
+                recorded_regret_bucket(subject, recorded),
+                regret_bucket(subject, neighbours),
                 artifact.resources.dynamic_smem_bytes,
                 artifact.resources.registers,
             )
@@ -77,13 +76,13 @@ class TieBreak:
         """Ranks and margin as they were when these were measured; None where they were not all in
         one search, or its recording does not tell."""
         ours = [m for m in measurements if not is_reference(m.subject)]
-        places = {m.subject: m.conditions[PREFERENCE] for m in ours if PREFERENCE in m.conditions}
-        labels = {m.conditions.get(REPLAYED_FROM, "") for m in ours}
+        places = {m.subject: m.preference for m in ours if m.preference is not None}
+        labels = {m.replayed_from for m in ours}
         recording = self.replayed.get(labels.pop()) if len(labels) == 1 else None
         decided = recording.meta.decided.get(workload.key) if recording is not None else None
         if decided is None or len(places) < len(ours):
             return None
-        return {subject: (int(place),) for subject, place in places.items()}, decided.margin
+        return {subject: (place,) for subject, place in places.items()}, decided.margin
 
     def order(self, workload: Workload, artifacts: Mapping[str, Artifact]) -> tuple[str, ...]:
         """The subjects by what is known of them before this search."""
@@ -127,12 +126,10 @@ def recorded_neighbours(found: Iterable[Recording]) -> dict[Workload, Neighbour]
 
 
 def neighbours_of(workload: Workload, known: Mapping[Workload, Neighbour]) -> tuple[Neighbour, ...]:
-    """The nearest of the known workloads of the same kind: dtype, d_head and a mask or none."""
-    kind = (workload.dtype, workload.d_head, workload.causal)
+    """The nearest of the known workloads of the same kind."""
     near = sorted(
         (apart, other)
         for other in known
-        if (other.dtype, other.d_head, other.causal) == kind
-        and 0.0 < (apart := distance(other, workload)) <= NEAR
+        if same_kind(other, workload) and 0.0 < (apart := distance(other, workload)) <= NEAR
     )
     return tuple(known[other] for _, other in near[:MAX_NEIGHBOURS])

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune import families
-from fa_tune.build import compile, nvrtc
-from fa_tune.build import pool as compile_pool
+from fa_tune.build import compile, nvrtc, pool
 from fa_tune.build.cache import ArtifactStore, Entry
 from fa_tune.build.compile import BuildRequest, BuildResult, build, kernel_source_sha256
 from fa_tune.build.ptxas_log import KernelFacts
@@ -246,7 +245,7 @@ def test_crashes_and_timeouts_are_not_remembered(
 ) -> None:
     crashing = (sys.executable, "-c", _CRASHING)
     with monkeypatch.context() as patch:
-        patch.setattr(compile_pool, "WORKER_COMMAND", crashing)
+        patch.setattr(pool, "WORKER_COMMAND", crashing)
         result = build([_request(64)], store)[0]
     assert (result.outcome, result.artifact) == (Outcome.CRASHED, None)
     assert result.reason == "the compiler died with SIGSEGV"

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.build import pool as compile_pool
+from fa_tune.build import pool
 from fa_tune.build.pool import compile_all, ended_under
 from fa_tune.build.worker import CompileJob
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
+from tests.interrupts import interruptible
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -113,11 +114,10 @@ list(compile_all(jobs, workers=2, command=MISBEHAVING))
 
 
 def _parent(tmp_path: Path, timeout_s: float) -> tuple[subprocess.Popen[str], list[int]]:
-    parent = subprocess.Popen(
+    parent = interruptible(
         [sys.executable, "-c", _PARENT, str(tmp_path), str(timeout_s)],
         cwd=ROOT,
         stderr=subprocess.PIPE,
-        text=True,
     )
     return parent, [_appears(tmp_path / name) for name in "01"]
 
@@ -192,10 +192,10 @@ def test_the_last_one_is_not_waited_for_as_long_as_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it is known how long the others took, and nothing is left to do but wait."""
-    monkeypatch.setattr(compile_pool, "STRAGGLER_LEAST_S", 2.0)
-    monkeypatch.setattr(compile_pool, "STRAGGLER_TIMES", 0.0)
+    monkeypatch.setattr(pool, "MIN_STRAGGLER_S", 2.0)
+    monkeypatch.setattr(pool, "STRAGGLER_TIMES", 0.0)
     jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}", timeout_s=50.0)}
-    jobs |= {f"good {i}": GOOD_JOB for i in range(compile_pool.STRAGGLER_AFTER)}
+    jobs |= {f"good {i}": GOOD_JOB for i in range(pool.STRAGGLER_AFTER)}
     start = time.monotonic()
     replies = dict(compile_all(jobs, workers=2, command=MISBEHAVING))
     assert time.monotonic() - start < 45
@@ -210,7 +210,7 @@ def test_the_last_one_is_not_waited_for_as_long_as_is_allowed(
 
 
 def test_of_few_nothing_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_pool, "STRAGGLER_LEAST_S", 0.1)
+    monkeypatch.setattr(pool, "MIN_STRAGGLER_S", 0.1)
     jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}", timeout_s=4.0), "good": GOOD_JOB}
     replies = dict(compile_all(jobs, workers=2, command=MISBEHAVING))
     assert replies["hang"].reason == "the compiler took longer than 4 s"
@@ -221,20 +221,20 @@ def test_while_the_last_one_takes_its_time_others_are_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the lull is used for is waited for, and a straggler's time goes on meanwhile."""
-    monkeypatch.setattr(compile_pool, "STRAGGLER_LEAST_S", 2.0)
-    monkeypatch.setattr(compile_pool, "STRAGGLER_TIMES", 0.0)
-    monkeypatch.setattr(compile_pool, "LULL_LEAST_S", 0.3)
+    monkeypatch.setattr(pool, "MIN_STRAGGLER_S", 2.0)
+    monkeypatch.setattr(pool, "STRAGGLER_TIMES", 0.0)
+    monkeypatch.setattr(pool, "MIN_IDLE_S", 0.3)
     jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}")}
-    jobs |= {f"good {i}": GOOD_JOB for i in range(compile_pool.STRAGGLER_AFTER)}
+    jobs |= {f"good {i}": GOOD_JOB for i in range(pool.STRAGGLER_AFTER)}
     done: list[str] = []
     lulls: list[int] = []
 
-    def on_lull() -> None:
+    def on_idle() -> None:
         lulls.append(len(done))
         time.sleep(2.0)
 
     start = time.monotonic()
-    for name, reply in compile_all(jobs, workers=2, command=MISBEHAVING, on_lull=on_lull):
+    for name, reply in compile_all(jobs, workers=2, command=MISBEHAVING, on_idle=on_idle):
         done.append(name)
         if name == "hang":
             assert reply.outcome is Outcome.TIMED_OUT
@@ -243,10 +243,10 @@ def test_while_the_last_one_takes_its_time_others_are_gone_on_with(
 
 
 def test_where_nothing_lags_behind_there_is_no_lull() -> None:
-    jobs = {f"good {i}": GOOD_JOB for i in range(compile_pool.STRAGGLER_AFTER + 2)}
+    jobs = {f"good {i}": GOOD_JOB for i in range(pool.STRAGGLER_AFTER + 2)}
     lulls: list[None] = []
     found = list(
-        compile_all(jobs, workers=2, command=MISBEHAVING, on_lull=lambda: lulls.append(None))
+        compile_all(jobs, workers=2, command=MISBEHAVING, on_idle=lambda: lulls.append(None))
     )
     assert len(found) == len(jobs)
     assert lulls == []

@@ -12,9 +12,8 @@ import pytest
 from fa_tune.core import devices
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import Progress, SearchOptions
-from fa_tune.evaluate import repeat as PIPELINE
-from fa_tune.evaluate import repeatability_file as tunings_file
-from fa_tune.evaluate.repeatability_file import Recorded
+from fa_tune.evaluate import repeat, repeatability_file
+from fa_tune.evaluate.repeatability_file import RecordedTunings
 from tests.commands.console import Console
 from tests.evaluate.test_repeatability import CROWDED, tuning
 
@@ -25,7 +24,7 @@ WHOSE = "measured on this machine's NVIDIA H200"
 def ten(tmp_path: Path) -> Path:
     path = tmp_path / "ten.json"
     made = tuple(tuning(CROWDED, seed, shift=0.0005) for seed in range(10))
-    tunings_file.save(path, Recorded(made, WHOSE))
+    repeatability_file.save(path, RecordedTunings(made, WHOSE))
     return path
 
 
@@ -70,13 +69,15 @@ def test_on_a_gpu_what_was_asked_for_is_tuned(
 ) -> None:
     asked: list[tuple[SearchOptions, int, Path | None]] = []
 
-    def tune(options: SearchOptions, n: int, progress: Progress, *, to: Any = None) -> Recorded:
+    def tune(
+        options: SearchOptions, n: int, progress: Progress, *, to: Any = None
+    ) -> RecordedTunings:
         asked.append((options, n, to))
-        return Recorded((tuning(CROWDED, 0), tuning(CROWDED, 1)), WHOSE)
+        return RecordedTunings((tuning(CROWDED, 0), tuning(CROWDED, 1)), WHOSE)
 
     gpu = DeviceInfo("NVIDIA H200", (9, 0), "580.1")
     monkeypatch.setattr(devices, "find_device", lambda index=0: gpu)
-    monkeypatch.setattr(PIPELINE, "tune_many", tune)
+    monkeypatch.setattr(repeat, "tune_many", tune)
     path = str(tmp_path / "t.json")
     done = console(
         *("bench-decisions", "--seq-lens", "512", "--dtype", "bf16", "--tunings", "3"),

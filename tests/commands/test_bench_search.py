@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.model import DeviceInfo, Outcome
-from fa_tune.search.space_table import SUFFIX, Meta, Row, save
+from fa_tune.search.space_table import SUFFIX, SpaceMeta, SpaceRow, save
 from tests.commands.console import Console
 
 WORKLOADS = tuple(f"b16_h16_kv16_q{s}_k{s}_d128_fp16_full" for s in (512, 4096))
@@ -21,12 +21,12 @@ WORKLOADS = tuple(f"b16_h16_kv16_q{s}_k{s}_d128_fp16_full" for s in (512, 4096))
 def folder(tmp_path: Path) -> Path:
     """A recorded space of 24 configs on two workloads; v7 is the default, v20 the best."""
     rows = [
-        Row(f"v{i}", workload, Outcome.CRASHED if i == 3 else Outcome.OK,
+        SpaceRow(f"v{i}", workload, Outcome.CRASHED if i == 3 else Outcome.OK,
             {"n": i % 12, "flag": i >= 12}, () if i == 3 else (1e-3 * (1 + abs(i - 20) / 20),))
         for workload in WORKLOADS
         for i in range(24)
     ]  # fmt: skip
-    meta = Meta(
+    meta = SpaceMeta(
         {"n": "int", "flag": "bool"},
         DeviceInfo("NVIDIA H200", (9, 0), "580"),
         defaults={WORKLOADS[0]: "v7"},

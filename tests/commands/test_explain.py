@@ -15,7 +15,7 @@ from fa_tune import families
 from fa_tune.core import devices
 from fa_tune.core.model import Attempt, DeviceInfo, DType, Outcome
 from fa_tune.core.options import SearchOptions
-from fa_tune.profile import profile_json as documents
+from fa_tune.profile import profile_json
 from tests.commands.console import Console
 from tests.project_files import ROOT
 
@@ -35,7 +35,7 @@ def ratio(one: str, other: str) -> float:
     }
     took = {
         keys[m.subject]: statistics.median(m.samples_s)
-        for m in documents.load(Path(RECORDED))
+        for m in profile_json.load(Path(RECORDED))
         if m.subject in keys
     }
     return took[one] / took[other]
@@ -72,7 +72,7 @@ def test_one_config_is_compared_with_the_fastest_and_none_with_its_rivals(
     one = console("explain", PLAIN, "--from", RECORDED).out
     assert f"{PLAIN} {times(PLAIN, FASTEST)} {FASTEST}" in one
     winner = console("explain", "--from", RECORDED).out
-    second = min((m.subject for m in documents.load(Path(RECORDED))), key=rank)
+    second = min((m.subject for m in profile_json.load(Path(RECORDED))), key=rank)
     assert f"{times(second.removeprefix('sm80:'), FASTEST)} {FASTEST}" in winner
     assert f"{FASTEST} {times(FASTEST, 'cudnn')} cuDNN" in winner
     assert f"FA2 {times('fa2', FASTEST)} {FASTEST}" in winner
@@ -84,7 +84,7 @@ def test_the_winner_is_compared_with_the_default_as_well(console: Console, tmp_p
     for one in document["measurements"]:
         if one["subject"] == f"sm80:{PLAIN}":  # the slowest, as if it were the default
             one["subject"] = f"sm80:{default}"
-    path = tmp_path / f"other{documents.SUFFIX}"
+    path = tmp_path / f"other{profile_json.SUFFIX}"
     path.write_text(json.dumps(document))
     out = console("explain", "--from", str(path)).out
     assert f"{default} {times(PLAIN, FASTEST)}" in out
@@ -101,7 +101,7 @@ class Gpu:
         self.calls.append((list(configs), options.measure.references))
         asked = {families.variant(families.parse(c)).key for c in configs}
         asked |= {f"ref:{name}" for name in options.measure.references}
-        found = [m for m in documents.load(Path(RECORDED)) if m.subject in asked]
+        found = [m for m in profile_json.load(Path(RECORDED)) if m.subject in asked]
         attempts = [Attempt(m.subject, m.workload, Outcome.OK, "", m) for m in found]
         return SimpleNamespace(attempts=attempts, source="measured here")
 

@@ -62,7 +62,6 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     save(path, Registry.of([entry(1024), entry(4096), entry(4096, dtype=DType.BF16)]))
     monkeypatch.setenv("FA_TUNE_REGISTRY", str(path))
     monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
-    monkeypatch.setattr("fa_tune.commands.views.registry_table.find_device", lambda index=0: None)
     return path
 
 
@@ -203,7 +202,7 @@ def test_best_is_for_this_machines_gpu(
 ) -> None:
     save(registry, Registry.of([entry(), entry(gpu=H100, config=fakes.SLOW)]))
     here = DeviceInfo(H100, (9, 0), "999.9")
-    monkeypatch.setattr("fa_tune.commands.views.registry_table.find_device", lambda index=0: here)
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: here)
     done = console(*_best())
     assert done.out == f"{fakes.SLOW}\n"
     assert done.lines == [

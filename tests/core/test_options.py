@@ -44,7 +44,7 @@ def test_a_problem_that_two_masks_describe_is_there_once() -> None:
 
 
 def test_scale_and_log_sum_exp_are_every_workloads() -> None:
-    found = keys(seq_lens=(64, 128), batch=1, heads=1, lse=True, softmax_scale=0.5)
+    found = keys(seq_lens=(64, 128), batch=1, heads=1, common={"lse": True, "softmax_scale": 0.5})
     assert found == [
         "b1_h1_kv1_q64_k64_d128_fp16_full_lse_scale0.5",
         "b1_h1_kv1_q128_k128_d128_fp16_full_lse_scale0.5",
@@ -54,6 +54,6 @@ def test_scale_and_log_sum_exp_are_every_workloads() -> None:
 
 def test_what_no_workload_can_be_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="softmax_scale must be between"):
-        keys(softmax_scale=0.0)
+        keys(common={"softmax_scale": 0.0})
     with pytest.raises(InvalidConfig, match="3 kv heads do not divide 16 heads"):
         keys(kv_heads=3)

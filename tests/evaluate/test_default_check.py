@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from fa_tune.core.model import (
-    PREFERENCE,
-    RELATIVE,
     Attempt,
     DType,
     Measurement,
@@ -20,9 +17,9 @@ from fa_tune.core.model import (
     benchmark_workload,
 )
 from fa_tune.evaluate.default_check import (
-    Against,
-    of_recording,
-    of_registry,
+    DefaultComparison,
+    compare_recording,
+    compare_registry,
 )
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Confirmed, Decided, Meta, Recording
@@ -43,10 +40,10 @@ def attempt(
 ) -> Attempt:
     """Times that say nothing beside ratios that do."""
     samples_s = tuple(time_s * (1 + i / 1e4) for i in range(9))
-    conditions = {RELATIVE: json.dumps([round(ratio * (1 + i / 1e4), 6) for i in range(9)])}
-    if place is not None:
-        conditions[PREFERENCE] = str(place)
-    found = Measurement(subject, WORKLOAD.key, "events", samples_s, {}, conditions)
+    relative = tuple(round(ratio * (1 + i / 1e4), 6) for i in range(9))
+    found = Measurement(
+        subject, WORKLOAD.key, "events", samples_s, relative=relative, preference=place
+    )
     return Attempt(subject, WORKLOAD.key, Outcome.OK, "", found)
 
 
@@ -60,14 +57,14 @@ def recording(attempts: Sequence[Attempt], decided: Decided | None = None) -> Re
     return Recording(Path("nvidia_h200/fast_events.csv"), meta, tuple(attempts))
 
 
-def only(found: Iterable[Against]) -> Against:
+def only(found: Iterable[DefaultComparison]) -> DefaultComparison:
     (one,) = found
     return one
 
 
-def of_one(found: Recording) -> Against:
+def of_one(found: Recording) -> DefaultComparison:
     """The only choice of a recording."""
-    return only(of_recording(found))
+    return only(compare_recording(found))
 
 
 def test_a_choice_stands_beside_the_default_with_its_interval() -> None:
@@ -114,7 +111,7 @@ def test_the_comparison_afterwards_is_shown_or_put_the_default_in_its_place(
 def test_without_the_default_nothing_can_be_said_and_references_choose_nothing() -> None:
     one = of_one(recording([attempt(A, 1.0, 0.9), attempt(B, 1.2, 1.1)]))
     assert (one.chosen, one.default, one.ratio, one.slower) == (A, None, None, False)
-    assert list(of_recording(recording([attempt("ref:fa2", 1.0, 0.9)]))) == []
+    assert list(compare_recording(recording([attempt("ref:fa2", 1.0, 0.9)]))) == []
 
 
 # Registries -------------------------------------------------------------------------------------
@@ -149,17 +146,17 @@ def test_an_entry_is_held_against_the_default(
     if afterwards is not None:
         parts = Variant.from_key(A), Variant.from_key(DEFAULT), afterwards, 12
         confirmation = Confirmation(*parts, upheld=True)
-    one = only(of_registry([entry(A, ratio, confirmation)]))
+    one = only(compare_registry([entry(A, ratio, confirmation)]))
     assert one.slower is slower
     assert one.ratio is not None
     assert (one.confirmed is not None) == (afterwards is not None)
 
 
 def test_an_entry_of_the_default_or_without_it() -> None:
-    assert only(of_registry([entry(DEFAULT, Ratio(1.0, None))])).is_default
+    assert only(compare_registry([entry(DEFAULT, Ratio(1.0, None))])).is_default
     gone = Confirmation(
         Variant.from_key(A), Variant.from_key(DEFAULT), Ratio(1.02, (1.01, 1.03)), 12, upheld=False
     )
-    kept = only(of_registry([entry(DEFAULT, Ratio(1.0, None), gone)]))
+    kept = only(compare_registry([entry(DEFAULT, Ratio(1.0, None), gone)]))
     assert (kept.confirmed, kept.slower) == (None, False)
-    assert only(of_registry([entry(A, None)])).default is None
+    assert only(compare_registry([entry(A, None)])).default is None

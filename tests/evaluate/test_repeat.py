@@ -10,8 +10,7 @@ import pytest
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import DType, Workload, benchmark_workload
 from fa_tune.core.options import Progress, SearchOptions
-from fa_tune.evaluate import repeat as tunings
-from fa_tune.evaluate import repeatability_file as tunings_file
+from fa_tune.evaluate import repeat, repeatability_file
 from fa_tune.evaluate.repeat import tune_many
 from fa_tune.evaluate.repeatability import agreement
 from fa_tune.tune.results import SearchResult
@@ -33,13 +32,13 @@ def flipping(seed: int) -> Callable[[str, Workload], float]:
 @pytest.fixture
 def options(world: World, monkeypatch: pytest.MonkeyPatch) -> SearchOptions:
     """Every tuning with times by its seed; what each saw is in `world`."""
-    plain = tunings.search
+    plain = repeat.search
 
     def search(given: SearchOptions, progress: Progress) -> SearchResult:
         world.profiler = FakeProfiler(flipping(given.measure.seed), method="events")
         return plain(given, progress)
 
-    monkeypatch.setattr(tunings, "search", search)
+    monkeypatch.setattr(repeat, "search", search)
     return world.options(1024)
 
 
@@ -70,7 +69,7 @@ def test_finished_tunings_are_kept_and_not_repeated(
 ) -> None:
     path = tmp_path / "ten.json"
     first = tune_many(options, 2, world.progress, to=path)
-    assert tunings_file.load(path) == first
+    assert repeatability_file.load(path) == first
     asked = len(world.confirmer.asked)
     more = tune_many(options, 3, world.progress, to=path)
     assert more.tunings[:2] == first.tunings

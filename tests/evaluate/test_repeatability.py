@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
-from fa_tune.evaluate import repeatability_file as tunings_file
+from fa_tune.evaluate import repeatability_file
 from fa_tune.evaluate.repeatability import RUNS, Tuning, agreement, is_slower, simulated
-from fa_tune.evaluate.repeatability_file import Recorded
+from fa_tune.evaluate.repeatability_file import RecordedTunings
 from fa_tune.profile.stats import Interval, Ratio
 from fa_tune.profile.stopping import Race
 
@@ -149,9 +149,9 @@ def test_a_round_is_drawn_whole() -> None:
 def test_a_file_comes_back_as_it_went_in(tmp_path: Path) -> None:
     tunings = [tuning(CROWDED, seed) for seed in range(2)]
     confirmed = dataclasses.replace(tunings[0], confirmed=Ratio(0.97, Interval(0.96, 0.98)))
-    recorded = Recorded((confirmed, tunings[1]), "measured on a GPU")
-    tunings_file.save(tmp_path / "deep" / "ten.json", recorded)
-    assert tunings_file.load(tmp_path / "deep" / "ten.json") == recorded
+    recorded = RecordedTunings((confirmed, tunings[1]), "measured on a GPU")
+    repeatability_file.save(tmp_path / "deep" / "ten.json", recorded)
+    assert repeatability_file.load(tmp_path / "deep" / "ten.json") == recorded
 
 
 @pytest.mark.parametrize(
@@ -165,30 +165,30 @@ def test_a_file_comes_back_as_it_went_in(tmp_path: Path) -> None:
 )
 def test_what_is_no_such_file_is_one_line(tmp_path: Path, change: dict[str, object]) -> None:
     path = tmp_path / "ten.json"
-    tunings_file.save(path, Recorded((tuning(CROWDED, 0),), "whose"))
+    repeatability_file.save(path, RecordedTunings((tuning(CROWDED, 0),), "whose"))
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ProfileFormatError) as caught:
-        tunings_file.load(path)
+        repeatability_file.load(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize("taken", [[], [0.0], [float("inf")], [-1.0], ["x"]])
 def test_times_that_are_none_are_refused(tmp_path: Path, taken: list[object]) -> None:
     path = tmp_path / "ten.json"
-    tunings_file.save(path, Recorded((tuning(CROWDED, 0),), "whose"))
+    repeatability_file.save(path, RecordedTunings((tuning(CROWDED, 0),), "whose"))
     document = json.loads(path.read_text())
     document["tunings"][0]["samples_s"]["sm80:first"] = taken
     path.write_text(json.dumps(document))
     with pytest.raises(ProfileFormatError):
-        tunings_file.load(path)
+        repeatability_file.load(path)
 
 
 def test_a_file_that_is_not_there_or_no_json(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
-        tunings_file.load(tmp_path / "none.json")
+        repeatability_file.load(tmp_path / "none.json")
     (tmp_path / "no.json").write_text("{")
     with pytest.raises(ProfileFormatError, match="not JSON"):
-        tunings_file.load(tmp_path / "no.json")
+        repeatability_file.load(tmp_path / "no.json")
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=12))

@@ -9,23 +9,30 @@ import pytest
 from fa_tune.core.model import Outcome
 from fa_tune.evaluate.replay import by_chance, order_of, replay, score
 from fa_tune.evaluate.strategies import Plan, cells, compare, headline, ranges, without_start
-from fa_tune.search.space_table import SUFFIX, Meta, Recorded, Row, Table, recorded
+from fa_tune.search.space_table import (
+    SUFFIX,
+    RecordedWorkload,
+    SpaceMeta,
+    SpaceRow,
+    SpaceTable,
+    recorded,
+)
 from tests.synthetic_spaces import outcome
 from tests.synthetic_spaces import space as synthetic
 
 WORKLOAD = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
 
 
-def line(times: list[float | None], default: int | None = None) -> Recorded:
+def line(times: list[float | None], default: int | None = None) -> RecordedWorkload:
     """A space with one knob."""
     rows = tuple(
-        Row(f"v{i}", WORKLOAD, Outcome.CRASHED if t is None else Outcome.OK, {"n": i},
+        SpaceRow(f"v{i}", WORKLOAD, Outcome.CRASHED if t is None else Outcome.OK, {"n": i},
             () if t is None else (t,))
         for i, t in enumerate(times)
     )  # fmt: skip
     defaults = {} if default is None else {WORKLOAD: f"v{default}"}
-    meta = Meta({"n": "int"}, defaults=defaults)
-    (one,) = recorded(Table(Path(f"line{SUFFIX}"), meta, rows))
+    meta = SpaceMeta({"n": "int"}, defaults=defaults)
+    (one,) = recorded(SpaceTable(Path(f"line{SUFFIX}"), meta, rows))
     return one
 
 
@@ -116,10 +123,10 @@ def test_learned_needs_few_measurements_in_a_large_space() -> None:
     """A synthetic space of 5,184 configs; the default is not told."""
     space, times = synthetic(1024, causal=True)
     rows = tuple(
-        Row(p.key, WORKLOAD, outcome(t), p.knobs, () if t is None else (t,), facts=p.facts)
+        SpaceRow(p.key, WORKLOAD, outcome(t), p.knobs, () if t is None else (t,), facts=p.facts)
         for p, t in zip(space.points, times, strict=True)
     )
-    one = without_start(Recorded("synthetic", space, rows))
+    one = without_start(RecordedWorkload("synthetic", space, rows))
     found = compare(one, Plan(("learned",), seeds=4, limit=60), Nobody())
     chance, learned = found
     assert learned.needed[0.95][1] is not None

@@ -11,22 +11,30 @@ from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.model import Outcome
 from fa_tune.evaluate.scores import document, read
 from fa_tune.evaluate.strategies import Plan, compare
-from fa_tune.search.space_table import SUFFIX, Meta, Recorded, Row, Table, recorded
+from fa_tune.search.space_table import (
+    SUFFIX,
+    RecordedWorkload,
+    SpaceMeta,
+    SpaceRow,
+    SpaceTable,
+    recorded,
+)
 from tests.evaluate.test_replay import Nobody
 
 WORKLOAD = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
 
 
 @pytest.fixture
-def space() -> Recorded:
+def space() -> RecordedWorkload:
     rows = tuple(
-        Row(f"v{i}", WORKLOAD, Outcome.OK, {"n": i}, (1.0 + (i * 7) % 12 / 12,)) for i in range(12)
+        SpaceRow(f"v{i}", WORKLOAD, Outcome.OK, {"n": i}, (1.0 + (i * 7) % 12 / 12,))
+        for i in range(12)
     )
-    (one,) = recorded(Table(Path(f"line{SUFFIX}"), Meta({"n": "int"}), rows))
+    (one,) = recorded(SpaceTable(Path(f"line{SUFFIX}"), SpaceMeta({"n": "int"}), rows))
     return one
 
 
-def test_scores_come_back_as_they_were(space: Recorded, tmp_path: Path) -> None:
+def test_scores_come_back_as_they_were(space: RecordedWorkload, tmp_path: Path) -> None:
     plan = Plan(("local", "random"), seeds=3, limit=4)
     scores = compare(space, plan, Nobody())
     path = tmp_path / "a.json"

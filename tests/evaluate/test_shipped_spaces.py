@@ -9,14 +9,14 @@ import pytest
 from fa_tune.core.paths import profiles_dir
 from fa_tune.evaluate.replay import by_chance, replay, score
 from fa_tune.evaluate.strategies import without_start
-from fa_tune.search.space_table import Recorded, find, load, recorded
+from fa_tune.search.space_table import RecordedWorkload, find, load, recorded
 
 LARGE = 1000
 SEEDS = 6
 
 
 @cache
-def large() -> dict[str, Recorded]:
+def large() -> dict[str, RecordedWorkload]:
     """Those of at least 1,000 configs, by the table's name."""
     tables = [load(path) for path in find([profiles_dir() / "nvidia_h200"])]
     spaces = {table.name: recorded(table)[0] for table in tables}

@@ -14,7 +14,14 @@ from fa_tune.core.model import DeviceInfo, Outcome
 from fa_tune.evaluate import kernel_tuner
 from fa_tune.evaluate.replay import by_chance, score
 from fa_tune.evaluate.t4 import export, read_t4, to_kernel_tuner, to_t4
-from fa_tune.search.space_table import SUFFIX, Meta, Recorded, Row, Table, recorded
+from fa_tune.search.space_table import (
+    SUFFIX,
+    RecordedWorkload,
+    SpaceMeta,
+    SpaceRow,
+    SpaceTable,
+    recorded,
+)
 
 WORKLOAD = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
 FAILURES = (
@@ -24,7 +31,7 @@ FAILURES = (
     Outcome.CRASHED,
     Outcome.TIMED_OUT,
 )
-META = Meta(
+META = SpaceMeta(
     {"tiles": "int", "flag": "bool", "word": "str"},
     DeviceInfo("NVIDIA H200", (9, 0), "580"),
     units={"l2": "%"},
@@ -35,13 +42,13 @@ needs_kernel_tuner = pytest.mark.skipif(
 )
 
 
-def small() -> Recorded:
+def small() -> RecordedWorkload:
     """30 configs, five of them failures of every kind."""
     rows = []
     for i in range(30):
         failed = FAILURES[i] if i < len(FAILURES) else None
         rows.append(
-            Row(
+            SpaceRow(
                 f"v{i}",
                 WORKLOAD,
                 failed or Outcome.OK,
@@ -51,7 +58,7 @@ def small() -> Recorded:
                 counters={} if failed else {"l2": 50.0 + i},
             )
         )
-    (one,) = recorded(Table(Path(f"small{SUFFIX}"), META, tuple(rows)))
+    (one,) = recorded(SpaceTable(Path(f"small{SUFFIX}"), META, tuple(rows)))
     return one
 
 

@@ -7,7 +7,6 @@ import itertools
 import math
 import re
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -230,13 +229,13 @@ class KernelFamilyContract:
 
     @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
     def test_compiles_for_the_workloads_traits(
-        self, family: KernelFamily, workload: Workload, tmp_path: Path
+        self, family: KernelFamily, workload: Workload, artifacts: ArtifactStore
     ) -> None:
         config = family.default_config(workload.d_head, workload.dtype)
         traits = family.traits(config, workload, lse=True)
         arch = family.compile_arch(limits(self.compute_capability))
         request = BuildRequest(families.variant_of(family, config), traits, arch)
-        (result,) = build([request], ArtifactStore(tmp_path))
+        (result,) = build([request], artifacts)
         assert result.outcome is Outcome.OK, result.reason
         assert result.artifact is not None
         assert result.artifact.resources.ctas_per_sm >= 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +26,7 @@ from fa_tune.families.sm90.sets import TILES, default_config, get_configs
 from fa_tune.families.work_tiles import MOST_SECTION_HEADS, section_heads
 from tests.families.contract import ARGS, DEVICE, WORKLOADS, KernelFamilyContract
 from tests.tools.machine_code import assert_no_key_block_spills
+from tests.tools.proven import due, passed
 
 H200 = limits((9, 0))
 DEFAULT = default_config(128, DType.FP16)
@@ -156,12 +156,12 @@ def test_shared_memory_is_the_kernels_own_sum() -> None:
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize("d_head", sorted(TILES))
 def test_defaults_compile_without_spills_or_serialised_products(
-    d_head: int, dtype: DType, tmp_path: Path
+    d_head: int, dtype: DType, artifacts: ArtifactStore
 ) -> None:
     """C75xx is what ptxas calls wgmma that it had to serialise."""
     variant = families.variant(default_config(d_head, dtype))
     requests = [BuildRequest(variant, t, "sm_90a") for t in ("plain", "causal+ragged+lse")]
-    for result in build(requests, ArtifactStore(tmp_path)):
+    for result in build(requests, artifacts):
         assert result.outcome is Outcome.OK, result.reason
         assert result.artifact is not None
         assert not result.artifact.diagnostics
@@ -169,12 +169,11 @@ def test_defaults_compile_without_spills_or_serialised_products(
         assert result.artifact.resources.stack_bytes == 0
 
 
+@pytest.mark.all_kernels
 def test_the_fast_set_compiles_without_serialised_products_or_spills_in_its_loops(
-    request: pytest.FixtureRequest, tmp_path: Path
+    artifacts: ArtifactStore,
 ) -> None:
     """Each config once, with every trait, which takes the most registers."""
-    cache = getattr(request.config, "cache", None)  # a second run compiles what changed
-    store = ArtifactStore(cache.mkdir("artifacts") if cache else tmp_path)
     configs = [
         config
         for d_head in TILES
@@ -182,10 +181,11 @@ def test_the_fast_set_compiles_without_serialised_products_or_spills_in_its_loop
     ]
     assert [c for c in configs if constraints(c, H200) is not None] == []
     requests = [BuildRequest(families.variant(c), "causal+ragged+lse", "sm_90a") for c in configs]
-    for result in build(requests, store):
+    for result in build(due("sm90 fast", requests, requests[::4]), artifacts):
         assert result.artifact is not None, result.reason
         assert not result.artifact.diagnostics, result.request
         assert_no_key_block_spills(result.artifact, result.request)
+    passed("sm90 fast", requests)
 
 
 @pytest.mark.parametrize("d_head", sorted(TILES))

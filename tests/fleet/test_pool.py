@@ -13,7 +13,6 @@ from fa_tune.core import devices
 from fa_tune.core.errors import GpusLost
 from fa_tune.core.model import DType, Outcome
 from fa_tune.core.options import MachineOptions, WorkloadOptions
-from fa_tune.fleet.cross_gpu import BOARD
 from fa_tune.profile import events
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
 from fa_tune.tune import single
@@ -66,7 +65,7 @@ def test_workloads_are_spread_and_each_stays_on_one_gpu(machine: Machine) -> Non
     assert set(samples(machine).values()) == {1}
     for record in attempts_in(machine):
         assert record.attempt.measurement is not None
-        assert {record.attempt.measurement.conditions[BOARD]} == where[record.attempt.workload]
+        assert {record.attempt.measurement.gpu_uuid} == where[record.attempt.workload]
     assert result.measured == len(everything())
 
 

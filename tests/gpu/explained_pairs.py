@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fa_tune import families
 from fa_tune.core.model import Measurement
 from fa_tune.profile.explain import explain
-from fa_tune.profile.ncu import metrics as m
+from fa_tune.profile.ncu import metrics
 
 WORKLOAD_ARGUMENTS = ("--seq-lens", "1024", "--batch", "4")
 
@@ -31,21 +31,21 @@ PAIRS = (
         "(FP16, 128, 64, 64, 4): async+eager+load_2_2_2_tiles+buffer+opt_softmax",
         "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax",
         ("bank conflicts in shared memory",),
-        m.SHARED_CONFLICTS,
+        metrics.SHARED_CONFLICTS,
     ),
     Pair(
         "whole tiles in registers at 128 query rows",
         "(FP16, 128, 128, 64, 4): async+eager+swizzled+load_0_0_0_tiles+opt_softmax",
         "(FP16, 128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax",
         ("register spills to local memory", "register spills, as more instructions"),
-        m.LOCAL_LOADS,
+        metrics.LOCAL_LOADS,
     ),
     Pair(
         "loads when they are needed",
         "(FP16, 128, 64, 64, 4): async+swizzled+load_2_2_2_tiles+buffer+opt_softmax",
         "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax",
         ("global loads are waited for",),
-        m.stall_metric("long_scoreboard"),
+        metrics.stall_metric("long_scoreboard"),
     ),
 )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.profile import profile_json as documents
+from fa_tune.profile import profile_json
 from tests.gpu.explained_pairs import PAIRS, WORKLOAD_ARGUMENTS, Pair, check
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
@@ -28,14 +28,14 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if done.returncode == 3:
         pytest.skip(f"ncu cannot measure here: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    path = tmp_path_factory.mktemp("pairs") / f"pairs{documents.SUFFIX}"
+    path = tmp_path_factory.mktemp("pairs") / f"pairs{profile_json.SUFFIX}"
     path.write_text(done.stdout)
     return path
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_the_pair_is_explained_by_the_right_counter(counted: Path, pair: Pair) -> None:
-    check(pair, documents.load(counted))
+    check(pair, profile_json.load(counted))
 
 
 def test_the_command_says_so(counted: Path) -> None:

@@ -98,10 +98,10 @@ def spoil(monkeypatch: pytest.MonkeyPatch, cubin: Path) -> dict[str, str]:
         progress: Progress,
         meanwhile: Callable[[Sequence[BuildResult]], None],
     ) -> list[BuildResult]:
-        def on_lull(done: Sequence[BuildResult]) -> None:
+        def on_idle(done: Sequence[BuildResult]) -> None:
             meanwhile([spoilt(result) for result in done])
 
-        return [spoilt(result) for result in plain_build(requests, context, progress, on_lull)]
+        return [spoilt(result) for result in plain_build(requests, context, progress, on_idle)]
 
     monkeypatch.setattr(Sm80Family, "entry_source", entry_source)
     monkeypatch.setattr(SEARCH, "build_all", build_all)

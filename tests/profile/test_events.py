@@ -61,10 +61,10 @@ def test_samples_clock_and_conditions() -> None:
         "clocks": "unlocked",
         "input_sets": "3",
         "launches_per_sample": "1",
-        "host_launch_s": "2.5e-05",
         "ended": "the order was decided",
         "seed": "0",
     }
+    assert first.host_launch_s == 2.5e-05
     other, reference = attempts["sm80:b"].measurement, attempts["ref:fa2"].measurement
     assert other is not None
     assert reference is not None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError
 from fa_tune.core.model import Measurement, Quantity
 from fa_tune.profile.explain import REASONS, Explanation, explain, rank_correlations
-from fa_tune.profile.ncu import metrics as m
+from fa_tune.profile.ncu import metrics
 from fa_tune.profile.profile_json import load
 from tests.project_files import ROOT
 
@@ -59,7 +59,7 @@ def test_without_eager_loading_it_is_the_long_scoreboard() -> None:
     found = of(SWIZZLED, EAGER)
     assert found.findings[0].family == "global and local memory"
     assert found.findings[0].cause == "global loads are waited for"
-    assert found.findings[0].evidence[0].metric == m.stall_metric("long_scoreboard")
+    assert found.findings[0].evidence[0].metric == metrics.stall_metric("long_scoreboard")
     assert "stall: long scoreboard 1.4 against 0.35" in found.sentences[1]
     assert not any("conflict" in s or "spill" in s.lower() for s in found.sentences)
 
@@ -118,20 +118,22 @@ def made(
     subject: str, cycles: float = 1e7, stalls: dict[str, float] | None = None, **more: float
 ) -> Measurement:
     """A kernel whose warps mostly wait for fixed latencies; `more` are counters by name."""
-    ratios = dict.fromkeys(m.STALL_REASONS, 0.05) | {"selected": 1.0, "wait": 1.5} | (stalls or {})
-    counters = {m.stall_metric(r): Quantity(v, "inst") for r, v in ratios.items()}
-    counters[m.CYCLES] = Quantity(cycles, "cycle")
-    counters[m.SM_CLOCK] = Quantity(more.pop("clock", 1.8e9), "hz")
+    ratios = (
+        dict.fromkeys(metrics.STALL_REASONS, 0.05) | {"selected": 1.0, "wait": 1.5} | (stalls or {})
+    )
+    counters = {metrics.stall_metric(r): Quantity(v, "inst") for r, v in ratios.items()}
+    counters[metrics.CYCLES] = Quantity(cycles, "cycle")
+    counters[metrics.SM_CLOCK] = Quantity(more.pop("clock", 1.8e9), "hz")
     base = {
-        m.INSTRUCTIONS: 2e9,
-        m.LOCAL_LOADS: 0.0,
-        m.LOCAL_STORES: 0.0,
-        m.SHARED_CONFLICTS: 1e6,
-        m.SHARED_WAVEFRONTS: 1e9,
+        metrics.INSTRUCTIONS: 2e9,
+        metrics.LOCAL_LOADS: 0.0,
+        metrics.LOCAL_STORES: 0.0,
+        metrics.SHARED_CONFLICTS: 1e6,
+        metrics.SHARED_WAVEFRONTS: 1e9,
     }
-    values = base | {getattr(m, name): value for name, value in more.items()}
+    values = base | {getattr(metrics, name): value for name, value in more.items()}
     counters |= {name: Quantity(value, "inst") for name, value in values.items()}
-    seconds = cycles / counters[m.SM_CLOCK].value
+    seconds = cycles / counters[metrics.SM_CLOCK].value
     return Measurement(subject, WORKLOAD, "ncu", (seconds,), counters)
 
 
@@ -173,14 +175,14 @@ def test_what_cannot_be_compared_is_one_line() -> None:
     one = made("a")
     with pytest.raises(NoUsableVariant, match="not measured on one workload"):
         explain(one, replace(made("b"), method="events"))
-    bare = replace(made("b"), counters={m.CYCLES: Quantity(1e7, "cycle")})
+    bare = replace(made("b"), counters={metrics.CYCLES: Quantity(1e7, "cycle")})
     with pytest.raises(NoUsableVariant, match="b has no stall counters"):
         explain(one, bare)
 
 
 @given(st.lists(st.floats(0, 30), min_size=19, max_size=19), st.floats(1e6, 1e9))
 def test_parts_add_up_to_the_difference(ratios: list[float], cycles: float) -> None:
-    stalls = dict(zip(m.STALL_REASONS, ratios, strict=True)) | {"selected": 1.0}
+    stalls = dict(zip(metrics.STALL_REASONS, ratios, strict=True)) | {"selected": 1.0}
     slow, fast = made("a", cycles, stalls), made("b", 5e5)
     found = explain(slow, fast)
     told = sum(f.cycles for f in found.findings)
@@ -189,7 +191,9 @@ def test_parts_add_up_to_the_difference(ratios: list[float], cycles: float) -> N
 
 
 def test_every_stall_reason_belongs_to_one_family() -> None:
-    assert sorted(r for reasons in REASONS.values() for r in reasons) == sorted(m.STALL_REASONS)
+    assert sorted(r for reasons in REASONS.values() for r in reasons) == sorted(
+        metrics.STALL_REASONS
+    )
 
 
 # Correlations and documents ---------------------------------------------------------------------
@@ -200,9 +204,9 @@ def test_rank_correlations_are_those_of_these_measurements() -> None:
         made(str(i), 1e7 + i, INSTRUCTIONS=1e9 - i, SHARED_CONFLICTS=(i * 7) % 5) for i in range(5)
     ]
     found = rank_correlations(some)
-    assert found[m.INSTRUCTIONS] == pytest.approx(-1.0)
-    assert found[m.CYCLES] == pytest.approx(1.0)
-    assert m.LOCAL_LOADS not in found  # does not vary
+    assert found[metrics.INSTRUCTIONS] == pytest.approx(-1.0)
+    assert found[metrics.CYCLES] == pytest.approx(1.0)
+    assert metrics.LOCAL_LOADS not in found  # does not vary
     assert rank_correlations(some[:2]) == {}
 
 

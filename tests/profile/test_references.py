@@ -10,7 +10,7 @@ import pytest
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.options import ALL_REFERENCES, REFERENCES, MeasureOptions, Silent
 from fa_tune.profile.references import require_references
-from fa_tune.tune import profilers as choosing
+from fa_tune.tune import profilers
 
 
 @pytest.fixture
@@ -62,4 +62,4 @@ def test_flash_attention_2_alone_is_not_flash_attention_4(site: Path) -> None:
 def test_it_is_asked_before_a_profiler_is_sought(site: Path, profiler: str) -> None:
     options = dataclasses.replace(MeasureOptions(), profiler=profiler, references=("fa4",))
     with pytest.raises(ToolMissing, match="FlashAttention 4"):
-        choosing.choose_profiler(options, None, Silent())  # type: ignore[arg-type]
+        profilers.choose_profiler(options, None, Silent())  # type: ignore[arg-type]

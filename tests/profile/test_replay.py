@@ -70,8 +70,7 @@ def test_a_recorded_attempt_comes_out_as_it_was_and_says_whence() -> None:
     assert found.measurement is not None
     original = attempt("sm80:a").measurement
     assert original is not None
-    conditions = {"clocks": "x", "replayed_from": TUNE}
-    assert found.measurement == dataclasses.replace(original, conditions=conditions)
+    assert found.measurement == dataclasses.replace(original, replayed_from=TUNE)
 
 
 def test_the_method_is_the_recordings_own() -> None:
@@ -93,8 +92,8 @@ def test_what_was_never_measured_is_not_recorded() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"softmax_scale": 0.3}, "d_head 128 FP16 with softmax scale 0.3: none"),
-        ({"lse": True, "causal": True}, "d_head 128 FP16 causal with log-sum-exp: none"),
+        ({"softmax_scale": 0.3}, "d_head 128 FP16, scale 0.3: none"),
+        ({"lse": True, "causal": True}, "d_head 128 FP16 causal, with log-sum-exp: none"),
     ],
 )
 def test_what_is_another_problem_is_told_apart(changes: dict[str, Any], text: str) -> None:
@@ -121,7 +120,7 @@ def test_references_too() -> None:
 
 
 def sources(found: list[Attempt]) -> list[str]:
-    return [a.measurement.conditions["replayed_from"] for a in found if a.measurement]
+    return [a.measurement.replayed_from for a in found if a.measurement]
 
 
 def test_one_run_answers_where_it_can_since_only_its_times_compare_exactly() -> None:

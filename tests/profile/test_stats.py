@@ -1,4 +1,4 @@
-"""Medians, bootstrap intervals, paired ratios and outlier flags, against invented samples."""
+"""Medians, bootstrap intervals and paired ratios, against invented samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from fa_tune.profile.stats import (
     median,
     median_bounds,
     median_interval,
-    outlier_flags,
     paired_ratio,
 )
 
@@ -38,7 +37,6 @@ def test_no_samples_have_no_statistics() -> None:
         median_interval([])
     with pytest.raises(ValueError, match="no samples"):
         paired_ratio([], [1.0])
-    assert outlier_flags([]) == ()
 
 
 def test_a_single_sample_has_no_interval() -> None:
@@ -135,42 +133,6 @@ def test_a_measurement_against_itself_is_one(values: list[float]) -> None:
 def test_a_duration_that_is_not_positive_has_no_ratio(a: list[float], b: list[float]) -> None:
     with pytest.raises(ValueError, match="positive"):
         paired_ratio(a, b)
-
-
-# Outliers
-
-
-def test_a_sample_far_from_the_others_is_flagged_wherever_it_is() -> None:
-    values = [1.00, 1.01, 0.99, 1.02, 0.98, 1.5]
-    assert outlier_flags(values) == (False,) * 5 + (True,)
-    assert outlier_flags(values[::-1]) == (True,) + (False,) * 5
-    assert outlier_flags([*values[:-1], 0.5])[-1]
-
-
-def test_the_limit_is_in_scaled_mads() -> None:
-    values = [-2.0, -1.0, 0.0, 1.0, 2.0]  # MAD 1
-    assert outlier_flags([*values, 0.0, 4.4], limit=3.0) == (False,) * 7
-    assert outlier_flags([*values, 0.0, 4.5], limit=3.0)[-1]
-    assert not outlier_flags([*values, 0.0, 4.5], limit=4.0)[-1]
-
-
-def test_the_resolution_of_a_timer_makes_no_outliers() -> None:
-    tick = 32e-9
-    values = [1e-4] * 6 + [1e-4 + tick] * 3 + [1e-4 - tick]
-    assert not any(outlier_flags(values))
-    assert outlier_flags([*values, 2e-4])[-1]
-
-
-def test_too_few_samples_have_no_outliers() -> None:
-    assert outlier_flags([1.0, 100.0]) == (False, False)
-
-
-@given(samples)
-def test_at_most_half_are_outliers_and_the_median_never_is(values: list[float]) -> None:
-    flags = outlier_flags(values)
-    assert len(flags) == len(values)
-    assert sum(flags) <= len(values) / 2
-    assert not outlier_flags([*values, *[1.0] * (len(values) + 2)])[-1]
 
 
 def test_importing_statistics_costs_no_numpy() -> None:

@@ -70,7 +70,7 @@ def test_reference_page_is_up_to_date(tmp_path: Path) -> None:
     # another test may have called the command without its group.
     page = tmp_path / "cli.md"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    tool = [sys.executable, str(ROOT / "tools" / "cli_docs.py"), str(page)]
+    tool = [sys.executable, str(ROOT / "tools" / "pages" / "cli_docs.py"), str(page)]
     subprocess.run(tool, env=environment, check=True)
     assert path.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), "run: ./check fix"
 

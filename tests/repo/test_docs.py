@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -15,8 +17,11 @@ from pathlib import Path
 import click
 import pytest
 
+from fa_tune import families
+from fa_tune.build import nvrtc
 from fa_tune.cli import main as fa_tune
 from fa_tune.core.arch import parse_arch
+from fa_tune.core.model import DType
 from fa_tune.families.sm80.config import CONSTRAINTS, FlashForwardKernelConfig, constraints
 from fa_tune.kernel_configs import get_kernel_configs, parse_short_form
 from fa_tune.ops.traits import Traits
@@ -28,6 +33,8 @@ from tests.project_files import ROOT, project_files
 PAGES = ["README.md", "CHANGELOG.md"] + [
     p for p in project_files() if p.startswith("docs/") and p.endswith(".md") and p != "docs/cli.md"
 ]
+# Accounts of experiments: their links are to lead somewhere, their names are those of then.
+ACCOUNTS = [p for p in project_files() if p.startswith("benchmarks/") and p.endswith(".md")]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^()\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
@@ -82,14 +89,14 @@ def broken_links(page: str, text: str) -> list[str]:
     return broken
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", PAGES + ACCOUNTS)
 def test_links_lead_somewhere(page: str) -> None:
     broken = broken_links(page, _prose(page))
     assert not broken, f"{page}: {broken}"
 
 
 def test_broken_links_are_found() -> None:
-    text = "[a](docs/none.md) [b](#no-such) [c](README.md) [d](https://x.org/) [e](#exit-status)"
+    text = "[a](docs/none.md) [b](#no-such) [c](README.md) [d](https://x.org/) [e](#how-fast)"
     assert broken_links("README.md", text) == ["docs/none.md", "#no-such"]
 
 
@@ -142,7 +149,7 @@ def test_wrong_commands_are_found(line: str) -> None:
         dry_parse(line)
 
 
-def test_readme_shows_every_command() -> None:
+def test_the_pages_show_every_command() -> None:
     shown = {dry_parse(line).command_path.split()[1] for page, line in commands()}
     assert shown >= set(fa_tune.list_commands(click.Context(fa_tune))) - {"completion"}
 
@@ -165,14 +172,14 @@ def _variables(command: click.Command) -> Iterator[str]:
             yield from _variables(child)
 
 
-def test_readme_names_every_variable() -> None:
+def test_usage_names_every_variable() -> None:
     set_up = set(re.findall(r"FA_TUNE_\w+", _read("tools/environment.sh")))
-    named = set(re.findall(r"`(FA_TUNE_\w+|KERNELS)`", _read("README.md")))
+    named = set(re.findall(r"`(FA_TUNE_\w+|KERNELS)`", _read("docs/usage.md")))
     assert named == {*_variables(fa_tune), *set_up}
 
 
-def test_readme_counts_the_sets() -> None:
-    counts = dict(re.findall(r"`([\w-]+)` \((\d+)[ ,]", _read("README.md")))
+def test_usage_counts_the_sets() -> None:
+    counts = dict(re.findall(r"`([\w-]+)` \((\d+)[ ,]", _read("docs/usage.md")))
     keys = ("fast", "wide", "tune", "prog", "prog-all", "all")
     assert counts == {key: str(len(get_kernel_configs(key))) for key in keys}
 
@@ -185,9 +192,9 @@ def test_kernel_page_counts_the_sets() -> None:
     assert len(re.findall(r" to \d+ per dtype and `d_head`", page)) == 2
 
 
-def test_readme_snippet_reads_a_registry(tmp_path: Path) -> None:
+def test_the_snippet_of_usage_reads_a_registry(tmp_path: Path) -> None:
     """Run as a program of its own, with the registry that docs/registry.md shows."""
-    (snippet,) = _blocks("README.md", "python")
+    (snippet,) = _blocks("docs/usage.md", "python")
     (example,) = _blocks("docs/registry.md", "json")
     path = tmp_path / "example.json"
     path.write_text(example, encoding="utf-8")
@@ -236,28 +243,69 @@ def test_kernel_page_has_the_fields_and_traits_of_the_code() -> None:
         assert f"| `{trait.name}` |" in _read("docs/kernel-sm80.md")
 
 
+def _registers(config: FlashForwardKernelConfig) -> int:
+    """The rule as docs/kernel-sm80.md, Registers, states it."""
+    rows = config.B_r // config.n_warps
+    resident_q = rows * config.d_head // 64 if config.Q_mma_load_K_tiles == 0 else 0
+    return rows * (config.d_head + config.B_c) // 32 + resident_q + 56
+
+
+def _ctas(config: FlashForwardKernelConfig) -> int:
+    return max(1, 65536 // (_registers(config) * 32 * config.n_warps))
+
+
+def _shaped(
+    d_head: int, B_r: int, B_c: int, n_warps: int, resident: bool
+) -> FlashForwardKernelConfig:
+    default: FlashForwardKernelConfig = families.get("sm80").default_config(128, DType.FP16)
+    return dataclasses.replace(
+        default,
+        d_head=d_head,
+        B_r=B_r,
+        B_c=B_c,
+        n_warps=n_warps,
+        Q_mma_load_K_tiles=0 if resident else 2,
+    )
+
+
 def test_kernel_page_has_the_register_rule_of_the_code() -> None:
-    source = _read("kernels/sm80/forward_kernel.cuh")
-    for line in (
-        "const int rows = CFG.B_r / CFG.n_warps;",
-        "CFG.Q_mma_load_K_tiles == 0 ? rows * CFG.d_head / 64 : 0;",
-        "const int registers = rows * (CFG.d_head + CFG.B_c) / 32 + resident_q + 56;",
-        "const int fit = 65536 / (registers * 32 * CFG.n_warps);",
-    ):
-        assert line in source, "the rule has changed: docs/kernel-sm80.md, Registers, states it"
+    """The compiler is asked: `min_ctas_per_sm` is what the page's rule gives, of few warps too,
+    which no kernel has but where a register more or less shows."""
+    family = families.get("sm80")
+    sizes = ((64, 128, 256), (16, 32, 64), (32, 64, 128), (1, 2, 4), (False, True))
+    configs = [_shaped(*values) for values in itertools.product(*sizes)]
+    asserts = []
+    for config in configs:
+        name = re.match(r"((?:\w+::)*)\w+<([\w:]+\{.*?\})", family.name_expression(config, "plain"))
+        assert name
+        asserts.append(f"static_assert({name[1]}min_ctas_per_sm<{name[2]}>() == {_ctas(config)});")
+    source = "\n".join([family.entry_source(configs[0], "plain"), *asserts])
+    options = ["--gpu-architecture=sm_90", *family.compile_options("sm_90")]
+    nvrtc.compile_cubin(source, "rule.cu", family.source_files(), options, [])
+
     for B_r, B_c, n_warps, resident, registers, ctas in _cells(
         _between("docs/kernel-sm80.md", "ctas")
     ):
-        rows = int(B_r) // int(n_warps)
-        needed = rows * (128 + int(B_c)) // 32 + 56 + (rows * 2 if resident == "yes" else 0)
-        assert needed == int(registers)
-        assert max(1, 65536 // (needed * 32 * int(n_warps))) == int(ctas)
+        config = _shaped(128, int(B_r), int(B_c), int(n_warps), resident == "yes")
+        assert (_registers(config), _ctas(config)) == (int(registers), int(ctas))
 
 
 def test_measuring_page_has_the_default_arguments_of_ncu() -> None:
     (shown,) = FENCE.findall(_between("docs/measuring.md", "ncu arguments"))
     options = NcuOptions(log_file=Path("LOG"))
     assert shown[1].split() == ncu_arguments(options, NcuVersion(2025, 3, 1))
+
+
+def test_dependencies_page_has_every_package() -> None:
+    project = tomllib.loads(_read("pyproject.toml"))["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = {
+        re.split(r"[^\w-]", requirement)[0]
+        for requirement in [*project["dependencies"], *itertools.chain(*extras)]
+    } - {"fa-tune"}
+    rows = re.findall(r"^\| ([^|*]+) \| [^|]+ \|$", _read("docs/dependencies.md"), re.MULTILINE)
+    listed = {package.split()[0] for row in rows for package in row.split(", ")}
+    assert listed - {"Package"} == wanted
 
 
 def test_architecture_page_has_every_module() -> None:

@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Numbers become a decision.
     "search": {"core", "ops", "families", "profile"},
     "store": {"core", "ops", "families"},
-    "report": {"core", "ops", "families", "profile", "store"},
+    "report": {"core", "families", "profile", "store"},
     "fleet": {"core", "workers", "profile"},
     "tune": {
         *("core", "ops", "families", "build", "workers"),
@@ -47,9 +47,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "export": {"core", "families"},
     "kernel_configs": {"core", "ops", "families"},
     # Around the flow.
-    "evaluate": {"core", "families", "build", "profile", "search", "store", "tune"},
+    "evaluate": {"core", "families", "profile", "search", "store", "tune"},
     "commands": {
-        *("core", "ops", "families", "profile", "search", "store"),
+        *("core", "families", "profile", "search", "store"),
         *("report", "tune", "evaluate"),
     },
     "cli": {"core", "commands"},
@@ -61,7 +61,7 @@ CHILD = {"fa_tune.gpu", "fa_tune.runtime"}
 ONLY_IN: dict[str, set[str]] = {
     "cuda": {"fa_tune.build.nvrtc"},
     "cupy": CHILD,
-    "torch": {*CHILD, "fa_tune.core.model"},  # model: DType.to_torch_dtype
+    "torch": {*CHILD, "fa_tune.core.workload"},  # DType.to_torch_dtype
     "pynvml": {*CHILD, "fa_tune.core.devices"},
     "click": {"fa_tune.cli", "fa_tune.commands"},
     "ray": {"fa_tune.fleet.ray_cluster"},

@@ -14,7 +14,7 @@ from fa_tune.core.model import Measurement, Workload
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.store.recordings import save
 from fa_tune.store.table.from_attempts import CYCLES
-from recorded import FOLDER, LADDER, METHODS, RUNGS, SEARCHED, Recorded, ms, ours, spearman
+from recorded import FOLDER, LADDER, METHODS, STEPS, SEARCHED, Recorded, ms, ours, spearman
 from recorded_tables import CHANGES, signed, table
 from tests.project_files import ROOT
 
@@ -40,10 +40,9 @@ def unmarked(text: str, page: str) -> list[str]:
     return MEASURED.findall(ladder_page.FIGURE.sub("", text))
 
 
-@pytest.mark.parametrize("page", ladder_page.TABLES)
+@pytest.mark.parametrize("page", [*ladder_page.TABLES, *ladder_page.PICTURES])
 def test_page_is_up_to_date(page: str) -> None:
-    text = _read(page)
-    assert ladder_page.filled(text, page, DATA) == text, "run: python tools/ladder_page.py"
+    assert ladder_page.made(page, DATA) == _read(page), "run: python tools/pages/ladder_page.py"
 
 
 @pytest.mark.parametrize("page", ladder_page.TABLES)
@@ -118,16 +117,16 @@ def stalls(name: str) -> dict[str, float]:
 
 def test_the_order_that_the_prose_states() -> None:
     """Sentences do not follow new recordings by themselves; these are what the page rests on."""
-    ncu = {name: DATA.time_ms(name, "ncu") for name in (*RUNGS, "best", "fa2", "cudnn")}
-    rungs = sorted(RUNGS, key=ncu.__getitem__)
-    assert rungs == ["r7", "r6", "r3", "r5", "r4", "r2", "r1"]
+    ncu = {name: DATA.time_ms(name, "ncu") for name in (*STEPS, "best", "fa2", "cudnn")}
+    steps = sorted(STEPS, key=ncu.__getitem__)
+    assert steps == ["r7", "r6", "r3", "r5", "r4", "r2", "r1"]
     assert ncu["cudnn"] < ncu["best"] < ncu["fa2"] < ncu["r7"]
-    assert ncu["r4"] < ncu["r7"] * 1.02, "little happens after rung 3"
+    assert ncu["r4"] < ncu["r7"] * 1.02, "little happens after step 3"
     fastest = min(m.samples_s[0] for m in ours(DATA.found("ncu", LADDER)).values())
     assert ncu["best"] < fastest * 1e3 * 1.01
 
 
-def test_what_the_prose_says_of_rungs_3_and_4() -> None:
+def test_what_the_prose_says_of_steps_3_and_4() -> None:
     assert changes("r3", "r4")[0] > DATA.repeat("time") / 100
     for stall in ("short", "mio", "barrier"):
         assert DATA.counter("r3", stall) < DATA.counter("r4", stall)
@@ -141,7 +140,7 @@ def test_what_the_prose_says_of_rungs_3_and_4() -> None:
     assert DATA.counter("r4", "tensor") < DATA.counter("r3", "tensor")
 
 
-def test_rung_4_to_5_is_no_more_than_two_runs_differ() -> None:
+def test_step_4_to_5_is_no_more_than_two_runs_differ() -> None:
     for first, second in zip(changes("r4", "r5"), changes("r4", "r5", CYCLES[0]), strict=True):
         assert first < 0
         assert second < 0, "both runs agree, by time and by cycles"
@@ -151,7 +150,7 @@ def test_rung_4_to_5_is_no_more_than_two_runs_differ() -> None:
     assert DATA.counter("r4", "short") <= DATA.counter("r5", "short")
 
 
-def test_rung_6_to_7_is_no_more_than_two_runs_differ() -> None:
+def test_step_6_to_7_is_no_more_than_two_runs_differ() -> None:
     assert max(*changes("r6", "r7"), *changes("r6", "r7", CYCLES[0])) < 0, "both runs agree"
     assert max(map(abs, changes("r6", "r7"))) < DATA.repeat("time") / 100
     assert max(map(abs, changes("r6", "r7", CYCLES[0]))) < DATA.repeat("cycles") / 100
@@ -160,7 +159,7 @@ def test_rung_6_to_7_is_no_more_than_two_runs_differ() -> None:
     assert DATA.counter("r7", "tensor") == pytest.approx(DATA.counter("r6", "tensor"), rel=5e-3)
 
 
-def test_warps_of_rung_7_wait_more_than_those_of_rung_3() -> None:
+def test_warps_of_step_7_wait_more_than_those_of_step_3() -> None:
     assert max(changes("r3", "r7")) < 0, "yet it is faster in both runs"
     fewer = DATA.counter("r7", "instructions") / DATA.counter("r3", "instructions")
     assert min(stalled("r3", "r7", stall) for stall in ("short", "wait")) > 1 / fewer
@@ -176,11 +175,11 @@ def test_what_the_prose_says_of_the_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rung", "largest"),
+    ("step", "largest"),
     [("r2", "long_scoreboard"), ("r5", "short_scoreboard"), ("r6", "short_scoreboard")],
 )
-def test_largest_stall_that_the_prose_names(rung: str, largest: str) -> None:
-    found = stalls(rung)
+def test_largest_stall_that_the_prose_names(step: str, largest: str) -> None:
+    found = stalls(step)
     assert max(found, key=found.__getitem__) == largest
 
 
@@ -190,11 +189,11 @@ def test_of_two_pairs_one_gains_and_one_loses(change: str) -> None:
     assert gain < 0 < loss, "docs/why-this-wins.md says so"
 
 
-def test_events_do_not_tell_rungs_3_to_7_apart() -> None:
-    rungs = [DATA.timed(f"r{i}", "events") for i in range(3, 8)]
-    medians = [ms(m) for m in rungs]
+def test_events_do_not_tell_steps_3_to_7_apart() -> None:
+    steps = [DATA.timed(f"r{i}", "events") for i in range(3, 8)]
+    medians = [ms(m) for m in steps]
     apart = max(medians) - min(medians)
-    assert all((max(m.samples_s) - min(m.samples_s)) * 1e3 > apart for m in rungs)
+    assert all((max(m.samples_s) - min(m.samples_s)) * 1e3 > apart for m in steps)
     assert len(DATA.timed("r1", "events").samples_s) == 1
 
 
@@ -271,11 +270,10 @@ def test_pages_can_be_filled_from_a_search_of_all_knobs(folder: Path) -> None:
     data = Recorded(folder)
     assert data.searched == "fast"
     filled = {page: ladder_page.filled(_read(page), page, data) for page in ladder_page.TABLES}
-    for page in ("README.md", "docs/why-this-wins.md"):
-        assert "the fast set" in filled[page]
+    assert "the fast set" in filled["docs/results.md"]
     common = best["FP16"].removeprefix("sm80:").replace("FP16", "dtype")
-    assert f"- a: `{common}`" in filled["docs/why-this-wins.md"]
-    assert "- b:" not in filled["docs/why-this-wins.md"]
+    assert f"- a: `{common}`" in filled["docs/results.md"]
+    assert "- b:" not in filled["docs/results.md"]
     ladder = filled["docs/ladder.md"]
     assert f"| best | of the fast set | `{best['FP16'].removeprefix('sm80:')}` |" in ladder
     for size in ("64x64", "128x64", "256x64 of 8"):

@@ -6,12 +6,12 @@ import pytest
 
 from fa_tune.commands.views.default_check import check_sentence
 from fa_tune.core.paths import profiles_dir
-from fa_tune.evaluate.default_check import Against, of_recordings
+from fa_tune.evaluate.default_check import Against, compare_recordings
 
 
 @pytest.fixture(scope="module")
 def found() -> list[Against]:
-    return of_recordings(profiles_dir())
+    return compare_recordings(profiles_dir())
 
 
 def test_none_is_slower_than_the_default(found: list[Against]) -> None:

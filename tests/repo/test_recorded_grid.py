@@ -13,7 +13,7 @@ import recorded_grid as grid
 from fa_tune import families
 from fa_tune.core.model import Attempt, DType, Measurement, Outcome, Workload, benchmark_workload
 from fa_tune.store.recordings import save
-from recorded import FOLDER, Recorded, ms
+from recorded import FOLDER, Recorded
 from tests.project_files import ROOT
 
 SEQ_LENS = (512, 1024)
@@ -145,44 +145,49 @@ def test_reference_of_another_run_gives_no_ratio(data: Recorded) -> None:
         for line in grid.against(Recorded(data.folder), "sm80", "fa2").splitlines()
         if line.startswith("| 128, FP16 |")
     ]
-    assert [", " in cell for cell in line.split("|")[2:4]] == [True, False]
+    assert [", –" in cell for cell in line.split("|")[2:4]] == [False, True]
 
 
 def test_blocks_name_what_they_show(data: Recorded) -> None:
-    readme = grid.results(data)
-    assert "against cuDNN:" in readme
-    assert "against FlashAttention 2:" in readme
-    assert "fast set" in readme
-    page = grid.wins_sm90(data)
-    assert "as fast as FlashAttention 2:" in page
+    page = grid.section(data, "sm90")
+    assert "of the fast set" in page
+    assert "as fast as cuDNN (2.00 to 2.00):" in page
     assert "FlashAttention 4" not in page
+    assert "as fast as FlashAttention 2 (" in grid.section(data, "sm80")
+
+
+def test_ratios_are_paired_within_rounds() -> None:
+    """The clock halves between the rounds; the one that took part in both is no slower for it."""
+
+    def taken(subject: str, *samples_s: float) -> Measurement:
+        return Measurement(subject, "", "events", samples_s, {})
+
+    measured = {"a": taken("a", 1.0, 2.0, 2.0), "b": taken("b", 1.0)}
+    assert grid.ratio(measured, "a", "b") == 1.0
+
+
+def test_what_the_search_chose_is_shown() -> None:
+    """Not the fastest of those that it could not tell apart."""
+    chosen = grid.choices(DATA)
+    assert set(chosen) == set(grid.cells(DATA))
+    shown = {w: grid.shown(DATA, w, "sm90") for w in chosen}
+    assert shown == chosen
+    assert any(grid.fastest(grid.cells(DATA)[w], "sm90") != s for w, s in shown.items())
+
+
+def test_the_small_table_has_the_fastest_library() -> None:
+    text = grid.small_table(DATA)
+    (row,) = [line for line in text.splitlines() if line.startswith("| 128, full |")]
+    w = benchmark_workload(1024, 128, DType.FP16)
+    measured, subject = grid.cells(DATA)[w], grid.choices(DATA)[w]
+    times = [grid.ratio(measured, s, subject) for s in measured if s.startswith("ref:")]
+    assert f", {min(times):.2f}×" in row.split("|")[3]
 
 
 def test_many_letters() -> None:
     assert [grid._letters(i) for i in (0, 25, 26, 27, 52)] == ["a", "z", "aa", "ab", "ba"]
 
 
-def _range(folder: Path, family: str, reference: str) -> str:
-    """How many times as fast as a reference a family's best config is, over all workloads of a
-    GPU's grid, those of d_head 192 and 256 included."""
-    data = Recorded(folder)
-    ratios = [
-        ms(measured[f"ref:{reference}"]) / ms(best[1])
-        for measured in grid.cells(data).values()
-        if (best := grid.fastest(measured, family)) and f"ref:{reference}" in measured
-    ]
-    return f"{min(ratios):.2f} to {max(ratios):.2f} times as fast as {grid.LABELS[reference]}"
-
-
-@pytest.mark.parametrize(
-    ("page", "folder", "family", "reference"),
-    [
-        ("README.md", grid.H100, "sm90", "cudnn"),
-        ("README.md", grid.H100, "sm80", "fa2"),
-        ("CHANGELOG.md", FOLDER, "sm90", "cudnn"),
-    ],
-)
-def test_ranges_in_prose_are_those_of_the_recordings(
-    page: str, folder: Path, family: str, reference: str
-) -> None:
-    assert _range(folder, family, reference) in (ROOT / page).read_text(encoding="utf-8")
+def test_range_in_prose_is_that_of_the_recordings() -> None:
+    words = f"{grid.span(DATA, 'sm90', 'cudnn')} times as fast as cuDNN"
+    assert words in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 
 from fa_tune.core.model import Measurement
 from fa_tune.profile.stats import MARGIN
-from fa_tune.search.neighbor_regret import Neighbour, neighbour, steps_behind
+from fa_tune.search.neighbor_regret import Neighbour, neighbour, regret_bucket
 
 
 def measured(**times: float) -> list[Measurement]:
@@ -45,11 +45,11 @@ def test_references_lead_nobody() -> None:
     ],
 )
 def test_steps_are_coarse(regret: float, steps: int) -> None:
-    assert steps_behind("a", [Neighbour("w", {"a": regret})]) == steps
+    assert regret_bucket("a", [Neighbour("w", {"a": regret})]) == steps
 
 
 def test_the_worst_neighbour_counts_and_none_is_no_loss() -> None:
     near = [Neighbour("v", {"a": 0.0, "b": 0.05}), Neighbour("w", {"a": 0.03}, unknown=0.1)]
-    assert steps_behind("a", near) == 2
-    assert steps_behind("b", near) == 4
-    assert steps_behind("a", []) == 0
+    assert regret_bucket("a", near) == 2
+    assert regret_bucket("b", near) == 4
+    assert regret_bucket("a", []) == 0

@@ -15,9 +15,9 @@ from fa_tune.core.errors import FaTuneError, InvalidConfig, ProfileFormatError, 
 from fa_tune.core.model import DeviceInfo, Outcome
 from fa_tune.search.space_table import (
     SUFFIX,
-    Meta,
-    Row,
-    Table,
+    SpaceMeta,
+    SpaceRow,
+    SpaceTable,
     find,
     knob_types,
     load,
@@ -42,7 +42,7 @@ KINDS: dict[str, st.SearchStrategy[Knob]] = {
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[list[Row], Meta]:
+def tables(draw: st.DrawFn) -> tuple[list[SpaceRow], SpaceMeta]:
     knobs = draw(st.dictionaries(WORD, st.sampled_from(sorted(KINDS)), min_size=1, max_size=4))
     names = draw(st.lists(TEXT, min_size=1, max_size=6, unique=True))
     rows = []
@@ -50,7 +50,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Row], Meta]:
         outcome = draw(st.sampled_from(Outcome))
         samples = st.lists(TIME, min_size=1, max_size=4) if outcome is Outcome.OK else st.just([])
         rows.append(
-            Row(
+            SpaceRow(
                 variant=name,
                 workload=draw(st.sampled_from([WORKLOAD, "other"])),
                 outcome=outcome,
@@ -62,12 +62,12 @@ def tables(draw: st.DrawFn) -> tuple[list[Row], Meta]:
                 counters=draw(st.dictionaries(WORD, NUMBER, max_size=3)),
             )
         )
-    return rows, Meta(knobs, H200, None, {"a": "byte"}, {WORKLOAD: names[0]}, draw(TEXT))  # type: ignore[arg-type]
+    return rows, SpaceMeta(knobs, H200, None, {"a": "byte"}, {WORKLOAD: names[0]}, draw(TEXT))  # type: ignore[arg-type]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(tables())
-def test_what_is_written_is_read(tmp_path: Path, written: tuple[list[Row], Meta]) -> None:
+def test_what_is_written_is_read(tmp_path: Path, written: tuple[list[SpaceRow], SpaceMeta]) -> None:
     rows, meta = written
     path = tmp_path / f"a{SUFFIX}"
     save(path, rows, meta)
@@ -78,9 +78,9 @@ def test_what_is_written_is_read(tmp_path: Path, written: tuple[list[Row], Meta]
     assert path.read_bytes() == once
 
 
-def simple(times: list[float | None], workload: str = WORKLOAD) -> list[Row]:
+def simple(times: list[float | None], workload: str = WORKLOAD) -> list[SpaceRow]:
     return [
-        Row(
+        SpaceRow(
             f"v{i}",
             workload,
             Outcome.CRASHED if t is None else Outcome.OK,
@@ -92,33 +92,35 @@ def simple(times: list[float | None], workload: str = WORKLOAD) -> list[Row]:
     ]
 
 
-META = Meta({"n": "int", "flag": "bool"}, H200, defaults={WORKLOAD: "v1"})
+META = SpaceMeta({"n": "int", "flag": "bool"}, H200, defaults={WORKLOAD: "v1"})
 
 
 def test_each_workload_is_a_space_with_its_default(tmp_path: Path) -> None:
     rows = simple([2.0, 1.0, None]) + simple([5.0, 4.0], "other")
-    first, second = recorded(Table(tmp_path / f"wide{SUFFIX}", META, tuple(rows)))
+    first, second = recorded(SpaceTable(tmp_path / f"wide{SUFFIX}", META, tuple(rows)))
     assert first.name == f"wide {WORKLOAD}"
     assert first.times_s == (2.0, 1.0, None)
     assert first.space.start == (1,)
     assert first.space.points[2].facts == {"registers": 102.0}
     assert second.space.start == ()
-    (blind, _) = recorded(Table(tmp_path / f"wide{SUFFIX}", META, tuple(rows)), with_default=False)
+    (blind, _) = recorded(
+        SpaceTable(tmp_path / f"wide{SUFFIX}", META, tuple(rows)), with_default=False
+    )
     assert blind.space.start == ()
 
 
 def test_the_time_of_a_row_is_the_median() -> None:
-    row = Row("v", WORKLOAD, Outcome.OK, {}, (3.0, 1.0, 2.0))
+    row = SpaceRow("v", WORKLOAD, Outcome.OK, {}, (3.0, 1.0, 2.0))
     assert row.time_s == 2.0
-    assert Row("v", WORKLOAD, Outcome.TIMED_OUT, {}).time_s is None
+    assert SpaceRow("v", WORKLOAD, Outcome.TIMED_OUT, {}).time_s is None
 
 
 def test_a_space_without_times_or_with_a_variant_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / f"x{SUFFIX}"
     with pytest.raises(ProfileFormatError, match="nothing ran on b16"):
-        recorded(Table(path, META, tuple(simple([None, None]))))
+        recorded(SpaceTable(path, META, tuple(simple([None, None]))))
     with pytest.raises(ProfileFormatError, match="v0 is in the space twice"):
-        recorded(Table(path, META, (*simple([1.0]), *simple([1.0]))))
+        recorded(SpaceTable(path, META, (*simple([1.0]), *simple([1.0]))))
 
 
 def _damaged(tmp_path: Path, old: str, new: str) -> Path:

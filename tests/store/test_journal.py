@@ -130,6 +130,74 @@ def test_any_attempt_round_trips_through_its_line(
     assert decode_body(parse_line(line), {FP.digest: FP}) == record
 
 
+def measured_line(measurement: Measurement) -> tuple[AttemptRecord, bytes]:
+    attempted = Attempt(measurement.subject, WORKLOAD, Outcome.OK, "", measurement)
+    record = AttemptRecord(FP, attempted, "2026-01-02")
+    return record, encode_record(record)
+
+
+EVERY_FIELD = Measurement(
+    "sm80:a",
+    WORKLOAD,
+    "events",
+    (1e-3, 2e-3),
+    {},
+    {"clocks": "unlocked"},
+    relative=(0.98, 1.01),
+    preference=0,
+    host_launch_s=1.2e-05,
+    search="heat 0a",
+    gpu_uuid="GPU-1",
+    scaled_by=0.952381,
+    replayed_from="nvidia_h200/tune.csv",
+    default_s=(1.1e-3, 2e-3),
+)
+
+
+def test_every_field_of_a_measurement_round_trips() -> None:
+    record, line = measured_line(EVERY_FIELD)
+    assert decode_body(parse_line(line), {FP.digest: FP}) == record
+
+
+def test_a_line_of_an_older_version_gives_the_same_measurement() -> None:
+    """There the fields were texts among the conditions."""
+    record, line = measured_line(EVERY_FIELD)
+    body = parse_line(line)
+    body["measurement"] = {
+        "method": "events",
+        "samples_s": [1e-3, 2e-3],
+        "counters": {},
+        "conditions": {
+            "clocks": "unlocked",
+            "relative": "[0.98, 1.01]",
+            "preference": "0",
+            "host_launch_s": "1.2e-05",
+            "search": "heat 0a",
+            "board": "GPU-1",
+            "calibrated": "0.952381",
+            "replayed_from": "nvidia_h200/tune.csv",
+            "default_s": "[0.0011, 0.002]",
+        },
+    }
+    assert decode_body(body, {FP.digest: FP}) == record
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("relative", "1"), ("preference", "x"), ("calibrated", "NaN"), ("default_s", '["1"]')],
+)
+def test_an_older_field_that_is_none_of_its_kind_is_refused(name: str, value: str) -> None:
+    body = parse_line(measured_line(EVERY_FIELD)[1])
+    body["measurement"]["conditions"] = {name: value}
+    with pytest.raises(ValueError, match=r"is not a|Expecting value"):
+        decode_body(body, {FP.digest: FP})
+
+
+def test_a_condition_that_would_be_read_as_a_field_is_not_written() -> None:
+    with pytest.raises(ValueError, match="'board' is a field"):
+        measured_line(dataclasses.replace(EVERY_FIELD, conditions={"board": "x"}))
+
+
 @pytest.mark.parametrize(
     "measurement",
     [

@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from fa_tune.core.errors import FaTuneError, ProfileFormatError, StorageError
 from fa_tune.core.model import (
     MASKS,
-    PREFERENCE,
-    RELATIVE,
     Attempt,
     DeviceInfo,
     DType,
@@ -104,13 +102,18 @@ def attempts(draw: st.DrawFn, subject: str, workload: Workload) -> Attempt:
     samples_s = tuple(draw(st.lists(written(1e-6, 10), min_size=1, max_size=6)))
     names = draw(st.sets(st.sampled_from(list(COUNTERS))))
     counters = {n: Quantity(draw(COUNTERS[n][0]), COUNTERS[n][1]) for n in sorted(names)}
-    conditions = dict(CONDITIONS)
-    if draw(st.booleans()):  # what the choice was made by; recordings of old have none
-        ratio = st.lists(written(1e-3, 10), min_size=len(samples_s), max_size=len(samples_s))
-        conditions[RELATIVE] = json.dumps(draw(ratio))
-    if draw(st.booleans()):
-        conditions[PREFERENCE] = str(draw(st.integers(0, 2000)))
-    measurement = Measurement(subject, workload.key, "ncu", samples_s, counters, conditions)
+    # What the choice was made by; recordings of old have none.
+    ratio = st.lists(written(1e-3, 10), min_size=len(samples_s), max_size=len(samples_s))
+    measurement = Measurement(
+        subject,
+        workload.key,
+        "ncu",
+        samples_s,
+        counters,
+        CONDITIONS,
+        relative=draw(st.one_of(st.just(()), ratio.map(tuple))),
+        preference=draw(st.none() | st.integers(0, 2000)),
+    )
     return Attempt(subject, workload.key, outcome, "", measurement)
 
 
@@ -149,7 +152,11 @@ def _flat(attempt: Attempt) -> str:
         counters = sorted(
             (n, f"{q.value:.12g}", q.unit) for n, q in attempt.measurement.counters.items()
         )
-        parts["measurement"] = (digits, counters, sorted(attempt.measurement.conditions.items()))
+        m = attempt.measurement
+        parts["measurement"] = (
+            *(digits, counters, sorted(m.conditions.items())),
+            *(m.relative, m.preference),
+        )
     return repr(parts)
 
 

@@ -2,11 +2,14 @@
 of all architectures or of those named behind it (`sm_90a` is the sm90 family's).
 
 Run it after a change to the kernels, and look at the diff: it is what the change costs or
-saves in registers, spills and occupancy.
+saves in registers, spills and occupancy.  Then every test of many kernels runs on all of them,
+and tests/data/proven.json notes which passed.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +17,9 @@ from collections.abc import Sequence
 from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, BuildResult, build
+from tests.project_files import ROOT
 from tests.tools import required, required_sm90
+from tests.tools.proven import ALL, RECORD
 from tests.tools.resource_table import table_of, table_path, write_table
 
 ARCHS = (*required.FULL_ARCHS, *required.SAMPLE_ARCHS, required_sm90.ARCH)
@@ -35,7 +40,14 @@ def main(archs: Sequence[str]) -> int:
         print(f"{path}: {len(results)} kernels, {time.monotonic() - start:.1f} s")
         for line in _worth_knowing(results):
             print(f"    {line}")
-    return 0
+    return _prove(store)
+
+
+def _prove(store: ArtifactStore) -> int:
+    """Run every test of many kernels on all of them, and note what passed; pytest's status."""
+    more = {ALL: "1", RECORD: "1", "FA_TUNE_TEST_CACHE": str(store.path.parent)}
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "all_kernels", "tests"]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **more}, check=False).returncode
 
 
 def _builds(arch: str) -> list[BuildRequest]:

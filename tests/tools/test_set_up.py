@@ -22,9 +22,12 @@ from requirement_check import read_project, split
 from tests.project_files import ROOT, project_files
 
 CLI = """
-import sys
+import multiprocessing, sys
 
 def main():
+    if "pool" in sys.argv:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.map(abs, [-3]))
     print(sys.argv[1:])
     return 7 if "fail" in sys.argv else 0
 """
@@ -110,6 +113,11 @@ def test_installed_command_is_the_checkout_too(ready: Path) -> None:
     script = ready / ".venv" / "bin" / "fa-tune"
     done = subprocess.run([str(script), "x"], capture_output=True, text=True, env={})
     assert done.stdout == "['x']\n", done.stderr
+
+
+def test_the_program_may_start_processes_that_import_it(ready: Path) -> None:
+    done = _run(ready, "pool")
+    assert (done.returncode, done.stdout) == (0, "[3]\n['pool']\n"), done.stderr
 
 
 def test_run_by_link_from_elsewhere(ready: Path, tmp_path: Path) -> None:

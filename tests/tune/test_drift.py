@@ -50,7 +50,7 @@ def test_what_is_off_by_as_much_again_is_scaled_by_the_default() -> None:
     assert time_of(kept[1], DEFAULT) == pytest.approx(1.0)
     assert time_of(kept[1], "y") == pytest.approx(2.0)
     assert kept[1]["y"].measurement is not None
-    assert kept[1]["y"].measurement.conditions["calibrated"].startswith("0.952")
+    assert kept[1]["y"].measurement.scaled_by == pytest.approx(1 / 1.05)
 
 
 def test_the_default_s_own_time_is_of_the_most_usual_chunk() -> None:

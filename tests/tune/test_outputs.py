@@ -22,7 +22,7 @@ from fa_tune.store import recordings
 from fa_tune.store.registry import file as store
 from fa_tune.store.registry.schema import Entry
 from fa_tune.store.table.read_csv import read_rows
-from fa_tune.tune import outputs as keeping
+from fa_tune.tune import outputs
 from fa_tune.tune.build import PreparedWorkload
 from fa_tune.tune.decide import decide_one
 from fa_tune.tune.measure import MeasuredWorkload
@@ -73,7 +73,7 @@ def kept(tmp_path: Path) -> Callable[..., Entry]:
         path = tmp_path / "sub" / "registry.json"
         known = {one.workload.key: {BEST: fakes.RIGHT}} if verdicts.get("verified", True) else {}
         measured = fakes.selected(FakeProfiler())
-        refused = keeping.keep_in_registry(path, search_result(one), measured, known)
+        refused = outputs.keep_in_registry(path, search_result(one), measured, known)
         assert refused == ()
         (entry,) = store.load(path).entries
         return entry
@@ -150,7 +150,7 @@ def test_the_provenance_is_complete(kept: Callable[..., Entry]) -> None:
 def replay(tmp_path: Path) -> ProfilerSelection:
     """The result above as a recording, and a profiler that replays it."""
     mine = fakes.selected(FakeProfiler())
-    recorder = keeping.Recorder(tmp_path / "profiles", OPTIONS, mine)
+    recorder = outputs.Recorder(tmp_path / "profiles", OPTIONS, mine)
     recorder.finish(search_result(result()))
     recording = recordings.load(recorder.path)
     profiler = ReplayProfiler(
@@ -168,7 +168,7 @@ def test_a_replay_names_its_recording_and_keeps_its_provenance(tmp_path: Path) -
     measured = replay(tmp_path)
     assert measured.recording is not None
     registry = tmp_path / "registry.json"
-    keeping.keep_in_registry(registry, search_result(result()), measured, {})
+    outputs.keep_in_registry(registry, search_result(result()), measured, {})
     (entry,) = store.load(registry).entries
     assert (entry.source, entry.recording) == ("replay", "nvidia_h200/tune_ncu.csv")
     assert entry.provenance == measured.recording.meta.provenance
@@ -179,7 +179,7 @@ def test_a_replay_does_not_replace_a_measurement(
 ) -> None:
     entry = kept()
     registry = tmp_path / "sub" / "registry.json"
-    (said,) = keeping.keep_in_registry(registry, search_result(result()), replay(tmp_path), {})
+    (said,) = outputs.keep_in_registry(registry, search_result(result()), replay(tmp_path), {})
     assert "kept the measured entry" in said
     assert store.load(registry).entries == (entry,)
 
@@ -189,7 +189,7 @@ def test_what_could_not_be_decided_is_not_kept(tmp_path: Path) -> None:
     registry = tmp_path / "registry.json"
     measured = fakes.selected(FakeProfiler())
     found = search_result(result(), nothing)
-    keeping.keep_in_registry(registry, found, measured, {})
+    outputs.keep_in_registry(registry, found, measured, {})
     assert [e.workload for e in store.load(registry).entries] == [WORKLOAD]
 
 
@@ -197,8 +197,8 @@ def test_the_users_own_registry_is_the_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert keeping.registry_path(None) == tmp_path / "fa-tune" / "registry.json"
-    assert keeping.registry_path(Path("mine.json")) == Path("mine.json")
+    assert outputs.registry_path(None) == tmp_path / "fa-tune" / "registry.json"
+    assert outputs.registry_path(Path("mine.json")) == Path("mine.json")
 
 
 # Tables -----------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_the_users_own_registry_is_the_default(
 
 def test_the_csv_has_every_attempt(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "table.csv"
-    keeping.save_csv(path, search_result(result()))
+    outputs.save_csv(path, search_result(result()))
     rows = read_rows(path)
     assert len(rows) == N + 3
     assert [row.kernel for row in rows[:2]] == ["FA2", "cuDNN"]
@@ -218,7 +218,7 @@ def test_the_csv_has_every_attempt(tmp_path: Path) -> None:
 def test_a_recording_is_named_by_gpu_set_and_method(tmp_path: Path) -> None:
     options = dataclasses.replace(OPTIONS, kernels="128,64")
     measured = fakes.selected(FakeProfiler(method="events"))
-    recorder = keeping.Recorder(tmp_path, options, measured)
+    recorder = outputs.Recorder(tmp_path, options, measured)
     recorder.finish(search_result(result()))
     path = recorder.path
     assert path == tmp_path / "nvidia_h200" / "128_64_events.csv"
@@ -238,7 +238,7 @@ def options_with(tmp_path: Path, **paths: Path) -> tuple[SearchOptions, Path]:
 
 @pytest.mark.parametrize("what", ["registry", "csv", "record"])
 def test_a_place_that_can_be_written_is_left_untouched(tmp_path: Path, what: str) -> None:
-    keeping.check_writable(*options_with(tmp_path, **{what: tmp_path / "a" / "b" / "c"}))
+    outputs.check_writable(*options_with(tmp_path, **{what: tmp_path / "a" / "b" / "c"}))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -252,7 +252,7 @@ def test_a_read_only_folder_is_refused_before_any_work(
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked)
     wanted = locked / "sub" / "it"
     with pytest.raises(StorageError, match="locked is not writable") as caught:
-        keeping.check_writable(*options_with(tmp_path, **{what: wanted}))
+        outputs.check_writable(*options_with(tmp_path, **{what: wanted}))
     assert str(wanted) in str(caught.value)
     assert caught.value.exit_status == 3
 
@@ -260,7 +260,7 @@ def test_a_read_only_folder_is_refused_before_any_work(
 @pytest.mark.parametrize("what", ["registry", "csv"])
 def test_a_folder_is_no_file(tmp_path: Path, what: str) -> None:
     with pytest.raises(StorageError, match="is a folder, where a file is to be written"):
-        keeping.check_writable(*options_with(tmp_path, **{what: tmp_path}))
+        outputs.check_writable(*options_with(tmp_path, **{what: tmp_path}))
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_file_is_no_folder(tmp_path: Path, what: str, below: str) -> None:
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(StorageError, match="file is no folder"):
-        keeping.check_writable(*options_with(tmp_path, **{what: file / below}))
+        outputs.check_writable(*options_with(tmp_path, **{what: file / below}))
 
 
 @pytest.mark.parametrize("what", ["registry", "csv"])
@@ -282,13 +282,13 @@ def test_a_write_protected_file_is_refused(
     file.touch()
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != file)
     with pytest.raises(StorageError, match="kept is not writable"):
-        keeping.check_writable(*options_with(tmp_path, **{what: file}))
+        outputs.check_writable(*options_with(tmp_path, **{what: file}))
 
 
 def test_a_csv_that_cannot_be_written_after_all_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"cannot write .*table\.csv: ") as caught:
-        keeping.save_csv(tmp_path / "file" / "table.csv", search_result(result()))
+        outputs.save_csv(tmp_path / "file" / "table.csv", search_result(result()))
     assert "\n" not in str(caught.value)
 
 
@@ -306,11 +306,11 @@ def test_a_replayed_entry_names_the_recording_of_its_own_numbers(tmp_path: Path)
     attempts = tuple(
         dataclasses.replace(
             a,
-            measurement=dataclasses.replace(a.measurement, conditions={"replayed_from": label}),
+            measurement=dataclasses.replace(a.measurement, replayed_from=label),
         )
         if a.measurement is not None
         else a
         for a in one.attempts
     )
-    found = keeping.recording_of(subject, dataclasses.replace(one, attempts=attempts), several)
+    found = outputs.recording_of(subject, dataclasses.replace(one, attempts=attempts), several)
     assert found is measured.recording

@@ -10,7 +10,7 @@ import pytest
 
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError
 from fa_tune.core.model import Outcome
-from fa_tune.search.space_table import SUFFIX, Meta, Row, knob_types, save
+from fa_tune.search.space_table import SUFFIX, SpaceMeta, SpaceRow, knob_types, save
 from fa_tune.search.strategies.base import knobs_of
 from fa_tune.tune import flow
 from fa_tune.tune.strategy_run import recorded_workloads
@@ -27,12 +27,12 @@ def recorded(tmp_path: Path) -> Path:
     """Twenty configs on another workload, three of them fast."""
     times = {i: 1e-3 * (1 + rank / 10) for rank, i in enumerate(FASTEST)}
     rows = [
-        Row(key, ELSEWHERE, Outcome.OK, knobs_of(config), (times.get(i, 2e-3),))
+        SpaceRow(key, ELSEWHERE, Outcome.OK, knobs_of(config), (times.get(i, 2e-3),))
         for i, (key, config) in enumerate(
             zip(fakes.keys(20), fakes.parsed(fakes.configs(20)), strict=True)
         )
     ]
-    save(tmp_path / f"x{SUFFIX}", rows, Meta(knob_types(r.knobs for r in rows), H200))
+    save(tmp_path / f"x{SUFFIX}", rows, SpaceMeta(knob_types(r.knobs for r in rows), H200))
     return tmp_path
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import RELATIVE, Attempt, DType, Outcome, Workload, benchmark_workload
+from fa_tune.core.model import Attempt, DType, Outcome, Workload, benchmark_workload
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.search.decide import Rule
 from fa_tune.search.neighbor_regret import Neighbour
@@ -127,9 +127,8 @@ class Wandering(FakeProfiler):
         found = super().attempt(subject, plan)
         assert found.measurement is not None
         ratio = self.ratios.get(subject, 1.5)
-        relative = [round(ratio * (1 + 1e-5 * i), 6) for i in range(plan.runs)]
-        conditions = {**found.measurement.conditions, RELATIVE: json.dumps(relative)}
-        measurement = dataclasses.replace(found.measurement, conditions=conditions)
+        relative = tuple(round(ratio * (1 + 1e-5 * i), 6) for i in range(plan.runs))
+        measurement = dataclasses.replace(found.measurement, relative=relative)
         return dataclasses.replace(found, measurement=measurement)
 
 

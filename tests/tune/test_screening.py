@@ -9,7 +9,6 @@ import pytest
 
 from fa_tune.core import devices
 from fa_tune.core.model import Outcome
-from fa_tune.fleet.cross_gpu import BOARD, CALIBRATED
 from fa_tune.tune import screening
 from fa_tune.tune.results import SearchResult
 from tests.fleet.gpu_child import time_s
@@ -49,11 +48,11 @@ def test_one_workload_is_dealt_out_and_decided_on_one_gpu(
     where = defaultdict(set)
     for attempt in one.attempts:
         assert attempt.measurement is not None
-        where[attempt.subject in finalists].add(attempt.measurement.conditions[BOARD])
+        where[attempt.subject in finalists].add(attempt.measurement.gpu_uuid)
         seen = attempt.measurement.samples_s[0] / times[attempt.subject]
         home = {"GPU-a": 1.0, "GPU-b": 1.07, "GPU-c": 0.95}
         (final,) = {
-            a.measurement.conditions[BOARD]
+            a.measurement.gpu_uuid
             for a in one.attempts
             if a.measurement is not None and a.subject in finalists
         }
@@ -111,7 +110,7 @@ def test_what_another_gpu_measured_is_scaled_by_the_default(
         assert attempt.measurement is not None
         seen = attempt.measurement.samples_s[0] / time_s(attempt.subject, attempt.workload)
         assert seen == pytest.approx(1.05, rel=1e-3)
-        was_carried = CALIBRATED in attempt.measurement.conditions
+        was_carried = attempt.measurement.scaled_by is not None
         assert was_carried == (attempt.subject not in measured)
     done = len(machine.log("sample"))
     search_on(0, N_CONFIGS)

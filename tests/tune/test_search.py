@@ -17,7 +17,7 @@ from fa_tune.core.model import Attempt, DType, Outcome, Variant, Workload, bench
 from fa_tune.search.decide import Rule
 from fa_tune.store.registry import file as store
 from fa_tune.store.table.read_csv import read_rows
-from fa_tune.tune import profilers as CHOOSING
+from fa_tune.tune import profilers
 from fa_tune.tune.flow import search as run_search
 from fa_tune.tune.results import SearchResult, WorkloadResult
 from tests.tune import fakes
@@ -277,7 +277,7 @@ def test_ncu_that_turns_out_unable_is_replaced_by_events_if_the_choice_was_ours(
     """Forbidden counters show only at the first launch, maybe after another day's good ones."""
     search(world, 512)
     events = FakeProfiler(known_times, method="events", default_runs=5)
-    monkeypatch.setattr(CHOOSING, "EventsProfiler", lambda: events)
+    monkeypatch.setattr(profilers, "EventsProfiler", lambda: events)
     world.profiler = FakeProfiler(error=ToolMissing("counters are restricted"))
     result = search(world, 512, 1024)
     assert world.progress.warnings == ["counters are restricted; timing with CUDA events instead"]

@@ -14,6 +14,7 @@ import pytest
 
 from fa_tune.workers.main import EXIT_ORPHANED
 from fa_tune.workers.protocol import Event, Kind
+from tests.interrupts import interruptible
 from tests.workers.runs import NOISY_WRAPPER, TESTS, running, start, wait_until
 
 
@@ -55,11 +56,10 @@ def start_parent(tmp_path: Path, do: str, wrapper: list[str]) -> subprocess.Pope
     script = textwrap.dedent(PARENT).format(
         temporary=str(temporary), wrapper=wrapper, tests=str(TESTS), do=do
     )
-    parent = subprocess.Popen(
+    parent = interruptible(
         [sys.executable, "-c", script],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
     )
     assert parent.stdout is not None

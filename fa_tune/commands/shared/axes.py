@@ -10,14 +10,16 @@ from typing import Any
 import click
 
 from fa_tune import families
+from fa_tune.core import devices
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import DType
 from fa_tune.core.options import MachineOptions
 from fa_tune.families.axes import expand, read_value
 from fa_tune.families.base import Config, KernelFamily
+from fa_tune.tune.session import DEFAULT_ARCH
 
-MOST_CONFIGS = 1_000_000
+MAX_CONFIGS = 1_000_000
 
 
 def expanded(
@@ -47,19 +49,16 @@ def expanded(
         own = {f.name: [getattr(base, f.name)] for f in dataclasses.fields(base)}
         spaces.append((kind, {**own, **values}))
     size = sum(math.prod(len(v) for v in space.values()) for _, space in spaces)
-    if size > MOST_CONFIGS:
-        raise InvalidConfig(f"the axes span {size:,} configs; at most {MOST_CONFIGS:,} are listed")
+    if size > MAX_CONFIGS:
+        raise InvalidConfig(f"the axes span {size:,} configs; at most {MAX_CONFIGS:,} are listed")
     return list(dict.fromkeys(c for kind, space in spaces for c in expand(kind, space)))
 
 
 def device_limits(machine: MachineOptions) -> ArchLimits:
     """Those of the architecture asked for, of this machine's GPU, or of the default one."""
-    from fa_tune.core.devices import find_device
-    from fa_tune.tune.session import DEFAULT_ARCH
-
     if machine.arch is not None:
         return parse_arch(machine.arch)
-    device = find_device(machine.device)
+    device = devices.find_device(machine.device)
     return limits(device.compute_capability) if device else parse_arch(DEFAULT_ARCH)
 
 

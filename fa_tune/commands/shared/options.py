@@ -20,18 +20,20 @@ import click
 
 from fa_tune.commands.shared.parameters import (
     ALL_FAMILIES,
+    STDOUT,
     Architecture,
     Families,
     GpuNumbers,
     Kernels,
     Names,
-    Scale,
+    OutputFile,
     WholeNumbers,
     dtypes,
+    number,
 )
-from fa_tune.core.model import BENCHMARK_HEADS, MASKS
 from fa_tune.core.options import (
     ALL_REFERENCES,
+    COMMON_FIELDS,
     COMPILE_TIMEOUT_S,
     DEFAULT_KERNELS,
     METRIC_LISTS,
@@ -41,15 +43,16 @@ from fa_tune.core.options import (
     MeasureOptions,
     WorkloadOptions,
 )
+from fa_tune.core.workload import BENCHMARK_HEADS, FIELDS, MASKS, USUAL
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 
-MOST_TOKENS = 1 << 20
-MOST_HEAD_DIM = 1024
+MAX_TOKENS = 1 << 20
+MAX_HEAD_DIM = 1024
 
-SEQ_LENS = WholeNumbers(1, MOST_TOKENS, "1024,4096")
-D_HEADS = WholeNumbers(1, MOST_HEAD_DIM, "64,128")
+SEQ_LENS = WholeNumbers(1, MAX_TOKENS, "1024,4096")
+D_HEADS = WholeNumbers(1, MAX_HEAD_DIM, "64,128")
 
 
 def option(*names: str, **settings: Any) -> Decorator[Any]:
@@ -86,6 +89,21 @@ def dtype_option() -> Decorator[Any]:
         metavar="NAME,…",
         help="Element types: fp16, bf16 or both.",
     )
+
+
+def field_option(name: str, **settings: Any) -> Decorator[Any]:
+    """The option of a workload's field that has a usual value, as `core.workload` declares it;
+    `settings` replace what it would have."""
+    spec, usual = FIELDS[name], USUAL[name]
+    flag = "--" + name.replace("_", "-")
+    given: dict[str, Any] = {"default": usual, "help": spec.help}
+    if spec.type is bool:
+        flag += f"/--{spec.off or 'no-' + name.replace('_', '-')}"
+    else:
+        given["type"] = number(spec.type, *spec.limits)
+    if spec.usual_text:
+        given["show_default"] = spec.usual_text
+    return option(flag, name, **{**given, **settings})
 
 
 _WORKLOAD: Mapping[str, Decorator[Any]] = {
@@ -138,19 +156,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         help="Masks: full (every query sees every key), causal (query i sees keys 0 to i), "
         "causal_br (the last query sees every key, the one before it all but the last, …).",
     ),
-    "lse": option(
-        "--lse/--no-lse",
-        "lse",
-        default=False,
-        help="With the log-sum-exp of every row as a second output.",
-    ),
-    "softmax_scale": option(
-        "--softmax-scale",
-        "softmax_scale",
-        type=Scale(),
-        show_default="1 / sqrt(d_head)",
-        help="What the scores are multiplied by.",
-    ),
+    **{name: field_option(name) for name in COMMON_FIELDS},
 }
 
 _MEASURE: Mapping[str, Decorator[Any]] = {
@@ -280,9 +286,23 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
 }
 
 
+def unusual_options(*names: str, **settings: Any) -> Decorator[Any]:
+    """The options of fields of a workload that have a usual value, as `unusual`: a dict."""
+    known = {name: field_option(name, **settings) for name in names}
+    return _gathered(dict, "unusual", known, names)
+
+
 def workload_options(*fields: str) -> Decorator[Any]:
-    """Some (without names: all) of the options that say what problem is solved."""
-    return _gathered(WorkloadOptions, "workloads", _WORKLOAD, fields)
+    """Some (without names: all) of the options that say what problem is solved; `common` are
+    those of COMMON_FIELDS."""
+    names = [n for name in fields for n in (COMMON_FIELDS if name == "common" else (name,))]
+    return _gathered(_workloads, "workloads", _WORKLOAD, tuple(names))
+
+
+def _workloads(**values: Any) -> WorkloadOptions:
+    common = {name: values.pop(name) for name in COMMON_FIELDS if name in values}
+    unusual = {name: value for name, value in common.items() if value != USUAL[name]}
+    return WorkloadOptions(**values, common=unusual)
 
 
 def measure_options(*fields: str) -> Decorator[Any]:
@@ -351,8 +371,63 @@ def registry_option() -> Decorator[Any]:
     )
 
 
+def csv_option() -> Decorator[Any]:
+    """`--csv`: the table as a file for machines."""
+    return option(
+        "--csv",
+        "csv",
+        type=OutputFile(),
+        metavar="FILE",
+        help="Write the whole table as CSV too; - is standard output, and then nothing else "
+        "is written there.",
+    )
+
+
+def json_option() -> Decorator[Any]:
+    """`--json`: standard output for machines."""
+    return option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        show_default=False,
+        help="Write the result as JSON, and nothing else, to standard output.",
+    )
+
+
+def limit_option() -> Decorator[Any]:
+    """`--limit`: rows for people."""
+    return option(
+        "--limit",
+        "limit",
+        type=click.IntRange(1, 1_000_000),
+        show_default="20",
+        help="Rows to show per table; CSV and JSON always hold all.",
+    )
+
+
+def quiet_option() -> Decorator[Any]:
+    """`--quiet`: no bar."""
+    return option(
+        "--quiet",
+        "-q",
+        "quiet",
+        is_flag=True,
+        show_default=False,
+        help="No progress bar; notes and warnings still appear on standard error.",
+    )
+
+
+def refuse_both(csv: Path | None, as_json: bool) -> None:
+    """Standard output can hold one document."""
+    if as_json and csv == STDOUT:
+        raise click.UsageError("--json and --csv - both want standard output; choose one")
+
+
 def _gathered(
-    kind: type, keyword: str, known: Mapping[str, Decorator[Any]], fields: tuple[str, ...]
+    kind: Callable[..., Any],
+    keyword: str,
+    known: Mapping[str, Decorator[Any]],
+    fields: tuple[str, ...],
 ) -> Decorator[Any]:
     chosen = fields or tuple(known)
 

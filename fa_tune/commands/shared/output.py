@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import sys
@@ -51,8 +52,6 @@ def write_rows_csv(rows: Sequence[Row], path: Path | None) -> None:
 
 def write_table_csv(headings: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> None:
     """Any table as CSV; None becomes an empty cell."""
-    import csv
-
     with writing(path) as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(headings)
@@ -75,7 +74,7 @@ def writing(path: Path) -> Iterator[TextIO]:
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: set[str]) -> str:
     """A table for people, drawn as the reports draw theirs; columns not in `left` align
     right."""
-    from prettytable import PrettyTable
+    from prettytable import PrettyTable  # late: --help draws no table
 
     table = PrettyTable(list(headings))
     for heading in headings:

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig, StorageError
-from fa_tune.core.model import LARGEST_SCALE, LEAST_SCALE, DType, Workload
+from fa_tune.core.model import DType, Workload
 from fa_tune.families import family_names
 from fa_tune.search.strategies.budget import Budget
 
@@ -41,10 +41,12 @@ class _CommaList(ParamType, ABC):
         words = [word.strip() for word in value.split(",")]
         if not all(words):
             self.fail(f"{value!r} has an empty place; write it like {self.example}", param, ctx)
-        return tuple(dict.fromkeys(self.one(word, param, ctx) for word in words))
+        return tuple(dict.fromkeys(self.convert_word(word, param, ctx) for word in words))
 
     @abstractmethod
-    def one(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert_word(
+        self, word: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """The value of one word; fails as click's types do."""
 
 
@@ -58,7 +60,9 @@ class WholeNumbers(_CommaList):
         self.most = most
         self.example = example
 
-    def one(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert_word(
+        self, word: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
         """The number of one word."""
         if re.fullmatch(r"\d+\s*(-|:|\.\.+|…)\s*\d+.*", word):
             self.fail(
@@ -94,13 +98,10 @@ class GpuNumbers(ParamType):
         return tuple(numbers)
 
 
-class Scale(click.FloatRange):
-    """A factor between the least and the largest that fp32 arithmetic can take."""
+class Number(click.FloatRange):
+    """A number between two."""
 
     name = "number"
-
-    def __init__(self) -> None:
-        super().__init__(LEAST_SCALE, LARGEST_SCALE)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -109,6 +110,13 @@ class Scale(click.FloatRange):
         if math.isnan(number):  # which is in no range, and yet not out of one
             self.fail(f"{value!r} is not a number", param, ctx)
         return number
+
+
+def number(kind: type, least: float | None, most: float | None) -> click.ParamType[Any]:
+    """What an option of whole numbers (`kind` int) or of any takes between two limits."""
+    if kind is int:
+        return click.IntRange(least, most)  # type: ignore[arg-type]
+    return Number(least, most)
 
 
 class Names(_CommaList):
@@ -135,7 +143,9 @@ class Names(_CommaList):
             return ()
         return super().convert(value, param, ctx)
 
-    def one(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert_word(
+        self, word: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """What one name stands for."""
         if word.lower() not in self.allowed:
             names = [*self.allowed, *(["none"] if self.none else [])]
@@ -173,7 +183,9 @@ class Families(_CommaList):
         """The names of all families."""
         return ",".join(family_names())
 
-    def one(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert_word(
+        self, word: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
         """One family's name."""
         if word.lower() not in family_names():
             known = ", ".join((*family_names(), ALL_FAMILIES))

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fa_tune.core.options import Progress
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
-
-    from fa_tune.core.options import Progress
 
 
 class PlainProgress:

@@ -7,41 +7,41 @@ from typing import Any
 
 from fa_tune.commands.shared.output import text_table
 from fa_tune.commands.views.registry_table import workload_text
-from fa_tune.evaluate.default_check import Against
+from fa_tune.evaluate.default_check import DefaultComparison
 from fa_tune.profile.stats import MARGIN, Ratio
 
 SCHEMA = "fa-tune-check-1"
 _HEADINGS = ("GPU", "workload", "method", "config", "/ default", "afterwards", "n", "", "from")
 
 
-def check_table(found: Sequence[Against]) -> str:
+def check_table(found: Sequence[DefaultComparison]) -> str:
     """One line per choice, those that are slower than the default first."""
     rows = [
         [
-            one.gpu,
-            workload_text(one.workload),
-            one.method,
-            one.chosen.partition(":")[2],
-            "the default" if one.is_default else _ratio(one.ratio),
-            _ratio(one.confirmed),
-            str(one.n),
-            "slower" if one.slower else "",
-            one.source,
+            comparison.gpu,
+            workload_text(comparison.workload),
+            comparison.method,
+            comparison.chosen.partition(":")[2],
+            "the default" if comparison.is_default else _ratio(comparison.ratio),
+            _ratio(comparison.confirmed),
+            str(comparison.n),
+            "slower" if comparison.slower else "",
+            comparison.source,
         ]
-        for one in sorted(found, key=lambda one: not one.slower)
+        for comparison in sorted(found, key=lambda comparison: not comparison.slower)
     ]
     return text_table(_HEADINGS, rows, {"GPU", "workload", "method", "config", "", "from"})
 
 
-def check_sentence(found: Sequence[Against]) -> str:
+def check_sentence(found: Sequence[DefaultComparison]) -> str:
     """`Slower than the default by more than 1 %: 0 of 48 choices; 20 are the default itself; 9
     were compared with it once more after the search.`"""
-    slower = sum(one.slower for one in found)
+    slower = sum(comparison.slower for comparison in found)
     text = f"Slower than the default by more than {100 * MARGIN:g} %: {slower} of {len(found)}"
     text += " choice" if len(found) == 1 else " choices"
-    own = sum(one.is_default for one in found)
-    again = sum(one.confirmed is not None for one in found)
-    unknown = sum(one.default is None for one in found)
+    own = sum(comparison.is_default for comparison in found)
+    again = sum(comparison.confirmed is not None for comparison in found)
+    unknown = sum(comparison.default is None for comparison in found)
     if own:
         text += f"; {own} {'is' if own == 1 else 'are'} the default itself"
     if again:
@@ -52,25 +52,25 @@ def check_sentence(found: Sequence[Against]) -> str:
     return f"{text}."
 
 
-def check_document(found: Sequence[Against]) -> dict[str, Any]:
+def check_document(found: Sequence[DefaultComparison]) -> dict[str, Any]:
     """The same for scripts; ratios are times over the default's."""
     return {
         "schema": SCHEMA,
-        "slower": sum(one.slower for one in found),
+        "slower": sum(comparison.slower for comparison in found),
         "choices": [
             {
-                "gpu": one.gpu,
-                "workload": one.workload.key,
-                "method": one.method,
-                "chosen": one.chosen,
-                "default": one.default,
-                "ratio": _object(one.ratio),
-                "confirmed": _object(one.confirmed),
-                "n": one.n,
-                "slower": one.slower,
-                "source": one.source,
+                "gpu": comparison.gpu,
+                "workload": comparison.workload.key,
+                "method": comparison.method,
+                "chosen": comparison.chosen,
+                "default": comparison.default,
+                "ratio": _object(comparison.ratio),
+                "confirmed": _object(comparison.confirmed),
+                "n": comparison.n,
+                "slower": comparison.slower,
+                "source": comparison.source,
             }
-            for one in found
+            for comparison in found
         ],
     }
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fa_tune.core import units
-from fa_tune.core.model import reference_name
+from fa_tune.core.model import Variant, reference_name
 from fa_tune.families import family_names
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.profile.stats import Ratio as MeasuredRatio
+from fa_tune.store.registry.schema import Entry, Ratio
 
-if TYPE_CHECKING:
-    from fa_tune.core.model import Variant
-    from fa_tune.profile.stats import Ratio as MeasuredRatio
-    from fa_tune.store.registry.schema import Entry, Ratio
-
-MOST_NAMED = 3  # tied configs that are named
+MAX_NAMED = 3  # tied configs that are named
 
 
 def against(ratio: Ratio | MeasuredRatio, other: str = "the default") -> str:
@@ -30,7 +26,7 @@ def against(ratio: Ratio | MeasuredRatio, other: str = "the default") -> str:
     return f"{text} (95 %: {100 * ends[0]:.2f} to {100 * ends[1]:.2f})"
 
 
-def as_written(sentence: str) -> str:
+def without_family(sentence: str) -> str:
     """A decision's sentence with configs as people write them: a short form tells its family
     by itself, so nobody has to read `sm80:` before it."""
     for name in family_names():
@@ -38,7 +34,7 @@ def as_written(sentence: str) -> str:
     return sentence
 
 
-def in_words(entry: Entry, name: str) -> str:
+def entry_prose(entry: Entry, name: str) -> str:
     """The whole entry as a paragraph that begins with `name`."""
     return f"{name}: " + " ".join(
         [*_choice(entry), *_times(entry), *_confirmed(entry), *_tied(entry), *_origin(entry)]
@@ -46,7 +42,7 @@ def in_words(entry: Entry, name: str) -> str:
 
 
 def _choice(entry: Entry) -> list[str]:
-    text = as_written(entry.reason)
+    text = without_family(entry.reason)
     return [text if text.endswith(".") else f"{text}."]
 
 
@@ -93,7 +89,7 @@ def _tied(entry: Entry) -> list[str]:
 
 
 def _named(variants: Sequence[Variant]) -> str:
-    names = [v.config for v in variants[:MOST_NAMED]]
+    names = [v.config for v in variants[:MAX_NAMED]]
     more = len(variants) - len(names)
     return "; ".join(names) + (f"; and {more} more" if more else "")
 

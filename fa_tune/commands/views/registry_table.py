@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from fa_tune.commands.shared.output import text_table
-from fa_tune.core import units
-from fa_tune.core.devices import find_device
-from fa_tune.core.model import Workload, reference_subject
+from fa_tune.core import devices, units
+from fa_tune.core.model import reference_subject
+from fa_tune.core.workload import Workload, labels
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
 from fa_tune.store.registry.lookup import Match
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, entry_text
@@ -106,15 +106,14 @@ def workload_text(w: Workload) -> str:
     seq_len = str(w.seq_len_q) + ("" if w.seq_len_kv == w.seq_len_q else f"x{w.seq_len_kv}")
     heads = str(w.heads) + ("" if w.kv_heads == w.heads else f"/{w.kv_heads}")
     mask = f" {w.mask}" if w.causal else ""
-    lse = " lse" if w.lse else ""
-    scale = "" if w.softmax_scale is None else f" scale {w.softmax_scale:g}"
-    return f"{w.dtype.name} s{seq_len} d{w.d_head} b{w.batch} h{heads}{mask}{lse}{scale}"
+    sizes = f"{w.dtype.name} s{seq_len} d{w.d_head} b{w.batch} h{heads}{mask}"
+    return " ".join((sizes, *labels(w, short=True)))
 
 
 def gpu_of(registry: Registry, asked: str | None) -> tuple[str, str | None]:
     """(GPU model, driver) to look up for: the one asked for, this machine's, or the only one
     in the registry.  The driver is None where the model is not this machine's."""
-    device = find_device()
+    device = devices.find_device()
     if device is not None and asked in (None, device.name):
         return device.name, device.driver
     if asked is not None:

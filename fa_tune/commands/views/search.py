@@ -2,58 +2,128 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
-from fa_tune.commands.views.registry_prose import against, as_written
+from fa_tune.commands.shared.output import rows_as_objects, say
+from fa_tune.commands.views.registry_prose import against, without_family
 from fa_tune.core import units
-from fa_tune.core.model import Attempt, Outcome, Rejected, Variant, Workload, is_reference
+from fa_tune.core.model import Attempt, Outcome, Rejected, Variant, is_reference
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
-from fa_tune.ops import flops
+from fa_tune.report.formats import write
 from fa_tune.report.summary import against_each
+from fa_tune.store.table.from_attempts import rows_from_attempts
+from fa_tune.store.table.rows import Row
+from fa_tune.tune.results import SearchResult, WorkloadResult
 
-if TYPE_CHECKING:
-    from fa_tune.store.table.rows import Row
-    from fa_tune.tune.results import WorkloadResult
-
-
-def label(workload: Workload, rows: Sequence[Row]) -> str:
-    """How the table over it names a workload."""
-    return str(rows[0].group) if rows else workload.key
+SCHEMA = "fa-tune-search-1"
 
 
-def summary(one: WorkloadResult, name: str) -> str:
+def workload_rows(result: SearchResult, found: WorkloadResult) -> list[Row]:
+    """The table of one workload, in its order."""
+    return rows_from_attempts(found.attempts, result.resources)
+
+
+def show_search(result: SearchResult, limit: int | None) -> None:
+    """A table and a summary for each workload on standard output."""
+    summaries = []
+    for found in result.results:
+        rows = workload_rows(result, found)
+        # Nothing but "no recording holds it" is told better by the one line below.
+        if any(row.outcome is not Outcome.NOT_RECORDED for row in rows):
+            write(rows, "table", sys.stdout, limit=limit)
+            say()
+        summaries.append(summary(found, rows))
+    for text in summaries:
+        say(text)
+    if result.rejected:
+        say(rejected_line(result.rejected))
+    if result.reused and result.measured:
+        say(f"{result.measured} measured now, {result.reused} taken from earlier runs.")
+    if result.disagreement is not None:
+        say(f"{result.disagreement.sentence}.")
+    if result.registry is not None and any(found.decision for found in result.results):
+        say(f"Kept in {result.registry}.")
+    say(f"Measurements: {result.source}.")
+
+
+def search_document(result: SearchResult) -> dict[str, Any]:
+    """The result as JSON; the GPUs' disagreement with the two figures that sum it up."""
+    between = result.disagreement
+    disagreement = None
+    if between is not None:
+        disagreement = dataclasses.asdict(between) | {"time": between.time, "ratio": between.ratio}
+    return {
+        "schema": SCHEMA,
+        "whose": result.source,
+        "method": result.method,
+        "device": dataclasses.asdict(result.device) if result.device else None,
+        "registry": str(result.registry) if result.registry else None,
+        "measured": result.measured,
+        "reused": result.reused,
+        "warnings": list(result.warnings),
+        "disagreement": disagreement,
+        "workloads": [
+            {
+                "workload": found.workload.key,
+                "decision": dataclasses.asdict(found.decision) if found.decision else None,
+                "confirmation": _confirmation(found),
+                "exploration": dataclasses.asdict(found.exploration) if found.exploration else None,
+                "problem": found.problem or None,
+                "families": [dataclasses.asdict(standing) for standing in found.families],
+                "rows": rows_as_objects(workload_rows(result, found)),
+            }
+            for found in result.results
+        ],
+        "rejected": [
+            {"variant": variant.key, "constraint": why.constraint, "reason": why.reason}
+            for variant, why in result.rejected
+        ],
+    }
+
+
+def _confirmation(found: WorkloadResult) -> dict[str, Any] | None:
+    confirmation = found.confirmation
+    if confirmation is None:
+        return None
+    return {**dataclasses.asdict(confirmation), "upheld": confirmation.upheld}
+
+
+def summary(result: WorkloadResult, rows: Sequence[Row]) -> str:
     """One line: what was chosen, its time and rate, what it ties with, how it stands to the
     references, and by which rule it was chosen."""
-    decision = one.decision
+    name = str(rows[0].group) if rows else result.workload.key
+    decision = result.decision
     if decision is None:
-        return f"{name}: nothing chosen: {one.problem or 'no config has a valid time'}."
+        return f"{name}: nothing chosen: {result.problem or 'no config has a valid time'}."
     chosen = decision.chosen
-    rate = flops.tflops(flops.matmul_flop(one.workload), chosen.median_s)
+    rates = {f"{row.family}:{row.kernel}": row.matmul_tflops for row in rows}
     parts = [
         f"{config_text(chosen.subject)} takes {units.format_seconds(chosen.median_s)} "
-        f"({rate:.0f} TFLOP/s)"
+        f"({rates[chosen.subject]:.0f} TFLOP/s)"
     ]
     if others := [s for s in decision.tie_set if s != chosen.subject]:
         parts.append("tied with " + (f"{len(others)} others" if others[1:] else "1 other"))
-    parts += _families(one)
-    parts += _against_references(one)
+    parts += _families(result)
+    parts += _against_references(result)
     failed = Counter(
-        a.outcome for a in one.attempts if a.outcome is not Outcome.OK and not _is_reference(a)
+        a.outcome for a in result.attempts if a.outcome is not Outcome.OK and not _is_reference(a)
     )
     if failed:
         parts.append(
             "without a result: "
             + ", ".join(f"{n} {o.replace('_', ' ')}" for o, n in sorted(failed.items()))
         )
-    text = f"{name}: {'; '.join(parts)}. {as_written(decision.sentence)}"
-    if one.confirmation is not None and one.confirmation.upheld:
-        found = one.confirmation
+    text = f"{name}: {'; '.join(parts)}. {without_family(decision.sentence)}"
+    if result.confirmation is not None and result.confirmation.upheld:
+        found = result.confirmation
         text += f" Confirmed: run as a program runs it, it takes {against(found.ratio)}, in "
         text += f"{found.n} pairs."
-    if one.exploration is not None:
-        told = as_written(one.exploration.sentence)
+    if result.exploration is not None:
+        told = without_family(result.exploration.sentence)
         text += f" {told[0].upper()}{told[1:]}."
     return text
 
@@ -71,13 +141,13 @@ def rejected_line(rejected: Sequence[tuple[Variant, Rejected]]) -> str:
     return f"Not tried: {len(rejected)} {noun} that cannot run here ({reasons})."
 
 
-def _families(one: WorkloadResult) -> list[str]:
+def _families(result: WorkloadResult) -> list[str]:
     """Where several families were measured: the best of each that was not chosen, with its
     time over the chosen one's and over that of its own default."""
-    assert one.decision is not None
-    chosen = one.decision.chosen
+    assert result.decision is not None
+    chosen = result.decision.chosen
     out = []
-    for standing in one.families if len(one.families) > 1 else ():
+    for standing in result.families if len(result.families) > 1 else ():
         if standing.family == Variant.from_key(chosen.subject).family:
             continue
         times = f"{standing.median_s / chosen.median_s:.2f}x its time"
@@ -87,11 +157,11 @@ def _families(one: WorkloadResult) -> list[str]:
     return out
 
 
-def _against_references(one: WorkloadResult) -> list[str]:
-    assert one.decision is not None
-    ratios = one.decision.to_references.items()
+def _against_references(result: WorkloadResult) -> list[str]:
+    assert result.decision is not None
+    ratios = result.decision.to_references.items()
     out = against_each({_reference(s): 1.0 / ratio.value for s, ratio in ratios}, "the speed")
-    for attempt in one.attempts:
+    for attempt in result.attempts:
         if _is_reference(attempt) and attempt.outcome is not Outcome.OK:
             out.append(f"{_reference(attempt.subject)} was not measured ({attempt.reason})")
     return out

@@ -6,19 +6,15 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fa_tune.commands.shared.output import say, text_table, write_json, write_rows_csv
 from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.core import units
-from fa_tune.core.model import REFERENCE_FAMILY, Attempt, Outcome, Variant, Workload
-from fa_tune.families.reference_kernels import REFERENCE_LABELS
-from fa_tune.ops import flops
-from fa_tune.report.formats.text import DEFAULT_LIMIT
+from fa_tune.core.model import Attempt, Outcome, Workload
+from fa_tune.report.formats import DEFAULT_LIMIT
 from fa_tune.store.table.from_attempts import rows_from_attempts, workload_text
-
-if TYPE_CHECKING:
-    from fa_tune.tune.results import ProfileResult
+from fa_tune.tune.results import ProfileResult
 
 SCHEMA = "fa-tune-bench-1"
 MILLISECOND_S = units.to_base(1, "ms").value
@@ -49,25 +45,19 @@ class Timing:
     @classmethod
     def of(cls, attempt: Attempt) -> Timing:
         """The timing of an attempt; a failed one has no times."""
-        variant = Variant.from_key(attempt.subject)
-        is_reference = variant.family == REFERENCE_FAMILY
-        name = REFERENCE_LABELS.get(variant.config, variant.config)
-        kernel = name if is_reference else variant.config
-        facts = (kernel, is_reference, attempt.workload, attempt.outcome, attempt.reason)
-        samples = attempt.measurement.samples_s if attempt.measurement else ()
-        if attempt.outcome is not Outcome.OK or not samples:
+        (row,) = rows_from_attempts([attempt])
+        facts = (row.kernel, row.is_reference, attempt.workload, attempt.outcome, attempt.reason)
+        if not row.samples_s:
             return cls(*facts)
-        median_s = statistics.median(samples)
-        flop = flops.matmul_flop(Workload.from_key(attempt.workload))
         return cls(
             *facts,
-            samples_s=samples,
-            mean_s=statistics.fmean(samples),
-            median_s=median_s,
-            min_s=min(samples),
-            max_s=max(samples),
-            sd_s=statistics.stdev(samples) if len(samples) > 1 else None,
-            tflops=flops.tflops(flop, median_s),
+            samples_s=row.samples_s,
+            mean_s=row.duration_s,
+            median_s=row.median_s,
+            min_s=row.min_s,
+            max_s=row.max_s,
+            sd_s=statistics.stdev(row.samples_s) if len(row.samples_s) > 1 else None,
+            tflops=row.matmul_tflops,
             host_s=attempt.measurement.host_launch_s if attempt.measurement else None,
         )
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fa_tune.commands.shared.output import text_table
 from fa_tune.core.model import CaseError, Variant, Verdict
-
-if TYPE_CHECKING:
-    from fa_tune.tune.results import VerifyReport
+from fa_tune.tune.results import VerifyReport
 
 RIGHT, WRONG = "✓", "✗"
 _HEADINGS = ("", "Kernel Name", "cases", "largest error", "limit", "of limit", "problem")

@@ -51,12 +51,6 @@ class Launch:
         value = self.metrics.get(metric)
         return value if isinstance(value, Quantity) else None
 
-    @property
-    def device_name(self) -> str:
-        """The GPU's model, which only the raw page and the report carry; else empty."""
-        name = self.metrics.get("device__attribute_display_name")
-        return name if isinstance(name, str) else ""
-
 
 @dataclass(frozen=True)
 class Profile:

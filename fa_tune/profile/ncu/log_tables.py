@@ -35,7 +35,7 @@ _WHOLE = re.compile("[0-9]+|[0-9]{1,3}(?:[.,'\u2019 \u00a0\u202f\u2009][0-9]{3})
 
 
 @dataclass(frozen=True)
-class Row:
+class LogRow:
     """One row: its line number (from 1) and its fields as they stand."""
 
     line: int
@@ -43,7 +43,7 @@ class Row:
 
 
 @dataclass
-class Table:
+class LogTable:
     """A header and what follows it.  `columns` maps a column's name to its place."""
 
     line: int
@@ -51,14 +51,14 @@ class Table:
     quoted: bool
     columns: Mapping[str, int]
     units: tuple[str, ...] | None = None  # the raw page's second line
-    rows: list[Row] = field(default_factory=list)
+    rows: list[LogRow] = field(default_factory=list)
 
 
 @dataclass
 class Log:
     """Everything found in one text."""
 
-    tables: list[Table] = field(default_factory=list)
+    tables: list[LogTable] = field(default_factory=list)
     diagnostics: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -93,7 +93,7 @@ def read_log(text: str) -> Log:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     lines = text.split("\n")
     log = Log()
-    table: Table | None = None
+    table: LogTable | None = None
     broken: tuple[int, str] | None = None
     i = 0
     while i < len(lines):
@@ -122,7 +122,7 @@ def read_log(text: str) -> Log:
                 raise ProfileFormatError(
                     f"line {broken[0]} is no whole row, though rows follow it: {_start(broken[1])}"
                 )
-            table.rows.append(Row(number, tuple(fields)))
+            table.rows.append(LogRow(number, tuple(fields)))
         else:
             raise ProfileFormatError(
                 f"line {number} does not fit the header of line {table.line}: {_start(line)}"
@@ -135,7 +135,7 @@ def read_log(text: str) -> Log:
     return log
 
 
-def _header(line: str, number: int) -> Table | None:
+def _header(line: str, number: int) -> LogTable | None:
     """The table that `line` begins, if it is a header of ncu's.
 
     A program that ended without a line feed may stand before it on the same line."""
@@ -149,7 +149,7 @@ def _header(line: str, number: int) -> Table | None:
             columns: dict[str, int] = {}
             for place, name in enumerate(names):
                 columns.setdefault(name, place)
-            return Table(number, names, line[start:].startswith('"'), columns)
+            return LogTable(number, names, line[start:].startswith('"'), columns)
     return None
 
 
@@ -161,7 +161,7 @@ def _split(line: str) -> list[str] | None:
         return None
 
 
-def _record(lines: list[str], start: int, table: Table) -> tuple[list[str] | None, int]:
+def _record(lines: list[str], start: int, table: LogTable) -> tuple[list[str] | None, int]:
     """The record that begins at `start` and how many lines it takes."""
     line = lines[start]
     fields = _split(line)
@@ -197,7 +197,7 @@ def whole_number(text: str) -> int:
     return int(re.sub(r"[^0-9]", "", text))
 
 
-def _is_row(fields: list[str], table: Table) -> bool:
+def _is_row(fields: list[str], table: LogTable) -> bool:
     """The launch's numbers are where they belong."""
     return all(
         table.columns[name] < len(fields) and is_whole_number(fields[table.columns[name]])
@@ -206,7 +206,7 @@ def _is_row(fields: list[str], table: Table) -> bool:
     )
 
 
-def _is_units_row(fields: list[str], table: Table) -> bool:
+def _is_units_row(fields: list[str], table: LogTable) -> bool:
     return (
         not table.rows
         and "Metric Name" not in table.columns
@@ -215,7 +215,7 @@ def _is_units_row(fields: list[str], table: Table) -> bool:
     )
 
 
-def _needed(table: Table) -> int:
+def _needed(table: LogTable) -> int:
     """How many fields a whole row has at least.  Details pages leave out the rule columns of
     a metric's row; raw pages leave out nothing."""
     if "Metric Name" not in table.columns:
@@ -224,7 +224,7 @@ def _needed(table: Table) -> int:
     return 1 + max(table.columns[name] for name in names if name in table.columns)
 
 
-def _is_cut(fields: list[str], table: Table, *, last: bool) -> bool:
+def _is_cut(fields: list[str], table: LogTable, *, last: bool) -> bool:
     """The record ends before its last field, or may do so.
 
     ncu quotes every value and ends every row with a line feed, so an unquoted number at the
@@ -234,7 +234,7 @@ def _is_cut(fields: list[str], table: Table, *, last: bool) -> bool:
     return last and not table.quoted and bool(fields[-1])
 
 
-def _could_be_row(fields: list[str], table: Table, *, only: bool = False) -> bool:
+def _could_be_row(fields: list[str], table: LogTable, *, only: bool = False) -> bool:
     """Whether a broken record has the beginnings of a row: each numbered column that is
     still there holds a number.  `only` accepts one that was cut in its first field."""
     numbered = [n for n in _NUMBERED if table.columns.get(n, len(fields)) < len(fields) - 1]

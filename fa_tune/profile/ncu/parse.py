@@ -17,13 +17,14 @@ from pathlib import Path
 
 from fa_tune.core.errors import ProfileFormatError, StorageError, UnknownUnit
 from fa_tune.core.units import BYTE, BYTE_PER_SECOND, HERTZ, PERCENT, SECOND, parse_unit, to_base
+from fa_tune.profile.ncu import ncu_rep
 from fa_tune.profile.ncu.diagnose import diagnose
 from fa_tune.profile.ncu.display_names import IDENTIFIERS
 from fa_tune.profile.ncu.launches import Launch, MetricValue, Missing, Profile
 from fa_tune.profile.ncu.log_tables import (
     IDENTITY,
-    Row,
-    Table,
+    LogRow,
+    LogTable,
     decode,
     is_whole_number,
     read_log,
@@ -122,11 +123,9 @@ def read_profile(path: str | Path, *, decimal: str | None = None) -> Profile:
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     if _is_report(data) or (path.suffix in _REPORT_SUFFIXES and b"\0" in data[:4096]):
-        from fa_tune.profile.ncu import ncu_rep as report_module
-
-        module = report_module.find_module()
+        module = ncu_rep.find_module()
         if module is not None:
-            return report_module.read_report(path, module=module)
+            return ncu_rep.read_report(path, module=module)
         raise ProfileFormatError(f"{path}: {_REPORT_ADVICE}")
     try:
         return parse_ncu_csv(data, decimal=decimal)
@@ -153,7 +152,7 @@ def _no_table(text: str) -> str:
     return "no ncu table in it" + rerun
 
 
-def _check_form(table: Table) -> None:
+def _check_form(table: LogTable) -> None:
     columns = set(table.columns)
     if "Metric Value" not in columns and len(columns & _SUMMARY_COLUMNS) >= 2:
         raise ProfileFormatError(
@@ -174,7 +173,7 @@ def _check_form(table: Table) -> None:
 # Cells --------------------------------------------------------------------------------------
 
 
-def _is_rule(row: Row, table: Table) -> bool:
+def _is_rule(row: LogRow, table: LogTable) -> bool:
     """Rule rows name a rule and leave the metric's columns empty."""
     if row.fields[table.columns["Metric Name"]].strip():
         return False
@@ -195,7 +194,7 @@ def _details_key(section: str, name: str) -> str:
     return last if _IDENTIFIER.fullmatch(last) else f"{section}/{name}"
 
 
-def _details_cells(table: Table) -> Iterator[tuple[Row, str, str, str]]:
+def _details_cells(table: LogTable) -> Iterator[tuple[LogRow, str, str, str]]:
     """(row, key, unit, text) of every metric on a details page."""
     section, name, unit, value = (table.columns[c] for c in _METRIC_COLUMNS)
     for row in table.rows:
@@ -204,7 +203,7 @@ def _details_cells(table: Table) -> Iterator[tuple[Row, str, str, str]]:
             yield row, _details_key(f[section], f[name]), f[unit].strip(), f[value].strip()
 
 
-def _raw_columns(table: Table) -> list[tuple[int, str, str]]:
+def _raw_columns(table: LogTable) -> list[tuple[int, str, str]]:
     """(place, identifier, unit) of the metric columns of a raw page."""
     assert table.units is not None
     return [
@@ -214,7 +213,7 @@ def _raw_columns(table: Table) -> list[tuple[int, str, str]]:
     ]
 
 
-def _number_cells(table: Table) -> Iterator[NumberCell]:
+def _number_cells(table: LogTable) -> Iterator[NumberCell]:
     if "Metric Name" in table.columns:
         for _, key, unit, text in _details_cells(table):
             if looks_numeric(text):
@@ -263,9 +262,9 @@ def _value(key: str, unit: str, text: str, style: NumberStyle, line: int) -> Met
 # Pages --------------------------------------------------------------------------------------
 
 
-def _read_details(table: Table, style: NumberStyle, warnings: list[str]) -> list[Launch]:
+def _read_details(table: LogTable, style: NumberStyle, warnings: list[str]) -> list[Launch]:
     metrics: dict[tuple[int, int], dict[str, MetricValue]] = {}
-    first: dict[tuple[int, int], Row] = {}
+    first: dict[tuple[int, int], LogRow] = {}
     for row in table.rows:  # rule rows too: a launch may have nothing else
         key = _launch_key(row, table)
         known = first.setdefault(key, row)
@@ -285,7 +284,7 @@ def _read_details(table: Table, style: NumberStyle, warnings: list[str]) -> list
     return [_launch(row, table, metrics[key]) for key, row in first.items()]
 
 
-def _read_raw(table: Table, style: NumberStyle) -> list[Launch]:
+def _read_raw(table: LogTable, style: NumberStyle) -> list[Launch]:
     columns = _raw_columns(table)
     launches = []
     for row in table.rows:
@@ -297,14 +296,14 @@ def _read_raw(table: Table, style: NumberStyle) -> list[Launch]:
     return launches
 
 
-def _launch_key(row: Row, table: Table) -> tuple[int, int]:
+def _launch_key(row: LogRow, table: LogTable) -> tuple[int, int]:
     return (
         whole_number(_field(row, table, "Process ID")),
         whole_number(_field(row, table, "ID")),
     )
 
 
-def _launch(row: Row, table: Table, metrics: dict[str, MetricValue]) -> Launch:
+def _launch(row: LogRow, table: LogTable, metrics: dict[str, MetricValue]) -> Launch:
     process_id, launch_id = _launch_key(row, table)
     return Launch(
         process_id,
@@ -318,12 +317,12 @@ def _launch(row: Row, table: Table, metrics: dict[str, MetricValue]) -> Launch:
     )
 
 
-def _field(row: Row, table: Table, column: str) -> str:
+def _field(row: LogRow, table: LogTable, column: str) -> str:
     place = table.columns.get(column)
     return "" if place is None else row.fields[place].strip()
 
 
-def _dimensions(row: Row, table: Table, column: str) -> tuple[int, int, int] | None:
+def _dimensions(row: LogRow, table: LogTable, column: str) -> tuple[int, int, int] | None:
     """`(128, 1, 1)`; None where the release printed no such column."""
     text = _field(row, table, column)
     if not text:
@@ -337,7 +336,7 @@ def _dimensions(row: Row, table: Table, column: str) -> tuple[int, int, int] | N
     return x, y, z
 
 
-def _unknown_columns(table: Table) -> list[str]:
+def _unknown_columns(table: LogTable) -> list[str]:
     known = {*IDENTITY, *_RULE_COLUMNS, *_METRIC_COLUMNS, ""}
     raw = "Metric Name" not in table.columns
     ignored = [

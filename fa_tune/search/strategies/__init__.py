@@ -15,8 +15,8 @@ from fa_tune.search.strategies.base import Observation, Point, Space, Strategy
 __all__ = [
     "DEFAULT",
     "STRATEGIES",
-    "USES_EXPERIENCE",
     "USES_FACTS",
+    "USES_PRIORS",
     "Observation",
     "Point",
     "Space",
@@ -41,7 +41,7 @@ STRATEGIES: Mapping[str, tuple[str, str]] = {
 # Those that learn from what the compiler says: every config is compiled before the first choice.
 USES_FACTS = frozenset({"learned"})
 # Those that begin with what other workloads let one expect (`transfer`).
-USES_EXPERIENCE = frozenset({"learned"})
+USES_PRIORS = frozenset({"learned"})
 
 
 def create(name: str, space: Space, seed: int) -> Strategy:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import comb
 
 CONFIDENCE = 0.95
 
@@ -72,8 +73,6 @@ def judge(chosen_s: float, times_s: Mapping[str, float | None], n_skipped: int) 
 def upper_share(population: int, drawn: int, hits: int) -> float:
     """The largest share of hits in the population under which at most `hits` in a sample drawn
     without replacement still has a probability of 5 %."""
-    from math import comb
-
     whole = comb(population, drawn)
     low, high = hits, population - (drawn - hits)
     while low < high:

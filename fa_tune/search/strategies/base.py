@@ -86,11 +86,6 @@ class Space:
         return len(self.points)
 
     @cached_property
-    def index_of(self) -> Mapping[str, int]:
-        """Point's key → index."""
-        return {point.key: i for i, point in enumerate(self.points)}
-
-    @cached_property
     def values(self) -> Mapping[str, tuple[Knob, ...]]:
         """Every knob's values in this space, sorted; only knobs that vary."""
         found = {
@@ -165,10 +160,10 @@ class Memory:
 
     def observe(self, observations: Sequence[Observation]) -> None:
         """Remember; what was measured need not be proposed."""
-        for one in observations:
-            self.seen[one.index] = one.time_s
-            self.counters[one.index] = one.counters
-            self.proposed.setdefault(one.index)
+        for observation in observations:
+            self.seen[observation.index] = observation.time_s
+            self.counters[observation.index] = observation.counters
+            self.proposed.setdefault(observation.index)
 
     def free(self, indices: Iterable[int] | None = None) -> list[int]:
         """Those of `indices` (or all) that were neither proposed nor observed."""

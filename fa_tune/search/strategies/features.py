@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fa_tune.search.strategies.base import Knob, Space
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Columns = dict[str, list[float]]
 
@@ -25,8 +23,6 @@ def matrix(space: Space, *, with_facts: bool = True) -> tuple[NDArray[np.float64
 
     Facts that some point lacks are left out, as are columns equal to another one.
     """
-    import numpy as np
-
     columns: Columns = {}
     for name in space.values:
         columns |= _knob(name, [point.knobs[name] for point in space.points])

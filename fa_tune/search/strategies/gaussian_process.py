@@ -7,13 +7,10 @@ steps from a fixed start, or from where it was.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
+Array = NDArray[np.float64]
 
 FIRST_STEPS = 60
 NEXT_STEPS = 8
@@ -29,16 +26,12 @@ class GaussianProcess:
     """A Matérn-5/2 kernel over features in [0, 1]; targets are standardised inside."""
 
     def __init__(self, n_features: int) -> None:
-        import numpy as np
-
         # log length scales, log signal deviation, log noise deviation
         self.theta = np.array([LENGTH] * n_features + [SIGNAL, NOISE])
         self._fitted = False
 
     def fit(self, x: Array, y: Array) -> None:
         """Learn from rows `x` with targets `y`."""
-        import numpy as np
-
         self._x = x
         self._mean, self._scale = float(y.mean()), float(y.std()) or 1.0
         target = (y - self._mean) / self._scale
@@ -56,16 +49,12 @@ class GaussianProcess:
     def believe(self, x: Array) -> None:
         """Take the prediction at one more row for an observation: its neighbourhood is then no
         longer unknown, so that the next proposal goes elsewhere."""
-        import numpy as np
-
         mean, _ = self.predict(x[None, :])
         self._x = np.vstack([self._x, x])
         target = np.append(self._target, (mean[0] - self._mean) / self._scale)
         self._condition((self._x[:, None, :] - self._x[None, :, :]) ** 2, target)
 
     def _condition(self, differences: Array, target: Array) -> None:
-        import numpy as np
-
         kernel, _, _ = self._kernel(differences)
         noise = np.exp(2 * self.theta[-1]) + 1e-8
         self._target = target
@@ -74,8 +63,6 @@ class GaussianProcess:
 
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Mean and standard deviation of the targets at rows `x`, noise not included."""
-        import numpy as np
-
         lengths = np.exp(self.theta[:-2])
         a, b = x / lengths, self._x / lengths
         squared = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
@@ -88,8 +75,6 @@ class GaussianProcess:
 
     def _kernel(self, differences: Array) -> tuple[Array, Array, Array]:
         """The kernel, its derivative by squared distance, and squared inverse lengths."""
-        import numpy as np
-
         inverse = np.exp(-2 * self.theta[:-2])
         r = ROOT5 * np.sqrt(np.maximum(differences @ inverse, 0.0))
         decay = np.exp(2 * self.theta[-2] - r)
@@ -97,8 +82,6 @@ class GaussianProcess:
 
     def _gradient(self, differences: Array, target: Array) -> Array:
         """Of the negative log posterior, by theta."""
-        import numpy as np
-
         kernel, by_distance, inverse = self._kernel(differences)
         noise = np.exp(2 * self.theta[-1])
         total = np.linalg.inv(kernel + (noise + 1e-8) * np.eye(len(target)))

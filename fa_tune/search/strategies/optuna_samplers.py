@@ -51,12 +51,12 @@ class OptunaSampler(Memory):
         optuna = _optuna()
         super().observe(observations)
         worst = FAILED_TIMES * max(self.times.values(), default=1.0)
-        for one in observations:
-            value = worst if one.time_s is None else one.time_s
+        for observation in observations:
+            value = worst if observation.time_s is None else observation.time_s
             self._study.add_trial(
                 optuna.trial.create_trial(
                     params=dict(
-                        zip(self._distributions, self.space.vectors[one.index], strict=True)
+                        zip(self._distributions, self.space.vectors[observation.index], strict=True)
                     ),
                     distributions=self._distributions,
                     value=value,

@@ -11,7 +11,7 @@ OPENING = 8  # proposals of each family before the fastest one is preferred
 OTHERS_EVERY = 4  # then every so many-th proposal is another family's
 
 
-class Several:
+class RoundRobin:
     """Proposes points of several spaces, numbered through in their order.
 
     Each has a strategy of its own.  First they take turns; then the family with the fastest
@@ -46,9 +46,9 @@ class Several:
         for which, strategy in enumerate(self._strategies):
             start, end = self._starts[which], self._ends[which]
             own = [o for o in observations if start <= o.index < end]
-            for one in own:
-                if one.time_s is not None:
-                    found = one.time_s, which
+            for observation in own:
+                if observation.time_s is not None:
+                    found = observation.time_s, which
                     self._fastest = min(self._fastest or found, found)
             strategy.observe([Observation(o.index - start, o.time_s, o.counters) for o in own])
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fa_tune.search.strategies.base import Memory, Space, Strategy
 from fa_tune.search.strategies.features import matrix
 from fa_tune.search.strategies.gaussian_process import GaussianProcess
 from fa_tune.search.strategies.initial_design import worth_a_start
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
+Array = NDArray[np.float64]
 
 OPENING = 6  # points before the model is asked
 EXPECTED = 3  # instead of the random ones, where other workloads say what to expect
@@ -48,8 +47,6 @@ class Learned(Memory):
     """
 
     def __init__(self, space: Space, seed: int, name: str) -> None:
-        import numpy as np
-
         super().__init__(space, seed, name)
         self._x, self.features = matrix(space)
         self._models = {speed: GaussianProcess(self._x.shape[1]) for speed in (True, False)}
@@ -82,8 +79,6 @@ class Learned(Memory):
         return chosen + self.random.sample(among, min(wanted, len(among)))
 
     def _promising(self, n: int) -> list[int]:
-        import numpy as np
-
         times = self.times
         best = min(times, key=lambda i: (times[i], i))
         slowest = max(times.values())
@@ -122,8 +117,6 @@ class Learned(Memory):
     def _told(self, y: Array, index: Sequence[int], speed: bool) -> Array:
         """What other workloads say of `y` at every point, as far as the observations `y` at
         `index` bear it out; zeros where nothing is expected."""
-        import numpy as np
-
         said: Array = -np.exp(-self._expected) if speed else self._expected
         away, off = said[index] - said[index].mean(), y - y.mean()
         spread = float(said.var()) or 1.0
@@ -133,8 +126,6 @@ class Learned(Memory):
 
 def expected_gain(best: float, mean: Array, deviation: Array) -> Array:
     """Expected improvement below `best` of normal variables with these means and deviations."""
-    import numpy as np
-
     z = (best - mean) / deviation
     density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
     gain: Array = deviation * (z * _normal_below(z) + density)
@@ -142,8 +133,6 @@ def expected_gain(best: float, mean: Array, deviation: Array) -> Array:
 
 
 def _normal_below(z: Array) -> Array:
-    import numpy as np
-
     below: Sequence[float] = [0.5 * math.erfc(-v / math.sqrt(2)) for v in z]
     return np.array(below)
 

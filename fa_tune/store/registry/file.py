@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from platformdirs import user_data_path
 
 from fa_tune.core.errors import StorageError
 from fa_tune.store.registry.schema import Entry, Registry, from_json, to_json
@@ -23,8 +24,6 @@ VARIABLE = "FA_TUNE_REGISTRY"
 
 def default_path() -> Path:
     """The user's own registry: what the variable names, or a file in their data folder."""
-    from platformdirs import user_data_path
-
     named = os.environ.get(VARIABLE)
     return Path(named) if named else user_data_path("fa-tune") / "registry.json"
 

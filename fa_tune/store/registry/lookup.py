@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import FIELDS, READING_ORDER, Effect, Workload, unusual_labels
 from fa_tune.families.equal_sources import equal
 from fa_tune.store.registry.schema import Entry, Registry
 
@@ -94,7 +94,7 @@ def matches(
         e
         for e in registry.entries
         if _same_gpu(e, gpu, compute_capability)
-        and _same_kind(e.workload, workload)
+        and same_kind(e.workload, workload)
         and method in (None, e.method)
     ]
     usable.sort(
@@ -102,8 +102,7 @@ def matches(
             not _same_time(e.workload, workload),
             distance(e.workload, workload),
             _seq_len_distance(e.workload, workload),  # tiles care more for it than for batch
-            e.workload.bottom_right != workload.bottom_right,
-            e.workload.lse != workload.lse,
+            _differing_details(e.workload, workload),
             e.workload != workload,
             e.workload,
             _method_rank(e.method),
@@ -143,12 +142,20 @@ def _same_gpu(entry: Entry, gpu: str, compute_capability: tuple[int, int] | None
 
 
 def _same_time(a: Workload, b: Workload) -> bool:
-    """Whether the workloads are equal but for the softmax scale, which costs nothing."""
-    return replace(a, softmax_scale=None) == replace(b, softmax_scale=None)
+    """Whether the workloads are equal but for what costs nothing, such as the softmax scale."""
+    paid = Effect.KIND, Effect.SIZE, Effect.DETAIL
+    return a.values(*paid) == b.values(*paid)
 
 
-def _same_kind(a: Workload, b: Workload) -> bool:
-    return (a.dtype, a.d_head, a.causal) == (b.dtype, b.d_head, b.causal)
+def _differing_details(a: Workload, b: Workload) -> tuple[bool, ...]:
+    """Whether they differ in each of the details, the weightier first."""
+    pairs = zip(a.values(Effect.DETAIL), b.values(Effect.DETAIL), strict=True)
+    return tuple(x != y for x, y in pairs)
+
+
+def same_kind(a: Workload, b: Workload) -> bool:
+    """Whether results for one say anything about the other."""
+    return a.values(Effect.KIND) == b.values(Effect.KIND)
 
 
 def _method_rank(method: str) -> tuple[int, str]:
@@ -158,15 +165,9 @@ def _method_rank(method: str) -> tuple[int, str]:
 def _explain(found: Workload, asked: Workload) -> str:
     if _same_time(found, asked):
         return f"measured on {found.key}"
-    pairs = [
-        ("seq_len_q", found.seq_len_q, asked.seq_len_q),
-        ("seq_len_kv", found.seq_len_kv, asked.seq_len_kv),
-        ("batch", found.batch, asked.batch),
-        ("heads", found.heads, asked.heads),
-        ("kv_heads", found.kv_heads, asked.kv_heads),
-        ("mask", found.mask, asked.mask),
-        ("lse", found.lse, asked.lse),
-    ]
+    names = (n for n in READING_ORDER if FIELDS[n].effect in (Effect.SIZE, Effect.DETAIL))
+    told = (FIELDS[name].told_by or name for name in names)
+    pairs = ((name, getattr(found, name), getattr(asked, name)) for name in told)
     differences = ", ".join(f"{name} {a} for {b}" for name, a, b in pairs if a != b)
     return f"no entry for {asked.key}; nearest is {found.key} ({differences})"
 
@@ -220,4 +221,5 @@ def _gpu_text(name: str, compute_capability: tuple[int, int]) -> str:
 
 def _kind_text(workload: Workload) -> str:
     mask = "causal" if workload.causal else "full"
-    return f"{workload.dtype.name} d_head {workload.d_head} {mask}"
+    kind = [label for name, label in unusual_labels(workload) if FIELDS[name].effect is Effect.KIND]
+    return " ".join((f"{workload.dtype.name} d_head {workload.d_head} {mask}", *kind))

@@ -7,14 +7,15 @@ Units appear here and nowhere before: rows hold base units.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from fa_tune.core import units
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType, Outcome
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import FIELDS, USUAL, DType, FieldSpec, column_of
 from fa_tune.store.table.rows import Row
 
 SIGNIFICANT_DIGITS = 12  # of a number in a file: picoseconds of a second, no binary noise
@@ -37,13 +38,15 @@ class Kind:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading and the row field under it; `decimals` are for people only."""
+    """A heading and the row field under it; `decimals` are for people only.  A table whose rows
+    have nothing but `only_unless` in the field goes without the column."""
 
     heading: str
     field: str
     kind: Kind
     decimals: int = 0
     positive: bool = False  # zero cannot be a value: where a file has it, nothing was measured
+    only_unless: tuple[object, ...] = ()
 
     def cell(self, row: Row) -> str:
         """The value as files hold it; a missing one is empty."""
@@ -165,17 +168,29 @@ CLASSIC_COLUMNS: tuple[Column, ...] = (
     Column("seq_len", "seq_len", WHOLE, positive=True),
 )
 
+_KINDS = {int: WHOLE, bool: BOOLEAN, float: EXACT, str: TEXT, DType: DTYPE}
+
+
+def _workload_columns() -> tuple[Column, ...]:
+    """A column for each field of a workload that the classic ones lack; the dtype stands first."""
+    classic = {column.field for column in CLASSIC_COLUMNS}
+    names = sorted((n for n in FIELDS if column_of(n) not in classic), key=lambda n: n != "dtype")
+    return tuple(_workload_column(column_of(name), FIELDS[name], USUAL.get(name)) for name in names)
+
+
+def _workload_column(name: str, spec: FieldSpec, usual: object) -> Column:
+    return Column(
+        name,
+        name,
+        _KINDS[spec.type],
+        positive=spec.type in (int, float),
+        only_unless=() if spec.always_column else (None, usual),
+    )
+
+
 OUR_COLUMNS: tuple[Column, ...] = (
     Column("family", "family", TEXT),
-    Column("dtype", "dtype", DTYPE),
-    Column("batch", "batch", WHOLE, positive=True),
-    Column("heads", "heads", WHOLE, positive=True),
-    Column("kv_heads", "kv_heads", WHOLE, positive=True),
-    Column("seq_len_kv", "seq_len_kv", WHOLE, positive=True),
-    Column("causal", "causal", BOOLEAN),
-    Column("bottom_right", "bottom_right", BOOLEAN),
-    Column("lse", "lse", BOOLEAN),
-    Column("softmax_scale", "softmax_scale", EXACT, positive=True),
+    *_workload_columns(),
     Column("method", "method", TEXT),
     Column("n", "n", WHOLE, positive=True),
     Column("median (ms)", "median_s", MILLISECONDS, 3, positive=True),
@@ -193,3 +208,13 @@ OUR_COLUMNS: tuple[Column, ...] = (
 COLUMNS = CLASSIC_COLUMNS + OUR_COLUMNS
 BY_HEADING: Mapping[str, Column] = {column.heading: column for column in COLUMNS}
 BY_FIELD: Mapping[str, Column] = {column.field: column for column in COLUMNS}
+
+
+def columns_of(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns that a file of these rows has."""
+    return tuple(
+        column
+        for column in COLUMNS
+        if not column.only_unless
+        or any(getattr(row, column.field) not in column.only_unless for row in rows)
+    )

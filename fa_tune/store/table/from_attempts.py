@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fa_tune.core.model import (
-    PREFERENCE,
     REFERENCE_FAMILY,
     Attempt,
     Measurement,
@@ -15,8 +14,8 @@ from fa_tune.core.model import (
     Quantity,
     Resources,
     Variant,
-    Workload,
 )
+from fa_tune.core.workload import Workload, parts_of
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.rows import Row, completed
@@ -67,30 +66,18 @@ def rows_from_measurements(
 
 def workload_text(workload: Workload) -> str:
     """How tables name a workload: `seq_len 1024, d_head 128, FP16, full, batch 16, 16 heads`."""
-    return str(_shape(workload).put_on(Row("")).group)
+    return str(_shape(workload).apply_to(Row("")).group)
 
 
-def _shape(w: Workload) -> PartialWorkload:
-    return PartialWorkload(
-        batch=w.batch,
-        heads=w.heads,
-        kv_heads=w.kv_heads,
-        seq_len=w.seq_len_q,
-        seq_len_kv=w.seq_len_kv,
-        d_head=w.d_head,
-        dtype=w.dtype,
-        causal=w.causal,
-        bottom_right=w.bottom_right,
-        lse=w.lse,
-        softmax_scale=w.softmax_scale,
-    )
+def _shape(workload: Workload) -> PartialWorkload:
+    return PartialWorkload(**parts_of(workload))
 
 
 def _row(attempt: Attempt, resources: Resources | None, cycles: str, method: str) -> Row:
     family, kernel = _subject(attempt.subject)
     measurement = attempt.measurement
     shape = _shape(Workload.from_key(attempt.workload))
-    row = shape.put_on(
+    row = shape.apply_to(
         Row(
             kernel,
             family=family,
@@ -103,12 +90,7 @@ def _row(attempt: Attempt, resources: Resources | None, cycles: str, method: str
     # A kernel whose attempt failed has no time, whatever was measured before it failed.
     if measurement is None or attempt.outcome is not Outcome.OK:
         return row
-    preference = measurement.conditions.get(PREFERENCE)
-    row = replace(
-        row,
-        relative=measurement.relative or None,
-        preference=None if preference is None else int(preference),
-    )
+    row = replace(row, relative=measurement.relative or None, preference=measurement.preference)
     return with_samples(
         row,
         measurement.samples_s,

@@ -162,7 +162,7 @@ def _classic(rows: Sequence[Row]) -> list[Row]:
     named = [_named(row) for row in rows]
     shapes = [PartialWorkload.of(row) for row in named if row.is_variant]
     return [
-        adopted(PartialWorkload.of(row), shapes).put_on(row) if row.is_reference else row
+        adopted(PartialWorkload.of(row), shapes).apply_to(row) if row.is_reference else row
         for row in named
     ]
 

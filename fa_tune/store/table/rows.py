@@ -11,16 +11,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import REFERENCE_FAMILY, DType, Outcome, Workload
+from fa_tune.core.model import REFERENCE_FAMILY, Outcome, Variant
+from fa_tune.core.workload import (
+    OPTIONAL,
+    PARTS,
+    READING_ORDER,
+    USUAL,
+    Workload,
+    WorkloadParts,
+    column_of,
+    labels,
+)
 from fa_tune.ops import flops
 
 BASELINE_LABEL = "FA2"
 
 
 @dataclass(frozen=True)
-class Row:
-    """One kernel on one workload.
+class Row(WorkloadParts):
+    """One kernel on one workload, as far as that is known.
 
     `kernel` is a config's short form, a reference's label (`FA2`), or, for a kernel that
     nobody recognised, its name.  `duration_s` is the mean over `n` runs; `median_s` is what
@@ -42,18 +53,7 @@ class Row:
     l2_hit_percent: float | None = None
     tflops: float | None = None
     attn_tflops: float | None = None
-    d_head: int | None = None
-    seq_len: int | None = None
     family: str = ""
-    dtype: DType | None = None
-    batch: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    seq_len_kv: int | None = None
-    causal: bool | None = None
-    bottom_right: bool | None = None
-    lse: bool | None = None
-    softmax_scale: float | None = None
     method: str = ""
     n: int | None = None
     median_s: float | None = None
@@ -86,67 +86,17 @@ class Row:
         return self.median_s if self.median_s is not None else self.duration_s
 
     @property
-    def workload(self) -> Workload | None:
-        """The workload if every part of it is known, but for those that have a usual value."""
-        parts = tuple(getattr(self, name) for name in WORKLOAD_FIELDS)
-        if any(part is None for part in parts):
-            return None
-        usual: tuple[Any, ...] = (bool(self.bottom_right), bool(self.lse), self.softmax_scale)
-        try:
-            return Workload(*parts, *usual)
-        except InvalidConfig:
-            return None
-
-    @property
     def group(self) -> Group:
         """What has to be equal for two rows to be comparable."""
-        return Group(
-            self.d_head,
-            self.seq_len,
-            self.seq_len_kv,
-            self.dtype,
-            self.causal,
-            self.batch,
-            self.heads,
-            self.kv_heads,
-            bool(self.bottom_right),
-            bool(self.lse),
-            self.softmax_scale,
-            self.method,
-            self.source,
-        )
+        known = {column: getattr(self, column) for column in PARTS}
+        usual = {n: USUAL[n] for n in OPTIONAL if known[column_of(n)] is None}
+        return Group(**{**known, **usual}, method=self.method, source=self.source)
 
 
-# What has to be known of a workload, in the order of its fields.
-WORKLOAD_FIELDS = (
-    "batch",
-    "heads",
-    "kv_heads",
-    "seq_len",
-    "seq_len_kv",
-    "d_head",
-    "dtype",
-    "causal",
-)
-# What has a usual value, which nobody needs to state.
-USUAL_FIELDS = ("bottom_right", "lse", "softmax_scale")
-
-
-@dataclass(frozen=True)
-class Group:
+@dataclass(frozen=True, kw_only=True)
+class Group(WorkloadParts):
     """Workload (as far as known), method and recording: rows are ranked inside one group."""
 
-    d_head: int | None
-    seq_len: int | None
-    seq_len_kv: int | None
-    dtype: DType | None
-    causal: bool | None
-    batch: int | None
-    heads: int | None
-    kv_heads: int | None
-    bottom_right: bool
-    lse: bool
-    softmax_scale: float | None
     method: str
     source: str
 
@@ -168,29 +118,14 @@ class Group:
         if self.heads is not None:
             other = self.kv_heads not in (None, self.heads)
             parts.append(f"{self.heads} heads" + (f" ({self.kv_heads} kv)" if other else ""))
-        if self.lse:
-            parts.append("with log-sum-exp")
-        if self.softmax_scale is not None:
-            parts.append(f"scale {self.softmax_scale:g}")
+        parts += labels(self)
         text = ", ".join(parts) or "unknown workload"
         return "; ".join(part for part in (text, self.method, self.source) if part)
 
-    def _order(self) -> tuple[object, ...]:
-        numbers = (
-            self.d_head,
-            self.dtype,
-            self.causal,
-            self.seq_len,
-            self.seq_len_kv,
-            self.batch,
-            self.heads,
-            self.kv_heads,
-            self.bottom_right,
-            self.lse,
-        )
-        known = tuple((n is None, 0 if n is None else int(n)) for n in numbers)
-        scale = (self.softmax_scale is not None, self.softmax_scale or 0.0)
-        return (self.source, *known, scale, self.method)
+    def _order(self) -> tuple[Any, ...]:
+        values = ((name, getattr(self, column_of(name))) for name in READING_ORDER)
+        known = ((v is None and n not in OPTIONAL, v is not None, v or 0) for n, v in values)
+        return (self.source, *known, self.method)
 
 
 def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
@@ -264,12 +199,7 @@ def _with_rates(row: Row) -> Row:
     workload, mean_s, median_s = row.workload, row.duration_s, row.rank_s
     if workload is None or not mean_s or not median_s:
         return row
-    total = None
-    if row.tflops is None and (tile := _tile(row)):
-        try:
-            total = flops.tflops(flops.total_flop(workload, *tile), mean_s)
-        except InvalidConfig:
-            total = None
+    total = tiled_tflops(workload, _tile(row), mean_s) if row.tflops is None else None
     return replace(
         row,
         tflops=_first(row.tflops, total),
@@ -280,14 +210,22 @@ def _with_rates(row: Row) -> Row:
     )
 
 
+def tiled_tflops(workload: Workload, tile: tuple[int, int] | None, seconds: float) -> float | None:
+    """The rate of a kernel with (B_r, B_c) tiles; None where they are unknown or partial."""
+    if tile is None:
+        return None
+    try:
+        return flops.tflops(flops.total_flop(workload, *tile), seconds)
+    except InvalidConfig:
+        return None
+
+
 def _tile(row: Row) -> tuple[int, int] | None:
     """(B_r, B_c) of one of our configs; references bring their rate along."""
     if not row.is_variant:
         return None
-    from fa_tune import families
-
     try:
-        family = families.get(row.family)
-        return family.blocks(family.parse(row.kernel))
+        config = families.config_of(Variant(row.family, row.kernel))
+        return families.of(config).blocks(config)
     except InvalidConfig:
         return None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import TextIO
 
-from fa_tune.store.table.columns import COLUMNS
+from fa_tune.store.table.columns import columns_of
 from fa_tune.store.table.rows import Row
 
 # The csv module leaves a lone carriage return unquoted in some releases, which splits a row.
@@ -15,9 +15,11 @@ _NEEDS_QUOTES = re.compile(r'[",\r\n]|^\s|\s$')
 
 def write_csv(rows: Iterable[Row], stream: TextIO) -> None:
     """The heading line, then one line per row in the order given; see `read_csv`."""
-    stream.write(_line(column.heading for column in COLUMNS))
+    rows = list(rows)
+    columns = columns_of(rows)
+    stream.write(_line(column.heading for column in columns))
     for row in rows:
-        stream.write(_line(column.cell(row) for column in COLUMNS))
+        stream.write(_line(column.cell(row) for column in columns))
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from fa_tune.core.errors import ProfileFormatError, ToolMissing, UnknownUnit
 from fa_tune.core.model import Quantity
-from fa_tune.profile.ncu import ncu_rep as report_module
+from fa_tune.profile.ncu import ncu_rep
 from fa_tune.profile.ncu.launches import NO_PROCESS, Launch, Missing
 from fa_tune.profile.ncu.parse import parse_ncu_csv, read_profile
 from tests.profile.ncu.ncu_text import details, identity, raw
@@ -120,7 +120,7 @@ def action(**changed: tuple[str, Value]) -> FakeAction:
 
 def read(*ranges: list[FakeAction], names: str = "demangled") -> tuple[Launch, ...]:
     module = fake_module(FakeReport(*ranges))
-    profile = report_module.read_report("x.ncu-rep", module=module, names=names)
+    profile = ncu_rep.read_report("x.ncu-rep", module=module, names=names)
     assert profile.form == "report"
     return profile.launches
 
@@ -151,7 +151,7 @@ def test_the_same_launch_through_report_raw_and_details() -> None:
 def test_launches_are_numbered_through_all_ranges() -> None:
     launches = read([action(), action()], [action()])
     assert [(x.process_id, x.launch_id) for x in launches] == [(NO_PROCESS, i) for i in range(3)]
-    assert launches[0].device_name == "NVIDIA H200"
+    assert launches[0].metrics["device__attribute_display_name"] == "NVIDIA H200"
 
 
 def test_tables_in_a_cell_are_left_out_here_too() -> None:
@@ -192,14 +192,14 @@ def test_units_are_checked(unit: str) -> None:
 @pytest.mark.parametrize("report", [RuntimeError("bad magic"), None, FakeReport()])
 def test_what_cannot_be_loaded_is_one_line(report: Any) -> None:
     with pytest.raises(ProfileFormatError, match=r"^x\.ncu-rep: ") as caught:
-        report_module.read_report("x.ncu-rep", module=fake_module(report))
+        ncu_rep.read_report("x.ncu-rep", module=fake_module(report))
     assert "\n" not in str(caught.value)
 
 
 def test_without_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_module, "find_module", lambda: None)
+    monkeypatch.setattr(ncu_rep, "find_module", lambda: None)
     with pytest.raises(ToolMissing, match="--import FILE"):
-        report_module.read_report("x.ncu-rep")
+        ncu_rep.read_report("x.ncu-rep")
 
 
 def test_read_profile_uses_the_module_where_there_is_one(
@@ -207,7 +207,7 @@ def test_read_profile_uses_the_module_where_there_is_one(
 ) -> None:
     path = tmp_path / "x.ncu-rep"
     path.write_bytes(b"NVR\x00\x10\x00")
-    monkeypatch.setattr(report_module, "find_module", lambda: fake_module(FakeReport([action()])))
+    monkeypatch.setattr(ncu_rep, "find_module", lambda: fake_module(FakeReport([action()])))
     assert read_profile(path).form == "report"
 
 
@@ -219,10 +219,10 @@ def test_the_module_is_found_in_an_installation(
     for folder in (absent, broken, good):
         folder.mkdir()
     (broken / "ncu_report.py").write_text("import _no_such_extension_module\n")
-    assert report_module.find_module([absent, broken]) is None
+    assert ncu_rep.find_module([absent, broken]) is None
     (good / "ncu_report.py").write_text("def load_report(path): return path\n")
     before = list(sys.path)
-    module = report_module.find_module([absent, broken, good])
+    module = ncu_rep.find_module([absent, broken, good])
     assert module is not None
     assert module.load_report("x") == "x"
     assert sys.path == before
@@ -238,4 +238,4 @@ def test_extras_of_the_ncu_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     link.mkdir()
     (link / "ncu").symlink_to(install / "ncu")
     monkeypatch.setenv("PATH", str(link))
-    assert report_module.extras_folders(tmp_path)[0] == install / "extras" / "python"
+    assert ncu_rep.extras_folders(tmp_path)[0] == install / "extras" / "python"

@@ -77,7 +77,7 @@ def test_golden_raw_page() -> None:
     assert ours.metrics["device__attribute_total_memory"] == Quantity(150109880320, "")
     assert ours.metrics["device__attribute_confidential_computing_mode"] == "No-CC"
     assert ours.metrics["launch__kernel_name"] == Missing("empty")
-    assert ours.device_name == "NVIDIA H200"
+    assert ours.metrics["device__attribute_display_name"] == "NVIDIA H200"
     assert (fa2.grid, cudnn.grid) == ((32, 16, 16), (132, 1, 1))
     assert cudnn.metrics[DURATION] == Quantity(3332928e-9, "s")
 

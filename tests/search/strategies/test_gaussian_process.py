@@ -39,7 +39,7 @@ def test_equal_targets_are_no_division_by_zero() -> None:
 
 
 def test_the_gradient_is_that_of_the_log_posterior() -> None:
-    from fa_tune.search.strategies import gaussian_process as gp
+    from fa_tune.search.strategies import gaussian_process
 
     x, y = RNG.random((12, 3)), RNG.standard_normal(12)
     differences = (x[:, None, :] - x[None, :, :]) ** 2
@@ -52,8 +52,13 @@ def test_the_gradient_is_that_of_the_log_posterior() -> None:
         kernel, _, _ = model._kernel(differences)
         total = kernel + (np.exp(2 * theta[-1]) + 1e-8) * np.eye(12)
         fit = np.linalg.slogdet(total)[1] + y @ np.linalg.solve(total, y)
-        means = np.array([gp.LENGTH] * 3 + [gp.SIGNAL, gp.NOISE])
-        widths = np.array([gp.LENGTH_WIDTH] * 3 + [gp.SIGNAL_WIDTH, gp.NOISE_WIDTH])
+        means = np.array(
+            [gaussian_process.LENGTH] * 3 + [gaussian_process.SIGNAL, gaussian_process.NOISE]
+        )
+        widths = np.array(
+            [gaussian_process.LENGTH_WIDTH] * 3
+            + [gaussian_process.SIGNAL_WIDTH, gaussian_process.NOISE_WIDTH]
+        )
         return float(0.5 * fit + 0.5 * (((theta - means) / widths) ** 2).sum())
 
     theta = model.theta.copy()

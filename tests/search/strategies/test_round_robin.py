@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from fa_tune.search.strategies import Observation, Point, Space, create
-from fa_tune.search.strategies.round_robin import OPENING, Several
+from fa_tune.search.strategies.round_robin import OPENING, RoundRobin
 
 SIZES = (40, 30)
 
 
-def several(name: str = "random", seed: int = 1) -> Several:
+def several(name: str = "random", seed: int = 1) -> RoundRobin:
     spaces = [
         Space(tuple(Point(f"{family}{i}", {family: i}) for i in range(n)))
         for family, n in zip("ab", SIZES, strict=True)
     ]
-    return Several(name, spaces, [create(name, s, seed) for s in spaces])
+    return RoundRobin(name, spaces, [create(name, s, seed) for s in spaces])
 
 
-def drive(strategy: Several, n: int, batch: int = 1) -> list[int]:
+def drive(strategy: RoundRobin, n: int, batch: int = 1) -> list[int]:
     """Points of the second family take half the time."""
     order: list[int] = []
     while len(order) < n and (found := strategy.propose(batch)):

@@ -21,7 +21,8 @@ def grid(**axes: tuple[Knob, ...]) -> Space:
 
 
 def around(space: Space, key: str) -> set[str]:
-    return {space.points[i].key for i in space.neighbours(space.index_of[key])}
+    index = [point.key for point in space.points].index(key)
+    return {space.points[i].key for i in space.neighbours(index)}
 
 
 def test_neighbours_are_one_step_away_in_one_knob() -> None:

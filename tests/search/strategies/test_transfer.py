@@ -9,7 +9,7 @@ import pytest
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.search.strategies import Observation, Point, Space, create
-from fa_tune.search.strategies.transfer import Experience, with_experience
+from fa_tune.search.strategies.transfer import Prior, with_prior
 
 N = 80
 
@@ -26,13 +26,13 @@ def time_of(index: int, best: int = 50) -> float:
     return 0.9 if index == 7 else 1.0 + abs(index - best) / 20
 
 
-def known(times: list[float | None] | None = None) -> Experience:
-    return Experience("other", points(64), tuple(times or [3.0 * time_of(i) for i in range(N)]))
+def known(times: list[float | None] | None = None) -> Prior:
+    return Prior("other", points(64), tuple(times or [3.0 * time_of(i) for i in range(N)]))
 
 
 def test_the_same_config_elsewhere_is_expected_to_take_as_long_here() -> None:
     """Also where it is an exception, and whatever field only says the workload."""
-    space = with_experience(Space(points()), [known()])
+    space = with_prior(Space(points()), [known()])
     assert min(range(N), key=lambda i: space.expected[i]) == 7
     for i in range(N):
         assert space.expected[i] == pytest.approx(math.log(time_of(i) / 0.9), abs=1e-6)
@@ -40,7 +40,7 @@ def test_the_same_config_elsewhere_is_expected_to_take_as_long_here() -> None:
 
 def test_several_workloads_have_equal_weight() -> None:
     slow = [1.0] * (N - 1) + [2.0]
-    space = with_experience(Space(points()), [known(), known(list(slow))])
+    space = with_prior(Space(points()), [known(), known(list(slow))])
     assert space.expected[7] == pytest.approx(0.0, abs=1e-6)
     assert space.expected[N - 1] == pytest.approx(
         (math.log(time_of(N - 1) / 0.9) + math.log(2.0)) / 2, abs=1e-6
@@ -50,16 +50,16 @@ def test_several_workloads_have_equal_weight() -> None:
 def test_a_config_that_failed_elsewhere_is_only_guessed() -> None:
     times: list[float | None] = [time_of(i) for i in range(N)]
     times[7] = None
-    space = with_experience(Space(points()), [known(times)])
+    space = with_prior(Space(points()), [known(times)])
     assert space.expected[7] > math.log(1.5)
 
 
 def test_other_knobs_say_nothing() -> None:
-    other = Experience("gemm", tuple(Point(str(i), {"tile": i}) for i in range(4)), (1.0,) * 4)
+    other = Prior("gemm", tuple(Point(str(i), {"tile": i}) for i in range(4)), (1.0,) * 4)
     space = Space(points())
-    assert with_experience(space, [other]) is space
-    assert with_experience(space, []) is space
-    assert with_experience(space, [known([None] * N)]) is space
+    assert with_prior(space, [other]) is space
+    assert with_prior(space, []) is space
+    assert with_prior(space, [known([None] * N)]) is space
 
 
 def test_a_table_older_than_a_knob_says_the_same_of_all_its_values() -> None:
@@ -68,12 +68,12 @@ def test_a_table_older_than_a_knob_says_the_same_of_all_its_values() -> None:
         for point in points()
         for new in (0, 1)
     )
-    space = with_experience(Space(newer), [known()])
+    space = with_prior(Space(newer), [known()])
     for i in range(N):
         for value in space.expected[2 * i : 2 * i + 2]:
             assert value == pytest.approx(math.log(time_of(i) / 0.9), abs=1e-6)
     older = [Point(p.key, {"n": p.knobs["n"]}) for p in points()[:20]]
-    assert with_experience(Space(tuple(older)), [known()]).expected == ()
+    assert with_prior(Space(tuple(older)), [known()]).expected == ()
 
 
 def test_expectations_are_of_every_point() -> None:
@@ -92,19 +92,19 @@ def order(space: Space, best: int, n: int) -> list[int]:
 
 
 def test_learned_begins_with_what_is_expected_and_after_the_default() -> None:
-    space = with_experience(Space(points(), start=(70,)), [known()])
+    space = with_prior(Space(points(), start=(70,)), [known()])
     strategy = create("learned", space, 3)
     assert strategy.propose(3) == [70, 7, 50]
 
 
 def test_learned_unlearns_what_does_not_hold_here() -> None:
     """The best is elsewhere, and the exception is none."""
-    space = with_experience(Space(points()), [known()])
+    space = with_prior(Space(points()), [known()])
     assert 20 in order(space, 20, 20)
 
 
 def test_the_same_experience_gives_the_same_proposals() -> None:
-    one = with_experience(Space(points()), [known()])
-    two = with_experience(Space(points()), [dataclasses.replace(known())])
+    one = with_prior(Space(points()), [known()])
+    two = with_prior(Space(points()), [dataclasses.replace(known())])
     assert one.expected == two.expected
     assert order(one, 40, 15) == order(two, 40, 15)

@@ -1,7 +1,8 @@
-"""Put what the recordings say into the pages that quote them: tables and single figures.
+"""Put what recordings and declarations say into the pages that quote them: tables, figures,
+pictures.
 
-python tools/ladder_page.py            rewrite the pages
-python tools/ladder_page.py --check    change nothing; 1 if a page is out of date
+python tools/pages/ladder_page.py            rewrite the pages
+python tools/pages/ladder_page.py --check    change nothing; 1 if a page is out of date
 
 A table stands between `<!-- name -->` and `<!-- /name -->`.  A figure in a sentence is followed
 by a comment that says what it is:
@@ -27,13 +28,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import kernel_tables
 import recorded_grid
 import recorded_tables
+import speed_plot
 from fa_tune.store.table.from_attempts import CYCLES, SM_CLOCK
 from recorded import COUNTERS, Recorded
 from recorded_tables import CHANGES, signed
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
     "docs/ladder.md": {
         "conditions": recorded_tables.conditions,
@@ -44,16 +47,23 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
         "rho": recorded_tables.rho,
     },
     "docs/measuring.md": {"offsets": recorded_tables.offsets},
-    "docs/why-this-wins.md": {
-        "wins": recorded_grid.wins,
-        "h100": lambda _: recorded_grid.on_h100("sm80"),
-    },
+    "docs/kernel-sm80.md": {"constraints": lambda _: kernel_tables.sm80_constraints()},
     "docs/kernel-sm90.md": {
-        "wins": recorded_grid.wins_sm90,
-        "h100": lambda _: recorded_grid.on_h100("sm90"),
+        "example": lambda _: kernel_tables.sm90_example(),
+        "fields": lambda _: kernel_tables.sm90_fields(),
+        "constraints": lambda _: kernel_tables.sm90_constraints(),
+        "registers": lambda _: kernel_tables.sm90_registers(),
     },
-    "README.md": {"results": recorded_grid.results},
+    "docs/results.md": {
+        "sm90 h200": lambda data: recorded_grid.section(data, "sm90"),
+        "sm80 h200": lambda data: recorded_grid.section(data, "sm80"),
+        "sm90 h100": lambda _: recorded_grid.section(Recorded(recorded_grid.H100), "sm90"),
+        "sm80 h100": lambda _: recorded_grid.section(Recorded(recorded_grid.H100), "sm80"),
+    },
+    "README.md": {"speed": recorded_grid.small_table, "picture": recorded_grid.pictured},
+    "docs/why-this-wins.md": {},
 }
+PICTURES: dict[str, Callable[[Recorded], str]] = {"docs/speed_h200.svg": speed_plot.svg}
 _NAMES = "|".join(
     [*COUNTERS, "ncu", "events", "tflops", "elapsed", "ldmatrix", "busy", "rho", "effect"]
 )
@@ -125,20 +135,25 @@ def filled(text: str, page: str, data: Recorded) -> str:
     )
 
 
+def made(path: str, data: Recorded) -> str:
+    """What a page or picture should hold."""
+    if path in PICTURES:
+        return PICTURES[path](data)
+    return filled((ROOT / path).read_text(encoding="utf-8"), path, data)
+
+
 def main() -> int:
     """Rewrite the pages, or with --check say which are out of date."""
     data, stale = Recorded(), []
-    for page in TABLES:
-        path = ROOT / page
-        text = path.read_text(encoding="utf-8")
-        new = filled(text, page, data)
-        if new == text:
+    for name in (*TABLES, *PICTURES):
+        path, new = ROOT / name, made(name, data)
+        if path.exists() and path.read_text(encoding="utf-8") == new:
             continue
-        stale.append(page)
+        stale.append(name)
         if "--check" not in sys.argv:
             path.write_text(new, encoding="utf-8")
     if stale and "--check" in sys.argv:
-        print(f"out of date: {', '.join(stale)}; run: python tools/ladder_page.py")
+        print(f"out of date: {', '.join(stale)}; run: python tools/pages/ladder_page.py")
         return 1
     return 0
 

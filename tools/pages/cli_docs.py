@@ -1,6 +1,6 @@
 """Write docs/cli.md, the help of every command, from the commands themselves.
 
-python tools/cli_docs.py docs/cli.md
+python tools/pages/cli_docs.py docs/cli.md
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from recorded import (
     LADDER,
     METHODS,
     REFERENCES,
-    RUNGS,
+    STEPS,
     SEQ_LENS,
     Change,
     Recorded,
@@ -25,8 +25,8 @@ from recorded import (
     spearman,
 )
 
-SHOWN = (*RUNGS, "best", *REFERENCES)
-HEADINGS = {**{r: r[1:] for r in RUNGS}, "best": "best", "fa2": "FA2", "cudnn": "cuDNN"}
+SHOWN = (*STEPS, "best", *REFERENCES)
+HEADINGS = {**{r: r[1:] for r in STEPS}, "best": "best", "fa2": "FA2", "cudnn": "cuDNN"}
 NEW = ("the plain kernel", "swizzle", "eager", "load tiles", "buffer", "opt_softmax", "Q stays")
 
 
@@ -67,21 +67,21 @@ def conditions(data: Recorded) -> str:
 
 
 def ladder(data: Recorded) -> str:
-    """Time of each rung, and how it stands to the rung before."""
+    """Time of each step, and how it stands to the step before."""
     rows = []
     for i, name in enumerate(SHOWN):
         cells = []
         for method in METHODS:
             time = data.time_ms(name, method)
-            change = 100 * (time / data.time_ms(f"r{i}", method) - 1) if name in RUNGS and i else 0
+            change = 100 * (time / data.time_ms(f"r{i}", method) - 1) if name in STEPS and i else 0
             cells += [
                 shown_ms(time),
-                signed(change) if name in RUNGS and i else "",
+                signed(change) if name in STEPS and i else "",
                 f"{data.tflops(name, method):.0f}",
             ]
         what = (
             NEW[i]
-            if name in RUNGS
+            if name in STEPS
             else f"of the {data.searched} set"
             if name == "best"
             else "reference"
@@ -89,14 +89,14 @@ def ladder(data: Recorded) -> str:
         subject = data.subject(name)
         config = f"`{config_of(subject).short_form()}`" if name not in REFERENCES else ""
         rows.append([HEADINGS[name], what, config, *cells])
-    headings = ["Rung", "New", "Config"]
+    headings = ["Step", "New", "Config"]
     for method in METHODS:
         headings += [f"{method} (ms)", "change (%)", "TFLOP/s"]
     return table(headings, rows, words=3)
 
 
 def counters(data: Recorded) -> str:
-    """The counters of every rung."""
+    """The counters of every step."""
     rows = [
         [c.label, *(f"{data.counter(name, key):,.{c.digits}f}" for name in SHOWN)]
         for key, c in COUNTERS.items()

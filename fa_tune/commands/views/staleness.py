@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fa_tune.commands.shared.output import say, text_table, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import STDOUT
-from fa_tune.commands.shared.progress import watching
 from fa_tune.core.model import Variant
-from fa_tune.core.options import SearchOptions
-from fa_tune.tune.staleness import why_stale
-
-if TYPE_CHECKING:
-    from fa_tune.families.base import Config
+from fa_tune.tune.staleness import Staleness
 
 SCHEMA = "fa-tune-stale-1"
 ROWS = 20  # shown, unless --limit says otherwise
@@ -23,26 +16,16 @@ SHOWN = 24  # characters of a value
 HEADINGS = ("workload", "config", "field", "was", "is")
 
 
-def show(
-    options: SearchOptions,
-    configs: Sequence[Config] | None,
-    *,
-    as_json: bool,
-    csv: Path | None,
-    limit: int | None,
-    quiet: bool,
-) -> None:
-    """Say what a search with these options would measure again, and why."""
-    with watching(quiet) as progress:
-        found = why_stale(options, progress, configs)
+def show_staleness(found: Staleness, *, as_json: bool, csv: Path | None, limit: int | None) -> None:
+    """What a search would measure again, and why, on standard output and in a CSV file."""
     if as_json:
-        standings = [dataclasses.asdict(one) for one in found.standings]
+        standings = [dataclasses.asdict(standing) for standing in found.standings]
         write_json({"schema": SCHEMA, "standings": standings})
         return
     rows = [
-        [one.workload, Variant.from_key(one.subject).config, d.field, d.was, d.now]
-        for one in found.stale
-        for d in one.differences
+        [standing.workload, Variant.from_key(standing.subject).config, d.field, d.was, d.now]
+        for standing in found.stale
+        for d in standing.differences
     ]
     if csv is not None:
         write_table_csv(HEADINGS, rows, csv)

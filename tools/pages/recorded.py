@@ -1,7 +1,7 @@
 """What the recordings of one GPU hold, for the pages that quote them.
 
 Beside the ladder a whole set was searched: `fast`, or in older folders `tune`.  A *subject* of
-the ladder is `r1` to `r7` (the rungs), `best` (the config of the searched set that was profiled
+the ladder is `r1` to `r7` (the steps), `best` (the config of the searched set that was profiled
 with the ladder), `fa2` or `cudnn`.  Values are in the unit that a page shows.
 """
 
@@ -23,14 +23,14 @@ from fa_tune.profile.stats import median
 from fa_tune.store.recordings import Recording, load
 from fa_tune.store.table.from_attempts import CYCLES, L2_HIT, REGISTERS, SM_CLOCK
 
-FOLDER = Path(__file__).resolve().parents[1] / "profiles" / "nvidia_h200"
+FOLDER = Path(__file__).resolve().parents[2] / "profiles" / "nvidia_h200"
 MULTIPROCESSORS = 132  # of an H200; the recordings do not say
 METHODS = ("ncu", "events")
 SEQ_LENS = (512, 1024, 2048, 4096, 8192, 16384)
 DTYPES = (DType.FP16, DType.BF16)
 LADDER = benchmark_workload(4096, 128, DType.FP16)
 REFERENCES = {"fa2": "ref:fa2", "cudnn": "ref:cudnn"}
-RUNGS = {f"r{i}": f"sm80:{config}" for i, config in enumerate(PROGRESSION, start=1)}
+STEPS = {f"r{i}": f"sm80:{config}" for i, config in enumerate(PROGRESSION, start=1)}
 SEARCHED = ("fast", "tune")  # the sets that may have been searched, the preferred first
 
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
@@ -191,13 +191,13 @@ class Recorded:
     def subject(self, name: str) -> str:
         """The full name of `r1`, `best`, `fa2`, …"""
         if name == "best":
-            (best,) = set(ours(self.explained)) - set(RUNGS.values())
+            (best,) = set(ours(self.explained)) - set(STEPS.values())
             return best
-        return {**RUNGS, **REFERENCES}[name]
+        return {**STEPS, **REFERENCES}[name]
 
     def timed(self, name: str, method: str) -> Measurement:
-        """What a ladder's subject was ranked by; rungs and references from the ladder's run."""
-        of_ladder = name in RUNGS or name in REFERENCES
+        """What a ladder's subject was ranked by; steps and references from the ladder's run."""
+        of_ladder = name in STEPS or name in REFERENCES
         recording = f"{'prog' if of_ladder else self.searched}_{method}"
         return self.measured(recording, LADDER)[self.subject(name)]
 
@@ -232,12 +232,12 @@ class Recorded:
 
     def repeat(self, what: str) -> float:
         """The largest difference in % between the ladder's two runs under ncu (ranking, counters):
-        of `time` or of `cycles`, over the rungs and the references."""
+        of `time` or of `cycles`, over the steps and the references."""
 
         def value(m: Measurement) -> float:
             return ms(m) if what == "time" else m.counters[CYCLES[0]].value
 
-        names = (*RUNGS, *REFERENCES)
+        names = (*STEPS, *REFERENCES)
         pairs = [(self.timed(n, "ncu"), self.explained[self.subject(n)]) for n in names]
         return max(abs(value(b) / value(a) - 1) * 100 for a, b in pairs)
 

@@ -1,22 +1,30 @@
-"""The grid of workloads by CUDA events, as Markdown: the best config of each family against the
-libraries, which config that is, and what keeping one config for several workloads would cost."""
+"""The grid of workloads by CUDA events, as Markdown: each family against the libraries, which
+config is the fastest, and what keeping one config for several workloads would cost.
+
+Everything is compared by ratios paired within rounds.  Where the search chose a config of the
+family, that one is shown: it is what a user gets.  Else it is the family's fastest.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 
 from fa_tune import families
 from fa_tune.core.model import Measurement, Workload
+from fa_tune.evaluate.default_check import of_recording
 from fa_tune.ops import flops
+from fa_tune.profile.stats import comparable
 from fa_tune.store.recordings import load
 from recorded import FOLDER, REFERENCES, Recorded, ms
 from recorded_tables import table
 
 H100 = FOLDER.parent / "nvidia_h100_80gb_hbm3"
 D_HEADS = (128, 64)  # those that most models have stand first in a table, the others by size
-AGAINST = {"sm90": ("cudnn", "fa4"), "sm80": ("fa2", "cudnn")}  # the first is what is compared
+AGAINST = {"sm90": ("cudnn", "fa4"), "sm80": ("fa2",)}
+SMALL = (512, 1024, 4096, 16384)  # the lengths of the README's table
 LABELS = {"fa2": "FlashAttention 2", "cudnn": "cuDNN", "fa4": "FlashAttention 4"}
 Cells = Mapping[Workload, Mapping[str, Measurement]]
 
@@ -26,9 +34,7 @@ def cells(data: Recorded) -> Cells:
     """Measurements by workload and subject.  All of a workload are of one recording, and so of
     one run; of several that hold it the searched set's own goes first."""
     found: dict[Workload, dict[str, Measurement]] = {}
-    own = data.folder / f"{data.grid_set}_events.csv"
-    others = sorted(set(data.folder.glob(f"{data.grid_set}_*events.csv")) - {own})
-    for path in (own, *others):
+    for path in _files(data):
         recording: dict[Workload, dict[str, Measurement]] = {}
         for attempt in load(path).attempts:
             if attempt.measurement is not None:
@@ -37,6 +43,30 @@ def cells(data: Recorded) -> Cells:
         for workload, measured in recording.items():
             found.setdefault(workload, measured)
     return found
+
+
+def _files(data: Recorded) -> list[Path]:
+    """The recordings of the grid, the searched set's own first."""
+    own = data.folder / f"{data.grid_set}_events.csv"
+    return [own, *sorted(set(data.folder.glob(f"{data.grid_set}_*events.csv")) - {own})]
+
+
+@cache
+def choices(data: Recorded) -> Mapping[Workload, str]:
+    """The subject that the recorded search chose, by workload."""
+    found: dict[Workload, str] = {}
+    for path in _files(data):
+        for one in of_recording(load(path)):
+            found.setdefault(one.workload, one.chosen)
+    return found
+
+
+def ratio(measured: Mapping[str, Measurement], a: str, b: str) -> float:
+    """Time of `a` over time of `b`: the median of the ratios within the rounds of both."""
+    compared = comparable(
+        {s: m.samples_s for s, m in measured.items()}, {s: m.relative for s, m in measured.items()}
+    )
+    return statistics.median(x / y for x, y in zip(compared[a], compared[b], strict=False))
 
 
 def grid_conditions(data: Recorded) -> str:
@@ -56,10 +86,25 @@ def of_family(measured: Mapping[str, Measurement], family: str) -> dict[str, Mea
     return {s: m for s, m in measured.items() if s.startswith(f"{family}:")}
 
 
-def fastest(measured: Mapping[str, Measurement], family: str) -> tuple[str, Measurement] | None:
-    """The config with the least median time; of equals the first by name."""
+def fastest(measured: Mapping[str, Measurement], family: str) -> str | None:
+    """The family's config with the least time; of equals the first by name."""
     ours = of_family(measured, family)
-    return min(ours.items(), key=lambda item: (ms(item[1]), item[0])) if ours else None
+    if not ours:
+        return None
+    base = min(ours, key=lambda subject: (-len(ours[subject].samples_s), subject))
+    return min(ours, key=lambda subject: (ratio(measured, subject, base), subject))
+
+
+def shown(data: Recorded, workload: Workload, family: str) -> str | None:
+    """What the search chose, if that is of this family, else the family's fastest config."""
+    measured = cells(data)[workload]
+    chosen = choices(data).get(workload, "")
+    return chosen if chosen in of_family(measured, family) else fastest(measured, family)
+
+
+def rate(workload: Workload, measurement: Measurement) -> float:
+    """TFLOP/s by 4·s²·d, with a causal mask of the unmasked pairs."""
+    return flops.matmul_flop(workload) / ms(measurement) / 1e9
 
 
 def lines(data: Recorded) -> dict[tuple[int, bool, str], list[Workload]]:
@@ -85,24 +130,28 @@ def _lengths(data: Recorded) -> list[int]:
     return sorted({w.seq_len_q for w in cells(data)})
 
 
-def against(data: Recorded, family: str, reference: str) -> str:
-    """TFLOP/s of the family's best config, and how many times as fast as the reference it is;
-    empty if the recordings lack either."""
+def against(data: Recorded, family: str, *references: str) -> str:
+    """TFLOP/s of the family's config, and how many times as fast as each reference it is; empty
+    if the recordings lack either."""
     rows = []
     for line, workloads in lines(data).items():
         row = {}
         for w in workloads:
-            measured = cells(data)[w]
-            best, other = fastest(measured, family), measured.get(f"ref:{reference}")
-            if best is not None and other is not None:
-                rate = f"{flops.matmul_flop(w) / ms(best[1]) / 1e9:.0f}"
-                # A ratio is of one run; a reference whose samples are another run's gives none.
-                elsewhere = f"ref:{reference}" in _carried_over(data, w)
-                ratio = "" if elsewhere else f", {ms(other) / ms(best[1]):.2f}"
-                row[w.seq_len_q] = rate + ratio
+            measured, subject = cells(data)[w], shown(data, w, family)
+            if subject is not None and any(f"ref:{name}" in measured for name in references):
+                times = [_times(data, w, subject, f"ref:{name}") for name in references]
+                row[w.seq_len_q] = ", ".join([f"{rate(w, measured[subject]):.0f}", *times])
         if row:
             rows.append([label(line), *(row.get(n, "") for n in _lengths(data))])
     return table(["d_head, mask, dtype", *map(str, _lengths(data))], rows) if rows else ""
+
+
+def _times(data: Recorded, workload: Workload, subject: str, reference: str) -> str:
+    """A dash where the reference was not recorded in the same run: ratios are of one run."""
+    measured = cells(data)[workload]
+    if reference not in measured or reference in _carried_over(data, workload):
+        return "–"
+    return f"{ratio(measured, reference, subject):.2f}"
 
 
 def _carried_over(data: Recorded, workload: Workload) -> set[str]:
@@ -121,7 +170,7 @@ def _form(subject: str) -> str:
 def winners(data: Recorded, family: str) -> str:
     """Which config is the fastest of each workload, by its letter, most frequent first."""
     by_cell = {
-        w: _form(best[0])
+        w: _form(best)
         for w, measured in cells(data).items()
         if (best := fastest(measured, family)) is not None
     }
@@ -177,83 +226,86 @@ def one_config(
 ) -> tuple[str, list[float]] | None:
     """The config that loses least on the mean of workloads, and its losses (fractions of the best
     config's time, one per workload); None where the family has fewer than two of them."""
-    measured = [m for w in workloads if (m := of_family(cells(data)[w], family))]
-    if len(measured) < 2:
+    kept = [cells(data)[w] for w in workloads if of_family(cells(data)[w], family)]
+    if len(kept) < 2:
         return None
-    everywhere = set.intersection(*(set(m) for m in measured))
-    best = [min(map(ms, m.values())) for m in measured]
-
-    def lost(subject: str) -> list[float]:
-        return [ms(m[subject]) / b - 1 for m, b in zip(measured, best, strict=True)]
-
+    everywhere = set.intersection(*(set(of_family(m, family)) for m in kept))
     if not everywhere:
         return None
+    best = [fastest(m, family) for m in kept]
+
+    def lost(subject: str) -> list[float]:
+        return [
+            # Pairs of configs share different rounds, so a tie may read as a gain.
+            max(0.0, ratio(m, subject, b) - 1)
+            for m, b in zip(kept, best, strict=True)
+            if b is not None
+        ]
+
     chosen = min(everywhere, key=lambda s: (statistics.fmean(lost(s)), s))
     return chosen, lost(chosen)
 
 
-def results(data: Recorded) -> str:
-    """The README's block: each family against the library that it is meant to beat."""
-    parts = [
-        f"The best config of the {data.grid_set} set for each workload, by CUDA events "
-        f"({grid_conditions(data)}); 16 heads, benchmark shapes; TFLOP/s by 4·s²·d, half of it "
-        "with a causal mask, and how many times as fast as the library it is, both in one process, "
-        "interleaved."
-    ]
-    for family, words in (
-        ("sm90", "**sm90** (`wgmma`, TMA)"),
-        ("sm80", "**sm80** (`mma.sync`, for every GPU since Ampere; on sm_90 with warps in turns)"),
-    ):
-        for reference in AGAINST[family]:
-            made = against(data, family, reference)
-            if made and (reference == AGAINST[family][0] or reference == "fa4"):
-                parts += [f"{words} against {LABELS[reference]}:", made]
-    return "\n\n".join(parts)
+def small_table(data: Recorded) -> str:
+    """The README's: what the search chose, against the fastest library beside it."""
+    rows = []
+    for line, workloads in lines(data).items():
+        d_head, causal, dtype = line
+        if dtype != "FP16" or d_head not in D_HEADS:
+            continue
+        row = [f"{d_head}, {'causal' if causal else 'full'}"]
+        for w in workloads:
+            if w.seq_len_q not in SMALL:
+                continue
+            measured, subject = cells(data)[w], choices(data)[w]
+            libraries = [s for s in measured if s.startswith("ref:")]
+            times = min(ratio(measured, s, subject) for s in libraries)
+            row.append(f"{rate(w, measured[subject]):.0f}, {times:.2f}×")
+        rows.append(row)
+    return table(["d_head, mask", *map(str, SMALL)], rows)
 
 
-def section(data: Recorded, family: str, others: Iterable[str] = ()) -> str:
-    """A family's page: against the libraries, the winners, and what one config would lose."""
-    parts = [
-        f"By CUDA events ({grid_conditions(data)}); the {data.grid_set} set, 16 heads, "
-        "benchmark shapes."
+def span(data: Recorded, family: str, reference: str) -> str:
+    """`1.08 to 1.38`: how many times as fast as a reference a family is, over all workloads."""
+    found = [
+        ratio(measured, f"ref:{reference}", subject)
+        for w, measured in cells(data).items()
+        if (subject := shown(data, w, family)) and f"ref:{reference}" in measured
     ]
-    for reference in dict.fromkeys((*AGAINST[family], *others)):
-        made = against(data, family, reference)
-        if made:
-            parts += [f"TFLOP/s, and how many times as fast as {LABELS[reference]}:", made]
+    return f"{min(found):.2f} to {max(found):.2f}"
+
+
+def section(data: Recorded, family: str) -> str:
+    """A family against the libraries, its fastest configs, and what one config would lose."""
+    parts = [f"By CUDA events ({grid_conditions(data)}); 16 heads, benchmark shapes."]
+    taken = [m for m in cells(data).values() if of_family(m, family)]
+    references = [r for r in AGAINST[family] if any(f"ref:{r}" in m for m in taken)]
+    if references:
+        times = " and ".join(f"{LABELS[r]} ({span(data, family, r)})" for r in references)
+        parts += [
+            f"TFLOP/s, and how many times as fast as {times}:",
+            against(data, family, *references),
+        ]
+    if not data.has_ladder:  # another GPU than the one that the project tunes for
+        return "\n\n".join(parts)
     made = winners(data, family)
     if made:
-        parts += ["The fastest config of each workload:", made]
+        parts += [f"The fastest config of the {data.grid_set} set for each workload:", made]
     made = losses(data, family)
     if made:
         parts += [
-            "What keeping one config for a line of workloads costs, against the best of each: the "
-            "config that loses least on the mean.",
+            "The config that loses least on the mean, for whom one config must serve a line:",
             made,
         ]
     return "\n\n".join(parts)
 
 
-def on_h100(family: str) -> str:
-    """A family's tables against the libraries on an H100."""
-    data = Recorded(H100)
-    parts = [f"By CUDA events ({grid_conditions(data)}), as above; FP16."]
-    for reference in (*AGAINST[family], *(("fa2",) if family == "sm90" else ())):
-        parts += [
-            f"TFLOP/s, and how many times as fast as {LABELS[reference]}:",
-            against(data, family, reference),
-        ]
-    return "\n\n".join(parts)
-
-
-def wins(data: Recorded) -> str:
-    """docs/why-this-wins.md."""
-    return section(data, "sm80")
-
-
-def wins_sm90(data: Recorded) -> str:
-    """docs/kernel-sm90.md."""
-    return section(data, "sm90", ("fa2",))
+def pictured(data: Recorded) -> str:
+    """What docs/speed.svg shows, in words."""
+    return (
+        f"TFLOP/s by 4·s²·d (causal: half), d_head 128, 16 heads, benchmark batches; "
+        f"{grid_conditions(data)}. The number is the ratio to the faster library."
+    )
 
 
 assert set(REFERENCES) <= set(LABELS)

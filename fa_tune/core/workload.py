@@ -1,0 +1,416 @@
+"""A workload, declared once: each field says how keys, tables, options and lookups treat it.
+
+Everything that goes through the fields of a workload asks `FIELDS`.  What a field means is said by
+its operation (`fa_tune.ops`) and by the kernels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum, auto
+from functools import cache, cached_property, lru_cache, total_ordering
+from typing import TYPE_CHECKING, Any
+
+from fa_tune.core.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    import torch
+
+
+class DType(IntEnum):
+    """Element type of Q, K, V and O; the values are those of torch's ScalarType."""
+
+    FP16 = 5
+    BF16 = 15
+
+    @classmethod
+    def from_string(cls, text: str) -> DType:
+        """Read `FP16`, `bf16`, `5` or `15`; raises InvalidConfig."""
+        word = text.strip().upper()
+        if word.lstrip("+-").isdigit():
+            try:
+                return cls(int(word))
+            except ValueError:
+                pass
+        elif word in cls.__members__:
+            return cls[word]
+        allowed = ", ".join(f"{m.name} ({m.value})" for m in cls)
+        raise InvalidConfig(f"unknown dtype {text.strip()!r}; allowed: {allowed}")
+
+    def to_cpp_str(self) -> str:
+        """The C++ (libtorch) spelling, `torch::kFloat16` or `torch::kBFloat16`."""
+        return {DType.FP16: "torch::kFloat16", DType.BF16: "torch::kBFloat16"}[self]
+
+    def to_torch_dtype(self) -> torch.dtype:
+        """The torch dtype; imports torch."""
+        import torch
+
+        return {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}[self]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of one element."""
+        return 2
+
+
+class Effect(Enum):
+    """What a difference in a field means for the choice of a kernel."""
+
+    KIND = auto()  # other kernels: no result carries over
+    SIZE = auto()  # more or less work: results carry over to what is near, in doublings
+    DETAIL = auto()  # results carry over; of two equally near workloads the equal one is taken
+    NONE = auto()  # costs no time
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """How the program treats a field of `Workload`.
+
+    `type`          int, bool, float, str or DType
+    `key`           the letters before its value in a key; of a flag, the letters themselves
+    `words`         of a flag that every key states: what stands for false and for true
+    `column`        its name in tables, if not its own
+    `always_column` tables have its column even where no row differs from the usual value
+    `label`         how titles say a value that is not the usual one; `short`, how a table does
+    `told_by`       the property that says the value in a comparison, if not the field
+    `help`          of its command line option, which a field without it has not
+    `off`           the option's word for false, if not `no-…`
+    `usual_text`    how the option's help says the usual value, if not by itself
+    `limits`        the least and the largest value of the option, None where there is no such
+    """
+
+    effect: Effect
+    type: type
+    key: str = ""
+    words: tuple[str, str] | None = None
+    column: str = ""
+    always_column: bool = False
+    label: str = ""
+    short: str = ""
+    told_by: str = ""
+    help: str = ""
+    off: str = ""
+    usual_text: str = ""
+    limits: tuple[float | None, float | None] = (None, None)
+
+
+_REQUIRED: Any = dataclasses.MISSING
+
+
+def _size(key: str, **spec: Any) -> Any:
+    """A size that every workload has."""
+    return _field(Effect.SIZE, int, key=key, **spec)
+
+
+def _field(effect: Effect, kind: type, *, default: Any = _REQUIRED, **spec: Any) -> Any:
+    """A field that is declared with `FieldSpec(effect, kind, **spec)`."""
+    spec.setdefault("always_column", default is _REQUIRED)
+    return dataclasses.field(default=default, metadata={"spec": FieldSpec(effect, kind, **spec)})
+
+
+MASKS = ("full", "causal", "causal_br")
+FORWARD = "forward"
+# The scale is multiplied in fp32, whose normal numbers it and its product with log2(e) must be.
+LEAST_SCALE, LARGEST_SCALE = 1e-30, 1e30
+
+
+@total_ordering
+@dataclass(frozen=True)
+class Workload:
+    """One attention problem: Q [batch, seq_len_q, heads, d_head], K and V
+    [batch, seq_len_kv, kv_heads, d_head], O like Q.
+
+    `causal` hides keys from the queries before them: query i sees key j when
+    j ≤ i + `diagonal`.  The mask is aligned top-left, so that the first query sees the first
+    key alone, or with `bottom_right` so that the last query sees every key; where the lengths
+    are equal these are one mask, and the workload says top-left.  `lse`: the log-sum-exp of
+    each row is wanted, fp32 [batch, heads, seq_len_q].  `softmax_scale` multiplies the scores;
+    None: 1 / sqrt(d_head).  `op` is the operation, see `fa_tune.ops`.
+
+    Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, an alignment
+    without a mask, or a scale that is not between 1e-30 and 1e30.
+    """
+
+    batch: int = _size("b")
+    heads: int = _size("h")
+    kv_heads: int = _size("kv")
+    seq_len_q: int = _size("q", column="seq_len")
+    seq_len_kv: int = _size("k")
+    d_head: int = _field(Effect.KIND, int, key="d")
+    dtype: DType = _field(Effect.KIND, DType)  # noqa: RUF009  it is a dataclass field
+    causal: bool = _field(
+        Effect.KIND, bool, default=False, words=MASKS[:2], told_by="mask", always_column=True
+    )
+    bottom_right: bool = _field(
+        Effect.DETAIL,
+        bool,
+        default=False,
+        key="br",
+        told_by="mask",
+        always_column=True,
+        help="Where a causal mask is aligned, if the lengths differ.",
+        off="top-left",
+    )
+    lse: bool = _field(
+        Effect.DETAIL,
+        bool,
+        default=False,
+        key="lse",
+        always_column=True,
+        label="with log-sum-exp",
+        short="lse",
+        help="With the log-sum-exp of every row as a second output.",
+    )
+    softmax_scale: float | None = _field(
+        Effect.NONE,
+        float,
+        default=None,
+        key="scale",
+        always_column=True,
+        label="scale {:g}",
+        short="scale {:g}",
+        help="What the scores are multiplied by.",
+        usual_text="1 / sqrt(d_head)",
+        limits=(LEAST_SCALE, LARGEST_SCALE),
+    )
+    op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head"):
+            if getattr(self, name) < 1:
+                raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.heads % self.kv_heads:
+            raise InvalidConfig(f"{self.kv_heads} kv heads do not divide {self.heads} heads")
+        if self.bottom_right and not self.causal:
+            raise InvalidConfig("bottom_right aligns a causal mask; this workload has no mask")
+        if self.bottom_right and self.seq_len_q == self.seq_len_kv:
+            object.__setattr__(self, "bottom_right", False)  # one problem, one key
+        if self.softmax_scale is None:
+            return
+        if not LEAST_SCALE <= self.softmax_scale <= LARGEST_SCALE:  # false for NaN, too
+            raise InvalidConfig(
+                f"softmax_scale must be between {LEAST_SCALE:g} and {LARGEST_SCALE:g}, "
+                f"not {self.softmax_scale:g}"
+            )
+        usual = self.softmax_scale == 1 / math.sqrt(self.d_head)
+        object.__setattr__(self, "softmax_scale", None if usual else float(self.softmax_scale))
+
+    def __lt__(self, other: Workload) -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[tuple[bool, Any], ...]:
+        """The operation, then the fields in their order; a usual value comes before all others."""
+        return tuple(
+            (optional and value != usual, 0 if value is None else value)
+            for name, optional, usual in _ORDER
+            for value in (getattr(self, name),)
+        )
+
+    @property
+    def mask(self) -> str:
+        """`full`, `causal` (aligned top-left) or `causal_br` (bottom-right)."""
+        return MASKS[self.causal + self.bottom_right]
+
+    @property
+    def diagonal(self) -> int:
+        """With a causal mask query i sees key j when j ≤ i + diagonal."""
+        return self.seq_len_kv - self.seq_len_q if self.bottom_right else 0
+
+    @property
+    def scale(self) -> float:
+        """What the scores are multiplied by."""
+        return 1 / math.sqrt(self.d_head) if self.softmax_scale is None else self.softmax_scale
+
+    def values(self, *effects: Effect) -> tuple[Any, ...]:
+        """The values of the fields with one of these effects: equal for workloads that differ in
+        nothing else."""
+        return tuple(getattr(self, name) for name, spec in FIELDS.items() if spec.effect in effects)
+
+    @property
+    def unusual(self) -> Mapping[str, Any]:
+        """The fields with a usual value that have another one here."""
+        return {name: v for name in OPTIONAL if (v := getattr(self, name)) != USUAL[name]}
+
+    @cached_property
+    def key(self) -> str:
+        """`b16_h16_kv16_q4096_k4096_d128_fp16_full`, with `_lse` and `_scale0.125` behind it
+        where they are asked for, and in front an operation that is not forward (`backward_b16…`);
+        `from_key` reads it back."""
+        parts = [] if self.op == FORWARD else [self.op]
+        for name, spec in FIELDS.items():
+            value = getattr(self, name)
+            if name != "op" and (name not in OPTIONAL or value != USUAL[name]):
+                parts.append(_key_part(spec, value))
+        return "_".join(parts)
+
+    @classmethod
+    def from_key(cls, key: str) -> Workload:
+        """The workload of a key; raises InvalidConfig."""
+        return _parsed(key)
+
+
+@lru_cache(maxsize=4096)  # a recording has thousands of attempts at a few workloads
+def _parsed(key: str) -> Workload:
+    found = _key_pattern().fullmatch(key)
+    if found is None:
+        raise InvalidConfig(f"not a workload key: {key!r}")
+    given = {name: text for name, text in found.groupdict().items() if text is not None}
+    try:
+        return Workload(**{name: _key_value(FIELDS[name], text) for name, text in given.items()})
+    except InvalidConfig as error:
+        raise InvalidConfig(f"not a workload key: {key!r}: {error}") from None
+    except ValueError:  # of float()
+        raise InvalidConfig(f"not a workload key: {key!r}") from None
+
+
+FIELDS: Mapping[str, FieldSpec] = {f.name: f.metadata["spec"] for f in dataclasses.fields(Workload)}
+# What has a usual value, which nobody needs to state.
+USUAL: Mapping[str, Any] = {
+    f.name: f.default for f in dataclasses.fields(Workload) if f.default is not dataclasses.MISSING
+}
+OPTIONAL = tuple(name for name in USUAL if FIELDS[name].words is None)
+# The order in which people read: what the kernels are for, how large it is, and then the rest.
+_READ_FIRST = ("d_head", "dtype", "causal", "seq_len_q", "seq_len_kv", "batch", "heads", "kv_heads")
+READING_ORDER = (*_READ_FIRST, *(name for name in FIELDS if name not in _READ_FIRST))
+_SORTED_BY = ("op", *(name for name in FIELDS if name != "op"))
+_ORDER = tuple((name, name in OPTIONAL, USUAL.get(name)) for name in _SORTED_BY)
+
+
+def column_of(name: str) -> str:
+    """A field's name in tables."""
+    return FIELDS[name].column or name
+
+
+def labels(workload: Workload | WorkloadParts, *, short: bool = False) -> tuple[str, ...]:
+    """How people are told what is not usual: `with log-sum-exp`, `scale 0.5`."""
+    return tuple(text for _, text in unusual_labels(workload, short=short))
+
+
+def unusual_labels(
+    workload: Workload | WorkloadParts, *, short: bool = False
+) -> tuple[tuple[str, str], ...]:
+    """`labels`, each with its field's name."""
+    found = []
+    for name in OPTIONAL:
+        value, spec = getattr(workload, name), FIELDS[name]
+        text = spec.short if short else spec.label
+        if text and value is not None and value != USUAL[name]:
+            found.append((name, text.format(value)))
+    return tuple(found)
+
+
+def _key_part(spec: FieldSpec, value: Any) -> str:
+    if spec.words is not None:
+        return spec.words[value]
+    if spec.type is bool:
+        return spec.key
+    return spec.key + (value.name.lower() if isinstance(value, DType) else repr(value))
+
+
+def _key_value(spec: FieldSpec, text: str) -> Any:
+    if spec.words is not None:
+        return text == spec.words[1]
+    if spec.type is bool:
+        return True
+    return DType.from_string(text) if spec.type is DType else spec.type(text)
+
+
+@cache
+def _key_pattern() -> re.Pattern[str]:
+    """What `Workload.key` writes, a group for each field that is stated."""
+    pattern = "(?:(?P<op>[a-z]+)_)?"
+    for name, spec in FIELDS.items():
+        if name == "op":
+            continue
+        if spec.words is not None:
+            part = f"(?P<{name}>{'|'.join(spec.words)})"
+        elif spec.type is DType:
+            part = f"(?P<{name}>{'|'.join(d.name.lower() for d in DType)})"
+        elif spec.type is bool:
+            part = f"(?P<{name}>{spec.key})"
+        else:
+            number = r"\d+" if spec.type is int else "[-+.0-9e]+"
+            part = f"{spec.key}(?P<{name}>{number})"
+        separator = "" if name == next(iter(FIELDS)) else "_"
+        pattern += f"(?:{separator}{part})?" if name in OPTIONAL else separator + part
+    return re.compile(pattern)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadParts:
+    """A workload whose parts may be unknown (None), by their names in tables: `seq_len` is that
+    of the queries.  The fields are those of `Workload`."""
+
+    batch: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    seq_len: int | None = None
+    seq_len_kv: int | None = None
+    d_head: int | None = None
+    dtype: DType | None = None
+    causal: bool | None = None
+    bottom_right: bool | None = None
+    lse: bool | None = None
+    softmax_scale: float | None = None
+    op: str | None = None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names of the unknown parts that have no usual value."""
+        columns = (column_of(name) for name in FIELDS if name not in OPTIONAL)
+        return tuple(column for column in columns if getattr(self, column) is None)
+
+    @property
+    def workload(self) -> Workload | None:
+        """The workload, with usual values for what nobody states; None if a part that has none is
+        unknown, or if the parts make no workload."""
+        if self.missing:
+            return None
+        known = {name: getattr(self, column_of(name)) for name in FIELDS}
+        try:
+            return Workload(**{name: v for name, v in known.items() if v is not None})
+        except InvalidConfig:
+            return None
+
+
+PARTS = tuple(column_of(name) for name in FIELDS)
+
+
+def parts_of(workload: Workload) -> Mapping[str, Any]:
+    """A workload's parts by their names in tables."""
+    return {column_of(name): getattr(workload, name) for name in FIELDS}
+
+
+BENCHMARK_HEADS = 16
+
+
+def benchmark_batch(seq_len: int) -> int:
+    """Batch size of the benchmark shapes: 16 up to 4096, 8 at 8192, 4 at 16384.
+
+    Other lengths keep batch·seq_len near the neighbouring shape's, never above 65536.
+    Raises InvalidConfig for a length below 1.
+    """
+    if seq_len < 1:
+        raise InvalidConfig(f"seq_len must be at least 1, not {seq_len}")
+    return max(1, min(16, 65536 // seq_len))
+
+
+def benchmark_workload(
+    seq_len: int, d_head: int, dtype: DType, *, causal: bool = False
+) -> Workload:
+    """The benchmark shape of a sequence length: 16 heads, batch by `benchmark_batch`."""
+    return Workload(
+        batch=benchmark_batch(seq_len),
+        heads=BENCHMARK_HEADS,
+        kv_heads=BENCHMARK_HEADS,
+        seq_len_q=seq_len,
+        seq_len_kv=seq_len,
+        d_head=d_head,
+        dtype=dtype,
+        causal=causal,
+    )

@@ -1,0 +1,110 @@
+"""The output formats by name, all from the same rows: text, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import DType
+from fa_tune.report.tables import BEST_MARK, Table, tables
+from fa_tune.store.table.columns import Column, columns_of
+from fa_tune.store.table.rows import Row
+from fa_tune.store.table.write_csv import write_csv
+
+DEFAULT_LIMIT = 20  # rows per table of text
+JSON_SCHEMA = "fa-tune-report-1"
+
+
+def write_text(rows: Iterable[Row], stream: TextIO, limit: int | None = DEFAULT_LIMIT) -> None:
+    """One table per workload; `*` marks the fastest of ours; at most `limit` rows each."""
+    for i, table in enumerate(tables(rows, limit)):
+        stream.write(("\n" if i else "") + _text(table) + "\n")
+
+
+def _text(table: Table) -> str:
+    from prettytable import PrettyTable  # late: --help draws no table
+
+    pretty = PrettyTable(["", *(column.heading for column in table.columns)])
+    for column in table.columns:
+        pretty.align[column.heading] = "r" if column.kind.right else "l"
+    for i, cells in enumerate(table.cells):
+        pretty.add_row([BEST_MARK if i == table.best else "", *cells])
+    return "\n".join(part for part in (table.title, pretty.get_string(), table.rest) if part)
+
+
+def write_markdown(rows: Iterable[Row], stream: TextIO, limit: int | None = None) -> None:
+    """A heading and a table per workload; the fastest of ours in bold."""
+    for i, table in enumerate(tables(rows, limit)):
+        stream.write(("\n" if i else "") + _markdown(table))
+
+
+def _markdown(table: Table) -> str:
+    lines = [f"### {_escaped(table.title)}", ""]
+    lines.append(_line(column.heading for column in table.columns))
+    lines.append(_line("---:" if column.kind.right else "---" for column in table.columns))
+    for i, cells in enumerate(table.cells):
+        escaped = [_escaped(cell) for cell in cells]
+        lines.append(_line(f"**{c}**" if c and i == table.best else c for c in escaped))
+    if table.rest:
+        lines += ["", table.rest]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    """Text that shows as it is: no cell ends, emphasis or tags of its own."""
+    for character in "\\|*_<>`":
+        text = text.replace(character, "\\" + character)
+    return text
+
+
+def write_json(rows: Iterable[Row], stream: TextIO) -> None:
+    """`{"schema": …, "rows": [{"kernel": …, "duration_s": …, …}, …]}` in the order given."""
+    rows = list(rows)
+    columns = columns_of(rows)
+    document = {"schema": JSON_SCHEMA, "rows": [_object(row, columns) for row in rows]}
+    json.dump(document, stream, indent=1, ensure_ascii=False, allow_nan=False)
+    stream.write("\n")
+
+
+def _object(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
+    values = {column.field: getattr(row, column.field) for column in columns}
+    if row.source:
+        values["source"] = row.source
+    return {name: v.name if isinstance(v, DType) else v for name, v in values.items()}
+
+
+@dataclass(frozen=True)
+class Format:
+    """A writer, and how many rows per table it shows unless told; None = it shows all rows
+    whatever the limit, being for machines."""
+
+    write: Callable[[Iterable[Row], TextIO, int | None], None]
+    default_limit: int | None = None
+
+
+FORMATS: Mapping[str, Format] = {
+    "table": Format(write_text, DEFAULT_LIMIT),
+    "markdown": Format(write_markdown),
+    "csv": Format(lambda rows, stream, _: write_csv(rows, stream)),
+    "json": Format(lambda rows, stream, _: write_json(rows, stream)),
+}
+
+
+def write(rows: Iterable[Row], fmt: str, stream: TextIO, *, limit: int | None = None) -> None:
+    """Write `rows` to `stream` in the named format; raises InvalidConfig for an unknown name.
+
+    `limit` rows per table in the formats for people (None: the format's own); csv and json
+    always hold every row.  A file for csv is opened with `newline=""`.
+    """
+    try:
+        form = FORMATS[fmt]
+    except KeyError:
+        raise InvalidConfig(f"unknown format {fmt!r}; known: {', '.join(FORMATS)}") from None
+    form.write(rows, stream, form.default_limit if limit is None else limit)

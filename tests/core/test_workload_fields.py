@@ -1,0 +1,69 @@
+"""A workload's fields are declared once; what follows from the declarations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import (
+    FIELDS,
+    OPTIONAL,
+    PARTS,
+    READING_ORDER,
+    USUAL,
+    DType,
+    Effect,
+    Workload,
+    WorkloadParts,
+    benchmark_workload,
+    labels,
+    parts_of,
+)
+
+PLAIN = benchmark_workload(4096, 128, DType.FP16)
+
+
+def test_the_parts_are_the_fields() -> None:
+    assert [f.name for f in dataclasses.fields(WorkloadParts)] == list(PARTS)
+    assert set(READING_ORDER) == set(FIELDS)
+
+
+@pytest.mark.parametrize("changes", [{}, {"causal": True, "lse": True}, {"op": "backward"}])
+def test_parts_make_the_workload_again(changes: dict[str, object]) -> None:
+    workload = dataclasses.replace(PLAIN, **changes)  # type: ignore[arg-type]
+    parts = WorkloadParts(**parts_of(workload))
+    assert parts.missing == ()
+    assert parts.workload == workload
+
+
+def test_what_has_a_usual_value_need_not_be_known() -> None:
+    parts = {**parts_of(PLAIN), **dict.fromkeys(OPTIONAL)}
+    assert WorkloadParts(**parts).workload == PLAIN
+    assert WorkloadParts(**{**parts, "seq_len": None}).missing == ("seq_len",)
+    assert WorkloadParts(**{**parts, "kv_heads": 3}).workload is None, "3 divides no 16 heads"
+
+
+def test_another_operation_stands_before_the_key() -> None:
+    backward = dataclasses.replace(PLAIN, op="backward")
+    assert backward.key == f"backward_{PLAIN.key}"
+    assert Workload.from_key(backward.key) == backward
+    assert sorted([backward, dataclasses.replace(PLAIN, batch=99), PLAIN])[-1] == backward
+    assert labels(backward) == ("backward",)
+    with pytest.raises(InvalidConfig, match="not a workload key"):
+        Workload.from_key(f"Back ward_{PLAIN.key}")
+
+
+def test_fields_by_what_they_mean_for_a_choice() -> None:
+    assert PLAIN.values(Effect.KIND) == (128, DType.FP16, False, "forward")
+    assert PLAIN.values(Effect.SIZE) == (16, 16, 16, 4096, 4096)
+    assert PLAIN.values(Effect.DETAIL, Effect.NONE) == (False, False, None)
+
+
+def test_what_is_not_usual_is_told() -> None:
+    workload = dataclasses.replace(PLAIN, lse=True, softmax_scale=0.5)
+    assert workload.unusual == {"lse": True, "softmax_scale": 0.5}
+    assert labels(workload) == ("with log-sum-exp", "scale 0.5")
+    assert labels(workload, short=True) == ("lse", "scale 0.5")
+    assert {name: getattr(PLAIN, name) for name in OPTIONAL} == {n: USUAL[n] for n in OPTIONAL}

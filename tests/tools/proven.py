@@ -1,0 +1,73 @@
+"""Builds that are known to pass with exactly the present sources, so that a run need not compile
+all of them again.
+
+What the compiler makes depends on the code, the options, the instantiation and its version, and
+on nothing else.  A test of many builds asks `due` which of them to compile: all, unless a note in
+tests/data/proven.json says that they passed with these very inputs; then a few, which show that
+notes and tables are honest.  `FA_TUNE_ALL_KERNELS=1 pytest -m all_kernels` compiles all, and
+`python -m tests.tools.record_resources` does so after it has written the tables, and writes the
+notes.  A change of the kernels makes a note worthless by itself; a comment does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fa_tune import families
+from fa_tune.build import nvrtc
+from fa_tune.build.compile import BuildRequest
+from fa_tune.families.sources import code_sha256
+
+ALL = "FA_TUNE_ALL_KERNELS"  # set: everything is due
+RECORD = "FA_TUNE_RECORD_PROVEN"  # set: notes are written
+NOTES = Path(__file__).resolve().parent.parent / "data" / "proven.json"
+
+
+def due(
+    name: str, requests: Sequence[BuildRequest], few: Sequence[BuildRequest]
+) -> Sequence[BuildRequest]:
+    """Which of the builds to compile: `few` where all of them have passed."""
+    if os.environ.get(ALL) or _notes().get(_key(name)) != identity(requests):
+        return requests
+    return few
+
+
+def passed(name: str, requests: Sequence[BuildRequest]) -> None:
+    """Called when what was due has passed; while recording, all of it was."""
+    if not (os.environ.get(ALL) and os.environ.get(RECORD)):
+        return
+    notes = {**_notes(), _key(name): identity(requests)}
+    NOTES.write_text(json.dumps(notes, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def identity(requests: Sequence[BuildRequest]) -> str:
+    """A hash of all that the compiler sees of these builds, comments left out."""
+    digest = hashlib.sha256()
+    sources = {r.variant.family: "" for r in requests}
+    for name in sources:
+        sources[name] = code_sha256(families.get(name).source_files())
+    for request in requests:
+        family = families.get(request.variant.family)
+        config = family.parse(request.variant.config)
+        inputs = [
+            sources[family.name],
+            code_sha256({"entry": family.entry_source(config, request.traits)}),
+            request.arch,
+            *family.compile_options(request.arch),
+            family.name_expression(config, request.traits),
+        ]
+        digest.update(json.dumps(inputs).encode())
+    return digest.hexdigest()
+
+
+def _key(name: str) -> str:
+    return f"{name}, NVRTC {nvrtc.version()}"
+
+
+def _notes() -> dict[str, str]:
+    found: dict[str, str] = json.loads(NOTES.read_text(encoding="utf-8")) if NOTES.exists() else {}
+    return found

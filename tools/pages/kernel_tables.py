@@ -1,0 +1,63 @@
+"""The tables of the kernels' pages that the declarations hold already, as Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import Field
+from typing import Any
+
+from fa_tune.core.model import DType
+from fa_tune.families.sm80 import config as sm80
+from fa_tune.families.sm90 import constraints as sm90
+from fa_tune.families.sm90.config import REGISTER_BUDGET, Sm90Config
+from fa_tune.families.sm90.sets import default_config
+from recorded_tables import table
+
+
+def sm80_constraints() -> str:
+    """Names and sentences of what cannot run."""
+    return _constraints(sm80.CONSTRAINTS)
+
+
+def sm90_constraints() -> str:
+    """The same of the other family."""
+    return _constraints(sm90.CONSTRAINTS)
+
+
+def _constraints(found: tuple[tuple[str, str, Any], ...]) -> str:
+    return table(["Name", "Sentence"], [[f"`{n}`", s] for n, s, _ in found], words=2)
+
+
+def sm90_fields() -> str:
+    """Every field with its place in the short form and what it means."""
+    rows = [
+        [f"`{f.name}`", _short(f), f.metadata.get("doc", "")] for f in dataclasses.fields(Sm90Config)
+    ]
+    return table(["Field", "Short form", "What it is"], rows, words=3)
+
+
+def _short(field: Field[Any]) -> str:
+    meta = field.metadata
+    match meta["place"]:
+        case "flag":
+            return f"`{meta['word']}`"
+        case "count" | "number":
+            return f"`{meta['word']}_2`"
+        case "choice":
+            return ", ".join(f"`{m.word}`" for m in meta["type"] if m is not field.default)
+    return "in parentheses"
+
+
+def sm90_example() -> str:
+    """The default config at d_head 128, the usual one."""
+    return f"The default at d_head 128 is `{default_config(128, DType.FP16)}`."
+
+
+def sm90_registers() -> str:
+    """What a thread's accumulators may take."""
+    rows = [
+        [str(n) for n in (*key, *(kept if isinstance(kept, tuple) else (kept,)))]
+        for key, kept in REGISTER_BUDGET.items()
+    ]
+    heads = ["Consumer warpgroups", "CTAs per SM", "Registers for accumulators", "in a cluster"]
+    return table(heads[: len(rows[0])], rows)
