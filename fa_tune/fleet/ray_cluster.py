@@ -112,7 +112,7 @@ def _host(ray: Any, asked: Any) -> Any:
 
 def _connected(address: str) -> Any:
     try:
-        import ray
+        import ray  # an extra, and seconds to load
     except ImportError:
         raise ToolMissing(
             "--ray needs the package ray; install fa-tune with the extra ray"

@@ -33,12 +33,13 @@ def decide_all(
         for e in registry.entries
         if (e.gpu.name, e.gpu.compute_capability, e.method) == here
     }
-    for one in measured:
-        found = neighbour([a.measurement for a in one.attempts if a.measurement is not None])
-        if found is not None:
-            known[one.prepared.workload] = found
+    for found in measured:
+        told = neighbour([a.measurement for a in found.attempts if a.measurement is not None])
+        if told is not None:
+            known[found.prepared.workload] = told
     return [
-        decide_one(one, tie_break, neighbours_of(one.prepared.workload, known)) for one in measured
+        decide_one(found, tie_break, neighbours_of(found.prepared.workload, known))
+        for found in measured
     ]
 
 

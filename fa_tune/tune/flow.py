@@ -207,11 +207,11 @@ def decide(state: SearchState, candidates: Candidates, measured: Measured) -> De
     selection = state.session.selection
     results = decide_all(measured.workloads, registry, selection, state.tie_break)
     by_workload = {result.workload: result for result in (*results, *measured.unusable)}
-    prepared = [one.prepared for one in measured.workloads]
+    prepared = [found.prepared for found in measured.workloads]
     return Decided(
         tuple(by_workload[w] for w in candidates.workloads if w in by_workload),
-        {one.workload.key: one.verdicts for one in prepared},
-        {key: a.resources for one in prepared for key, a in one.artifacts.items()},
+        {p.workload.key: p.verdicts for p in prepared},
+        {key: a.resources for p in prepared for key, a in p.artifacts.items()},
     )
 
 

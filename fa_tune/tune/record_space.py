@@ -82,7 +82,7 @@ def record_space(
         cost=lambda part: flops.matmul_flop(part.prepared.workload) * sum(map(len, part.chunks)),
         workload=lambda part: part.prepared.workload,
     )
-    joined = [join([p for p in parts if p.prepared is one]) for one in prepared]
+    joined = [join([part for part in parts if part.prepared is p]) for p in prepared]
     by_key = {families.variant(config).key: config for config in kept}
     rows, units = _rows(prepared, joined, by_key)
     if not any(row.samples_s for row in rows):
@@ -149,15 +149,15 @@ def _parts(
     """A workload is one GPU's, unless there are more GPUs than workloads: then each of its
     chunks may be another's."""
     parts = []
-    for one in prepared:
-        default = defaults[one.workload.key]
-        others = [s for s in one.artifacts if s != default]
+    for workload in prepared:
+        default = defaults[workload.workload.key]
+        others = [s for s in workload.artifacts if s != default]
         starts = range(0, max(1, len(others)), CHUNK)
         chunks = tuple(tuple(others[start : start + CHUNK]) for start in starts)
         if len(prepared) >= n_gpus:
-            parts.append(Part(one, default, chunks))
+            parts.append(Part(workload, default, chunks))
         else:
-            parts += [Part(one, default, (chunk,)) for chunk in chunks]
+            parts += [Part(workload, default, (chunk,)) for chunk in chunks]
     return parts
 
 
@@ -231,9 +231,9 @@ def _notes(n_rejected: int, parts: Sequence[Part], joined: Sequence[Joined]) -> 
             f"more than {100 * MAX_DRIFT:g} %, and {adjusted} of them, where it was so again, "
             "had their times scaled by it"
         )
-    if drifts := [one.drift for one in joined if one.drift is not None]:
+    if drifts := [w.drift for w in joined if w.drift is not None]:
         yield f"the default's median varied by {100 * max(drifts):.2f} % between chunks"
-    if factors := [one.scaled for one in joined if one.scaled is not None]:
+    if factors := [w.scaled for w in joined if w.scaled is not None]:
         yield (
             "chunks of one workload were measured on several GPUs, their times scaled by "
             f"the default's to those of the first GPU, by {100 * max(factors):.2f} % at most"
@@ -246,11 +246,11 @@ def _rows(
     """The table's rows, and the units of the counters in them."""
     rows: list[SpaceRow] = []
     units: dict[str, str] = {}
-    for one, of_one in zip(prepared, joined, strict=True):
-        for attempt in (of_one.found[key] for key in by_key if key in of_one.found):
+    for workload, attempts in zip(prepared, joined, strict=True):
+        for attempt in (attempts.found[key] for key in by_key if key in attempts.found):
             if attempt.outcome is Outcome.NOT_RECORDED:
                 continue
-            rows.append(_row(attempt, by_key[attempt.subject], one))
+            rows.append(_row(attempt, by_key[attempt.subject], workload))
             if attempt.measurement is not None:
                 units |= {n: q.unit for n, q in attempt.measurement.counters.items()}
     return rows, units

@@ -80,9 +80,7 @@ def screen(state: SearchState, prepared: Sequence[PreparedWorkload]) -> Screenin
     share = len(state.session.pool.present) // max(1, len(prepared))
     if share < 2:
         return Screening(tuple(prepared))
-    groups = [
-        group for one in prepared for group in _deal(one, state.defaults.keys(one.workload), share)
-    ]
+    groups = [group for p in prepared for group in _deal(p, state.defaults.keys(p.workload), share)]
     few = state.session.capabilities.samples_per_scout
     measured = run_on_gpus(
         state.session.with_runs(few),
@@ -94,7 +92,7 @@ def screen(state: SearchState, prepared: Sequence[PreparedWorkload]) -> Screenin
     for group in measured:
         key = group.prepared.workload.key
         by_workload[key] = (*by_workload.get(key, ()), group)
-    finals = [_final(one, by_workload.get(one.workload.key, ())) for one in prepared]
+    finals = [_final(p, by_workload.get(p.workload.key, ())) for p in prepared]
     return Screening(tuple(finals), by_workload)
 
 
@@ -149,7 +147,7 @@ def _tag(group: Group, conditions: str) -> str:
     """The same for a group and its resumption, different for another group or under other
     conditions, such as another driver."""
     text = "\n".join([conditions, *sorted((*group.pair, *group.subjects))])
-    return f"heat {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return f"screening {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def _tagged(journal: Journal, group: Group, tag: str) -> dict[str, Attempt]:
