@@ -87,11 +87,11 @@ def _act(do: str, name: str, spec: dict[str, Any], report: Report) -> None:
         case "begin_again":
             report.begin(spec["earlier"])
             os._exit(1)
-        case "poison":
-            report.poisoned(name, "an illegal memory access was encountered")
-        case "poison_after_done":
+        case "sticky_error":
+            report.sticky_error(name, "an illegal memory access was encountered")
+        case "sticky_error_after_done":
             report.done(name, "before")
-            report.poisoned(name, "noticed too late")
+            report.sticky_error(name, "noticed too late")
         case "wrong":
             report.failed(name, "wrong_result", "error 0.5 above limit 0.01")
         case "not_json":

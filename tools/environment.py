@@ -2,6 +2,10 @@
 
 The checkout is not built or installed but put on the environment's path, which needs no build
 tool and no network.
+
+Why not uv: it does not see the packages that an environment shares with its container
+(`uv venv --system-site-packages`), so torch would be downloaded again, and it does not read
+pip's configuration, so mirrors and folders of wheels would be lost.
 """
 
 from __future__ import annotations
@@ -92,11 +96,7 @@ def _create() -> EnvPython:
     else:
         say(f"making {VENV} with Python {sys.version.split()[0]} (once)")
     begin_change()
-    try:
-        venv.EnvBuilder(with_pip=True, symlinks=True).create(VENV)
-    except subprocess.CalledProcessError:
-        # No ensurepip, as in Debian without python3-venv: the present pip may serve.
-        venv.EnvBuilder(with_pip=False, symlinks=True).create(VENV)
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(VENV)
     python = _existing()
     if python is None:
         raise SetupError(f"{sys.executable} makes no working environment in {VENV}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import site
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -143,7 +144,6 @@ def complete(purpose: str, python: EnvPython) -> None:
     keep = () if own else NEVER_REPLACED if cuda else (*NEVER_REPLACED, *NVRTC)
 
     def install(names: list[str]) -> None:
-        begin_change()
         limits = [name + clauses for name, clauses in constraints.items()]
         pip_runner.install(
             _pip(python, names, visible, host), names, limits + held_versions(names, visible)
@@ -188,9 +188,14 @@ def _host_folders() -> list[str]:
 def _pip(
     python: EnvPython, names: list[str], visible: Installation, host: Installation
 ) -> list[str]:
-    """The pip to install with: the environment's, else the one of the present interpreter."""
-    if "pip" in visible:
-        return [python.path, "-m", "pip"]
+    """The pip to install with: the environment's, made now if need be (an environment that lacks
+    nothing is made in a fraction of the time), else the one of the present interpreter."""
+    begin_change()
+    own = [python.path, "-m", "pip"]
+    make = [python.path, "-m", "ensurepip", "--default-pip"]
+    if "pip" in visible or subprocess.run(make, capture_output=True, check=False).returncode == 0:
+        return own
+    # No ensurepip, as in Debian without python3-venv: the present pip may serve.
     if "pip" in host:
         return [sys.executable, "-m", "pip", "--python", python.path]
     raise SetupError(

@@ -102,7 +102,7 @@ def compiled(kernel: Mapping[str, str], ptx_only: bool) -> dict[str, str]:
         f"--gpu-architecture={arch.replace('sm', 'compute') if ptx_only else arch}",
         *family.compile_options(arch),
     ]
-    expression = family.name_expression(config, kernel["traits"])
+    expression = family.kernels(config, kernel["traits"])[0].name_expression
     source = family.entry_source(config, kernel["traits"])
     try:
         ptx, cubin = _nvrtc(source, family.source_files(), options, expression, ptx_only)

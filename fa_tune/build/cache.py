@@ -26,7 +26,7 @@ from typing import Any
 
 import platformdirs
 
-from fa_tune.build.ptxas_log import KernelFacts, facts_from_json
+from fa_tune.build.ptxas_log import CompiledKernel, facts_from_json
 from fa_tune.core.errors import StorageError
 from fa_tune.core.model import Outcome
 
@@ -59,7 +59,7 @@ class ArtifactKey:
     options: tuple[str, ...]  # complete, the architecture among them
     nvrtc: str  # version with patch level
     arch: str
-    name_expression: str  # the template instantiation, config and traits in it
+    name_expression: str  # the template instantiations, a line each, config and traits in them
 
     @property
     def digest(self) -> str:
@@ -79,14 +79,14 @@ class ArtifactKey:
 
 @dataclass(frozen=True)
 class Entry:
-    """What the compiler made of one key: OK with `symbol`, `facts` and a cubin, or
-    COMPILE_FAILED with `reason` and `log`.  `compile_s` is the time it took then."""
+    """What the compiler made of one key: OK with a cubin and `kernels`, one for each line of the
+    key's `name_expression`, or COMPILE_FAILED with `reason` and `log`.  `compile_s` is the time it
+    took then."""
 
     outcome: Outcome
     reason: str = ""
     log: str = ""
-    symbol: str = ""
-    facts: KernelFacts | None = None
+    kernels: tuple[CompiledKernel, ...] = ()
     diagnostics: tuple[str, ...] = ()
     compile_s: float = 0.0
 
@@ -252,32 +252,39 @@ def _entry_from_json(value: Any, key: ArtifactKey) -> tuple[Entry, str]:
     if value["key"] != json.loads(json.dumps(asdict(key))):
         raise ValueError("it belongs to another key")
     outcome = Outcome(value["outcome"])
-    facts = None if value["facts"] is None else facts_from_json(value["facts"])
+    found = [value, *value.get("more_kernels", ())] if value["facts"] is not None else []
+    kernels = tuple(CompiledKernel(k["symbol"], facts_from_json(k["facts"])) for k in found)
     if outcome not in (Outcome.OK, Outcome.COMPILE_FAILED) or (outcome is Outcome.OK) != bool(
-        facts
+        kernels
     ):
         raise ValueError(f"outcome {outcome} does not go with its facts")
     texts = [value[name] for name in ("reason", "log", "symbol", "cubin_sha256")]
-    texts += value["diagnostics"]
+    texts += [*value["diagnostics"], *(kernel.symbol for kernel in kernels)]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("a text is none")
     entry = Entry(
         outcome=outcome,
         reason=value["reason"],
         log=value["log"],
-        symbol=value["symbol"],
-        facts=facts,
+        kernels=kernels,
         diagnostics=tuple(value["diagnostics"]),
         compile_s=float(value["compile_s"]),
     )
     return entry, value["cubin_sha256"]
 
 
+def _entry_to_json(entry: Entry) -> dict[str, Any]:
+    """`symbol` and `facts` are those of the first kernel; the others, if any, stand apart."""
+    value = asdict(entry)
+    first, *others = value.pop("kernels") or ({"symbol": "", "facts": None},)
+    return {**value, **first, **({"more_kernels": others} if others else {})}
+
+
 def _write(root: Path, key: ArtifactKey, entry: Entry, cubin: bytes) -> Stored:
     path = _entry_path(root, key.digest)
     path.parent.mkdir(parents=True, exist_ok=True)
     cubin_sha256 = hashlib.sha256(cubin).hexdigest() if cubin else ""
-    value = {"key": asdict(key), **asdict(entry), "cubin_sha256": cubin_sha256}
+    value = {"key": asdict(key), **_entry_to_json(entry), "cubin_sha256": cubin_sha256}
     cubin_path = _cubin_path(path, cubin_sha256) if cubin else None
     if cubin_path is not None:
         _replace(cubin_path, cubin)

@@ -6,16 +6,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactKey, ArtifactStore, Entry, Stored, source_sha256
 from fa_tune.build.pool import compile_all
+from fa_tune.build.ptxas_log import CompiledKernel
 from fa_tune.build.worker import CompileJob, CompileReply
 from fa_tune.core import arch
 from fa_tune.core.model import Artifact, Outcome, Resources, Variant
-from fa_tune.families.base import KernelFamily
+from fa_tune.families.base import KernelFamily, KernelSpec
 from fa_tune.families.equal_sources import oldest_equal
 from fa_tune.families.sources import code_sha256
 
@@ -124,8 +124,7 @@ def _keep(store: ArtifactStore, key: ArtifactKey, reply: CompileReply) -> Stored
         outcome=reply.outcome,
         reason=reply.reason,
         log=reply.log,
-        symbol=reply.symbol,
-        facts=reply.facts,
+        kernels=reply.kernels,
         diagnostics=reply.diagnostics,
         compile_s=reply.compile_s,
     )
@@ -143,7 +142,7 @@ class _Plan:
 
     request: BuildRequest
     family: KernelFamily
-    config: Any  # the family's own class
+    kernels: Sequence[KernelSpec]
     key: ArtifactKey
 
     def job(self, timeout_s: float) -> CompileJob:
@@ -151,7 +150,7 @@ class _Plan:
             source=self.key.entry_source,
             headers=self.family.source_files(),
             options=self.key.options,
-            name_expression=self.key.name_expression,
+            name_expressions=tuple(self.key.name_expression.split("\n")),
             timeout_s=timeout_s,
         )
 
@@ -160,37 +159,44 @@ class _Plan:
 
     def result(self, stored: Stored, *, cached: bool) -> BuildResult:
         entry = stored.entry
-        if stored.cubin is None or entry.facts is None:
+        if stored.cubin is None:
             return BuildResult(self.request, entry.outcome, None, entry.reason, cached, entry.log)
-        facts = entry.facts
-        threads = self.family.threads(self.config)
-        dynamic_smem_bytes = self.family.dynamic_smem_bytes(self.config)
-        resources = Resources(
-            registers=facts.registers,
-            spill_store_bytes=facts.spill_store_bytes,
-            spill_load_bytes=facts.spill_load_bytes,
-            stack_bytes=facts.stack_bytes,
-            static_smem_bytes=facts.static_smem_bytes,
-            dynamic_smem_bytes=dynamic_smem_bytes,
-            threads=threads,
-            ctas_per_sm=arch.ctas_per_sm(
-                arch.parse_arch(self.request.arch),
-                threads=threads,
-                registers=facts.registers,
-                smem_bytes=facts.static_smem_bytes + dynamic_smem_bytes,
-            ),
-        )
+        names = self.key.name_expression.split("\n")
+        compiled = dict(zip(names, entry.kernels, strict=True))
+        launched = [compiled[spec.name_expression] for spec in self.kernels]
+        symbol, *more_symbols = (kernel.symbol for kernel in launched)
         artifact = Artifact(
             variant=self.request.variant,
             traits=self.request.traits,
             arch=self.request.arch,
             cubin=str(stored.cubin),
-            symbol=entry.symbol,
-            resources=resources,
+            symbol=symbol,
+            resources=Resources.largest(
+                [self._resources(*k) for k in zip(self.kernels, launched, strict=True)]
+            ),
             diagnostics=entry.diagnostics,
             compile_s=entry.compile_s,
+            more_symbols=tuple(more_symbols),
         )
         return BuildResult(self.request, Outcome.OK, artifact, "", cached)
+
+    def _resources(self, spec: KernelSpec, compiled: CompiledKernel) -> Resources:
+        facts = compiled.facts
+        return Resources(
+            registers=facts.registers,
+            spill_store_bytes=facts.spill_store_bytes,
+            spill_load_bytes=facts.spill_load_bytes,
+            stack_bytes=facts.stack_bytes,
+            static_smem_bytes=facts.static_smem_bytes,
+            dynamic_smem_bytes=spec.dynamic_smem_bytes,
+            threads=spec.threads,
+            ctas_per_sm=arch.ctas_per_sm(
+                arch.parse_arch(self.request.arch),
+                threads=spec.threads,
+                registers=facts.registers,
+                smem_bytes=facts.static_smem_bytes + spec.dynamic_smem_bytes,
+            ),
+        )
 
 
 def _plans(requests: Sequence[BuildRequest]) -> list[_Plan]:
@@ -205,6 +211,7 @@ def _plan(request: BuildRequest, version: str, headers_sha256: dict[str, str]) -
         headers_sha256[family.name] = source_sha256(family.source_files())
     arch.parse_arch(request.arch)  # an unknown one is refused here, not by the compiler
     config = families.config_of(request.variant)
+    kernels = family.kernels(config, request.traits)
     key = ArtifactKey(
         headers_sha256=headers_sha256[family.name],
         entry_source=family.entry_source(config, request.traits),
@@ -215,6 +222,6 @@ def _plan(request: BuildRequest, version: str, headers_sha256: dict[str, str]) -
         ),
         nvrtc=version,
         arch=request.arch,
-        name_expression=family.name_expression(config, request.traits),
+        name_expression="\n".join(dict.fromkeys(k.name_expression for k in kernels)),
     )
-    return _Plan(request, family, config, key)
+    return _Plan(request, family, kernels, key)

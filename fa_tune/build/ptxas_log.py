@@ -44,6 +44,14 @@ _BARRIERS = re.compile(r"[uU]sed (\d+) barriers")
 _SMEM = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
 
 
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel in a cubin: its mangled name and what ptxas says of it."""
+
+    symbol: str
+    facts: KernelFacts
+
+
 def kernel_facts(log: str, symbol: str) -> KernelFacts:
     """The facts of the kernel with this mangled name.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from fa_tune.build import nvrtc
-from fa_tune.build.ptxas_log import KernelFacts, diagnostics, kernel_facts
+from fa_tune.build.ptxas_log import CompiledKernel, diagnostics, kernel_facts
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
 
@@ -25,30 +25,29 @@ ORPHAN_GRACE_S = 10
 
 @dataclass(frozen=True)
 class CompileJob:
-    """One kernel to compile: plain text, complete.
+    """One translation unit to compile: plain text, complete.
 
-    `name_expression` is the template instantiation to look up in the result; `timeout_s` is
+    `name_expressions` are the template instantiations to look up in the result; `timeout_s` is
     the deadline that the parent enforces.
     """
 
     source: str
     headers: Mapping[str, str]
     options: tuple[str, ...]
-    name_expression: str
+    name_expressions: tuple[str, ...]
     timeout_s: float
 
 
 @dataclass(frozen=True)
 class CompileReply:
-    """How it went.  OK has cubin, symbol and facts; COMPILE_FAILED has reason and log;
+    """How it went.  OK has a cubin and the kernels in it; COMPILE_FAILED has reason and log;
     CRASHED and TIMED_OUT (mostly given by the parent) have a reason."""
 
     outcome: Outcome
     reason: str = ""
     log: str = ""
     cubin: bytes = b""
-    symbol: str = ""
-    facts: KernelFacts | None = None
+    kernels: tuple[CompiledKernel, ...] = ()
     diagnostics: tuple[str, ...] = ()
     compile_s: float = 0.0
 
@@ -57,10 +56,10 @@ def compile_job(job: CompileJob) -> CompileReply:
     """Compile in this process."""
     try:
         compiled = nvrtc.compile_cubin(
-            job.source, "kernel.cu", job.headers, job.options, [job.name_expression]
+            job.source, "kernel.cu", job.headers, job.options, job.name_expressions
         )
-        symbol = compiled.lowered[job.name_expression]
-        facts = kernel_facts(compiled.log, symbol)
+        symbols = [compiled.lowered[name] for name in job.name_expressions]
+        kernels = tuple(CompiledKernel(s, kernel_facts(compiled.log, s)) for s in symbols)
     except nvrtc.CompileError as error:
         return CompileReply(Outcome.COMPILE_FAILED, reason=str(error), log=error.log)
     except ToolMissing as error:  # out of memory, an internal error, a log in an unknown form
@@ -69,8 +68,7 @@ def compile_job(job: CompileJob) -> CompileReply:
         Outcome.OK,
         log=compiled.log,
         cubin=compiled.cubin,
-        symbol=symbol,
-        facts=facts,
+        kernels=kernels,
         diagnostics=diagnostics(compiled.log),
         compile_s=compiled.compile_s,
     )

@@ -47,9 +47,9 @@ def command(
 ) -> None:
     """Time kernels with CUDA events: mean, median, minimum, maximum, standard deviation.
 
-    Every launch starts with a cold L2 cache, and the kernels take turns, so that a drifting
-    clock meets them all. Needs a GPU, but no Nsight Compute. TFLOP/s count 4·s²·d over the
-    median. Nothing is decided or kept: that is what `fa-tune search` does.
+    Every launch starts with a cold L2 cache, and the kernels take turns, so that a drifting clock
+    affects all of them. Needs a GPU, but not Nsight Compute. TFLOP/s count 4·s²·d over the median.
+    Nothing is decided or kept; `fa-tune search` does that.
 
     \b
     Examples:

@@ -58,8 +58,8 @@ SCHEMA = "fa-tune-bench-decisions-1"
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Decide again what `bench-decisions --to` recorded, by the present rules, instead of "
-    "tuning; no GPU is needed. Give it again for more files.",
+    help="Decide tunings that `bench-decisions --to` recorded again, by the present rules; no GPU"
+    " is needed. Repeat it for more files.",
 )
 @option(
     "--simulate",
@@ -67,15 +67,15 @@ SCHEMA = "fa-tune-bench-decisions-1"
     is_flag=True,
     show_default=False,
     help="With --from: simulate that many tunings (--tunings) of each workload by drawing rounds "
-    "of the recorded ones anew.",
+    "from the recorded ones.",
 )
 @option(
     "--to",
     "to",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Keep every tuning's samples and choice as JSON, as soon as it is finished; the same "
-    "command goes on from there.",
+    help="Write each tuning's samples and choice to a JSON file as soon as it is finished; the "
+    "same command continues from there.",
 )
 @option(
     "--confirm/--no-confirm",
@@ -103,12 +103,12 @@ def command(
     machine: MachineOptions,
     quiet: bool,
 ) -> None:
-    """Tune each workload several times from nothing, and say whether the choice is the same.
+    """Tune each workload several times from scratch, and say how often the choice is the same.
 
-    Each tuning has a process, a journal, a registry and a seed of its own; compiled kernels and
-    the check of their results are shared. Beside the choices stand those that plain minimum
-    makes of the very same samples: the lowest median, and the lowest sample. A choice is also
-    held against the default in the samples of the other tunings, which did not make it.
+    Each tuning has its own process, journal, registry and seed; compiled kernels and their
+    verification are shared. For comparison, the same samples are also decided by the lowest median
+    and by the lowest sample. Each choice is compared with the default in the samples of the other
+    tunings, which it was not chosen by.
 
     \b
     Examples:
@@ -125,7 +125,7 @@ def command(
 
     with watching(quiet) as progress:
         if sources:
-            recorded = _again(sources, n if simulate else None, measure.seed)
+            recorded = _decide_again(sources, n if simulate else None, measure.seed)
         else:
             options = SearchOptions(
                 workloads=workloads,
@@ -146,7 +146,7 @@ def command(
     if csv is not None:
         write_table_csv(*_flat(recorded.tunings), csv)
     if csv != STDOUT:
-        for text in _told(found, by_workload):
+        for text in _summary(found, by_workload):
             say(text)
         say(f"Measurements: {recorded.whose}.")
 
@@ -157,7 +157,7 @@ def _tune(options: SearchOptions, n: int, progress: Progress, to: Path | None) -
     return repeat.tune_many(options, n, progress, to=to)
 
 
-def _again(sources: Sequence[Path], simulated_n: int | None, seed: int) -> RecordedTunings:
+def _decide_again(sources: Sequence[Path], simulated_n: int | None, seed: int) -> RecordedTunings:
     files = [load(path) for path in sources]
     tunings = [t for file in files for t in file.tunings]
     whose = "; ".join(dict.fromkeys(file.whose for file in files))
@@ -171,7 +171,9 @@ def _again(sources: Sequence[Path], simulated_n: int | None, seed: int) -> Recor
     return RecordedTunings(tuple(made), f"{whose}; simulated from {len(tunings)} tunings")
 
 
-def _told(found: Mapping[str, Agreement], by_workload: Mapping[str, Sequence[Tuning]]) -> list[str]:
+def _summary(
+    found: Mapping[str, Agreement], by_workload: Mapping[str, Sequence[Tuning]]
+) -> list[str]:
     texts = []
     headings = ["workload", "tunings", "flips", "by lowest median", "by lowest sample"]
     headings += ["worst / default", "confirmed", "slower"]
@@ -191,8 +193,8 @@ def _told(found: Mapping[str, Agreement], by_workload: Mapping[str, Sequence[Tun
     texts.append(text_table(headings, rows, {"workload"}))
     for key, result in found.items():
         choices = "; ".join(f"{n} times {_config(c)}" for c, n in result.choices)
-        rivals = len({t.lowest_median for t in by_workload[key]})
-        texts.append(f"{key}: {choices}. Lowest medians were of {rivals}.")
+        n_lowest = len({t.lowest_median for t in by_workload[key]})
+        texts.append(f"{key}: {choices}. Lowest medians were of {n_lowest}.")
     agreed = sum(result.flips == 0 for result in found.values())
     texts.append(
         f"The same choice in all tunings for {agreed} of {len(found)} workloads. Slower than the "

@@ -51,7 +51,7 @@ from fa_tune.search.strategies import STRATEGIES
 )
 @option(
     "--kernel-tuner",
-    "rivals",
+    "kernel_tuner",
     metavar="all|NAME,…",
     help="Also run strategies of Kernel Tuner on the same spaces, by its own names: "
     "genetic_algorithm, pso, …",
@@ -69,7 +69,7 @@ from fa_tune.search.strategies import STRATEGIES
     "limit",
     type=click.IntRange(1, 100_000),
     default=200,
-    help="Measurements after which a run is given up.",
+    help="Measurements after which a run ends.",
 )
 @option(
     "--batch",
@@ -91,8 +91,8 @@ from fa_tune.search.strategies import STRATEGIES
     "transfer",
     is_flag=True,
     show_default=False,
-    help="Also run learned with what the other workloads of these spaces took; the workload "
-    "under test is left out, whatever table it is in.",
+    help="Also run learned with the results of the other workloads of these spaces; those of the "
+    "workload under test are left out.",
 )
 @option("--workload", "workload", type=WorkloadKey(), metavar="KEY", help="Only this workload.")
 @option(
@@ -101,7 +101,7 @@ from fa_tune.search.strategies import STRATEGIES
     "jobs",
     type=click.IntRange(1, 1024),
     show_default="one per core",
-    help="Processes that replay at the same time.",
+    help="Processes to run in parallel.",
 )
 @option(
     "--add",
@@ -110,8 +110,8 @@ from fa_tune.search.strategies import STRATEGIES
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     show_default=False,
-    help="Also show what an earlier run with --json found of other strategies on the same "
-    "spaces, with the same --limit. May be given several times.",
+    help="Also show results of an earlier run with --json: other strategies on the same spaces, "
+    "with the same --limit. Repeat it for more files.",
 )
 @option(
     "--plot",
@@ -126,7 +126,7 @@ from fa_tune.search.strategies import STRATEGIES
 def command(
     paths: tuple[Path, ...],
     strategies: tuple[str, ...],
-    rivals: str | None,
+    kernel_tuner: str | None,
     seeds: int,
     rival_seeds: int | None,
     limit: int,
@@ -159,9 +159,17 @@ def command(
     others = _spaces(paths, None) if transfer else []
     earlier = _earlier(add, limit)
     jobs = jobs or os.cpu_count() or 1
-    lenient = rivals == "all"  # what was asked for by name has to run
+    lenient = kernel_tuner == "all"  # what was asked for by name has to run
     plan = Plan(
-        strategies, _rivals(rivals), default, seeds, rival_seeds, limit, batch, jobs, lenient
+        strategies,
+        _kernel_tuner_strategies(kernel_tuner),
+        default,
+        seeds,
+        rival_seeds,
+        limit,
+        batch,
+        jobs,
+        lenient,
     )
     scored: list[tuple[RecordedWorkload, list[Score]]] = []
     with watching(quiet) as progress:
@@ -211,7 +219,7 @@ def _earlier(paths: Sequence[Path], limit: int) -> dict[str, list[Score]]:
     return found
 
 
-def _rivals(text: str | None) -> tuple[str, ...]:
+def _kernel_tuner_strategies(text: str | None) -> tuple[str, ...]:
     if not text or text == "none":
         return ()
     require()

@@ -74,9 +74,9 @@ def command(
 ) -> None:
     """Compile a set of configs and show registers, spills, shared memory and occupancy.
 
-    Compiles with NVRTC on all cores, for any named architecture; no GPU is needed. What was
-    compiled before comes from the cache. Failed builds are listed with their reason; exit
-    status 4 if nothing could be built.
+    Compiles with NVRTC on all cores, for any architecture; no GPU is needed. Earlier builds come
+    from the cache. Failed builds are listed with their reason; exit status 4 if nothing could be
+    built.
 
     \b
     Examples:

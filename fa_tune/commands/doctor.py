@@ -20,7 +20,7 @@ MARKS = {True: "✓", False: "✗", None: "–"}
 @machine_options("device", "ncu", "recordings", "cache_dir")
 @quiet_option()
 def command(machine: MachineOptions, as_json: bool, quiet: bool) -> None:
-    """Look at everything the commands need, and say how to mend what is missing.
+    """Check everything the commands need, and say how to fix what is missing.
 
     ✓ is fine, ✗ needs attention, – does not apply here (a machine without a GPU can still
     replay recordings and compile). Exit status 3 if anything needs attention.

@@ -59,8 +59,8 @@ ENOUGH = 5  # configs whose ranks mean something
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Take the counters from what `fa-tune profile --metrics explain --json` wrote, instead "
-    "of measuring; give it again for more files.",
+    help="Read the counters that `fa-tune profile --metrics explain --json` wrote, instead of "
+    "measuring; repeat it for more files.",
 )
 @workload_options("seq_lens", "batch", "heads", "kv_heads", "masks")
 @measure_options("runs", "clock_control", "seed")
@@ -78,14 +78,14 @@ def command(
 ) -> None:
     """Compare the counters of two kernels and say what makes one of them slower.
 
-    A and B are short forms, or fa2 or cudnn. With A alone, it is compared with the fastest
-    config; without both, the fastest one with the runner-up, the default configs and the
-    references. The difference in cycles is split by what warps waited for, and the counters
-    that should have moved with it are shown, or said to contradict. With five configs or more,
-    the counters that rank as their times do are listed.
+    A and B are short forms, or fa2 or cudnn. A alone is compared with the fastest config. Without
+    both, the fastest config is compared with the runner-up, the default configs and the
+    references. The difference in cycles is split by what warps waited for; the counters that
+    should have changed with it are shown, and said to contradict it where they did not. With five
+    configs or more, the counters that correlate with time are listed.
 
-    On a GPU both are measured under ncu, A alone beside the default configs; without one, or
-    with --from, what was recorded is explained.
+    On a GPU both are measured under ncu (A alone: with the default configs). Without a GPU, or
+    with --from, recorded counters are explained.
 
     \b
     Examples:
@@ -138,8 +138,8 @@ def _measurements(
         configs = [Variant.from_key(s).config for s in ours]
         references = tuple(reference_name(s) for s in subjects if is_reference(s))
         if len(subjects) == 1:  # what is fastest here is not known before a search
-            configs += (rivals := _defaults(configs[0], machine))
-            references = () if rivals else REFERENCES
+            configs += (defaults := _defaults(configs[0], machine))
+            references = () if defaults else REFERENCES
         options = SearchOptions(
             workloads=workloads,
             kernels="",
@@ -192,9 +192,9 @@ def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Ex
         pairs = [(subjects[0], other) for other in others]
     elif ours:
         winner = ours[0].subject
-        rivals = [m.subject for m in ours[1:2]]
-        rivals += [s for s in by_subject if s in _default_subjects(found) and s != winner]
-        pairs = [(winner, rival) for rival in dict.fromkeys(rivals + references)]
+        others = [m.subject for m in ours[1:2]]
+        others += [s for s in by_subject if s in _default_subjects(found) and s != winner]
+        pairs = [(winner, other) for other in dict.fromkeys(others + references)]
     return [
         explain(by_subject[a], by_subject[b], names)
         for a, b in pairs

@@ -42,7 +42,7 @@ from fa_tune.tune.results import ProfileResult
     "export",
     type=OutputFile(stdout=False),
     metavar="FILE.ncu-rep",
-    help="Keep ncu's report, to be opened in the Nsight Compute program.",
+    help="Keep ncu's report, for the Nsight Compute program.",
 )
 @csv_option()
 @json_option()
@@ -63,8 +63,8 @@ def command(
     """Measure one config or several beside the reference kernels.
 
     A CONFIG is a short form, quoted for the shell; it states its own element type and head
-    dimension. `--metrics explain` adds a table of counters, one column per kernel, that shows
-    what the time is spent on. Without a GPU, what recordings hold is shown.
+    dimension. `--metrics explain` adds a table of counters, one column per kernel, that shows what
+    the time is spent on. Without a GPU, recorded measurements are shown.
 
     \b
     Examples:

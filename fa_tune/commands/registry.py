@@ -50,7 +50,7 @@ CHOICE_DEPENDS_ON = tuple(
 
 @click.group("registry", cls=HelpfulGroup)
 def command() -> None:
-    """Look at the registry, in which searches keep the chosen configs.
+    """Look at the registry, where searches keep the chosen configs.
 
     \b
     Examples:
@@ -86,9 +86,9 @@ def show(
     method: str | None,
     as_json: bool,
 ) -> None:
-    """List the registry's entries: workload, chosen config, time, and ratios; then each in
-    words: the rule that chose it, the gain over the default while searching and once more
-    afterwards, what it is tied with, and where all this comes from.
+    """List the registry's entries: workload, chosen config, time and ratios; then each in words:
+    the rule that chose it, its gain over the default in the search and in the comparison
+    afterwards, what it is tied with, and where it was measured.
 
     Ratios are speeds: 1.05x FA2 means 5 % faster than FlashAttention 2. `--json` writes the
     entries in the registry's own format.
@@ -132,7 +132,7 @@ def show(
     "recordings",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Check what the searches recorded there chose, in place of the registry.",
+    help="Check the choices of the searches recorded there instead of the registry.",
 )
 @_gpu
 @_method
@@ -144,11 +144,11 @@ def check(
     method: str | None,
     as_json: bool,
 ) -> None:
-    """Hold every choice against the default that would run without it, with the 95 % interval of
-    the ratio of their times: while searching, and in the comparison afterwards.
+    """Compare every choice with the default that would run without it: the ratio of their times
+    with its 95 % interval, in the search and in the comparison afterwards.
 
-    Slower is what takes over 1 % longer, with an interval above 1, in either. The default takes
-    part in every search; where it was chosen itself there is nothing to compare.
+    A choice is slower if it takes over 1 % longer in either, with an interval above 1. The default
+    takes part in every search; where it was chosen itself there is nothing to compare.
 
     \b
     Examples:
@@ -182,8 +182,8 @@ def check(
     "workload",
     type=WorkloadKey(),
     metavar="KEY",
-    help="The workload by its key, like b16_h16_kv16_q4096_k4096_d128_fp16_full, in place of "
-    "the options below.",
+    help="The workload's key, like b16_h16_kv16_q4096_k4096_d128_fp16_full, instead of the "
+    "options below.",
 )
 @option("--seq-len", "seq_len", type=LENGTH, help="Sequence length of the queries.")
 @option("--seq-len-kv", "seq_len_kv", type=LENGTH, show_default="as --seq-len", help="The keys'.")
@@ -205,7 +205,7 @@ def check(
 )
 @option("--heads", "heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries.")
 @option("--kv-heads", "kv_heads", type=COUNT, show_default="as --heads", help="Heads of the keys.")
-@option("--causal/--full", "causal", default=False, help="Whether the future is masked.")
+@option("--causal/--full", "causal", default=False, help="Causal or full mask.")
 @unusual_options(*CHOICE_DEPENDS_ON)
 @_method
 @json_option()
@@ -227,9 +227,9 @@ def best(
 ) -> None:
     """Print the config to use for a workload on a GPU, for scripts.
 
-    Without an entry for the very workload, the nearest one's config is printed, and a note on
-    standard error says so. Without --gpu, this machine's GPU is meant, or else the only one
-    in the registry. Exit status 4 if no entry serves.
+    Without an entry for this workload, the nearest entry's config is printed, with a note on
+    standard error. Without --gpu, this machine's GPU is meant, or else the only one in the
+    registry. Exit status 4 if no entry fits.
 
     \b
     Examples:
@@ -289,10 +289,9 @@ def best(
 def merge_files(files: tuple[Path, ...], output: Path) -> None:
     """Merge registries: for each GPU, workload and method the better-evidenced entry stays.
 
-    Verified beats not verified, then more samples, a narrower interval, the newer date. The
-    order of the files does not matter. Where files disagree on the config, that is said, with
-    what decided. An output that exists already must be among them, so
-    that nothing in it is lost.
+    Verified beats not verified; then come more samples, the narrower interval and the newer date.
+    The order of the files does not matter. Where files disagree on the config, a note says what
+    decided. An output file that exists must be among the files, so that nothing in it is lost.
 
     \b
     Example:

@@ -20,16 +20,13 @@ from fa_tune.commands.shared.options import (
 from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice
 from fa_tune.commands.shared.progress import PlainProgress
-from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, StorageError
+from fa_tune.core.errors import NoUsableVariant, StorageError
 from fa_tune.core.workload import FIELDS, OPTIONAL, DType
-from fa_tune.profile.ncu.parse import parse_ncu_csv
 from fa_tune.report.formats import write
-from fa_tune.report.from_ncu import rows_from_launches
-from fa_tune.report.load import load_report_source
+from fa_tune.report.load import load_report_source, parse_report_source
 from fa_tune.report.summary import sentences, summarise
 from fa_tune.store.table.partial_workload import PartialWorkload
-from fa_tune.store.table.read_csv import looks_like_ours, parse_rows
-from fa_tune.store.table.rows import Row, completed, grouped
+from fa_tune.store.table.rows import Row, grouped
 
 STDIN = STDOUT  # the same `-`
 FORMATS = {"text": "table", "markdown": "markdown", "csv": "csv", "json": "json"}
@@ -73,7 +70,7 @@ COUNT = click.IntRange(1, 65535)
     "sort",
     type=click.Choice(tuple(SORTS)),
     show_default="references first, then ours by time",
-    help="Order of the rows within each table; what lacks the value comes last.",
+    help="Order of the rows in each table; rows without the value come last.",
 )
 @option("--seq-len", "seq_len", type=LENGTH, help="Sequence length the file does not state.")
 @option("--seq-len-kv", "seq_len_kv", type=LENGTH, help="The keys' length, if it differs.")
@@ -87,7 +84,7 @@ COUNT = click.IntRange(1, 65535)
     "causal",
     default=None,
     show_default="as the kernels' names say",
-    help="Whether the kernels masked the future.",
+    help="Mask of the kernels.",
 )
 @unusual_options(*STATED, default=None)
 @option(
@@ -95,7 +92,7 @@ COUNT = click.IntRange(1, 65535)
     "decimal",
     type=click.Choice((".", ",")),
     show_default="told from the file",
-    help="The decimal separator, where ncu's numbers can be read in two ways.",
+    help="Decimal separator, where ncu's numbers are ambiguous.",
 )
 def command(
     paths: tuple[Path, ...],
@@ -151,39 +148,14 @@ def command(
 
 
 def _load(path: Path, given: PartialWorkload, decimal: str | None, note: Note) -> list[Row]:
-    if path == STDIN:
-        try:
-            return _from_bytes(sys.stdin.buffer.read(), "standard input", given, decimal, note)
-        except OSError as error:
-            raise StorageError(f"cannot read standard input: {error.strerror}") from None
-    if decimal is None or path.is_dir():
+    if path != STDIN and (decimal is None or path.is_dir()):
         return load_report_source(path, given, on_note=note)
+    where = "standard input" if path == STDIN else str(path)
     try:
-        data = path.read_bytes()
+        data = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
     except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from None
-    return _from_bytes(data, str(path), given, decimal, note)
-
-
-def _from_bytes(
-    data: bytes, where: str, given: PartialWorkload, decimal: str | None, note: Note
-) -> list[Row]:
-    """Rows of a CSV that is at hand as bytes, ours or ncu's."""
-    text = data.decode("utf-8-sig", errors="replace")
-    if looks_like_ours(text):
-        return completed(
-            PartialWorkload.of(row).merge(given).fill_defaults().apply_to(row)
-            for row in parse_rows(text, where, on_note=note)
-        )
-    try:
-        profile = parse_ncu_csv(data, decimal=decimal)
-    except ProfileFormatError as error:
-        raise type(error)(f"{where}: {error}") from None
-    for warning in profile.warnings:
-        note(f"{where}: {warning}")
-    return rows_from_launches(
-        profile.launches, overrides=given, on_note=lambda line: note(f"{where}: {line}")
-    )
+        raise StorageError(f"cannot read {where}: {error.strerror}") from None
+    return parse_report_source(data, where, given, decimal=decimal, on_note=note)
 
 
 def _named(rows: Sequence[Row], path: Path, *, several: bool) -> list[Row]:

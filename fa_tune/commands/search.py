@@ -62,8 +62,8 @@ from fa_tune.tune.staleness import why_stale
     type=BudgetType(),
     metavar="N|Ns|N,Ns",
     show_default="no limit",
-    help="For each workload, so many measurements at most (60), seconds of measuring (300s), or "
-    "both (60,300s); the final among the fastest comes on top.",
+    help="Limit for each workload: measurements (60), seconds of measuring (300s), or both "
+    "(60,300s); the final among the fastest is not counted.",
 )
 @option(
     "--audit",
@@ -71,8 +71,8 @@ from fa_tune.tune.staleness import why_stale
     type=click.IntRange(0, 100_000),
     default=0,
     metavar="N",
-    help="Also measure N random configs of those that the strategy skipped, and say how much "
-    "faster the fastest of them is.",
+    help="Also measure N random configs that the strategy skipped, and say how much faster the "
+    "fastest of them is.",
 )
 @option(
     "--learn-from",
@@ -81,9 +81,9 @@ from fa_tune.tune.staleness import why_stale
     type=click.Path(path_type=Path),
     metavar="PATH",
     show_default=False,
-    help="Recorded spaces (FILE.space.csv.gz, or folders with some) of this GPU model: learned "
-    "begins with what they say of such configs on other workloads, and unlearns it where this "
-    "one differs. May be given several times.",
+    help="Recorded spaces of this GPU model (FILE.space.csv.gz, or folders with some): learned "
+    "starts from their results on other workloads and corrects them by its own. Repeat it "
+    "for more.",
 )
 @measure_options("profiler", "runs", "references", "clock_control", "seed")
 @registry_option()
@@ -98,15 +98,16 @@ from fa_tune.tune.staleness import why_stale
     "stale",
     is_flag=True,
     show_default=False,
-    help="Measure nothing: say which variants the journal has no valid attempt for, and which "
-    "condition has changed since there was one.",
+    help="Measure nothing: list the variants without a valid attempt in the journal, and the "
+    "condition that has changed since.",
 )
 @option(
     "--confirm/--no-confirm",
     "confirm",
     default=True,
-    help="On a GPU, compare each choice with the default once more, in a process of its own and "
-    "as a program runs it (about a second each); where it gains nothing, the default is kept.",
+    help="On a GPU, compare each choice with the default once more, in a fresh process and "
+    "launched as a program would (about a second each); where it gains nothing, the default "
+    "is kept.",
 )
 @folder("--record", "record", help="Keep the measurements as a recording for replay in DIR.")
 @csv_option()
@@ -140,18 +141,17 @@ def command(
 ) -> None:
     """Find the fastest kernel for each workload and keep it in the registry.
 
-    Compiles every config of a set, checks its result against a reference, measures what is
-    right, and chooses. There is one workload per sequence length, head dimension and element
-    type. Standard output gets a table and a summary for each; `*` marks the fastest config.
+    Compiles every config of a set, checks its result against a reference, measures the correct
+    ones, and chooses. There is one workload per sequence length, head dimension and element type.
+    Standard output gets a table and a summary for each; `*` marks the fastest config.
 
     The set is taken from every family of kernels that runs on the device, or from those that
-    --family names. Beside it compete what the registry holds, each family's default config,
-    and the default of the device, which is that of the best family for it.
+    --family names. The registry's entries and each family's default config compete as well.
 
-    With --strategy or --budget not everything is measured: a strategy proposes configs, seeing
-    what became of those before, and the fastest meet in a final beside the defaults.
+    With --strategy or --budget only some configs are measured: a strategy proposes them from the
+    results so far, and the fastest are measured again in a final with the defaults.
 
-    Interrupted, a search keeps what it has finished: the same command goes on from there.
+    An interrupted search keeps what it has finished; the same command continues from there.
     Without a GPU it chooses among recorded measurements, and says whose they are.
 
     \b
@@ -191,15 +191,7 @@ def command(
     with watching(quiet) as progress, session.ready_workers(options.machine):
         result = flow.search(options, progress, configs)
     _warn(result, progress)
-    if as_json:
-        write_json(search_document(result))
-    elif csv == STDOUT:
-        rows = [row for found in result.results for row in workload_rows(result, found)]
-        write(rows, "csv", sys.stdout)
-    else:
-        show_search(result, limit)
-    if as_json or csv == STDOUT:
-        progress.note(f"Measurements: {result.source}.")
+    _write(result, progress, as_json=as_json, csv=csv, limit=limit)
     if all(found.decision is None for found in result.results):
         raise NoUsableVariant("no workload has a config that can be chosen")
 
@@ -225,6 +217,26 @@ def _warn(result: SearchResult, progress: PlainProgress) -> None:
         if found.decision is None:
             problem = found.problem or "nothing could be chosen"
             progress.warn_once(f"{found.workload.key}: {problem}")
+
+
+def _write(
+    result: SearchResult,
+    progress: PlainProgress,
+    *,
+    as_json: bool,
+    csv: Path | None,
+    limit: int | None,
+) -> None:
+    """The result on standard output, in the form that was asked for."""
+    if as_json:
+        write_json(search_document(result))
+    elif csv == STDOUT:
+        rows = [row for found in result.results for row in workload_rows(result, found)]
+        write(rows, "csv", sys.stdout)
+    else:
+        show_search(result, limit)
+    if as_json or csv == STDOUT:
+        progress.note(f"Measurements: {result.source}.")
 
 
 def _of_axes(options: SearchOptions) -> list[Config]:

@@ -62,8 +62,8 @@ def command(
 ) -> None:
     """List the configs of a set, or of axes of your own, that can run on an architecture.
 
-    What cannot run is left out by a named constraint. What is not worth trying is kept out of
-    the tune set by a rule, which is an opinion: such configs still run when they are named.
+    Named constraints leave out configs that cannot run. Named rules keep configs that are not
+    worth trying out of the tune set; these still run when they are named.
 
     \b
     Examples:

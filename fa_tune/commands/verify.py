@@ -44,10 +44,10 @@ def command(
 ) -> None:
     """Run configs on the GPU and compare their results with attention in fp32.
 
-    A result is right if its largest error is at most twice that of the same computation in
-    the kernel's own precision. Several shapes are tried, awkward ones among them, with every
-    mask asked for; causal ones are tried in both alignments. Each kernel runs in a process
-    that may die. Exit status 4 if any config is wrong or fails.
+    A result is right if its largest error is at most twice that of the same computation in the
+    kernel's own precision. Several shapes are tried, awkward ones included, with every mask that
+    --mask names, causal ones in both alignments. A kernel that crashes ends only its own process.
+    Exit status 4 if any config is wrong or fails.
 
     \b
     Examples:

@@ -9,16 +9,16 @@ the result is right; a *measurement* says how long it took and how that was take
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import BENCHMARK_HEADS as BENCHMARK_HEADS
-from fa_tune.core.workload import LARGEST_SCALE as LARGEST_SCALE
-from fa_tune.core.workload import LEAST_SCALE as LEAST_SCALE
 from fa_tune.core.workload import MASKS as MASKS
+from fa_tune.core.workload import MAX_SCALE as MAX_SCALE
+from fa_tune.core.workload import MIN_SCALE as MIN_SCALE
 from fa_tune.core.workload import DType as DType
 from fa_tune.core.workload import Workload as Workload
 from fa_tune.core.workload import benchmark_batch as benchmark_batch
@@ -104,13 +104,21 @@ class Resources:
     threads: int
     ctas_per_sm: int
 
+    @classmethod
+    def largest(cls, kernels: Sequence[Resources]) -> Resources:
+        """Those of several kernels that are launched one after another: the most of each, and
+        the fewest CTAs."""
+        most = {f.name: max(getattr(k, f.name) for k in kernels) for f in fields(cls)}
+        return replace(cls(**most), ctas_per_sm=min(k.ctas_per_sm for k in kernels))
+
 
 @dataclass(frozen=True)
 class Artifact:
     """A cubin on disk: where it is, what to call in it, and what it uses.
 
-    `symbol` is the mangled kernel name; `diagnostics` are the compiler's warnings about
-    this very variant; `compile_s` is the time NVRTC took when it was first built.
+    `symbol` is the mangled name of the kernel that is launched first, `more_symbols` those of the
+    launches after it; `resources` are the largest of them all.  `diagnostics` are the compiler's
+    warnings about this very variant; `compile_s` is the time NVRTC took when it was first built.
     """
 
     variant: Variant
@@ -121,6 +129,12 @@ class Artifact:
     resources: Resources
     diagnostics: tuple[str, ...] = ()
     compile_s: float = 0.0
+    more_symbols: tuple[str, ...] = ()
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The mangled name of each launch of a call, in their order."""
+        return (self.symbol, *self.more_symbols)
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def _field(effect: Effect, kind: type, *, default: Any = _REQUIRED, **spec: Any)
 MASKS = ("full", "causal", "causal_br")
 FORWARD = "forward"
 # The scale is multiplied in fp32, whose normal numbers it and its product with log2(e) must be.
-LEAST_SCALE, LARGEST_SCALE = 1e-30, 1e30
+MIN_SCALE, MAX_SCALE = 1e-30, 1e30
 
 
 @total_ordering
@@ -163,7 +163,7 @@ class Workload:
         always_column=True,
         label="with log-sum-exp",
         short="lse",
-        help="With the log-sum-exp of every row as a second output.",
+        help="Also compute the log-sum-exp of every row.",
     )
     softmax_scale: float | None = _field(
         Effect.NONE,
@@ -173,9 +173,9 @@ class Workload:
         always_column=True,
         label="scale {:g}",
         short="scale {:g}",
-        help="What the scores are multiplied by.",
+        help="Factor of the scores.",
         usual_text="1 / sqrt(d_head)",
-        limits=(LEAST_SCALE, LARGEST_SCALE),
+        limits=(MIN_SCALE, MAX_SCALE),
     )
     op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
 
@@ -191,9 +191,9 @@ class Workload:
             object.__setattr__(self, "bottom_right", False)  # one problem, one key
         if self.softmax_scale is None:
             return
-        if not LEAST_SCALE <= self.softmax_scale <= LARGEST_SCALE:  # false for NaN, too
+        if not MIN_SCALE <= self.softmax_scale <= MAX_SCALE:  # false for NaN, too
             raise InvalidConfig(
-                f"softmax_scale must be between {LEAST_SCALE:g} and {LARGEST_SCALE:g}, "
+                f"softmax_scale must be between {MIN_SCALE:g} and {MAX_SCALE:g}, "
                 f"not {self.softmax_scale:g}"
             )
         usual = self.softmax_scale == 1 / math.sqrt(self.d_head)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fa_tune.core.errors import InvalidConfig, StorageError, ToolMissing
 from fa_tune.evaluate.kernel_tuner import PREFIX
-from fa_tune.evaluate.replay import BY_CHANCE, LEVELS, MEDIAN, UNLUCKY, Score
+from fa_tune.evaluate.replay import LEVELS, MEDIAN, RANDOM, UNLUCKY, Score
 
 SUFFIXES = (".svg", ".png", ".pdf")
 _INCHES = (7.0, 3.6)  # of one space
@@ -47,7 +47,7 @@ def save(path: Path, spaces: Sequence[Sequence[Score]]) -> None:
                 ax.plot(x, score.curve[MEDIAN], color="0.75", linewidth=0.8, label=label)
             ours = [score for score in scores if score not in others]
             for number, score in enumerate(ours):
-                colour = "black" if score.strategy == BY_CHANCE else f"C{(number - 1) % 10}"
+                colour = "black" if score.strategy == RANDOM else f"C{(number - 1) % 10}"
                 x = range(1, len(score.curve[MEDIAN]) + 1)
                 ax.plot(x, score.curve[MEDIAN], color=colour, label=score.strategy)
                 ax.plot(x, score.curve[UNLUCKY], color=colour, linestyle=":")

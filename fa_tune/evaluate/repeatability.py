@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from fa_tune.core.model import Measurement, is_reference
 from fa_tune.profile.stats import MARGIN, Ratio, comparable, median, paired_ratio
-from fa_tune.profile.stopping import Race
+from fa_tune.profile.stopping import StoppingRule
 from fa_tune.search.decide import decide
 
 RUNS = 5  # rounds that everyone gets, by events
@@ -138,20 +138,20 @@ def simulated(tunings: Sequence[Tuning], n: int, seed: int, *, runs: int = RUNS)
     repetition, and is then decided by the present rule.
 
     A round is drawn whole, so what disturbed all kernels in it still does, among those that all
-    who are still in the race took part in.  `runs` are the rounds that everyone gets.
+    who are still in the rule took part in.  `runs` are the rounds that everyone gets.
     """
     dice = random.Random(f"tunings:{seed}")
     return [_raced(dice.choice(list(tunings)), dice, runs).decided() for _ in range(n)]
 
 
 def _raced(tuning: Tuning, dice: random.Random, runs: int) -> Tuning:
-    """Another race of the same candidates; its samples are recorded ones."""
+    """Another rule of the same candidates; its samples are recorded ones."""
     beside = bool(tuning.relative)
     recorded = tuning.relative if beside else tuning.samples
     numbers: dict[str, list[float]] = {s: [] for s in tuning.candidates}
     drawn: dict[str, list[int]] = {s: [] for s in numbers}
     lost = (1 << 30,)
-    race = Race(
+    rule = StoppingRule(
         numbers,
         runs,
         keep=[tuning.default] if tuning.default in numbers else [],
@@ -161,7 +161,7 @@ def _raced(tuning: Tuning, dice: random.Random, runs: int) -> Tuning:
     )
     now_s = 0.0
     while True:
-        _, active = race.next_round(now_s)
+        _, active = rule.next_round(now_s)
         if not active:
             break
         common = dice.randrange(min(len(recorded[s]) for s in active))

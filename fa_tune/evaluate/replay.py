@@ -19,7 +19,7 @@ from fa_tune.search.strategies.base import Observation
 
 LEVELS = (0.95, 0.98, 0.99)
 MEDIAN, UNLUCKY = 0.5, 0.9
-BY_CHANCE = "random (calculated)"
+RANDOM = "random (calculated)"
 
 Order = Sequence[int]  # indices of points in the order they were measured
 
@@ -44,7 +44,7 @@ class Score:
     behind: tuple[int, ...] = ()
 
 
-def by_chance(recorded: RecordedWorkload, limit: int) -> Score:
+def random_score(recorded: RecordedWorkload, limit: int) -> Score:
     """Random search, calculated."""
     times = recorded.times_s
     best = min(t for t in times if t is not None)
@@ -55,11 +55,11 @@ def by_chance(recorded: RecordedWorkload, limit: int) -> Score:
         needed[level] = median, unlucky
     draws = range(1, min(limit, len(times)) + 1)
     curve = {p: tuple(best / best_after(times, k, p) for k in draws) for p in (MEDIAN, UNLUCKY)}
-    return Score(recorded.name, BY_CHANCE, len(times), 0, limit, needed, curve)
+    return Score(recorded.name, RANDOM, len(times), 0, limit, needed, curve)
 
 
 def score(
-    recorded: RecordedWorkload, strategy: str, orders: Sequence[Order], limit: int, chance: Score
+    recorded: RecordedWorkload, strategy: str, orders: Sequence[Order], limit: int, baseline: Score
 ) -> Score:
     """What the orders of one strategy, one per seed, amount to."""
     times = recorded.times_s
@@ -79,7 +79,7 @@ def score(
     behind = tuple(
         k + 1
         for k in range(length)
-        if any(curve[p][k] < chance.curve[p][k] - 1e-9 for p in (MEDIAN, UNLUCKY))
+        if any(curve[p][k] < baseline.curve[p][k] - 1e-9 for p in (MEDIAN, UNLUCKY))
     )
     return Score(recorded.name, strategy, len(times), len(orders), limit, needed, curve, behind)
 

@@ -81,7 +81,7 @@ def compare(
         recorded.name,
         sum(sum(counts.values()) for _, _, counts in runs) + len(plan.kernel_tuner) * rival_seeds,
     )
-    chance = replay.by_chance(recorded, plan.limit)
+    baseline = replay.random_score(recorded, plan.limit)
     orders: dict[str, list[replay.Order]] = {}
     for suffix, space, counts in runs:
         found = replay.replay(
@@ -103,8 +103,8 @@ def compare(
             on_order=watcher.advance,
             on_refusal=watcher.warn if plan.lenient else None,
         )
-    scores = [replay.score(recorded, n, o, plan.limit, chance) for n, o in orders.items()]
-    return [chance, *scores]
+    scores = [replay.score(recorded, n, o, plan.limit, baseline) for n, o in orders.items()]
+    return [baseline, *scores]
 
 
 def priors_from(recorded: RecordedWorkload, others: Sequence[RecordedWorkload]) -> list[Prior]:
@@ -151,7 +151,7 @@ def cells(score: Score) -> list[str]:
     row = [score.strategy]
     for level in replay.LEVELS:
         row.append(" / ".join(_count(n, score.limit) for n in score.needed[level]))
-    return [*row, "" if score.strategy == replay.BY_CHANCE else ranges(score.behind)]
+    return [*row, "" if score.strategy == replay.RANDOM else ranges(score.behind)]
 
 
 def headings(limit: int) -> list[str]:

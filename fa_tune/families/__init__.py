@@ -11,6 +11,7 @@ from functools import lru_cache
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import DType, Rejected, Variant
+from fa_tune.core.workload import FORWARD
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm90.family import Sm90Family
@@ -38,9 +39,13 @@ def all_families() -> tuple[KernelFamily, ...]:
     return tuple(_FAMILIES.values())
 
 
-def runnable(limits: ArchLimits) -> tuple[KernelFamily, ...]:
-    """The families that run on such a device, the one to prefer there first."""
-    able = [f for f in all_families() if f.device_rejection(limits) is None]
+def runnable(limits: ArchLimits, operation: str = FORWARD) -> tuple[KernelFamily, ...]:
+    """The families of an operation that run on such a device, the one to prefer there first."""
+    able = [
+        family
+        for family in all_families()
+        if family.operation == operation and family.device_rejection(limits) is None
+    ]
     return tuple(sorted(able, key=lambda f: -f.preference(limits)))
 
 
@@ -70,10 +75,12 @@ def constraints(config: Config, limits: ArchLimits) -> Rejected | None:
     return of(config).constraints(config, limits)
 
 
-def defaults(d_head: int, dtype: DType, limits: ArchLimits) -> list[Config]:
-    """Each family's default config, if it runs on such a device.  The first is the device's
-    default: what a user without tuning results should run there."""
-    configs = [f.default_config(d_head, dtype) for f in runnable(limits)]
+def defaults(
+    d_head: int, dtype: DType, limits: ArchLimits, operation: str = FORWARD
+) -> list[Config]:
+    """The default config of each family of an operation, if it runs on such a device.  The first is
+    the device's default: what a user without tuning results should run there."""
+    configs = [f.default_config(d_head, dtype) for f in runnable(limits, operation)]
     return [config for config in configs if constraints(config, limits) is None]
 
 

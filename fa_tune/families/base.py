@@ -57,24 +57,67 @@ class TensorArg:
         return cls(tensor.data_ptr(), strides)
 
 
+NOT_GIVEN = TensorArg(0)
+
+
 @dataclass(frozen=True)
 class LaunchArgs:
-    """The tensors and scalars of one launch.
+    """The tensors and scalars of one call.
 
-    `lse` is fp32 [batch, heads, seq_len_q], contiguous; it is written where the kernel was
-    compiled with that trait.  `softmax_scale` and `diagonal` (with a causal mask, query i sees
-    key j when j ≤ i + diagonal) replace the workload's own.  `scratch` is the address of the
-    family's `scratch_bytes`, 0 without any.
+    `tensors` are by the names that the operation gives them; what its kernels do not need may be
+    absent.  `lse` is fp32 [batch, heads, seq_len_q], contiguous; it is written where the kernel
+    was compiled with that trait.  `softmax_scale` and `diagonal` (with a causal mask, query i sees
+    key j when j ≤ i + diagonal) replace the workload's own.  `scratch` and `workspace` are the
+    addresses of the family's `scratch_bytes` and `workspace_bytes`, 0 without any.
     """
 
-    q: TensorArg
-    k: TensorArg
-    v: TensorArg
-    o: TensorArg
-    lse: TensorArg = TensorArg(0)
+    tensors: Mapping[str, TensorArg]
     softmax_scale: float | None = None
     diagonal: int | None = None
     scratch: int = 0
+    workspace: int = 0
+
+    @classmethod
+    def forward(
+        cls,
+        q: TensorArg,
+        k: TensorArg,
+        v: TensorArg,
+        o: TensorArg,
+        lse: TensorArg = NOT_GIVEN,
+        **scalars: Any,
+    ) -> LaunchArgs:
+        """Those of a forward pass."""
+        return cls({"q": q, "k": k, "v": v, "o": o, "lse": lse}, **scalars)
+
+    def __getitem__(self, name: str) -> TensorArg:
+        """A tensor by its name; one that was not given has address 0."""
+        return self.tensors.get(name, NOT_GIVEN)
+
+    @property
+    def q(self) -> TensorArg:
+        """Queries."""
+        return self["q"]
+
+    @property
+    def k(self) -> TensorArg:
+        """Keys."""
+        return self["k"]
+
+    @property
+    def v(self) -> TensorArg:
+        """Values."""
+        return self["v"]
+
+    @property
+    def o(self) -> TensorArg:
+        """The result."""
+        return self["o"]
+
+    @property
+    def lse(self) -> TensorArg:
+        """The log-sum-exp of each row."""
+        return self["lse"]
 
     def checked(self, workload: Workload) -> tuple[int, float]:
         """The diagonal and the softmax scale of a launch on a workload.
@@ -117,6 +160,26 @@ class LaunchGeometry:
 
 
 @dataclass(frozen=True)
+class KernelSpec:
+    """One kernel of a variant: the template instantiation to ask the compiler for, threads per CTA
+    and dynamic shared memory per CTA in bytes.  The last two do not depend on the traits."""
+
+    name_expression: str
+    threads: int
+    dynamic_smem_bytes: int
+
+
+@dataclass(frozen=True)
+class LaunchStep:
+    """One launch of a call: its geometry and the kernel's parameters, each a NumPy array of one
+    element passed by value: numbers, structs, or 128 opaque bytes (`V128`, shape (1,)) of a tensor
+    map."""
+
+    geometry: LaunchGeometry
+    args: Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
 class GridShape:
     """What the grid of a launch tells of its workload; `query_blocks` per head."""
 
@@ -126,14 +189,19 @@ class GridShape:
 
 
 class KernelFamily(Protocol):
-    """One kernel template with its config class, sets, constraints and launch geometry.
+    """A way to compute one operation: config class, sets, constraints, kernels and launches.
 
+    A call is one launch or several, each of a kernel of its own; all are compiled as one
+    translation unit.  `families.template` has what a family of one kernel is like.
+
+    `operation`     what it computes, by its name in `fa_tune.ops`
     `name`          how variants, files and `--family` call it: a word
     `config_class`  the class of its configs
     `example`       a short form, for messages
     `set_keys`      what `configs` takes as a key, for messages
     """
 
+    operation: str
     name: str
     config_class: type[Any]
     example: str
@@ -203,39 +271,33 @@ class KernelFamily(Protocol):
     def entry_source(self, config: Config, traits: str) -> str:
         """The translation unit given to the compiler."""
 
-    def name_expression(self, config: Config, traits: str) -> str:
-        """The template instantiation to ask the compiler for."""
+    def kernels(self, config: Config, traits: str) -> Sequence[KernelSpec]:
+        """The kernels of a call in the order of their launches, the one by whose name reports know
+        the config among them; one that is launched twice stands here twice."""
 
     def compile_options(self, arch: str) -> Sequence[str]:
         """Compiler options beyond the architecture."""
 
     # Launching ------------------------------------------------------------------------------
 
-    def threads(self, config: Config) -> int:
-        """Threads per CTA."""
-
-    def dynamic_smem_bytes(self, config: Config) -> int:
-        """Dynamic shared memory per CTA in bytes."""
-
-    def geometry(self, config: Config, workload: Workload, device: LaunchDevice) -> LaunchGeometry:
-        """Grid, block, cluster and shared memory of a launch; raises InvalidConfig for a workload
-        that no grid covers."""
+    def launches(
+        self, config: Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
+    ) -> Sequence[LaunchStep]:
+        """The launches of a call, one for each of `kernels`.  Raises InvalidConfig for a workload
+        that no grid covers and for what `args.checked` refuses."""
 
     def scratch_bytes(self, config: Config) -> int:
-        """Device memory that a kernel needs beside its tensors, such as a scheduler's counters.
-        It is zero before the first launch, and each launch leaves it so for the next one, which
+        """Device memory that a call needs beside its tensors, such as a scheduler's counters.
+        It is zero before the first call, and each call leaves it so for the next one, which
         begins after it."""
 
-    def kernel_args(
-        self, config: Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
-    ) -> list[np.ndarray]:
-        """The kernel's parameters, each a NumPy array of one element passed by value: numbers,
-        structs, or 128 opaque bytes (`V128`, shape (1,)) of a tensor map.  Raises InvalidConfig
-        for what `args.checked` refuses."""
+    def workspace_bytes(self, config: Config, workload: Workload) -> int:
+        """Device memory that one launch of a call hands on to the next, such as partial results.
+        What it holds before the first one is undefined."""
 
     def grid_shape(self, config: Config, grid: tuple[int, int, int]) -> GridShape | None:
-        """The part of a workload that a launch's grid tells; None where it tells nothing, as
-        with a persistent grid."""
+        """The part of a workload that the grid of the kernel known to reports tells; None where it
+        tells nothing, as with a persistent grid."""
 
     # Checking -------------------------------------------------------------------------------
 

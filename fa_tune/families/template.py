@@ -5,13 +5,27 @@ A family inherits it and adds what is its own: the sets, the constraints, the la
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from fa_tune.core.model import Workload
+from fa_tune import ops
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import FORWARD, Workload
+from fa_tune.families.base import (
+    Config,
+    KernelSpec,
+    LaunchArgs,
+    LaunchDevice,
+    LaunchGeometry,
+    LaunchStep,
+)
 from fa_tune.families.sources import closure
 from fa_tune.ops.traits import Traits
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class TemplateConfig(Protocol):
@@ -48,14 +62,55 @@ def _sources(entry: str) -> Mapping[str, str]:
     return closure(entry)
 
 
+class OneKernel(ABC):
+    """The part of `families.base.KernelFamily` of a family whose call is one launch."""
+
+    @abstractmethod
+    def name_expression(self, config: Config, traits: str) -> str:
+        """The template instantiation to ask the compiler for."""
+
+    @abstractmethod
+    def threads(self, config: Config) -> int:
+        """Threads per CTA."""
+
+    @abstractmethod
+    def dynamic_smem_bytes(self, config: Config) -> int:
+        """Dynamic shared memory per CTA in bytes."""
+
+    @abstractmethod
+    def geometry(self, config: Config, workload: Workload, device: LaunchDevice) -> LaunchGeometry:
+        """Grid, block, cluster and shared memory of the launch; raises InvalidConfig for a workload
+        that no grid covers."""
+
+    @abstractmethod
+    def kernel_args(
+        self, config: Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
+    ) -> list[np.ndarray]:
+        """The kernel's parameters, see `LaunchStep`."""
+
+    def kernels(self, config: Config, traits: str) -> Sequence[KernelSpec]:
+        name = self.name_expression(config, traits)
+        return (KernelSpec(name, self.threads(config), self.dynamic_smem_bytes(config)),)
+
+    def launches(
+        self, config: Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
+    ) -> Sequence[LaunchStep]:
+        geometry = self.geometry(config, workload, device)
+        return (LaunchStep(geometry, self.kernel_args(config, workload, args, device)),)
+
+    def workspace_bytes(self, config: Config, workload: Workload) -> int:
+        return 0
+
+
 ConfigT = TypeVar("ConfigT", bound=TemplateConfig)
 
 
-class TemplateFamily(Generic[ConfigT]):
+class TemplateFamily(OneKernel, Generic[ConfigT]):
     """The shared part of `families.base.KernelFamily`.  `entry`: the translation unit,
     relative to `kernels/`."""
 
     entry: ClassVar[str]
+    operation: str = FORWARD
 
     def short_form(self, config: ConfigT) -> str:
         return config.short_form()
@@ -65,8 +120,9 @@ class TemplateFamily(Generic[ConfigT]):
         return None if found is None else str(found)
 
     def traits(self, config: ConfigT, workload: Workload, *, lse: bool = False) -> str:
-        ragged = bool(workload.seq_len_q % config.B_r or workload.seq_len_kv % config.B_c)
-        return str(Traits(causal=workload.causal, ragged=ragged, lse=lse or workload.lse))
+        if workload.op != self.operation:
+            raise InvalidConfig(f"kernels of {self.operation} do not compute {workload.key}")
+        return str(ops.get(self.operation).traits(workload, self.blocks(config), lse=lse))
 
     def source_files(self) -> Mapping[str, str]:
         return _sources(self.entry)

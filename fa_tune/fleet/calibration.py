@@ -7,14 +7,12 @@ mixed; both figures are told, that a reader can judge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from fa_tune.core.jobs import KernelItem, PairItem, PairTimes
 from fa_tune.core.model import Artifact, Workload
 from fa_tune.profile.stats import Ratio, median, paired_ratio
 
-CALIBRATION = "calibration"  # the worker's item
 RATIO_NOTABLE = 0.01  # from here on GPUs would not choose alike
 
 
@@ -25,15 +23,10 @@ class Pair:
     workload: Workload
     artifacts: tuple[Artifact, Artifact]
 
-    def item(self) -> dict[str, Any]:
+    def item(self) -> PairItem:
         """The worker's item."""
-        return {
-            "workload": self.workload.key,
-            "pair": [
-                {"subject": a.variant.key, "cubin": a.cubin, "symbol": a.symbol}
-                for a in self.artifacts
-            ],
-        }
+        first, second = (KernelItem.of(a.variant.key, a) for a in self.artifacts)
+        return PairItem(self.workload.key, (first, second))
 
 
 @dataclass(frozen=True)
@@ -83,15 +76,15 @@ class Disagreement:
         return text
 
 
-def gpu_times(label: str, uuid: str, value: Mapping[str, Any]) -> GpuTimes:
+def gpu_times(label: str, uuid: str, value: PairTimes) -> GpuTimes:
     """What a GPU's worker found."""
-    first, second = value["samples_s"]
+    first, second = value.samples_s
     return GpuTimes(
         gpu=label,
         uuid=uuid,
         first_s=median(first),
         second_s=median(second),
         ratio=paired_ratio(second, first),
-        sm_clock_hz=value["sm_clock_hz"],
-        power_w=value["power_w"],
+        sm_clock_hz=value.sm_clock_hz,
+        power_w=value.power_w,
     )

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from fa_tune.core import devices
 from fa_tune.core.devices import Numbers, pinned_to
 from fa_tune.core.errors import ToolMissing
+from fa_tune.core.jobs import ProbeItem, ProbeJob
 from fa_tune.core.model import DeviceInfo, Outcome
 from fa_tune.profile.base import Profiler
 from fa_tune.workers.supervisor import ItemResult, WorkerUnusable, run_items
 
-PROBE = "fa_tune.gpu.jobs.probe:handle"
 PROBE_TIMEOUT_S = 60.0
 START_TIMEOUT_S = 120.0
 
@@ -90,7 +90,7 @@ class LocalGpu:
             item_timeout_s=item_timeout_s,
             start_timeout_s=start_timeout_s,
             env=pinned_to(self.device.uuid),
-            pardon_kills=True,
+            retry_after_sigkill=True,
         )
 
 
@@ -123,12 +123,9 @@ def local_gpus(numbers: Numbers) -> tuple[Gpu, ...]:
 
 def is_working(gpu: Gpu) -> bool:
     """Whether a worker gets as far as computing something on the GPU."""
+    job = ProbeJob(items={"probe": ProbeItem()}, device=gpu.worker_device)
     try:
-        results = list(
-            gpu.run_items(
-                PROBE, {"device": gpu.worker_device}, {"probe": {}}, item_timeout_s=PROBE_TIMEOUT_S
-            )
-        )
+        results = list(gpu.run_items(*job.request(), item_timeout_s=PROBE_TIMEOUT_S))
     except ToolMissing:
         return False
     return all(result.outcome is Outcome.OK for result in results)

@@ -151,7 +151,7 @@ class RemoteGpu:
                 item_timeout_s=limits[0],
                 start_timeout_s=limits[1],
                 env=pinned_to(self._uuid()),
-                pardon_kills=True,
+                retry_after_sigkill=True,
             )
 
     def _uuid(self) -> str:

@@ -1,4 +1,4 @@
-"""What the handlers share: kernels from job items, launch arguments, errors that poison."""
+"""What the jobs share: kernels from job items, launch arguments, sticky CUDA errors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.jobs import KernelItem
 from fa_tune.core.model import Outcome, Variant, Workload, is_reference, reference_name
 from fa_tune.families.base import LaunchArgs, TensorArg
 from fa_tune.gpu.launch import Kernel
@@ -52,20 +53,28 @@ def nvml_handle(index: int) -> Any:
         return pynvml.nvmlDeviceGetHandleByIndex(index)
 
 
-def load(item: Mapping[str, Any]) -> Kernel:
-    """The kernel of a job item with `subject`, `cubin` and `symbol`."""
-    return Kernel(Variant.from_key(item["subject"]), item["cubin"], item["symbol"])
+def load(item: KernelItem) -> Kernel:
+    """The kernel of a job item."""
+    return Kernel(Variant.from_key(item.subject), item.cubin, item.symbol, *item.more_symbols)
+
+
+def named_args(tensors: Mapping[str, torch.Tensor]) -> LaunchArgs:
+    """The launch arguments of a workload whose tensors have these names: views of any strides with
+    four dimensions, and contiguous ones with fewer."""
+    return LaunchArgs(
+        {
+            name: TensorArg.of(tensor, name.upper())
+            if tensor.ndim == 4
+            else TensorArg(tensor.data_ptr())
+            for name, tensor in tensors.items()
+        }
+    )
 
 
 def launch_args(inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None = None) -> LaunchArgs:
-    """The launch arguments of one problem; `lse` is fp32 [batch, heads, seq_len_q]."""
-    return LaunchArgs(
-        q=TensorArg.of(inputs.q, "Q"),
-        k=TensorArg.of(inputs.k, "K"),
-        v=TensorArg.of(inputs.v, "V"),
-        o=TensorArg.of(out, "O"),
-        lse=TensorArg(0 if lse is None else lse.data_ptr()),
-    )
+    """The launch arguments of a forward pass; `lse` is fp32 [batch, heads, seq_len_q]."""
+    tensors = {**inputs.tensors, "o": out}
+    return named_args(tensors if lse is None else {**tensors, "lse": lse})
 
 
 def lse_for(workload: Workload, fill: float | None = None) -> torch.Tensor | None:
@@ -77,7 +86,7 @@ def lse_for(workload: Workload, fill: float | None = None) -> torch.Tensor | Non
 
 
 def launcher(
-    item: Mapping[str, Any],
+    item: KernelItem,
     workload: Workload,
     inputs: Inputs,
     out: torch.Tensor,
@@ -86,9 +95,8 @@ def launcher(
     """A call that enqueues one launch of the item on torch's current stream: a variant's
     kernel, or a library reference (`ref:fa2`), whose own output is dropped.  `lse` is what
     `lse_for` gives.  Raises InvalidConfig for a workload that the library has no call for."""
-    subject = str(item["subject"])
-    if is_reference(subject):
-        call = library_call(reference_name(subject), inputs, workload)
+    if is_reference(item.subject):
+        call = library_call(reference_name(item.subject), inputs, workload)
 
         def launch() -> None:
             call()  # its output is dropped
@@ -126,34 +134,35 @@ def guarded(report: Report, name: str, action: Callable[[], Any]) -> Any | None:
         return None
     except Exception as error:
         if is_cuda_error(error):
-            report.poisoned(name, first_line(error))
+            report.sticky_error(name, first_line(error))
         report.failed(name, Outcome.CRASHED, f"{type(error).__name__}: {first_line(error)}")
         return None
     return result if result is not None else True
 
 
 def check_kernels(
-    shared: Mapping[str, Any],
-    items: Mapping[str, Any],
+    device: int,
+    items: Mapping[str, KernelItem],
     report: Report,
-    check: Callable[[Kernel, Mapping[str, Any]], Any],
+    check: Callable[[Kernel, str], Any],
+    *,
+    item_timeout_s: float | None = None,
 ) -> None:
-    """Load every item's kernel (`subject`, `cubin`, `symbol`) on GPU `shared["device"]` and
-    report what `check(kernel, item)` finds, plain data.
+    """Load every item's kernel on a GPU and report what `check(kernel, name of the item)` finds,
+    plain data.
 
-    With `shared["item_timeout_s"]`, the items do much the same: the first loads libraries and
-    may take that long, and a later one that takes many times as long as those before hangs.
+    With `item_timeout_s`, the items do much the same: the first loads libraries and may take that
+    long, and a later one that takes many times as long as those before hangs.
     """
-    use_device(int(shared["device"]))
-    limit_s = shared.get("item_timeout_s")
+    use_device(device)
     took_s: list[float] = []
     for name, item in items.items():
-        report.begin(name, deadline_s(limit_s, took_s))
+        report.begin(name, deadline_s(item_timeout_s, took_s))
         start = time.monotonic()
         kernel = guarded(report, name, partial(load, item))
         if kernel is None:
             continue
-        found = guarded(report, name, partial(check, kernel, item))
+        found = guarded(report, name, partial(check, kernel, name))
         took_s.append(time.monotonic() - start)
         if found is not None:
             report.done(name, found)

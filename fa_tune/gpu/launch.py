@@ -5,61 +5,77 @@ Imported by worker processes only: the parent never owns a CUDA context.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import cupy
 
 from fa_tune import families
 from fa_tune.core.model import Variant, Workload
-from fa_tune.families.base import LaunchArgs, LaunchDevice
+from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchStep
 
 
 class Kernel:
-    """A loaded kernel of one variant.
+    """The loaded kernels of one variant: a call launches each of them once, in their order.
 
-    Launches of one object must follow each other on the device: they share its scratch memory.
-    Raises whatever CuPy raises for a cubin that does not load or launch.  Errors of the
-    kernel itself surface at the next synchronisation and leave the context unusable.
+    `symbol` and `more_symbols` are their mangled names.  Calls of one object must follow each
+    other on the device: they share its scratch memory and its workspace.  Raises whatever CuPy
+    raises for a cubin that does not load or launch.  Errors of a kernel itself surface at the next
+    synchronisation and leave the context unusable.
     """
 
-    def __init__(self, variant: Variant, cubin: str, symbol: str) -> None:
+    def __init__(self, variant: Variant, cubin: str, symbol: str, *more_symbols: str) -> None:
         self.variant = variant
         self._family = families.get(variant.family)
         self._config = self._family.parse(variant.config)
         self._device = _launch_device(cupy.cuda.Device().id)
-        # Here, since a launch may be captured in a graph, where nothing can be allocated.
+        # Here, since a call may be captured in a graph, where nothing can be allocated.
         n_bytes = self._family.scratch_bytes(self._config)
-        self._scratch = None
-        if n_bytes:
-            self._scratch = cupy.zeros(n_bytes, "u1")
-            cupy.cuda.get_current_stream().synchronize()  # launches may use another stream
+        self._scratch = _zeros(n_bytes) if n_bytes else None
+        self._workspace: Any = None
+        self._workspace_bytes = 0
         # RawModule's own source path wants a device to name the architecture; a file does not.
         self._module = cupy.RawModule(path=cubin)
-        self._function = self._module.get_function(symbol)
-        self._function.max_dynamic_shared_size_bytes = self._family.dynamic_smem_bytes(self._config)
+        self._functions = []
+        specs = self._family.kernels(self._config, "plain")  # shared memory is that of any traits
+        for name, spec in zip((symbol, *more_symbols), specs, strict=True):
+            function = self._module.get_function(name)
+            function.max_dynamic_shared_size_bytes = spec.dynamic_smem_bytes
+            self._functions.append(function)
 
     def launch(self, workload: Workload, args: LaunchArgs, stream: int = 0) -> None:
-        """Enqueue one launch on a CUDA stream given by its handle (0: the default stream)."""
-        geometry = self._family.geometry(self._config, workload, self._device)
+        """Enqueue one call on a CUDA stream given by its handle (0: the default stream).
+
+        The first call on a workload may allocate its workspace: it must not be captured."""
         if self._scratch is not None:
             args = replace(args, scratch=self._scratch.data.ptr)
-        arguments = self._family.kernel_args(self._config, workload, args, self._device)
-        parameters = tuple(arguments)
+        if n_bytes := self._family.workspace_bytes(self._config, workload):
+            args = replace(args, workspace=self._workspace_of(n_bytes))
+        steps = self._family.launches(self._config, workload, args, self._device)
         if stream:
             with cupy.cuda.ExternalStream(stream):
-                self._launch(geometry.grid, geometry.block, parameters, geometry.dynamic_smem_bytes)
+                self._enqueue(steps)
         else:
-            self._launch(geometry.grid, geometry.block, parameters, geometry.dynamic_smem_bytes)
+            self._enqueue(steps)
 
-    def _launch(
-        self,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        parameters: tuple[object, ...],
-        smem_bytes: int,
-    ) -> None:
-        self._function(grid, block, parameters, shared_mem=smem_bytes)
+    def _enqueue(self, steps: Sequence[LaunchStep]) -> None:
+        for function, step in zip(self._functions, steps, strict=True):
+            g = step.geometry
+            function(g.grid, g.block, tuple(step.args), shared_mem=g.dynamic_smem_bytes)
+
+    def _workspace_of(self, n_bytes: int) -> int:
+        """The address of so much memory, kept for later calls."""
+        if n_bytes > self._workspace_bytes:
+            self._workspace, self._workspace_bytes = _zeros(n_bytes), n_bytes
+        return int(self._workspace.data.ptr)
+
+
+def _zeros(n_bytes: int) -> Any:
+    found = cupy.zeros(n_bytes, "u1")
+    cupy.cuda.get_current_stream().synchronize()  # launches may use another stream
+    return found
 
 
 @cache

@@ -1,16 +1,20 @@
 """Attention as libraries compute it, for the same problem: FlashAttention 2 and cuDNN as torch
-has them, and FlashAttention 3 and 4 (`fa_tune.gpu.packages`).
+has them, and FlashAttention 3 and 4 from packages beside torch, where they are installed.
 
 What a back end has no call for is refused in one line that says so; nothing is padded,
 expanded or masked by hand to make it fit, since its time would then not be the library's.
-Imported by workers and CPU tests only.
+
+FlashAttention 3 is the module `flash_attn_interface`, built from the `hopper` folder of its
+project.  FlashAttention 4 is `flash_attn.cute`, which pip installs as `flash-attn-4`; it compiles
+its kernels at the first call for a kind of problem.  `fa_tune.profile.references` asks beforehand
+whether they are there.  Imported by workers and CPU tests only.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -18,16 +22,20 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Workload
-from fa_tune.gpu.packages import PACKAGE_NAMES, package_call
 from fa_tune.gpu.reference import Inputs
 
 if TYPE_CHECKING:
     from torch.nn.attention.bias import CausalBias
 
 LibraryCall = Callable[[], torch.Tensor]
+# The fields with a usual value that the calls below know; a workload with any other is refused.
+KNOWN_FIELDS = {"bottom_right", "lse", "softmax_scale"}
 BACKENDS = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 REFUSALS = ("No available kernel", "No viable backend")  # however else its sentence goes
 NAMES = {"fa2": "FlashAttention 2", "cudnn": "cuDNN"}
+PACKAGE_NAMES = {"fa3": "FlashAttention 3", "fa4": "FlashAttention 4"}
+# How a package's Python code says that it has no such case.
+PACKAGE_REFUSALS = (AssertionError, NotImplementedError, TypeError, ValueError)
 
 
 def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
@@ -38,6 +46,8 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
     log-sum-exp as well.  Raises InvalidConfig, here or at the first call, if the back end
     cannot take the workload.
     """
+    if strange := set(workload.unusual) - KNOWN_FIELDS:
+        raise InvalidConfig(f"{name} is not called with {', '.join(sorted(strange))} yet")
     if name in PACKAGE_NAMES:
         return package_call(name, inputs, workload)
     if name not in BACKENDS:
@@ -61,7 +71,7 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
             raise InvalidConfig(
                 _refusal(name, "no causal mask aligned top-left for more queries than keys")
             )
-        else:  # nobody sees the keys beyond the last query
+        else:  # keys beyond the last query are hidden from all
             k, v = (t[:, :, : workload.seq_len_q] for t in (k, v))
     if workload.lse:  # which SDPA computes for the backward pass, and only for that
         q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
@@ -103,3 +113,57 @@ def _reason(said: list[warnings.WarningMessage]) -> str:
     texts = [str(w.message).partition(" (Triggered internally")[0].strip() for w in said]
     own = [t for t in texts if not t.endswith((":", "because:")) and "runtime disabled" not in t]
     return own[0] if own else "it gives no reason"
+
+
+def package_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
+    """A call of `fa3` or `fa4` on this problem.
+
+    The call returns [batch, heads, seq_len_q, d_head]; with `workload.lse` it computes the
+    log-sum-exp as well.  Raises InvalidConfig, here or at the first call, if the package cannot
+    be loaded or does not take the workload.
+    """
+    q, k, v = inputs.q, inputs.k, inputs.v
+    if workload.causal and workload.seq_len_q != workload.seq_len_kv and not workload.bottom_right:
+        # Their masks are aligned bottom-right.
+        if workload.seq_len_q > workload.seq_len_kv:
+            raise InvalidConfig(
+                _package_refusal(name, "no causal mask aligned top-left for more queries than keys")
+            )
+        k, v = (t[:, : workload.seq_len_q] for t in (k, v))  # the others are hidden from all
+    given: dict[str, Any] = {"causal": workload.causal, "softmax_scale": workload.softmax_scale}
+    if name == "fa4" and workload.lse:  # FlashAttention 3 always computes it
+        given["return_lse"] = True
+    attend = _function(name)
+
+    def call() -> torch.Tensor:
+        try:
+            result = attend(q, k, v, **given)
+        except PACKAGE_REFUSALS as error:
+            raise InvalidConfig(_package_refusal(name, _first_line(error))) from error
+        out: torch.Tensor = result[0] if isinstance(result, tuple) else result
+        return out.transpose(1, 2)
+
+    return call
+
+
+def _function(name: str) -> Callable[..., Any]:
+    try:
+        if name == "fa3":
+            from flash_attn_interface import flash_attn_func
+        else:
+            from flash_attn.cute import flash_attn_func
+    except (ImportError, OSError, RuntimeError) as error:
+        raise InvalidConfig(
+            f"{PACKAGE_NAMES[name]} cannot be loaded: {_first_line(error)}"
+        ) from error
+    attend: Callable[..., Any] = flash_attn_func
+    return attend
+
+
+def _package_refusal(name: str, why: str) -> str:
+    return f"{PACKAGE_NAMES[name]} does not take this workload: {why}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__

@@ -1,15 +1,19 @@
 """Attention by the definition, in fp32 and in the kernel's own precision; random inputs.
 
-All tensors are [batch, seq, heads, d_head].  Imported by workers and CPU tests only.
+`reference_of` has, under the name of each operation, the inputs of a workload and what must come
+out.  All tensors are [batch, seq, heads, d_head].  Imported by workers and CPU tests only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-from fa_tune.core.model import Workload
+from fa_tune import ops
+from fa_tune.core.workload import FORWARD, Workload
 
 MOST_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
 
@@ -21,6 +25,60 @@ class Inputs:
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
+
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """The tensors by the names that the operation gives them."""
+        return {"q": self.q, "k": self.k, "v": self.v}
+
+
+class Reference(Protocol):
+    """How torch computes an operation."""
+
+    def inputs(self, workload: Workload, *, seed: int, mean: float, extra_heads: int) -> Inputs:
+        """Random inputs, see `make_inputs`."""
+
+    def outputs(
+        self, inputs: Inputs, workload: Workload, dtype: torch.dtype | None = None
+    ) -> Mapping[str, torch.Tensor]:
+        """Every output of the operation by its name, computed in `dtype` (None: the inputs' own,
+        for those outputs that are judged by the error of that)."""
+
+
+class ForwardReference:
+    """The forward pass: `o`, and `lse` where the workload wants it."""
+
+    def inputs(self, workload: Workload, *, seed: int, mean: float, extra_heads: int) -> Inputs:
+        return make_inputs(workload, seed=seed, mean=mean, extra_heads=extra_heads)
+
+    def outputs(
+        self, inputs: Inputs, workload: Workload, dtype: torch.dtype | None = None
+    ) -> Mapping[str, torch.Tensor]:
+        found = {"o": attention(inputs, workload, dtype=dtype)}
+        if workload.lse and dtype is not None:
+            found["lse"] = log_sum_exp(inputs, workload)
+        return found
+
+
+_REFERENCES: Mapping[str, Reference] = {FORWARD: ForwardReference()}
+
+
+def reference_of(workload: Workload) -> Reference:
+    """The reference of a workload's operation."""
+    return _REFERENCES[workload.op]
+
+
+def empty_outputs(
+    workload: Workload, *, fill: float | None = None, device: str = "cuda"
+) -> dict[str, torch.Tensor]:
+    """Room for every output of the workload's operation, filled if asked."""
+    found = {}
+    for spec in ops.get(workload.op).tensors(workload):
+        if spec.output:
+            dtype = spec.dtype.to_torch_dtype() if spec.dtype else torch.float32
+            room = torch.empty(spec.shape, dtype=dtype, device=device)
+            found[spec.name] = room if fill is None else room.fill_(fill)
+    return found
 
 
 def make_inputs(

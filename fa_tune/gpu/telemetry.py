@@ -16,9 +16,10 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from fa_tune.core.jobs import Reading, Round
 from fa_tune.gpu.kernels import nvml_handle
 
 MAD_SCALE = 1.4826  # of a normal distribution: standard deviation over median deviation
@@ -40,28 +41,6 @@ _REASONS = {
     0x80: "hardware power brake",
 }
 HELD_BACK = frozenset(_REASONS.values()) - {"software power cap"}
-
-
-@dataclass(frozen=True)
-class Reading:
-    """NVML at one moment; None: not told."""
-
-    sm_clock_hz: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Round:
-    """One round: `number` from 0, the baseline's `opening` and `closing` sample in seconds
-    (None without a baseline), and why it is flagged, if it is."""
-
-    number: int
-    opening_s: float | None
-    closing_s: float | None
-    reading: Reading
-    flags: tuple[str, ...] = ()
 
 
 @dataclass
@@ -94,12 +73,17 @@ class Log:
         self.rounds.append(Round(number, opening_s, closing_s, reading, tuple(flags)))
         return bool(flags)
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """The rounds for the report file; of very many, the first and the last."""
-        some = self.rounds
-        if len(some) > 2 * KEPT:
-            some = some[:KEPT] + some[-KEPT:]
-        return [asdict(one) for one in some]
+    @property
+    def reported(self) -> tuple[Round, ...]:
+        """The rounds that are reported; of very many, the first and the last."""
+        if len(self.rounds) > 2 * KEPT:
+            return (*self.rounds[:KEPT], *self.rounds[-KEPT:])
+        return tuple(self.rounds)
+
+    @property
+    def flagged(self) -> dict[str, str]:
+        """Why rounds are flagged, by their number."""
+        return {str(r.number): ", ".join(r.flags) for r in self.rounds if r.flags}
 
 
 def _is_unusual(value: float, before: Sequence[float]) -> bool:

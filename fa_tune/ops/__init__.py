@@ -1,1 +1,22 @@
-"""What is computed: FLOPs, compile-time traits, verification."""
+"""What is computed: an operation owns its tensors, work, compile-time traits and verification.
+
+Adding one is a module with a class of `ops.base.Operation`, a line in `_OPERATIONS`, a reference
+in `gpu/reference.py`, and a family that names it.
+"""
+
+from __future__ import annotations
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.ops.base import Operation
+from fa_tune.ops.forward import Forward
+
+_OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in (Forward(),)}
+
+
+def get(name: str) -> Operation:
+    """The operation of that name (`Workload.op`); raises InvalidConfig listing the known ones."""
+    try:
+        return _OPERATIONS[name]
+    except KeyError:
+        known = ", ".join(_OPERATIONS)
+        raise InvalidConfig(f"unknown operation {name!r}; known: {known}") from None

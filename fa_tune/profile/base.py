@@ -53,16 +53,6 @@ class MeasurePlan:
         """What the worker's environment says of GPUs."""
         return pinned_to(self.gpu)
 
-    def items(self) -> dict[str, dict[str, Any]]:
-        """The worker's items, by subject."""
-        items: dict[str, dict[str, Any]] = {}
-        for subject in self.subjects:
-            items[subject] = {"subject": subject}
-            artifact = self.artifacts.get(subject)
-            if artifact is not None:
-                items[subject] |= {"cubin": artifact.cubin, "symbol": artifact.symbol}
-        return items
-
 
 @dataclass
 class ProfilerNotes:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
 
+from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult, to_json
 from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
 from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep, ProfilerNotes, failed
 from fa_tune.profile.ncu.metrics import SM_CLOCK
 from fa_tune.profile.stats import median
 from fa_tune.workers.supervisor import Event, Kind, run_items
 
-HANDLER = "fa_tune.gpu.jobs.time_events:handle"
 PREPARE_TIMEOUT_S = 180.0
 RUN_DRIFT = 0.01  # of the baseline between the beginning and the end of a run
 
@@ -37,82 +37,78 @@ class EventsProfiler:
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""
-        shared = {
-            "device": plan.worker_device,
-            "workload": plan.workload.key,
-            "runs": plan.runs,
-            "seed": plan.seed,
-            "keep": list(plan.keep),
-            "baseline": _baseline(plan),
-            "adaptive": plan.adaptive,
-            "order": list(plan.order),
-            "margin": plan.margin,
-            "check": self._check,
-        }
+        job = TimeJob(
+            items={s: KernelItem.of(s, plan.artifacts.get(s)) for s in plan.subjects},
+            device=plan.worker_device,
+            workload=plan.workload.key,
+            runs=plan.runs,
+            seed=plan.seed,
+            keep=plan.keep,
+            baseline=_baseline(plan),
+            adaptive=plan.adaptive,
+            order=plan.order,
+            margin=plan.margin,
+            check=self._check,
+        )
 
         def on_event(event: Event) -> None:
             if event.kind is Kind.PARTIAL:
                 on_step(event.item)
 
         results = run_items(
-            HANDLER,
-            shared,
-            plan.items(),
+            *job.request(),
             item_timeout_s=plan.item_timeout_s,
             start_timeout_s=PREPARE_TIMEOUT_S,
             env=plan.worker_env,
-            pardon_kills=True,
+            retry_after_sigkill=True,
             on_event=on_event,
         )
         for result in results:
             if result.outcome is not Outcome.OK:
                 yield failed(result.item, plan.workload, result.outcome, result.reason)
                 continue
-            value = result.value
-            assert isinstance(value, dict)
-            clock_hz = value["sm_clock_hz"]
-            counters = {}
-            if clock_hz is not None and clock_hz == clock_hz:  # not NaN
-                counters[SM_CLOCK] = Quantity(float(clock_hz), "hz")
-            yield Attempt(
-                result.item,
-                plan.workload.key,
-                Outcome.OK,
-                "",
-                Measurement(
-                    subject=result.item,
-                    workload=plan.workload.key,
-                    method=self.method,
-                    samples_s=tuple(float(s) for s in value["samples_s"]),
-                    counters=counters,
-                    conditions={
-                        "l2": self.cache_policy,
-                        "clocks": self.clock_policy,
-                        "input_sets": str(value["sets"]),
-                        "launches_per_sample": str(value["launches_per_sample"]),
-                        "seed": str(plan.seed),
-                        **self._conditions(value, plan),
-                    },
-                    relative=tuple(round(float(v), 6) for v in value["relative"]),
-                    host_launch_s=float(f"{float(value['host_s']):.3g}"),
-                ),
-            )
+            assert isinstance(result.value, dict)
+            taken = self._measurement(result.item, TimeResult.from_json(result.value), plan)
+            yield Attempt(result.item, plan.workload.key, Outcome.OK, "", taken)
 
-    def _conditions(self, value: Mapping[str, Any], plan: MeasurePlan) -> dict[str, str]:
+    def _measurement(self, subject: str, result: TimeResult, plan: MeasurePlan) -> Measurement:
+        clock_hz = result.sm_clock_hz
+        counters = {}
+        if clock_hz is not None and not math.isnan(clock_hz):
+            counters[SM_CLOCK] = Quantity(float(clock_hz), "hz")
+        return Measurement(
+            subject=subject,
+            workload=plan.workload.key,
+            method=self.method,
+            samples_s=tuple(float(s) for s in result.samples_s),
+            counters=counters,
+            conditions={
+                "l2": self.cache_policy,
+                "clocks": self.clock_policy,
+                "input_sets": str(result.sets),
+                "launches_per_sample": str(result.launches_per_sample),
+                "seed": str(plan.seed),
+                **self._conditions(result, plan),
+            },
+            relative=tuple(round(float(v), 6) for v in result.relative),
+            host_launch_s=float(f"{result.host_s:.3g}"),
+        )
+
+    def _conditions(self, result: TimeResult, plan: MeasurePlan) -> dict[str, str]:
         """What the rounds were taken under; the baseline's holds the rounds themselves."""
-        found: dict[str, str] = {"ended": value["ended"]} if value["ended"] else {}
-        if flagged := value["flagged"]:
+        found = {"stop_reason": result.stop_reason} if result.stop_reason else {}
+        if flagged := result.flagged:
             found["flagged_rounds"] = "; ".join(f"{n}: {why}" for n, why in flagged.items())
-        if not (rounds := value["rounds"]):
+        if not (rounds := result.rounds):
             return found
-        found["rounds"] = json.dumps(rounds, separators=(",", ":"))
-        n_rounds = 1 + max(r["number"] for r in rounds)  # of very many, not all are told
+        found["rounds"] = json.dumps(to_json(rounds), separators=(",", ":"))
+        n_rounds = 1 + max(r.number for r in rounds)  # of very many, not all are told
         if flagged:
             self.notes.warn(
                 f"{plan.workload.key}: {len(flagged)} of {n_rounds} rounds are flagged "
                 f"({next(iter(flagged.values()))}); their samples were kept"
             )
-        drift = run_drift([r["opening_s"] for r in rounds if r["opening_s"]])
+        drift = run_drift([r.opening_s for r in rounds if r.opening_s])
         if drift is not None and abs(drift) > RUN_DRIFT:
             found["drift"] = f"{drift:+.4f}"
             self.notes.warn(

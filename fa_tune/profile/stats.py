@@ -26,8 +26,7 @@ SEED = 20240229  # fixed, so that the same samples always give the same interval
 CONFIDENCE = 0.95
 SURE = 0.997  # of bounds that are looked at again and again: each look is a chance to err
 
-# For normally distributed samples these turn the median absolute deviation, and the mean
-# absolute deviation, into a standard deviation.
+MAD_SCALE = 1.4826  # from a median absolute deviation to a standard deviation, for normal samples
 
 
 class Interval(NamedTuple):

@@ -16,14 +16,8 @@ from fa_tune.core.model import REFERENCE_FAMILY, Quantity, Variant
 from fa_tune.families.base import GridShape
 from fa_tune.families.kernel_names import KernelIdentity, identify
 from fa_tune.profile.ncu.launches import Launch
-from fa_tune.store.table.from_attempts import (
-    DURATION,
-    L2_HIT,
-    REGISTERS,
-    SM_CLOCK,
-    cycle_metric,
-    with_samples,
-)
+from fa_tune.store.table.columns import counters_of
+from fa_tune.store.table.from_attempts import DURATION, cycle_metric, with_samples
 from fa_tune.store.table.partial_workload import PartialWorkload, adopted
 from fa_tune.store.table.rows import BASELINE_LABEL, Row, completed, tiled_tflops
 
@@ -136,12 +130,7 @@ def _row(
     durations = [q.value for m in members if (q := m.quantity(DURATION)) and q.value > 0]
     row = shape.apply_to(Row(identity.label, family=identity.family, method="ncu"))
     row = with_samples(
-        row,
-        tuple(durations),
-        cycles=_mean(members, cycles) or None,
-        registers=_mean(members, REGISTERS) or None,
-        l2_hit_percent=_mean(members, L2_HIT),
-        sm_clock_hz=_mean(members, SM_CLOCK) or None,
+        row, tuple(durations), counters_of(lambda metric: _mean(members, metric), cycles)
     )
     workload = row.workload
     if identity.family == REFERENCE_FAMILY and workload and row.duration_s:

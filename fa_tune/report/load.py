@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
-from fa_tune.profile.ncu.parse import read_profile
+from fa_tune.profile.ncu.launches import Profile
+from fa_tune.profile.ncu.parse import parse_ncu_csv, read_profile
 from fa_tune.report.from_ncu import rows_from_launches
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.read_csv import looks_like_ours, parse_rows, read_text
@@ -60,22 +61,48 @@ def _csv_files(folder: Path) -> list[Path]:
     return files
 
 
+def parse_report_source(
+    data: bytes,
+    where: str,
+    overrides: Overrides | None = None,
+    *,
+    decimal: str | None = None,
+    on_note: Note | None = None,
+) -> list[Row]:
+    """The rows of a CSV that is at hand as bytes, ours or ncu's; `where` is its name in messages
+    and `decimal` the separator in ncu's numbers (None: found out).  Else as
+    `load_report_source`; raises ProfileFormatError."""
+    note = on_note or (lambda _: None)
+    text = data.decode("utf-8-sig", errors="replace")
+    if looks_like_ours(text):
+        return _rows_of_ours(text, where, overrides or Overrides(), note)
+    try:
+        profile = parse_ncu_csv(data, decimal=decimal)
+    except ProfileFormatError as error:
+        raise type(error)(f"{where}: {error}") from None
+    return _rows_of_ncu(profile, where, overrides or Overrides(), note)
+
+
 def _load_file(path: Path, overrides: Overrides, note: Note) -> list[Row]:
     _refuse_other_formats(path)
     if _is_ours(path):
-        rows = parse_rows(read_text(path), str(path), on_note=note)
-        return completed(_filled(row, overrides) for row in rows)
+        return _rows_of_ours(read_text(path), str(path), overrides, note)
+    return _rows_of_ncu(read_profile(path), str(path), overrides, note)
 
-    profile = read_profile(path)
-    for warning in profile.warnings:
-        note(f"{path}: {warning}")
-    return rows_from_launches(
-        profile.launches, overrides=overrides, on_note=lambda text: note(f"{path}: {text}")
+
+def _rows_of_ours(text: str, where: str, overrides: Overrides, note: Note) -> list[Row]:
+    return completed(
+        PartialWorkload.of(row).merge(overrides).fill_defaults().apply_to(row)
+        for row in parse_rows(text, where, on_note=note)
     )
 
 
-def _filled(row: Row, overrides: Overrides) -> Row:
-    return PartialWorkload.of(row).merge(overrides).fill_defaults().apply_to(row)
+def _rows_of_ncu(profile: Profile, where: str, overrides: Overrides, note: Note) -> list[Row]:
+    for warning in profile.warnings:
+        note(f"{where}: {warning}")
+    return rows_from_launches(
+        profile.launches, overrides=overrides, on_note=lambda text: note(f"{where}: {text}")
+    )
 
 
 def _is_ours(path: Path) -> bool:

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult, to_json
 from fa_tune.core.model import Workload
 from fa_tune.gpu.jobs.time_events import Subject, input_sets, warm_up
 from fa_tune.gpu.kernels import Launch, guarded, lse_for, use_device
 from fa_tune.gpu.reference import Inputs, make_inputs
-from fa_tune.runtime.dispatch import Attention
+from fa_tune.runtime.dispatch import Attention, Problem
 from fa_tune.workers.main import Report
 
 LEAST, MOST = 10, 50  # pairs
@@ -29,35 +30,32 @@ BUSY_CYCLES = 1_000_000  # about 0.5 ms: a call through Python takes its time to
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """`shared`: device, seed, cache_dir.  Items, by workload key: registry (a file that holds
-    the choice alone), defaults (a file that holds nothing of the workload, or the default where
-    that is not the device's own), chosen and default (what these must lead to, variant keys).
-    Value: chosen_s and default_s, each pair's mean of two samples."""
-    use_device(int(shared["device"]))
+    """See `core.jobs.ABTestJob`."""
+    job = ABTestJob.read(shared, items)
+    use_device(job.device)
     warm_up()
-    for name, item in items.items():
+    for name, item in job.items.items():
         report.begin(name)
-        found = guarded(report, name, partial(_pairs, Workload.from_key(name), item, shared))
+        workload, cache_dir = Workload.from_key(name), Path(job.cache_dir)
+        found = guarded(report, name, partial(_pairs, workload, item, job.seed, cache_dir))
         if found is not None:
-            report.done(name, found)
+            report.done(name, to_json(found))
 
 
-def _pairs(
-    workload: Workload, item: Mapping[str, Any], shared: Mapping[str, Any]
-) -> dict[str, list[float]]:
-    inputs = [
-        make_inputs(workload, seed=int(shared["seed"]) + i) for i in range(input_sets(workload))
-    ]
-    subjects = {}
-    for name, registry in (("chosen", item["registry"]), ("default", item["defaults"])):
-        attention = Attention(registry, cache_dir=Path(shared["cache_dir"]))
+def _pairs(workload: Workload, item: ABTestItem, seed: int, cache_dir: Path) -> ABTestResult:
+    inputs = [make_inputs(workload, seed=seed + i) for i in range(input_sets(workload))]
+
+    def prepared(registry: str, meant: str) -> Subject:
+        attention = Attention(registry, cache_dir=cache_dir)
         found = attention.chosen(workload).variant.key
-        if found != item[name]:
-            raise InvalidConfig(f"a program gets {found} where the search means {item[name]}")
+        if found != meant:
+            raise InvalidConfig(f"a program gets {found} where the search means {meant}")
         calls: list[Launch] = [partial(_call, attention, one, workload) for one in inputs]
-        subjects[name] = Subject(calls, [], busy_cycles=BUSY_CYCLES)
-        subjects[name].prepare()
-    a, b = subjects["chosen"], subjects["default"]
+        subject = Subject(calls, [], busy_cycles=BUSY_CYCLES)
+        subject.prepare()
+        return subject
+
+    a, b = prepared(item.registry, item.chosen), prepared(item.defaults, item.default)
 
     def pair() -> tuple[float, float]:
         first, second, third, fourth = a.sample(), b.sample(), b.sample(), a.sample()
@@ -69,7 +67,7 @@ def _pairs(
         warm.append(pair())
     each_s = 2 * sum(statistics.fmean(times) for times in zip(*warm, strict=True))
     pairs = [pair() for _ in range(max(LEAST, min(MOST, int(BUDGET_S / each_s))))]
-    return {"chosen_s": [p[0] for p in pairs], "default_s": [p[1] for p in pairs]}
+    return ABTestResult(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
 
 
 def _call(attention: Attention, inputs: Inputs, workload: Workload) -> None:
@@ -77,8 +75,6 @@ def _call(attention: Attention, inputs: Inputs, workload: Workload) -> None:
         inputs.q,
         inputs.k,
         inputs.v,
-        causal=workload.causal,
-        bottom_right=workload.bottom_right,
-        softmax_scale=workload.softmax_scale,
+        **{name: getattr(workload, name) for name in Problem.__annotations__},
         lse=lse_for(workload),
     )

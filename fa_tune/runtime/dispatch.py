@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import torch
 
@@ -25,9 +26,17 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import DType, Variant, Workload
 from fa_tune.families.base import Config, LaunchArgs, TensorArg
 from fa_tune.gpu.launch import Kernel
-from fa_tune.store.registry import file as store
+from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.lookup import matches
 from fa_tune.store.registry.schema import Registry
+
+
+class Problem(TypedDict, total=False):
+    """What tensors do not tell of a workload, by its fields; what is left out is as usual."""
+
+    causal: bool
+    bottom_right: bool
+    softmax_scale: float | None
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class Attention:
         properties = torch.cuda.get_device_properties(self.device)
         self._gpu = properties.name
         self._limits = arch.limits((properties.major, properties.minor))
-        self._registry: Registry = store.load(registry or store.default_path())
+        self._registry: Registry = registry_file.load(registry or registry_file.default_path())
         self._store = ArtifactStore(cache_dir)
         self._chosen: dict[Workload, Chosen] = {}
 
@@ -70,11 +79,9 @@ class Attention:
         k: torch.Tensor,
         v: torch.Tensor,
         *,
-        causal: bool = False,
-        bottom_right: bool = False,
-        softmax_scale: float | None = None,
         out: torch.Tensor | None = None,
         lse: torch.Tensor | None = None,
+        **problem: Unpack[Problem],
     ) -> torch.Tensor:
         """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head] like q, on the current stream.
 
@@ -85,13 +92,13 @@ class Attention:
         """
         if any(t.device != torch.device("cuda", self.device) for t in (q, k, v)):
             raise InvalidConfig(f"Q, K, V must be on GPU {self.device}; Q is on {q.device}")
-        workload = workload_of(q, k, v, causal, bottom_right, lse is not None, softmax_scale)
+        workload = workload_of(q, k, v, lse=lse is not None, **problem)
         out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
         if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
             raise InvalidConfig(f"out must be like q, {tuple(q.shape)}, not {tuple(out.shape)}")
         if lse is not None:
             _check_lse(lse, workload)
-        arguments = LaunchArgs(
+        arguments = LaunchArgs.forward(
             q=TensorArg.of(q, "Q"),
             k=TensorArg.of(k, "K"),
             v=TensorArg.of(v, "V"),
@@ -124,7 +131,8 @@ class Attention:
                 reasons.append(built.reason)
                 continue
             with torch.cuda.device(self.device):
-                kernel = Kernel(variant, built.artifact.cubin, built.artifact.symbol)
+                artifact = built.artifact
+                kernel = Kernel(variant, artifact.cubin, *artifact.symbols)
             return Chosen(variant, kernel, why, from_registry)
         told = "; ".join(dict.fromkeys(reasons))
         raise NoUsableVariant(f"no kernel runs {workload.key} on {self._gpu}: {told or 'none'}")
@@ -150,35 +158,23 @@ def attention(
     k: torch.Tensor,
     v: torch.Tensor,
     *,
-    causal: bool = False,
-    bottom_right: bool = False,
-    softmax_scale: float | None = None,
     out: torch.Tensor | None = None,
     lse: torch.Tensor | None = None,
+    **problem: Unpack[Problem],
 ) -> torch.Tensor:
     """`Attention` with the user's own registry, on q's GPU; see `Attention.__call__`."""
     if not q.is_cuda:  # before a GPU is asked for, which may not be there
         raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {q.device}")
-    return _shared(q.device.index)(
-        q,
-        k,
-        v,
-        causal=causal,
-        bottom_right=bottom_right,
-        softmax_scale=softmax_scale,
-        out=out,
-        lse=lse,
-    )
+    return _shared(q.device.index)(q, k, v, out=out, lse=lse, **problem)
 
 
 def workload_of(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    causal: bool = False,
-    bottom_right: bool = False,
+    *,
     lse: bool = False,
-    softmax_scale: float | None = None,
+    **problem: Unpack[Problem],
 ) -> Workload:
     """The problem that tensors make; raises InvalidConfig where they make none."""
     dtypes = {one.to_torch_dtype(): one for one in DType}
@@ -199,10 +195,8 @@ def workload_of(
         seq_len_kv=k.shape[1],
         d_head=q.shape[3],
         dtype=dtypes[q.dtype],
-        causal=causal,
-        bottom_right=bottom_right,
         lse=lse,
-        softmax_scale=softmax_scale,
+        **problem,
     )
 
 

@@ -102,7 +102,7 @@ class Confirmation:
     @property
     def upheld(self) -> bool:
         """Whether the choice stands.  It was made for a gain of more than the margin; what
-        contradicts it is none at all, and not by chance: a board that is at rest shows less of
+        contradicts it is none at all, and not by chance: a GPU that is at rest shows less of
         a gain than one at its power limit."""
         interval = self.ratio.interval
         return self.ratio.value < 1.0 or (interval is not None and interval.low < 1.0)
@@ -160,19 +160,10 @@ def decide(
         _against(chosen, to_default, default_key),
         f"{_percent(leader_gain)} less time, where more than {_percent(margin)} is asked",
     )
-    return _decision(
-        samples,
-        compared,
-        workload=workload,
-        method=method,
-        leader=leader,
-        tie_set=tuple(tied),
-        ordered=ordered,
-        default=default,
-        chosen=chosen,
-        rule=rule,
-        sentence=sentence,
+    basis = _Basis(
+        workload, method, samples, compared, tuple(ordered), leader, tuple(tied), default
     )
+    return basis.decision(chosen, rule, sentence)
 
 
 def keep_default(
@@ -184,69 +175,69 @@ def keep_default(
     ratio = confirmation.ratio
     change = "no less" if ratio.value == 1.0 else f"{_percent(ratio.value - 1.0)} more"
     samples = {m.subject: m.samples_s for m in measurements}
-    return _decision(
-        samples,
-        comparable(samples, {m.subject: m.relative for m in measurements}),
+    basis = _Basis(
         workload=decision.workload,
         method=decision.method,
+        samples=samples,
+        compared=comparable(samples, {m.subject: m.relative for m in measurements}),
+        ordered=tuple(s.subject for s in decision.standings),
         leader=decision.leader.subject,
         tie_set=decision.tie_set,
-        ordered=[s.subject for s in decision.standings],
         default=decision.default,
-        chosen=decision.default,
-        rule=Rule.CONTRADICTED,
-        sentence=(
-            f"{decision.default} stays: it is the default, and {confirmation.chosen}, which the "
-            f"search preferred, took {change} time than it in {confirmation.n} pairs run as a "
-            "program runs them."
-        ),
     )
+    sentence = (
+        f"{decision.default} stays: it is the default, and {confirmation.chosen}, which the "
+        f"search preferred, took {change} time than it in {confirmation.n} pairs run as a "
+        "program runs them."
+    )
+    return basis.decision(decision.default, Rule.CONTRADICTED, sentence)
 
 
-def _decision(
-    samples: Mapping[str, Sequence[float]],
-    compared: Mapping[str, Sequence[float]],
-    *,
-    workload: str,
-    method: str,
-    leader: str,
-    tie_set: tuple[str, ...],
-    ordered: Sequence[str],
-    default: str | None,
-    chosen: str,
-    rule: Rule,
-    sentence: str,
-) -> Decision:
-    """The decision with all its figures; `ordered` are the candidates, fastest first."""
-    by_subject = {
-        s: Standing(
-            subject=s,
-            median_s=median(samples[s]),
-            interval_s=median_interval(samples[s]),
-            n=len(samples[s]),
-            to_leader=paired_ratio(compared[s], compared[leader]),
-            to_chosen=paired_ratio(compared[s], compared[chosen]),
-            tied=s in tie_set,
+@dataclass(frozen=True)
+class _Basis:
+    """What a decision rests on.  `samples` in seconds, `compared` what they are compared by;
+    `ordered` are the candidates, fastest first."""
+
+    workload: str
+    method: str
+    samples: Mapping[str, Sequence[float]]
+    compared: Mapping[str, Sequence[float]]
+    ordered: tuple[str, ...]
+    leader: str
+    tie_set: tuple[str, ...]
+    default: str | None
+
+    def decision(self, chosen: str, rule: Rule, sentence: str) -> Decision:
+        """The decision for `chosen`, with all its figures."""
+        by_subject = {
+            s: Standing(
+                subject=s,
+                median_s=median(self.samples[s]),
+                interval_s=median_interval(self.samples[s]),
+                n=len(self.samples[s]),
+                to_leader=self._ratio(s, self.leader),
+                to_chosen=self._ratio(s, chosen),
+                tied=s in self.tie_set,
+            )
+            for s in self.ordered
+        }
+        references = (s for s in sorted(self.compared) if is_reference(s))
+        return Decision(
+            workload=self.workload,
+            method=self.method,
+            chosen=by_subject[chosen],
+            leader=by_subject[self.leader],
+            tie_set=self.tie_set,
+            standings=tuple(by_subject.values()),
+            default=self.default,
+            to_default=None if self.default is None else self._ratio(chosen, self.default),
+            to_references={s: self._ratio(chosen, s) for s in references},
+            rule=rule,
+            sentence=sentence,
         )
-        for s in ordered
-    }
-    return Decision(
-        workload=workload,
-        method=method,
-        chosen=by_subject[chosen],
-        leader=by_subject[leader],
-        tie_set=tie_set,
-        standings=tuple(by_subject.values()),
-        default=default,
-        to_default=None if default is None else paired_ratio(compared[chosen], compared[default]),
-        to_references={
-            s: paired_ratio(compared[chosen], compared[s])
-            for s in sorted(compared)
-            if is_reference(s)
-        },
-        rule=rule,
-        sentence=sentence,
-    )
+
+    def _ratio(self, numerator: str, denominator: str) -> Ratio:
+        return paired_ratio(self.compared[numerator], self.compared[denominator])
 
 
 def is_tied(to_leader: Ratio, tie: float = TIE) -> bool:

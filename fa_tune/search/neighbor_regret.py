@@ -1,8 +1,8 @@
 """How far a config falls behind on workloads like the one to be decided.
 
-Where measurements cannot tell configs apart, the one to prefer is the one that is good next
-door as well: lengths vary in use, and a config that is best on a single one owes it to chance
-or to a tail.  Steps are coarse, so that noise next door does not decide.
+Where measurements cannot tell configs apart, the one that is good on nearby workloads as well is
+preferred: lengths vary in use, and a config that is best on a single one may owe it to chance or
+to a tail.  Regrets are put into coarse buckets, so that noise on those workloads does not decide.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fa_tune.core.model import Measurement, is_reference
 from fa_tune.profile.stats import MARGIN, TIE, comparable, levels
 
 RECORDED_BUCKET = 0.001  # of recorded regrets, which are the same in every search
-NEVER_SEEN = 1_000_000  # steps: whatever is recorded comes first
+NEVER_SEEN = 1_000_000  # buckets: whatever is recorded comes first
 BEHIND = 0.75 * MARGIN  # a default's recorded regret that speaks for leaving it
 CLEAR = TIE / 2  # a recorded regret that leaves no doubt of a tie
 
@@ -50,18 +50,18 @@ def neighbour(measurements: Sequence[Measurement]) -> Neighbour | None:
 
 
 def regret_bucket(subject: str, neighbours: Sequence[Neighbour]) -> int:
-    """The worst regret over the neighbours as a step: 0 below the margin, 1 below twice that,
+    """The bucket of the worst regret over the neighbours: 0 below the margin, 1 below twice that,
     2 below four times, and so on; at most 20, for what does not run there."""
-    worst = max((neighbor.regret(subject) for neighbor in neighbours), default=0.0)
+    worst = max((neighbour.regret(subject) for neighbour in neighbours), default=0.0)
     if worst < MARGIN:
         return 0
     return 20 if math.isinf(worst) else min(20, 1 + int(math.log2(worst / MARGIN)))
 
 
 def recorded_regret_bucket(subject: str, recorded: Sequence[Neighbour]) -> int:
-    """The worst recorded regret in fine steps: what is recorded has no noise, being the same for
+    """The worst recorded regret in fine buckets: what is recorded has no noise, being the same for
     every search.  0 for all where nothing is recorded."""
-    worst = max((neighbor.regret(subject) for neighbor in recorded), default=0.0)
+    worst = max((neighbour.regret(subject) for neighbour in recorded), default=0.0)
     return NEVER_SEEN if math.isinf(worst) else min(NEVER_SEEN, round(worst / RECORDED_BUCKET))
 
 

@@ -74,7 +74,7 @@ class Journal:
         self.path = Path(path)
         self._contents = _Contents()
         self._identity: tuple[int, int] | None = None
-        self._mutex = threading.Lock()  # the boards of a search write from threads of their own
+        self._mutex = threading.Lock()  # the GPUs of a search write from threads of their own
         self.refresh()
 
     def records(self) -> tuple[Record, ...]:

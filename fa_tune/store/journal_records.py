@@ -106,7 +106,7 @@ def encode_record(record: Record) -> bytes:
 def parse_lines(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
     """The JSON objects of many lines in one go, which takes half the time of one by one.
 
-    None if they are not exactly one object per line: `parse_line` then finds the culprit.
+    None if they are not exactly one object per line: `parse_line` then finds the bad line.
     """
     if not all(line.startswith(b'{"kind":') for line in lines):
         return None

@@ -29,13 +29,8 @@ from fa_tune.core.model import (
     Variant,
 )
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
-from fa_tune.store.table.from_attempts import (
-    CYCLES,
-    L2_HIT,
-    REGISTERS,
-    SM_CLOCK,
-    rows_from_attempts,
-)
+from fa_tune.store.table.columns import COUNTERS
+from fa_tune.store.table.from_attempts import CYCLES, rows_from_attempts
 from fa_tune.store.table.read_csv import read_rows
 from fa_tune.store.table.rows import Row
 from fa_tune.store.table.write_csv import write_csv
@@ -198,7 +193,7 @@ def _attempt(row: Row, meta: Meta) -> Attempt | None:
 
 
 def _relative(row: Row) -> tuple[float, ...]:
-    """The row's ratios to the baseline; none if they are not one per sample."""
+    """The row's ratios to the baseline; none if they are not file per sample."""
     ratios, samples = row.relative or (), row.samples_s or ()
     return tuple(ratios) if len(ratios) == len(samples) else ()
 
@@ -206,19 +201,14 @@ def _relative(row: Row) -> tuple[float, ...]:
 def remove(path: Path) -> None:
     """Delete a recording that there may be; `path` is the CSV.  Raises StorageError."""
     try:
-        for one in (path.with_suffix(META_SUFFIX), path):
-            one.unlink(missing_ok=True)
+        for file in (path.with_suffix(META_SUFFIX), path):
+            file.unlink(missing_ok=True)
     except OSError as error:
         raise StorageError(f"cannot remove {path}: {error.strerror}") from error
 
 
 def _counters(row: Row) -> Iterable[tuple[str, Quantity]]:
-    columns = (
-        (CYCLES[0], row.cycles, "cycle"),
-        (REGISTERS, row.registers, "register/thread"),
-        (L2_HIT, row.l2_hit_percent, "%"),
-        (SM_CLOCK, row.sm_clock_hz, "hz"),
-    )
-    for name, value, unit in columns:
+    columns = ((c.metric, getattr(row, c.field), c.unit) for c in COUNTERS)
+    for name, value, unit in ((CYCLES[0], row.cycles, "cycle"), *columns):
         if value is not None:
             yield name, Quantity(float(value), unit)

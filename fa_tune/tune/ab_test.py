@@ -11,10 +11,10 @@ import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fa_tune import families
 from fa_tune.core.errors import ToolMissing
+from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
 from fa_tune.core.model import Attempt, Measurement, Outcome, Variant, Verdict
 from fa_tune.core.options import Progress
 from fa_tune.fleet.gpu import Gpu
@@ -28,7 +28,6 @@ from fa_tune.tune.results import WorkloadResult
 from fa_tune.tune.session import ProfilerSelection, Session
 from fa_tune.workers.supervisor import ItemResult
 
-HANDLER = "fa_tune.runtime.ab_test_job:handle"
 METHOD = "runtime"
 START_TIMEOUT_S = 180.0
 OTHER_INPUTS = 1000  # beyond the search's seed
@@ -79,19 +78,19 @@ class _Tests:
             pool = self._session.pool
             pool.each(pool.deal(items), self._on_gpu, self._session.progress)
 
-    def _on_gpu(self, gpu: Gpu, shown: Progress, part: dict[str, Any]) -> None:
+    def _on_gpu(self, gpu: Gpu, shown: Progress, part: dict[str, ABTestItem]) -> None:
         """A GPU's share.  What has its result is removed from the part, so that another GPU can do
         the rest."""
         shown.stage("confirm", len(part))
         measure = self._session.measure
+        job = ABTestJob(
+            items=dict(part),
+            device=gpu.worker_device,
+            seed=measure.seed + OTHER_INPUTS,
+            cache_dir=str(self._session.machine.cache_dir),
+        )
         told = gpu.run_items(
-            HANDLER,
-            {
-                "device": gpu.worker_device,
-                "seed": measure.seed + OTHER_INPUTS,
-                "cache_dir": str(self._session.machine.cache_dir),
-            },
-            dict(part),
+            *job.request(),
             item_timeout_s=measure.item_timeout_s,
             start_timeout_s=START_TIMEOUT_S,
         )
@@ -130,7 +129,7 @@ def _fingerprint(result: WorkloadResult, session: Session) -> Fingerprint:
 
 def _item(
     result: WorkloadResult, stem: Path, session: Session, verdicts: Mapping[str, Verdict] | None
-) -> dict[str, str]:
+) -> ABTestItem:
     """A worker's item: a registry that holds the choice, and one as before any search, in files
     that begin with `stem`."""
     decision, workload = result.decision, result.workload
@@ -142,16 +141,10 @@ def _item(
     before = Registry.of()
     if not own or families.variant(own[0]).key != pair[1]:  # it stands in for the device's own
         before = Registry.of([dataclasses.replace(entry, chosen=Variant.from_key(pair[1]))])
-    paths = {
-        "registry": stem.with_name(f"{stem.name}-chosen.json"),
-        "defaults": stem.with_name(f"{stem.name}.json"),
-    }
-    registry_file.save(paths["registry"], Registry.of([entry]))
-    registry_file.save(paths["defaults"], before)
-    return {name: str(path) for name, path in paths.items()} | {
-        "chosen": pair[0],
-        "default": pair[1],
-    }
+    chosen, defaults = stem.with_suffix(".chosen.json"), stem.with_suffix(".json")
+    registry_file.save(chosen, Registry.of([entry]))
+    registry_file.save(defaults, before)
+    return ABTestItem(str(chosen), str(defaults), *pair)
 
 
 def _attempt(result: WorkloadResult, told: ItemResult, uuid: str) -> Attempt:
@@ -159,13 +152,9 @@ def _attempt(result: WorkloadResult, told: ItemResult, uuid: str) -> Attempt:
     key, value = result.workload.key, told.value
     if told.outcome is not Outcome.OK or not isinstance(value, dict):
         return Attempt(_subject(result), key, told.outcome, told.reason)
+    found = ABTestResult.from_json(value)
     measurement = Measurement(
-        _subject(result),
-        key,
-        METHOD,
-        tuple(float(s) for s in value["chosen_s"]),
-        gpu_uuid=uuid,
-        default_s=tuple(float(s) for s in value["default_s"]),
+        _subject(result), key, METHOD, found.chosen_s, gpu_uuid=uuid, default_s=found.default_s
     )
     return Attempt(_subject(result), key, Outcome.OK, "", measurement)
 

@@ -21,7 +21,7 @@ from fa_tune.store.journal import BuildFailureRecord, Fingerprint, Journal
 from fa_tune.tune.candidates import fits
 from fa_tune.tune.session import Machine, Session
 from fa_tune.tune.verify import Verified, choose_pair, verdict_key, verify_all
-from fa_tune.workers.prefork import expect_work
+from fa_tune.workers.prefork import warm_up
 
 Key = tuple[str, str]  # variant key and traits
 Build = tuple[Key, BuildResult]
@@ -55,7 +55,7 @@ def build_all(
     """Compile with progress; results in the order of the requests.  `meanwhile` gets those there
     are when the rest turns out to take much longer, and is waited for."""
     progress.stage("compile", len(requests))
-    expect_work()
+    warm_up()
     done: list[BuildResult] = []
 
     def on_result(result: BuildResult) -> None:

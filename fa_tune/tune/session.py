@@ -17,6 +17,7 @@ from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core import devices
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
 from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.jobs import WARM_UP_MODULES
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
 from fa_tune.fleet.gpu import Gpu, LocalGpu, local_gpus
@@ -26,15 +27,10 @@ from fa_tune.profile.base import Capabilities, Profiler
 from fa_tune.store.journal import Fingerprint, Journal
 from fa_tune.store.recordings import Recording
 from fa_tune.workers.child import worker_environment
-from fa_tune.workers.prefork import spare_workers
+from fa_tune.workers.prefork import preforked_workers
 
 JOURNAL = "journal.jsonl"
 DEFAULT_ARCH = "sm_90"
-HANDLERS = (
-    "fa_tune.gpu.jobs.verify",
-    "fa_tune.gpu.jobs.time_events",
-    "fa_tune.runtime.ab_test_job",
-)
 
 
 @dataclass(frozen=True)
@@ -112,7 +108,7 @@ def ready_workers(options: MachineOptions) -> contextlib.AbstractContextManager[
     workers of their own threads, and none of these."""
     if options.devices or options.ray is not None or devices.find_device(options.device) is None:
         return contextlib.nullcontext()
-    return spare_workers(HANDLERS, worker_environment({}))
+    return preforked_workers(WARM_UP_MODULES, worker_environment({}))
 
 
 @dataclass(frozen=True)

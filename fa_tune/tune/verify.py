@@ -6,13 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits
+from fa_tune.core.jobs import CALIBRATION, CalibrateJob, PairItem, PairTimes, VerifyItem, VerifyJob
 from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict, Workload
 from fa_tune.core.options import Progress
-from fa_tune.fleet.calibration import CALIBRATION, Pair, gpu_times
+from fa_tune.fleet.calibration import Pair, gpu_times
 from fa_tune.fleet.gpu import Gpu
 from fa_tune.ops import flops
 from fa_tune.ops.verification import verdict_from_json
@@ -20,12 +20,10 @@ from fa_tune.store.journal import AttemptRecord, VerdictRecord
 from fa_tune.tune.session import Session
 from fa_tune.workers.supervisor import ItemResult
 
-HANDLER = "fa_tune.gpu.jobs.verify:handle"
-CALIBRATING_HANDLER = "fa_tune.gpu.jobs.calibrate:handle"
 NO_WORKLOAD = "verify"  # a verdict is about a kernel, not about one workload
 PAIR_FLOP = 1e12  # a kernel of milliseconds, which shows what a GPU's power limit does
 
-Items = Mapping[str, Mapping[str, Any]]
+Items = Mapping[str, VerifyItem]
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def verify_all(session: Session, artifacts: Sequence[Artifact]) -> Verified:
     def verify(gpu: Gpu, shown: Progress, part: dict[str, Artifact]) -> None:
         """What has its result is removed from the part, so that the rest can be done elsewhere."""
         shown.stage("verify", len(part))
-        items = {key: _item(artifact) for key, artifact in part.items()}
+        items = {key: VerifyItem.of_artifact(artifact) for key, artifact in part.items()}
         for result in _run(session, gpu, shown, items):
             variant = part.pop(result.item).variant
             shown.advance(variant.config)
@@ -89,27 +87,23 @@ def verify_all(session: Session, artifacts: Sequence[Artifact]) -> Verified:
     return Verified(verdicts, failures)
 
 
-def _item(a: Artifact) -> dict[str, str]:
-    return {"subject": a.variant.key, "traits": a.traits, "cubin": a.cubin, "symbol": a.symbol}
-
-
 def _run(session: Session, gpu: Gpu, shown: Progress, items: Items) -> Iterator[ItemResult]:
     """The results of verifying `items` on a GPU, which times the pool's pair at the end if it has
     not yet."""
     pool, measure = session.pool, session.measure
-    handler = HANDLER
+    device, limit_s = gpu.worker_device, measure.item_timeout_s
+    job: VerifyJob | CalibrateJob
     if pool.pair is not None and gpu.device.uuid not in pool.calibrations:
-        handler, items = CALIBRATING_HANDLER, {**items, CALIBRATION: pool.pair.item()}
-    shared = {
-        "device": gpu.worker_device,
-        "seed": measure.seed,
-        "item_timeout_s": measure.item_timeout_s,
-    }
-    for result in gpu.run_items(handler, shared, items, item_timeout_s=measure.item_timeout_s):
+        with_pair: dict[str, VerifyItem | PairItem] = {**items}
+        with_pair[CALIBRATION] = pool.pair.item()
+        job = CalibrateJob(items=with_pair, device=device, seed=measure.seed)
+    else:
+        job = VerifyJob(items=items, device=device, seed=measure.seed, item_timeout_s=limit_s)
+    for result in gpu.run_items(*job.request(), item_timeout_s=limit_s):
         if result.item != CALIBRATION:
             yield result
         elif result.outcome is Outcome.OK and isinstance(result.value, dict):
-            found = gpu_times(gpu.label, gpu.device.uuid, result.value)
+            found = gpu_times(gpu.label, gpu.device.uuid, PairTimes.from_json(result.value))
             pool.calibrations[gpu.device.uuid] = found
         else:
             shown.warn(f"{gpu.label} did not time the calibration pair: {result.reason}")

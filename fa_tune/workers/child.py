@@ -1,6 +1,6 @@
 """One worker process, watched: what `fa_tune.workers.supervisor` does once or many times.
 
-The rules for blame and deadlines are stated there.  Linux only.
+The rules for attribution and deadlines are stated there.  Linux only.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Required, Self, TypedDict
 
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
-from fa_tune.workers.prefork import SPARES
-from fa_tune.workers.protocol import Event, Job, Kind, ProcessRef, ProgressReader
+from fa_tune.workers.prefork import PREFORK
+from fa_tune.workers.protocol import Event, JobFile, Kind, ProcessRef, ProgressReader
 
 CHILD_ENVIRONMENT = {
     "LC_ALL": "C",  # decimal points and messages as our parsers expect them
@@ -40,7 +40,7 @@ TAIL_BYTES = 8192
 
 
 class CalledOff(BaseException):
-    """The thread's work is no longer wanted; like KeyboardInterrupt, nobody's error."""
+    """The thread's work is no longer wanted; like KeyboardInterrupt, no error."""
 
 
 # Set by whoever runs jobs in several threads, of which Ctrl-C reaches only the main one: once
@@ -70,8 +70,8 @@ class ChildEnd:
 
     Exactly one of `exit_code` and `signal` (as in "SIGSEGV") is set.  `finished` says that
     the handler returned; `timed_out` that its time was up and we ended it; `reason` puts it
-    in words.  `culprit` is the item blamed, if any.  `results` are the final results, the
-    culprit's included; `events` all records of this worker, in order.
+    in words.  `failed_item` is the item to which that is attributed, if any.  `results` are the
+    final results, that item's included; `events` all records of this worker, in order.
     """
 
     exit_code: int | None
@@ -79,7 +79,7 @@ class ChildEnd:
     timed_out: bool
     finished: bool
     reason: str
-    culprit: str | None
+    failed_item: str | None
     results: Mapping[str, ItemResult]
     events: tuple[Event, ...]
     stderr_tail: str
@@ -94,9 +94,27 @@ class ChildEnd:
         return killed and not self.timed_out
 
 
+class ChildOptions(TypedDict, total=False):
+    """How a child runs: its time limits in seconds (see `fa_tune.workers.supervisor`), and
+
+    - `wrapper`: put before its command, as in ["ncu", "--log-file", "{run_dir}/ncu.csv"];
+    - `env`: added to its environment;
+    - `on_event`: called with every record.
+
+    `{run_dir}` in `wrapper` and in the values of `env` becomes the child's folder.
+    """
+
+    item_timeout_s: Required[float]
+    start_timeout_s: float  # 120
+    exit_timeout_s: float  # 60
+    wrapper: Sequence[str]
+    env: Mapping[str, str] | None
+    on_event: Callable[[Event], None] | None
+
+
 @dataclass(frozen=True)
 class Plan:
-    """What all children of one call have in common; see `fa_tune.workers.supervisor.run_items`."""
+    """What all children of one call have in common; the fields are `ChildOptions`."""
 
     handler: str
     shared: Mapping[str, Any]
@@ -105,6 +123,21 @@ class Plan:
     exit_timeout_s: float
     wrapper: tuple[str, ...]
     env: Mapping[str, str]
+    on_event: Callable[[Event], None] | None
+
+    @classmethod
+    def of(cls, handler: str, shared: Mapping[str, Any], options: ChildOptions) -> Plan:
+        """The plan of these options, or their defaults."""
+        return cls(
+            handler,
+            shared,
+            item_timeout_s=options["item_timeout_s"],
+            start_timeout_s=options.get("start_timeout_s", 120),
+            exit_timeout_s=options.get("exit_timeout_s", 60),
+            wrapper=tuple(options.get("wrapper", ())),
+            env=options.get("env") or {},
+            on_event=options.get("on_event"),
+        )
 
     def command(self, job_path: Path) -> list[str]:
         """The command line; raises ToolMissing if the wrapper is not installed."""
@@ -162,15 +195,15 @@ class Child:
         self._folder.mkdir(parents=True, exist_ok=True)
         plan, progress_path = self._plan, self._folder / "progress"
         job_path = self._folder / "job.json"
-        job = Job(plan.handler, plan.shared, self._items, str(progress_path), ProcessRef.me())
+        job = JobFile(plan.handler, plan.shared, self._items, str(progress_path), ProcessRef.me())
         job.write(job_path)
         progress_path.write_bytes(b"")
         self._restart_clock()
         with self._stdout_path.open("wb") as stdout, self._stderr_path.open("wb") as stderr:
-            spares = SPARES.get() if not plan.wrapper else None
-            if spares is not None:
+            prefork = PREFORK.get() if not plan.wrapper else None
+            if prefork is not None:
                 given = {**CHILD_ENVIRONMENT, **plan.given(self._folder)}
-                taken = spares.give(job_path, given, self._stdout_path, self._stderr_path)
+                taken = prefork.give(job_path, given, self._stdout_path, self._stderr_path)
                 if taken is not None:
                     self._process = taken
                     return self
@@ -195,7 +228,7 @@ class Child:
     def events(self) -> Iterator[Event]:
         """Every record as it arrives, until the process has ended or its time is up.
 
-        `results` is up to date with the event last yielded; the culprit joins at the end.
+        `results` is up to date with the event last yielded; the failed item joins at the end.
         """
         suspect: str | None = None
         called_off = CALLED_OFF.get()
@@ -205,8 +238,7 @@ class Child:
             ended = self._has_ended()  # asked before reading: then nothing more can come
             news = self._progress.read()
             for event in news:
-                self._take_in(event)
-                yield event
+                yield self._take_in(event)
             if ended:
                 break
             if news:
@@ -217,10 +249,9 @@ class Child:
             time.sleep(POLL_S)
         self._stop()
         for event in self._progress.read():  # written while it was being stopped
-            self._take_in(event)
-            yield event
+            yield self._take_in(event)
         if self._finished or (self._timed_out and self._open != suspect):
-            self._open = None  # not to blame: the handler forgot it, or had only just begun it
+            self._open = None  # not its failure: the handler forgot it, or had only just begun it
         if self._open is not None:
             hung = self._timed_out and not self._last_words
             outcome = Outcome.TIMED_OUT if hung else Outcome.CRASHED
@@ -237,7 +268,7 @@ class Child:
             timed_out=self._timed_out,
             finished=self._finished,
             reason=self._reason(),
-            culprit=self._open,
+            failed_item=self._open,
             results=self.results,
             events=tuple(self._events),
             stderr_tail=self._stderr_tail(),
@@ -245,7 +276,8 @@ class Child:
             stderr_path=self._stderr_path,
         )
 
-    def _take_in(self, event: Event) -> None:
+    def _take_in(self, event: Event) -> Event:
+        """Note an event, and tell `on_event`."""
         self._events.append(event)
         item, known = event.item, event.item in self.results
         match event.kind:
@@ -258,11 +290,11 @@ class Child:
                 self.results[item] = ItemResult(item, Outcome.OK, event.value)
             case Kind.FAILED if not known and event.outcome is not None:
                 self.results[item] = ItemResult(item, event.outcome, None, event.text)
-            case Kind.POISONED:
+            case Kind.STICKY_ERROR:
                 self._last_words = event.text
                 tail = self._stderr_tail()
-                poisoned = ItemResult(item, Outcome.CRASHED, None, event.text, tail)
-                self.results.setdefault(item, poisoned)
+                crashed = ItemResult(item, Outcome.CRASHED, None, event.text, tail)
+                self.results.setdefault(item, crashed)
             case Kind.RAISED | Kind.UNUSABLE:
                 self._last_words = event.text
             case Kind.FINISHED:
@@ -270,6 +302,9 @@ class Child:
         if self._open in self.results:
             self._open = None
         self._restart_clock()
+        if self._plan.on_event is not None:
+            self._plan.on_event(event)
+        return event
 
     def _restart_clock(self) -> None:
         if self._finished or self._last_words:

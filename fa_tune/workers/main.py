@@ -1,8 +1,8 @@
 """The child process that runs one handler over many items: `python -m fa_tune.workers.main JOB`.
 
 A handler is `handler(shared, items, report)`.  It tells `report` what it is about to do
-*before* doing it, so that the supervisor (`fa_tune.workers.supervisor`) knows whom to blame if this
-process dies, and what came out as soon as it is known:
+*before* doing it, so that the supervisor (`fa_tune.workers.supervisor`) knows which item failed if
+this process dies, and each result as soon as it is known:
 
     def time_all(shared: dict[str, Any], items: dict[str, Any], report: Report) -> None:
         for _ in range(shared["rounds"]):
@@ -36,13 +36,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fa_tune.core.model import Outcome
-from fa_tune.workers.protocol import Event, Job, Kind, ProcessRef, encode
+from fa_tune.workers.protocol import Event, JobFile, Kind, ProcessRef, encode
 
 Handler = Callable[[dict[str, Any], dict[str, Any], "Report"], None]
 
 EXIT_RAISED = 1
 EXIT_UNUSABLE = 2
-EXIT_POISONED = 3
+EXIT_STICKY_ERROR = 3
 EXIT_ORPHANED = 4
 EXIT_NOT_FOUND = 127  # as shells have it
 
@@ -64,8 +64,8 @@ class Report:
         self._lock = threading.Lock()
 
     def begin(self, item: str, timeout_s: float | None = None) -> None:
-        """From here on `item` is to blame for whatever happens, until another one begins
-        or it gets its final result; silence longer than `timeout_s` counts as a hang."""
+        """From here on whatever happens is attributed to `item`, until another one begins or it
+        gets its final result; silence longer than `timeout_s` counts as a hang."""
         if timeout_s is not None and not timeout_s > 0:
             raise ValueError(f"timeout_s must be above 0, not {timeout_s}")
         self._send(Event(Kind.BEGIN, self._known(item), timeout_s=timeout_s))
@@ -89,13 +89,13 @@ class Report:
         """Something worth telling; also a sign of life."""
         self._send(Event(Kind.NOTE, text=text))
 
-    def poisoned(self, item: str, reason: str) -> NoReturn:
-        """`item` made the CUDA context unusable: it is recorded as crashed, and this
-        process ends at once, since nothing that later happens in it means anything."""
-        self._send(Event(Kind.POISONED, self._known(item), text=reason))
+    def sticky_error(self, item: str, reason: str) -> NoReturn:
+        """`item` caused a sticky CUDA error, which makes the context unusable.  It is recorded
+        as crashed, and this process ends at once: no later result in it would mean anything."""
+        self._send(Event(Kind.STICKY_ERROR, self._known(item), text=reason))
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(EXIT_POISONED)  # no clean-up: it would use the broken context
+        os._exit(EXIT_STICKY_ERROR)  # no clean-up: it would use the broken context
 
     def _known(self, item: str) -> str:
         if item not in self._items:
@@ -112,7 +112,7 @@ class Report:
 def main(arguments: list[str]) -> int:
     """Run the job file named by the only argument; returns the exit status.
 
-    `--spare SUPERVISOR_PID [MODULE…]` imports the modules and waits until its stdin names a job
+    `--prefork SUPERVISOR_PID [MODULE…]` imports the modules and waits until its stdin names a job
     (see `workers.prefork`).  `--tied SUPERVISOR_PID PROGRAM [ARGUMENT…]` becomes PROGRAM, which
     then dies with the supervisor: a profiler cannot be asked to see to that itself.
     """
@@ -126,9 +126,9 @@ def main(arguments: list[str]) -> int:
             print(f"cannot run {program[0]}: {error.strerror}", file=sys.stderr)
             return EXIT_NOT_FOUND
 
-    if arguments[0] == "--spare":
+    if arguments[0] == "--prefork":
         return _wait_for_a_job(int(arguments[1]), arguments[2:])
-    job = Job.read(Path(arguments[0]))
+    job = JobFile.read(Path(arguments[0]))
     if not _die_with_parent(job.supervisor.pid):
         threading.Thread(target=_die_with, args=(job.supervisor,), daemon=True).start()
     faulthandler.enable()  # a segfault leaves the Python stack in the log

@@ -1,10 +1,10 @@
-"""A worker that is started before there is work for it.
+"""Workers that are started before there is work for them.
 
-Most of a worker's start is importing torch, three to four seconds of one core, which needs no
-GPU and no job.  Inside `spare_workers` a process that has it behind it waits for the next job,
-and another is started as soon as that one is taken: a search that goes through several workers,
-or loses one to a kernel that crashes, waits for the first only.  Every job still gets a process
-of its own, in which no kernel has run before.
+Most of a worker's start is importing torch: three to four seconds of one core, without a GPU or a
+job.  Inside `preforked_workers` a process that has imported it waits for the next job, and another
+is started as soon as that one is taken.  So a search that goes through several workers, or loses
+one to a kernel that crashes, waits for the first only.  Every job still gets a process of its own,
+in which no kernel has run before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 
-class Spares:
+class Prefork:
     """One waiting worker at a time.  A child is tied to the thread that started it, so that one
     thread has to start, give and end all of them."""
 
@@ -33,9 +33,9 @@ class Spares:
         if self._waiting is not None and self._waiting.poll() is None:
             return
         # -P: a file named like a library in the user's working directory must not win.
-        command = [sys.executable, "-P", "-m", "fa_tune.workers.main", "--spare", str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "fa_tune.workers.main"]
         self._waiting = subprocess.Popen(
-            [*command, *self._modules],
+            [*command, "--prefork", str(os.getpid()), *self._modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -75,30 +75,30 @@ class Spares:
             self._waiting = None
 
 
-SPARES: ContextVar[Spares | None] = ContextVar("SPARES", default=None)
+PREFORK: ContextVar[Prefork | None] = ContextVar("PREFORK", default=None)
 
 
 @contextlib.contextmanager
-def spare_workers(modules: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
-    """Within it, workers of this thread are taken from spares that have imported `modules`.  The
-    first one is on its way when the first job, or whoever calls `expect_work`, asks for it."""
-    if SPARES.get() is not None:  # those outside serve as well
+def preforked_workers(modules: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
+    """Within it, workers of this thread are processes that wait with `modules` imported.  The
+    first one is started by the first job, or by `warm_up`."""
+    if PREFORK.get() is not None:  # those outside serve as well
         yield
         return
-    spares = Spares(modules, environment)
-    token = SPARES.set(spares)
+    prefork = Prefork(modules, environment)
+    token = PREFORK.set(prefork)
     try:
         yield
     finally:
-        SPARES.reset(token)
-        spares.end()
+        PREFORK.reset(token)
+        prefork.end()
 
 
-def expect_work() -> None:
-    """A job will come soon: have a worker ready, if spares are kept here."""
-    spares = SPARES.get()
-    if spares is not None:
-        spares.start()
+def warm_up() -> None:
+    """A job will come soon: start a worker for it, inside `preforked_workers`."""
+    prefork = PREFORK.get()
+    if prefork is not None:
+        prefork.start()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

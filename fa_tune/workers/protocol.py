@@ -41,7 +41,7 @@ class Kind(StrEnum):
     PARTIAL = "partial"  # item, value
     DONE = "done"  # item, value: final
     FAILED = "failed"  # item, outcome, text: final
-    POISONED = "poisoned"  # item, text: final, and the worker leaves
+    STICKY_ERROR = "sticky_error"  # item, text: final, and the worker leaves
     NOTE = "note"  # text
     # the reader
     GARBLED = "garbled"  # a line that is no record; text shows its beginning
@@ -135,7 +135,7 @@ class ProcessRef:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobFile:
     """The work of one worker: `handler` is "module:function", all else is JSON."""
 
     handler: str
@@ -149,7 +149,7 @@ class Job:
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, path: Path) -> Job:
+    def read(cls, path: Path) -> JobFile:
         """Load what `write` saved."""
         raw = json.loads(path.read_text())
         raw["supervisor"] = ProcessRef(**raw["supervisor"])

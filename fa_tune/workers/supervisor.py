@@ -1,27 +1,31 @@
-"""Work that may crash, hang or poison a GPU context, done in child processes.
+"""Work that may crash, hang or break a GPU context, done in child processes.
 
-`run_items` hands many items to one worker process (starting a GPU context is dear) and
-yields each item's result as it arrives.  When the worker dies or falls silent, the item it
-had last begun is blamed, never run again, and a fresh worker gets the items that have no
-result yet.  `run_child` is the same for one worker without restarts, for a caller that has
-more to read afterwards, such as a profiler's log.
+`run_items` hands many items to one worker process (starting a GPU context is slow) and yields
+each item's result as it arrives.  When the worker dies or falls silent, the item it had last begun
+has failed and is never run again, and a fresh worker gets the items that have no result yet.
+`run_child` is the same for one worker without restarts, for a caller that has more to read
+afterwards, such as a profiler's log.
 
-Who is blamed: the item last begun, unless it has its final result.  A worker that dies
-between items blames nobody and is replaced; one that dies before it has begun anything is
-replaced once, and the second such death raises WorkerUnusable, as does a handler that
-cannot be imported: a broken set-up says nothing about the items.
+Attribution: a worker's death is the failure of the item last begun, unless that has its final
+result.  A worker that dies between items fails none and is replaced.  One that dies before it has
+begun anything is replaced once; the second such death raises WorkerUnusable, as does a handler
+that cannot be imported: a broken set-up says nothing about the items.
 
-How long it may take: every record restarts the clock.  While an item is begun, silence may
-last that item's time limit; otherwise `start_timeout_s`; once the handler has returned or
-raised, `exit_timeout_s` (a wrapper may still be writing its report).
+Deadlines: every record restarts the clock.  While an item is begun, silence may last that item's
+time limit; otherwise `start_timeout_s`; once the handler has returned or raised, `exit_timeout_s`
+(a wrapper may still be writing its report).
 
-Partials: what `report.partial` sent is kept here, reaches `on_event` at once, and is given
-to the next worker as `items[name]["_partials"]`; only the blamed item's are dropped.
+Partials: what `report.partial` sent is kept here, reaches `on_event` at once, and is given to the
+next worker as `items[name]["_partials"]`; only the failed item's are dropped.
 
-Children live in a process group of their own, which is killed as a whole at the end of
-every worker, on Ctrl-C, on an exception, and when the generator is closed.  They also die
-with this process if it is killed outright, and with the thread that started them: prctl(2)
-ties a child to its parent's thread, so let one thread see a generator through.  Linux only.
+Children live in a process group of their own, which is killed as a whole at the end of every
+worker, on Ctrl-C, on an exception, and when the generator is closed.  They also die with this
+process if it is killed outright, and with the thread that started them: prctl(2) ties a child to
+its parent's thread, so let one thread see a generator through.  Linux only.
+
+Why no library: pebble and loky start and kill processes and limit their time, but have no
+partials, no program such as ncu around a worker, and no deadline that records extend; the code
+around them would not be smaller.
 """
 
 from __future__ import annotations
@@ -30,11 +34,19 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
-from fa_tune.workers.child import CALLED_OFF, CalledOff, Child, ChildEnd, ItemResult, Plan
+from fa_tune.workers.child import (
+    CALLED_OFF,
+    CalledOff,
+    Child,
+    ChildEnd,
+    ChildOptions,
+    ItemResult,
+    Plan,
+)
 from fa_tune.workers.protocol import Event, Kind
 
 __all__ = [
@@ -48,8 +60,6 @@ __all__ = [
     "run_child",
     "run_items",
 ]
-
-OnEvent = Callable[[Event], None]
 
 _FORGOTTEN = "the handler returned without a result for this item"
 
@@ -66,82 +76,93 @@ class WorkerUnusable(ToolMissing):
         self.stderr_tail = stderr_tail
 
 
+class RunOptions(ChildOptions, total=False):
+    """`ChildOptions`, and for all children together:
+
+    - `run_dir`: each child works in its own folder `child-000`, `child-001`, … of it; without
+      it in a temporary one, removed at the end;
+    - `on_child_end`: called with every child's end before its failed item is yielded;
+    - `max_restarts`: by default restarts are bounded by the number of items, as each one costs
+      an item;
+    - `retry_after_sigkill`: a worker that somebody killed with SIGKILL, which nothing on a GPU
+      can send, costs its item one more try, with its partials; the second time the item failed.
+    """
+
+    run_dir: Path | None
+    on_child_end: Callable[[ChildEnd], None] | None
+    max_restarts: int | None
+    retry_after_sigkill: bool
+
+
 def run_items(
     handler: str,
     shared: Mapping[str, Any],
     items: Mapping[str, Mapping[str, Any]],
-    *,
-    item_timeout_s: float,
-    start_timeout_s: float = 120,
-    exit_timeout_s: float = 60,
-    wrapper: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
-    run_dir: Path | None = None,
-    on_event: OnEvent | None = None,
-    on_child_end: Callable[[ChildEnd], None] | None = None,
-    max_restarts: int | None = None,
-    pardon_kills: bool = False,
+    **options: Unpack[RunOptions],
 ) -> Generator[ItemResult, None, None]:
     """Run `handler` ("module:function", see `fa_tune.workers.main`) over the items in children.
+    A job of `core.jobs` gives the three arguments by its `request()`.
 
-    Yields one result per item, each exactly once, in the order they arrive.  `shared` and
-    the items' dicts are JSON.  `on_event` sees every record of every child, `on_child_end`
-    every child's end before its culprit is yielded.  Each child works in its own folder
-    `child-000`, `child-001`, … of `run_dir`, or of a temporary one removed at the end;
-    `{run_dir}` in `wrapper` and in the values of `env` becomes that folder.  `wrapper` is
-    put before the child's command, as in ["ncu", "--log-file", "{run_dir}/ncu.csv"].
+    Yields one result per item, each exactly once, in the order they arrive.  `shared` and the
+    items' dicts are JSON.
 
-    `pardon_kills`: a worker that somebody killed with SIGKILL, which nothing on a GPU can
-    send, costs its item one more try, with its partials; the second time it is blamed.
-
-    Raises ToolMissing if the wrapper is not installed, and WorkerUnusable (after the
-    results there are) if workers cannot get started or `max_restarts` is used up; by
-    default restarts are bounded by the number of items, as each one costs an item.
+    Raises ToolMissing if the wrapper is not installed, and WorkerUnusable (after the results
+    there are) if workers cannot get started or `max_restarts` is used up.
     """
-    plan = Plan(
-        handler, shared, item_timeout_s, start_timeout_s, exit_timeout_s, tuple(wrapper), env or {}
-    )
+    plan = Plan.of(handler, shared, options)
+    on_child_end = options.get("on_child_end")
+    retries = options.get("retry_after_sigkill", False)
     remaining = {name: dict(spec) for name, spec in items.items()}
     partials = {name: list(spec.get("_partials", [])) for name, spec in items.items()}
-    children = fruitless = 0
-    pardoned: set[str] = set()
-    with _folder(run_dir) as root:
+    retried: set[str] = set()
+    starts = _Starts(options.get("max_restarts"))
+    with _folder(options.get("run_dir")) as root:
         while remaining:
             given = {
                 name: {**spec, "_partials": partials[name]} for name, spec in remaining.items()
             }
-            with Child(plan, given, root / f"child-{children:03d}") as child:
+            with Child(plan, given, root / f"child-{starts.children:03d}") as child:
                 for event in child.events():
-                    if on_event is not None:
-                        on_event(event)
                     if event.kind is Kind.PARTIAL:
                         partials[event.item].append(event.value)
                     if event.item in child.results and remaining.pop(event.item, None) is not None:
                         yield child.results[event.item]
             end = child.end()
-            children += 1
+            starts.children += 1
             if on_child_end is not None:
                 on_child_end(end)
-            if end.culprit is not None:
-                if pardon_kills and end.was_killed and end.culprit not in pardoned:
-                    pardoned.add(end.culprit)
+            if end.failed_item is not None:
+                if retries and end.was_killed and end.failed_item not in retried:
+                    retried.add(end.failed_item)
                     continue
-                del remaining[end.culprit]
-                yield end.results[end.culprit]
+                del remaining[end.failed_item]
+                yield end.results[end.failed_item]
             if end.finished:
                 for name in remaining:
                     yield ItemResult(name, Outcome.CRASHED, None, _FORGOTTEN)
                 return
-            if not remaining:
-                return
-            fruitless = 0 if end.results else fruitless + 1
-            reason = ""
-            if fruitless == 2 or any(event.kind is Kind.UNUSABLE for event in end.events):
-                reason = f"the worker cannot start: {end.reason}"
-            elif max_restarts is not None and children > max_restarts:
-                reason = f"gave up after {children} workers: {end.reason}"
-            if reason:
-                raise WorkerUnusable(reason, tuple(remaining), end.stderr_tail)
+            if remaining:
+                starts.check(end, remaining)
+
+
+class _Starts:
+    """How often workers were started, and how often in vain."""
+
+    def __init__(self, max_restarts: int | None) -> None:
+        self.children = 0
+        self._max_restarts = max_restarts
+        self._fruitless = 0
+
+    def check(self, end: ChildEnd, remaining: Mapping[str, Any]) -> None:
+        """Whether another worker is worth it after one ended; raises WorkerUnusable."""
+        self._fruitless = 0 if end.results else self._fruitless + 1
+        reason = ""
+        if self._fruitless == 2 or any(event.kind is Kind.UNUSABLE for event in end.events):
+            reason = f"the worker cannot start: {end.reason}"
+        elif self._max_restarts is not None and self.children > self._max_restarts:
+            reason = f"gave up after {self.children} workers: {end.reason}"
+        if reason:
+            raise WorkerUnusable(reason, tuple(remaining), end.stderr_tail)
 
 
 def run_child(
@@ -150,26 +171,18 @@ def run_child(
     items: Mapping[str, Mapping[str, Any]],
     *,
     run_dir: Path,
-    item_timeout_s: float,
-    start_timeout_s: float = 120,
-    exit_timeout_s: float = 60,
-    wrapper: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
-    on_event: OnEvent | None = None,
+    **options: Unpack[ChildOptions],
 ) -> ChildEnd:
     """Run one child to its end, whatever that is, and say how it went; no restarts.
 
-    `run_dir` is created if need be and keeps the logs.  The arguments are `run_items`';
-    raises ToolMissing if the wrapper is not installed, and nothing on account of the child.
+    `run_dir` is created if need be and keeps the logs.  Raises ToolMissing if the wrapper is not
+    installed, and nothing on account of the child.
     """
-    plan = Plan(
-        handler, shared, item_timeout_s, start_timeout_s, exit_timeout_s, tuple(wrapper), env or {}
-    )
+    plan = Plan.of(handler, shared, options)
     given = {name: {"_partials": [], **spec} for name, spec in items.items()}
     with Child(plan, given, run_dir) as child:
-        for event in child.events():
-            if on_event is not None:
-                on_event(event)
+        for _ in child.events():
+            pass
     return child.end()
 
 

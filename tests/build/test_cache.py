@@ -23,7 +23,7 @@ from fa_tune.build.cache import (
     default_cache_dir,
     source_sha256,
 )
-from fa_tune.build.ptxas_log import KernelFacts
+from fa_tune.build.ptxas_log import CompiledKernel, KernelFacts
 from fa_tune.core.errors import StorageError
 from fa_tune.core.model import Outcome
 
@@ -38,8 +38,7 @@ KEY = ArtifactKey(
 GOOD = Entry(
     outcome=Outcome.OK,
     log="ptxas info …",
-    symbol="_Z1kILi1EEvv",
-    facts=KernelFacts(32, 0, 4, 8, 1024, 1),
+    kernels=(CompiledKernel("_Z1kILi1EEvv", KernelFacts(32, 0, 4, 8, 1024, 1)),),
     diagnostics=("ptxas: (C7510) …",),
     compile_s=0.25,
 )

@@ -14,10 +14,11 @@ from fa_tune import families
 from fa_tune.build import compile, nvrtc, pool
 from fa_tune.build.cache import ArtifactStore, Entry
 from fa_tune.build.compile import BuildRequest, BuildResult, build, kernel_source_sha256
-from fa_tune.build.ptxas_log import KernelFacts
+from fa_tune.build.ptxas_log import CompiledKernel, KernelFacts
 from fa_tune.core import arch
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.model import Outcome, Variant
+from fa_tune.families.base import KernelSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,11 +61,8 @@ __global__ void reverse(float* p) {
     def compile_options(self, arch: str) -> Sequence[str]:
         return ("-std=c++20",)
 
-    def threads(self, config: int) -> int:
-        return config
-
-    def dynamic_smem_bytes(self, config: int) -> int:
-        return 40 * 1024
+    def kernels(self, config: int, traits: str) -> Sequence[KernelSpec]:
+        return (KernelSpec(self.name_expression(config, traits), config, 40 * 1024),)
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +168,8 @@ def test_80_stored_variants_take_a_moment(store: ArtifactStore, family: ReverseF
     assert stored is not None
     requests = [_request(64, traits=f"trait {n}") for n in range(80)]
     family.name_expression = lambda config, traits: traits  # type: ignore[method-assign]
-    entry = Entry(Outcome.OK, facts=KernelFacts(64, 0, 0, 0, 0, 1), symbol=stored.symbol)
+    kernel = CompiledKernel(stored.symbol, KernelFacts(64, 0, 0, 0, 0, 1))
+    entry = Entry(Outcome.OK, kernels=(kernel,))
     for number, plan in enumerate(compile._plans(requests)):
         store.put(plan.key, entry, bytes([number]) * 100_000)  # cubins of a realistic size
     family.hashed = 0

@@ -45,7 +45,7 @@ MISBEHAVING = (sys.executable, "-c", _MISBEHAVING)
 
 
 def _job(source: str, timeout_s: float = 30.0) -> CompileJob:
-    return CompileJob(source, {}, ("-arch=sm_90", "--ptxas-options=-v"), "k", timeout_s)
+    return CompileJob(source, {}, ("-arch=sm_90", "--ptxas-options=-v"), ("k",), timeout_s)
 
 
 GOOD_JOB = _job("__global__ void k() {}")

@@ -13,7 +13,7 @@ import pytest
 from fa_tune.core.model import Variant
 from fa_tune.core.options import SearchOptions
 from fa_tune.search.decide import decide
-from fa_tune.store.registry import file as store
+from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Registry
 from fa_tune.tune import flow
 from fa_tune.tune.decide import family_standings
@@ -185,7 +185,7 @@ def test_the_registry_shows_the_family_and_whose_default_is_meant(
 ) -> None:
     path = tmp_path / "kept.json"
     kept = dataclasses.replace(entry(), chosen=Variant("wave", WAVE))
-    store.save(path, Registry.of([kept]))
+    registry_file.save(path, Registry.of([kept]))
     (row,) = [
         line for line in console("registry", "show", "--registry", str(path)).out.splitlines()
         if WAVE in line

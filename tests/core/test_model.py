@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import (
-    LARGEST_SCALE,
-    LEAST_SCALE,
     MASKS,
+    MAX_SCALE,
+    MIN_SCALE,
     DeviceInfo,
     DType,
     Variant,
@@ -57,7 +57,7 @@ def test_dtype_in_torch() -> None:
 # Workload -------------------------------------------------------------------------------------
 
 
-scales = st.none() | st.floats(LEAST_SCALE, LARGEST_SCALE)
+scales = st.none() | st.floats(MIN_SCALE, MAX_SCALE)
 workloads = st.builds(
     lambda batch, kv_heads, group, q, kv, d, dtype, mask, lse, scale: Workload(
         *(batch, kv_heads * group, kv_heads, q, kv, d, dtype),

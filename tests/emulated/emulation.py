@@ -183,7 +183,7 @@ class Emulated:
         cluster = int(getattr(config, "cluster", 1))
         device = LaunchDevice(multiprocessors=CLUSTERS * cluster, l2_bytes=1 << 20)
         scratch = np.zeros(max(1, family.scratch_bytes(config)), np.uint8)
-        args = LaunchArgs(
+        args = LaunchArgs.forward(
             *(tensor_arg(t) for t in (problem.q, problem.k, problem.v, out.inside)),
             lse=TensorArg(lse[GUARD:].ctypes.data),
             scratch=scratch.ctypes.data,

@@ -17,7 +17,7 @@ from fa_tune.evaluate import repeatability_file
 from fa_tune.evaluate.repeatability import RUNS, Tuning, agreement, is_slower, simulated
 from fa_tune.evaluate.repeatability_file import RecordedTunings
 from fa_tune.profile.stats import Interval, Ratio
-from fa_tune.profile.stopping import Race
+from fa_tune.profile.stopping import StoppingRule
 
 DEFAULT = "sm80:default"
 
@@ -36,8 +36,8 @@ def tuning(
     dice = random.Random(seed)
     mine = {s: t * (1.0 + dice.gauss(0.0, shift)) for s, t in times.items()}
     samples: dict[str, list[float]] = {s: [] for s in times}
-    race = Race(samples, 5, keep=[DEFAULT], default=DEFAULT)
-    while active := race.next_round()[1]:
+    rule = StoppingRule(samples, 5, keep=[DEFAULT], default=DEFAULT)
+    while active := rule.next_round()[1]:
         common = 1.0 + dice.gauss(0.0, noise)
         for s in active:
             samples[s].append(mine[s] * common * (1.0 + dice.gauss(0.0, noise)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.model import Outcome
-from fa_tune.evaluate.replay import by_chance, order_of, replay, score
+from fa_tune.evaluate.replay import order_of, random_score, replay, score
 from fa_tune.evaluate.strategies import Plan, cells, compare, headline, ranges, without_start
 from fa_tune.search.space_table import (
     SUFFIX,
@@ -54,7 +54,7 @@ class Nobody:
 
 def test_scores_count_measurements_failures_included() -> None:
     space = line([None, 2.0, 1.04, 1.0])
-    chance = by_chance(space, 4)
+    chance = random_score(space, 4)
     found = score(space, "x", [[0, 1, 2, 3], [2, 3], [3], [3], [3]], 4, chance)
     assert found.needed[0.95] == (1, 3)
     assert found.needed[0.99] == (1, 4)
@@ -64,14 +64,14 @@ def test_scores_count_measurements_failures_included() -> None:
 
 def test_who_does_not_arrive_within_the_limit_has_no_number() -> None:
     space = line([2.0, 1.0, None, None])
-    found = score(space, "x", [[0, 2, 3]], 3, by_chance(space, 3))
+    found = score(space, "x", [[0, 2, 3]], 3, random_score(space, 3))
     assert found.needed[0.95] == (None, None)
     assert cells(found)[1] == ">3 / >3"
 
 
 def test_budgets_at_which_a_strategy_is_behind_random_are_named() -> None:
     space = line([5.0, 4.0, 3.0, 1.0])
-    chance = by_chance(space, 4)
+    chance = random_score(space, 4)
     assert score(space, "bad", [[0, 1, 2, 3]], 4, chance).behind == (1, 2, 3)
     assert score(space, "good", [[3]], 4, chance).behind == ()
 
@@ -79,7 +79,7 @@ def test_budgets_at_which_a_strategy_is_behind_random_are_named() -> None:
 def test_random_replayed_agrees_with_random_calculated() -> None:
     space = line([1.0 + (i * 7919) % 300 / 100 for i in range(300)])
     orders = replay(space, {"random": 300}, limit=300, batch=1, jobs=1)["random"]
-    chance = by_chance(space, 300)
+    chance = random_score(space, 300)
     found = score(space, "random", orders, 300, chance)
     for level, (median, unlucky) in chance.needed.items():
         assert median is not None

@@ -12,7 +12,7 @@ import pytest
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, ToolMissing
 from fa_tune.core.model import DeviceInfo, Outcome
 from fa_tune.evaluate import kernel_tuner
-from fa_tune.evaluate.replay import by_chance, score
+from fa_tune.evaluate.replay import random_score, score
 from fa_tune.evaluate.t4 import export, read_t4, to_kernel_tuner, to_t4
 from fa_tune.search.space_table import (
     SUFFIX,
@@ -157,7 +157,7 @@ def test_kernel_tuner_s_strategies_run_on_our_spaces() -> None:
     names = ("random_sample", "genetic_algorithm")
     orders = kernel_tuner.replay(space, names, seeds=2, limit=12, jobs=1)
     assert list(orders) == ["KT random_sample", "KT genetic_algorithm"]
-    chance = by_chance(space, 12)
+    chance = random_score(space, 12)
     for name, runs in orders.items():
         assert len(runs) == 2
         for run in runs:

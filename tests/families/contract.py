@@ -29,7 +29,7 @@ WORKLOADS = [
 ]
 ALL_TRAITS = [str(Traits(*flags)) for flags in itertools.product((False, True), repeat=3)]
 DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=50 << 20)
-ARGS = LaunchArgs(*(TensorArg(256 * i, (56, 40, 24)) for i in range(1, 5)))
+ARGS = LaunchArgs.forward(*(TensorArg(256 * i, (56, 40, 24)) for i in range(1, 5)))
 
 
 class KernelFamilyContract:
@@ -192,7 +192,7 @@ class KernelFamilyContract:
         wanted = dataclasses.replace(WORKLOADS[0], lse=True)
         with pytest.raises(InvalidConfig, match="has the log-sum-exp: the launch must give lse"):
             family.kernel_args(config, wanted, ARGS, DEVICE)
-        given = dataclasses.replace(ARGS, lse=TensorArg(4096))
+        given = dataclasses.replace(ARGS, tensors={**ARGS.tensors, "lse": TensorArg(4096)})
         assert family.kernel_args(config, wanted, given, DEVICE)
 
     @pytest.mark.parametrize(("far", "edge"), [(2**40, 512), (2**31 - 1, 512), (-(2**40), -512)])

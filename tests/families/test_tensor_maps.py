@@ -203,7 +203,7 @@ def test_without_a_driver_a_map_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_launch_with_turns_passes_four_maps_and_the_parameters(driver: FakeDriver) -> None:
     tensors = (replace(PLAIN, address=i << 20) for i in (1, 2, 3, 4))
-    arguments = LaunchArgs(*tensors, scratch=7 << 20)
+    arguments = LaunchArgs.forward(*tensors, scratch=7 << 20)
     family = families.get("sm80")
     passed = family.kernel_args(TURNS, WORKLOAD, arguments, DEVICE)
     assert [len(a) for a in passed] == [1, 1, 1, 1, 1]
@@ -226,6 +226,6 @@ def test_twelve_warps_have_boxes_of_a_twelfth() -> None:
     fake = FakeDriver()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tensor_maps, "_driver", lambda: fake)
-        arguments = LaunchArgs(*(replace(PLAIN, address=i << 22) for i in (1, 2, 3, 4)))
+        arguments = LaunchArgs.forward(*(replace(PLAIN, address=i << 22) for i in (1, 2, 3, 4)))
         families.get("sm80").kernel_args(twelve, WORKLOAD, arguments, DEVICE)
     assert fake.calls[0]["box"] == fake.calls[3]["box"] == [64, 16, 1, 1]

@@ -17,9 +17,11 @@ import pytest
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType, Rejected, Workload
+from fa_tune.core.model import DType, Rejected
+from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.families.axes import expand
 from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.template import OneKernel
 from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:
@@ -59,9 +61,10 @@ class WaveConfig:
 
 
 @dataclass
-class WaveFamily:
+class WaveFamily(OneKernel):
     """`scale` changes the kernel's source."""
 
+    operation: str = FORWARD
     name: str = "wave"
     config_class: type[WaveConfig] = WaveConfig
     example: str = "wave(FP16, 128, 128x176, 2): pingpong"

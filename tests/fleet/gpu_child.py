@@ -77,7 +77,13 @@ def timed(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -
             here.log("sample", name, workload, round_)
     for name in items:
         value = {"samples_s": taken[name], "sm_clock_hz": None, "sets": 1}
-        told = {"launches_per_sample": 1, "relative": [], "ended": "", "flagged": {}, "rounds": []}
+        told = {
+            "launches_per_sample": 1,
+            "relative": [],
+            "stop_reason": "",
+            "flagged": {},
+            "rounds": [],
+        }
         told["host_s"] = 2e-5
         report.done(name, value | told)
 

@@ -15,16 +15,13 @@ from typing import Any
 import pytest
 
 from fa_tune.core import devices
+from fa_tune.core.jobs import ABTestJob, CalibrateJob, ProbeJob, TimeJob, VerifyJob
 from fa_tune.core.model import DType
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
-from fa_tune.fleet import gpu as fleet_gpu
-from fa_tune.profile import events
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.store.journal import Journal
-from fa_tune.tune import ab_test as confirming
 from fa_tune.tune import build as building
 from fa_tune.tune import single
-from fa_tune.tune import verify as checks
 from fa_tune.tune.results import SearchResult
 from fa_tune.tune.session import ProfilerSelection
 from tests.tune import fakes
@@ -108,11 +105,11 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("GPUS", str(folder))
     found = tuple(replace(H200, uuid=f"GPU-{name}") for name in "abc")
     monkeypatch.setattr(devices, "find_devices", lambda numbers: found)
-    monkeypatch.setattr(events, "HANDLER", "tests.fleet.gpu_child:timed")
-    monkeypatch.setattr(checks, "CALIBRATING_HANDLER", "tests.fleet.gpu_child:calibrate")
-    monkeypatch.setattr(checks, "HANDLER", "tests.fleet.gpu_child:calibrate")
-    monkeypatch.setattr(confirming, "HANDLER", "tests.fleet.gpu_child:confirm")
-    monkeypatch.setattr(fleet_gpu, "PROBE", "tests.fleet.gpu_child:probe")
+    monkeypatch.setattr(TimeJob, "handler", "tests.fleet.gpu_child:timed")
+    monkeypatch.setattr(CalibrateJob, "handler", "tests.fleet.gpu_child:calibrate")
+    monkeypatch.setattr(VerifyJob, "handler", "tests.fleet.gpu_child:calibrate")
+    monkeypatch.setattr(ABTestJob, "handler", "tests.fleet.gpu_child:confirm")
+    monkeypatch.setattr(ProbeJob, "handler", "tests.fleet.gpu_child:probe")
     compiler = FakeCompiler()
     selection = ProfilerSelection(EventsProfiler(), H200, "measured on this machine's NVIDIA H200")
     for module in (building, single):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from fa_tune.core.jobs import TimeJob
 from fa_tune.core.model import DeviceInfo
 from fa_tune.fleet.ray_actor import RemoteGpu
-from fa_tune.profile import events
 from tests.tune.fakes import H200
 
 
 class FakeGpu(RemoteGpu):
     def __init__(self) -> None:
-        events.HANDLER = "tests.fleet.gpu_child:timed"
+        TimeJob.handler = "tests.fleet.gpu_child:timed"
 
     def device(self) -> DeviceInfo | None:
         return replace(H200, uuid=f"GPU-{'abcdefgh'[int(os.environ['CUDA_VISIBLE_DEVICES'])]}")

@@ -11,9 +11,9 @@ import pytest
 
 from fa_tune.core import devices
 from fa_tune.core.errors import GpusLost
+from fa_tune.core.jobs import TimeJob
 from fa_tune.core.model import DType, Outcome
 from fa_tune.core.options import MachineOptions, WorkloadOptions
-from fa_tune.profile import events
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
 from fa_tune.tune import single
 from fa_tune.workers.supervisor import WorkerUnusable
@@ -196,7 +196,7 @@ def test_a_gpu_lost_while_it_verifies_is_not_used_to_measure(machine: Machine) -
 def test_a_job_that_no_gpu_can_do_is_not_the_gpus_fault(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "HANDLER", "tests.fleet.gpu_child:too_large")
+    monkeypatch.setattr(TimeJob, "handler", "tests.fleet.gpu_child:too_large")
     with pytest.raises(WorkerUnusable, match="the inputs do not fit"):
         machine.search()
     assert not [w for w in machine.progress.warnings if "is lost" in w]

@@ -22,15 +22,13 @@ import pytest
 
 from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.jobs import ABTestJob, CalibrateJob, ProbeJob
 from fa_tune.core.model import DType, Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
-from fa_tune.fleet import gpu as fleet_gpu
 from fa_tune.fleet import ray_actor as remote
 from fa_tune.fleet import ray_cluster
 from fa_tune.store.journal import AttemptRecord, Journal
-from fa_tune.tune import ab_test as confirming
 from fa_tune.tune import build as building
-from fa_tune.tune import verify as checks
 from fa_tune.tune.results import SearchResult
 from tests.project_files import ROOT
 from tests.tune import fakes
@@ -133,9 +131,9 @@ def machine(
         ]
 
     monkeypatch.setattr(ray_cluster, "ACTOR", "tests.fleet.ray_child:FakeGpu")
-    monkeypatch.setattr(confirming, "HANDLER", "tests.fleet.gpu_child:confirm")
-    monkeypatch.setattr(fleet_gpu, "PROBE", "tests.fleet.gpu_child:probe")
-    monkeypatch.setattr(checks, "CALIBRATING_HANDLER", "tests.fleet.gpu_child:calibrate")
+    monkeypatch.setattr(ABTestJob, "handler", "tests.fleet.gpu_child:confirm")
+    monkeypatch.setattr(ProbeJob, "handler", "tests.fleet.gpu_child:probe")
+    monkeypatch.setattr(CalibrateJob, "handler", "tests.fleet.gpu_child:calibrate")
     monkeypatch.setattr(building, "build_all", build)
     monkeypatch.setattr(
         SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))

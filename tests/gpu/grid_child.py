@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from fa_tune.core.model import Workload
-from fa_tune.gpu.kernels import check_kernels, launch_args
+from fa_tune.gpu.kernels import launch_args
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case
+from tests.gpu.items import check_kernels
 from tests.gpu.oracle import KernelCall, check
 
 

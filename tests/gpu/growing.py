@@ -19,7 +19,7 @@ import torch
 
 from fa_tune.core.model import Workload
 from fa_tune.gpu.reference import Inputs
-from fa_tune.ops.verification import FLOOR
+from fa_tune.ops.base import FLOOR
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, equal_bits, largest
 
 STEP = 64  # keys

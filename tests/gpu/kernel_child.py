@@ -15,11 +15,12 @@ import torch
 
 from fa_tune import families
 from fa_tune.core.model import DType, Variant, Workload
-from fa_tune.gpu.kernels import check_kernels, launch_args
+from fa_tune.gpu.kernels import launch_args
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs
 from fa_tune.ops.traits import Traits
 from fa_tune.workers.main import Report
+from tests.gpu.items import check_kernels
 from tests.gpu.oracle import grown
 
 FLOOR = {DType.FP16: 2.0**-10, DType.BF16: 2.0**-7}  # one rounding of an output near 1

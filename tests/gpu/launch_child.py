@@ -11,12 +11,13 @@ import torch
 
 from fa_tune.core.model import Variant, Workload
 from fa_tune.gpu.jobs.verify import check_all
-from fa_tune.gpu.kernels import check_kernels, launch_args, lse_for
+from fa_tune.gpu.kernels import launch_args, lse_for
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import make_inputs
 from fa_tune.ops.verification import verdict_to_json
 from fa_tune.workers.main import Report
 from tests.gpu.cases import small_workloads
+from tests.gpu.items import check_kernels
 from tests.gpu.oracle import grown
 
 MULTIPROCESSORS = 2  # what persistent grids are told, so that a few tiles are several for each CTA

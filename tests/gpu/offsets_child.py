@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from fa_tune.core.model import Workload
-from fa_tune.gpu.kernels import guarded, load, use_device
+from fa_tune.gpu.kernels import guarded, use_device
 from fa_tune.workers.main import Report
 from tests.gpu.grid_child import call_of
+from tests.gpu.items import load
 from tests.gpu.offsets import check_lse, check_strides
 
 

@@ -15,7 +15,7 @@ import torch
 
 from fa_tune.core.model import Workload
 from fa_tune.gpu.reference import Inputs, hidden_pairs
-from fa_tune.ops.verification import FLOOR
+from fa_tune.ops.base import FLOOR
 from tests.gpu.cases import Case
 
 # (workload, Q, K and V, O, log-sum-exp or None): writes the last two.

@@ -18,7 +18,7 @@ import torch
 
 from fa_tune.core.model import Variant, Workload
 from fa_tune.gpu.reference import Inputs, hidden_pairs
-from fa_tune.ops.verification import FLOOR
+from fa_tune.ops.base import FLOOR
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, inputs_for
 
 BATCH, HEADS, KV_HEADS = 2, 4, 2

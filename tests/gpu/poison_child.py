@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from fa_tune.core.model import Workload
-from fa_tune.gpu.kernels import check_kernels
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.libraries import library_call
 from fa_tune.gpu.reference import Inputs
 from fa_tune.workers.main import Report
 from tests.gpu.grid_child import call_of
+from tests.gpu.items import check_kernels
 from tests.gpu.poison import Library, Problem, check
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from fa_tune.gpu.kernels import check_kernels, launch_args, lse_for
+from fa_tune.gpu.kernels import launch_args, lse_for
 from fa_tune.gpu.launch import Kernel
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case
+from tests.gpu.items import check_kernels
 from tests.gpu.oracle import equal_bits, inputs_for
 
 

@@ -13,11 +13,12 @@ import torch
 
 from fa_tune.core.arch import limits
 from fa_tune.core.model import Workload
-from fa_tune.gpu.kernels import guarded, launch_args, load, use_device
+from fa_tune.gpu.kernels import guarded, launch_args, use_device
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case, request
+from tests.gpu.items import load
 
 HOPPER = limits((9, 0))
 POOL = 1 << 26  # random numbers that all inputs are cut out of

@@ -242,7 +242,7 @@ def compile_stressed(
                 f"-DSTRESS_POISON_ROWS={rows}",
                 *family.compile_options(request.arch),
             ),
-            family.name_expression(config, request.traits),
+            (family.name_expression(config, request.traits),),
             120.0,
         )
     found: dict[str, Stressed] = {}
@@ -251,7 +251,7 @@ def compile_stressed(
             raise ValueError(f"{requests[int(name)].variant.key}: {reply.reason}")
         path = folder / f"{name}.cubin"
         path.write_bytes(reply.cubin)
-        found[name] = Stressed(path, reply.symbol, reply.diagnostics)
+        found[name] = Stressed(path, reply.kernels[0].symbol, reply.diagnostics)
     return [found[name] for name in jobs]
 
 

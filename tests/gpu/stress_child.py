@@ -10,10 +10,11 @@ from typing import Any
 import cupy
 import torch
 
-from fa_tune.gpu.kernels import check_kernels, launch_args, lse_for
+from fa_tune.gpu.kernels import launch_args, lse_for
 from fa_tune.gpu.launch import Kernel
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case
+from tests.gpu.items import check_kernels
 from tests.gpu.oracle import inputs_for
 from tests.gpu.stress import SLEEPS, sleeps_ns
 

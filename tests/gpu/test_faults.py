@@ -46,22 +46,22 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, arch: str) -> Path:
 def mixed(
     artifacts: Sequence[Artifact], cubin: Path, names: Sequence[str]
 ) -> tuple[list[Artifact], dict[str, str]]:
-    """Good artifacts with the culprits spread among them, and the culprits' subjects by name."""
+    """Good artifacts with failing ones spread among them, and their subjects by name."""
     assert len(artifacts) >= N_GOOD + len(names)
     found = list(artifacts[: N_GOOD + len(names)])
-    culprits = {}
+    failing = {}
     for number, name in enumerate(names):
         place = 5 + 8 * number
         found[place] = disguised(found[place], cubin, name)
-        culprits[name] = found[place].variant.key
-    return found, culprits
+        failing[name] = found[place].variant.key
+    return found, failing
 
 
-def test_verification_names_every_culprit(
+def test_verification_names_every_failing_kernel(
     artifacts: list[Artifact], faulty: Path, tmp_path: Path
 ) -> None:
     names = ("illegal_address", "endless", "wrong_numbers")
-    everyone, culprits = mixed(artifacts, faulty, names)
+    everyone, failing = mixed(artifacts, faulty, names)
     machine = open_machine(MachineOptions(cache_dir=tmp_path), Silent())
     measure = MeasureOptions(profiler="events", references=(), item_timeout_s=PATIENCE_S)
     selection = choose_profiler(measure, machine, Silent())
@@ -72,7 +72,7 @@ def test_verification_names_every_culprit(
         return {key: v.correct for key, v in found.verdicts.items()}, dict(found.failures)
 
     verdicts, failures = verify()
-    keys = {name: f"{subject} @ plain" for name, subject in culprits.items()}
+    keys = {name: f"{subject} @ plain" for name, subject in failing.items()}
     assert {key: a.outcome for key, a in failures.items()} == {
         keys["illegal_address"]: Outcome.CRASHED,
         keys["endless"]: Outcome.TIMED_OUT,
@@ -111,12 +111,12 @@ def outcomes(
     return {a.subject: a.outcome for a in attempts}
 
 
-def test_events_names_every_culprit(artifacts: list[Artifact], faulty: Path) -> None:
+def test_events_names_every_failing_kernel(artifacts: list[Artifact], faulty: Path) -> None:
     names = ("illegal_address", "endless", "wrong_numbers")
-    everyone, culprits = mixed(artifacts, faulty, names)
+    everyone, failing = mixed(artifacts, faulty, names)
     found = outcomes(EventsProfiler(), everyone, runs=2, references=("fa2",))
     assert found.pop("ref:fa2") is Outcome.OK
-    assert {name: found.pop(subject) for name, subject in culprits.items()} == {
+    assert {name: found.pop(subject) for name, subject in failing.items()} == {
         "illegal_address": Outcome.CRASHED,
         "endless": Outcome.TIMED_OUT,
         "wrong_numbers": Outcome.WRONG_RESULT,
@@ -134,14 +134,14 @@ def test_events_names_every_culprit(artifacts: list[Artifact], faulty: Path) -> 
     ],
     ids=["before the window", "crash inside the window", "hang inside the window"],
 )
-def test_ncu_names_every_culprit(
+def test_ncu_names_every_failing_kernel(
     artifacts: list[Artifact], faulty: Path, names: tuple[str, ...], ends: tuple[Outcome, ...]
 ) -> None:
-    everyone, culprits = mixed(artifacts, faulty, names)
+    everyone, failing = mixed(artifacts, faulty, names)
     try:
         found = outcomes(NcuProfiler(), everyone, references=("fa2",))
     except ToolMissing as error:
         pytest.skip(f"ncu cannot measure here: {error}")
     assert found.pop("ref:fa2") is Outcome.OK
-    assert tuple(found.pop(culprits[name]) for name in names) == ends
+    assert tuple(found.pop(failing[name]) for name in names) == ends
     assert list(found.values()) == [Outcome.OK] * N_GOOD

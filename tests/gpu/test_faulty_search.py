@@ -76,15 +76,15 @@ def search(folder: Path) -> Searched:
 
 def spoil(monkeypatch: pytest.MonkeyPatch, cubin: Path) -> dict[str, str]:
     """Give four configs their faults; returns their subjects by fault."""
-    culprits = {name: families.variant(CONFIGS[place]).key for name, place in FAULTS.items()}
-    slow = families.parse(culprits["slow"].partition(":")[2])
+    failing = {name: families.variant(CONFIGS[place]).key for name, place in FAULTS.items()}
+    slow = families.parse(failing["slow"].partition(":")[2])
     plain_source, plain_build = Sm80Family.entry_source, BUILD.build_all
 
     def entry_source(self: Sm80Family, config: object, traits: str) -> str:
         text = plain_source(self, config, traits)  # type: ignore[arg-type]
         return text + SLOW_TO_COMPILE if config == slow else text
 
-    kinds = {subject: name for name, subject in culprits.items() if name != "slow"}
+    kinds = {subject: name for name, subject in failing.items() if name != "slow"}
 
     def spoilt(result: BuildResult) -> BuildResult:
         name = kinds.get(result.request.variant.key)
@@ -106,7 +106,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, cubin: Path) -> dict[str, str]:
 
     monkeypatch.setattr(Sm80Family, "entry_source", entry_source)
     monkeypatch.setattr(BUILD, "build_all", build_all)
-    return culprits
+    return failing
 
 
 @pytest.mark.gpu
@@ -118,20 +118,20 @@ def test_four_faults_cost_four_variants_and_less_than_the_time_again(
     outcomes = {a.subject: a.outcome for a in clean.result.attempts}
     assert [outcomes[families.variant(c).key] for c in CONFIGS] == [Outcome.OK] * N
 
-    culprits = spoil(monkeypatch, compile_faulty(tmp_path, arch, 128))
+    failing = spoil(monkeypatch, compile_faulty(tmp_path, arch, 128))
     faulty = search(tmp_path / "faulty")
     found = {a.subject: a for a in faulty.result.attempts}
-    for name, subject in culprits.items():
+    for name, subject in failing.items():
         outcome, reason = ENDS[name]
         assert found[subject].outcome is outcome, (name, found[subject])
         assert reason in found[subject].reason, (name, found[subject])
-    good = {families.variant(c).key for c in CONFIGS} - set(culprits.values())
+    good = {families.variant(c).key for c in CONFIGS} - set(failing.values())
     assert len(good) == N - len(FAULTS) == 28
     assert {found[s].outcome for s in good} == {Outcome.OK}
     assert all(found[s].measurement is not None for s in good)
     (one,) = faulty.result.results
     assert one.decision is not None
-    assert one.decision.chosen.subject not in culprits.values()
+    assert one.decision.chosen.subject not in failing.values()
     print(f"clean {clean.took_s:.1f} s, with four faults {faulty.took_s:.1f} s")
     assert faulty.took_s < 2 * clean.took_s
 

@@ -21,7 +21,7 @@ from fa_tune.core.arch import limits
 from fa_tune.core.model import DType
 from fa_tune.core.options import DEFAULT_KERNELS, REFERENCES
 from fa_tune.store.journal import AttemptRecord, Journal, VerdictRecord
-from fa_tune.store.registry import file as store
+from fa_tune.store.registry import file as registry_file
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
@@ -126,7 +126,7 @@ def test_a_cold_search_finds_a_kernel_in_time(searched: Searched) -> None:
     assert {row["outcome"] for row in one["rows"]} == {"ok"}
     assert result["reused"] == 0
     assert result["measured"] >= n_subjects()
-    (entry,) = store.load(home.registry).entries
+    (entry,) = registry_file.load(home.registry).entries
     assert entry.chosen.key == decision(result)["chosen"]["subject"]
     assert entry.source == "measured"
     assert entry.method == result["method"]
@@ -141,7 +141,7 @@ def test_the_chosen_one_is_no_slower_than_the_default_and_flashattention_2(
     searched: Searched,
 ) -> None:
     home, _, _ = searched
-    (entry,) = store.load(home.registry).entries
+    (entry,) = registry_file.load(home.registry).entries
     assert entry.ratio_to_default is not None
     assert entry.ratio_to_default.value <= 1
     assert entry.ratio_to_references["fa2"].value <= 1

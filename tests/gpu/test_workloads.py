@@ -12,7 +12,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.model import DType, Workload
-from fa_tune.store.registry import file as store
+from fa_tune.store.registry import file as registry_file
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
@@ -58,7 +58,7 @@ def test_every_problem_is_searched_and_references_solve_it_or_say_why_not(tmp_pa
         # FlashAttention 2 takes all but what has no name in torch.
         nameless = w.causal and not w.bottom_right and w.seq_len_q > w.seq_len_kv
         assert (rows["FA2"]["outcome"] == "ok") == (not nameless), rows["FA2"]
-    kept = store.load(registry).entries
+    kept = registry_file.load(registry).entries
     assert {entry.workload.key for entry in kept} == WORKLOADS
     assert all("lse" in entry.traits for entry in kept)
     assert all(entry.verdict is not None and entry.verdict.correct for entry in kept)

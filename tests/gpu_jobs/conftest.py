@@ -1,4 +1,4 @@
-"""The handlers import CuPy; without a GPU it has nothing to do here, and may be missing."""
+"""The jobs import CuPy; without a GPU it has nothing to do here, and may be missing."""
 
 from __future__ import annotations
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.jobs import ABTestItem
 from fa_tune.core.model import DType, Workload
 
 if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no handlers to test")
+    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 from fa_tune.runtime import ab_test_job as confirm
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
-ITEM = {"registry": "a.json", "defaults": "b.json", "chosen": "sm80:a", "default": "sm80:b"}
+ITEM = ABTestItem("a.json", "b.json", chosen="sm80:a", default="sm80:b")
 LEADS_TO = {"a.json": "sm80:a", "b.json": "sm80:b"}
 
 
@@ -51,17 +54,17 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_pairs_are_taken_there_and_back(taken: list[str]) -> None:
-    found = confirm._pairs(WORKLOAD, ITEM, {"seed": 0, "cache_dir": "x"})
+    found = confirm._pairs(WORKLOAD, ITEM, 0, Path("x"))
     assert taken[:2] == ["prepare sm80:a", "prepare sm80:b"]
     rounds = [taken[i : i + 4] for i in range(2, len(taken), 4)]
     assert all(one == ["sm80:a", "sm80:b", "sm80:b", "sm80:a"] for one in rounds)
-    n = len(found["chosen_s"])
-    assert n == len(found["default_s"]) == len(rounds) - 1 == confirm.MOST
-    assert found["chosen_s"] == [1e-3] * n
-    assert found["default_s"] == [2e-3] * n
+    n = len(found.chosen_s)
+    assert n == len(found.default_s) == len(rounds) - 1 == confirm.MOST
+    assert found.chosen_s == (1e-3,) * n
+    assert found.default_s == (2e-3,) * n
 
 
 def test_a_program_that_would_get_something_else_is_no_confirmation(taken: list[str]) -> None:
     with pytest.raises(InvalidConfig, match="a program gets sm80:b where the search means"):
-        confirm._pairs(WORKLOAD, {**ITEM, "default": "sm80:c"}, {"seed": 0, "cache_dir": "x"})
+        confirm._pairs(WORKLOAD, replace(ITEM, default="sm80:c"), 0, Path("x"))
     assert [t for t in taken if not t.startswith("prepare")] == []

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fa_tune.core.jobs import Reading
 from fa_tune.core.model import DType, Workload
 
 if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no handlers to test")
+    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 import torch
 
-from fa_tune.gpu import telemetry as rounds
-from fa_tune.gpu.jobs import calibrate, probe
-from fa_tune.gpu.jobs import time_events as timed
-from fa_tune.gpu.telemetry import Reading
+from fa_tune.gpu import telemetry
+from fa_tune.gpu.jobs import calibrate, probe, time_events
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 PAIR = {"workload": WORKLOAD.key, "pair": [{"subject": "sm80:a"}, {"subject": "sm80:b"}]}
+KERNEL = {"subject": "sm80:x", "cubin": "x.cubin", "symbol": "x", "traits": "plain"}
 SHARED = {"device": 0, "seed": 0}
 
 
@@ -58,30 +58,30 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             taken.append(self.name)
             return {"sm80:a": 1e-3, "sm80:b": 2e-3}[self.name]
 
-    def verify(shared: Mapping[str, Any], items: Mapping[str, Any], report: Spoken) -> None:
+    def verify(device: int, items: Mapping[str, Any], seed: int, report: Spoken) -> None:
         for name in items:
             report.done(name, "a verdict")
 
-    monkeypatch.setattr(timed, "Subject", Subject)
-    monkeypatch.setattr(timed, "input_sets", lambda workload: 2)
+    monkeypatch.setattr(time_events, "Subject", Subject)
+    monkeypatch.setattr(time_events, "input_sets", lambda workload: 2)
     clock = iter(0.4 * n for n in range(1000))
     monkeypatch.setattr(calibrate.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(calibrate, "launcher", lambda item, *_: item["subject"])
+    monkeypatch.setattr(calibrate, "launcher", lambda item, *_: item.subject)
     monkeypatch.setattr(calibrate, "use_device", lambda index: None)
-    monkeypatch.setattr(calibrate.verify, "handle", verify)
+    monkeypatch.setattr(calibrate.verify, "verify_items", verify)
     make = calibrate.make_inputs
     monkeypatch.setattr(
         calibrate, "make_inputs", lambda workload, seed: make(workload, seed=seed, device="cpu")
     )
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     readings = iter(Reading(1e9 + n, 500.0, 40.0) for n in range(1000))
-    monkeypatch.setattr(rounds, "reader", lambda device: lambda: next(readings))
+    monkeypatch.setattr(telemetry, "reader", lambda device: lambda: next(readings))
     return taken
 
 
 def test_kernels_are_verified_before_the_pair_is_timed(order: list[str]) -> None:
     report = Spoken()
-    calibrate.handle(SHARED, {"calibration": PAIR, "x": {}, "y": {}}, report)  # type: ignore[arg-type]
+    calibrate.handle(SHARED, {"calibration": PAIR, "x": KERNEL, "y": KERNEL}, report)  # type: ignore[arg-type]
     assert report.said == [
         ("done", "x"),
         ("done", "y"),
@@ -106,7 +106,7 @@ def test_the_second_is_compared_with_the_first_before_and_after_it(order: list[s
 
 def test_without_a_pair_nothing_is_timed(order: list[str]) -> None:
     report = Spoken()
-    calibrate.handle(SHARED, {"x": {}}, report)  # type: ignore[arg-type]
+    calibrate.handle(SHARED, {"x": KERNEL}, report)  # type: ignore[arg-type]
     assert report.said == [("done", "x")]
     assert order == []
 
@@ -119,5 +119,5 @@ def test_a_board_that_adds_up_wrongly_does_not_work(
     monkeypatch.setattr(torch, "ones", lambda n, device: torch.full((1,), total))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a board")
     report = Spoken()
-    probe.handle(SHARED, {"probe": {}}, report)  # type: ignore[arg-type]
+    probe.handle({"device": 0}, {"probe": {}}, report)  # type: ignore[arg-type]
     assert [kind for kind, _ in report.said] == ["begin", ends]

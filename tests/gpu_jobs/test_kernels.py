@@ -10,7 +10,7 @@ import pytest
 from fa_tune.core.model import Outcome
 
 if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no handlers to test")
+    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 import torch
 
@@ -21,7 +21,7 @@ from fa_tune.gpu.kernels import first_line, guarded, is_cuda_error, launch_args
 from fa_tune.gpu.reference import Inputs
 
 
-class Poisoned(BaseException):
+class StickyError(BaseException):
     """A real worker does not survive this."""
 
 
@@ -32,8 +32,8 @@ class Spoken:
     def failed(self, item: str, outcome: object, reason: str) -> None:
         self.failures.append((item, outcome, reason))
 
-    def poisoned(self, item: str, reason: str) -> None:
-        raise Poisoned(item, reason)
+    def sticky_error(self, item: str, reason: str) -> None:
+        raise StickyError(item, reason)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_too_little_memory_costs_the_item(report: Any) -> None:
 
 def test_an_error_of_the_gpu_costs_the_process(report: Any) -> None:
     error = RuntimeError("CUDA error: an illegal memory access was encountered\nhints")
-    with pytest.raises(Poisoned) as caught:
+    with pytest.raises(StickyError) as caught:
         guarded(report, "a", raising(error))
     assert caught.value.args == ("a", "CUDA error: an illegal memory access was encountered")
 
@@ -88,7 +88,7 @@ def test_an_error_that_shows_only_afterwards_does_too(
 ) -> None:
     error = RuntimeError("CUDA error: unspecified launch failure")
     monkeypatch.setattr(torch.cuda, "synchronize", raising(error))
-    with pytest.raises(Poisoned):
+    with pytest.raises(StickyError):
         guarded(report, "a", lambda: 5)
 
 

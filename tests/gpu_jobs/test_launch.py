@@ -11,10 +11,11 @@ from fa_tune import families
 from fa_tune.core.model import DType, Variant, benchmark_workload
 from fa_tune.families.base import LaunchArgs, TensorArg
 from fa_tune.gpu import launch
+from tests.families.split import register as register_split
 from tests.families.wave import WaveFamily, register
 
 WORKLOAD = benchmark_workload(4096, 128, DType.FP16)
-ARGS = LaunchArgs(*(TensorArg(4096 * i, (7, 5, 3)) for i in range(1, 5)))
+ARGS = LaunchArgs.forward(*(TensorArg(4096 * i, (7, 5, 3)) for i in range(1, 5)))
 SCRATCH = 0xABC0
 
 
@@ -72,6 +73,28 @@ def test_a_launch_knows_its_device_and_scratch_memory(cupy: FakeCupy, wave: Wave
     assert counters[0] == SCRATCH
     assert cupy.allocated == [8], "once, before anything is captured in a graph"
     assert cupy.launches[1][2][0] is tensor_map
+
+
+def test_a_call_of_two_kernels_launches_both_and_keeps_what_is_between(
+    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = register_split(monkeypatch)
+    kernel = launch.Kernel(Variant("split", split.example), "x.cubin", "wave", "combine")
+    kernel.launch(WORKLOAD, ARGS)
+    kernel.launch(WORKLOAD, ARGS)
+    assert [grid for grid, *_ in cupy.launches] == 2 * [(114, 1, 1), (16 * 16 * 4096, 1, 1)]
+    (partial, out), smem_bytes = cupy.launches[1][2:]
+    assert (int(partial[0]), int(out[0]), smem_bytes) == (SCRATCH, ARGS.o.address, 0)
+    between = split.workspace_bytes(split.parse(split.example), WORKLOAD)
+    assert cupy.allocated == [8, between], "once, however often it is called"
+
+
+def test_a_kernel_that_is_not_there_is_not_launched(
+    cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = register_split(monkeypatch)
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        launch.Kernel(Variant("split", split.example), "x.cubin", "wave")
 
 
 def test_a_family_without_scratch_memory_gets_none(cupy: FakeCupy) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import warnings
@@ -171,3 +172,10 @@ def test_another_error_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cudnn_says_that_there_is_no_gpu() -> None:
     if not torch.cuda.is_available():
         assert refusal("cudnn", EQUAL).startswith("cuDNN in torch does not take this workload: ")
+
+
+@pytest.mark.parametrize("name", ["fa2", "cudnn", "fa3", "fa4"])
+def test_a_problem_that_the_calls_do_not_know_is_refused(name: str) -> None:
+    """A field that came later must not be left out of the library's call."""
+    workload = dataclasses.replace(EQUAL, op="backward")
+    assert refusal(name, workload) == f"{name} is not called with op yet"

@@ -18,8 +18,7 @@ if not TYPE_CHECKING:
 import torch
 
 from fa_tune.gpu import reference
-from fa_tune.gpu.libraries import library_call
-from fa_tune.gpu.packages import PACKAGE_NAMES
+from fa_tune.gpu.libraries import PACKAGE_NAMES, library_call
 
 EQUAL = "b2_h6_kv6_q37_k37_d32_fp16_"
 FEWER_QUERIES = "b2_h6_kv2_q37_k53_d32_fp16_"

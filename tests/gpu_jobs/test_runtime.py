@@ -13,7 +13,7 @@ from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import DType, Outcome, Variant, Workload, benchmark_workload
-from fa_tune.store.registry import file as store
+from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Entry, Registry
 from tests.store.registry.conftest import MakeEntry, make_entry  # noqa: F401 - a fixture
 
@@ -36,7 +36,7 @@ def tensor(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 def test_a_workload_is_what_tensors_make() -> None:
     q, k = tensor(2, 10, 8, 64), tensor(2, 30, 4, 64)
     assert workload_of(q, k, k) == Workload(2, 8, 4, 10, 30, 64, DType.FP16)
-    found = workload_of(q, k, k, True, True, True, 0.5)
+    found = workload_of(q, k, k, causal=True, bottom_right=True, lse=True, softmax_scale=0.5)
     assert (found.mask, found.lse, found.softmax_scale) == ("causal_br", True, 0.5)
     bf16 = [t.bfloat16() for t in (q, k, k)]
     assert workload_of(*bf16).dtype is DType.BF16
@@ -66,7 +66,7 @@ def test_another_dtype_is_refused() -> None:
         with pytest.raises(InvalidConfig, match="must all be fp16 or all bf16"):
             workload_of(q, other, other)
     with pytest.raises(InvalidConfig, match="bottom_right aligns a causal mask"):
-        workload_of(q, q, q, False, True)
+        workload_of(q, q, q, causal=False, bottom_right=True)
 
 
 # Which kernel -----------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
 
     def build(requests: Any, *_: object, **__: object) -> list[Any]:
         asked.extend(r.variant for r in requests)
-        made = SimpleNamespace(cubin="x.cubin", symbol="x")
+        made = SimpleNamespace(cubin="x.cubin", symbols=("x",))
         return [SimpleNamespace(artifact=made, outcome=Outcome.OK, reason="") for _ in requests]
 
     properties = SimpleNamespace(name="NVIDIA H200", major=9, minor=0)
@@ -92,7 +92,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
 
 
 def attention(folder: Path, *entries: Entry) -> Attention:
-    store.save(folder / "r.json", Registry.of(entries))
+    registry_file.save(folder / "r.json", Registry.of(entries))
     return Attention(folder / "r.json", cache_dir=folder)
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-def test_handlers_do_not_load_torchs_compiler() -> None:
+def test_jobs_do_not_load_torchs_compiler() -> None:
     """`torch._dynamo` alone takes longer than everything else together."""
     pytest.importorskip("torch")
     modules = ("time_events", "verify", "ncu_target", "calibrate")

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no handlers to test")
+    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 import torch
 
-from fa_tune.gpu import telemetry as rounds
-from fa_tune.gpu.telemetry import Reading
+from fa_tune.core.jobs import Reading
+from fa_tune.gpu import telemetry
 
 
 def test_a_power_cap_is_how_good_kernels_run() -> None:
-    log = rounds.Log()
+    log = telemetry.Log()
     assert not log.add(0, 1.0, 1.0, Reading(1.6e9, 690.0, 60.0, ("software power cap",)))
-    assert log.as_json()[0]["reading"]["reasons"] == ("software power cap",)
+    assert log.reported[0].reading.reasons == ("software power cap",)
 
 
 def test_a_clock_far_from_the_others_and_a_baseline_that_moves_are_flagged() -> None:
-    log = rounds.Log()
+    log = telemetry.Log()
     for i in range(3):
         assert not log.add(i, 1.0, 1.02, Reading(1.8e9 * (1 + i / 1000)))
     assert log.add(3, 1.0, 1.0, Reading(1.7e9))
@@ -49,9 +49,9 @@ def test_nvml_is_asked_again_beside_the_rounds(monkeypatch: pytest.MonkeyPatch) 
             asked.set()
         return Reading(clock)
 
-    monkeypatch.setattr(rounds, "reader", lambda device: read)
-    monkeypatch.setattr(rounds, "WATCH_S", 0.001)
-    latest = rounds.watched(0)
+    monkeypatch.setattr(telemetry, "reader", lambda device: read)
+    monkeypatch.setattr(telemetry, "WATCH_S", 0.001)
+    latest = telemetry.watched(0)
     assert asked.wait(10)
     until = time.monotonic() + 10
     while latest() != Reading(2.0e9):
@@ -60,7 +60,7 @@ def test_nvml_is_asked_again_beside_the_rounds(monkeypatch: pytest.MonkeyPatch) 
 
 def test_without_nvml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert rounds.reader(0)() == Reading()
+    assert telemetry.reader(0)() == Reading()
 
 
 class FakeNvml:
@@ -99,32 +99,32 @@ def test_the_clock_is_of_the_gpu_that_cuda_means(
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(known))
     properties = SimpleNamespace(uuid="b")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    assert rounds.reader(0)() == Reading(clock_hz)
+    assert telemetry.reader(0)() == Reading(clock_hz)
 
 
 def test_a_gpu_without_a_clock_is_timed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clocks=False))
     properties = SimpleNamespace(uuid="b")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    assert rounds.reader(0)() == Reading()
+    assert telemetry.reader(0)() == Reading()
 
 
 def test_of_very_many_rounds_the_first_and_the_last_are_reported() -> None:
-    log = rounds.Log()
+    log = telemetry.Log()
     for i in range(1000):
         log.add(i, None, None, Reading())
-    told = [r["number"] for r in log.as_json()]
-    assert told == [*range(rounds.KEPT), *range(1000 - rounds.KEPT, 1000)]
+    told = [r.number for r in log.reported]
+    assert told == [*range(telemetry.KEPT), *range(1000 - telemetry.KEPT, 1000)]
 
 
 def test_repeats_are_bounded() -> None:
-    repeats = rounds.Repeats(5)
+    repeats = telemetry.Repeats(5)
     assert [repeats.take(i) for i in range(7)] == [True, True, False, False, False, True, True]
 
 
 def test_what_scatters_all_the_while_is_not_unusual() -> None:
     """As on a power-limited GPU: after a few rounds none is, until one is really off."""
-    log = rounds.Log()
+    log = telemetry.Log()
     clocks = [1.62, 1.70, 1.60, 1.67, 1.59, 1.70, 1.64, 1.60, 1.68, 1.62]
     closings = [1.01, 0.97, 1.02, 0.96, 1.03, 1.0, 1.04, 0.97, 1.02, 0.98]
     flagged = [
@@ -138,8 +138,8 @@ def test_what_scatters_all_the_while_is_not_unusual() -> None:
 
 def test_after_a_step_the_new_level_is_usual() -> None:
     """A clock that falls and stays there flags the rounds of the step, not all that follow."""
-    log = rounds.Log()
+    log = telemetry.Log()
     flagged = [log.add(i, 1.0, 1.0, Reading(1.84e9 if i < 10 else 1.6e9)) for i in range(40)]
     assert flagged[10]
-    assert sum(flagged) <= rounds.RECENT
+    assert sum(flagged) <= telemetry.RECENT
     assert not any(flagged[20:])

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fa_tune.core.jobs import Reading
 from fa_tune.core.model import DType, Workload
-from fa_tune.profile.stopping import Ended
+from fa_tune.profile.stopping import StopReason
 
 if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no handlers to test")
+    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 import torch
 
-from fa_tune.gpu import telemetry as rounds
-from fa_tune.gpu.jobs import time_events as timed
+from fa_tune.gpu import telemetry
+from fa_tune.gpu.jobs import time_events
 from fa_tune.gpu.reference import Inputs
-from fa_tune.gpu.telemetry import Reading
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 
@@ -29,7 +29,7 @@ WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 
 
 class Spoken:
-    """What a handler reported, in order."""
+    """What a job reported, in order."""
 
     def __init__(self) -> None:
         self.partials: list[tuple[str, float]] = []
@@ -52,7 +52,7 @@ class Spoken:
 class FakeSubject:
     """A subject that takes as long as its item says."""
 
-    _per_sample = 1
+    launches_per_sample = 1
 
     def __init__(self, launches: list[Any], samples: list[float], **_: Any) -> None:
         self.time = launches[0]
@@ -81,15 +81,18 @@ def guarded(report: Spoken, name: str, action: Callable[[], Any]) -> Any | None:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
     small = torch.zeros(1, 64, 1, 64, dtype=torch.float16)
-    monkeypatch.setattr(timed, "use_device", lambda index: None)
-    monkeypatch.setattr(timed, "make_inputs", lambda workload, seed: Inputs(small, small, small))
-    monkeypatch.setattr(timed, "launcher", lambda item, *_: item["time"])
-    monkeypatch.setattr(timed, "Subject", FakeSubject)
-    monkeypatch.setattr(timed, "guarded", guarded)
-    monkeypatch.setattr(timed, "input_sets", lambda workload: 3)
-    monkeypatch.setattr(timed, "warm_up", lambda: None)
-    monkeypatch.setattr(timed, "SETTLE_S", -1.0)
-    monkeypatch.setattr(rounds, "watched", lambda device: lambda: Reading(1.98e9))
+    times_of: dict[str, float | None] = {}
+    monkeypatch.setattr(time_events, "use_device", lambda index: None)
+    monkeypatch.setattr(
+        time_events, "make_inputs", lambda workload, seed: Inputs(small, small, small)
+    )
+    monkeypatch.setattr(time_events, "launcher", lambda item, *_: times_of[item.subject])
+    monkeypatch.setattr(time_events, "Subject", FakeSubject)
+    monkeypatch.setattr(time_events, "guarded", guarded)
+    monkeypatch.setattr(time_events, "input_sets", lambda workload: 3)
+    monkeypatch.setattr(time_events, "warm_up", lambda: None)
+    monkeypatch.setattr(time_events, "SETTLE_S", -1.0)
+    monkeypatch.setattr(telemetry, "watched", lambda device: lambda: Reading(1.98e9))
 
     def go(
         times: Mapping[str, float | None],
@@ -100,15 +103,15 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
         items = {
             name: {
                 "subject": name,
-                "time": time,
                 "_partials": [[s, None] for s in (partials or {}).get(name, [])],
             }
-            for name, time in times.items()
+            for name in times
         }
+        times_of.update(times)
         report = Spoken()
         common = {"device": 0, "workload": WORKLOAD.key, "runs": 3, "seed": 1, "keep": []}
         common |= {"baseline": "", "order": [], "margin": 0.01}
-        timed.handle({**common, "adaptive": True, "check": False, **shared}, items, report)  # type: ignore[arg-type]
+        time_events.handle({**common, "adaptive": True, "check": False, **shared}, items, report)  # type: ignore[arg-type]
         return report
 
     return go
@@ -130,10 +133,10 @@ def test_without_noise_the_first_rounds_decide_and_a_loser_has_one(
     report = run(times, keep=["keep"])
     counts = {name: len(value["samples_s"]) for name, value in report.results.items()}
     assert counts == {"a": 3, "b": 3, "c": 3, "d": 3, "e": 1, "ref:fa2": 3, "keep": 3}
-    assert {name: value["ended"] for name, value in report.results.items()} == {
-        **dict.fromkeys(("a", "b", "ref:fa2", "keep"), Ended.DECIDED),
-        **dict.fromkeys(("c", "d"), Ended.LOST),
-        "e": Ended.ABANDONED,
+    assert {name: value["stop_reason"] for name, value in report.results.items()} == {
+        **dict.fromkeys(("a", "b", "ref:fa2", "keep"), StopReason.DECIDED),
+        **dict.fromkeys(("c", "d"), StopReason.DOMINATED),
+        "e": StopReason.ABANDONED,
     }
 
 
@@ -158,7 +161,7 @@ def test_the_value_says_how_it_was_taken(run: Callable[..., Spoken]) -> None:
         "host_s": 20e-6,
         "sets": 3,
         "launches_per_sample": 1,
-        "ended": Ended.ENOUGH,
+        "stop_reason": StopReason.ENOUGH,
         "flagged": {},
         "rounds": [],
     }
@@ -182,7 +185,7 @@ def test_the_baseline_opens_and_closes_every_round(
             taken.append("bcd"[int(self.time)])
             return 1.0
 
-    monkeypatch.setattr(timed, "Subject", Watched)
+    monkeypatch.setattr(time_events, "Subject", Watched)
     report = run({"b": 0.0, "c": 1.0, "d": 2.0}, runs=8, adaptive=False, baseline="b", keep=["b"])
     assert sorted(taken[:3]) == ["b", "c", "d"], "once, to settle: that counts for nobody"
     orders = ["".join(taken[i : i + 5]) for i in range(3, len(taken), 5)]
@@ -200,15 +203,15 @@ def test_the_baseline_opens_and_closes_every_round(
 def _readings(monkeypatch: pytest.MonkeyPatch, *found: Reading) -> None:
     """NVML tells these, round by round, and then the last one for ever."""
     left = list(found)
-    monkeypatch.setattr(rounds, "watched", lambda device: lambda: left[0])
-    plain = rounds.Log.add
+    monkeypatch.setattr(telemetry, "watched", lambda device: lambda: left[0])
+    plain = telemetry.Log.add
 
-    def add(log: rounds.Log, *told: Any) -> bool:
+    def add(log: telemetry.Log, *told: Any) -> bool:
         flagged = plain(log, *told)
         del left[: len(left) > 1]
         return flagged
 
-    monkeypatch.setattr(rounds.Log, "add", add)
+    monkeypatch.setattr(telemetry.Log, "add", add)
 
 
 def test_a_flagged_round_is_repeated_and_its_samples_stay(
@@ -226,7 +229,7 @@ def test_a_gpu_that_is_always_flagged_ends_the_run_all_the_same(
 ) -> None:
     _readings(monkeypatch, Reading(1.9e9, reasons=("hardware power brake",)))
     report = run({"a": 1.0}, runs=3)
-    assert 3 + rounds.REPEATS <= len(report.results["a"]["samples_s"]) <= 30
+    assert 3 + telemetry.REPEATS <= len(report.results["a"]["samples_s"]) <= 30
     assert set(report.results["a"]["flagged"].values()) == {"hardware power brake"}
 
 
@@ -242,8 +245,8 @@ def test_rounds_begin_when_the_load_is_felt(
             time.sleep(0.001)
             return float(self.time) * (1.0 if launches[0] <= 20 else 1.15)
 
-    monkeypatch.setattr(timed, "Subject", Limited)
-    monkeypatch.setattr(timed, "SETTLE_S", 0.1)
+    monkeypatch.setattr(time_events, "Subject", Limited)
+    monkeypatch.setattr(time_events, "SETTLE_S", 0.1)
     report = run({"a": 1.0, "b": 1.0}, runs=5, baseline="a", keep=["a"])
     assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.15}
 
@@ -259,14 +262,14 @@ def test_the_sample_before_a_round_counts_for_nobody(
             first, idle[0] = idle[0], False
             return float(self.time) * (0.9 if first else 1.0)
 
-    plain = rounds.Log.add
+    plain = telemetry.Log.add
 
-    def add(log: rounds.Log, *told: Any) -> bool:
+    def add(log: telemetry.Log, *told: Any) -> bool:
         idle[0] = True
         return plain(log, *told)
 
-    monkeypatch.setattr(timed, "Subject", Boosted)
-    monkeypatch.setattr(rounds.Log, "add", add)
+    monkeypatch.setattr(time_events, "Subject", Boosted)
+    monkeypatch.setattr(telemetry.Log, "add", add)
     report = run({"a": 1.0, "b": 1.0}, runs=5, baseline="a", keep=["a"])
     assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.0}
     assert {r["closing_s"] for r in report.results["a"]["rounds"]} == {1.0}
@@ -297,7 +300,7 @@ def test_a_clock_that_moves_in_steps_cancels_out(
             state["left"] -= 1
             return float(self.time) * state["level"]
 
-    monkeypatch.setattr(timed, "Subject", Wandering)
+    monkeypatch.setattr(time_events, "Subject", Wandering)
     times = {"base": 1.0, "a": 0.985, "b": 0.99, "c": 1.1, "ref:fa2": 1.5}
     found = run(times, runs=5, baseline="base", keep=["base"]).results
     for name, time_s in times.items():
@@ -308,7 +311,7 @@ def test_a_clock_that_moves_in_steps_cancels_out(
     assert max(raw) > 1.0 > 0.985 / 0.99 > min(raw), "times alone tell less"
 
 
-def test_without_its_baseline_a_race_goes_by_times(run: Callable[..., Spoken]) -> None:
+def test_without_its_baseline_times_are_compared(run: Callable[..., Spoken]) -> None:
     report = run({"base": None, "a": 1.0, "b": 1.1}, baseline="base", keep=["base"])
     assert list(report.failures) == ["base"]
     assert {n: v["relative"] for n, v in report.results.items()} == {"a": [], "b": []}
@@ -324,12 +327,12 @@ def test_a_baseline_lost_on_the_way_leaves_the_times(
                 raise RuntimeError("no more")
             return float(self.time)
 
-    monkeypatch.setattr(timed, "Subject", Failing)
+    monkeypatch.setattr(time_events, "Subject", Failing)
     report = run({"base": 1.0, "a": 1.002, "b": 1.2}, runs=5, baseline="base", keep=["base"])
     assert report.failures == {"base": "no more"}
     assert report.results["a"]["samples_s"] == [1.002] * len(report.results["a"]["samples_s"])
     assert {n: v["relative"] for n, v in report.results.items()} == {"a": [], "b": []}
-    assert report.results["b"]["ended"] == Ended.LOST
+    assert report.results["b"]["stop_reason"] == StopReason.DOMINATED
 
 
 # A sample ---------------------------------------------------------------------------------------
@@ -375,7 +378,7 @@ def test_a_slow_host_is_not_timed(monkeypatch: pytest.MonkeyPatch, host_s: float
     gpu = FakeGpu(host_s)
     monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    subject = timed.Subject([gpu.launch], [])
+    subject = time_events.Subject([gpu.launch], [])
     assert subject.sample() == pytest.approx(1e-4)
 
 
@@ -383,8 +386,8 @@ def test_what_a_launch_takes_the_host_is_noted(monkeypatch: pytest.MonkeyPatch) 
     gpu = FakeGpu(3e-5)
     monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    monkeypatch.setattr(timed.time, "perf_counter", lambda: gpu.now_s)
-    (subject := timed.Subject([gpu.launch], [])).prepare()
+    monkeypatch.setattr(time_events.time, "perf_counter", lambda: gpu.now_s)
+    (subject := time_events.Subject([gpu.launch], [])).prepare()
     assert subject.host_s == pytest.approx([3e-5] * 3)  # those that estimate
 
 
@@ -392,4 +395,4 @@ def test_a_host_that_is_always_late_ends_all_the_same(monkeypatch: pytest.Monkey
     gpu = FakeGpu(1.0)
     monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    assert timed.Subject([gpu.launch], []).sample() > 0.5
+    assert time_events.Subject([gpu.launch], []).sample() > 0.5

@@ -11,20 +11,27 @@ from hypothesis import strategies as st
 
 from fa_tune.core.model import CaseError, DType, Verdict, Workload
 from fa_tune.core.model import benchmark_workload as benchmark
+from fa_tune.ops.base import FLOOR, twice_and_floor
+from fa_tune.ops.forward import Forward
 from fa_tune.ops.traits import Traits
 from fa_tune.ops.verification import (
-    FLOOR,
     case_error,
-    error_limit,
     verdict,
     verdict_from_json,
     verdict_to_json,
-    verification_workloads,
 )
 
 W = benchmark(1024, 128, DType.FP16)
 BF16 = benchmark(1024, 128, DType.BF16)
 BLOCKS = [(64, 64), (128, 32), (64, 128), (128, 96)]
+
+
+def verification_workloads(
+    blocks: tuple[int, int], d_head: int, dtype: DType, traits: str
+) -> tuple[Workload, ...]:
+    return Forward().verification_workloads(blocks, d_head, dtype, Traits.parse(traits))
+
+
 ALL_TRAITS = ["plain", "ragged", "causal", "lse", "causal+ragged", "causal+ragged+lse"]
 
 
@@ -33,12 +40,12 @@ ALL_TRAITS = ["plain", "ragged", "causal", "lse", "causal+ragged", "causal+ragge
 
 @pytest.mark.parametrize(("workload", "floor"), [(W, 2**-10), (BF16, 2**-7)])
 def test_twice_the_references_error_and_one_rounding(workload: Workload, floor: float) -> None:
-    assert error_limit(0.01, workload.dtype) == 0.02 + floor
+    assert twice_and_floor(0.01, workload.dtype) == 0.02 + floor
 
 
 @pytest.mark.parametrize("workload", [W, BF16])
 def test_the_limit_itself_passes_and_nothing_above_it(workload: Workload) -> None:
-    limit = error_limit(1e-3, workload.dtype)
+    limit = twice_and_floor(1e-3, workload.dtype)
     assert case_error(workload, limit, 1e-3).ok
     assert not case_error(workload, math.nextafter(limit, 1), 1e-3).ok
 

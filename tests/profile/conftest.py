@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.profile.ncu import profiler
+from fa_tune.core.jobs import ProfileJob
 from tests.profile.ncu.ncu_bench import FakeNcu
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNcu:
-    monkeypatch.setattr(profiler, "HANDLER", "tests.profile.ncu.ncu_child:handle")
+    monkeypatch.setattr(ProfileJob, "handler", "tests.profile.ncu.ncu_child:handle")
     return FakeNcu(tmp_path, monkeypatch)

@@ -45,7 +45,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
             "sets": 3,
             "launches_per_sample": 1,
             "relative": [],
-            "ended": "the order was decided",
+            "stop_reason": "the order was decided",
             "flagged": {},
             "rounds": [],
         }
@@ -57,5 +57,5 @@ def _strike(name: str, what: str, report: Report) -> None:
         os._exit(11)
     if what == "hang":
         time.sleep(HANG_S)
-    if what == "poison":
-        report.poisoned(name, "an illegal memory access was encountered")
+    if what == "sticky_error":
+        report.sticky_error(name, "an illegal memory access was encountered")

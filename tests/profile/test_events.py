@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fa_tune.core.jobs import TimeJob
 from fa_tune.core.model import (
     Artifact,
     Attempt,
@@ -31,7 +32,7 @@ RESOURCES = Resources(168, 0, 0, 0, 0, 49152, 128, 2)
 
 @pytest.fixture(autouse=True)
 def _without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "HANDLER", "tests.profile.events_child:handle")
+    monkeypatch.setattr(TimeJob, "handler", "tests.profile.events_child:handle")
 
 
 def plan(references: tuple[str, ...] = (), **behaviours: dict[str, Any]) -> MeasurePlan:
@@ -61,7 +62,7 @@ def test_samples_clock_and_conditions() -> None:
         "clocks": "unlocked",
         "input_sets": "3",
         "launches_per_sample": "1",
-        "ended": "the order was decided",
+        "stop_reason": "the order was decided",
         "seed": "0",
     }
     assert first.host_launch_s == 2.5e-05
@@ -83,17 +84,17 @@ def test_a_clock_that_nobody_read_is_no_counter(clock_hz: float | None) -> None:
     ("what", "outcome", "reason"),
     [
         ("exit", Outcome.CRASHED, "exited with status 11"),
-        ("poison", Outcome.CRASHED, "an illegal memory access was encountered"),
+        ("sticky_error", Outcome.CRASHED, "an illegal memory access was encountered"),
         ("hang", Outcome.TIMED_OUT, "silent for 0.8 s"),
         ("wrong", Outcome.WRONG_RESULT, "error 0.5 exceeds 0.001"),
     ],
 )
-def test_a_culprit_costs_only_itself(what: str, outcome: Outcome, reason: str) -> None:
+def test_a_failed_item_costs_only_itself(what: str, outcome: Outcome, reason: str) -> None:
     attempts = measure(plan(("fa2",), a={}, b={"do": what}, c={"samples_s": [5e-3, 6e-3]}))
-    culprit = attempts.pop("sm80:b")
-    assert culprit.outcome is outcome
-    assert reason in culprit.reason
-    assert culprit.measurement is None
+    failed_item = attempts.pop("sm80:b")
+    assert failed_item.outcome is outcome
+    assert reason in failed_item.reason
+    assert failed_item.measurement is None
     kept = {s: a.measurement.samples_s for s, a in attempts.items() if a.measurement}
     assert kept == {
         "ref:fa2": (9e-3, 9.5e-3),
@@ -159,7 +160,7 @@ def test_flags_and_drift_are_conditions_and_warnings(monkeypatch: pytest.MonkeyP
         "host_s": 2.5e-5,
         "launches_per_sample": 1,
         "relative": [],
-        "ended": "the order was decided",
+        "stop_reason": "the order was decided",
         "flagged": {"4": "the clock is off by -5.0 %"},
         "rounds": told,
     }
@@ -189,7 +190,7 @@ def test_of_very_many_rounds_all_are_counted(monkeypatch: pytest.MonkeyPatch) ->
         "host_s": 2.5e-5,
         "launches_per_sample": 1,
         "relative": [],
-        "ended": "the order was decided",
+        "stop_reason": "the order was decided",
         "flagged": {str(i): "hardware power brake" for i in range(900)},
         "rounds": [_round(i, 1e-3) for i in (*range(100), *range(900, 1000))],
     }

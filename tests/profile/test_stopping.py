@@ -1,4 +1,4 @@
-"""When a race of kernels is over, told with simulated noise."""
+"""When a rule of kernels is over, told with simulated noise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from fa_tune.profile.stats import MARGIN, TIE
-from fa_tune.profile.stopping import ABANDON, MOST, SECONDS, STAGES, Ended, Race, undecided
+from fa_tune.profile.stopping import (
+    ABANDON,
+    MOST,
+    SECONDS,
+    STAGES,
+    StoppingRule,
+    StopReason,
+    undecided,
+)
 
 RUNS = 5
 LIMIT = STAGES[-1] * RUNS  # where no seconds are left
@@ -29,23 +37,23 @@ def run(
     order: Sequence[str] = (),
     margin: float = MARGIN,
     round_s: float = SECONDS,
-) -> tuple[dict[str, list[float]], Race]:
-    """Race kernels of these times; `noise` and `drift` (over the whole race) are fractions.
+) -> tuple[dict[str, list[float]], StoppingRule]:
+    """Race kernels of these times; `noise` and `drift` (over the whole rule) are fractions.
     A round takes `round_s`, so that usually no time is left after enough of them."""
     dice = random.Random(seed)
     taken = {name: list((samples or {}).get(name, [])) for name in times}
-    race = Race(
+    rule = StoppingRule(
         taken, runs, adaptive=adaptive, keep=keep, default=default, order=order, margin=margin
     )
     for i in range(1000):
-        number, active = race.next_round(i * round_s)
+        number, active = rule.next_round(i * round_s)
         if not active:
-            return taken, race
+            return taken, rule
         for name in active:
             assert len(taken[name]) == number, "sample i is of round i"
             level = 1.0 + drift * number / LIMIT
             taken[name].append(times[name] * level * (1.0 + dice.gauss(0.0, noise)))
-    raise AssertionError("the race never ends")
+    raise AssertionError("the rule never ends")
 
 
 def counts(taken: Mapping[str, list[float]]) -> dict[str, int]:
@@ -56,16 +64,20 @@ def counts(taken: Mapping[str, list[float]]) -> dict[str, int]:
 
 
 def test_a_clear_order_takes_the_first_rounds_alone() -> None:
-    taken, race = run({"a": 1.0, "b": 1.1, "c": 1.2}, noise=0.002)
+    taken, rule = run({"a": 1.0, "b": 1.1, "c": 1.2}, noise=0.002)
     assert counts(taken) == dict.fromkeys("abc", RUNS)
-    assert race.ended == {"a": Ended.DECIDED, "b": Ended.LOST, "c": Ended.LOST}
+    assert rule.stop_reasons == {
+        "a": StopReason.DECIDED,
+        "b": StopReason.DOMINATED,
+        "c": StopReason.DOMINATED,
+    }
 
 
 def test_who_cannot_be_told_apart_is_measured_to_the_limit() -> None:
     """Between tied and not tied: no number of rounds would decide it."""
-    taken, race = run({"a": 1.0, "b": 1.0 + TIE}, noise=0.02)
+    taken, rule = run({"a": 1.0, "b": 1.0 + TIE}, noise=0.02)
     assert counts(taken) == {"a": LIMIT, "b": LIMIT}
-    assert set(race.ended.values()) == {Ended.LIMIT}
+    assert set(rule.stop_reasons.values()) == {StopReason.LIMIT}
 
 
 def test_rounds_are_spent_where_the_order_is_open() -> None:
@@ -79,30 +91,30 @@ def test_rounds_are_spent_where_the_order_is_open() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.001])
 def test_a_tie_that_is_certain_needs_no_more_rounds(noise: float) -> None:
-    taken, race = run({"a": 1.0, "b": 1.0005}, noise=noise)
+    taken, rule = run({"a": 1.0, "b": 1.0005}, noise=noise)
     assert STAGES[1] * RUNS <= max(counts(taken).values()) < LIMIT
-    assert set(race.ended.values()) == {Ended.DECIDED}
+    assert set(rule.stop_reasons.values()) == {StopReason.DECIDED}
 
 
 def test_drift_that_meets_all_alike_decides_nothing() -> None:
     times = {"a": 1.0, "b": 1.001, "c": 1.1}
-    taken, race = run(times, noise=0.001, drift=0.2)
-    assert race.ended["c"] is Ended.LOST
-    assert race.ended["b"] is Ended.DECIDED
+    taken, rule = run(times, noise=0.001, drift=0.2)
+    assert rule.stop_reasons["c"] is StopReason.DOMINATED
+    assert rule.stop_reasons["b"] is StopReason.DECIDED
     assert max(counts(taken).values()) <= STAGES[1] * RUNS
 
 
 def test_late_in_the_race_only_those_stay_who_may_be_tied() -> None:
-    race = run({"a": 1.0, "b": 1.0 + TIE, "c": 1.012}, noise=0.01, seed=3)[1]
-    assert race.ended["c"] is Ended.NOT_TIED
+    rule = run({"a": 1.0, "b": 1.0 + TIE, "c": 1.012}, noise=0.01, seed=3)[1]
+    assert rule.stop_reasons["c"] is StopReason.NOT_TIED
 
 
 def test_the_right_one_leads_in_the_end() -> None:
     """Whatever the seed: one that is 1.5 % faster than the next is never left out."""
     times = {"best": 1.0} | {f"k{i}": 1.015 + i / 100 for i in range(10)}
     for seed in range(50):
-        taken, race = run(times, noise=0.006, seed=seed)
-        assert race.ended["best"] in (Ended.DECIDED, Ended.LIMIT)
+        taken, rule = run(times, noise=0.006, seed=seed)
+        assert rule.stop_reasons["best"] in (StopReason.DECIDED, StopReason.LIMIT)
         assert len(taken["best"]) == max(counts(taken).values())
 
 
@@ -117,12 +129,12 @@ def test_whether_the_default_is_beaten_is_part_of_the_choice() -> None:
 
 def test_seconds_buy_rounds_where_the_choice_hangs_on_them() -> None:
     times = {"a": 1.0, "b": 1.0 + TIE, "ref:fa2": 2.0, "other": 2.0, "slow": 1.5}
-    taken, race = run(
+    taken, rule = run(
         times, noise=0.02, keep=["other"], order=["b", "a", "other", "slow"], round_s=1e-3
     )
     assert counts(taken)["a"] == counts(taken)["b"] == MOST * RUNS
     assert counts(taken)["ref:fa2"] == counts(taken)["other"] == LIMIT, "nothing hangs on them"
-    assert race.ended["slow"] is Ended.LOST
+    assert rule.stop_reasons["slow"] is StopReason.DOMINATED
     some, _ = run(times, noise=0.02, order=["b", "a"], round_s=SECONDS / 100)
     assert LIMIT < counts(some)["a"] < MOST * RUNS
 
@@ -130,9 +142,9 @@ def test_seconds_buy_rounds_where_the_choice_hangs_on_them() -> None:
 def test_a_tie_of_those_that_are_not_preferred_takes_no_rounds() -> None:
     """`b` is in doubt, but `a` comes before it and is surely good enough."""
     times = {"leader": 1.0, "a": 1.001, "b": 1.0 + TIE}
-    quick, race = run(times, noise=0.002, order=["a", "b", "leader"])
+    quick, rule = run(times, noise=0.002, order=["a", "b", "leader"])
     assert max(counts(quick).values()) <= 2 * STAGES[1] * RUNS
-    assert race.ended["b"] in (Ended.DECIDED, Ended.NOT_TIED)
+    assert rule.stop_reasons["b"] in (StopReason.DECIDED, StopReason.NOT_TIED)
     slow, _ = run(times, noise=0.002, order=["b", "a", "leader"], seed=1)
     assert counts(slow)["b"] > counts(quick)["b"]
 
@@ -141,8 +153,8 @@ def test_who_leads_decides_nothing_where_all_are_near() -> None:
     """The choice is the first in order whichever of the others is fastest."""
     times = {"a": 1.001, "b": 1.0, "c": 1.0}
     for seed in range(10):
-        taken, race = run(times, noise=0.002, order=["a", "b", "c"], seed=seed)
-        assert set(race.ended.values()) <= {Ended.DECIDED, Ended.NOT_TIED}
+        taken, rule = run(times, noise=0.002, order=["a", "b", "c"], seed=seed)
+        assert set(rule.stop_reasons.values()) <= {StopReason.DECIDED, StopReason.NOT_TIED}
         assert max(counts(taken).values()) < LIMIT
 
 
@@ -180,9 +192,9 @@ def test_three_times_the_leader_is_the_end(time: float, n: int) -> None:
 
 def test_references_and_whom_we_keep_go_on_however_slow() -> None:
     times = {"a": 1.0, "b": 1.0 + TIE, "ref:fa2": 9.0, "default": 9.0, "slow": 9.0}
-    taken, race = run(times, noise=0.02, keep=["default"], default="default")
+    taken, rule = run(times, noise=0.02, keep=["default"], default="default")
     assert counts(taken) == {**dict.fromkeys(times, LIMIT), "slow": 1}
-    assert race.ended["slow"] is Ended.ABANDONED
+    assert rule.stop_reasons["slow"] is StopReason.ABANDONED
 
 
 def test_a_fast_reference_makes_nobody_a_loser() -> None:
@@ -195,13 +207,13 @@ def test_a_fast_reference_makes_nobody_a_loser() -> None:
 
 def test_references_alone_and_nobody() -> None:
     assert counts(run({"ref:fa2": 1.0})[0]) == {"ref:fa2": RUNS}
-    assert Race({}, RUNS).next_round() == (0, [])
+    assert StoppingRule({}, RUNS).next_round() == (0, [])
 
 
 def test_exactly_that_many_means_that_many_for_all() -> None:
-    taken, race = run({"a": 1.0, "b": 100.0}, runs=7, adaptive=False)
+    taken, rule = run({"a": 1.0, "b": 100.0}, runs=7, adaptive=False)
     assert counts(taken) == {"a": 7, "b": 7}
-    assert set(race.ended.values()) == {Ended.ENOUGH}
+    assert set(rule.stop_reasons.values()) == {StopReason.ENOUGH}
 
 
 # Disturbances -----------------------------------------------------------------------------------
@@ -209,33 +221,33 @@ def test_exactly_that_many_means_that_many_for_all() -> None:
 
 def test_a_repeated_round_is_one_more_for_all_who_are_left() -> None:
     taken: dict[str, list[float]] = {"a": [], "b": []}
-    race = Race(taken, RUNS)
+    rule = StoppingRule(taken, RUNS)
     for i in range(100):
-        _, active = race.next_round()
+        _, active = rule.next_round()
         if not active:
             break
         for name in active:
             taken[name].append(1.0 if name == "a" else 1.1)
         if i in (1, 3):
-            race.repeat()
+            rule.repeat()
     assert counts(taken) == {"a": RUNS + 2, "b": RUNS + 2}
 
 
 def test_after_a_worker_that_died_who_lags_comes_first() -> None:
     samples = {"a": [1.0] * 3, "b": [1.0] * 2, "out": [9.0]}
-    race = Race(samples, RUNS)
-    assert race.ended == {"out": Ended.BEFORE}
-    assert race.next_round() == (2, ["b"])
+    rule = StoppingRule(samples, RUNS)
+    assert rule.stop_reasons == {"out": StopReason.BEFORE}
+    assert rule.next_round() == (2, ["b"])
     samples["b"].append(1.0)
-    assert race.next_round() == (3, ["a", "b"])
+    assert rule.next_round() == (3, ["a", "b"])
 
 
 def test_who_failed_is_forgotten() -> None:
     samples = {"a": [1.0], "b": [2.0]}
-    race = Race(samples, 1)
-    race.drop("a")
-    assert race.next_round() == (1, [])
-    assert race.ended == {"b": Ended.DECIDED}
+    rule = StoppingRule(samples, 1)
+    rule.drop("a")
+    assert rule.next_round() == (1, [])
+    assert rule.stop_reasons == {"b": StopReason.DECIDED}
 
 
 def test_one_sample_has_no_interval_and_decides_nothing() -> None:

@@ -14,7 +14,7 @@ from fa_tune.core.model import Measurement, Workload
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.store.recordings import save
 from fa_tune.store.table.from_attempts import CYCLES
-from recorded import FOLDER, LADDER, METHODS, STEPS, SEARCHED, Recorded, ms, ours, spearman
+from recorded import FOLDER, LADDER, METHODS, SEARCHED, STEPS, Recorded, ms, ours, spearman
 from recorded_tables import CHANGES, signed, table
 from tests.project_files import ROOT
 

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from fa_tune.core import devices
+from fa_tune.core.jobs import ABTestJob
 from fa_tune.core.model import DeviceInfo, DType, Outcome, Verdict
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.fleet import gpu as fleet_gpu
 from fa_tune.ops.verification import verdict_to_json
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as store
-from fa_tune.tune import ab_test, single
 from fa_tune.tune import build as building
+from fa_tune.tune import single
 from fa_tune.tune.session import ProfilerSelection, Session
 from fa_tune.tune.tie_break import TieBreak, tie_break_for
 from fa_tune.workers.supervisor import ItemResult
@@ -128,7 +129,7 @@ class World:
 
     def run_items(self, handler: str, *args: Any, **more: Any) -> Iterator[ItemResult]:
         """In place of the workers that verify, and of those that compare."""
-        fake = self.confirmer if handler == ab_test.HANDLER else self.verifier
+        fake = self.confirmer if handler == ABTestJob.handler else self.verifier
         return fake(handler, *args, **more)
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.core import devices
+from fa_tune.core.jobs import VerifyJob
 from fa_tune.core.model import Attempt, DType
 from fa_tune.core.options import MachineOptions, SearchOptions, Silent, WorkloadOptions
 from fa_tune.profile.base import MeasurePlan, OnStep
-from fa_tune.tune import verify
 from tests.tune import fakes
 from tests.tune.fakes import H200, FakeProfiler
 
@@ -47,7 +47,7 @@ def main(folder: Path, nap_s: float) -> None:
     profiler = SlowProfiler(folder, nap_s)
     devices.find_device = lambda index=0: H200
     families._FAMILIES = {"sm80": families.get("sm80")}  # what it compiles is what it takes
-    verify.HANDLER = "tests.tune.verify_child:handle"
+    VerifyJob.handler = "tests.tune.verify_child:handle"
     stand_ins = {
         "choose_profiler": lambda *_, **__: fakes.selected(profiler),
         "choose_configs": lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS)),

@@ -21,7 +21,7 @@ CRASHES = {
     "leave": "exited with status 0 before it was done; stderr ends: last words on stderr",
     "sys_exit": "SystemExit: gone",
     "raise": "RuntimeError: bad tile",
-    "poison": "an illegal memory access was encountered",
+    "sticky_error": "an illegal memory access was encountered",
     "not_json": "TypeError: Object of type object is not JSON serializable",
     "unknown_item": "ValueError: not an item of this job: 'no such item'",
 }
@@ -35,7 +35,7 @@ def crashes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ItemResult]:
 
 
 @pytest.mark.parametrize("do", CRASHES)
-def test_a_crash_is_blamed_on_the_item_begun(crashes: dict[str, ItemResult], do: str) -> None:
+def test_a_crash_is_attributed_to_the_item_begun(crashes: dict[str, ItemResult], do: str) -> None:
     assert crashes[do].outcome is Outcome.CRASHED
     assert crashes[do].reason == CRASHES[do]
     assert crashes[do].value is None
@@ -100,20 +100,20 @@ def test_a_result_sent_while_being_ended_counts(monkeypatch: pytest.MonkeyPatch)
     assert results["b"].outcome is Outcome.OK  # begun when the end was already decided
 
 
-def test_death_between_items_blames_nobody() -> None:
+def test_death_between_items_fails_none() -> None:
     results = run({"a": "die_between", "b": "ok"})
     assert {result.outcome for result in results.values()} == {Outcome.OK}
 
 
-def test_beginning_a_finished_item_again_blames_nobody() -> None:
+def test_beginning_a_finished_item_again_fails_none() -> None:
     results = run({"a": "ok", "b": {"do": "begin_again", "earlier": "a"}, "c": "ok"})
     assert results["b"].outcome is Outcome.CRASHED  # by the second worker, which lacks `a`
     assert "not an item of this job: 'a'" in results["b"].reason
     assert results["a"].outcome is results["c"].outcome is Outcome.OK
 
 
-def test_poison_noticed_after_the_result_keeps_the_result() -> None:
-    results = run({"a": "poison_after_done", "b": "ok"})
+def test_a_sticky_error_noticed_after_the_result_keeps_the_result() -> None:
+    results = run({"a": "sticky_error_after_done", "b": "ok"})
     assert results["a"].value == "before"
     assert results["b"].outcome is Outcome.OK
 
@@ -143,11 +143,16 @@ def test_processes_left_behind_by_an_item_are_ended() -> None:
     wait_until(lambda: ProcessRef.of(stray) is None)
 
 
-def test_four_culprits_among_thirty_two() -> None:
+def test_four_failing_items_among_thirty_two() -> None:
     doing: dict[str, Any] = {f"item-{number:02}": "ok" for number in range(32)}
-    culprits = {"item-03": "segfault", "item-10": "hang", "item-17": "raise", "item-31": "poison"}
+    failing = {
+        "item-03": "segfault",
+        "item-10": "hang",
+        "item-17": "raise",
+        "item-31": "sticky_error",
+    }
     started = time.monotonic()
-    results = run({**doing, **culprits}, item_timeout_s=SILENCE_S)
+    results = run({**doing, **failing}, item_timeout_s=SILENCE_S)
     assert time.monotonic() - started < 15
     failed = {name: r.outcome for name, r in results.items() if r.outcome is not Outcome.OK}
     assert failed == {
@@ -156,5 +161,5 @@ def test_four_culprits_among_thirty_two() -> None:
         "item-17": Outcome.CRASHED,
         "item-31": Outcome.CRASHED,
     }
-    pids = {pid_of(result) for name, result in results.items() if name not in culprits}
+    pids = {pid_of(result) for name, result in results.items() if name not in failing}
     assert len(pids) == 4  # one more than there were reasons to restart with work left

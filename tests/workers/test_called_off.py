@@ -16,27 +16,27 @@ from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, ItemResult, run_it
 ENV = {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 
-def start(doing: dict[str, str], *, pardon_kills: bool) -> Iterator[ItemResult]:
+def start(doing: dict[str, str], *, retry_after_sigkill: bool) -> Iterator[ItemResult]:
     return run_items(
         "job_handlers:work",
         {},
         {name: {"do": do} for name, do in doing.items()},
         item_timeout_s=20,
         env=ENV,
-        pardon_kills=pardon_kills,
+        retry_after_sigkill=retry_after_sigkill,
     )
 
 
-def test_who_was_killed_gets_another_try_and_is_blamed_the_second_time() -> None:
+def test_an_item_hit_by_sigkill_is_tried_again_and_has_failed_the_second_time() -> None:
     doing = {"before": "ok", "killed": "oom", "after": "ok"}
-    results = list(start(doing, pardon_kills=True))
+    results = list(start(doing, retry_after_sigkill=True))
     assert [r.item for r in results] == ["before", "killed", "after"]
     assert [r.outcome for r in results] == [Outcome.OK, Outcome.CRASHED, Outcome.OK]
     assert results[1].reason == "killed by SIGKILL (out of memory?)"
 
 
-def test_what_crashed_by_itself_is_not_pardoned() -> None:
-    seen = [r.outcome for r in start({"bad": "segfault", "good": "ok"}, pardon_kills=True)]
+def test_what_crashed_by_itself_is_not_tried_again() -> None:
+    seen = [r.outcome for r in start({"bad": "segfault", "good": "ok"}, retry_after_sigkill=True)]
     assert seen == [Outcome.CRASHED, Outcome.OK]
 
 
@@ -47,7 +47,7 @@ def test_work_that_is_called_off_ends_with_its_process() -> None:
     def work() -> None:
         CALLED_OFF.set(called_off)
         try:
-            list(start({"long": "hang"}, pardon_kills=False))
+            list(start({"long": "hang"}, retry_after_sigkill=False))
         except CalledOff as error:
             ended.append(error)
 
@@ -62,6 +62,6 @@ def test_work_that_is_called_off_ends_with_its_process() -> None:
 
 
 def test_without_the_event_nothing_is_called_off() -> None:
-    assert [r.outcome for r in start({"a": "ok"}, pardon_kills=False)] == [Outcome.OK]
+    assert [r.outcome for r in start({"a": "ok"}, retry_after_sigkill=False)] == [Outcome.OK]
     with pytest.raises(LookupError):
         copy_context()[CALLED_OFF]

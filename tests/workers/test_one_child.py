@@ -12,7 +12,7 @@ from tests.workers.runs import child
 def test_the_end_of_a_child_that_finished(tmp_path: Path) -> None:
     end = child(tmp_path, {"a": "liar", "b": "wrong"})
     assert (end.exit_code, end.signal, end.finished, end.timed_out) == (0, None, True, False)
-    assert end.culprit is None
+    assert end.failed_item is None
     assert end.results["a"].value == "true"
     assert end.results["b"].outcome is Outcome.WRONG_RESULT
     kinds = [event.kind for event in end.events]
@@ -31,7 +31,7 @@ def test_the_end_of_a_child_that_finished(tmp_path: Path) -> None:
 def test_the_end_of_a_child_that_crashed(tmp_path: Path) -> None:
     end = child(tmp_path, {"a": "ok", "b": "segfault", "c": "ok"})
     assert (end.exit_code, end.signal, end.finished) == (None, "SIGSEGV", False)
-    assert end.culprit == "b"
+    assert end.failed_item == "b"
     assert list(end.results) == ["a", "b"]
     assert end.results["b"].outcome is Outcome.CRASHED
 

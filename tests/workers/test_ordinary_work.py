@@ -74,7 +74,7 @@ def test_the_environment_of_children(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert seen["TMPDIR"] == str(tmp_path / "runs" / "child-000")
 
 
-@pytest.mark.parametrize("do", ["segfault", "hang", "poison"])
+@pytest.mark.parametrize("do", ["segfault", "hang", "sticky_error"])
 def test_partials_survive_a_crash_in_a_later_round(do: str) -> None:
     events: list[Event] = []
     results = run(

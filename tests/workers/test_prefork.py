@@ -11,14 +11,14 @@ from typing import Any
 
 from fa_tune.core.model import Outcome
 from fa_tune.workers.child import worker_environment
-from fa_tune.workers.prefork import SPARES, expect_work, spare_workers
+from fa_tune.workers.prefork import PREFORK, preforked_workers, warm_up
 from fa_tune.workers.supervisor import run_items
 
 TESTS = Path(__file__).parents[1]
 
 
 def environment() -> dict[str, str]:
-    """What lets a spare find the handlers of the tests."""
+    """What lets a waiting worker find the handlers of the tests."""
     return worker_environment({"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])})
 
 
@@ -35,55 +35,55 @@ def pids(items: int) -> list[int]:
 
 
 def test_every_job_has_a_process_of_its_own_and_the_next_one_waits() -> None:
-    with spare_workers((), environment()):
-        expect_work()
-        spares = SPARES.get()
-        assert spares is not None
-        first = spares._waiting
+    with preforked_workers((), environment()):
+        warm_up()
+        prefork = PREFORK.get()
+        assert prefork is not None
+        first = prefork._waiting
         found = pids(3)
         assert first is not None
         assert found[0] == first.pid
         assert len(set(found)) == 3
-        last = spares._waiting
+        last = prefork._waiting
     assert last is not None
     assert last.returncode is not None, "nothing is left waiting"
-    assert SPARES.get() is None
+    assert PREFORK.get() is None
 
 
-def test_a_spare_that_died_costs_nothing() -> None:
-    with spare_workers((), environment()):
-        expect_work()
-        spares = SPARES.get()
-        assert spares is not None
-        assert spares._waiting is not None
-        spares._waiting.kill()
-        spares._waiting.wait()
+def test_a_waiting_worker_that_died_costs_nothing() -> None:
+    with preforked_workers((), environment()):
+        warm_up()
+        prefork = PREFORK.get()
+        assert prefork is not None
+        assert prefork._waiting is not None
+        prefork._waiting.kill()
+        prefork._waiting.wait()
         assert pids(1)
 
 
-def test_the_environment_of_a_job_reaches_a_spare() -> None:
-    with spare_workers((), environment()):
-        expect_work()
+def test_the_environment_of_a_job_reaches_a_waiting_worker() -> None:
+    with preforked_workers((), environment()):
+        warm_up()
         found = told("work", {"a": {"do": "visible"}}, env={"CUDA_VISIBLE_DEVICES": "GPU-7"})
     assert found == {"a": "GPU-7"}
 
 
-def test_who_crashes_is_blamed_and_the_next_spare_takes_over() -> None:
+def test_a_crash_fails_its_item_and_the_next_worker_takes_over() -> None:
     items = {
         "a": {"do": "ok"},
         "b": {"do": "segfault"},
         "c": {"do": "ok"},
     }
-    with spare_workers((), environment()):
-        expect_work()
+    with preforked_workers((), environment()):
+        warm_up()
         found = told("work", items)
     assert found["b"] is Outcome.CRASHED
     assert found["a"]["pid"] != found["c"]["pid"]
 
 
 def test_a_module_that_cannot_be_loaded_is_the_jobs_affair() -> None:
-    with spare_workers(("no.such.module", "json"), environment()):
-        expect_work()
+    with preforked_workers(("no.such.module", "json"), environment()):
+        warm_up()
         assert pids(1)
 
 
@@ -91,10 +91,10 @@ def test_a_waiting_worker_dies_with_whom_it_waits_for() -> None:
     code = (
         "import os, signal\n"
         "from fa_tune.workers.child import worker_environment\n"
-        "from fa_tune.workers.prefork import SPARES, expect_work, spare_workers\n"
-        "with spare_workers((), worker_environment({})):\n"
-        "    expect_work()\n"
-        "    print(SPARES.get()._waiting.pid, flush=True)\n"
+        "from fa_tune.workers.prefork import PREFORK, preforked_workers, warm_up\n"
+        "with preforked_workers((), worker_environment({})):\n"
+        "    warm_up()\n"
+        "    print(PREFORK.get()._waiting.pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run(

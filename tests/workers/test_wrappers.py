@@ -25,7 +25,7 @@ def test_a_noisy_wrapper_changes_nothing(tmp_path: Path) -> None:
     assert "(SIGSEGV)" in results["bad"].reason
     assert results["slow"].outcome is Outcome.TIMED_OUT
     assert {results[name].outcome for name in ("a", "liar", "z")} == {Outcome.OK}
-    assert [end.culprit for end in ends] == ["bad", "slow", None]
+    assert [end.failed_item for end in ends] == ["bad", "slow", None]
     assert "==PROF== Disconnected" in ends[0].stdout_path.read_text(errors="replace")
 
 
@@ -41,7 +41,7 @@ def test_a_wrapper_that_leaves_first_ends_the_run(tmp_path: Path) -> None:
     assert end.exit_code == 6
     assert not end.finished
     assert end.results["a"].outcome is Outcome.OK
-    assert end.culprit == "b"
+    assert end.failed_item == "b"
 
 
 def test_a_wrapper_can_tidy_up_before_it_is_killed(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ def _constraints(found: tuple[tuple[str, str, Any], ...]) -> str:
 def sm90_fields() -> str:
     """Every field with its place in the short form and what it means."""
     rows = [
-        [f"`{f.name}`", _short(f), f.metadata.get("doc", "")] for f in dataclasses.fields(Sm90Config)
+        [f"`{f.name}`", _short(f), f.metadata.get("doc", "")]
+        for f in dataclasses.fields(Sm90Config)
     ]
     return table(["Field", "Short form", "What it is"], rows, words=3)
 

@@ -32,7 +32,8 @@ import kernel_tables
 import recorded_grid
 import recorded_tables
 import speed_plot
-from fa_tune.store.table.from_attempts import CYCLES, SM_CLOCK
+from fa_tune.store.table.columns import SM_CLOCK
+from fa_tune.store.table.from_attempts import CYCLES
 from recorded import COUNTERS, Recorded
 from recorded_tables import CHANGES, signed
 

@@ -21,7 +21,8 @@ from fa_tune.families.sm80.sets import PROGRESSION
 from fa_tune.ops import flops
 from fa_tune.profile.stats import median
 from fa_tune.store.recordings import Recording, load
-from fa_tune.store.table.from_attempts import CYCLES, L2_HIT, REGISTERS, SM_CLOCK
+from fa_tune.store.table.columns import L2_HIT, REGISTERS, SM_CLOCK
+from fa_tune.store.table.from_attempts import CYCLES
 
 FOLDER = Path(__file__).resolve().parents[2] / "profiles" / "nvidia_h200"
 MULTIPROCESSORS = 132  # of an H200; the recordings do not say

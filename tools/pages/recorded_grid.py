@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.core.model import Measurement, Workload
-from fa_tune.evaluate.default_check import of_recording
+from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.ops import flops
 from fa_tune.profile.stats import comparable
 from fa_tune.store.recordings import load
@@ -56,7 +56,7 @@ def choices(data: Recorded) -> Mapping[Workload, str]:
     """The subject that the recorded search chose, by workload."""
     found: dict[Workload, str] = {}
     for path in _files(data):
-        for one in of_recording(load(path)):
+        for one in compare_recording(load(path)):
             found.setdefault(one.workload, one.chosen)
     return found
 

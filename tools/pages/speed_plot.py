@@ -22,7 +22,7 @@ BAR = 15
 TOP_RATE, STEP = 900, 300
 
 STYLE = """
-text { font: 12px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328 }
+text { font: 12px system-ui, -apple-system, "Segoe UI", Arial, sans-serif; fill: #1f2328 }
 .title { font-weight: 600 }
 .times { font-size: 11px; font-weight: 600; fill: #0a57c2 }
 .grid { stroke: #8c959f; stroke-opacity: 0.35 }

@@ -113,7 +113,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         type=SEQ_LENS,
         default="4096",
         metavar="N,N,…",
-        help="Sequence lengths, of queries and keys alike unless --seq-lens-kv is given.",
+        help="Sequence lengths of queries, and of keys unless --seq-lens-kv is given.",
     ),
     "seq_lens_kv": option(
         "--seq-lens-kv",
@@ -131,7 +131,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         "batch",
         type=click.IntRange(1, 65535),
         show_default="16 up to 4096, then 65536 / seq_len",
-        help="Batch size for every sequence length; the default goes by the longer of two.",
+        help="Batch size; the default depends on the longer sequence length.",
     ),
     "heads": option(
         "--heads",
@@ -223,7 +223,7 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         "jobs",
         type=click.IntRange(1, 1024),
         show_default="one per core",
-        help="Compilers that work at the same time.",
+        help="Compiler processes to run in parallel.",
     ),
     "compile_timeout_s": option(
         "--compile-timeout",
@@ -231,8 +231,7 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         type=click.FloatRange(1.0, 86_400.0),
         default=COMPILE_TIMEOUT_S,
         metavar="SECONDS",
-        help="The longest that one kernel may take to compile; its compiler is then ended, and "
-        "the kernel left out with that reason.",
+        help="Time limit for compiling one kernel; a kernel that takes longer is left out.",
     ),
     "device": option(
         "--device",
@@ -248,17 +247,16 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         default=(),
         metavar="N,N,…|all",
         show_default="--device alone",
-        help="Numbers of several GPUs of one model, or all that are visible: kernels are "
-        "verified and workloads measured on all of them at the same time, and the GPUs "
-        "compared.",
+        help="Several GPUs of one model, or all visible ones: kernels are verified and workloads "
+        "measured on them in parallel, and the GPUs compared.",
     ),
     "ray": option(
         "--ray",
         "ray",
         metavar="ADDRESS|auto",
         show_default="this machine's GPUs",
-        help="Use every GPU of a Ray cluster: the one at ADDRESS, or with auto the one that runs "
-        "here, or else a new one of this machine alone. Its nodes need the same fa-tune.",
+        help="Use every GPU of the Ray cluster at ADDRESS; auto takes the one that runs here, or "
+        "starts one on this machine. All nodes need the same fa-tune.",
     ),
     "ncu": option(
         "--ncu",
@@ -274,7 +272,7 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         "recordings",
         envvar="FA_TUNE_RECORDINGS",
         show_default="those that come with fa-tune",
-        help="Recordings that replay reads: a folder with a folder per GPU, or one of these.",
+        help="Recordings to replay: a folder with one folder per GPU, or one of those.",
     ),
     "cache_dir": folder(
         "--cache-dir",
@@ -326,10 +324,10 @@ def kernels_option() -> Decorator[Any]:
         envvar="KERNELS",
         metavar="KEY|CONFIG",
         help="Which configs: fast (what may win), wide (all knobs, thousands), tune (the classic "
-        "40 per dtype), prog (the ladder of optimisations), prog-all (its rungs at every block "
+        "40 per dtype), prog (the optimisation steps), prog-all (these steps at every block "
         "size), all (tune and prog), a block size of tune like 64,32, or one config like "
-        '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set is taken from every family that '
-        "has one of that name.",
+        '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set holds the configs of every '
+        "family that has one of that name.",
     )
 
 
@@ -341,8 +339,8 @@ def family_option(name: str = "names") -> Decorator[Any]:
         type=Families(),
         default=ALL_FAMILIES,
         metavar="NAME,…|all",
-        help="The families of kernels to take --kernels from; all are those that run on the "
-        "device. One config's short form tells its family by itself.",
+        help="Kernel families to take --kernels from; all means those that run on the device. A "
+        "config's short form already names its family.",
     )
 
 
@@ -353,8 +351,9 @@ def axis_option() -> Decorator[Any]:
         "axes",
         multiple=True,
         metavar="FIELD=V,V,…",
-        help="Vary one field of the config over these values; give it again for more fields. "
-        "The other fields stay as in --kernels, if that is one config, else as in the default one.",
+        help="Vary one field of the config over these values; repeat it for more fields. The "
+        "other fields come from --kernels if it names one config, else from the default "
+        "config.",
     )
 
 
@@ -378,8 +377,8 @@ def csv_option() -> Decorator[Any]:
         "csv",
         type=OutputFile(),
         metavar="FILE",
-        help="Write the whole table as CSV too; - is standard output, and then nothing else "
-        "is written there.",
+        help="Also write the whole table as CSV; with - to standard output, and nothing else "
+        "there.",
     )
 
 
@@ -390,7 +389,7 @@ def json_option() -> Decorator[Any]:
         "as_json",
         is_flag=True,
         show_default=False,
-        help="Write the result as JSON, and nothing else, to standard output.",
+        help="Write only the result, as JSON, to standard output.",
     )
 
 

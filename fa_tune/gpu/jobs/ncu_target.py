@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fa_tune.core.jobs import KernelItem, ProfileJob
 from fa_tune.core.model import Workload
 from fa_tune.gpu.kernels import Launch, guarded, launcher, lse_for, use_device
 from fa_tune.gpu.launch import profiler_start, profiler_stop
@@ -18,29 +19,29 @@ from fa_tune.workers.main import Report
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """`shared`: device, workload key, rounds, seed.  Items: subject and, for variants, cubin
-    and symbol.  Partials: the round, one per launch inside the window, in launch order."""
-    use_device(int(shared["device"]))
-    workload = Workload.from_key(shared["workload"])
-    inputs = make_inputs(workload, seed=int(shared["seed"]))
+    """See `core.jobs.ProfileJob`."""
+    job = ProfileJob.read(shared, items)
+    use_device(job.device)
+    workload = Workload.from_key(job.workload)
+    inputs = make_inputs(workload, seed=job.seed)
     out, lse = torch.empty_like(inputs.q), lse_for(workload)
     launches: dict[str, Launch] = {}
 
-    def prepare(item: Mapping[str, Any]) -> Launch:
+    def prepare(item: KernelItem) -> Launch:
         launch = launcher(item, workload, inputs, out, lse)
         launch()
         return launch
 
-    for name, item in items.items():
+    for name, item in job.items.items():
         report.begin(name)
         launch = guarded(report, name, partial(prepare, item))
         if launch is not None:
             launches[name] = launch
     torch.cuda.synchronize()
     profiler_start()
-    for round_ in range(int(shared["rounds"])):
+    for round_ in range(job.rounds):
         order = list(launches)
-        random.Random(f"{shared['seed']}:{round_}").shuffle(order)
+        random.Random(f"{job.seed}:{round_}").shuffle(order)
         for name in order:
             report.begin(name)
             if guarded(report, name, launches[name]) is None:

@@ -1,4 +1,4 @@
-"""Timing with CUDA events: cold L2, interleaved rounds, more rounds for whoever may still win.
+"""Timing with CUDA events: cold L2, interleaved rounds, more rounds for those that may still win.
 
 A sample is one launch, or below `SHORT_S` a replayed graph of several, divided by their
 number.  Cold: inputs rotate through so many sets that none survives in L2 until it is used
@@ -11,14 +11,16 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 
+from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult, to_json
 from fa_tune.core.model import Outcome, Workload, is_reference
-from fa_tune.gpu import telemetry as rounds
+from fa_tune.gpu import telemetry
 from fa_tune.gpu.kernels import (
     Launch,
     guarded,
@@ -28,9 +30,10 @@ from fa_tune.gpu.kernels import (
     lse_for,
     use_device,
 )
-from fa_tune.gpu.reference import attention, make_inputs
+from fa_tune.gpu.reference import Inputs, attention, make_inputs
+from fa_tune.ops.flops import input_bytes
 from fa_tune.ops.verification import case_error
-from fa_tune.profile.stopping import Race
+from fa_tune.profile.stopping import StoppingRule
 from fa_tune.workers.main import Report
 
 SHORT_S = 50e-6
@@ -41,7 +44,7 @@ BUSY_CYCLES = 200_000  # about 0.1 ms of a spinning kernel ahead of each sample,
 MOST_BUSY_CYCLES = 20_000_000  # about 10 ms: whatever takes longer to enqueue is not ours
 MOST_TRIES = 10
 WARM_UP_S = 0.3  # from idle, before anything is launched
-SETTLE_S = 1.0  # of rounds that count for nobody: a power limit takes that long to be felt
+SETTLE_S = 1.0  # of rounds that do not count: a power limit takes that long to have its effect
 
 
 class Subject:
@@ -58,7 +61,7 @@ class Subject:
         self.host_s: list[float] = []
         self._next = 0
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._per_sample = 1
+        self.launches_per_sample = 1
 
     def launch(self) -> None:
         """One launch on the next input set; what it takes this process is noted."""
@@ -73,7 +76,7 @@ class Subject:
             launch()
         estimate = min(self._time(self.launch) for _ in range(3))
         if estimate < SHORT_S:
-            self._per_sample = max(2, math.ceil(GRAPH_SAMPLE_S / estimate))
+            self.launches_per_sample = max(2, math.ceil(GRAPH_SAMPLE_S / estimate))
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -81,7 +84,7 @@ class Subject:
                 self._graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(self._graph, stream=stream):
                     noted = len(self.host_s)
-                    for _ in range(self._per_sample):
+                    for _ in range(self.launches_per_sample):
                         self.launch()
                     del self.host_s[noted:]  # a capture launches nothing
             torch.cuda.current_stream().wait_stream(stream)
@@ -89,7 +92,7 @@ class Subject:
     def sample(self) -> float:
         """One duration in seconds."""
         run = self._graph.replay if self._graph is not None else self.launch
-        return self._time(run) / self._per_sample
+        return self._time(run) / self.launches_per_sample
 
     def _time(self, run: Any) -> float:
         """Seconds of GPU time.  If the GPU reached the first event before everything was
@@ -110,155 +113,216 @@ class Subject:
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """`shared`: device, workload key, runs, seed, keep (subjects measured to the
-    end), baseline (the item measured first and last in every round, or none of them), adaptive,
-    order (subjects as a tie prefers them), margin (what the baseline has to be beaten by), check.
-    Items: subject and, for variants, cubin and symbol.  Partials: seconds of each sample, and its
-    ratio to the baseline's right before and after it (or None).
-    Value: samples_s, relative (these ratios, or none), sm_clock_hz (median), sets,
-    launches_per_sample, ended (why there are no more samples), flagged (rounds and why), rounds
-    (of the baseline: what each was taken under)."""
-    use_device(int(shared["device"]))
-    workload = Workload.from_key(shared["workload"])
-    seed = int(shared["seed"])
-    inputs = [make_inputs(workload, seed=seed + i) for i in range(input_sets(workload))]
-    out, lse = torch.empty_like(inputs[0].q), lse_for(workload)
+    """See `core.jobs.TimeJob`."""
+    job = TimeJob.read(shared, items)
+    use_device(job.device)
+    problem = Problem.of(job)
     warm_up()
-    subjects: dict[str, Subject] = {}
+    subjects = prepare_subjects(job, problem, report)
+    rounds = Rounds(job, subjects, report)
+    rounds.run()
+    check = FinalCheck(problem)
+    for name in subjects:
+        report.begin(name)
+        item = job.items[name]
+        if job.check and not is_reference(item.subject) and not check.passes(name, item, report):
+            continue
+        report.done(name, to_json(rounds.result(name, n_sets=len(problem.inputs))))
 
-    def prepare(item: Mapping[str, Any]) -> Subject:
-        launches = [launcher(item, workload, one, out, lse) for one in inputs]
-        subject = Subject(launches, [float(seconds) for seconds, _ in item["_partials"]])
-        subject.relative = [float(r) for _, r in item["_partials"] if r is not None]
+
+@dataclass(frozen=True)
+class Problem:
+    """A workload with its buffers: input sets to rotate through, and one output for all."""
+
+    workload: Workload
+    inputs: Sequence[Inputs]
+    out: torch.Tensor
+    lse: torch.Tensor | None
+
+    @classmethod
+    def of(cls, job: TimeJob) -> Problem:
+        """The problem of a job."""
+        workload = Workload.from_key(job.workload)
+        inputs = [make_inputs(workload, seed=job.seed + i) for i in range(input_sets(workload))]
+        return cls(workload, inputs, torch.empty_like(inputs[0].q), lse_for(workload))
+
+
+def prepare_subjects(job: TimeJob, problem: Problem, report: Report) -> dict[str, Subject]:
+    """Every item ready to be sampled, with the samples of workers before; those that cannot be
+    launched have failed."""
+
+    def prepare(name: str) -> Subject:
+        p = problem
+        launches = [launcher(job.items[name], p.workload, i, p.out, p.lse) for i in p.inputs]
+        subject = Subject(launches, [float(seconds) for seconds, _ in job.partials[name]])
+        subject.relative = [float(ratio) for _, ratio in job.partials[name] if ratio is not None]
         subject.prepare()
         return subject
 
-    for name, item in items.items():
+    subjects = {}
+    for name in job.items:
         report.begin(name)
-        subject = guarded(report, name, partial(prepare, item))
+        subject = guarded(report, name, partial(prepare, name))
         if subject is not None:
             subjects[name] = subject
-    read = rounds.watched(int(shared["device"]))
-    log = rounds.Log()
-    baseline = str(shared["baseline"])
-    adaptive = bool(shared["adaptive"])
-    # In a race everything is compared by its ratio to the baseline right beside it: under a power
-    # limit the clock changes in steps every few samples, by more than the kernels differ.
-    beside = adaptive and baseline in subjects
-    for subject in subjects.values():
-        beside = beside and len(subject.relative) == len(subject.samples)
-    numbers = {n: list(s.relative if beside else s.samples) for n, s in subjects.items()}
-    kept = {name for name in subjects if items[name]["subject"] in shared["keep"]}
-    by_subject = {str(items[name]["subject"]): name for name in subjects}
-    race = Race(
-        numbers,
-        int(shared["runs"]),
-        adaptive=adaptive,
-        keep=kept,
-        default=baseline,
-        order=[by_subject[s] for s in shared["order"] if s in by_subject],
-        margin=float(shared["margin"]),
-    )
+    return subjects
 
-    def sample(name: str) -> float | None:
-        """One sample of a subject; None, and the subject is out, if it failed."""
-        nonlocal beside
-        report.begin(name)
-        seconds: float | None = guarded(report, name, subjects[name].sample)
-        if seconds is None:
-            del subjects[name]
-            race.drop(name)
-            if beside and name == baseline:  # from here on times have to do
-                beside = False
-                for other, subject in subjects.items():
-                    numbers[other][:] = subject.samples
-        return seconds
 
-    def settle() -> None:
-        """Rounds that count for nobody, until the GPU is as it will be."""
+class Rounds:
+    """Rounds of samples until the stopping rule has enough.  A subject that fails is taken out of
+    `subjects`.
+
+    An adaptive job compares everything by its ratio to the baseline right beside it (`beside`):
+    under a power limit the clock changes in steps every few samples, by more than the kernels
+    differ.
+    """
+
+    def __init__(self, job: TimeJob, subjects: dict[str, Subject], report: Report) -> None:
+        self._job = job
+        self._subjects = subjects
+        self._report = report
+        self._read = telemetry.watched(job.device)
+        self._log = telemetry.Log()
+        self._repeats_left = telemetry.Repeats(job.runs)
+        complete = all(len(s.relative) == len(s.samples) for s in subjects.values())
+        self._beside = job.adaptive and job.baseline in subjects and complete
+        # What the rule goes by, which is filled in place.
+        self._numbers = {
+            n: list(s.relative if self._beside else s.samples) for n, s in subjects.items()
+        }
+        by_subject = {job.items[name].subject: name for name in subjects}
+        self._rule = StoppingRule(
+            self._numbers,
+            job.runs,
+            adaptive=job.adaptive,
+            keep={name for name in subjects if job.items[name].subject in job.keep},
+            default=job.baseline,
+            order=[by_subject[s] for s in job.order if s in by_subject],
+            margin=job.margin,
+        )
+
+    def run(self) -> None:
+        """All rounds."""
+        settled = False
+        while True:
+            number, names = self._rule.next_round(time.monotonic())
+            if not names:
+                return
+            if not settled:
+                self._settle()
+                settled = True
+                continue
+            self._round(number, names)
+
+    def result(self, name: str, *, n_sets: int) -> TimeResult:
+        """What became of a subject."""
+        subject, stop_reason = self._subjects[name], self._rule.stop_reasons.get(name)
+        clocks = subject.clocks_hz
+        return TimeResult(
+            samples_s=tuple(subject.samples),
+            relative=tuple(subject.relative) if self._beside else (),
+            sm_clock_hz=statistics.median(clocks) if clocks else None,
+            host_s=statistics.median(subject.host_s),
+            sets=n_sets,
+            launches_per_sample=subject.launches_per_sample,
+            stop_reason=stop_reason.value if stop_reason is not None else "",
+            flagged=self._log.flagged,
+            rounds=self._log.reported if name == self._job.baseline else (),
+        )
+
+    def _settle(self) -> None:
+        """Rounds that do not count, until clocks and power are as they will be."""
         until = time.monotonic() + SETTLE_S
-        while subjects:
-            for name in race.live:
-                sample(name)
+        while self._subjects:
+            for name in self._rule.active:
+                self._sample(name)
             if time.monotonic() > until:
                 return
 
-    settled = False
-    repeats_left = rounds.Repeats(int(shared["runs"]))
-    while True:
-        round_, active = race.next_round(time.monotonic())
-        if not active:
-            break
-        if not settled:
-            settle()
-            settled = True
-            continue
-        random.Random(f"{seed}:{round_}").shuffle(active)
+    def _sample(self, name: str) -> float | None:
+        """One sample of a subject; None, and the subject is out, if it failed."""
+        self._report.begin(name)
+        seconds: float | None = guarded(self._report, name, self._subjects[name].sample)
+        if seconds is None:
+            del self._subjects[name]
+            self._rule.drop(name)
+            if self._beside and name == self._job.baseline:  # from here on by times
+                self._beside = False
+                for other, subject in self._subjects.items():
+                    self._numbers[other][:] = subject.samples
+        return seconds
+
+    def _round(self, number: int, names: list[str]) -> None:
+        """One sample of each, in random order; the baseline opens and closes the round."""
+        baseline = self._job.baseline
+        random.Random(f"{self._job.seed}:{number}").shuffle(names)
         opening = closing = None
-        if baseline in active or beside:
-            active.sort(key=lambda name: name != baseline)  # stable: the others as they are
+        if baseline in names or self._beside:
+            names.sort(key=lambda name: name != baseline)  # stable: the others as they are
             # Between rounds the GPU waits for this process, and begins at another clock.  The
-            # sample that finds it so counts for nobody.
-            if sample(baseline) is None or (opening := sample(baseline)) is None:
-                continue
+            # sample taken then does not count.
+            if self._sample(baseline) is None or (opening := self._sample(baseline)) is None:
+                return
             closing = opening
-        for name in active:
-            seconds = opening if name == baseline else sample(name)
+        for name in names:
+            seconds = opening if name == baseline else self._sample(name)
             if seconds is None:
                 continue
             ratio = None
-            if beside:
-                before, closing = closing, closing if name == baseline else sample(baseline)
+            if self._beside:
+                before, closing = closing, closing if name == baseline else self._sample(baseline)
                 if before is not None and closing is not None:
                     ratio = 2 * seconds / (before + closing)
-            taken = subjects[name]
-            taken.samples.append(seconds)
-            taken.relative += [ratio] if ratio is not None else []
-            numbers[name].append(seconds if ratio is None else ratio)
-            if (clock_hz := read().sm_clock_hz) is not None:
-                taken.clocks_hz.append(clock_hz)
-            report.partial(name, [seconds, ratio])
-        if not beside and baseline in active and baseline in subjects and len(active) > 1:
-            closing = sample(baseline)
-        if len(active) == 1:
+            self._note(name, seconds, ratio)
+        if len(names) == 1:
             closing = None  # nothing came between
-        flagged = log.add(round_, opening, closing, read())
-        if flagged and adaptive and repeats_left.take(round_):
-            race.repeat()  # everyone in it takes part in one more; its samples stay
-    expected = None
-    for name, subject in subjects.items():
-        report.begin(name)
-        item = items[name]
-        if shared["check"] and not is_reference(item["subject"]):
-            if expected is None:
-                exact = attention(inputs[0], workload, dtype=torch.float32)
-                same = attention(inputs[0], workload)
-                expected = exact, float((same - exact).abs().max())
-            out.fill_(float("nan"))
-            args = launch_args(inputs[0], out, lse)
-            load(item).launch(workload, args, torch.cuda.current_stream().cuda_stream)
-            error = guarded(report, name, partial(_largest_difference, out, expected[0]))
-            if error is None:
-                continue
-            case = case_error(workload, error, expected[1])
-            if not case.ok:
-                text = f"after timing: error {error:.3g} exceeds {case.limit:.3g}"
-                report.failed(name, Outcome.WRONG_RESULT, text)
-                continue
-        report.done(
-            name,
-            {
-                "samples_s": subject.samples,
-                "relative": subject.relative if beside else [],
-                "sm_clock_hz": statistics.median(subject.clocks_hz) if subject.clocks_hz else None,
-                "host_s": statistics.median(subject.host_s),
-                "sets": len(inputs),
-                "launches_per_sample": subject._per_sample,
-                "ended": race.ended[name].value if name in race.ended else "",
-                "flagged": {str(r.number): ", ".join(r.flags) for r in log.rounds if r.flags},
-                "rounds": log.as_json() if name == baseline else [],
-            },
-        )
+        elif not self._beside and baseline in names and baseline in self._subjects:
+            closing = self._sample(baseline)
+        flagged = self._log.add(number, opening, closing, self._read())
+        if flagged and self._job.adaptive and self._repeats_left.take(number):
+            self._rule.repeat()  # all who are active take part in one more; the samples stay
+
+    def _note(self, name: str, seconds: float, ratio: float | None) -> None:
+        """Keep a sample, and hand it to the supervisor."""
+        subject = self._subjects[name]
+        subject.samples.append(seconds)
+        if ratio is not None:
+            subject.relative.append(ratio)
+        self._numbers[name].append(seconds if ratio is None else ratio)
+        if (clock_hz := self._read().sm_clock_hz) is not None:
+            subject.clocks_hz.append(clock_hz)
+        self._report.partial(name, [seconds, ratio])
+
+
+class FinalCheck:
+    """Compares outputs with the fp32 result, on the buffers that were timed."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    @cached_property
+    def _expected(self) -> tuple[torch.Tensor, float]:
+        """The fp32 result, and the largest error of the same-precision reference."""
+        inputs, workload = self._problem.inputs[0], self._problem.workload
+        exact = attention(inputs, workload, dtype=torch.float32)
+        same = attention(inputs, workload)
+        return exact, float((same - exact).abs().max())
+
+    def passes(self, name: str, item: KernelItem, report: Report) -> bool:
+        """Whether the output is right; a failure is reported."""
+        p = self._problem
+        exact, reference_error = self._expected
+        p.out.fill_(float("nan"))
+        args = launch_args(p.inputs[0], p.out, p.lse)
+        load(item).launch(p.workload, args, torch.cuda.current_stream().cuda_stream)
+        error = guarded(report, name, partial(_largest_difference, p.out, exact))
+        if error is None:
+            return False
+        case = case_error(p.workload, error, reference_error)
+        if not case.ok:
+            text = f"after timing: error {error:.3g} exceeds {case.limit:.3g}"
+            report.failed(name, Outcome.WRONG_RESULT, text)
+        return case.ok
 
 
 def _largest_difference(out: torch.Tensor, exact: torch.Tensor) -> float:
@@ -268,8 +332,7 @@ def _largest_difference(out: torch.Tensor, exact: torch.Tensor) -> float:
 
 def input_sets(workload: Workload) -> int:
     """How many input sets make up L2_TIMES the cache, within a quarter of the free memory."""
-    rows = workload.seq_len_q * workload.heads + 2 * workload.seq_len_kv * workload.kv_heads
-    set_bytes = workload.batch * rows * workload.d_head * workload.dtype.size_bytes
+    set_bytes = input_bytes(workload)
     l2_bytes = torch.cuda.get_device_properties().L2_cache_size
     fitting = int(torch.cuda.mem_get_info()[0]) // 4 // set_bytes
     return max(1, min(math.ceil(L2_TIMES * int(l2_bytes) / set_bytes), MAX_SETS, fitting))

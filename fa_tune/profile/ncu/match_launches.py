@@ -21,32 +21,33 @@ PASSES = "profiler__replayer_passes"
 
 
 def assign_launches(
-    order: Sequence[str], symbols: Mapping[str, str], launches: Sequence[Launch]
+    order: Sequence[str], symbols: Mapping[str, Sequence[str]], launches: Sequence[Launch]
 ) -> dict[str, list[Launch]]:
     """Launches by subject.
 
-    `order` are the subjects in launch order, `symbols` the mangled name of each variant.  A
-    prefix of the launches may be all there is (the program was killed).  A library call of
-    several kernels gives several launches.  Raises ProfileFormatError if a launch is nobody's.
+    `order` are the subjects of the calls in their order, `symbols` the mangled names of each
+    variant's launches, one after another.  A prefix of the launches may be all there is (the
+    program was killed).  A library call of several kernels gives several launches.  Raises
+    ProfileFormatError if a launch is nobody's.
     """
-    ours = set(symbols.values())
+    ours = {symbol for launched in symbols.values() for symbol in launched}
     assigned: dict[str, list[Launch]] = {subject: [] for subject in order}
     position = 0
     for previous, subject in pairwise(("", *order)):
         if position >= len(launches):
             break
-        symbol = symbols.get(subject)
-        if symbol is None and subject == previous:
+        if subject not in symbols and subject == previous:
             continue  # last of one round, first of the next: its launches went to the call before
-        name = launches[position].kernel_name
-        if symbol is not None:
-            if name != symbol:
-                raise ProfileFormatError(
-                    f"launch {position} is {name}, where {subject} was launched; "
-                    "another program used the GPU under this ncu, or rows are missing"
-                )
-            assigned[subject].append(launches[position])
-            position += 1
+        if subject in symbols:
+            call = launches[position : position + len(symbols[subject])]
+            for launch, symbol in zip(call, symbols[subject], strict=False):
+                if launch.kernel_name != symbol:
+                    raise ProfileFormatError(
+                        f"launch {position} is {launch.kernel_name}, where {subject} was launched; "
+                        "another program used the GPU under this ncu, or rows are missing"
+                    )
+                assigned[subject].append(launch)
+                position += 1
             continue
         label = reference_name(subject)
         first = position

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, ToolMissing
+from fa_tune.core.jobs import KernelItem, ProfileJob
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.profile.base import (
     Capabilities,
@@ -42,7 +43,6 @@ from fa_tune.profile.ncu.metrics import (
 from fa_tune.profile.ncu.parse import read_profile
 from fa_tune.workers.supervisor import ChildEnd, Event, Kind, WorkerUnusable, run_child
 
-HANDLER = "fa_tune.gpu.jobs.ncu_target:handle"
 BATCH = 64  # variants in one ncu process: a crash costs at most one batch's unfinished part
 START_TIMEOUT_S = 180.0
 QUESTION_TIMEOUT_S = 120.0  # for what ncu answers without profiling anything
@@ -118,22 +118,22 @@ class NcuProfiler:
             references = ()  # with the first batch only: one attempt at every subject
 
     def _batch(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
-        """One batch, in as many ncu processes as it has culprits, plus one."""
-        remaining = plan.items()
+        """One batch, in as many ncu processes as it has failing items, plus one."""
+        remaining = {s: KernelItem.of(s, plan.artifacts.get(s)) for s in plan.subjects}
         fruitless = 0
-        pardoned: set[str] = set()
+        retried: set[str] = set()
         while remaining:
             with tempfile.TemporaryDirectory(prefix="fa-tune-ncu-") as folder:
                 end, launches = self._process(plan, remaining, Path(folder), on_step)
             before = len(remaining)
-            # Nothing on a GPU sends SIGKILL: whom it hit gets another try, once.
-            spared = end.culprit if end.was_killed and end.culprit not in pardoned else None
+            # Nothing on a GPU sends SIGKILL: the item that it hit gets another try, once.
+            hit = end.failed_item if end.was_killed and end.failed_item not in retried else None
             for attempt in self._attempts(plan, tuple(remaining), end, launches):
-                if attempt.subject != spared:
+                if attempt.subject != hit:
                     remaining.pop(attempt.subject)
                     yield attempt
-            if spared is not None:
-                pardoned.add(spared)
+            if hit is not None:
+                retried.add(hit)
                 continue
             fruitless = fruitless + 1 if len(remaining) == before else 0
             if fruitless > 1:
@@ -148,7 +148,7 @@ class NcuProfiler:
     def _process(
         self,
         plan: MeasurePlan,
-        items: Mapping[str, Mapping[str, object]],
+        items: Mapping[str, KernelItem],
         folder: Path,
         on_step: OnStep,
     ) -> tuple[ChildEnd, list[Launch]]:
@@ -162,21 +162,21 @@ class NcuProfiler:
             if event.kind is Kind.PARTIAL:
                 on_step(event.item)
 
+        job = ProfileJob(
+            items=items,
+            device=plan.worker_device,
+            workload=plan.workload.key,
+            rounds=plan.runs,
+            seed=plan.seed,
+        )
         end = run_child(
-            HANDLER,
-            {
-                "device": plan.worker_device,
-                "workload": plan.workload.key,
-                "rounds": plan.runs,
-                "seed": plan.seed,
-            },
-            items,
+            *job.request(),
             run_dir=folder,
             item_timeout_s=plan.item_timeout_s,
             start_timeout_s=START_TIMEOUT_S,
             exit_timeout_s=EXIT_TIMEOUT_S,
             wrapper=[str(self._ncu), *self._arguments(options)],
-            # ncu's lock file then is our own, whoever left one in /tmp.
+            # ncu's lock file then is our own, whatever is left in /tmp.
             env={"TMPDIR": str(folder), **plan.worker_env},
             on_event=on_event,
         )
@@ -186,18 +186,18 @@ class NcuProfiler:
             return self._process(plan, items, folder / "again", on_step)
         if found is not None and not found.fatal:
             self.notes.warn(found.message)
-        blamed = any(r.outcome is not Outcome.OK for r in end.results.values())
-        # What stops ncu before its first launch is nobody's fault, though it may have ended the
-        # program in the middle of an item.
+        item_failed = any(r.outcome is not Outcome.OK for r in end.results.values())
+        # What stops ncu before its first launch is no item's fault, though it may have ended the
+        # program in the middle of one.
         hopeless = not any(event.kind is Kind.PARTIAL for event in end.events)
         hopeless = hopeless and found is not None and issubclass(found.error, ToolMissing)
-        if found is not None and found.fatal and (hopeless or not blamed):
+        if found is not None and found.fatal and (hopeless or not item_failed):
             if issubclass(found.error, NoUsableVariant) and not _began(end):
                 return end, []  # no kernel, because the program did not get that far
             raise found.exception()
         source = options.export or log
-        cut_off = blamed or end.was_killed
-        if cut_off and not source.exists():  # nothing was written before the culprit struck
+        cut_off = item_failed or end.was_killed
+        if cut_off and not source.exists():  # nothing was written before the item failed
             return end, []
         if options.export is not None:
             source = folder / "imported.csv"
@@ -219,12 +219,12 @@ class NcuProfiler:
         end: ChildEnd,
         launches: list[Launch],
     ) -> Iterator[Attempt]:
-        """Final attempts of one process: failures first, then whoever has all its samples."""
+        """Final attempts of one process: failures first, then those with all their samples."""
         for subject, result in end.results.items():
             if result.outcome is not Outcome.OK:
                 yield failed(subject, plan.workload, result.outcome, result.reason)
         order = [event.item for event in end.events if event.kind is Kind.PARTIAL]
-        symbols = {subject: artifact.symbol for subject, artifact in plan.artifacts.items()}
+        symbols = {subject: artifact.symbols for subject, artifact in plan.artifacts.items()}
         mine = assign_launches(order, symbols, launches)
         conditions = {
             "clocks": self.clock_policy,

@@ -7,7 +7,7 @@ import math
 
 from fa_tune.search.strategies.base import Space
 
-RESIDENT = ("registers_resident", "smem_resident_bytes")  # of `static_facts`
+RESIDENT = ("registers_resident", "smem_resident_bytes")  # of `derived_features`
 FULLEST = 0.25  # of the space
 
 

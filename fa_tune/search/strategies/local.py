@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from fa_tune.search.strategies.base import Memory, Space, Strategy
 from fa_tune.search.strategies.initial_design import worth_a_start
 
-OPENING = 4  # start points and random ones before the first climb
-BLIND_OPENING = 8  # the same where no start point is known
+INITIAL_POINTS = 4  # start points and random ones before the first climb
+INITIAL_WITHOUT_START = 8  # the same where no start point is known
 
 
 class Local(Memory):
     """Climbs from the fastest of a few points.
 
-    It opens with points worth a start (`opening`).  Neighbours come in random order.  Where
+    It begins with points worth a start (`initial_design`).  Neighbours come in random order.  Where
     none is better, the next climb starts two steps from the fastest point, and every other time
     from another point worth a start.
     """
@@ -22,7 +22,7 @@ class Local(Memory):
     def __init__(self, space: Space, seed: int, name: str) -> None:
         super().__init__(space, seed, name)
         self._starts = worth_a_start(space)
-        self._opening = OPENING if space.start else BLIND_OPENING
+        self._n_initial = INITIAL_POINTS if space.start else INITIAL_WITHOUT_START
         self._neighbours: dict[int, list[int]] = {}
         self._current: int | None = None
         self._restarts = 0
@@ -39,7 +39,7 @@ class Local(Memory):
         if start:
             return start[0]
         times = self.times
-        if len(self.proposed) < self._opening or not times:
+        if len(self.proposed) < self._n_initial or not times:
             return self._anywhere()
         if self._current is None:
             self._current = self._fastest(times)

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from fa_tune.search.strategies.base import Observation, Space, Strategy
 
-OPENING = 8  # proposals of each family before the fastest one is preferred
+EQUAL_TURNS = 8  # proposals of each family before the fastest one is preferred
 OTHERS_EVERY = 4  # then every so many-th proposal is another family's
 
 
@@ -32,7 +32,7 @@ class RoundRobin:
         chosen: list[int] = []
         done: set[int] = set()
         while len(chosen) < n and len(done) < len(self._strategies):
-            which = self._whose([i for i in range(len(self._strategies)) if i not in done])
+            which = self._next_family([i for i in range(len(self._strategies)) if i not in done])
             found = self._strategies[which].propose(1)
             if found:
                 self._proposed[which] += 1
@@ -52,9 +52,9 @@ class RoundRobin:
                     self._fastest = min(self._fastest or found, found)
             strategy.observe([Observation(o.index - start, o.time_s, o.counters) for o in own])
 
-    def _whose(self, among: Sequence[int]) -> int:
+    def _next_family(self, among: Sequence[int]) -> int:
         least = min(among, key=lambda i: (self._proposed[i], i))
-        if self._proposed[least] < OPENING or self._fastest is None:
+        if self._proposed[least] < EQUAL_TURNS or self._fastest is None:
             return least
         self._turn += 1
         leading = self._fastest[1]

@@ -16,31 +16,36 @@ from fa_tune.search.strategies.initial_design import worth_a_start
 
 Array = NDArray[np.float64]
 
-OPENING = 6  # points before the model is asked
-EXPECTED = 3  # instead of the random ones, where other workloads say what to expect
-TRUST = 2.0  # observations that it takes to halve the trust in that
-HOPEFUL = 2.0  # standard deviations by which a hopeful proposal expects to be lucky
+INITIAL_POINTS = 6  # before the model is asked
+PRIOR_POINTS = 3  # instead of the random ones, where other workloads say what to expect
+PRIOR_WEIGHT = 2.0  # observations that it takes to halve the trust in that
+OPTIMISM = 2.0  # standard deviations of the optimistic bound
 
 
-class Turn(NamedTuple):
+class Acquisition(NamedTuple):
     """How a proposal is chosen.  `speed`: the model predicts speed, which sees differences
     among fast points and hardly any among slow ones, else the logarithm of time, which sees
-    all alike.  `near`: only neighbours of the fastest point.  `hopeful`: by the optimistic
-    bound, which explores, instead of the expected gain."""
+    all alike.  `near`: only neighbours of the fastest point.  `optimistic`: by the lower
+    confidence bound, which explores, instead of the expected improvement."""
 
     speed: bool
     near: bool = False
-    hopeful: bool = False
+    optimistic: bool = False
 
 
 # By turns, because each gets stuck on some space: replayed on recorded ones of several kernels,
 # every single criterion had seeds that never came near the best, and the mixture had few.
-TURNS = (Turn(True), Turn(False), Turn(True, near=True), Turn(False, hopeful=True))
+ACQUISITIONS = (
+    Acquisition(True),
+    Acquisition(False),
+    Acquisition(True, near=True),
+    Acquisition(False, optimistic=True),
+)
 
 
-class Learned(Memory):
-    """Opens with the start points and a few random ones that fill a multiprocessor well; then
-    proposes, by `TURNS`, what the model promises most of.
+class Surrogate(Memory):
+    """Measures the start points and a few random ones that fill a multiprocessor well; then
+    proposes, by turns of `ACQUISITIONS`, what the model promises most of.
 
     Points that failed count as slow as the slowest that ran.  Within a batch the models believe
     their own predictions about what was proposed before.
@@ -50,32 +55,32 @@ class Learned(Memory):
         super().__init__(space, seed, name)
         self._x, self.features = matrix(space)
         self._models = {speed: GaussianProcess(self._x.shape[1]) for speed in (True, False)}
-        self._expected = np.array(space.expected or [0.0] * len(space))
+        self._prior = np.array(space.expected or [0.0] * len(space))
         self._turn = 0
-        self._opening = self._begin()
+        self._initial = self._initial_design()
 
     def propose(self, n: int) -> list[int]:
-        """The opening, then by turns what the models promise most of."""
+        """The initial design, then by turns what the models promise most of."""
         chosen: list[int] = []
         while len(chosen) < n and len(self.proposed) < len(self.space):
-            opening = self.free(self._opening)
-            if opening:
-                chosen += self.take(opening[: n - len(chosen)])
+            initial = self.free(self._initial)
+            if initial:
+                chosen += self.take(initial[: n - len(chosen)])
             elif len(self.times) < 2:  # so far almost everything failed
                 chosen += self.take(self.free(self.space.by_soft_rules)[:1])
             else:
                 chosen += self.take(self._promising(n - len(chosen)))
         return chosen
 
-    def _begin(self) -> list[int]:
+    def _initial_design(self) -> list[int]:
         """The start points, then those of which most is expected from other workloads.  Where
         nothing is: random ones of those worth a start."""
         chosen = list(dict.fromkeys(self.space.start))
         if self.space.expected:
-            hopeful = sorted(range(len(self.space)), key=lambda i: (self.space.expected[i], i))
-            return list(dict.fromkeys([*chosen, *hopeful[:EXPECTED]]))
+            ranked = sorted(range(len(self.space)), key=lambda i: (self.space.expected[i], i))
+            return list(dict.fromkeys([*chosen, *ranked[:PRIOR_POINTS]]))
         among = [i for i in worth_a_start(self.space) if i not in chosen]
-        wanted = max(0, OPENING - len(chosen))
+        wanted = max(0, INITIAL_POINTS - len(chosen))
         return chosen + self.random.sample(among, min(wanted, len(among)))
 
     def _promising(self, n: int) -> list[int]:
@@ -86,50 +91,52 @@ class Learned(Memory):
         seconds = np.array([times.get(i, slowest) for i in index])
         free = self.free()
         near = set(self.space.neighbours(best))
-        lowest: dict[bool, float] = {}
-        told: dict[bool, Array] = {}
+        incumbent: dict[bool, float] = {}
+        prior_mean: dict[bool, Array] = {}
         chosen: list[int] = []
         while free and len(chosen) < n:
-            turn = TURNS[self._turn % len(TURNS)]
+            acquisition = ACQUISITIONS[self._turn % len(ACQUISITIONS)]
             self._turn += 1
-            model = self._models[turn.speed]
-            if turn.speed not in lowest:
-                y = -times[best] / seconds if turn.speed else np.log(seconds)
-                told[turn.speed] = self._told(y, index, turn.speed)
-                model.fit(self._x[index], y - told[turn.speed][index])
-                lowest[turn.speed] = float(y.min())
+            speed = acquisition.speed
+            model = self._models[speed]
+            if speed not in incumbent:
+                y = -times[best] / seconds if speed else np.log(seconds)
+                prior_mean[speed] = self._prior_mean(y, index, speed)
+                model.fit(self._x[index], y - prior_mean[speed][index])
+                incumbent[speed] = float(y.min())
                 for i in chosen:
                     model.believe(self._x[i])
             mean, deviation = model.predict(self._x[free])
-            mean = mean + told[turn.speed][free]
-            if turn.hopeful:
-                promise = HOPEFUL * deviation - mean
+            mean = mean + prior_mean[speed][free]
+            if acquisition.optimistic:
+                promise = OPTIMISM * deviation - mean
             else:
-                promise = expected_gain(lowest[turn.speed], mean, deviation)
-            if turn.near and not near.isdisjoint(free):
+                promise = expected_improvement(incumbent[speed], mean, deviation)
+            if acquisition.near and not near.isdisjoint(free):
                 promise = np.where([i in near for i in free], promise, -np.inf)
             chosen.append(free.pop(int(promise.argmax())))
             if len(chosen) < n:
-                for speed in lowest:
-                    self._models[speed].believe(self._x[chosen[-1]])
+                for fitted in incumbent:
+                    self._models[fitted].believe(self._x[chosen[-1]])
         return chosen
 
-    def _told(self, y: Array, index: Sequence[int], speed: bool) -> Array:
+    def _prior_mean(self, y: Array, index: Sequence[int], speed: bool) -> Array:
         """What other workloads say of `y` at every point, as far as the observations `y` at
         `index` bear it out; zeros where nothing is expected."""
-        said: Array = -np.exp(-self._expected) if speed else self._expected
-        away, off = said[index] - said[index].mean(), y - y.mean()
-        spread = float(said.var()) or 1.0
-        slope = (float(away @ off) + TRUST * spread) / (float(away @ away) + TRUST * spread)
-        return max(0.0, slope) * said
+        prior: Array = -np.exp(-self._prior) if speed else self._prior
+        x, y = prior[index] - prior[index].mean(), y - y.mean()
+        variance = float(prior.var()) or 1.0
+        weight = PRIOR_WEIGHT * variance
+        slope = (float(x @ y) + weight) / (float(x @ x) + weight)
+        return max(0.0, slope) * prior
 
 
-def expected_gain(best: float, mean: Array, deviation: Array) -> Array:
+def expected_improvement(best: float, mean: Array, deviation: Array) -> Array:
     """Expected improvement below `best` of normal variables with these means and deviations."""
     z = (best - mean) / deviation
     density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
-    gain: Array = deviation * (z * _normal_below(z) + density)
-    return np.maximum(gain, 0.0)
+    improvement: Array = deviation * (z * _normal_below(z) + density)
+    return np.maximum(improvement, 0.0)
 
 
 def _normal_below(z: Array) -> Array:
@@ -139,4 +146,4 @@ def _normal_below(z: Array) -> Array:
 
 def make(name: str, space: Space, seed: int) -> Strategy:
     """`learned`."""
-    return Learned(space, seed, name)
+    return Surrogate(space, seed, name)

@@ -79,8 +79,8 @@ def put(path: Path | str, entries: Sequence[Entry]) -> tuple[str, ...]:
         kept.clear()
         by_key = {e.key: e for e in registry.entries}
         for entry in entries:
-            rival = by_key.get(entry.key)
-            if rival is not None and (rival.source, entry.source) == ("measured", "replay"):
+            present = by_key.get(entry.key)
+            if present is not None and (present.source, entry.source) == ("measured", "replay"):
                 kept.append(
                     f"kept the measured entry for {entry.key.workload} on {entry.gpu.name}: "
                     "a replay does not replace it"

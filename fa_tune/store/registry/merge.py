@@ -57,8 +57,8 @@ def merge(*registries: Registry) -> Registry:
     best: dict[tuple[object, ...], Entry] = {}
     for registry in registries:
         for entry in registry.entries:
-            rival = best.get(entry.key)
-            if rival is None or evidence(entry) > evidence(rival):
+            present = best.get(entry.key)
+            if present is None or evidence(entry) > evidence(present):
                 best[entry.key] = entry
     return Registry.of(list(best.values()))
 
@@ -81,14 +81,14 @@ def conflicts(*registries: Registry) -> tuple[Conflict, ...]:
     """Every entry that `merge` drops although it names another variant than what it keeps, each
     such variant once, with the best of its evidence; in the order of the keys."""
     kept = {entry.key: entry for entry in merge(*registries).entries}
-    rivals: dict[tuple[object, ...], Entry] = {}
+    others: dict[tuple[object, ...], Entry] = {}
     for registry in registries:
         for entry in registry.entries:
             if entry.chosen != kept[entry.key].chosen:
-                known = rivals.get((entry.key, entry.chosen))
+                known = others.get((entry.key, entry.chosen))
                 if known is None or evidence(entry) > evidence(known):
-                    rivals[entry.key, entry.chosen] = entry
-    found = (_conflict(kept[entry.key], entry) for entry in rivals.values())
+                    others[entry.key, entry.chosen] = entry
+    found = (_conflict(kept[entry.key], entry) for entry in others.values())
     return tuple(sorted(found, key=lambda c: (c.kept.key, c.dropped.chosen.key)))
 
 

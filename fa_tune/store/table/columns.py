@@ -18,6 +18,9 @@ from fa_tune.core.model import Outcome
 from fa_tune.core.workload import FIELDS, USUAL, DType, FieldSpec, column_of
 from fa_tune.store.table.rows import Row
 
+REGISTERS = "launch__registers_per_thread"
+L2_HIT = "lts__t_sector_hit_rate.pct"
+SM_CLOCK = "sm__cycles_elapsed.avg.per_second"
 SIGNIFICANT_DIGITS = 12  # of a number in a file: picoseconds of a second, no binary noise
 
 
@@ -39,7 +42,8 @@ class Kind:
 @dataclass(frozen=True)
 class Column:
     """A heading and the row field under it; `decimals` are for people only.  A table whose rows
-    have nothing but `only_unless` in the field goes without the column."""
+    have nothing but `only_unless` in the field goes without the column.  `metric`: the counter,
+    by ncu's name, that the field holds, in base units of `unit`."""
 
     heading: str
     field: str
@@ -47,6 +51,8 @@ class Column:
     decimals: int = 0
     positive: bool = False  # zero cannot be a value: where a file has it, nothing was measured
     only_unless: tuple[object, ...] = ()
+    metric: str = ""
+    unit: str = ""
 
     def cell(self, row: Row) -> str:
         """The value as files hold it; a missing one is empty."""
@@ -160,8 +166,8 @@ CLASSIC_COLUMNS: tuple[Column, ...] = (
     Column("% inv Dur (ms)", "duration_percent_of_baseline", REAL, 1, positive=True),
     Column("Cycles", "cycles", COUNT, 0, positive=True),
     Column("% inv Cycles", "cycles_percent_of_baseline", REAL, 1, positive=True),
-    Column("Regs", "registers", WHOLE, positive=True),
-    Column("L2 Hit %", "l2_hit_percent", REAL, 1),
+    Column("Regs", "registers", WHOLE, positive=True, metric=REGISTERS, unit="register/thread"),
+    Column("L2 Hit %", "l2_hit_percent", REAL, 1, metric=L2_HIT, unit="%"),
     Column("TFLOP/s", "tflops", REAL, 1, positive=True),
     Column("Attn TFLOP/s", "attn_tflops", REAL, 1, positive=True),
     Column("d_head", "d_head", WHOLE, positive=True),
@@ -198,7 +204,9 @@ OUR_COLUMNS: tuple[Column, ...] = (
     Column("max (ms)", "max_s", MILLISECONDS, 3, positive=True),
     Column("samples (ms)", "samples_s", SAMPLES, 3),
     Column("4sqd TFLOP/s", "matmul_tflops", REAL, 1, positive=True),
-    Column("SM clock (GHz)", "sm_clock_hz", GIGAHERTZ, 3, positive=True),
+    Column(
+        "SM clock (GHz)", "sm_clock_hz", GIGAHERTZ, 3, positive=True, metric=SM_CLOCK, unit="hz"
+    ),
     Column("outcome", "outcome", OUTCOME),
     Column("reason", "reason", TEXT),
     Column("relative", "relative", RATIOS, 4),
@@ -206,6 +214,7 @@ OUR_COLUMNS: tuple[Column, ...] = (
 )
 
 COLUMNS = CLASSIC_COLUMNS + OUR_COLUMNS
+COUNTERS = tuple(column for column in COLUMNS if column.metric)
 BY_HEADING: Mapping[str, Column] = {column.heading: column for column in COLUMNS}
 BY_FIELD: Mapping[str, Column] = {column.field: column for column in COLUMNS}
 
@@ -218,3 +227,11 @@ def columns_of(rows: Sequence[Row]) -> tuple[Column, ...]:
         if not column.only_unless
         or any(getattr(row, column.field) not in column.only_unless for row in rows)
     )
+
+
+def counters_of(read: Callable[[str], float | None], cycles: str) -> dict[str, float | None]:
+    """The row fields that hold counters, by what `read` gives for a metric's name (None: not
+    collected); `cycles` is the metric that counts cycles."""
+    found = {column.field: read(column.metric) for column in COUNTERS}
+    found["cycles"] = read(cycles)
+    return {name: v or None if BY_FIELD[name].positive else v for name, v in found.items()}

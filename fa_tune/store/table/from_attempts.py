@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from fa_tune.core.model import (
     REFERENCE_FAMILY,
@@ -17,13 +18,11 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.workload import Workload, parts_of
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.store.table.columns import BY_FIELD, WHOLE, counters_of
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.rows import Row, completed
 
 DURATION = "gpu__time_duration.sum"
-REGISTERS = "launch__registers_per_thread"
-L2_HIT = "lts__t_sector_hit_rate.pct"
-SM_CLOCK = "sm__cycles_elapsed.avg.per_second"
 # The second is what ncu's details page shows; the two differ by up to one per cent, so that
 # one table uses one of them (see `cycle_metric`).
 CYCLES = ("sm__cycles_elapsed.max", "gpc__cycles_elapsed.max")
@@ -91,26 +90,15 @@ def _row(attempt: Attempt, resources: Resources | None, cycles: str, method: str
     if measurement is None or attempt.outcome is not Outcome.OK:
         return row
     row = replace(row, relative=measurement.relative or None, preference=measurement.preference)
-    return with_samples(
-        row,
-        measurement.samples_s,
-        cycles=_value(measurement.counters, cycles),
-        registers=_value(measurement.counters, REGISTERS) or row.registers,
-        l2_hit_percent=_value(measurement.counters, L2_HIT),
-        sm_clock_hz=_value(measurement.counters, SM_CLOCK),
-    )
+    counters = counters_of(lambda metric: _value(measurement.counters, metric), cycles)
+    return with_samples(row, measurement.samples_s, counters)
 
 
 def with_samples(
-    row: Row,
-    samples_s: tuple[float, ...],
-    *,
-    cycles: float | None,
-    registers: float | None,
-    l2_hit_percent: float | None,
-    sm_clock_hz: float | None,
+    row: Row, samples_s: tuple[float, ...], counters: Mapping[str, float | None]
 ) -> Row:
-    """The row with durations (seconds, one per run) and counters; None = not collected."""
+    """The row with durations (seconds, one per run) and `columns.counters_of`; what was not
+    collected stays as it is."""
     if samples_s:
         row = replace(
             row,
@@ -121,13 +109,12 @@ def with_samples(
             samples_s=samples_s,
             n=len(samples_s),
         )
-    return replace(
-        row,
-        cycles=cycles,
-        registers=None if registers is None else round(registers),
-        l2_hit_percent=l2_hit_percent,
-        sm_clock_hz=sm_clock_hz,
-    )
+    known: dict[str, Any] = {
+        name: round(value) if BY_FIELD[name].kind is WHOLE else value
+        for name, value in counters.items()
+        if value is not None
+    }
+    return replace(row, **known)
 
 
 def _subject(subject: str) -> tuple[str, str]:

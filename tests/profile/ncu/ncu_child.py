@@ -91,8 +91,8 @@ def _strike(name: str, item: Mapping[str, Any], place: str, report: Report) -> N
                 os.kill(os.getpid(), signal.SIGKILL)
         case "hang":
             time.sleep(HANG_S)
-        case "poison":
-            report.poisoned(name, "an illegal memory access was encountered")
+        case "sticky_error":
+            report.sticky_error(name, "an illegal memory access was encountered")
         case "refuse":
             report.failed(name, Outcome.CRASHED, "out of GPU memory: tried to allocate")
             raise _Failed

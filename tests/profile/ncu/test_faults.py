@@ -14,23 +14,25 @@ from tests.profile.ncu.ncu_bench import BOTH, FakeNcu, hanging, measure, outcome
     ("fault", "where", "reason"),
     [
         ("segfault", "1", "exited with status 139 (SIGSEGV)"),
-        ("poison", "prepare", "an illegal memory access was encountered"),
-        ("poison", "0", "an illegal memory access was encountered"),
+        ("sticky_error", "prepare", "an illegal memory access was encountered"),
+        ("sticky_error", "0", "an illegal memory access was encountered"),
     ],
 )
-def test_a_crash_costs_only_the_culprit(fake: FakeNcu, fault: str, where: str, reason: str) -> None:
+def test_a_crash_costs_only_the_failed_item(
+    fake: FakeNcu, fault: str, where: str, reason: str
+) -> None:
     wanted = plan("5000", f"6000:{fault} in {where}", "7000", references=BOTH, runs=2)
     attempts = measure(NcuProfiler(ncu=fake.path), wanted)
-    culprit = attempts.pop("sm80:b")
-    assert culprit.outcome is Outcome.CRASHED
-    assert reason in culprit.reason
-    assert culprit.measurement is None
+    failed_item = attempts.pop("sm80:b")
+    assert failed_item.outcome is Outcome.CRASHED
+    assert reason in failed_item.reason
+    assert failed_item.measurement is None
     assert {s: len(samples_ns(a)) for s, a in attempts.items()} == dict.fromkeys(attempts, 2)
-    assert len(fake.profiled) == 2, "one process per culprit, and one"
+    assert len(fake.profiled) == 2, "one process per failed_item, and one"
 
 
-def test_two_culprits_are_both_named(fake: FakeNcu) -> None:
-    wanted = plan("5000", "6000:segfault in 0", "7000:poison in prepare", "8000")
+def test_two_failed_items_are_both_named(fake: FakeNcu) -> None:
+    wanted = plan("5000", "6000:segfault in 0", "7000:sticky_error in prepare", "8000")
     assert outcomes(measure(NcuProfiler(ncu=fake.path), wanted)) == {
         "a": Outcome.OK,
         "b": Outcome.CRASHED,

@@ -12,7 +12,7 @@ from fa_tune.profile.ncu.launches import Launch, MetricValue, Missing
 from fa_tune.profile.ncu.match_launches import PASSES, assign_launches, measurement
 from fa_tune.profile.ncu.metrics import CYCLES, DURATION, REGISTERS
 
-SYMBOLS = {"sm80:a": "_Z1a", "sm80:b": "_Z1b"}
+SYMBOLS = {"sm80:a": ("_Z1a",), "sm80:b": ("_Z1b",), "split:c": ("_Z1c", "_Z7combine")}
 FA2 = "_ZN13pytorch_flash16flash_fwd_kernelIN23Flash_fwd_kernel_traitsE"
 SPLIT = "_ZN13pytorch_flash24flash_fwd_splitkv_kernelE"
 COMBINE = "_ZN13pytorch_flash32flash_fwd_splitkv_combine_kernelE"
@@ -63,6 +63,26 @@ def test_a_library_call_of_several_kernels(
     order: list[str], kernels: list[str], expected: dict[str, list[int]]
 ) -> None:
     assert places(order, kernels) == expected
+
+
+def test_a_variant_of_several_kernels() -> None:
+    order = ["split:c", "sm80:a", "split:c", "split:c"]
+    call = ["_Z1c", "_Z7combine"]
+    assert places(order, [*call, "_Z1a", *call, *call]) == {
+        "split:c": [0, 1, 3, 4, 5, 6],
+        "sm80:a": [2],
+    }
+    assert places(order, [*call, "_Z1a", "_Z1c"])["split:c"] == [0, 1, 3], "a part of a call"
+    with pytest.raises(ProfileFormatError, match=r"launch 1 is _Z1a, where split:c was launched"):
+        places(order, ["_Z1c", "_Z1a"])
+
+
+def test_a_call_of_several_kernels_takes_as_long_as_they_do_together() -> None:
+    launches = [timed("_Z1c", 3e-3), timed("_Z7combine", 1e-3)] * 2
+    taken = measurement("split:c", "w", launches, 2, (), {})
+    assert taken is not None
+    assert taken.samples_s == pytest.approx((4e-3, 4e-3))
+    assert measurement("split:c", "w", launches[:3], 2, (), {}) is None, "a part is missing"
 
 
 def test_a_library_kernel_that_nobody_knows_is_known_by_its_place() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fa_tune.search.strategies.gaussian_process import GaussianProcess
-from fa_tune.search.strategies.surrogate import expected_gain
+from fa_tune.search.strategies.surrogate import expected_improvement
 
 RNG = np.random.default_rng(1)
 
@@ -69,7 +69,9 @@ def test_the_gradient_is_that_of_the_log_posterior() -> None:
     assert model._gradient(differences, y) == pytest.approx(np.array(expected), rel=1e-4, abs=1e-6)
 
 
-def test_expected_gain_agrees_with_sampling() -> None:
+def test_expected_improvement_agrees_with_sampling() -> None:
     draws = RNG.normal(1.2, 0.5, 400_000)
     sampled = np.maximum(1.0 - draws, 0).mean()
-    assert expected_gain(1.0, np.array([1.2]), np.array([0.5]))[0] == pytest.approx(sampled, 0.02)
+    assert expected_improvement(1.0, np.array([1.2]), np.array([0.5]))[0] == pytest.approx(
+        sampled, 0.02
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fa_tune.search.strategies import Observation, Point, Space, create
-from fa_tune.search.strategies.round_robin import OPENING, RoundRobin
+from fa_tune.search.strategies.round_robin import EQUAL_TURNS, RoundRobin
 
 SIZES = (40, 30)
 
@@ -26,9 +26,9 @@ def drive(strategy: RoundRobin, n: int, batch: int = 1) -> list[int]:
 
 
 def test_each_family_opens_and_then_the_fastest_has_three_turns_of_four() -> None:
-    order = drive(several(), 2 * OPENING + 12)
-    assert sum(i < SIZES[0] for i in order[: 2 * OPENING]) == OPENING
-    assert sum(i < SIZES[0] for i in order[2 * OPENING :]) == 3
+    order = drive(several(), 2 * EQUAL_TURNS + 12)
+    assert sum(i < SIZES[0] for i in order[: 2 * EQUAL_TURNS]) == EQUAL_TURNS
+    assert sum(i < SIZES[0] for i in order[2 * EQUAL_TURNS :]) == 3
 
 
 def test_every_point_of_every_family_is_proposed_once() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.search.strategies import STRATEGIES, Observation, Point, Space, create
 from fa_tune.search.strategies.base import Knob
-from fa_tune.search.strategies.surrogate import OPENING
+from fa_tune.search.strategies.surrogate import INITIAL_POINTS
 from tests.synthetic_spaces import space as synthetic
 
 NEEDS = {"optuna-tpe": ("optuna",), "optuna-ga": ("optuna",), "optuna-gp": ("optuna", "scipy")}
@@ -179,14 +179,16 @@ def filled() -> Space:
 
 
 def test_learned_opens_with_what_fills_a_multiprocessor() -> None:
-    openings = {tuple(create("learned", filled(), seed).propose(OPENING)) for seed in range(8)}
+    openings = {
+        tuple(create("learned", filled(), seed).propose(INITIAL_POINTS)) for seed in range(8)
+    }
     assert len(openings) > 1
     assert all(index >= 45 for opening in openings for index in opening)
 
 
 def test_learned_opens_with_what_soft_rules_like_where_nothing_else_is_known() -> None:
     space = small()
-    opening = create("learned", space, 0).propose(OPENING)
+    opening = create("learned", space, 0).propose(INITIAL_POINTS)
     assert not any(space.points[i].soft_rules for i in opening)
 
 

@@ -17,7 +17,7 @@ import pytest
 from filelock import FileLock
 
 from fa_tune.core.errors import RegistryError, StorageError
-from fa_tune.store.registry import file as store
+from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Entry, Registry, from_json
 
 MakeEntry = Callable[..., Entry]
@@ -31,37 +31,37 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_is_saved_is_loaded(path: Path, make_entry: MakeEntry) -> None:
     registry = Registry.of([make_entry(), make_entry(1024)])
-    store.save(path, registry)
-    assert store.load(path) == registry
-    store.save(path, Registry.of())
-    assert store.load(path) == Registry.of()
+    registry_file.save(path, registry)
+    assert registry_file.load(path) == registry
+    registry_file.save(path, Registry.of())
+    assert registry_file.load(path) == Registry.of()
 
 
 def test_a_missing_file_is_empty_and_loading_creates_nothing(path: Path) -> None:
-    assert store.load(path) == Registry.of()
+    assert registry_file.load(path) == Registry.of()
     assert not path.parent.exists()
 
 
 def test_only_the_file_and_its_lock_are_left(path: Path, make_entry: MakeEntry) -> None:
-    store.put(path, [make_entry()])
+    registry_file.put(path, [make_entry()])
     assert {p.name for p in path.parent.iterdir()} <= {path.name, f"{path.name}.lock"}
 
 
 def test_put_replaces_by_key_and_keeps_the_rest(path: Path, make_entry: MakeEntry) -> None:
-    store.put(path, [make_entry(n=50), make_entry(1024)])
-    assert store.put(path, [make_entry(n=5), make_entry(method="events")]) == ()
-    assert store.load(path) == Registry.of(
+    registry_file.put(path, [make_entry(n=50), make_entry(1024)])
+    assert registry_file.put(path, [make_entry(n=5), make_entry(method="events")]) == ()
+    assert registry_file.load(path) == Registry.of(
         [make_entry(n=5), make_entry(1024), make_entry(method="events")]
     )
 
 
 def test_a_replay_never_replaces_a_measurement(path: Path, make_entry: MakeEntry) -> None:
     replay = make_entry(source="replay", recording="profiles/a.csv", n=50)
-    assert store.put(path, [replay]) == ()
-    assert store.put(path, [make_entry()]) == ()
-    (said,) = store.put(path, [replay, make_entry(1024)])
+    assert registry_file.put(path, [replay]) == ()
+    assert registry_file.put(path, [make_entry()]) == ()
+    (said,) = registry_file.put(path, [replay, make_entry(1024)])
     assert "kept the measured entry" in said
-    assert store.load(path) == Registry.of([make_entry(), make_entry(1024)])
+    assert registry_file.load(path) == Registry.of([make_entry(), make_entry(1024)])
 
 
 # Never overwritten
@@ -84,9 +84,9 @@ def test_a_file_that_does_not_read_is_left_as_it_is(
     path.parent.mkdir()
     path.write_bytes(content)
     for action in (
-        lambda: store.load(path),
-        lambda: store.save(path, Registry.of()),
-        lambda: store.put(path, [make_entry()]),
+        lambda: registry_file.load(path),
+        lambda: registry_file.save(path, Registry.of()),
+        lambda: registry_file.put(path, [make_entry()]),
     ):
         with pytest.raises(RegistryError) as e:
             action()
@@ -99,10 +99,10 @@ def test_a_file_that_does_not_read_is_left_as_it_is(
 def test_a_result_that_could_not_be_read_back_is_not_written(
     path: Path, make_entry: MakeEntry
 ) -> None:
-    store.put(path, [make_entry()])
+    registry_file.put(path, [make_entry()])
     before = path.read_bytes()
     with pytest.raises(RegistryError, match=r"entries\[0\].median_s"):
-        store.put(path, [make_entry(1024, median_s=float("inf"))])
+        registry_file.put(path, [make_entry(1024, median_s=float("inf"))])
     assert path.read_bytes() == before
 
 
@@ -111,7 +111,7 @@ def test_a_result_that_could_not_be_read_back_is_not_written(
 
 def put_some(path: Path, entries: list[Entry]) -> None:
     for entry in entries:
-        store.put(path, [entry])
+        registry_file.put(path, [entry])
 
 
 def test_concurrent_writers_lose_nothing(path: Path, make_entry: MakeEntry) -> None:
@@ -123,18 +123,18 @@ def test_concurrent_writers_lose_nothing(path: Path, make_entry: MakeEntry) -> N
     for child in children:
         child.start()
     while any(child.is_alive() for child in children):
-        store.load(path)  # a reader never sees half a file
+        registry_file.load(path)  # a reader never sees half a file
     for child in children:
         child.join()
         assert child.exitcode == 0
-    assert store.load(path) == Registry.of([e for some in entries for e in some])
+    assert registry_file.load(path) == Registry.of([e for some in entries for e in some])
 
 
 def put_until_killed(path: Path, entry: Entry, other: Entry, ready: int) -> None:
     for _ in range(10_000):
-        store.put(path, [entry])
+        registry_file.put(path, [entry])
         os.write(ready, b".")
-        store.put(path, [other])
+        registry_file.put(path, [other])
 
 
 def test_kill_9_leaves_the_old_file_or_the_new_one(path: Path, make_entry: MakeEntry) -> None:
@@ -151,28 +151,28 @@ def test_kill_9_leaves_the_old_file_or_the_new_one(path: Path, make_entry: MakeE
         os.kill(child.pid, signal.SIGKILL)
         child.join()
         os.close(read_end)
-        assert store.load(path).entries in ((one,), (two,))
-    store.put(path, [make_entry(1024)])
-    assert len(store.load(path).entries) == 2
+        assert registry_file.load(path).entries in ((one,), (two,))
+    registry_file.put(path, [make_entry(1024)])
+    assert len(registry_file.load(path).entries) == 2
     assert {p.name for p in path.parent.iterdir()} <= {path.name, f"{path.name}.lock"}
 
 
 def test_a_lock_held_too_long_is_one_line(
     path: Path, make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.put(path, [make_entry()])
-    monkeypatch.setattr(store, "LOCK_TIMEOUT_S", 0.05)
+    registry_file.put(path, [make_entry()])
+    monkeypatch.setattr(registry_file, "LOCK_TIMEOUT_S", 0.05)
     with FileLock(f"{path}.lock"):
         with pytest.raises(StorageError, match="locked by another process"):
-            store.put(path, [make_entry()])
-        assert len(store.load(path).entries) == 1  # reading waits for nobody
+            registry_file.put(path, [make_entry()])
+        assert len(registry_file.load(path).entries) == 1  # reading waits for nobody
 
 
 # Disks that refuse
 
 
 def test_a_full_disk_is_one_line_and_leaves_the_old_file(path: Path, make_entry: MakeEntry) -> None:
-    store.put(path, [make_entry()])
+    registry_file.put(path, [make_entry()])
     before = path.read_bytes()
     read_end, write_end = os.pipe()
 
@@ -180,7 +180,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file(path: Path, make_entry:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
         try:
-            store.put(path, [make_entry(1024)])
+            registry_file.put(path, [make_entry(1024)])
         except StorageError as e:
             os.write(write_end, str(e).encode())
 
@@ -199,7 +199,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file(path: Path, make_entry:
 def test_a_read_only_disk_can_be_read_and_refuses_writing_in_one_line(
     path: Path, make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.put(path, [make_entry()])
+    registry_file.put(path, [make_entry()])
     real_open = os.open
 
     def read_only_open(file: str, flags: int, *rest: int, **named: int) -> int:
@@ -208,15 +208,15 @@ def test_a_read_only_disk_can_be_read_and_refuses_writing_in_one_line(
         return real_open(file, flags, *rest, **named)
 
     monkeypatch.setattr(os, "open", read_only_open)
-    assert len(store.load(path).entries) == 1
+    assert len(registry_file.load(path).entries) == 1
     with pytest.raises(StorageError, match=r"cannot write registry .*: Read-only file system"):
-        store.put(path, [make_entry()])
+        registry_file.put(path, [make_entry()])
 
 
 def test_a_failure_of_the_last_step_leaves_the_old_file(
     path: Path, make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.put(path, [make_entry()])
+    registry_file.put(path, [make_entry()])
     before = path.read_bytes()
 
     def no_rename(source: object, target: object) -> None:
@@ -224,7 +224,7 @@ def test_a_failure_of_the_last_step_leaves_the_old_file(
 
     monkeypatch.setattr(os, "replace", no_rename)
     with pytest.raises(StorageError, match="Input/output error"):
-        store.put(path, [make_entry(1024)])
+        registry_file.put(path, [make_entry(1024)])
     assert path.read_bytes() == before
     assert {p.name for p in path.parent.iterdir()} <= {path.name, f"{path.name}.lock"}
 
@@ -232,28 +232,28 @@ def test_a_failure_of_the_last_step_leaves_the_old_file(
 def test_a_path_that_cannot_be_is_a_storage_error(tmp_path: Path, make_entry: MakeEntry) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError, match="Not a directory"):
-        store.load(tmp_path / "file" / "r.json")
+        registry_file.load(tmp_path / "file" / "r.json")
     with pytest.raises(StorageError, match="cannot write registry"):
-        store.put(tmp_path / "file" / "r.json", [make_entry()])
+        registry_file.put(tmp_path / "file" / "r.json", [make_entry()])
     with pytest.raises(StorageError, match="Is a directory"):
-        store.load(tmp_path)
+        registry_file.load(tmp_path)
 
 
 def test_a_link_stays_a_link_and_the_mode_stays(path: Path, make_entry: MakeEntry) -> None:
     real = path.parent / "real" / "r.json"
-    store.put(real, [make_entry()])
+    registry_file.put(real, [make_entry()])
     real.chmod(0o640)
     path.symlink_to(real)
-    store.put(path, [make_entry(1024)])
+    registry_file.put(path, [make_entry(1024)])
     assert path.is_symlink()
-    assert len(store.load(real).entries) == 2
+    assert len(registry_file.load(real).entries) == 2
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
 
 
 def test_text_in_a_registry_is_never_executed(path: Path, make_entry: MakeEntry) -> None:
     marker = path.parent / "executed"
     hostile = f"__import__('pathlib').Path({str(marker)!r}).touch()"
-    store.put(path, [make_entry(reason=hostile, extra={"!!python/object": hostile})])
-    assert store.load(path).entries[0].reason == hostile
+    registry_file.put(path, [make_entry(reason=hostile, extra={"!!python/object": hostile})])
+    assert registry_file.load(path).entries[0].reason == hostile
     assert from_json(path.read_bytes(), "r").entries[0].provenance.extra["!!python/object"]
     assert not marker.exists()

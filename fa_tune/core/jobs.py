@@ -1,0 +1,344 @@
+"""What a worker is asked to do on a GPU: a dataclass for each kind of job, its items and results.
+
+    TimeJob(...).request()  ->  handler, shared, items as JSON  ->  TimeJob.read(shared, items)
+    supervisor                                                      worker
+
+`handler` names the function that does the job in the worker, as `module:function`.  It stands here
+and nowhere else: who sends a job never imports `gpu` or `runtime`.  The encoding is the dataclass
+as a JSON object: tuples are lists, and an item leaves out what has its default.
+
+Results are encoded by `to_json` and read by their `from_json`.  A verification's result is a
+`core.model.Verdict`, which `ops.verification` encodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from fa_tune.core.model import Artifact
+
+CALIBRATION = "calibration"  # the name of a CalibrateJob's item that is no kernel to verify
+PARTIALS = "_partials"  # beside an item: what workers that died since have reported of it
+Json = dict[str, Any]
+
+
+def to_json(value: Any) -> Any:
+    """A dataclass of this module, or what its fields hold, as JSON."""
+    if isinstance(value, _Message):
+        return {
+            f.name: to_json(found)
+            for f in fields(value)
+            if (found := getattr(value, f.name)) != f.default or not value._sparse
+        }
+    if isinstance(value, tuple | list):
+        return [to_json(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: to_json(v) for k, v in value.items()}
+    return value
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class _Message:
+    """What crosses between two processes.  `_nested` are the fields that hold messages;
+    `_sparse`: fields that have their default are left out."""
+
+    _nested: ClassVar[Mapping[str, type[_Message]]] = {}
+    _sparse: ClassVar[bool] = False
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Self:
+        """What `to_json` wrote; raises TypeError for unknown or missing fields."""
+        given = {name: _as_tuples(value) for name, value in raw.items()}
+        for name, kind in cls._nested.items():
+            value = given.get(name)
+            if isinstance(value, tuple):
+                given[name] = tuple(kind.from_json(v) for v in value)
+            elif value is not None:
+                given[name] = kind.from_json(value)
+        return cls(**given)
+
+
+# Items -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KernelItem(_Message):
+    """A subject and where its kernel is: a cubin file and the symbols in it, `more_symbols` those
+    of the launches after the first.  A library's kernel (`ref:fa2`) has none of these."""
+
+    _sparse = True
+    subject: str
+    cubin: str = ""
+    symbol: str = ""
+    more_symbols: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, subject: str, artifact: Artifact | None) -> KernelItem:
+        """The item of a subject; `artifact` is None for a library's kernel."""
+        if artifact is None:
+            return cls(subject)
+        return cls(subject, artifact.cubin, artifact.symbol, artifact.more_symbols)
+
+
+@dataclass(frozen=True)
+class VerifyItem(KernelItem):
+    """A kernel to verify; `traits` say which cases it was compiled for."""
+
+    traits: str = ""
+
+    @classmethod
+    def of_artifact(cls, artifact: Artifact) -> VerifyItem:
+        """The item of an artifact."""
+        return cls(
+            artifact.variant.key,
+            artifact.cubin,
+            artifact.symbol,
+            artifact.more_symbols,
+            artifact.traits,
+        )
+
+
+@dataclass(frozen=True)
+class PairItem(_Message):
+    """Two kernels to time in turn on a workload (its key)."""
+
+    workload: str
+    pair: tuple[KernelItem, KernelItem]
+
+    _nested: ClassVar = {"pair": KernelItem}
+
+
+@dataclass(frozen=True)
+class ABTestItem(_Message):
+    """A choice against the default; the item's name is the workload's key.
+
+    `registry` is a file that holds the choice alone, `defaults` one that holds nothing of the
+    workload, or the default where that is not the device's own.  `chosen` and `default` are the
+    variants that these must lead to, by key.
+    """
+
+    registry: str
+    defaults: str
+    chosen: str
+    default: str
+
+
+@dataclass(frozen=True)
+class ProbeItem(_Message):
+    """Nothing but a sign of life."""
+
+
+# Results -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading(_Message):
+    """NVML at one moment; None: not told.  `reasons` are those that hold the clock back."""
+
+    sm_clock_hz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Round(_Message):
+    """One round of samples: `number` from 0, the baseline's `opening` and `closing` sample in
+    seconds (None without a baseline), and why it is flagged, if it is."""
+
+    number: int
+    opening_s: float | None
+    closing_s: float | None
+    reading: Reading
+    flags: tuple[str, ...] = ()
+
+    _nested: ClassVar = {"reading": Reading}
+
+
+@dataclass(frozen=True)
+class TimeResult(_Message):
+    """What timing one subject gave.
+
+    `relative` are the samples over the baseline's beside them, one each or none; `sm_clock_hz`
+    and `host_s` (what a launch took the process) are medians; `stop_reason` says why there are
+    no more samples, `flagged` which rounds are flagged (by number, as text) and why; `rounds`,
+    of the baseline alone, what each round was taken under.
+    """
+
+    samples_s: tuple[float, ...]
+    relative: tuple[float, ...]
+    sm_clock_hz: float | None
+    host_s: float
+    sets: int
+    launches_per_sample: int
+    stop_reason: str
+    flagged: Mapping[str, str]
+    rounds: tuple[Round, ...]
+
+    _nested: ClassVar = {"rounds": Round}
+
+
+@dataclass(frozen=True)
+class PairTimes(_Message):
+    """The samples of both kernels of a pair, round by round, in seconds; the first's are means of
+    the samples right before and right after the second's.  None: NVML does not tell."""
+
+    samples_s: tuple[tuple[float, ...], tuple[float, ...]]
+    sm_clock_hz: float | None
+    power_w: float | None
+
+
+@dataclass(frozen=True)
+class ABTestResult(_Message):
+    """Of each pair of samples, the mean of the choice's two and of the default's two, in
+    seconds."""
+
+    chosen_s: tuple[float, ...]
+    default_s: tuple[float, ...]
+
+
+# Jobs --------------------------------------------------------------------------------------------
+
+Item = TypeVar("Item", bound=_Message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job(Generic[Item]):
+    """`device` is CUDA's number in the worker; `partials` are filled in for the worker: what
+    workers that died since have reported, by item."""
+
+    handler: ClassVar[str]
+
+    items: Mapping[str, Item]
+    device: int
+    partials: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def request(self) -> tuple[str, Json, dict[str, Json]]:
+        """Handler, shared facts and items, as `workers.supervisor.run_items` takes them."""
+        shared = {
+            f.name: to_json(getattr(self, f.name))
+            for f in fields(self)
+            if f.name not in ("items", "partials") and getattr(self, f.name) is not None
+        }
+        return self.handler, shared, {name: to_json(item) for name, item in self.items.items()}
+
+    @classmethod
+    def read(cls, shared: Mapping[str, Any], items: Mapping[str, Mapping[str, Any]]) -> Self:
+        """The job as a worker gets it; raises TypeError for unknown or missing fields."""
+        plain = {
+            name: {k: v for k, v in item.items() if k != PARTIALS} for name, item in items.items()
+        }
+        return cls(
+            items={name: cls._item(item) for name, item in plain.items()},
+            partials={name: _as_tuples(item.get(PARTIALS, [])) for name, item in items.items()},
+            **{name: _as_tuples(value) for name, value in shared.items()},
+        )
+
+    @classmethod
+    def _item(cls, raw: Json) -> Item:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyJob(_Job[VerifyItem]):
+    """Compare every kernel with the reference.  Result: a Verdict.
+
+    `item_timeout_s`: the items do much the same, so that one that takes many times as long as
+    those before it hangs; none may take longer than this.
+    """
+
+    handler = "fa_tune.gpu.jobs.verify:handle"
+    seed: int
+    item_timeout_s: float | None = None
+
+    @classmethod
+    def _item(cls, raw: Json) -> VerifyItem:
+        return VerifyItem.from_json(raw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeJob(_Job[KernelItem]):
+    """Time every subject with CUDA events.  Partials: (seconds, ratio to the baseline or None) of
+    each sample.  Result: a TimeResult.
+
+    `keep` are subjects measured to the end; `baseline` is the item measured first and last in
+    every round, or empty; `order` names the subjects as a tie prefers them; `margin` is what the
+    baseline has to be beaten by; `check`: compare each output with the fp32 result afterwards.
+    """
+
+    handler = "fa_tune.gpu.jobs.time_events:handle"
+    workload: str
+    runs: int
+    seed: int
+    keep: tuple[str, ...]
+    baseline: str
+    adaptive: bool
+    order: tuple[str, ...]
+    margin: float
+    check: bool
+
+    @classmethod
+    def _item(cls, raw: Json) -> KernelItem:
+        return KernelItem.from_json(raw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileJob(_Job[KernelItem]):
+    """Launch every subject once per round, under ncu.  Partials: the round, one per launch, in
+    launch order.  No result but what ncu writes."""
+
+    handler = "fa_tune.gpu.jobs.ncu_target:handle"
+    workload: str
+    rounds: int
+    seed: int
+
+    @classmethod
+    def _item(cls, raw: Json) -> KernelItem:
+        return KernelItem.from_json(raw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateJob(_Job[VerifyItem | PairItem]):
+    """A VerifyJob that times a pair of kernels at its end: the item CALIBRATION, whose result is
+    PairTimes."""
+
+    handler = "fa_tune.gpu.jobs.calibrate:handle"
+    seed: int
+
+    @classmethod
+    def _item(cls, raw: Json) -> VerifyItem | PairItem:
+        return PairItem.from_json(raw) if "pair" in raw else VerifyItem.from_json(raw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ABTestJob(_Job[ABTestItem]):
+    """Call the choice and the default as a program would, in pairs.  Result: an ABTestResult."""
+
+    handler = "fa_tune.runtime.ab_test_job:handle"
+    seed: int
+    cache_dir: str
+
+    @classmethod
+    def _item(cls, raw: Json) -> ABTestItem:
+        return ABTestItem.from_json(raw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeJob(_Job[ProbeItem]):
+    """See whether the GPU computes at all.  Result: the device's name."""
+
+    handler = "fa_tune.gpu.jobs.probe:handle"
+
+    @classmethod
+    def _item(cls, raw: Json) -> ProbeItem:
+        return ProbeItem()
+
+
+# What a search on this machine will need first: imported by workers before there is work.
+WARM_UP_MODULES = tuple(job.handler.partition(":")[0] for job in (VerifyJob, TimeJob, ABTestJob))

@@ -1,0 +1,122 @@
+"""Jobs cross to a worker and back as JSON, and name handlers that there are."""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fa_tune.core.jobs import (
+    CALIBRATION,
+    PARTIALS,
+    WARM_UP_MODULES,
+    ABTestItem,
+    ABTestJob,
+    ABTestResult,
+    CalibrateJob,
+    KernelItem,
+    PairItem,
+    PairTimes,
+    ProbeItem,
+    ProbeJob,
+    ProfileJob,
+    Reading,
+    Round,
+    TimeJob,
+    TimeResult,
+    VerifyItem,
+    VerifyJob,
+    to_json,
+)
+from tests.project_files import ROOT
+
+KERNEL = KernelItem("sm80:a", "a.cubin", "kernel_a")
+VERIFY = VerifyItem("sm80:a", "a.cubin", "kernel_a", ("combine_a",), "causal")
+WORKLOAD = "b1_h1_kv1_q64_k64_d64_fp16_full"
+TIME = TimeJob(
+    items={"sm80:a": KERNEL, "ref:fa2": KernelItem("ref:fa2")},
+    device=1,
+    workload=WORKLOAD,
+    runs=5,
+    seed=3,
+    keep=("sm80:a",),
+    baseline="sm80:a",
+    adaptive=True,
+    order=(),
+    margin=0.01,
+    check=False,
+)
+JOBS: list[Any] = [
+    VerifyJob(items={"x": VERIFY}, device=0, seed=1, item_timeout_s=9.0),
+    VerifyJob(items={"x": VERIFY}, device=0, seed=1),
+    TIME,
+    ProfileJob(items={"sm80:a": KERNEL}, device=0, workload=WORKLOAD, rounds=3, seed=0),
+    CalibrateJob(
+        items={"x": VERIFY, CALIBRATION: PairItem(WORKLOAD, (KERNEL, KERNEL))}, device=0, seed=0
+    ),
+    ABTestJob(items={WORKLOAD: ABTestItem("a", "b", "x", "y")}, device=0, seed=0, cache_dir="/c"),
+    ProbeJob(items={"probe": ProbeItem()}, device=0),
+]
+RESULTS: list[Any] = [
+    TimeResult(
+        samples_s=(1e-3, 2e-3),
+        relative=(0.9, 1.1),
+        sm_clock_hz=None,
+        host_s=2e-5,
+        sets=3,
+        launches_per_sample=1,
+        stop_reason="the choice was decided",
+        flagged={"1": "hot"},
+        rounds=(Round(1, 1e-3, None, Reading(1.8e9, reasons=("hot",)), ("hot",)),),
+    ),
+    PairTimes(((1e-3,), (2e-3,)), None, 500.0),
+    ABTestResult((1e-3,), (2e-3,)),
+]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: type(job).__name__)
+def test_a_job_reaches_the_worker_as_it_was(job: Any) -> None:
+    _, shared, items = json.loads(json.dumps(job.request()))
+    assert type(job).read(shared, items) == replace(job, partials=dict.fromkeys(job.items, ()))
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=lambda result: type(result).__name__)
+def test_a_result_comes_back_as_it_was(result: Any) -> None:
+    assert type(result).from_json(json.loads(json.dumps(to_json(result)))) == result
+
+
+def test_partials_stand_beside_their_item() -> None:
+    _, shared, items = TIME.request()
+    items["sm80:a"][PARTIALS] = [[1e-3, None], [2e-3, 0.9]]
+    job = TimeJob.read(shared, items)
+    assert job.partials == {"sm80:a": ((1e-3, None), (2e-3, 0.9)), "ref:fa2": ()}
+
+
+def test_a_librarys_kernel_has_no_files() -> None:
+    """Whoever sends files along would look for them."""
+    _, _, items = TIME.request()
+    assert items["ref:fa2"] == {"subject": "ref:fa2"}
+
+
+@pytest.mark.parametrize("change", [{"seed": None}, {"unknown": 1}])
+def test_a_field_that_is_missing_or_unknown_is_an_error(change: dict[str, Any]) -> None:
+    _, shared, items = TIME.request()
+    shared = {k: v for k, v in (shared | change).items() if v is not None}
+    with pytest.raises(TypeError):
+        TimeJob.read(shared, items)
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: type(job).__name__)
+def test_the_handler_is_there(job: Any) -> None:
+    """Not imported: it needs torch."""
+    module, _, function = job.handler.partition(":")
+    source = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+    found = [n.name for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
+    assert function in found
+
+
+def test_what_is_imported_before_there_is_work_are_handlers() -> None:
+    assert set(WARM_UP_MODULES) <= {job.handler.partition(":")[0] for job in JOBS}
