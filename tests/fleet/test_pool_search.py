@@ -143,3 +143,39 @@ def test_a_gpu_that_cannot_even_be_asked_does_not_leave_others_waiting() -> None
 
     with pytest.raises(OSError, match="no such pipe"):
         pool.each(range(6), work, Stages())
+
+
+# Fewer than two GPUs ----------------------------------------------------------------------------
+
+
+def test_one_gpu_works_in_the_callers_thread_and_in_order() -> None:
+    def work(gpu: Any, shown: Any, job: int) -> tuple[str, int, threading.Thread]:
+        return gpu.label, job, threading.current_thread()
+
+    found = Pool([Pretended("x")]).each(range(3), work, Stages(), cost=float)
+    assert found == [("x", job, threading.current_thread()) for job in range(3)]
+
+
+def test_without_a_gpu_work_that_needs_none_is_done() -> None:
+    pool = Pool()
+    assert pool.each([1, 2], lambda _gpu, _shown, job: job + 1, Stages()) == [2, 3]
+    assert pool.deal({"a": 1, "b": 2}) == [{"a": 1, "b": 2}]
+    assert pool.deal({}) == []
+    assert pool.disagreement is None
+    with pytest.raises(ToolMissing, match="no GPU found"):
+        pool.each([1], lambda gpu, _shown, _job: gpu.run_items(), Stages())
+
+
+def test_an_only_gpu_that_recovers_goes_on_and_one_that_does_not_is_lost() -> None:
+    tries: list[int] = []
+
+    def work(gpu: Any, shown: Any, job: int) -> int:
+        tries.append(job)
+        if len(tries) < 3:
+            raise Interrupted("the worker died", (), "")
+        return job
+
+    assert Pool([Pretended("x", works=True)]).each([7], work, Stages()) == [7]
+    tries.clear()
+    with pytest.raises(GpusLost, match="x is lost: the worker died"):
+        Pool([Pretended("x")]).each([7], work, Stages())
