@@ -149,7 +149,7 @@ def _measurements(
             machine=machine,
         )
         result = single.profile(configs, options, progress)
-        return [a.measurement for a in result.attempts if a.measurement], result.whose
+        return [a.measurement for a in result.attempts if a.measurement], result.source
     if not sources:
         folder = machine.recordings or profiles_dir()
         sources = sorted(folder.glob(f"*/*{profile_json.SUFFIX}"))

@@ -13,7 +13,14 @@ from pathlib import Path
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, ToolMissing
 from fa_tune.core.jobs import KernelItem, ProfileJob
 from fa_tune.core.model import Attempt, Outcome
-from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes, failed, split_batches
+from fa_tune.profile.base import (
+    Capabilities,
+    MeasurePlan,
+    OnStep,
+    ProfilerNotes,
+    failed,
+    split_batches,
+)
 from fa_tune.profile.ncu.command import (
     NcuOptions,
     NcuVersion,
@@ -50,6 +57,9 @@ class NcuProfiler:
 
     method = "ncu"
     default_runs = 3
+    # A launch costs a fifth of a second and stands alone; its counters need a permission.
+    capabilities = Capabilities(independent_samples=True, samples_per_scout=1, may_be_refused=True)
+    warnings = property(lambda self: self.notes.told)
 
     def __init__(
         self,
