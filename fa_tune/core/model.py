@@ -185,6 +185,8 @@ class Measurement:
     - `scaled_by`: the factor by which `samples_s` were multiplied afterwards; None: as measured.
     - `replayed_from`: the label of the recording it was read from; empty if measured now.
     - `default_s`: in an A/B test, the default's samples beside `samples_s`, in seconds.
+    - `held_out_s`, `held_out_relative`: as `samples_s` and `relative`, of rounds after the race:
+      nothing was chosen by them.  Empty for whom the choice did not come into question.
     - `versions`: of the packages that it ran with, by name (`torch`, `cudnn`, `fa4`, `cupy`);
       empty if not known.
     """
@@ -203,6 +205,8 @@ class Measurement:
     scaled_by: float | None = None
     replayed_from: str = ""
     default_s: tuple[float, ...] = ()
+    held_out_s: tuple[float, ...] = ()
+    held_out_relative: tuple[float, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -41,6 +41,7 @@ class Row(WorkloadParts):
     `reason` says why the outcome is not ok, or what an ok row lacks.
     `relative` are the samples over the baseline's right beside each, and `preference` is the
     place, from 0, in what a tie on this workload preferred: what the choice was made by.
+    `held_out_s` and `held_out_relative` are of rounds that nothing was chosen by.
     `source` tells recordings apart when several are read together; no file format keeps it.
     """
 
@@ -66,6 +67,8 @@ class Row(WorkloadParts):
     reason: str = ""
     relative: tuple[float, ...] | None = None
     preference: int | None = None
+    held_out_s: tuple[float, ...] | None = None
+    held_out_relative: tuple[float, ...] | None = None
     source: str = ""
 
     @property
