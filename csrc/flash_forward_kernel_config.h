@@ -1,6 +1,9 @@
 // One point of the sm80 family's knobs, usable as a template argument.
-// Generated from fa_tune/families/sm80.py by `python -m fa_tune.families.cpp`; do not edit.
+// Generated from fa_tune/families/sm80/config.py by
+// `python -m fa_tune.export.config_headers`; do not edit.
 #pragma once
+
+#include "dtype.h"
 
 #ifdef __CUDACC__  // nvcc and NVRTC
 #define FA_HOST_DEVICE __host__ __device__
@@ -8,7 +11,7 @@
 #define FA_HOST_DEVICE
 #endif
 
-enum class DType : int { FP16 = 5, BF16 = 15 };
+namespace fa_tune {
 
 struct FlashForwardKernelConfig {
     // element type of Q, K, V and O
@@ -115,5 +118,7 @@ struct FlashForwardKernelConfig {
         return ping_pong < other.ping_pong;
     }
 };
+
+}  // namespace fa_tune
 
 #undef FA_HOST_DEVICE

@@ -151,17 +151,23 @@ def _nvrtc(
 
 
 def normalised(ptx: str) -> str:
-    """PTX without comments, its mangled names numbered in order of appearance."""
+    """PTX without comments and unused variables, its names and registers numbered in order of
+    appearance."""
     names: dict[str, str] = {}
+    registers: dict[str, str] = {}
     lines = (line.partition("//")[0].rstrip() for line in ptx.splitlines())
-    text = "\n".join(line for line in lines if line)
-    # The longest first: a parameter's name is the kernel's with a suffix.
-    text = re.sub(r"_Z\w+?(?=_param_|\b)", lambda m: names.setdefault(m[0], f"N{len(names)}"), text)
-    return re.sub(r"\b(?:N\d+|shared_memory|smem_base)\b", lambda m: _numbered(m[0], names), text)
-
-
-def _numbered(name: str, names: dict[str, str]) -> str:
-    return names.setdefault("=" + name, "shared" if "mem" in name else name)
+    # Static members of templates are variables there, which no instruction names.
+    text = "\n".join(line for line in lines if line and not re.match(r"\.global|\t\.reg \.", line))
+    text = re.sub(
+        r"%(?:r|rd|p|f|rs|h|fd|b)\d+\b",
+        lambda found: registers.setdefault(found[0], f"%{len(registers)}"),
+        text,
+    )
+    return re.sub(
+        r"\b(?:_Z\w+?(?=_param_|\b)|shared_memory\b)",
+        lambda found: names.setdefault(found[0], f"N{len(names)}"),
+        text,
+    )
 
 
 def machine_code_sha256(cubin: bytes) -> str:
@@ -174,9 +180,10 @@ def machine_code_sha256(cubin: bytes) -> str:
     for name, kind, _, _, at, length, _, info, _, _ in sections:
         end = cubin.index(b"\0", names_at + name)
         label = cubin[names_at + name : end].decode()
-        if not label.startswith((".text.", ".nv.constant")):
+        # Constant bank 4 holds addresses of variables that no instruction names.
+        if not re.match(r"\.text\.|\.nv\.constant[0-3]\.", label):
             continue
-        digest.update(label.split(".")[1 if label.startswith(".text") else 2].encode())
+        digest.update(label.encode()[:14] if label.startswith(".nv") else b".text")
         if label.startswith(".text."):
             digest.update(struct.pack("<I", info >> 24))  # registers
         digest.update(struct.pack("<Q", length))
@@ -241,6 +248,8 @@ def hash_tree(arguments: argparse.Namespace) -> int:
             found = done.get(kernel[0], {})
             if wanted not in found and GONE not in found:
                 todo.append(kernel)
+        # In an order that has nothing to do with the sets': what is done early is a sample.
+        todo.sort(key=lambda item: _sha256(item[0].encode()))
         lock = threading.Lock()
         waiting = iter(todo)
 

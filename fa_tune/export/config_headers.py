@@ -17,20 +17,42 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import FaTuneError, StorageError
+from fa_tune.core.model import DType
 from fa_tune.families.fields import cpp_literal, cpp_type, python_type
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm90.config import Sm90Config
 
 _HEAD = """\
 // One point of the {family} family's knobs, usable as a template argument.
-// Generated from fa_tune/families/{family}.py by `python -m fa_tune.families.cpp`; do not edit.
+// Generated from fa_tune/families/{family}/config.py by
+// `python -m fa_tune.export.config_headers`; do not edit.
 #pragma once
+
+#include "{dtype}"
 
 #ifdef __CUDACC__  // nvcc and NVRTC
 #define FA_HOST_DEVICE __host__ __device__
 #else
 #define FA_HOST_DEVICE
 #endif
+
+namespace fa_tune {
+
+"""
+
+_DTYPE = """\
+// Element types, numbered as PyTorch numbers them.
+// Generated from fa_tune/core/model.py by `python -m fa_tune.export.config_headers`; do not edit.
+#pragma once
+
+namespace fa_tune {
+
+"""
+
+_SM90_METHODS = """\
+
+    // Query rows per CTA.
+    FA_HOST_DEVICE constexpr int B_r() const { return 64 * mma_warpgroups; }
 
 """
 
@@ -70,21 +92,35 @@ SM80 = Header(
     "sm80",
     FlashForwardKernelConfig,
     _SM80_METHODS,
-    ("kernels/sm80/flash_forward_kernel_config.cuh", "csrc/flash_forward_kernel_config.h"),
+    ("kernels/sm80/fwd/config.cuh", "csrc/flash_forward_kernel_config.h"),
 )
-SM90 = Header("sm90", Sm90Config, "\n", ("kernels/sm90/config.cuh",))
+SM90 = Header("sm90", Sm90Config, _SM90_METHODS, ("kernels/sm90/fwd/config.cuh",))
 HEADERS = (SM80, SM90)
-GENERATED_FILES = tuple(name for header in HEADERS for name in header.files)
+# How a header includes DType, by the folder that both are in.
+DTYPE_INCLUDES = {"kernels": "common/dtype.cuh", "csrc": "dtype.h"}
+DTYPE_FILES = tuple(f"{folder}/{name}" for folder, name in DTYPE_INCLUDES.items())
+GENERATED_FILES = (*DTYPE_FILES, *(name for header in HEADERS for name in header.files))
 
 
-def struct_header(config_class: type[Any] = FlashForwardKernelConfig, header: Header = SM80) -> str:
-    """The text of a family's header: the enums of its fields, `DType` among them, and
-    `config_class` as a struct with the same fields in the same order, compared in that order."""
+def dtype_header() -> str:
+    """The text of the header of `DType`, which all families share."""
+    return f"{_DTYPE}{_enum(DType)}}}  // namespace fa_tune\n"
+
+
+def struct_header(
+    config_class: type[Any] = FlashForwardKernelConfig,
+    header: Header = SM80,
+    dtype: str = DTYPE_INCLUDES["csrc"],
+) -> str:
+    """The text of a family's header: the enums of its fields, but for `DType`, which it includes
+    as `dtype`, and `config_class` as a struct with the same fields in the same order, compared in
+    that order."""
     name = config_class.__name__
     fields = dataclasses.fields(config_class)
     enums = dict.fromkeys(t for f in fields if issubclass(t := python_type(f), Enum))
+    enums.pop(DType, None)
     parts = [
-        _HEAD.replace("{family}", header.family),
+        _HEAD.replace("{family}", header.family).replace("{dtype}", dtype),
         *(_enum(kind) for kind in enums),
         f"struct {name} {{\n",
         *(_member(f) for f in fields),
@@ -94,6 +130,7 @@ def struct_header(config_class: type[Any] = FlashForwardKernelConfig, header: He
         *_less_than([f.name for f in fields]),
         "    }\n",
         "};\n",
+        "\n}  // namespace fa_tune\n",
         "\n#undef FA_HOST_DEVICE\n",
     ]
     return "".join(parts)
@@ -119,18 +156,24 @@ def _less_than(names: list[str]) -> Iterator[str]:
     yield f"        return {names[-1]} < other.{names[-1]};\n"
 
 
+def generated_texts() -> dict[str, str]:
+    """File name -> text of every generated header."""
+    texts = dict.fromkeys(DTYPE_FILES, dtype_header())
+    for header in HEADERS:
+        for name in header.files:
+            include = DTYPE_INCLUDES[name.partition("/")[0]]
+            texts[name] = struct_header(header.config_class, header, include)
+    return texts
+
+
 def write_generated_files(root: Path) -> list[Path]:
     """Rewrite every copy under `root`, the source checkout; raises StorageError."""
     if not (root / "kernels" / "sm80").is_dir() or not (root / "csrc").is_dir():
         raise StorageError(f"{root} is no source checkout: it has no kernels/sm80 and csrc")
-    texts = {
-        root / name: struct_header(header.config_class, header)
-        for header in HEADERS
-        for name in header.files
-    }
+    texts = {root / name: text for name, text in generated_texts().items()}
     try:
         for path, text in texts.items():
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     except OSError as e:
         raise StorageError(f"cannot write {e.filename}: {e.strerror}") from e

@@ -6,7 +6,7 @@ Adding one is a line in `_FAMILIES` and the files that docs/architecture.md list
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
@@ -125,6 +125,19 @@ def parse(text: str, *, d_head: int = 128) -> Config:
         raise errors[0]
     examples = " or ".join(f"{f.example!r} ({f.name})" for f in all_families())
     raise InvalidConfig(f'no config in "{shown}"; write it like {examples}')
+
+
+@cache
+def canonical(recorded: Variant) -> Variant:
+    """The variant as its family writes it today, whose words may have been others once; as it is
+    if the family is unknown or can no longer write it."""
+    family = _FAMILIES.get(recorded.family)
+    if family is None:
+        return recorded
+    try:
+        return variant_of(family, family.parse(recorded.config))
+    except InvalidConfig:
+        return recorded
 
 
 def named_configs(

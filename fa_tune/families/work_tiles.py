@@ -7,15 +7,15 @@ from fa_tune.core.model import Workload
 MOST_TILES = 2**30  # a kernel counts them in 32 bits, and a little beyond the last one
 # The part of L2 that the keys and values of the heads at work should fit in.
 L2_SHARE = 0.5
-MOST_SECTION_HEADS = 64
+MOST_GROUPED_HEADS = 64
 
 
-def section_heads(workload: Workload, l2_bytes: int) -> int:
+def l2_head_group(workload: Workload, l2_bytes: int) -> int:
     """Neighbouring query heads, a power of two, whose keys and values fit in their share of
     L2 together."""
     of_kv_head = 2 * workload.seq_len_kv * workload.d_head * workload.dtype.size_bytes
     of_head = of_kv_head * workload.kv_heads / workload.heads
     heads = 1
-    while heads < MOST_SECTION_HEADS and 2 * heads * of_head <= L2_SHARE * l2_bytes:
+    while heads < MOST_GROUPED_HEADS and 2 * heads * of_head <= L2_SHARE * l2_bytes:
         heads *= 2
     return heads

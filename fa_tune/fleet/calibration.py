@@ -114,7 +114,7 @@ def _far_from_the_pairs(workload: Workload) -> float:
 def _traits(artifact: Artifact, workload: Workload) -> str | None:
     """What a variant is compiled for on a workload; None where it is not for that at all."""
     family = families.get(artifact.variant.family)
-    config = family.parse(artifact.variant.config)
+    config = families.config_of(artifact.variant)
     if (config.dtype, config.d_head) != (workload.dtype, workload.d_head):
         return None
     return family.traits(config, workload)

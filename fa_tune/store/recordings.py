@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fa_tune import families
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.model import (
     REFERENCE_FAMILY,
@@ -108,7 +109,19 @@ def load(path: Path) -> Recording:
     """Read one recording; raises ProfileFormatError for a damaged table or provenance."""
     meta = _load_meta(path)
     attempts = (_attempt(row, meta) for row in read_rows(path))
+    decided = {key: _canonical(found) for key, found in meta.decided.items()}
+    meta = dataclasses.replace(meta, decided=decided)
     return Recording(path, meta, tuple(a for a in attempts if a is not None))
+
+
+def _canonical(decided: Decided) -> Decided:
+    if (found := decided.confirmed) is None:
+        return decided
+    chosen, default = (
+        families.canonical(Variant.from_key(key)).key for key in (found.chosen, found.default)
+    )
+    confirmed = dataclasses.replace(found, chosen=chosen, default=default)
+    return dataclasses.replace(decided, confirmed=confirmed)
 
 
 def _load_meta(path: Path) -> Meta:
@@ -173,7 +186,7 @@ def _attempt(row: Row, meta: Meta) -> Attempt | None:
         name = _LABEL_TO_NAME.get(row.kernel, row.kernel.lower())
         subject = Variant(REFERENCE_FAMILY, name).key
     else:
-        subject = Variant(row.family, row.kernel).key
+        subject = families.canonical(Variant(row.family, row.kernel)).key
     measurement = None
     if row.outcome is Outcome.OK and row.samples_s:
         measurement = Measurement(

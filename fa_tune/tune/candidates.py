@@ -79,7 +79,7 @@ def recorded_configs(
         for variant in map(Variant.from_key, subjects):
             if variant.family in by_name:
                 with contextlib.suppress(InvalidConfig):  # of another version, with other knobs
-                    yield variant.family, by_name[variant.family].parse(variant.config)
+                    yield variant.family, families.config_of(variant)
 
     return [config for _, config in sorted(set(configs()))]
 
@@ -100,5 +100,5 @@ def incumbents(registry: Path, measured: Measured, workloads: Sequence[Workload]
         entry = known.get(key)
         if entry is not None:
             with contextlib.suppress(InvalidConfig):  # of another version, with other knobs
-                found.append(families.get(entry.chosen.family).parse(entry.chosen.config))
+                found.append(families.config_of(entry.chosen))
     return found

@@ -220,7 +220,7 @@ def entry_of(
 
     chosen = Variant.from_key(decision.chosen.subject)
     family = families.get(chosen.family)
-    config = family.parse(chosen.config)
+    config = families.config_of(chosen)
     verdict = verdicts.get(decision.chosen.subject)
     replay = isinstance(measured.profiler, ReplayProfiler)
     recording = recording_of(decision.chosen.subject, one, measured) if replay else None

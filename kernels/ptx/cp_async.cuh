@@ -2,7 +2,7 @@
 // PTX ISA: cp.async, cp.async.commit_group, cp.async.wait_group.  Minimum: sm_80.
 #pragma once
 
-namespace ptx {
+namespace fa_tune::ptx {
 
 // shared[dst, dst + 16) = global[src, src + 16), past L1 (.cg), in the current group.
 __device__ __forceinline__ void cp_async_cg_16(unsigned dst, const void* src) {
@@ -28,4 +28,4 @@ __device__ __forceinline__ void cp_async_wait_group() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-}  // namespace ptx
+}  // namespace fa_tune::ptx

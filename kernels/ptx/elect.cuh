@@ -5,10 +5,10 @@
 // otherwise loops over the lanes around every bulk copy.
 #pragma once
 
-namespace ptx {
+namespace fa_tune::ptx {
 
 // True in one lane of the converged warp.
-__device__ __forceinline__ bool elect_one() {
+__device__ __forceinline__ bool elect_sync() {
     unsigned elected;
     asm volatile(
         "{\n"
@@ -20,4 +20,4 @@ __device__ __forceinline__ bool elect_one() {
     return elected != 0;
 }
 
-}  // namespace ptx
+}  // namespace fa_tune::ptx

@@ -6,7 +6,7 @@
 // with .trans, elements (row 2 (l % 4) and + 1, column l / 4).
 #pragma once
 
-namespace ptx {
+namespace fa_tune::ptx {
 
 // Volatile keeps the order in which a config stages its fragments.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], unsigned address) {
@@ -23,4 +23,4 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], unsigned add
                  : "memory");
 }
 
-}  // namespace ptx
+}  // namespace fa_tune::ptx

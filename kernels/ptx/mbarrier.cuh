@@ -6,7 +6,7 @@
 // the first one, then 1, 0, ...; a fresh barrier lets a wait for parity 1 pass.
 #pragma once
 
-namespace ptx {
+namespace fa_tune::ptx {
 
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
@@ -40,14 +40,36 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
         : "memory");
 }
 
-// A word that a barrier hands from one thread to others.
-__device__ __forceinline__ void store_shared(unsigned address, int value) {
-    asm volatile("st.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
-}
-__device__ __forceinline__ int load_shared(unsigned address) {
-    int value;
-    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-    return value;
+// Whether the phase of that parity has ended; does not wait.
+__device__ __forceinline__ unsigned mbarrier_test_wait(unsigned barrier, unsigned parity) {
+    unsigned ended;
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, done;\n"
+        "}"
+        : "=r"(ended)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return ended;
 }
 
-}  // namespace ptx
+// Wait for the end of the phase of that parity, unless it has been seen.
+__device__ __forceinline__ void mbarrier_wait_unless(unsigned ended, unsigned barrier,
+                                                     unsigned parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "setp.ne.u32 done, %0, 0;\n"
+        "@done bra over;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "@!done bra again;\n"
+        "over:\n"
+        "}" ::"r"(ended),
+        "r"(barrier), "r"(parity)
+        : "memory");
+}
+
+}  // namespace fa_tune::ptx

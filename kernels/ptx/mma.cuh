@@ -8,7 +8,7 @@
 //     d[0..1] = (l/4, 2(l%4)..+1)     d[2..3] = (l/4 + 8, 2(l%4)..+1)
 #pragma once
 
-namespace ptx {
+namespace fa_tune::ptx {
 
 __device__ __forceinline__ void mma_m16n8k16_f32_f16(float (&d)[4], const unsigned (&a)[4],
                                                      unsigned b0, unsigned b1) {
@@ -28,4 +28,4 @@ __device__ __forceinline__ void mma_m16n8k16_f32_bf16(float (&d)[4], const unsig
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-}  // namespace ptx
+}  // namespace fa_tune::ptx

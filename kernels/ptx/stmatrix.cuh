@@ -5,7 +5,7 @@
 // per row); register i of lane l holds elements (row l / 4, columns 2 (l % 4) and + 1) of matrix i.
 #pragma once
 
-namespace ptx {
+namespace fa_tune::ptx {
 
 __device__ __forceinline__ void stmatrix_x4(unsigned address, const unsigned (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
@@ -13,4 +13,4 @@ __device__ __forceinline__ void stmatrix_x4(unsigned address, const unsigned (&r
                  : "memory");
 }
 
-}  // namespace ptx
+}  // namespace fa_tune::ptx

@@ -14,7 +14,7 @@
 // carry leaves the field.
 #pragma once
 
-namespace ptx {
+namespace fa_tune::ptx {
 
 constexpr int kSwizzleBytes = 128;                    // width of a panel
 constexpr int kSwizzleAtomBytes = 8 * kSwizzleBytes;  // 8 rows: what repeats
@@ -47,4 +47,4 @@ struct WgmmaDescriptor {
     }
 };
 
-}  // namespace ptx
+}  // namespace fa_tune::ptx

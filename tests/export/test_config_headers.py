@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune import families
 from fa_tune.core.arch import ctas_per_sm, parse_arch
 from fa_tune.core.errors import StorageError
 from fa_tune.core.model import DType
 from fa_tune.export.config_headers import (
+    DTYPE_FILES,
     GENERATED_FILES,
     HEADERS,
     Header,
+    dtype_header,
+    generated_texts,
     struct_header,
     write_generated_files,
 )
@@ -51,17 +55,16 @@ def sample(count: int) -> list[FlashForwardKernelConfig]:
 
 @pytest.mark.parametrize("header", HEADERS, ids=lambda h: h.family)
 def test_committed_files_are_current(header: Header) -> None:
-    for name in header.files:
+    for name in (*DTYPE_FILES, *header.files):
         committed = (ROOT / name).read_text("utf-8")
-        text = struct_header(header.config_class, header)
-        assert committed == text, "run `python -m fa_tune.export.config_headers`"
+        assert committed == generated_texts()[name], "run `python -m fa_tune.export.config_headers`"
 
 
 def test_a_header_is_of_its_family() -> None:
     header = Header("sm1", LaterConfig, "\n    int rows() const { return B_r; }\n\n", ("x.cuh",))
     text = struct_header(header.config_class, header)
     assert text.startswith("// One point of the sm1 family's knobs")
-    assert "fa_tune/families/sm1.py" in text
+    assert "fa_tune/families/sm1/config.py" in text
     assert "struct LaterConfig {" in text
     assert "int rows() const" in text
     assert "num_ctas_per_sm" not in text
@@ -74,9 +77,9 @@ def test_files_are_rewritten_in_a_checkout_only(tmp_path: Path) -> None:
     (tmp_path / "csrc").mkdir()
     written = write_generated_files(tmp_path)
     assert [p.relative_to(tmp_path).as_posix() for p in written] == list(GENERATED_FILES)
-    assert {p.read_text("utf-8") for p in written} == {
-        struct_header(header.config_class, header) for header in HEADERS
-    }
+    assert {p.relative_to(tmp_path).as_posix(): p.read_text("utf-8") for p in written} == (
+        generated_texts()
+    )
 
 
 def test_an_unwritable_file_is_one_line(tmp_path: Path) -> None:
@@ -90,6 +93,7 @@ def run_cpp(folder: Path, source: str) -> str:
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("g++ is not installed")
+    (folder / "dtype.h").write_text(dtype_header(), "utf-8")
     (folder / "main.cpp").write_text(source, "utf-8")
     program = folder / "main"
     command = [compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", "-o", program, "main.cpp"]
@@ -107,6 +111,7 @@ def test_struct_compares_and_sizes_like_python(tmp_path: Path) -> None:
         f"""
         #include "config.h"
         #include <cstdio>
+        using namespace fa_tune;
         constexpr FlashForwardKernelConfig kConfigs[] = {{
             {",".join(c.to_cpp_struct() for c in configs)}
         }};
@@ -139,6 +144,7 @@ def test_struct_is_a_template_argument(tmp_path: Path) -> None:
         f"""
         #include "config.h"
         #include <cstdio>
+        using namespace fa_tune;
         template <FlashForwardKernelConfig CFG>
         int smem() {{ static_assert(CFG == CFG); return CFG.smem_bytes(); }}
         int main() {{
@@ -168,6 +174,7 @@ def test_later_fields_have_initialisers(tmp_path: Path) -> None:
         f"""
         #include "config.h"
         #include <cstdio>
+        using namespace fa_tune;
         int main() {{
             constexpr LaterConfig old = {literal};
             constexpr LaterConfig two = {literal[:-1]}, 2}};
@@ -201,6 +208,7 @@ def test_shared_memory_by_stages_and_panels(tmp_path: Path, more: str, bytes_wan
         f"""
         #include "config.h"
         #include <cstdio>
+        using namespace fa_tune;
         constexpr FlashForwardKernelConfig kShort = {literal};
         constexpr FlashForwardKernelConfig kFull = {config.to_cpp_struct()};
         static_assert(kShort == kFull && kShort.smem_bytes() == {bytes_wanted});
@@ -216,6 +224,7 @@ def test_nvrtc_takes_the_header_as_it_is(arch: str) -> None:
     config = sample(1)[0]
     source = f"""
     #include "config.h"
+    using namespace fa_tune;
     template <FlashForwardKernelConfig CFG>
     __global__ void kernel(int* out) {{
         static_assert(CFG.smem_bytes() == {config.smem_bytes}, "smem_bytes");
@@ -224,8 +233,9 @@ def test_nvrtc_takes_the_header_as_it_is(arch: str) -> None:
     }}
     template __global__ void kernel<{config.to_cpp_struct()}>(int*);
     """
-    header = struct_header().encode()
-    error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"k.cu", 1, [header], [b"config.h"])
+    headers = [struct_header().encode(), dtype_header().encode()]
+    names = [b"config.h", b"dtype.h"]
+    error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"k.cu", 2, headers, names)
     assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS
     options = [b"-std=c++20", f"-arch={arch}".encode()]
     (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
@@ -234,3 +244,33 @@ def test_nvrtc_takes_the_header_as_it_is(arch: str) -> None:
     nvrtc.nvrtcGetProgramLog(program, log)
     assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()
     assert not log.strip(b"\0 \n"), log.decode()
+
+
+def test_both_families_share_a_translation_unit() -> None:
+    """Their headers define nothing twice, and nothing outside the namespace."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+    files: dict[str, str] = {}
+    for family in families.all_families():
+        files |= family.source_files()
+    source = """
+    enum class DType {}; enum class Order {}; struct ForwardParams {}; struct Sm90Config {};
+    struct FlashForwardKernelConfig {}; struct WorkloadTraits {};
+    #include "sm80/fwd/kernel.cuh"
+    #include "sm90/fwd/kernel.cuh"
+    __global__ void kernel(int* out) {
+        out[0] = sizeof(fa_tune::sm80::ForwardParams) + sizeof(fa_tune::sm90::ForwardParams);
+    }
+    """
+    error, program = nvrtc.nvrtcCreateProgram(
+        source.encode(),
+        b"k.cu",
+        len(files),
+        [text.encode() for text in files.values()],
+        [name.encode() for name in files],
+    )
+    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS
+    (error,) = nvrtc.nvrtcCompileProgram(program, 2, [b"-std=c++20", b"-arch=sm_90a"])
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, log)
+    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()

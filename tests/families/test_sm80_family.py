@@ -89,7 +89,8 @@ class TestSm80Contract(KernelFamilyContract):
         config = next(c for c in self.bad_configs if _first_broken(c) == name)
         headers = families.get("sm80").source_files()
         source = (
-            '#include "sm80/constraints.cuh"\n'
+            '#include "sm80/fwd/constraints.cuh"\n'
+            "using namespace fa_tune;\nusing namespace fa_tune::sm80;\n"
             f"constexpr FlashForwardKernelConfig kConfig = {config.to_cpp_struct()};\n"
             "__global__ void kernel() { Constraints<kConfig>(); }\n"
         )
@@ -182,15 +183,15 @@ def test_more_than_a_grid_holds_is_refused(name: str) -> None:
 
 
 def test_static_asserts_say_the_same_sentences() -> None:
-    text = (kernels_dir() / "sm80" / "constraints.cuh").read_text()
+    text = (kernels_dir() / "sm80" / "fwd" / "constraints.cuh").read_text()
     joined = re.sub(r'"\s+"', "", text)  # adjacent literals are one
     sentences = re.findall(r'static_assert\(.*?"([^"]+)"', joined, re.DOTALL)
     assert sentences == [sentence for _, sentence, _ in CONSTRAINTS]
 
 
 def test_parameters_are_laid_out_as_the_struct() -> None:
-    """kernels/sm80/params.cuh: pointers, strides, then 32-bit numbers, no padding between."""
-    text = (kernels_dir() / "sm80" / "params.cuh").read_text()
+    """kernels/sm80/fwd/params.cuh: pointers, strides, then 32-bit numbers, no padding between."""
+    text = (kernels_dir() / "sm80" / "fwd" / "params.cuh").read_text()
     body = text[text.index("struct ForwardParams") :]
     body = body[: body.index("};")]
     names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))

@@ -19,18 +19,18 @@ from fa_tune.core.model import DType, Outcome, Workload, benchmark_workload
 from fa_tune.core.paths import kernels_dir
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import LaunchDevice
-from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
+from fa_tune.families.sm90.config import Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import CONSTRAINTS, constraints
 from fa_tune.families.sm90.launch import kernel_args, params_dtype
 from fa_tune.families.sm90.sets import TILES, default_config, get_configs
-from fa_tune.families.work_tiles import MOST_SECTION_HEADS, section_heads
+from fa_tune.families.work_tiles import MOST_GROUPED_HEADS, l2_head_group
 from tests.families.contract import ARGS, DEVICE, WORKLOADS, KernelFamilyContract
 from tests.tools.machine_code import assert_no_key_block_spills
 from tests.tools.proven import due, passed
 
 H200 = limits((9, 0))
 DEFAULT = default_config(128, DType.FP16)
-SINGLE = replace(DEFAULT, q_stages=1, carry=False, scheduler=Scheduler.SINGLE)
+SINGLE = replace(DEFAULT, q_stages=1, cross_tile_overlap=False, scheduler=Scheduler.SINGLE)
 SERIAL = replace(SINGLE, overlap=False, pingpong=False)
 
 
@@ -63,31 +63,21 @@ class TestSm90Contract(KernelFamilyContract):
     bad_configs = (
         replace(DEFAULT, d_head=96),
         replace(DEFAULT, d_head=320),
-        replace(DEFAULT, consumers=0, B_r=0),
-        replace(DEFAULT, consumers=5, B_r=320),
-        replace(DEFAULT, B_r=64),
+        replace(DEFAULT, mma_warpgroups=0),
+        replace(DEFAULT, mma_warpgroups=5),
         replace(DEFAULT, B_c=120),
         replace(DEFAULT, B_c=272),
         replace(DEFAULT, stages=0),
         replace(DEFAULT, q_stages=3),
-        replace(DEFAULT, consumers=1, B_r=64),
-        replace(SERIAL, pin=True),
-        replace(SERIAL, rescale=Rescale.BEFORE_PRODUCT),
-        replace(SINGLE, pin=True, rescale=Rescale.TRUST),
+        replace(DEFAULT, mma_warpgroups=1),
         replace(DEFAULT, q_stages=1),
         replace(SINGLE, q_stages=2),
-        replace(DEFAULT, order=Order.PAIRED),
-        replace(DEFAULT, consumers=3, B_r=192),
+        replace(DEFAULT, mma_warpgroups=3),
         replace(DEFAULT, stages=3),
-        replace(DEFAULT, v_stages=2),
-        replace(DEFAULT, v_stages=9),
-        replace(DEFAULT, m_tiles=3, B_r=384),
-        replace(DEFAULT, m_tiles=2),
-        replace(DEFAULT, cluster=3),
-        replace(DEFAULT, ctas=2, d_head=64, consumers=3, B_r=192, B_c=64),
-        replace(DEFAULT, ctas=2),
-        replace(DEFAULT, B_c=112, split_diagonal=True),
-        replace(DEFAULT, ctas=2, d_head=256, consumers=1, pingpong=False, B_r=64, B_c=16),
+        replace(DEFAULT, min_ctas_per_sm=2, d_head=64, mma_warpgroups=3, B_c=64),
+        replace(DEFAULT, min_ctas_per_sm=2),
+        replace(DEFAULT, rescale=Rescale.THRESHOLDED, single_loop=True),
+        replace(DEFAULT, min_ctas_per_sm=2, d_head=256, mma_warpgroups=1, pingpong=False, B_c=16),
     )
 
     def test_each_constraint_is_tried(self) -> None:
@@ -101,15 +91,15 @@ class TestSm90Contract(KernelFamilyContract):
 
 
 def test_static_asserts_say_the_same_sentences() -> None:
-    text = (kernels_dir() / "sm90" / "constraints.cuh").read_text()
+    text = (kernels_dir() / "sm90" / "fwd" / "constraints.cuh").read_text()
     joined = re.sub(r'"\s+"', "", text)  # adjacent literals are one
     sentences = re.findall(r'static_assert\(.*?"([^"]+)"\)', joined, re.DOTALL)
     assert sentences == [sentence for _, sentence, _ in CONSTRAINTS]
 
 
 def test_parameters_are_laid_out_as_the_struct() -> None:
-    """kernels/sm90/params.cuh: pointers, then 32-bit numbers, padded to 8 bytes."""
-    text = (kernels_dir() / "sm90" / "params.cuh").read_text()
+    """kernels/sm90/fwd/params.cuh: pointers, then 32-bit numbers, padded to 8 bytes."""
+    text = (kernels_dir() / "sm90" / "fwd" / "params.cuh").read_text()
     body = text[text.index("struct ForwardParams") :]
     body = body[: body.index("};")]
     names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
@@ -118,24 +108,24 @@ def test_parameters_are_laid_out_as_the_struct() -> None:
 
 
 def test_shared_memory_is_the_kernels_own_sum() -> None:
-    """The kernel's plan, SharedMemory<CFG>::kBytes, for configs that differ in every term."""
+    """The kernel's plan, SharedMemory<CFG>, for configs that differ in every term."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
     configs = [
         DEFAULT,
         SERIAL,
         replace(SINGLE, stages=1, B_c=176),
         replace(DEFAULT, scheduler=Scheduler.STATIC),
-        replace(DEFAULT, v_stages=1),
-        replace(DEFAULT, d_head=64, consumers=1, m_tiles=2, v_stages=5, cluster=2, ctas=2),
+        replace(DEFAULT, d_head=64, mma_warpgroups=1, min_ctas_per_sm=2),
         default_config(64, DType.BF16),
         default_config(256, DType.FP16),
     ]
     asserts = "\n".join(
-        f"static_assert(SharedMemory<{c.to_cpp_struct()}>::kBytes == {c.smem_bytes}, "
+        f"static_assert(sizeof(SharedMemory<{c.to_cpp_struct()}>) == {c.smem_bytes}, "
         f'"{c.short_form()}");'
         for c in configs
     )
-    source = f'#include "sm90/shared_memory.cuh"\n{asserts}\n'
+    using = "using namespace fa_tune;\nusing namespace fa_tune::sm90;"
+    source = f'#include "sm90/fwd/shared_memory.cuh"\n{using}\n{asserts}\n'
     files = families.get("sm90").source_files()
     error, program = nvrtc.nvrtcCreateProgram(
         source.encode(),
@@ -208,7 +198,6 @@ def test_a_d_head_without_tiles_has_no_sets_and_one_reason(d_head: int) -> None:
 
 def test_registers_are_counted_as_the_accumulators_take_them() -> None:
     assert DEFAULT.operand_registers == 64 + 64 + 32
-    assert replace(DEFAULT, q_registers=True).operand_registers == 64 + 64 + 32 + 32
     assert all(
         c.operand_registers <= c.register_budget
         for d in TILES
@@ -231,37 +220,22 @@ def test_a_persistent_grid_is_no_larger_than_the_device_or_the_work() -> None:
     assert grid(SINGLE, much) == 16 * 16 * 32
 
 
-def test_a_pair_of_tiles_is_one_cta() -> None:
-    paired = replace(DEFAULT, scheduler=Scheduler.STATIC, order=Order.PAIRED)
-    odd = Workload(1, 3, 3, 5 * 128, 640, 128, DType.FP16, causal=True)
-    assert grid(paired, odd) == 3 * 3
-
-
-def test_a_cluster_takes_its_tiles_together() -> None:
-    """An odd number of row blocks leaves the last cluster half without work; an odd number of
-    multiprocessors leaves one."""
-    pair = replace(DEFAULT, cluster=2)
-    much = benchmark_workload(4096, 128, DType.FP16)
-    odd = Workload(1, 3, 3, 5 * 128, 640, 128, DType.FP16)
-    assert [grid(pair, much, n) for n in (113, 132)] == [112, 132]
-    assert grid(pair, odd) == 3 * 3 * 2
-    assert grid(replace(SINGLE, cluster=2), much) == 16 * 16 * 32
-
-
 def test_several_ctas_share_a_multiprocessor() -> None:
-    config = replace(DEFAULT, d_head=64, consumers=1, pingpong=False, B_r=64, B_c=96, ctas=3)
+    config = replace(
+        DEFAULT, d_head=64, mma_warpgroups=1, pingpong=False, B_c=96, min_ctas_per_sm=3
+    )
     assert constraints(config, H200) is None
     assert grid(config, benchmark_workload(4096, 64, DType.FP16)) == 3 * 132
     assert constraints(replace(config, stages=4), H200) is not None, "no room for three"
-    assert constraints(replace(config, stages=4, ctas=1), H200) is None
+    assert constraints(replace(config, stages=4, min_ctas_per_sm=1), H200) is None
 
 
-def test_sections_of_heads_fit_their_share_of_l2() -> None:
+def test_groups_of_heads_fit_their_share_of_l2() -> None:
     l2 = 50 << 20
-    sizes = [section_heads(benchmark_workload(s, 128, DType.FP16), l2) for s in (512, 4096, 65536)]
-    assert sizes == [MOST_SECTION_HEADS, 8, 1]
+    sizes = [l2_head_group(benchmark_workload(s, 128, DType.FP16), l2) for s in (512, 4096, 65536)]
+    assert sizes == [MOST_GROUPED_HEADS, 8, 1]
     grouped = Workload(1, 32, 4, 4096, 4096, 128, DType.FP16)
-    assert section_heads(grouped, l2) == MOST_SECTION_HEADS, "8 query heads share keys"
+    assert l2_head_group(grouped, l2) == MOST_GROUPED_HEADS, "8 query heads share keys"
 
 
 def test_counters_are_for_the_dynamic_scheduler_only() -> None:
@@ -281,15 +255,13 @@ def test_maps_are_made_once_and_numbers_passed_on(driver: EncodedMaps) -> None:
     assert all(a.tobytes() == b.tobytes() for a, b in zip(maps, again, strict=False))
     expected = SimpleNamespace(
         counters=4096, heads=6, heads_per_kv=2, seq_len_q=500, seq_len_kv=700, diagonal=200,
-        row_blocks=4, heads_in_all=12, section_heads=64, softmax_scale=0.25,
+        m_blocks=4, total_heads=12, l2_head_group=64, softmax_scale=0.25,
     )  # fmt: skip
     for name, value in vars(expected).items():
         assert params[name] == np.asarray(value), name
 
 
-def test_every_cta_of_a_cluster_loads_its_share_of_the_rows(
-    driver: EncodedMaps, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_boxes_are_a_warpgroups_rows_and_a_block_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     boxes: list[int] = []
 
     def encode(*args: Any) -> np.ndarray:
@@ -297,12 +269,7 @@ def test_every_cta_of_a_cluster_loads_its_share_of_the_rows(
         return np.zeros(1, "V128")
 
     monkeypatch.setattr(tensor_maps, "_encoded", encode)
-    workload = Workload(2, 6, 3, 500, 700, 128, DType.FP16)
-    *_, params = kernel_args(replace(DEFAULT, cluster=2), workload, ARGS, DEVICE)
-    assert boxes == [64, 64, 64, 64]
-    assert params["row_blocks"] == 2
-    boxes.clear()
-    kernel_args(DEFAULT, workload, ARGS, DEVICE)
+    kernel_args(DEFAULT, Workload(2, 6, 3, 500, 700, 128, DType.FP16), ARGS, DEVICE)
     assert boxes == [64, 128, 128, 64]
 
 

@@ -24,14 +24,12 @@ _VALUES: dict[type, st.SearchStrategy[Any]] = {
     Scheduler: st.sampled_from(Scheduler),
     Order: st.sampled_from(Order),
     bool: st.booleans(),
-    int: st.integers(0, 10**9 - 1),
+    int: st.integers(0, 10**7 - 1),
 }
 configs = st.builds(
     Sm90Config, **{f.name: _VALUES[python_type(f)] for f in dataclasses.fields(Sm90Config)}
 )
-CONFIG = Sm90Config(
-    DType.FP16, 128, 128, 176, 2, 2, pingpong=True, overlap=True, pin=True
-)  # fmt: skip
+CONFIG = Sm90Config(DType.FP16, 128, 2, 176, 2, pingpong=True, overlap=True, early_test_wait=True)
 
 
 @given(configs)
@@ -61,29 +59,30 @@ def test_a_family_knows_its_own(config: Sm90Config, other: object) -> None:
 
 
 def test_the_short_form_is_readable() -> None:
-    assert str(CONFIG) == "sm90(FP16, 128, 128x176, 2): stages_2+pingpong+overlap+pin"
-    lazy = dataclasses.replace(
-        CONFIG, pin=False, q_stages=2, carry=True, rescale=Rescale.LAZY,
-        scheduler=Scheduler.DYNAMIC, order=Order.LONGEST_FIRST,
+    assert str(CONFIG) == "sm90(FP16, 128, 128x176): stages_2+pingpong+overlap+early_test_wait"
+    kept = dataclasses.replace(
+        CONFIG, early_test_wait=False, q_stages=2, cross_tile_overlap=True,
+        rescale=Rescale.THRESHOLDED, scheduler=Scheduler.DYNAMIC, order=Order.LONGEST_FIRST,
     )  # fmt: skip
-    assert str(lazy) == (
-        "sm90(FP16, 128, 128x176, 2): "
-        "stages_2+q_stages_2+pingpong+overlap+carry+lazy_rescale+dynamic+longest_first"
+    assert str(kept) == (
+        "sm90(FP16, 128, 128x176): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap"
+        "+thresholded_rescale+dynamic+longest_first"
     )
-    trusting = dataclasses.replace(CONFIG, pin=False, rescale=Rescale.TRUST)
-    assert str(trusting).endswith("+overlap+trusting_rescale")
-    later = dataclasses.replace(CONFIG, v_stages=3, m_tiles=2, cluster=2, ctas=2)
-    assert str(later).endswith("+pin+v_stages_3+m_tiles_2+cluster_2+ctas_2")
+    later = dataclasses.replace(
+        CONFIG, rescale=Rescale.STALE_MAX, min_ctas_per_sm=2, single_loop=True
+    )
+    assert str(later).endswith("+stale_max+min_ctas_per_sm_2+early_test_wait+single_loop")
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "sm90(FP16,128,128x176,2): stages_2+pingpong+overlap+pin",
-        "sm90( FP16 , 128 , 128 x 176 , 2 ) : pin + overlap + stages_2 + pingpong",
-        "| sm90(FP16, 128, 128x176, 2): stages_2+pingpong+overlap+pin | 640.1 |",
-        '"sm90(FP16, 128, 128x176, 2): stages_2+pingpong+overlap+pin",1.5',
-        "sm90(FP16, 128x176, 2): stages_2+pingpong+overlap+pin",
+        "sm90(FP16,128,128x176): stages_2+pingpong+overlap+early_test_wait",
+        "sm90( FP16 , 128 , 128 x 176 ) : early_test_wait + overlap + stages_2 + pingpong",
+        "| sm90(FP16, 128, 128x176): stages_2+pingpong+overlap+early_test_wait | 640.1 |",
+        '"sm90(FP16, 128, 128x176): stages_2+pingpong+overlap+early_test_wait",1.5',
+        "sm90(FP16, 128x176): stages_2+pingpong+overlap+early_test_wait",
+        "sm90(FP16, 128, 128x176, 2): stages_2+pingpong+overlap+early_look",
     ],
 )
 def test_spaces_order_and_surroundings_do_not_matter(text: str) -> None:
@@ -91,29 +90,81 @@ def test_spaces_order_and_surroundings_do_not_matter(text: str) -> None:
 
 
 def test_d_head_may_be_left_to_the_caller() -> None:
-    assert parse("sm90(FP16, 192x128, 3): stages_2", d_head=64).d_head == 64
+    assert parse("sm90(FP16, 192x128): stages_2", d_head=64).d_head == 64
+
+
+OLD_BEST = "stages_2+q_stages_2+pingpong+overlap+carry+trusting_rescale+dynamic+longest_first"
+BEST = "stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max+dynamic+longest_first"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (f"sm90(FP16, 128, 128x128, 2): {OLD_BEST}", f"sm90(FP16, 128, 128x128): {BEST}"),
+        # With these heads the older kernels went through one loop.
+        (f"sm90(FP16, 64, 192x128, 3): {OLD_BEST}", f"sm90(FP16, 64, 192x128): {BEST}+single_loop"),
+        (
+            "sm90(BF16, 64, 64x96, 1): stages_2+overlap+lazy_rescale+ctas_3+early_look",
+            "sm90(BF16, 64, 64x96): stages_2+overlap+thresholded_rescale+min_ctas_per_sm_3"
+            "+early_test_wait",
+        ),
+        (
+            "Sm90Config{5, 128, 128, 128, 2, 2, 2, 1, 1, 0, 0, 1, 3, 2, 1, 0, 1, 1, 1, 0, 0, 0}",
+            f"sm90(FP16, 128, 128x128): {BEST}",
+        ),
+        (
+            "Sm90Config{(DType)15, (int)64, (int)64, (int)96, (int)1, (int)2, (int)1, (bool)0, "
+            "(bool)1, (bool)0, (bool)0, (bool)0, (Rescale)2, (Scheduler)0, (Order)0, (int)0, "
+            "(int)1, (int)1, (int)3, (bool)0, (bool)1, (bool)0}",
+            "sm90(BF16, 64, 64x96): stages_2+overlap+thresholded_rescale+min_ctas_per_sm_3"
+            "+early_test_wait",
+        ),
+    ],
+)
+def test_older_words_give_the_same_config(old: str, new: str) -> None:
+    assert str(parse(old)) == new
+    assert parse(new) == parse(old)
+
+
+@pytest.mark.parametrize(
+    ("words", "knob"),
+    [
+        ("pin", "pin"),
+        ("q_registers", "q_registers"),
+        ("early_rescale", "BEFORE_PRODUCT"),
+        ("static+paired", "PAIRED"),
+        ("v_stages_3", "v_stages_3"),
+        ("m_tiles_2", "m_tiles_2"),
+        ("cluster_2", "cluster_2"),
+        ("split_diagonal", "split_diagonal"),
+        ("stagger", "stagger"),
+    ],
+)
+def test_a_removed_knob_is_named(words: str, knob: str) -> None:
+    with pytest.raises(InvalidConfig, match=rf"the knob .*{knob}.* was removed") as caught:
+        parse(f"sm90(FP16, 128, 128x128, 2): stages_2+overlap+{words}")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("sm90(FP16, 128, 128, 2): stages_2", "no sm90 config"),
-        ("sm90(FP16, 128, 128x176, 2)", "no sm90 config"),
-        ("sm90(FP32, 128, 128x176, 2): stages_2", "FP32"),
-        ("sm90(FP16, 128, 128x176, 2): pingpong", "no stages_<n>"),
-        ("sm90(FP16, 128, 128x176, 2): stages_2+ping", 'unknown word "ping"'),
-        ("sm90(FP16, 128, 128x176, 2): stages_2+linear", 'unknown word "linear"'),
-        ("sm90(FP16, 128, 128x176, 2): stages_2+stages_3", "says again"),
-        ("sm90(FP16, 128, 128x176, 2): stages_2+static+dynamic", "says again"),
-        ("sm90(FP16, 128, 128x176, 2): stages_99999999999", "unknown word"),
-        ("sm90(FP16, 64, 8x8, 1): stages_2 sm90(FP16, 64, 8x8, 1): stages_2", "more than one"),
-        ("Sm90Config{5, 128}", "22 values, not the 2"),
-        ("Sm90Config{7, 128, 128, 176, 2" + ", 0" * 17 + "}", "dtype cannot be 7"),
-        (
-            "Sm90Config{5, 128, 128, 176, 2" + ", 0" * 8 + ", 9" + ", 0" * 8 + "}",
-            "scheduler cannot be 9",
-        ),
-        ("Sm90Config{5, -1, 128, 176, 2" + ", 0" * 17 + "}", "d_head cannot be -1"),
+        ("sm90(FP16, 128, 128x176)", "no sm90 config"),
+        ("sm90(FP32, 128, 128x176): stages_2", "FP32"),
+        ("sm90(FP16, 128, 96x176): stages_2", "96 query rows"),
+        ("sm90(FP16, 128, 128x176, 1): stages_2", "128 query rows"),
+        ("sm90(FP16, 128, 128x176): pingpong", "no stages_<n>"),
+        ("sm90(FP16, 128, 128x176): stages_2+ping", 'unknown word "ping"'),
+        ("sm90(FP16, 128, 128x176): stages_2+linear", 'unknown word "linear"'),
+        ("sm90(FP16, 128, 128x176): stages_2+stages_3", "says again"),
+        ("sm90(FP16, 128, 128x176): stages_2+static+dynamic", "says again"),
+        ("sm90(FP16, 128, 128x176): stages_99999999999", "unknown word"),
+        ("sm90(FP16, 64, 64x16): stages_2 sm90(FP16, 64, 64x16): stages_2", "more than one"),
+        ("Sm90Config{5, 128}", "15 values, not the 2"),
+        ("Sm90Config{7, 128, 2, 176, 2" + ", 0" * 10 + "}", "dtype cannot be 7"),
+        ("Sm90Config{5, 128, 2, 176, 2" + ", 0" * 5 + ", 9" + ", 0" * 4 + "}", "scheduler cannot"),
+        ("Sm90Config{5, -1, 2, 176, 2" + ", 0" * 10 + "}", "d_head cannot be -1"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(text: str, complaint: str) -> None:

@@ -216,7 +216,7 @@ def test_a_launch_with_turns_passes_four_maps_and_the_parameters(driver: FakeDri
     ordinary = replace(TURNS, ping_pong=False)
     ((plain,),) = family.kernel_args(ordinary, WORKLOAD, arguments, DEVICE)
     different = {n for n in params.dtype.names if params[n] != plain[n]}
-    assert different == {"section_heads"}
+    assert different == {"l2_head_group"}
     assert params["counters_address"] == 7 << 20
     assert len(driver.calls) == 4, "without turns there are no maps"
 

@@ -165,5 +165,5 @@ def test_only_what_is_included_counts(tmp_path: Path) -> None:
 def test_every_sm80_file_is_used() -> None:
     """A file in the family's own folder that no kernel includes is a leftover."""
     files = families.get("sm80").source_files()
-    own = {f"sm80/{p.name}" for p in (kernels_dir() / "sm80").iterdir()}
+    own = {f"sm80/fwd/{p.name}" for p in (kernels_dir() / "sm80" / "fwd").iterdir()}
     assert own == {name for name in files if name.startswith("sm80/")}

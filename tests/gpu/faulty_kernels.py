@@ -11,7 +11,12 @@ from fa_tune.build import nvrtc
 from fa_tune.core.model import Artifact
 
 SOURCE = """
-#include "sm80/params.cuh"
+#include "common/problem.cuh"
+#include "sm80/fwd/config.cuh"
+#include "sm80/fwd/params.cuh"
+
+using namespace fa_tune;
+using namespace fa_tune::sm80;
 
 // Launches of one kernel since its module was loaded, counted by one thread.
 __device__ int launches;

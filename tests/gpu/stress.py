@@ -36,34 +36,27 @@ MEETING_POINTS: Mapping[str, tuple[str, ...]] = {
         "mbarrier_arrive",
         "mbarrier_arrive_expect_tx",
         "mbarrier_wait",
-        "store_shared",
-        "load_shared",
+        "mbarrier_test_wait",
+        "mbarrier_wait_unless",
     ),
-    "ptx/named_barrier.cuh": ("named_barrier_sync", "named_barrier_arrive"),
-    "ptx/tma.cuh": ("tma_load_4d", "tma_store_4d", "bulk_commit_group", "bulk_wait_group_read"),
-    "ptx/cluster.cuh": (
-        "mbarrier_arrive_cluster",
-        "mbarrier_arrive_expect_tx_cluster",
-        "store_async_cluster",
-        "tma_load_4d_multicast",
+    "ptx/bar.cuh": ("bar_sync", "bar_arrive"),
+    "ptx/cp_async_bulk.cuh": (
+        "cp_async_bulk_tensor_4d_load",
+        "cp_async_bulk_tensor_4d_store",
+        "cp_async_bulk_commit_group",
+        "cp_async_bulk_wait_group_read",
     ),
-    "ptx/shared_words.cuh": ("store_shared_v4", "load_shared_v4"),
-    "ptx/mbarrier_probe.cuh": ("mbarrier_probe", "mbarrier_wait_unless"),
+    "ptx/shared_words.cuh": ("st_shared_v4", "ld_shared_v4", "st_shared", "ld_shared"),
 }
 # Functions of these files where nobody waits for anybody, or all do.
 LEFT_ALONE: Mapping[str, tuple[str, ...]] = {
     "ptx/mbarrier.cuh": ("mbarrier_init", "fence_mbarrier_init"),
-    "ptx/named_barrier.cuh": (),
-    "ptx/tma.cuh": ("prefetch_tensor_map", "fence_proxy_async_shared"),
-    "ptx/cluster.cuh": ("cluster_sync", "in_cta"),
+    "ptx/bar.cuh": (),
+    "ptx/cp_async_bulk.cuh": ("prefetch_tensormap", "fence_proxy_async_shared"),
     "ptx/shared_words.cuh": (),
-    "ptx/mbarrier_probe.cuh": (),
 }
-_SCHEDULERS = {
-    *("store_shared", "load_shared", "store_shared_v4", "load_shared_v4"),
-    "store_async_cluster",
-}
-_LOADS = {"tma_load_4d", "tma_load_4d_multicast"}
+_SCHEDULERS = {"st_shared", "ld_shared", "st_shared_v4", "ld_shared_v4"}
+_LOADS = {"cp_async_bulk_tensor_4d_load"}
 _FUNCTION = re.compile(
     r"^__device__ __forceinline__ (\w+) (\w+)\(((?:[^()]|\([^()]*\))*)\) \{", re.MULTILINE
 )
@@ -128,20 +121,26 @@ class Mutation:
 
 MUTATIONS: Mapping[str, Mutation] = {
     "V is not waited for": Mutation(
-        "sm90/consumer_base.cuh", ((r"(void wait_v\(\) \{)[^}]*\}", r"\1 stress::role(); }"),)
-    ),
-    "K is given back before it is read": Mutation(
-        "sm90/consumer_base.cuh",
+        "sm90/fwd/consumer.cuh",
         (
             (
-                r"(void wait_k\(\) \{[^}]*)\}",
-                r"\1 if (lane == 0) ptx::mbarrier_arrive(smem + Shared::kKEmpty + 8 * "
-                r"k_ring.stage); stress::role(); }",
+                r"(multiply_qk\(\);\s*)v\.wait\(\);(\s*multiply_pv\(accumulate\);\s*pass_turn)",
+                r"\1stress::role();\2",
+            ),
+        ),
+    ),
+    "K is given back before it is read": Mutation(
+        "sm90/fwd/consumer.cuh",
+        (
+            (
+                r"(k\.wait\(\);)(\s*take_turn\(\);\s*multiply_qk\(\);\s*v\.wait)",
+                r"\1 if (lane == 0) ptx::mbarrier_arrive(k.empty + 8 * k.position.stage); "
+                r"stress::role();\2",
             ),
             (
-                r"(if \()(lane == 0\) ptx::mbarrier_arrive\("
-                r"(?:smem \+ barriers|barrier\);\s*\} else \{\s*if \(lane <))",
-                r"\1barriers != Shared::kKEmpty && \2",
+                r"k\.release\(lane\);(\s*if constexpr \(kStaleMax && !kMasked\) \{"
+                r"\s*if \(masked\) mask\(first_row, block\);\s*ptx::wgmma)",
+                r"k.arrived = 0; k.position.advance();\1",
             ),
         ),
     ),
@@ -187,7 +186,7 @@ def _wrapped(file: str, text: str) -> str:
     wrappers = "\n".join(_wrapper(name, declared[name]) for name in names)
     return (
         f'#pragma once\n#include "stress/sleep.cuh"\n{_included_first(text)}{renamed}'
-        f'#include "plain/{file}"\n{restored}namespace ptx {{\n{wrappers}\n}}\n'
+        f'#include "plain/{file}"\n{restored}namespace fa_tune::ptx {{\n{wrappers}\n}}\n'
     )
 
 

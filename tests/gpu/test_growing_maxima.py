@@ -38,22 +38,21 @@ def configs() -> list[Sm90Config]:
     found = []
     for d_head, dtype in itertools.product(D_HEADS, DType):
         base = default_config(d_head, dtype)
-        found += [replace(base, rescale=policy) for policy in Rescale]
-    base = replace(default_config(128, DType.FP16), rescale=Rescale.TRUST)
-    serial = replace(base, carry=False, overlap=False, pingpong=False)
+        found += [base]
+        found += [replace(base, rescale=r, single_loop=False) for r in Rescale]
+    base = replace(default_config(128, DType.FP16), rescale=Rescale.STALE_MAX)
+    serial = replace(base, cross_tile_overlap=False, overlap=False, pingpong=False)
     found += [
         serial,
         replace(serial, scheduler=Scheduler.SINGLE, q_stages=1),
-        replace(base, q_registers=True, early_look=True),
-        replace(base, d_head=64, m_tiles=2, B_r=256, B_c=80),
-        replace(serial, d_head=64, m_tiles=2, B_r=256, B_c=64, dtype=DType.BF16),
-        replace(base, consumers=3, B_r=192, B_c=80, early_look=True),
-        replace(base, d_head=64, consumers=4, B_r=256, B_c=64),
-        replace(base, d_head=64, consumers=1, pingpong=False, B_r=64, B_c=96, ctas=3),
-        replace(base, cluster=2, dtype=DType.BF16),
+        replace(base, early_test_wait=True),
+        replace(base, mma_warpgroups=3, B_c=80, early_test_wait=True),
+        replace(base, d_head=64, mma_warpgroups=4, B_c=64),
+        replace(base, d_head=64, mma_warpgroups=1, pingpong=False, B_c=96, min_ctas_per_sm=3),
+        replace(base, single_loop=True, dtype=DType.BF16),
     ]
     fast = [c for d_head in D_HEADS for c in get_configs("fast", d_head=d_head)]
-    found += [c for c in fast if c.rescale is Rescale.TRUST]
+    found += [c for c in fast if c.rescale is Rescale.STALE_MAX]
     return list(dict.fromkeys(c for c in found if constraints(c, HOPPER) is None))
 
 
@@ -166,10 +165,10 @@ def test_every_warp_has_every_slope_and_maxima_grow_as_named() -> None:
 
 
 def test_all_paths_of_the_trusting_policy_can_run() -> None:
-    chosen = [c for c in configs() if c.rescale is Rescale.TRUST]
+    chosen = [c for c in configs() if c.rescale is Rescale.STALE_MAX]
     assert {c.d_head for c in chosen} == set(D_HEADS)
     assert {c.m_tiles for c in chosen} == {1, 2}
     assert {c.overlap for c in chosen} == {True, False}
-    assert {c.consumers for c in chosen} == {1, 2, 3, 4}
+    assert {c.mma_warpgroups for c in chosen} == {1, 2, 3, 4}
     grown = {growth for _, growth in problems(chosen[0])}
     assert grown == set(GROWTHS)

@@ -30,42 +30,36 @@ HOPPER = limits((9, 0))
 def paths() -> list[Sm90Config]:
     """Configs that together take every branch of the kernel."""
     base = default_config(128, DType.FP16)
-    single = replace(base, q_stages=1, carry=False, scheduler=Scheduler.SINGLE)
+    single = replace(base, q_stages=1, cross_tile_overlap=False, scheduler=Scheduler.SINGLE)
     static = replace(base, scheduler=Scheduler.STATIC, order=Order.LINEAR)
-    one = replace(base, d_head=64, consumers=1, pingpong=False, B_r=64, B_c=96)
-    two_tiles = replace(base, d_head=64, m_tiles=2, B_r=256, B_c=80)
+    one = replace(base, d_head=64, mma_warpgroups=1, pingpong=False, B_c=96)
     found = [
         base,
-        replace(base, rescale=Rescale.LAZY, dtype=DType.BF16),
-        replace(base, rescale=Rescale.EACH_BLOCK, stagger=True),
+        replace(base, rescale=Rescale.THRESHOLDED, dtype=DType.BF16),
+        replace(base, rescale=Rescale.EACH_BLOCK),
         replace(base, stages=1),
-        replace(base, q_registers=True),
-        replace(base, d_head=64, consumers=4, B_r=256, B_c=64, dtype=DType.BF16),
+        replace(base, d_head=64, mma_warpgroups=4, B_c=64, dtype=DType.BF16),
         single,
-        replace(single, overlap=False, pingpong=False, consumers=1, B_r=64),
+        replace(single, overlap=False, pingpong=False, mma_warpgroups=1),
         replace(single, overlap=False, dtype=DType.BF16),
-        replace(single, pin=True, rescale=Rescale.BEFORE_PRODUCT, B_c=176),
+        replace(single, rescale=Rescale.THRESHOLDED, B_c=176),
         static,
-        replace(static, order=Order.PAIRED),
-        replace(static, carry=False, order=Order.LONGEST_FIRST),
+        replace(static, cross_tile_overlap=False, order=Order.LONGEST_FIRST),
         replace(static, stages=8, B_c=16, pingpong=False),
-        replace(base, v_stages=1),
-        replace(base, d_head=64, stages=1, v_stages=3, dtype=DType.BF16),
-        two_tiles,
-        replace(two_tiles, dtype=DType.BF16, rescale=Rescale.LAZY, cluster=2, pingpong=False),
-        replace(two_tiles, consumers=1, pingpong=False, B_r=128, ctas=2),
-        replace(single, d_head=64, overlap=False, pingpong=False, m_tiles=2, B_r=256, B_c=64),
-        replace(base, cluster=2),
-        replace(base, cluster=2, consumers=3, B_r=192, B_c=80, rescale=Rescale.LAZY, stages=3),
-        replace(static, order=Order.PAIRED, cluster=2, dtype=DType.BF16),
-        replace(single, cluster=2, order=Order.LONGEST_FIRST),
-        replace(one, ctas=3),
-        replace(one, ctas=3, scheduler=Scheduler.SINGLE, q_stages=1, carry=False),
-        replace(one, ctas=4, B_c=48, dtype=DType.BF16),
-        replace(one, ctas=2, cluster=2),
-        replace(base, split_diagonal=True),
-        replace(two_tiles, B_c=64, split_diagonal=True),
-        replace(base, d_head=64, dtype=DType.BF16, rescale=Rescale.LAZY),
+        replace(base, early_test_wait=True),
+        replace(base, single_loop=True),
+        replace(default_config(64, DType.BF16), single_loop=False),
+        replace(single, order=Order.LONGEST_FIRST),
+        replace(one, min_ctas_per_sm=3),
+        replace(
+            one,
+            min_ctas_per_sm=3,
+            scheduler=Scheduler.SINGLE,
+            q_stages=1,
+            cross_tile_overlap=False,
+        ),
+        replace(one, min_ctas_per_sm=4, B_c=48, dtype=DType.BF16),
+        replace(base, d_head=64, dtype=DType.BF16, rescale=Rescale.THRESHOLDED),
         *(default_config(d, dtype) for d in (64, 192, 256) for dtype in DType),
     ]
     return list(dict.fromkeys(found))

@@ -173,7 +173,9 @@ def test_sleeps_are_none_then_of_one_role_then_of_any() -> None:
 
 def test_the_sample_has_every_scheduler_with_every_kind_of_epilogue() -> None:
     sample = code_path_sample()
-    for names in itertools.combinations(("scheduler", "order", "carry", "q_stages"), 2):
+    for names in itertools.combinations(
+        ("scheduler", "order", "cross_tile_overlap", "q_stages"), 2
+    ):
         legal = {tuple(getattr(c, n) for n in names) for c, _ in sample}
         assert len(legal) >= 3, names
     assert {(c.scheduler, t.lse) for c, t in sample} == set(
@@ -183,8 +185,8 @@ def test_the_sample_has_every_scheduler_with_every_kind_of_epilogue() -> None:
         itertools.product(Scheduler, (False, True))
     )
     assert {c.order for c, _ in sample} == set(Order)
-    assert {c.consumers for c, _ in sample} == {1, 2, 3, 4}
-    assert len(ROLES) == 2 + max(c.consumers for c, _ in sample)
+    assert {c.mma_warpgroups for c, _ in sample} == {1, 2, 3, 4}
+    assert len(ROLES) == 2 + max(c.mma_warpgroups for c, _ in sample)
 
 
 def test_the_problem_has_the_traits_of_its_kernel_and_more_tiles_than_multiprocessors() -> None:

@@ -18,7 +18,7 @@ from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import DType
 from fa_tune.families.fields import python_type
-from fa_tune.families.sm90.config import GROUP_ROWS, Sm90Config
+from fa_tune.families.sm90.config import Sm90Config
 from fa_tune.families.sm90.sets import default_config, get_configs
 from fa_tune.ops.traits import Traits
 from tests.tools.covering import TRAIT_AXES, Axes, Space, Value, covering_array
@@ -29,7 +29,7 @@ D_HEADS = (64, 128, 192, 256)
 GROUPS = (*(("fast", d) for d in D_HEADS), ("prog", 64), ("prog", 128))
 # Rows and columns of a tile: the smallest, ordinary ones, the widest that some config has
 # registers for.  Of other numbers the values are found.
-_NAMED: Axes = {"d_head": D_HEADS, "B_r": (64, 128, 192, 256), "B_c": (16, 64, 80, 128, 176)}
+_NAMED: Axes = {"d_head": D_HEADS, "B_c": (16, 64, 80, 128, 176)}
 
 
 def required_builds() -> list[BuildRequest]:
@@ -87,12 +87,9 @@ def _values_of_number(f: dataclasses.Field[Any]) -> tuple[Value, ...]:
 # What takes registers is left away where it is not what a pair asks for: of points with many
 # consumers or wide heads, which have hardly any to spare, too few would be legal otherwise.
 _FOLLOWS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    "ctas": lambda c: 1,
-    "m_tiles": lambda c: 2 if c["d_head"] == 64 and c["consumers"] < 3 else 1,
-    "q_registers": lambda c: c["d_head"] == 64 and c["consumers"] < 3,
-    "cluster": lambda c: 1 if c["consumers"] == 4 else 2,
-    "pingpong": lambda c: c["consumers"] > 1,
-    "B_r": lambda c: GROUP_ROWS * c["consumers"] * c["m_tiles"],
+    "min_ctas_per_sm": lambda c: 1,
+    "pingpong": lambda c: c["mma_warpgroups"] > 1,
+    "single_loop": lambda c: False,
 }
 
 

@@ -28,7 +28,7 @@ from fa_tune.families.sm80.rules import autotune_rejection
 from fa_tune.families.sm80.sets import ALLOWED_KEYS, get_kernel_configs
 from fa_tune.families.template import TemplateFamily
 from fa_tune.families.tensor_maps import tensor_map
-from fa_tune.families.work_tiles import MOST_TILES, section_heads
+from fa_tune.families.work_tiles import MOST_TILES, l2_head_group
 from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def params_dtype() -> np.dtype:
         [(f"{t}_address", "u8") for t in ("q", "k", "v", "o", "lse", "counters")]
         + [(f"{t}_strides", strides) for t in ("q", "k", "v", "o")]
         + [(n, "i4") for n in ("heads", "heads_per_kv", "seq_len_q", "seq_len_kv", "diagonal")]
-        + [("batch", "i4"), ("section_heads", "i4")]
+        + [("batch", "i4"), ("l2_head_group", "i4")]
         + [("softmax_scale", "f4")],
         align=True,
     )
@@ -62,7 +62,7 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
     """The family's side of `families.base.KernelFamily`."""
 
     name = "sm80"
-    entry = "sm80/entry.cu"
+    entry = "sm80/fwd/entry.cu"
     config_class = FlashForwardKernelConfig
     example = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
     set_keys = ALLOWED_KEYS
@@ -160,7 +160,7 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         params["batch"] = workload.batch
         if not config.ping_pong:
             return [params]
-        params["section_heads"] = section_heads(workload, device.l2_bytes)
+        params["l2_head_group"] = l2_head_group(workload, device.l2_bytes)
         warp_rows = config.B_r // config.n_warps
         return [
             tensor_map(args.q, workload, queries=True, box_rows=warp_rows),

@@ -26,9 +26,9 @@ class Sm90Family(TemplateFamily[Sm90Config]):
     """The family's side of `families.base.KernelFamily`."""
 
     name = "sm90"
-    entry = "sm90/entry.cu"
+    entry = "sm90/fwd/entry.cu"
     config_class = Sm90Config
-    example = "sm90(FP16, 128, 128x128, 2): stages_2+q_stages_2+pingpong+overlap+carry+dynamic"
+    example = "sm90(FP16, 128, 128x128): stages_2+q_stages_2+pingpong+overlap+stale_max+dynamic"
     set_keys = "fast, tune, all or prog"
 
     def recognises(self, text: str) -> bool:
@@ -85,6 +85,6 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         wanted = Traits.parse(traits)
         rest = 17 if wanted.ragged else 0
         rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
-        shape = (11 * config.ctas, 15, 5, rows, keys, config.d_head, config.dtype)
+        shape = (11 * config.min_ctas_per_sm, 15, 5, rows, keys, config.d_head, config.dtype)
         # With the trait the kernel writes the log-sum-exp, so it must be given the room.
         return (Workload(*shape, causal=wanted.causal, lse=wanted.lse),)

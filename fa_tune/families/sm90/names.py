@@ -1,8 +1,10 @@
 """From text to a config of the `sm90` family.
 
-short form    sm90(FP16, 128, 128x176, 2): stages_2+pingpong+overlap
-demangled     …<Sm90Config{5, 128, 128, 176, 2, 2, 1, 1, 1, 0, …, 1, 0}, …>…
-with types    …<Sm90Config{(DType)5, (int)128, …, (bool)1, …, (Order)0}, …>…
+short form    sm90(FP16, 128, 128x176): stages_2+pingpong+overlap
+demangled     …<fa_tune::Sm90Config{5, 128, 2, 176, 2, 1, 1, …, 1, 0}, …>…
+with types    …<fa_tune::Sm90Config{(fa_tune::DType)5, (int)128, …, (bool)1, …}, …>…
+
+Older words and structs are read as well (old_names.py) and give the same config.
 """
 
 from __future__ import annotations
@@ -14,16 +16,17 @@ from typing import Any
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import DType
 from fa_tune.families.fields import python_type
-from fa_tune.families.sm90.config import Sm90Config
+from fa_tune.families.sm90 import old_names
+from fa_tune.families.sm90.config import GROUP_ROWS, Sm90Config
 
 _SHORT_FORM = re.compile(
     r"\bsm90\s*\(\s*(?P<dtype>\w+)\s*,\s*(?:(?P<d_head>\d+)\s*,\s*)?"
-    r"(?P<B_r>\d+)\s*x\s*(?P<B_c>\d+)\s*,\s*(?P<consumers>\d+)\s*\)\s*:\s*"
+    r"(?P<B_r>\d+)\s*x\s*(?P<B_c>\d+)\s*(?:,\s*(?P<consumers>\d+)\s*)?\)\s*:\s*"
     r"(?P<words>\w+(?:\s*\+\s*\w+)*)"
 )
 _STRUCT = re.compile(r"\bSm90Config\s*\{([^{}]*)\}")
 _NUMBERED = re.compile(r"(\w+?)_(\d{1,9})")
-_EXAMPLE = "sm90(FP16, 128, 128x128, 2): stages_2+pingpong+overlap"
+_EXAMPLE = "sm90(FP16, 128, 128x128): stages_2+pingpong+overlap"
 _MOST = 10**9
 
 
@@ -31,7 +34,8 @@ def parse(text: str, *, d_head: int = 128) -> Sm90Config:
     """The config of a short form, alone or inside other text, or of a demangled kernel name.
 
     `d_head` serves a short form without it.  Raises InvalidConfig for anything else, for more
-    than one config, and for a word that is unknown, given twice or missing.
+    than one config, for a word that is unknown, given twice or missing, and for a knob that was
+    removed, which it names.
     """
     forms = list(_SHORT_FORM.finditer(text))
     structs = _STRUCT.findall(text)
@@ -43,11 +47,13 @@ def parse(text: str, *, d_head: int = 128) -> Sm90Config:
         raise InvalidConfig(f"no sm90 config in {_shown(text)}; write it like {_EXAMPLE!r}")
     found = forms[0]
     values: dict[str, Any] = {
-        name: _number(found[name], text) for name in ("B_r", "B_c", "consumers")
+        "dtype": DType.from_string(found["dtype"]),
+        "d_head": _number(found["d_head"], text) if found["d_head"] else d_head,
+        "mma_warpgroups": _warpgroups(found, text),
+        "B_c": _number(found["B_c"], text),
     }
-    values["dtype"] = DType.from_string(found["dtype"])
-    values["d_head"] = _number(found["d_head"], text) if found["d_head"] else d_head
-    for word in re.split(r"\s*\+\s*", found["words"]):
+    words = re.split(r"\s*\+\s*", found["words"])
+    for word in old_names.translated(words, values["d_head"], _shown(text)):
         name, value = _meaning(word, text)
         if name in values:
             raise InvalidConfig(f'"{word}" in {_shown(text)} says again what another word says')
@@ -55,6 +61,17 @@ def parse(text: str, *, d_head: int = 128) -> Sm90Config:
     if "stages" not in values:
         raise InvalidConfig(f"no stages_<n> among the words of {_shown(text)}")
     return Sm90Config(**values)
+
+
+def _warpgroups(found: re.Match[str], text: str) -> int:
+    """Consumer warpgroups by the query rows; an older short form has both."""
+    rows = _number(found["B_r"], text)
+    consumers = _number(found["consumers"], text) if found["consumers"] else rows // GROUP_ROWS
+    if rows != GROUP_ROWS * consumers:
+        raise InvalidConfig(
+            f"{rows} query rows in {_shown(text)} must be {GROUP_ROWS} for each consumer warpgroup"
+        )
+    return consumers
 
 
 def _meaning(word: str, text: str) -> tuple[str, Any]:
@@ -77,6 +94,8 @@ def _meaning(word: str, text: str) -> tuple[str, Any]:
 def _from_struct(body: str, text: str) -> Sm90Config:
     fields = dataclasses.fields(Sm90Config)
     parts = [re.sub(r"^\(\s*[\w:]+\s*\)", "", part.strip()).strip() for part in body.split(",")]
+    if len(parts) == len(old_names.FIELDS):
+        return parse(old_names.short_form(parts, _shown(text)))
     if len(parts) != len(fields):
         raise InvalidConfig(
             f"Sm90Config has {len(fields)} values, not the {len(parts)} in {_shown(text)}"

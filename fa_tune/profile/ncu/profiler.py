@@ -23,7 +23,7 @@ from fa_tune.profile.ncu.command import (
     parse_ncu_version,
     query_metrics_arguments,
 )
-from fa_tune.profile.ncu.diagnose import diagnose
+from fa_tune.profile.ncu.diagnose import diagnose_log
 from fa_tune.profile.ncu.launches import Launch
 from fa_tune.profile.ncu.match_launches import assign_launches, measurement
 from fa_tune.profile.ncu.metrics import (
@@ -171,7 +171,7 @@ class NcuProfiler:
             on_event=on_event,
         )
         text = log.read_text(errors="replace") if log.exists() else ""
-        found = diagnose(text, exit_code=None if end.timed_out else end.exit_code)
+        found = diagnose_log(text, exit_code=None if end.timed_out else end.exit_code)
         if found is not None and found.name == "unknown-metric" and self._drop_unknown_metrics():
             return self._process(plan, items, folder / "again", on_step)
         if found is not None and not found.fatal:

@@ -7,6 +7,7 @@ write programs against it; `json_schema()` does so for machines.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from fa_tune import families
 from fa_tune.core.errors import RegistryError
 from fa_tune.core.model import Provenance, Variant, Verdict, Workload
 
@@ -244,9 +246,25 @@ def from_json(data: str | bytes, where: str) -> Registry:
     if raw["schema"] == 1:
         text = json.dumps(_from_1(raw))
     try:
-        return _adapter().validate_json(text)
+        read = _adapter().validate_json(text)
     except ValidationError as e:
         raise RegistryError(f"{where}: {_first_error(e)}{_MEND}") from None
+    registry: Registry = _with_todays_words(read)
+    return registry
+
+
+def _with_todays_words(value: Any) -> Any:
+    """The same with every variant as its family writes it today."""
+    if isinstance(value, Variant):
+        return families.canonical(value)
+    if type(value) is tuple:
+        return tuple(_with_todays_words(part) for part in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        found = {name: _with_todays_words(part) for name, part in parts.items()}
+        changed = {name: part for name, part in found.items() if part != parts[name]}
+        return dataclasses.replace(value, **changed) if changed else value
+    return value
 
 
 def to_json(registry: Registry) -> str:

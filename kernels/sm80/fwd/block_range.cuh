@@ -1,0 +1,33 @@
+// Which blocks of keys a CTA visits, and which of them need a mask.
+//
+//                     keys
+//               0         unmasked      end
+//     rows      | whole | whole | x . . |  beyond: never visited
+//     first_query ...   |       | x x . |
+//
+// The walk goes from the last block to the first, so masked blocks come first.
+#pragma once
+
+#include "sm80/fwd/params.cuh"
+
+namespace fa_tune::sm80 {
+
+// Blocks [0, end) have a key that some row of the CTA sees; of these, blocks [0, unmasked) are
+// seen whole by every row.
+struct BlockRange {
+    int end, unmasked;
+
+    template <int kRows, int kKeys, bool kCausal>
+    __device__ __forceinline__ static BlockRange of(const ForwardParams& params, int first_query) {
+        int keys = params.seq_len_kv;
+        int whole_keys = params.seq_len_kv;
+        if constexpr (kCausal) {
+            const int last_query = min(first_query + kRows, params.seq_len_q) - 1;
+            keys = max(0, min(keys, last_query + params.diagonal + 1));
+            whole_keys = max(0, min(whole_keys, first_query + params.diagonal + 1));
+        }
+        return {(keys + kKeys - 1) / kKeys, whole_keys / kKeys};
+    }
+};
+
+}  // namespace fa_tune::sm80

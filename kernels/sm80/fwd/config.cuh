@@ -1,0 +1,124 @@
+// One point of the sm80 family's knobs, usable as a template argument.
+// Generated from fa_tune/families/sm80/config.py by
+// `python -m fa_tune.export.config_headers`; do not edit.
+#pragma once
+
+#include "common/dtype.cuh"
+
+#ifdef __CUDACC__  // nvcc and NVRTC
+#define FA_HOST_DEVICE __host__ __device__
+#else
+#define FA_HOST_DEVICE
+#endif
+
+namespace fa_tune {
+
+struct FlashForwardKernelConfig {
+    // element type of Q, K, V and O
+    DType dtype;
+    // head dimension
+    int d_head;
+    // query rows per CTA
+    int B_r;
+    // key/value rows per block
+    int B_c;
+    // warps per CTA
+    int n_warps;
+    // global to shared by cp.async, not through registers
+    bool async_copy;
+    // issue the next K and V block early
+    bool eager_load_blocks;
+    // XOR-swizzled shared memory
+    bool swizzled;
+    // k-tiles of Q held in registers at once; 0 keeps all of Q there for the whole kernel
+    int Q_mma_load_K_tiles;
+    // k-tiles of K loaded at once; 0 loads the whole block
+    int K_mma_load_K_tiles;
+    // k-tiles of V loaded at once; 0 loads the whole block
+    int V_mma_load_K_tiles;
+    // load the next k-tiles while the current ones are multiplied
+    bool mma_double_buffer_loads;
+    // no rescale at the first block; scale folded into the exponent's FMA
+    bool optimized_softmax;
+    // K and V blocks in shared memory at once
+    int kv_stages = 1;
+    // O is rescaled only when a maximum grew by more than this power of two; 0 rescales at every
+    // block
+    int rescale_threshold = 0;
+    // the next keys' exponentials between the products P V
+    bool interleaved_softmax = false;
+    // bulk tensor copies, and the warps of a scheduler multiply in turn; needs 9.0
+    bool ping_pong = false;
+
+    // Dynamic shared memory of one CTA in bytes: Q (later O), and kv_stages blocks of K and of V.
+    // With ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
+    // barriers follow.
+    FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {
+        const int rows = B_r + 2 * kv_stages * B_c;
+        return ping_pong ? (rows + B_r) * ((d_head + 63) / 64 * 64) * elem_size + 1024
+                         : rows * d_head * elem_size;
+    }
+
+    // CTAs that max_smem_bytes of shared memory per multiprocessor hold, each with the 1 KiB
+    // that the system adds to it.  Registers and threads may allow fewer.
+    FA_HOST_DEVICE constexpr int num_ctas_per_sm(int max_smem_bytes) const {
+        return max_smem_bytes / (smem_bytes() + 1024);
+    }
+
+    constexpr bool operator==(const FlashForwardKernelConfig& other) const = default;
+    FA_HOST_DEVICE constexpr bool operator<(const FlashForwardKernelConfig& other) const {
+        if (dtype != other.dtype) {
+            return dtype < other.dtype;
+        }
+        if (d_head != other.d_head) {
+            return d_head < other.d_head;
+        }
+        if (B_r != other.B_r) {
+            return B_r < other.B_r;
+        }
+        if (B_c != other.B_c) {
+            return B_c < other.B_c;
+        }
+        if (n_warps != other.n_warps) {
+            return n_warps < other.n_warps;
+        }
+        if (async_copy != other.async_copy) {
+            return async_copy < other.async_copy;
+        }
+        if (eager_load_blocks != other.eager_load_blocks) {
+            return eager_load_blocks < other.eager_load_blocks;
+        }
+        if (swizzled != other.swizzled) {
+            return swizzled < other.swizzled;
+        }
+        if (Q_mma_load_K_tiles != other.Q_mma_load_K_tiles) {
+            return Q_mma_load_K_tiles < other.Q_mma_load_K_tiles;
+        }
+        if (K_mma_load_K_tiles != other.K_mma_load_K_tiles) {
+            return K_mma_load_K_tiles < other.K_mma_load_K_tiles;
+        }
+        if (V_mma_load_K_tiles != other.V_mma_load_K_tiles) {
+            return V_mma_load_K_tiles < other.V_mma_load_K_tiles;
+        }
+        if (mma_double_buffer_loads != other.mma_double_buffer_loads) {
+            return mma_double_buffer_loads < other.mma_double_buffer_loads;
+        }
+        if (optimized_softmax != other.optimized_softmax) {
+            return optimized_softmax < other.optimized_softmax;
+        }
+        if (kv_stages != other.kv_stages) {
+            return kv_stages < other.kv_stages;
+        }
+        if (rescale_threshold != other.rescale_threshold) {
+            return rescale_threshold < other.rescale_threshold;
+        }
+        if (interleaved_softmax != other.interleaved_softmax) {
+            return interleaved_softmax < other.interleaved_softmax;
+        }
+        return ping_pong < other.ping_pong;
+    }
+};
+
+}  // namespace fa_tune
+
+#undef FA_HOST_DEVICE

@@ -1,0 +1,194 @@
+// The main loop over the blocks of K and V when all threads of a CTA copy them, by cp.async or
+// through registers.
+//
+//     shared memory   | Q (later O): B_r x d | K ring: kv_stages x (B_c x d) | V ring: the same |
+//
+// Time line of one block j with one stage, eager:
+//         wait K(j) | issue V(j) | S = Q K(j)^T | wait V(j) | issue K(j-1) | softmax | O += P V(j)
+// without eager_load_blocks:
+//         issue K(j) | wait | S = Q K(j)^T | issue V(j) | wait | softmax | O += P V(j)
+// and with more stages, where one barrier per block is enough:
+//         wait K(j), V(j) | issue K, V of the block kv_stages - 1 further on | S | softmax | O
+#pragma once
+
+#include "common/problem.cuh"
+#include "common/swizzle.cuh"
+#include "ptx/cp_async.cuh"
+#include "sm80/fwd/block_range.cuh"
+#include "sm80/fwd/warp_tile.cuh"
+
+namespace fa_tune::sm80 {
+
+template <FlashForwardKernelConfig CFG, WorkloadTraits TRAITS>
+struct CpAsyncMainloop {
+    static constexpr int kThreads = 32 * CFG.n_warps;
+    static constexpr int kStages = CFG.kv_stages;
+    using QTile = SmemTile<CFG.B_r, CFG.d_head, CFG.swizzled>;
+    using KVTile = SmemTile<CFG.B_c, CFG.d_head, CFG.swizzled>;
+    using QPlan = mma_sync::CopyPlan<QTile, kThreads>;
+    using KVPlan = mma_sync::CopyPlan<KVTile, kThreads>;
+    using Tile = WarpTile<CFG, TRAITS, QTile, KVTile>;
+    static constexpr bool kMasked = Tile::kMasked;
+
+    // Where one of K and V is copied next: the blocks follow one another from the last to the
+    // first, and each goes to the next place of the ring.
+    struct Stream {
+        const unsigned short* source;  // this thread's chunk
+        long long stride;              // of the sequence
+        unsigned ring;                 // shared address
+        int block;
+        int stage;
+    };
+
+    const ForwardParams& params;
+    const int first_query;  // of this CTA
+    const unsigned q_smem, k_smem, v_smem;
+    Tile warp_tile;
+    Stream k, v;
+
+    __device__ __forceinline__ CpAsyncMainloop(const ForwardParams& p, unsigned smem)
+        : params(p),
+          first_query(blockIdx.x * CFG.B_r),
+          q_smem(smem),
+          k_smem(smem + QTile::kBytes),
+          v_smem(smem + QTile::kBytes + kStages * KVTile::kBytes),
+          warp_tile(p.softmax_scale, q_smem, k_smem, v_smem) {}
+
+    __device__ __forceinline__ Stream stream(const unsigned short* tensor,
+                                             const TensorStrides& strides, unsigned ring,
+                                             int block) const {
+        const int kv_head = blockIdx.y / params.heads_per_kv;
+        const long long first_key = static_cast<long long>(block) * CFG.B_c;
+        const unsigned short* rows =
+            tensor + blockIdx.z * strides.batch + kv_head * strides.head + first_key * strides.seq;
+        return {KVPlan::source(rows, strides.seq, threadIdx.x), strides.seq, ring, block, 0};
+    }
+
+    // Copy the stream's next block, if there is one, and step to the one after it.
+    __device__ __forceinline__ void load(Stream& stream) {
+        if (stream.block >= 0) {
+            const unsigned target =
+                stream.ring + (kStages > 1 ? stream.stage * KVTile::kBytes : 0u);
+            mma_sync::load_tile<KVTile, kThreads, CFG.async_copy, TRAITS.ragged>(
+                target, stream.source, stream.stride, params.seq_len_kv - stream.block * CFG.B_c,
+                threadIdx.x);
+            stream.source -= stream.stride * CFG.B_c;
+        }
+        --stream.block;
+        stream.stage = next_stage(stream.stage);
+    }
+
+    __device__ __forceinline__ static int next_stage(int stage) {
+        return stage + 1 == kStages ? 0 : stage + 1;
+    }
+
+    __device__ __forceinline__ void commit() {
+        if constexpr (CFG.async_copy) ptx::cp_async_commit_group();
+    }
+
+    __device__ __forceinline__ void load_q() {
+        const unsigned short* q = params.q + blockIdx.z * params.q_strides.batch +
+                                  blockIdx.y * params.q_strides.head +
+                                  first_query * params.q_strides.seq;
+        mma_sync::load_tile<QTile, kThreads, CFG.async_copy, TRAITS.ragged>(
+            q_smem, QPlan::source(q, params.q_strides.seq, threadIdx.x), params.q_strides.seq,
+            params.seq_len_q - first_query, threadIdx.x);
+        commit();
+    }
+
+    // All groups but the latest kPending have arrived, and every warp is past its reads of what
+    // comes next.
+    template <int kPending = 0>
+    __device__ __forceinline__ void wait_for_copies() {
+        if constexpr (CFG.async_copy) ptx::cp_async_wait_group<kPending>();
+        __syncthreads();
+    }
+
+    // One block with one stage.
+    __device__ __forceinline__ void multiply_qk_of_one_stage() {
+        if constexpr (CFG.eager_load_blocks) {
+            wait_for_copies();  // K(block), and Q at first
+            load(v);
+            commit();
+        } else {
+            __syncthreads();  // every warp is done with the previous block
+            load(k);
+            commit();
+            wait_for_copies();
+        }
+        warp_tile.multiply_qk(0);
+        if constexpr (!CFG.eager_load_blocks) {
+            load(v);
+            commit();
+        }
+        wait_for_copies();  // V(block)
+        if constexpr (CFG.eager_load_blocks) {
+            load(k);
+            commit();
+        }
+    }
+
+    // The same with several stages; K and V lie `offset` bytes into their rings.
+    __device__ __forceinline__ void multiply_qk_of_ring(unsigned offset) {
+        wait_for_copies<kStages - 2>();
+        load(k);
+        load(v);
+        commit();
+        warp_tile.multiply_qk(offset);
+    }
+
+    __device__ __forceinline__ void mainloop(const BlockRange& range) {
+        const int last = range.end - 1;
+        k = stream(params.k, params.k_strides, k_smem, last);
+        v = stream(params.v, params.v_strides, v_smem, last);
+        if constexpr (kStages > 1) {
+#pragma unroll
+            for (int i = 0; i + 1 < kStages; ++i) {
+                load(k);
+                load(v);
+                commit();
+            }
+        } else if constexpr (CFG.eager_load_blocks) {
+            load(k);
+            commit();
+        }
+        if constexpr (Tile::kQStaysInRegisters) {
+            constexpr int kLater = kStages > 1 ? kStages - 1 : (CFG.eager_load_blocks ? 1 : 0);
+            wait_for_copies<kLater>();  // Q
+            warp_tile.load_q_registers();
+        }
+        int stage = 0;
+        // One loop for masked and whole blocks: two cost registers that the 32-row configs do
+        // not have, and spilled.
+#pragma unroll 1
+        for (int block = last; block >= 0; --block) {
+            unsigned offset = 0;
+            if constexpr (kStages > 1) {
+                offset = stage * KVTile::kBytes;
+                multiply_qk_of_ring(offset);
+                stage = next_stage(stage);
+            } else {
+                multiply_qk_of_one_stage();
+            }
+            if (kMasked && block >= range.unmasked) {
+                warp_tile.mask(params, first_query, block * CFG.B_c);
+            }
+            warp_tile.softmax.advance(warp_tile.s, warp_tile.o, block == last);
+            warp_tile.exponentiate();
+            warp_tile.multiply_pv(offset);
+        }
+    }
+
+    __device__ __forceinline__ void run() {
+        const BlockRange range =
+            BlockRange::of<CFG.B_r, CFG.B_c, TRAITS.causal>(params, first_query);
+        load_q();
+        if (range.end > 0) mainloop(range);
+        // Without a block nothing has waited for Q's copies, which would land on top of O.
+        if constexpr (kMasked && CFG.async_copy) ptx::cp_async_wait_group<0>();
+        if constexpr (kMasked) __syncthreads();
+        warp_tile.write_output(params, blockIdx.z, blockIdx.y, first_query);
+    }
+};
+
+}  // namespace fa_tune::sm80

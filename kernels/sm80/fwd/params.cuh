@@ -1,0 +1,31 @@
+// What a launch passes to the kernel.
+#pragma once
+
+namespace fa_tune::sm80 {
+
+// Strides are in elements; the last dimension (d_head) is contiguous.
+// q, o: [batch, seq_len_q, heads, d_head]; k, v: [batch, seq_len_kv, heads / heads_per_kv, d_head]
+// lse: [batch, heads, seq_len_q], contiguous, fp32; read only with WorkloadTraits::lse.
+struct TensorStrides {
+    long long batch, seq, head;
+};
+
+struct ForwardParams {
+    const unsigned short* q;
+    const unsigned short* k;
+    const unsigned short* v;
+    unsigned short* o;
+    float* lse;
+    unsigned* counters;  // ping_pong: of the next tile, and of CTAs that found none left
+    TensorStrides q_strides, k_strides, v_strides, o_strides;
+    int heads;
+    int heads_per_kv;
+    int seq_len_q;
+    int seq_len_kv;
+    int diagonal;  // causal: query i sees key j when j <= i + diagonal
+    int batch;
+    int l2_head_group;  // ping_pong: see work_stream.cuh
+    float softmax_scale;
+};
+
+}  // namespace fa_tune::sm80

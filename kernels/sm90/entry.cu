@@ -1,4 +1,0 @@
-// Translation unit of the sm90 family.  A variant is one instantiation,
-//     sm90_forward_kernel<Sm90Config{...}, WorkloadTraits{...}>
-// asked for by name; nothing here names one.
-#include "sm90/forward_kernel.cuh"

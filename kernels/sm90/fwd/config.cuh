@@ -1,0 +1,109 @@
+// One point of the sm90 family's knobs, usable as a template argument.
+// Generated from fa_tune/families/sm90/config.py by
+// `python -m fa_tune.export.config_headers`; do not edit.
+#pragma once
+
+#include "common/dtype.cuh"
+
+#ifdef __CUDACC__  // nvcc and NVRTC
+#define FA_HOST_DEVICE __host__ __device__
+#else
+#define FA_HOST_DEVICE
+#endif
+
+namespace fa_tune {
+
+enum class Rescale : int { EACH_BLOCK = 0, THRESHOLDED = 1, STALE_MAX = 2 };
+
+enum class Scheduler : int { SINGLE = 0, STATIC = 1, DYNAMIC = 2 };
+
+enum class Order : int { LINEAR = 0, LONGEST_FIRST = 1 };
+
+struct Sm90Config {
+    // element type of Q, K, V and O
+    DType dtype;
+    // head dimension
+    int d_head;
+    // consumer warpgroups, of 64 query rows each
+    int mma_warpgroups;
+    // key/value rows per block
+    int B_c;
+    // blocks of K, and of V, that shared memory holds
+    int stages;
+    // tiles of Q that shared memory holds
+    int q_stages = 1;
+    // warpgroups take turns in issuing their products
+    bool pingpong = false;
+    // softmax while the next scores and the last product are under way
+    bool overlap = false;
+    // a tile's last product together with the next tile's scores
+    bool cross_tile_overlap = false;
+    // when O is brought to a new maximum: after each block's product, only when the maximum has
+    // grown by more than a factor of 2^8, or when the sum of a block's exponentials shows that it
+    // may have, without a maximum in other blocks
+    Rescale rescale = Rescale::EACH_BLOCK;
+    // a CTA takes one tile, every n-th tile, or the next one whenever it is done
+    Scheduler scheduler = Scheduler::SINGLE;
+    // tiles head by head, or with a causal mask longest first within groups of heads
+    Order order = Order::LINEAR;
+    // CTAs that a multiprocessor holds at a time
+    int min_ctas_per_sm = 1;
+    // ask for the next blocks' arrival when a stage is given back
+    bool early_test_wait = false;
+    // blocks with a causal mask go through the loop of those without, with stale_max
+    bool single_loop = false;
+
+    // Query rows per CTA.
+    FA_HOST_DEVICE constexpr int B_r() const { return 64 * mma_warpgroups; }
+
+    constexpr bool operator==(const Sm90Config& other) const = default;
+    FA_HOST_DEVICE constexpr bool operator<(const Sm90Config& other) const {
+        if (dtype != other.dtype) {
+            return dtype < other.dtype;
+        }
+        if (d_head != other.d_head) {
+            return d_head < other.d_head;
+        }
+        if (mma_warpgroups != other.mma_warpgroups) {
+            return mma_warpgroups < other.mma_warpgroups;
+        }
+        if (B_c != other.B_c) {
+            return B_c < other.B_c;
+        }
+        if (stages != other.stages) {
+            return stages < other.stages;
+        }
+        if (q_stages != other.q_stages) {
+            return q_stages < other.q_stages;
+        }
+        if (pingpong != other.pingpong) {
+            return pingpong < other.pingpong;
+        }
+        if (overlap != other.overlap) {
+            return overlap < other.overlap;
+        }
+        if (cross_tile_overlap != other.cross_tile_overlap) {
+            return cross_tile_overlap < other.cross_tile_overlap;
+        }
+        if (rescale != other.rescale) {
+            return rescale < other.rescale;
+        }
+        if (scheduler != other.scheduler) {
+            return scheduler < other.scheduler;
+        }
+        if (order != other.order) {
+            return order < other.order;
+        }
+        if (min_ctas_per_sm != other.min_ctas_per_sm) {
+            return min_ctas_per_sm < other.min_ctas_per_sm;
+        }
+        if (early_test_wait != other.early_test_wait) {
+            return early_test_wait < other.early_test_wait;
+        }
+        return single_loop < other.single_loop;
+    }
+};
+
+}  // namespace fa_tune
+
+#undef FA_HOST_DEVICE

@@ -1,0 +1,42 @@
+// Configs that cannot run, refused at compile time.  The Python constraints of the family refuse
+// them before compiling, with the same sentences.
+#pragma once
+
+#include "sm90/fwd/config.cuh"
+
+namespace fa_tune::sm90 {
+
+template <Sm90Config CFG>
+struct Constraints {
+    static_assert(CFG.d_head == 64 || CFG.d_head == 128 || CFG.d_head == 192 || CFG.d_head == 256,
+                  "d_head must be 64, 128, 192 or 256: whole panels of 64 columns, one wgmma wide "
+                  "at most");
+    static_assert(CFG.mma_warpgroups >= 1 && CFG.mma_warpgroups <= 4,
+                  "mma_warpgroups must be between 1 and 4, beside the warpgroup that loads");
+    static_assert(CFG.B_c >= 16 && CFG.B_c <= 256 && CFG.B_c % 16 == 0,
+                  "B_c must be a multiple of 16 between 16 and 256, columns of one wgmma and its "
+                  "k-steps");
+    static_assert(CFG.stages >= 1 && CFG.stages <= 8, "stages must be between 1 and 8");
+    static_assert(CFG.q_stages == 1 || CFG.q_stages == 2,
+                  "q_stages must be 1 or 2: a CTA works on one tile and may have the next one "
+                  "loaded");
+    static_assert(CFG.mma_warpgroups > 1 || !CFG.pingpong,
+                  "pingpong needs at least 2 mma_warpgroups to take turns");
+    static_assert(!CFG.cross_tile_overlap ||
+                      (CFG.overlap && CFG.q_stages == 2 && CFG.scheduler != Scheduler::SINGLE),
+                  "cross_tile_overlap needs overlap, q_stages 2 and a scheduler that gives a CTA "
+                  "several tiles");
+    static_assert(CFG.q_stages == 1 || CFG.scheduler != Scheduler::SINGLE,
+                  "q_stages 2 needs a scheduler that gives a CTA several tiles");
+    static_assert(CFG.min_ctas_per_sm == 1 ||
+                      (CFG.mma_warpgroups == 1 && CFG.min_ctas_per_sm >= 2 &&
+                       CFG.min_ctas_per_sm <= 4) ||
+                      (CFG.mma_warpgroups == 2 && CFG.min_ctas_per_sm == 2),
+                  "min_ctas_per_sm must be 1; or up to 4 with 1 mma_warpgroup, or 2 with 2: more "
+                  "leave too few registers");
+    static_assert(!CFG.single_loop || CFG.rescale == Rescale::STALE_MAX,
+                  "single_loop needs stale_max: without it blocks with a mask have a step of "
+                  "their own");
+};
+
+}  // namespace fa_tune::sm90

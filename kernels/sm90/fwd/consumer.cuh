@@ -1,0 +1,307 @@
+// A consumer warpgroup: the main loop over its work tiles and their key blocks.
+//
+// With `overlap`, the tensor cores work on the next scores and on the last product while this
+// warpgroup's other units do softmax:
+//
+//     tensor   S(n-1)            | S(n-2)  O += P(n-1) V | S(n-3)  O += P(n-2) V | ...
+//     others          soft(n-1)  |        soft(n-2) pack |        soft(n-3) pack | ...
+//
+// With `pingpong`, warpgroups take turns in issuing their pair of products, so that one's softmax
+// falls into the others' products.  With `cross_tile_overlap`, a tile's last product is paired with
+// the next tile's first scores, which are computed while O is written.
+#pragma once
+
+#include "sm90/fwd/epilogue.cuh"
+#include "sm90/fwd/mask.cuh"
+#include "sm90/fwd/products.cuh"
+#include "sm90/fwd/scheduler.cuh"
+
+namespace fa_tune::sm90 {
+
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+struct Consumer {
+    using ProductsType = Products<CFG>;
+    static constexpr int kScores = ProductsType::kScores;
+    static constexpr bool kStaleMax = CFG.rescale == Rescale::STALE_MAX;
+    // Whether blocks with a causal mask go through the loop of those without.
+    static constexpr bool kSingleLoop = CFG.single_loop && kStaleMax && TRAITS.causal;
+    // Whether the first rows of a tile see nothing of the last rows' last block.
+    static constexpr bool kSkipsHidden = TRAITS.causal && CFG.B_r() - 64 >= CFG.B_c;
+
+    const ForwardParams& p;
+    const SharedAddress<CFG> smem;
+    const int warpgroup;  // this one among the consumers
+    const int lane, warp;
+    const Epilogue<CFG, TRAITS> epilogue;
+    RingPosition<CFG.q_stages> q_ring;
+    RingReader<CFG.stages, CFG.early_test_wait> k, v;
+    Softmax<CFG, kScores, TRAITS.causal> softmax;
+    float a[2];  // what O must be multiplied with
+    int block;   // the key block whose scores come next, or last came
+    ProductsType products;
+
+    __device__ __forceinline__ Consumer(const ForwardParams& params, const ptx::TensorMap& o_map,
+                                        const SharedAddress<CFG>& smem, int warpgroup)
+        : p(params),
+          smem(smem),
+          warpgroup(warpgroup),
+          lane(threadIdx.x % 32),
+          warp(threadIdx.x / 32 % 4),
+          epilogue{params, o_map, smem, warpgroup, warp, lane},
+          k{smem.k_full(0), smem.k_empty(0)},
+          v{smem.v_full(0), smem.v_empty(0)},
+          products(smem, warpgroup) {
+        softmax.set_scale(params.softmax_scale);
+    }
+
+    __device__ __forceinline__ void run(const WorkTile& first) {
+        if (CFG.pingpong && warpgroup == CFG.mma_warpgroups - 1) pass_turn_to(0);
+        ConsumerTiles<CFG> tiles{{smem}};
+        WorkTile tile = first;
+        begin_scores(tile, true);
+        wait_scores(true);
+        int unreleased = -1;  // a Q buffer from which O may still be on its way
+        bool more;
+        do {
+            if constexpr (kSkipsHidden) skip_hidden(last_block(tile));
+            first_softmax(tile);
+            if (unreleased >= 0) epilogue.release_q(unreleased);
+            const int accumulate = mainloop(tile);
+            const WorkTile next = tiles.next();
+            more = next.number >= 0;
+            const int slot = q_slot();
+            q_ring.advance();
+            v.wait();
+            if constexpr (CFG.cross_tile_overlap) {
+                take_turn();
+                multiply_pv(accumulate);
+                begin_scores(next, more);
+                pass_turn();
+                ptx::wgmma_wait_group<1>();
+            } else {
+                multiply_pv(accumulate);
+                ptx::wgmma_wait_group<0>();
+            }
+            keep_registers(products.o);
+            v.release(lane);
+            epilogue.run(tile, slot, softmax, products.o);
+            if constexpr (CFG.q_stages == 1) {
+                epilogue.release_q(slot);
+            } else {
+                unreleased = slot;
+            }
+            if constexpr (CFG.scheduler != Scheduler::SINGLE) {
+                if constexpr (!CFG.cross_tile_overlap) begin_scores(next, more);
+                wait_scores(more);
+                tile = next;
+            }
+        } while (more);
+        epilogue.wait();
+    }
+
+    // All blocks but the first; returns whether there was one, that is, whether O has begun.
+    __device__ __forceinline__ int mainloop(const WorkTile& tile) {
+        const int first_row = this->first_row(tile);
+        const int unmasked = TRAITS.causal ? unmasked_blocks(tile) : 0;
+        int accumulate = 0;
+        if constexpr (TRAITS.causal && !kSingleLoop) {
+#pragma unroll 1
+            for (; block > unmasked; --block) {
+                step<true>(block - 1, first_row, accumulate);
+                accumulate = 1;
+            }
+        }
+#pragma unroll 1
+        for (; block > 0; --block) {
+            step<false>(block - 1, first_row, accumulate, kSingleLoop && block > unmasked);
+            accumulate = 1;
+        }
+        return accumulate;
+    }
+
+    // Scores and softmax of `block`, and the product of the block before it (the next higher).  A
+    // block with a mask has a step of its own (kMasked), or is `masked` on the way through the
+    // others'.
+    template <bool kMasked>
+    __device__ __forceinline__ void step(int block, int first_row, int accumulate,
+                                         bool masked = false) {
+        if constexpr (CFG.overlap) {
+            k.wait();
+            take_turn();
+            multiply_qk();
+            v.wait();
+            multiply_pv(accumulate);
+            pass_turn();
+            ptx::wgmma_wait_group<1>();
+            keep_registers(products.s);
+            k.release(lane);
+            if constexpr (kStaleMax && !kMasked) {
+                if (masked) mask(first_row, block);
+                ptx::wgmma_wait_group<0>();
+                keep_registers(products.o);
+                v.release(lane);
+                stale_max_softmax();
+            } else {
+                if constexpr (kMasked) mask(first_row, block);
+                softmax.template update<false>(products.s, a);
+                ptx::wgmma_wait_group<0>();
+                keep_registers(products.o);
+                v.release(lane);
+                products.pack(softmax);
+                rescale();
+            }
+        } else {
+            v.wait();
+            multiply_pv(accumulate);
+            k.wait();
+            take_turn();
+            multiply_qk();
+            pass_turn();
+            ptx::wgmma_wait_group<0>();
+            keep_registers(products.o);
+            keep_registers(products.s);
+            v.release(lane);
+            k.release(lane);
+            if constexpr (kStaleMax && !kMasked) {
+                if (masked) mask(first_row, block);
+                stale_max_softmax();
+            } else {
+                if constexpr (kMasked) mask(first_row, block);
+                softmax.template update<false>(products.s, a);
+                products.pack(softmax);
+                rescale();
+            }
+        }
+    }
+
+    // --- scores ----------------------------------------------------------------------------
+
+    // The tile's first scores.  Without a tile those of whatever is in shared memory, for a branch
+    // around wgmma would make the compiler wait for each of them.
+    __device__ __forceinline__ void begin_scores(const WorkTile& tile, bool valid) {
+        block = key_blocks<CFG, TRAITS>(p, tile) - 1;
+        if (valid) {
+            ptx::mbarrier_wait(smem.q_full(q_slot()), q_ring.parity);
+            k.wait();
+        }
+        multiply_qk();
+    }
+
+    __device__ __forceinline__ void wait_scores(bool valid) {
+        ptx::wgmma_wait_group<0>();
+        keep_registers(products.s);
+        if (valid) k.release(lane);
+    }
+
+    // Blocks after `last` no row of the warpgroup sees, though others of the CTA do.  The first
+    // one's scores are there, computed before that was asked.  Without products between them,
+    // nothing but __syncwarp keeps a warp from giving a block back while some of its lanes have
+    // yet to see that it came: two blocks later they could wait for ever.
+    __device__ __forceinline__ void skip_hidden(int last) {
+        if (block <= last) return;
+#pragma unroll 1
+        for (; block > last + 1; --block) {
+            take_turn();
+            pass_turn();
+            k.wait();
+            __syncwarp();
+            k.release(lane);
+            v.wait();
+            __syncwarp();
+            v.release(lane);
+        }
+        k.wait();
+        take_turn();
+        multiply_qk();
+        pass_turn();
+        v.wait();
+        __syncwarp();
+        v.release(lane);
+        wait_scores(true);
+        --block;
+    }
+
+    __device__ __forceinline__ void multiply_qk() {
+        products.multiply_qk(q_ring.stage, k.position.stage);
+    }
+    __device__ __forceinline__ void multiply_pv(int accumulate) {
+        products.multiply_pv(v.position.stage, accumulate);
+    }
+
+    // --- softmax ---------------------------------------------------------------------------
+
+    __device__ __forceinline__ void first_softmax(const WorkTile& tile) {
+        if constexpr (TRAITS.causal || TRAITS.ragged) mask(first_row(tile), block);
+        softmax.template update<true>(products.s, a);
+        a[0] = a[1] = 1.f;
+        products.pack(softmax);
+    }
+
+    // P by the maxima that are there; where these turn out to be too low, by new ones.  Nothing of
+    // the tile is under way, so that its scores can be taken twice.
+    __device__ __forceinline__ void stale_max_softmax() {
+        float sums[2];
+#pragma unroll 1
+        while (true) {
+            softmax.with_stale_max(products.s, products.probabilities, sums);
+            if (!softmax.overflowed(sums)) break;
+            softmax.refresh_max(products.s, a);
+            products.scale_output(a);
+        }
+        softmax.add(sums);
+        products.keep_probabilities();
+    }
+
+    __device__ __forceinline__ void rescale() {
+        if constexpr (CFG.rescale != Rescale::EACH_BLOCK) {
+            if (!__any_sync(kAllLanes, a[0] != 1.f || a[1] != 1.f)) return;
+        }
+        products.scale_output(a);
+    }
+
+    __device__ __forceinline__ void mask(int first_row, int block) {
+        mask_scores<TRAITS.causal>(products.s, first_row + 16 * warp + lane / 4,
+                                   block * CFG.B_c + 2 * (lane % 4), p.seq_len_kv, p.diagonal);
+    }
+
+    // --- where the warpgroup is ------------------------------------------------------------
+
+    __device__ __forceinline__ int q_slot() const {
+        return q_ring.stage * CFG.mma_warpgroups + warpgroup;
+    }
+
+    __device__ __forceinline__ int first_row(const WorkTile& tile) const {
+        return sm90::first_row<CFG>(tile, warpgroup);
+    }
+
+    // Key blocks below this one are seen whole by all rows of the warpgroup.
+    __device__ __forceinline__ int unmasked_blocks(const WorkTile& tile) const {
+        return max(0, first_row(tile) + p.diagonal + 1) / CFG.B_c;
+    }
+
+    // The last block of which a row of the warpgroup sees a key; if none sees any, the first.
+    __device__ __forceinline__ int last_block(const WorkTile& tile) const {
+        return max(0, first_row(tile) + 63 + p.diagonal) / CFG.B_c;
+    }
+
+    // Warpgroups issue their products in turn, each when the one before it has issued its own.
+    __device__ __forceinline__ void take_turn() {
+        if constexpr (CFG.pingpong) ptx::bar_sync(turn_of(warpgroup), 256);
+    }
+
+    __device__ __forceinline__ void pass_turn() {
+        if constexpr (CFG.pingpong) {
+            pass_turn_to(warpgroup + 1 == CFG.mma_warpgroups ? 0 : warpgroup + 1);
+        }
+    }
+
+    __device__ __forceinline__ static void pass_turn_to(int warpgroup) {
+        ptx::bar_arrive(turn_of(warpgroup), 256);
+    }
+
+    __device__ __forceinline__ static int turn_of(int warpgroup) {
+        return static_cast<int>(NamedBarrier::TURN) + warpgroup;
+    }
+};
+
+}  // namespace fa_tune::sm90

@@ -1,0 +1,125 @@
+// The way out for O and the log-sum-exp of a warpgroup's 64 rows.
+//
+//     registers  -- divide by l, round, stmatrix -->  the warpgroup's own rows of Q
+//                -- bulk copy -->  global memory
+//
+// The buffer of Q belongs to the producer again when the copy has read it: release_q.
+#pragma once
+
+#include "common/constants.cuh"
+#include "common/problem.cuh"
+#include "ptx/bar.cuh"
+#include "ptx/cp_async_bulk.cuh"
+#include "ptx/elect.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/stmatrix.cuh"
+#include "sm90/fwd/named_barriers.cuh"
+#include "sm90/fwd/params.cuh"
+#include "sm90/fwd/scheduler.cuh"
+#include "sm90/fwd/shared_memory.cuh"
+
+namespace fa_tune::sm90 {
+
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+struct Epilogue {
+    using QTile = typename SharedMemory<CFG>::QTile;
+    static constexpr int kOutputs = CFG.d_head / 2;
+
+    const ForwardParams& p;
+    const ptx::TensorMap& o_map;
+    const SharedAddress<CFG> smem;
+    const int warpgroup, warp, lane;
+
+    // Of a tile whose Q is in `slot`.
+    template <class Softmax>
+    __device__ __forceinline__ void run(const WorkTile& tile, int slot, Softmax& softmax,
+                                        float (&o)[kOutputs]) const {
+        const int query = first_row<CFG>(tile, warpgroup) + 16 * warp + lane / 4;
+        float inverse[2], log_sum_exp[2];
+        bool empty[2];
+        softmax.finish(inverse, log_sum_exp, empty);
+        if constexpr (TRAITS.causal) {
+            // Their P is 0, but 0 times an infinite V is not.
+            if (__any_sync(kAllLanes, empty[0] || empty[1])) {
+#pragma unroll
+                for (int j = 0; j < kOutputs; ++j) o[j] = empty[j / 2 % 2] ? 0.f : o[j];
+            }
+        }
+        sync_warpgroup();  // all four warps are past their reads of Q
+        stage(slot, softmax, o, inverse);
+        if constexpr (TRAITS.lse) write_lse(tile, query, log_sum_exp);
+        send(tile, slot);
+    }
+
+    // The producer may fill the buffer again: when O has been read from there.
+    __device__ __forceinline__ void release_q(int slot) const {
+        if (warp == 0 && ptx::elect_sync()) {
+            ptx::cp_async_bulk_wait_group_read();
+            ptx::mbarrier_arrive(smem.q_empty(slot));
+        }
+    }
+
+    // Shared memory must outlast the copies that read it.
+    __device__ __forceinline__ void wait() const {
+        if (warp == 0 && ptx::elect_sync()) ptx::cp_async_bulk_wait_group_read();
+    }
+
+  private:
+    __device__ __forceinline__ void sync_warpgroup() const {
+        ptx::bar_sync(static_cast<int>(NamedBarrier::EPILOGUE) + warpgroup, 128);
+    }
+
+    template <class Softmax>
+    __device__ __forceinline__ void stage(int slot, const Softmax& softmax,
+                                          const float (&o)[kOutputs],
+                                          const float (&inverse)[2]) const {
+#pragma unroll
+        for (int t = 0; t < CFG.d_head / 16; ++t) {
+            // Fragment t, rounded: register i has columns 16 t + 2 (lane % 4) and + 1 of row i % 2,
+            // 8 columns further on from i = 2.
+            unsigned r[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int j = 8 * t + 2 * i;
+                r[i] = softmax.round(o[j] * inverse[i % 2], o[j + 1] * inverse[i % 2]);
+            }
+            ptx::stmatrix_x4(chunk_address(smem.q(slot), t), r);
+        }
+    }
+
+    // Of the 16x16 fragment t in this warp's rows of a tile in the layout of Q: lane l has the
+    // address of row l % 16, columns 8 (l / 16) to + 7.
+    __device__ __forceinline__ unsigned chunk_address(unsigned tile_smem, int t) const {
+        const unsigned row = 16 * warp + lane % 16;
+        const unsigned chunk = 2 * (t % 4) + lane / 16;
+        return tile_smem + t / 4 * QTile::kPanelBytes + row * QTile::kRowBytes +
+               ((chunk ^ row % 8) << 4);
+    }
+
+    // `query`: of the thread's row 0; row 1 is 8 further down.
+    __device__ __forceinline__ void write_lse(const WorkTile& tile, int query,
+                                              const float (&log_sum_exp)[2]) const {
+        const long long row = tile.batch * p.heads + tile.head;
+        float* lse = p.lse + row * p.seq_len_q + query;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if (lane % 4 == 0 && query + 8 * i < p.seq_len_q) lse[8 * i] = log_sum_exp[i];
+        }
+    }
+
+    __device__ __forceinline__ void send(const WorkTile& tile, int slot) const {
+        ptx::fence_proxy_async_shared();
+        sync_warpgroup();
+        if (warp == 0 && ptx::elect_sync()) {
+#pragma unroll
+            for (int panel = 0; panel < QTile::kPanels; ++panel) {
+                ptx::cp_async_bulk_tensor_4d_store(o_map, smem.q(slot) + panel * QTile::kPanelBytes,
+                                                   64 * panel, first_row<CFG>(tile, warpgroup),
+                                                   tile.head, tile.batch);
+            }
+            ptx::cp_async_bulk_commit_group();
+        }
+    }
+};
+
+}  // namespace fa_tune::sm90

@@ -1,0 +1,22 @@
+// What a launch passes to the kernel besides the tensor maps.
+#pragma once
+
+namespace fa_tune::sm90 {
+
+// Work is cut into tiles of B_r query rows of one head; common/work_tile.cuh has their order.
+// lse: [batch, heads, seq_len_q], contiguous, fp32; written only with WorkloadTraits::lse.
+struct ForwardParams {
+    float* lse;
+    unsigned* counters;  // scheduler "dynamic": two, zero before and after the launch
+    int heads;
+    int heads_per_kv;
+    int seq_len_q;
+    int seq_len_kv;
+    int diagonal;       // causal: query i sees key j when j <= i + diagonal
+    int m_blocks;       // work tiles of one head
+    int total_heads;    // heads times batch
+    int l2_head_group;  // neighbouring heads whose tiles are handed out together
+    float softmax_scale;
+};
+
+}  // namespace fa_tune::sm90

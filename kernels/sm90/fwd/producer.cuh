@@ -1,0 +1,91 @@
+// The producer: one thread that keeps the rings of K and V and the Q buffers filled by TMA.
+//
+//     per tile of n key blocks:   K(n-1)  Q  K(n-2) V(n-1)  K(n-3) V(n-2)  ...  K(0) V(1)  V(0)
+//
+// K runs one block ahead of V, as the consumers do.  It goes on to the next tile as soon as
+// there is room.
+#pragma once
+
+#include "common/pipeline.cuh"
+#include "ptx/cp_async_bulk.cuh"
+#include "ptx/mbarrier.cuh"
+#include "sm90/fwd/scheduler.cuh"
+#include "sm90/fwd/shared_memory.cuh"
+
+namespace fa_tune::sm90 {
+
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+struct Producer {
+    using QTile = typename SharedMemory<CFG>::QTile;
+    using KVBlock = typename SharedMemory<CFG>::KVBlock;
+
+    const ForwardParams& p;
+    const ptx::TensorMap &q_map, &k_map, &v_map;
+    const SharedAddress<CFG> smem;
+    RingPosition<CFG.q_stages> q_ring;
+    RingPosition<CFG.stages> k_ring, v_ring;
+
+    __device__ __forceinline__ void run(const WorkTile& first) {
+        ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
+        for (WorkTile tile = first; tile.number >= 0; tile = tiles.next(tile)) {
+            tiles.fetch_next();
+            const int kv_head = tile.head / p.heads_per_kv;
+            int block = key_blocks<CFG, TRAITS>(p, tile) - 1;
+            load_k(block, kv_head, tile.batch);
+            load_q(tile);
+#pragma unroll 1
+            for (; block > 0; --block) {
+                load_k(block - 1, kv_head, tile.batch);
+                load_v(block, kv_head, tile.batch);
+            }
+            load_v(0, kv_head, tile.batch);
+        }
+        tiles.release_counters();
+    }
+
+    __device__ __forceinline__ void load_q(const WorkTile& tile) {
+#pragma unroll
+        for (int w = 0; w < CFG.mma_warpgroups; ++w) {
+            const int slot = q_ring.stage * CFG.mma_warpgroups + w;
+            const unsigned full = smem.q_full(slot);
+            ptx::mbarrier_wait(smem.q_empty(slot), q_ring.parity ^ 1);
+            ptx::mbarrier_arrive_expect_tx(full, QTile::kBytes);
+            const int row = first_row<CFG>(tile, w);
+#pragma unroll
+            for (int panel = 0; panel < QTile::kPanels; ++panel) {
+                ptx::cp_async_bulk_tensor_4d_load(smem.q(slot) + panel * QTile::kPanelBytes, q_map,
+                                                  full, ptx::kEvictFirst, 64 * panel, row,
+                                                  tile.head, tile.batch);
+            }
+        }
+        q_ring.advance();
+    }
+
+    __device__ __forceinline__ void load_k(int block, int kv_head, int batch) {
+        load_kv(k_map, smem.k(0), smem.k_full(0), smem.k_empty(0), k_ring, block, kv_head, batch);
+    }
+
+    __device__ __forceinline__ void load_v(int block, int kv_head, int batch) {
+        load_kv(v_map, smem.v(0), smem.v_full(0), smem.v_empty(0), v_ring, block, kv_head, batch);
+    }
+
+    // `tiles`, `full_barriers`, `empty_barriers`: of stage 0.
+    __device__ __forceinline__ void load_kv(const ptx::TensorMap& map, unsigned tiles,
+                                            unsigned full_barriers, unsigned empty_barriers,
+                                            RingPosition<CFG.stages>& ring, int block, int kv_head,
+                                            int batch) {
+        const unsigned full = full_barriers + 8 * ring.stage;
+        const unsigned destination = tiles + ring.stage * KVBlock::kBytes;
+        ptx::mbarrier_wait(empty_barriers + 8 * ring.stage, ring.parity ^ 1);
+        ptx::mbarrier_arrive_expect_tx(full, KVBlock::kBytes);
+#pragma unroll
+        for (int panel = 0; panel < KVBlock::kPanels; ++panel) {
+            ptx::cp_async_bulk_tensor_4d_load(destination + panel * KVBlock::kPanelBytes, map, full,
+                                              ptx::kEvictLast, 64 * panel, block * CFG.B_c, kv_head,
+                                              batch);
+        }
+        ring.advance();
+    }
+};
+
+}  // namespace fa_tune::sm90

@@ -1,0 +1,100 @@
+// The two products of a consumer warpgroup, S, P and O of its 64 query rows in registers.
+//
+//              keys (B_c)                      d_head
+//            +---------+                     +---------+
+//     rows   | S, P    |  = Q K^T     rows   | O       |  += P V
+//            +---------+                     +---------+
+//
+// Both only begin: a wgmma group each, which the caller waits for.
+#pragma once
+
+#include "compiler.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/wgmma_descriptor.cuh"
+#include "sm90/fwd/shared_memory.cuh"
+#include "sm90/fwd/softmax.cuh"
+
+namespace fa_tune::sm90 {
+
+template <Sm90Config CFG>
+struct Products {
+    using QTile = typename SharedMemory<CFG>::QTile;
+    using KVBlock = typename SharedMemory<CFG>::KVBlock;
+    static constexpr bool kBf16 = CFG.dtype == DType::BF16;
+    static constexpr int kScores = CFG.B_c / 2;  // of a thread
+    static constexpr int kOutputs = CFG.d_head / 2;
+    static constexpr int kStepsPV = CFG.B_c / 16;
+    using ProductQK = ptx::WgmmaM64K16<CFG.B_c, kBf16>;
+    using ProductPV = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
+
+    const ptx::WgmmaDescriptor q_base, k_base, v_base;  // of stage 0
+    float s[kScores];
+    float o[kOutputs];
+    unsigned probabilities[kStepsPV][4];
+
+    __device__ __forceinline__ Products(const SharedAddress<CFG>& smem, int warpgroup)
+        : q_base(ptx::WgmmaDescriptor::of(smem.q(warpgroup), 16)),
+          k_base(ptx::WgmmaDescriptor::of(smem.k(0), 16)),
+          v_base(ptx::WgmmaDescriptor::of(smem.v(0), KVBlock::kPanelBytes)) {}
+
+    // With one tile alone the compiler keeps everything uniform by itself.
+    __device__ __forceinline__ static ptx::WgmmaDescriptor uniform(
+        const ptx::WgmmaDescriptor& descriptor) {
+        return CFG.scheduler == Scheduler::SINGLE ? descriptor : descriptor.uniform();
+    }
+
+    // S = Q K^T, of Q and K in these stages.
+    __device__ __forceinline__ void multiply_qk(int q_stage, int k_stage) {
+        const auto q = uniform(q_base.advance(q_stage * CFG.mma_warpgroups * QTile::kBytes));
+        const auto k = uniform(k_base.advance(k_stage * KVBlock::kBytes));
+        keep_registers(s);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int panel = 0; panel < KVBlock::kPanels; ++panel) {
+            const auto b = k.advance(panel * KVBlock::kPanelBytes).bits();
+            ProductQK::ss4(s, q.advance(panel * QTile::kPanelBytes).bits(), b, panel > 0);
+        }
+        ptx::wgmma_commit_group();
+    }
+
+    // O += P V, of V in this stage; without `accumulate`, O = P V.
+    __device__ __forceinline__ void multiply_pv(int v_stage, int accumulate) {
+        const auto v = uniform(v_base.advance(v_stage * KVBlock::kBytes));
+        keep_registers(o);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int t = 0; t < kStepsPV; t += t + 4 <= kStepsPV ? 4 : 1) {
+            const auto b = v.advance(16 * t * ptx::kSwizzleBytes).bits();
+            const int add = t > 0 ? 1 : accumulate;
+            if (t + 4 <= kStepsPV) {
+                ProductPV::template rs4<true>(o, probabilities + t, b, add);
+            } else {
+                ProductPV::template rs<true>(o, probabilities[t], b, add);
+            }
+        }
+        ptx::wgmma_commit_group();
+    }
+
+    // P in the layout of a register operand: the scores, rounded and packed in order.
+    template <class Rounding>
+    __device__ __forceinline__ void pack(const Rounding& softmax) {
+#pragma unroll
+        for (int i = 0; i < kScores / 2; ++i) {
+            probabilities[i / 4][i % 4] = softmax.round(s[2 * i], s[2 * i + 1]);
+        }
+        keep_probabilities();
+    }
+
+    __device__ __forceinline__ void keep_probabilities() {
+#pragma unroll
+        for (int t = 0; t < kStepsPV; ++t) keep_registers(probabilities[t]);
+    }
+
+    // Row i of a thread by a[i].
+    __device__ __forceinline__ void scale_output(const float (&a)[2]) {
+#pragma unroll
+        for (int j = 0; j < kOutputs; ++j) o[j] *= a[j / 2 % 2];
+    }
+};
+
+}  // namespace fa_tune::sm90

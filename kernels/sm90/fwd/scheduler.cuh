@@ -1,0 +1,164 @@
+// Which work tiles a CTA does, and how its warpgroups hear of them.  common/work_tile.cuh has the
+// order of tiles.
+//
+//     single     one tile per CTA, handed out by the hardware
+//     static     CTA c of G takes tiles c, c + G, c + 2G, ...
+//     dynamic    as static for the first, then whatever is next when it asks
+//
+// The producer finds out which tile is next and passes it on to the consumers, who have no time
+// for divisions, through two slots in shared memory:
+//
+//     producer    write slot 0 | write slot 1 | wait for slot 0 to be empty, write | ...
+//     consumers                | read slot 0  | read slot 1 | ...
+#pragma once
+
+#include "common/constants.cuh"
+#include "common/pipeline.cuh"
+#include "common/problem.cuh"
+#include "common/work_tile.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/shared_words.cuh"
+#include "sm90/fwd/config.cuh"
+#include "sm90/fwd/params.cuh"
+#include "sm90/fwd/shared_memory.cuh"
+
+namespace fa_tune::sm90 {
+
+constexpr WorkTile kNoWorkTile{-1, 0, 0, 0};
+
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+struct TileOrder {
+    // Without a mask all tiles are as long.
+    static constexpr bool kLongestFirst = CFG.order == Order::LONGEST_FIRST && TRAITS.causal;
+
+    const ForwardParams& p;
+
+    __device__ __forceinline__ WorkTile first() const { return decode(blockIdx.x); }
+
+    // The next tile of a CTA with the static scheduler.
+    __device__ __forceinline__ int following(int number) const {
+        return number + static_cast<int>(gridDim.x);
+    }
+
+    __device__ __forceinline__ WorkTile decode(int number) const {
+        int m_block, head;
+        const bool valid = number < p.m_blocks * p.total_heads;
+        if constexpr (kLongestFirst) {
+            longest_first_tile(number, p, m_block, head);
+        } else {
+            linear_tile(number, p, m_block, head);
+        }
+        const int batch = head / p.heads;
+        return {valid ? number : -1, m_block, head - batch * p.heads, batch};
+    }
+};
+
+template <Sm90Config CFG>
+struct WorkTileSlots {
+    static constexpr int kReaders = 4 * CFG.mma_warpgroups;  // warps
+
+    const SharedAddress<CFG> smem;
+    RingPosition<2> ring;
+
+    __device__ __forceinline__ void write(const WorkTile& tile) {
+        ptx::mbarrier_wait(smem.work_tile_empty(ring.stage), ring.parity ^ 1);
+        const unsigned full = smem.work_tile_full(ring.stage);
+        const int words[4] = {tile.number, tile.m_block, tile.head, tile.batch};
+        ptx::st_shared_v4(smem.work_tile(ring.stage), words);
+        ptx::mbarrier_arrive(full);
+        ring.advance();
+    }
+
+    // By a warp, of which lane 0 has the tile.
+    __device__ __forceinline__ WorkTile read() {
+        ptx::mbarrier_wait(smem.work_tile_full(ring.stage), ring.parity);
+        // Two tiles later the slot's barrier is as it was: a lane that looked only then would wait
+        // for ever.  The compiler, too, may then forget about lanes that come later, and leaves
+        // out a copy of what follows.
+        __syncwarp();
+        int words[4] = {};
+        if (threadIdx.x % 32 == 0) {
+            ptx::ld_shared_v4(words, smem.work_tile(ring.stage));
+            ptx::mbarrier_arrive(smem.work_tile_empty(ring.stage));
+        }
+        ring.advance();
+        return {words[0], words[1], words[2], words[3]};
+    }
+};
+
+// The consumers' tiles after the first.
+template <Sm90Config CFG>
+struct ConsumerTiles {
+    WorkTileSlots<CFG> slots;
+
+    __device__ __forceinline__ WorkTile next() {
+        if constexpr (CFG.scheduler == Scheduler::SINGLE) return kNoWorkTile;
+        const WorkTile tile = slots.read();
+        // Broadcast, also so that the compiler knows it to be the same in all lanes.
+        return {__shfl_sync(kAllLanes, tile.number, 0), __shfl_sync(kAllLanes, tile.m_block, 0),
+                __shfl_sync(kAllLanes, tile.head, 0), __shfl_sync(kAllLanes, tile.batch, 0)};
+    }
+};
+
+// The producer's tiles after the first.
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+struct ProducerTiles {
+    const TileOrder<CFG, TRAITS> order;
+    WorkTileSlots<CFG> slots;
+    int fetched = 0;
+
+    __device__ __forceinline__ static bool has_one_tile() {
+        return CFG.scheduler == Scheduler::SINGLE;
+    }
+
+    // Ask for the next tile while there is work on this one.
+    __device__ __forceinline__ void fetch_next() {
+        if constexpr (CFG.scheduler == Scheduler::DYNAMIC) {
+            fetched = gridDim.x + atomicAdd(&order.p.counters[0], 1u);
+        }
+    }
+
+    __device__ __forceinline__ WorkTile next(const WorkTile& tile) {
+        if constexpr (CFG.scheduler == Scheduler::SINGLE) return kNoWorkTile;
+        // Never taken.  Without it NVRTC writes the advance of the slots in another way, and the
+        // machine code is not the one that was measured.
+        if (has_one_tile()) return kNoWorkTile;
+        const WorkTile found = order.decode(
+            CFG.scheduler == Scheduler::DYNAMIC ? fetched : order.following(tile.number));
+        slots.write(found);
+        return found;
+    }
+
+    // Every CTA is refused once; after the last refusal the counters are as they were.
+    __device__ __forceinline__ void release_counters() const {
+        if constexpr (CFG.scheduler == Scheduler::DYNAMIC) {
+            if (atomicAdd(&order.p.counters[1], 1u) == gridDim.x - 1) {
+                order.p.counters[0] = 0;
+                order.p.counters[1] = 0;
+            }
+        }
+    }
+};
+
+// The first of a warpgroup's 64 rows.
+template <Sm90Config CFG>
+__device__ __forceinline__ int first_row(const WorkTile& tile, int warpgroup) {
+    constexpr int kRows = CFG.B_r();
+    return tile.m_block * kRows + 64 * warpgroup;
+}
+
+// Key blocks [0, end) of a tile are visited, from the last one down.  A tile whose rows see no
+// key visits block 0, all masked: every tile takes the same path.
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ int key_blocks(const ForwardParams& p, const WorkTile& tile) {
+    constexpr int kRows = CFG.B_r();
+    int keys = p.seq_len_kv;
+    if constexpr (TRAITS.causal) {
+        const int end = tile.m_block + 1;
+        const int last_row = min(end * kRows, p.seq_len_q) - 1;
+        keys = max(1, min(keys, last_row + p.diagonal + 1));
+    }
+    return (keys + CFG.B_c - 1) / CFG.B_c;
+}
+
+}  // namespace fa_tune::sm90

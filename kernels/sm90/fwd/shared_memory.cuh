@@ -1,0 +1,106 @@
+// The plan of a CTA's shared memory.
+//
+//     | Q (later O)                   | K ring           | V ring           | work tiles, barriers
+//     |
+//       q_stages x (B_r x d)            stages x (B_c x d)  stages x (B_c x d)
+//
+// Each of Q, K and V is stored in panels of (rows x 64 elements), swizzled; see common/swizzle.cuh:
+//
+//       d = 128:   | columns 0-63: rows x 128 bytes | columns 64-127: rows x 128 bytes |
+//
+// A warpgroup's rows of Q are a tile of their own, of 64 rows: when it is done with them, its rows
+// of O take their place and leave from there, without a word to the other warpgroups.
+#pragma once
+
+#include "common/pipeline.cuh"
+#include "common/swizzle.cuh"
+#include "sm90/fwd/config.cuh"
+
+namespace fa_tune::sm90 {
+
+// Which work the CTA does next, as the producer passes it on to the consumers.
+struct WorkTile {
+    int number;  // -1: there is none left
+    int m_block;
+    int head;  // of its batch element
+    int batch;
+};
+
+// An array that may have no elements.
+template <class T, int kCount>
+struct Slots {
+    T at[kCount];
+};
+template <class T>
+struct Slots<T, 0> {};
+
+template <Sm90Config CFG>
+struct SharedMemory {
+    static constexpr int kWorkTileSlots = CFG.scheduler == Scheduler::SINGLE ? 0 : 2;
+    using QTile = PanelTile<64, CFG.d_head>;  // of one warpgroup
+    using KVBlock = PanelTile<CFG.B_c, CFG.d_head>;
+    // Types of their own: two empty members of one type would take a byte.
+    struct FullBarrier : Mbarrier {};
+    struct EmptyBarrier : Mbarrier {};
+
+    unsigned char q[CFG.q_stages][CFG.mma_warpgroups][QTile::kBytes];
+    unsigned char k[CFG.stages][KVBlock::kBytes];
+    unsigned char v[CFG.stages][KVBlock::kBytes];
+    [[no_unique_address]] Slots<WorkTile, kWorkTileSlots> work_tiles;
+    Mbarrier q_full[CFG.q_stages][CFG.mma_warpgroups];
+    Mbarrier q_empty[CFG.q_stages][CFG.mma_warpgroups];
+    Mbarrier k_full[CFG.stages];
+    Mbarrier k_empty[CFG.stages];
+    Mbarrier v_full[CFG.stages];
+    Mbarrier v_empty[CFG.stages];
+    [[no_unique_address]] Slots<FullBarrier, kWorkTileSlots> work_tile_full;
+    [[no_unique_address]] Slots<EmptyBarrier, kWorkTileSlots> work_tile_empty;
+};
+
+// Where its members lie: 32-bit addresses, as the instructions want them.  A slot of Q is a stage
+// and a warpgroup.
+template <Sm90Config CFG>
+struct SharedAddress {
+    using Layout = SharedMemory<CFG>;
+    using QTile = typename Layout::QTile;
+    using KVBlock = typename Layout::KVBlock;
+
+    unsigned base;
+
+    __device__ __forceinline__ unsigned q(int slot) const {
+        return base + offset_of(&Layout::q) + slot * QTile::kBytes;
+    }
+    __device__ __forceinline__ unsigned k(int stage) const {
+        return base + offset_of(&Layout::k) + stage * KVBlock::kBytes;
+    }
+    __device__ __forceinline__ unsigned v(int stage) const {
+        return base + offset_of(&Layout::v) + stage * KVBlock::kBytes;
+    }
+    __device__ __forceinline__ unsigned q_full(int i) const { return at(&Layout::q_full, i); }
+    __device__ __forceinline__ unsigned q_empty(int i) const { return at(&Layout::q_empty, i); }
+    __device__ __forceinline__ unsigned k_full(int i) const { return at(&Layout::k_full, i); }
+    __device__ __forceinline__ unsigned k_empty(int i) const { return at(&Layout::k_empty, i); }
+    __device__ __forceinline__ unsigned v_full(int i) const { return at(&Layout::v_full, i); }
+    __device__ __forceinline__ unsigned v_empty(int i) const { return at(&Layout::v_empty, i); }
+    __device__ __forceinline__ unsigned work_tile(int i) const {
+        return base + offset_of(&Layout::work_tiles) + kWorkTileBytes * i;
+    }
+    __device__ __forceinline__ unsigned work_tile_full(int i) const {
+        return at(&Layout::work_tile_full, i);
+    }
+    __device__ __forceinline__ unsigned work_tile_empty(int i) const {
+        return at(&Layout::work_tile_empty, i);
+    }
+
+  private:
+    static constexpr int kWorkTileBytes = sizeof(WorkTile);
+    static constexpr int kBarrierBytes = sizeof(Mbarrier);
+
+    // Barrier i of those in `barriers`.
+    template <class Barriers>
+    __device__ __forceinline__ unsigned at(Barriers Layout::* barriers, int i) const {
+        return base + offset_of(barriers) + kBarrierBytes * i;
+    }
+};
+
+}  // namespace fa_tune::sm90

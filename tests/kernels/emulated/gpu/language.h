@@ -1,0 +1,110 @@
+// CUDA's language, as far as the kernels use it, for the threads of machine.h.
+#pragma once
+
+#include <math.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "machine.h"
+
+#define __device__
+#define __host__
+#define __global__
+#define __forceinline__ inline
+#define __shared__
+#define __align__(bytes)
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+
+#define threadIdx (emulator::current->index)
+#define blockIdx (emulator::current->cta->index)
+#define blockDim (emulator::block_dim)
+#define gridDim (emulator::grid_dim)
+
+using std::max;
+using std::min;
+
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+
+// Dynamic shared memory: kernels ask for its address alone, which is 0.
+inline std::size_t __cvta_generic_to_shared(const void*) { return 0; }
+
+// For an access within the 16 bytes around it, which may be a write.
+inline void* __cvta_shared_to_generic(std::size_t address) {
+    const auto chunk = static_cast<unsigned>(address) & ~15u;
+    emulator::wrote(chunk, 16);
+    return emulator::ordinary(chunk, 16) + address % 16;
+}
+
+inline float __int_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+
+// Sums and products that the compiler must not fuse: here it fuses none, see -ffp-contract.
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+
+inline unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned shift) {
+    const std::uint64_t both = std::uint64_t{high} << 32 | low;
+    return static_cast<unsigned>(both >> min(shift, 32u));
+}
+
+inline unsigned atomicAdd(unsigned* address, unsigned value) {
+    emulator::point();
+    const unsigned old = *address;
+    *address += value;
+    return old;
+}
+
+[[noreturn]] inline void __trap() { emulator::fail("__trap()"); }
+
+inline void __syncthreads() {
+    emulator::named_barrier(0, blockDim.x * blockDim.y * blockDim.z, true);
+}
+
+inline void __syncwarp() { emulator::meet("__syncwarp()"); }
+
+namespace emulator {
+
+// Every lane gets the word of the lane that it names.
+template <class T>
+T shuffle(const char* at, T value, int source) {
+    static_assert(sizeof(T) == 4);
+    const auto* const taken = meet(
+        at,
+        [](Warp& warp) {
+            for (int lane = 0; lane < kLanes; ++lane) {
+                warp.taken[lane][0] = warp.given[warp.given[lane][1] % kLanes][0];
+            }
+        },
+        std::bit_cast<unsigned>(value), static_cast<unsigned>(source));
+    return std::bit_cast<T>(static_cast<unsigned>(taken[0]));
+}
+
+}  // namespace emulator
+
+template <class T>
+T __shfl_sync(unsigned, T value, int source) {
+    return emulator::shuffle("__shfl_sync()", value, source);
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+    return emulator::shuffle("__shfl_xor_sync()", value, emulator::current->lane ^ mask);
+}
+
+inline bool __any_sync(unsigned, bool predicate) {
+    const auto* const taken = emulator::meet(
+        "__any_sync()",
+        [](emulator::Warp& warp) {
+            std::uint64_t any = 0;
+            for (const auto& given : warp.given) any |= given[0];
+            for (auto& taken : warp.taken) taken[0] = any;
+        },
+        predicate);
+    return taken[0] != 0;
+}

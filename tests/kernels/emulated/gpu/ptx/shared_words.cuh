@@ -1,0 +1,26 @@
+// On the host: kernels/ptx/shared_words.cuh.
+#pragma once
+
+namespace fa_tune::ptx {
+
+inline void st_shared_v4(unsigned address, const int (&words)[4]) {
+    emulator::wrote(address, 16);
+    std::memcpy(emulator::ordinary(address, 16), words, 16);
+}
+
+inline void ld_shared_v4(int (&words)[4], unsigned address) {
+    std::memcpy(words, emulator::ordinary(address, 16), 16);
+}
+
+inline void st_shared(unsigned address, int value) {
+    emulator::wrote(address, 4);
+    std::memcpy(emulator::ordinary(address, 4), &value, 4);
+}
+
+inline int ld_shared(unsigned address) {
+    int value;
+    std::memcpy(&value, emulator::ordinary(address, 4), 4);
+    return value;
+}
+
+}  // namespace fa_tune::ptx

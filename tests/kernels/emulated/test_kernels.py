@@ -1,0 +1,48 @@
+"""Kernels of both families on the host: right, the same to the bit and done whatever the schedule.
+
+A few of them; `python -m tests.kernels.emulated.campaign` has all code paths and many more
+schedules.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fa_tune import families
+from fa_tune.build.compile import BuildRequest
+from tests.kernels.emulated.emulation import build
+from tests.kernels.emulated.judging import judge
+
+# Each with the traits that lead to most of its code.  Together: every scheduler, order and
+# rescale policy of sm90, turns and not, products across tiles, masked blocks in both loops, several
+# CTAs per multiprocessor, blocks that are skipped; of sm80 turns, rings, one stage, loads through
+# registers.
+KERNELS = (
+    ("sm90(BF16, 64, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
+     "+dynamic+longest_first+early_test_wait+single_loop", "causal+ragged+lse"),
+    ("sm90(FP16, 128, 128x128): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
+     "+dynamic+longest_first", "ragged+lse"),
+    ("sm90(BF16, 64, 192x64): stages_3+q_stages_2+pingpong+overlap+cross_tile_overlap+dynamic"
+     "+longest_first+early_test_wait", "ragged"),
+    ("sm90(FP16, 64, 128x32): stages_3+overlap+thresholded_rescale+static", "causal+lse"),
+    ("sm90(BF16, 64, 64x48): stages_2+overlap+stale_max+min_ctas_per_sm_2", "causal+ragged"),
+    ("sm90(FP16, 256, 64x32): stages_1+dynamic", "causal+ragged+lse"),
+    ("(FP16, 64, 128, 64, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_3+rescale_8"
+     "+pingpong", "causal+ragged+lse"),
+    ("(BF16, 96, 64, 32, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+stages_2"
+     "+rescale_8+interleave", "causal+ragged"),
+    ("(FP16, 64, 64, 64, 4): async+swizzled+load_2_2_2_tiles", "ragged+lse"),
+    ("(BF16, 32, 32, 64, 2): load_0_0_0_tiles+opt_softmax", "causal+lse"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("short_form", "traits"), KERNELS)
+def test_no_schedule_changes_a_result(short_form: str, traits: str, tmp_path: Path) -> None:
+    family = families.get("sm90" if short_form.startswith("sm90") else "sm80")
+    variant = families.variant(family.parse(short_form))
+    kernel = build(BuildRequest(variant, traits, "sm_90a"), tmp_path)
+    verdict = judge(kernel, repeats=4)
+    assert not verdict.findings
+    assert verdict.launches >= 12

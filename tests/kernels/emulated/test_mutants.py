@@ -1,0 +1,155 @@
+"""Kernels from which something is taken that they need: the emulator must notice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fa_tune import families
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.model import Workload
+from tests.kernels.emulated.emulation import Emulated, build
+from tests.kernels.emulated.judging import judge_on
+
+SM90 = (
+    "sm90(FP16, 64, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
+    "+dynamic+longest_first+early_test_wait+single_loop"
+)
+SKIPS = (  # several blocks of a tile
+    "sm90(BF16, 64, 128x32): stages_2+q_stages_2+pingpong+overlap+stale_max+dynamic"
+    "+longest_first+single_loop"
+)
+ONE = "sm90(FP16, 64, 64x64): stages_3+q_stages_2+overlap+cross_tile_overlap+dynamic"
+TURNS = (
+    "(FP16, 64, 256, 64, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_3+rescale_8"
+    "+pingpong"
+)
+RING = "(FP16, 64, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+stages_2"
+SCHEDULES = 60
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In one file a pattern is replaced at its `places`.  `tells`: what the finding says."""
+
+    short_form: str
+    file: str
+    pattern: str
+    replacement: str
+    tells: str
+    places: int = 1
+    queries: int | None = None  # None: two blocks of rows
+    keys: int = 512
+
+    def edited(self, headers: dict[str, str]) -> Mapping[str, str]:
+        """The sources with the change."""
+        text, n = re.subn(self.pattern, self.replacement, headers[self.file], flags=re.DOTALL)
+        assert n == self.places, f"{n} places in {self.file} look like {self.pattern!r}"
+        return {**headers, self.file: text}
+
+
+HANG = r"nobody can go on|more arrivals in a phase"
+WRONG = r"error (nan|[\d.e+-]+) exceeds|other bits|two launches differ|not 0"
+MUTANTS = {
+    "lanes part before a block that is skipped is given back": Mutant(
+        SKIPS, "sm90/fwd/consumer.cuh", r"__syncwarp\(\);", "", HANG, places=3
+    ),
+    "V is not waited for": Mutant(
+        SM90, "sm90/fwd/consumer.cuh", r"v\.wait\(\);", "", HANG + "|" + WRONG, places=5
+    ),
+    "the scores are not waited for": Mutant(
+        SM90, "sm90/fwd/consumer.cuh", r"wgmma_wait_group<1>\(\);\s*keep_registers\(products\.s\)",
+        "wgmma_wait_group<2>()", WRONG,
+    ),
+    "V is given back before it is read": Mutant(
+        SM90, "sm90/fwd/consumer.cuh",
+        r"(ptx::wgmma_wait_group<0>\(\);\s*keep_registers\(products\.o\);)\s*v\.release\(lane\);"
+        r"(\s*stale_max_softmax)",
+        r"v.release(lane); \1 \2", WRONG,
+    ),
+    "O is not made visible to the bulk copy": Mutant(
+        SM90, "sm90/fwd/epilogue.cuh", r"ptx::fence_proxy_async_shared\(\);", "", WRONG
+    ),
+    "Q is given back before O has left from there": Mutant(
+        SM90, "sm90/fwd/epilogue.cuh",
+        r"ptx::cp_async_bulk_wait_group_read\(\);(\s*ptx::mbarrier_arrive)", r"\1", WRONG,
+    ),
+    "the next tile is not waited for": Mutant(
+        ONE, "sm90/fwd/scheduler.cuh",
+        r"ptx::mbarrier_wait\(smem\.work_tile_full\(ring\.stage\), ring\.parity\);", "",
+        HANG + "|" + WRONG, queries=12 * 64, keys=64,
+    ),
+    "V of a block that a warp does not see is given back twice": Mutant(
+        TURNS, "sm80/fwd/ping_pong_mainloop.cuh",
+        r"ptx::mbarrier_wait\(barriers\.v_full\(now\.stage\), now\.parity\);\s*"
+        r"(release\(barriers\.v_empty\(now\.stage\)\);)",
+        r"\1", HANG + "|" + WRONG,
+    ),
+    "O is not waited for before its buffer is written again": Mutant(
+        TURNS, "sm80/fwd/ping_pong_mainloop.cuh",
+        r"(void write_output\(const WorkItem& item\) \{\s*)if \(ptx::elect_sync\(\)\) "
+        r"ptx::cp_async_bulk_wait_group_read\(\);", r"\1", WRONG,
+    ),
+    "the threads of a CTA do not meet": Mutant(
+        RING, "sm80/fwd/cp_async_mainloop.cuh",
+        r"(cp_async_wait_group<kPending>\(\);\s*)__syncthreads\(\);", r"\1", WRONG,
+    ),
+    # With more queries than keys, of which the first see none.
+    "Q is not waited for where there is no block": Mutant(
+        RING, "sm80/fwd/cp_async_mainloop.cuh",
+        r"if constexpr \(kMasked && CFG\.async_copy\) ptx::cp_async_wait_group<0>\(\);", "",
+        "nobody has waited for", queries=384, keys=64,
+    ),
+    "O is in no group of bulk copies": Mutant(
+        SM90, "sm90/fwd/epilogue.cuh", r"ptx::cp_async_bulk_commit_group\(\);", "", "in no group"
+    ),
+    "a copy is not waited for": Mutant(
+        RING, "sm80/fwd/cp_async_mainloop.cuh", r"(cp_async_wait_group<)kPending>",
+        r"\1kPending + 1>", WRONG,
+    ),
+}  # fmt: skip
+
+
+def _made(short_form: str, folder: Path, mutant: Mutant | None = None) -> Emulated:
+    family = families.get("sm90" if short_form.startswith("sm90") else "sm80")
+    request = BuildRequest(families.variant(family.parse(short_form)), "causal", "sm_90a")
+    edit = dict if mutant is None else mutant.edited
+    return build(request, folder, edit=edit)
+
+
+def _workload(kernel: Emulated, mutant: Mutant) -> Workload:
+    """Several tiles for each CTA, and blocks that the first rows do not see."""
+    config = kernel.config
+    rows = mutant.queries or 2 * config.B_r
+    shape = (1, 4, 2, rows, mutant.keys, config.d_head, config.dtype)
+    return Workload(*shape, causal=True, bottom_right=True)
+
+
+@pytest.mark.parametrize("short_form", [SM90, SKIPS, ONE, TURNS, RING])
+def test_kernels_that_lack_nothing_are_right(short_form: str, tmp_path: Path) -> None:
+    kernel = _made(short_form, tmp_path)
+    mutants = [m for m in MUTANTS.values() if m.short_form == short_form]
+    workloads = list(dict.fromkeys(_workload(kernel, m) for m in mutants))
+    assert workloads
+    assert not judge_on(kernel, workloads, repeats=8).findings
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_what_is_missing_is_noticed(name: str, tmp_path: Path) -> None:
+    mutant = MUTANTS[name]
+    kernel = _made(mutant.short_form, tmp_path, mutant)
+    verdict = judge_on(kernel, [_workload(kernel, mutant)], repeats=SCHEDULES)
+    assert re.search(mutant.tells, " ".join(verdict.findings))
+
+
+def test_a_finding_can_be_repeated(tmp_path: Path) -> None:
+    mutant = MUTANTS["V is not waited for"]
+    kernel = _made(mutant.short_form, tmp_path, mutant)
+    workloads = [_workload(kernel, mutant)]
+    first, second = (judge_on(kernel, workloads, repeats=SCHEDULES) for _ in range(2))
+    assert first.findings
+    assert first == second

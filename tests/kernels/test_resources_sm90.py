@@ -1,0 +1,178 @@
+"""The sm90 kernels use what the committed table says: no spills in the sets' loops over key blocks,
+no serialised wgmma, two seconds of NVRTC each.
+
+A part is compiled in every run.  `FA_TUNE_ALL_KERNELS=1 pytest
+tests/kernels/test_resources_sm90.py` compiles everything in the table, in a few minutes, and holds
+compilation to its two seconds: for a machine that does nothing else.
+`python -m tests.tools.record_resources sm_90a` writes the
+table anew.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fa_tune.build import nvrtc
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildResult, build
+from fa_tune.core.model import Outcome
+from fa_tune.families.sm90.sets import get_configs
+from fa_tune.ops.traits import Traits
+from tests.tools.covering import pairs_of
+from tests.tools.machine_code import MOST_KEPT_BYTES, assert_no_key_block_spills
+from tests.tools.proven import ALL, due, passed
+from tests.tools.required_sm90 import (
+    ARCH,
+    D_HEADS,
+    axes,
+    builds,
+    code_path_builds,
+    code_path_sample,
+    quick_builds,
+    required_builds,
+)
+from tests.tools.resource_table import (
+    COLUMNS,
+    Table,
+    differences,
+    read_table,
+    recorded_versions,
+    row_name,
+    table_of,
+    table_path,
+)
+
+RECORD = f"if that is meant, run: python -m tests.tools.record_resources {ARCH}"
+MOST_COMPILE_S = 2.0
+MOST_COMPILE_S_BESIDE_OTHERS = 20.0  # where the machine has other work
+
+
+def table() -> Table | None:
+    """That of the installed NVRTC; None, with a warning, if there is none."""
+    path = table_path(nvrtc.version(), ARCH)
+    if path.exists():
+        return read_table(path)
+    known = ", ".join(recorded_versions())
+    warnings.warn(
+        f"no resource table for NVRTC {nvrtc.version()} (there are {known})", stacklevel=1
+    )
+    return None
+
+
+def check(results: Sequence[BuildResult], compile_s: float) -> None:
+    """What holds whatever the compiler's version, and what the table says."""
+    failed = [
+        f"{r.request.variant.key} {r.request.traits}: {r.outcome}: {r.reason}"
+        for r in results
+        if r.outcome is not Outcome.OK
+    ]
+    assert not failed, "\n".join(failed)
+    sets = {row_name(request) for request in (*required_builds(), *quick_builds())}
+    for result in results:
+        artifact = result.artifact
+        assert artifact is not None
+        name = row_name(result.request)
+        resources = artifact.resources
+        assert 0 < resources.registers * resources.threads <= 65536, name
+        assert resources.static_smem_bytes == 0, f"{name}: tiles must start at a multiple of 1024"
+        assert b"Sm90Config" in Path(artifact.cubin).read_bytes(), "the name shows the config"
+        if name in sets:
+            assert artifact.diagnostics == (), f"{name}: {artifact.diagnostics}"
+            assert_no_key_block_spills(artifact, name)
+            assert artifact.compile_s < compile_s, f"{name}: {artifact.compile_s:.1f} s"
+    if (expected := table()) is not None:
+        found = table_of(results)
+        changed = differences({name: expected[name] for name in found if name in expected}, found)
+        assert not changed, "\n".join([f"the table says otherwise; {RECORD}", *changed])
+
+
+@pytest.mark.long
+def test_what_runs_without_tuning_compiles_to_what_the_table_says(artifacts: ArtifactStore) -> None:
+    check(build(quick_builds(), artifacts), MOST_COMPILE_S_BESIDE_OTHERS)
+
+
+@pytest.mark.skipif(not os.environ.get(ALL), reason=f"takes minutes; {ALL}=1 runs it")
+def test_everything_compiles_to_what_the_table_says_in_two_seconds(tmp_path: Path) -> None:
+    check(build(builds(), ArtifactStore(tmp_path)), MOST_COMPILE_S)
+
+
+@pytest.mark.all_kernels
+def test_what_a_set_keeps_in_local_memory_it_keeps_from_tile_to_tile(
+    artifacts: ArtifactStore,
+) -> None:
+    version = nvrtc.version()
+    if version not in recorded_versions():
+        pytest.skip(f"no resource table for NVRTC {version}")
+    found = read_table(table_path(version, ARCH))
+    spill = COLUMNS.index("spill_load_bytes")
+    kept = [r for r in required_builds() if found[row_name(r)][spill]]
+    assert kept, "nothing is kept any more: then let nothing be kept"
+    for result in build(due("kept words", kept, kept[::4]), artifacts):
+        assert result.artifact is not None, result.reason
+        assert result.artifact.resources.spill_load_bytes > 0
+        assert_no_key_block_spills(result.artifact, row_name(result.request))
+    passed("kept words", kept)
+
+
+# The table --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", recorded_versions())
+def test_the_table_has_every_build_and_no_other(version: str) -> None:
+    found = read_table(table_path(version, ARCH))
+    wanted = {row_name(request) for request in builds()}
+    assert set(found) == wanted, f"the sets or the knobs have changed; {RECORD}"
+
+
+@pytest.mark.parametrize("version", recorded_versions())
+def test_no_set_has_a_kernel_that_spills_more_than_a_word_or_does_not_fit(version: str) -> None:
+    found = read_table(table_path(version, ARCH))
+    for request in (*required_builds(), *quick_builds()):
+        facts = dict(zip(COLUMNS, found[row_name(request)], strict=True))
+        assert facts["spill_load_bytes"] <= MOST_KEPT_BYTES, request
+        assert facts["spill_store_bytes"] <= 2 * MOST_KEPT_BYTES, request
+        assert facts["registers"] * facts["threads"] * facts["ctas_per_sm"] <= 65536, request
+        assert facts["ctas_per_sm"] >= 1, request
+
+
+# The builds -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d_head", D_HEADS)
+def test_every_config_of_a_set_is_required(d_head: int) -> None:
+    required = {request.variant.config for request in required_builds()}
+    assert {str(c) for c in get_configs("fast", d_head=d_head)} <= required
+    assert {str(c) for c in get_configs("prog", d_head=d_head)} <= required
+
+
+def test_the_sample_takes_every_value_of_every_knob_and_trait() -> None:
+    sample = code_path_sample()
+    space = axes(D_HEADS)
+    for name, values in space.items():
+        found = {getattr(t if name in vars(Traits()) else c, name) for c, t in sample}
+        assert found == set(values), name
+    assert [r.variant.config for r in code_path_builds()] == [str(c) for c, _ in sample]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "impossible"),
+    [
+        ("scheduler", "lse", 0),
+        ("scheduler", "rescale", 0),
+        ("d_head", "causal", 0),
+        ("d_head", "consumers", 4),  # above 128, three and four have too few registers, mostly
+        ("order", "scheduler", 2),  # pairs are static
+        ("carry", "overlap", 1),
+        ("pingpong", "ragged", 0),
+        ("dtype", "B_c", 0),
+    ],
+)
+def test_the_sample_takes_every_pair_that_can_run(a: str, b: str, impossible: int) -> None:
+    space = axes(D_HEADS)
+    found = {pair for c, t in code_path_sample() for pair in pairs_of(c, t, (a, b))}
+    assert len(space[a]) * len(space[b]) - len(found) <= impossible
