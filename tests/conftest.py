@@ -71,6 +71,8 @@ def _has_device(config: pytest.Config) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # The longest first, so that no worker is left with one of them at the end.
+    items.sort(key=lambda item: not any(map(item.get_closest_marker, ("long", "all_kernels"))))
     for item in items:
         if item.get_closest_marker("gpu"):
             # One worker for all of them: tests side by side would disturb each other's device.

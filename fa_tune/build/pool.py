@@ -1,4 +1,8 @@
-"""Compile in child processes: a compiler that crashes or hangs costs only its own job."""
+"""Compile in child processes: a compiler that crashes or hangs costs only its own job.
+
+Own code instead of pebble or loky: a deadline per job that shortens for the last ones, and the
+reason of a death with the child's last words.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def command(
     )
     with watching(quiet) as progress:
         result = single.bench(options, progress)
-    progress.note_once(result.whose)
+    progress.note_once(result.source)
     for warning in result.warnings:
         progress.warn_once(warning)
     show_timings(result, csv=csv, as_json=as_json, limit=limit)

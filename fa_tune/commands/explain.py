@@ -41,7 +41,7 @@ from fa_tune.core.options import (
 from fa_tune.core.paths import profiles_dir
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
 from fa_tune.profile import profile_json
-from fa_tune.profile.explain import Explanation, explain, rank_correlations
+from fa_tune.profile.explain import Explanation, explain_pair, rank_correlations
 from fa_tune.profile.ncu.metrics import label
 from fa_tune.profile.stats import median
 from fa_tune.tune import single
@@ -149,7 +149,7 @@ def _measurements(
             machine=machine,
         )
         result = single.profile(configs, options, progress)
-        return [a.measurement for a in result.attempts if a.measurement], result.whose
+        return [a.measurement for a in result.attempts if a.measurement], result.source
     if not sources:
         folder = machine.recordings or profiles_dir()
         sources = sorted(folder.glob(f"*/*{profile_json.SUFFIX}"))
@@ -196,7 +196,7 @@ def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Ex
         others += [s for s in by_subject if s in _default_subjects(found) and s != winner]
         pairs = [(winner, other) for other in dict.fromkeys(others + references)]
     return [
-        explain(by_subject[a], by_subject[b], names)
+        explain_pair(by_subject[a], by_subject[b], names)
         for a, b in pairs
         if a in by_subject and b in by_subject
     ]

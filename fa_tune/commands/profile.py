@@ -81,7 +81,7 @@ def command(
     options = SearchOptions(workloads=workloads, kernels="", measure=measure, machine=machine)
     with watching(quiet) as progress:
         result = single.profile(configs, options, progress, export=export)
-    progress.note_once(result.whose)
+    progress.note_once(result.source)
     for warning in result.warnings:
         progress.warn_once(warning)
 
@@ -95,9 +95,9 @@ def command(
             _show_counters(result, progress)
         if result.export is not None:
             say(f"Report kept in {result.export}.")
-        say(f"Measurements: {result.whose}.")
+        say(f"Measurements: {result.source}.")
     if as_json or csv == STDOUT:
-        progress.note(f"Measurements: {result.whose}.")
+        progress.note(f"Measurements: {result.source}.")
     if export is not None and result.export is None:
         progress.warn(f"no report was written to {export}")
 
@@ -113,7 +113,7 @@ def _show_counters(result: ProfileResult, progress: PlainProgress) -> None:
 def _document(result: ProfileResult, rows: list[Row]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "whose": result.whose,
+        "whose": result.source,
         "export": str(result.export) if result.export else None,
         "warnings": list(result.warnings),
         "rows": rows_as_objects(rows),

@@ -23,8 +23,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.search.space_table import SUFFIX
 from fa_tune.tune import record_space
-from fa_tune.tune.candidates import choose_families
-from fa_tune.tune.session import choose_configs
+from fa_tune.tune.candidates import choose_configs, choose_families
 
 
 @click.command("record-space")
@@ -107,4 +106,4 @@ def command(
         rows = [row for row in made.rows if row.workload == key]
         say(f"{key}: {len(rows)} configs, {sum(bool(r.samples_s) for r in rows)} ran.")
     say(f"{ran} of {len(made.rows)} rows have a time; {made.meta.note}.")
-    say(f"Kept in {to}. Measurements: {made.whose}.")
+    say(f"Kept in {to}. Measurements: {made.source}.")

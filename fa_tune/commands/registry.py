@@ -35,8 +35,8 @@ from fa_tune.core.workload import (
 )
 from fa_tune.evaluate.default_check import compare_recordings, compare_registry
 from fa_tune.store.registry.file import load, update
-from fa_tune.store.registry.lookup import NoMatch, lookup
-from fa_tune.store.registry.merge import Conflict, conflicts, merge
+from fa_tune.store.registry.lookup import NoMatch, find_match
+from fa_tune.store.registry.merge import Conflict, conflicts, merge_registries
 from fa_tune.store.registry.schema import Registry, to_json
 from fa_tune.tune.outputs import registry_path
 
@@ -255,7 +255,7 @@ def best(
     if not kept.entries:
         raise NoUsableVariant(_nothing_in(path))
     name, driver = gpu_of(kept, gpu)
-    found = lookup(kept, name, workload, method=method, driver=driver)
+    found = find_match(kept, name, workload, method=method, driver=driver)
     if isinstance(found, NoMatch):
         raise NoUsableVariant(found.reason)
     said = PlainProgress()
@@ -308,7 +308,7 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
     def combine(current: Registry) -> Registry:
         # The output is read again under its lock: what a search added since is merged as well.
         named[:] = conflicts(current, *loaded)
-        return merge(current, *loaded)
+        return merge_registries(current, *loaded)
 
     merged = update(output, combine)
     said = PlainProgress()

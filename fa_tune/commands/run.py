@@ -62,7 +62,9 @@ def command(
         progress.warn_once(warning)
     right = all_right(report)
     if as_json:
-        times_part = document(result) if result.attempts else {"whose": result.whose, "timings": []}
+        times_part = (
+            document(result) if result.attempts else {"whose": result.source, "timings": []}
+        )
         write_json({**times_part, **verdict_objects(report), "schema": SCHEMA})
     elif report.verdicts or report.failures:
         say(verdict_table(report))

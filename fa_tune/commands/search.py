@@ -210,7 +210,7 @@ def _refuse_contradictions(options: SearchOptions) -> None:
 
 def _warn(result: SearchResult, progress: PlainProgress) -> None:
     """What the search warns of, and the workloads without a choice."""
-    progress.note_once(result.whose)
+    progress.note_once(result.source)
     for warning in result.warnings:
         progress.warn_once(warning)
     for found in result.results:
@@ -236,7 +236,7 @@ def _write(
     else:
         show_search(result, limit)
     if as_json or csv == STDOUT:
-        progress.note(f"Measurements: {result.whose}.")
+        progress.note(f"Measurements: {result.source}.")
 
 
 def _of_axes(options: SearchOptions) -> list[Config]:

@@ -1,9 +1,9 @@
 """What GPUs are here, asked of NVML: no CUDA context, no torch, a few milliseconds.
 
-NVML sees every board of the machine, in the order of their slots; CUDA sees those that
+NVML sees every GPU of the machine, in the order of their slots; CUDA sees those that
 CUDA_VISIBLE_DEVICES names, numbered by their order in it.  Numbers here are places in that list,
-or without one slots, as nvidia-smi counts; CUDA itself may count boards of different models
-otherwise.  So what is passed on is the board's UUID, which means the same to all.
+or without one slots, as nvidia-smi counts; CUDA itself may count GPUs of different models
+otherwise.  So what is passed on is the GPU's UUID, which means the same to all.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def find_device(index: int = 0) -> DeviceInfo | None:
 def find_devices(numbers: Numbers) -> tuple[DeviceInfo, ...]:
     """Several GPUs of one model, by number, or every visible one.
 
-    Raises ToolMissing where one is not there, InvalidConfig for one named twice or for boards
+    Raises ToolMissing where one is not there, InvalidConfig for one named twice or for GPUs
     of different models, whose results are not each other's.
     """
     if numbers != ALL:
         twice = next((n for n in numbers if numbers.count(n) > 1), None)
         if twice is not None:
-            raise InvalidConfig(f"GPU {twice} is named twice; name each board once")
+            raise InvalidConfig(f"GPU {twice} is named twice; name each GPU once")
     with _nvml() as nvml:
         handles = _visible_handles(nvml) if nvml else []
         if not handles:
@@ -66,14 +66,14 @@ def find_devices(numbers: Numbers) -> tuple[DeviceInfo, ...]:
     return tuple(found)
 
 
-def same_model(boards: Sequence[DeviceInfo], labels: Sequence[str]) -> None:
-    """Raise InvalidConfig for boards of different models."""
-    first = boards[0]
-    for board, label in zip(boards, labels, strict=True):
-        if (board.name, board.compute_capability) != (first.name, first.compute_capability):
+def same_model(gpus: Sequence[DeviceInfo], labels: Sequence[str]) -> None:
+    """Raise InvalidConfig for GPUs of different models."""
+    first = gpus[0]
+    for gpu, label in zip(gpus, labels, strict=True):
+        if (gpu.name, gpu.compute_capability) != (first.name, first.compute_capability):
             raise InvalidConfig(
-                f"{labels[0]} is an {first.name} and {label} an {board.name}: results of one "
-                "model are not the other's; name boards of one model at a time"
+                f"{labels[0]} is an {first.name} and {label} an {gpu.name}: results of one "
+                "model are not the other's; name GPUs of one model at a time"
             )
 
 

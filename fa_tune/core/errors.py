@@ -3,7 +3,7 @@
     FaTuneError                 1   (never raised itself)
     ├── InvalidConfig           2   a name, key or knob value that means nothing here
     ├── ToolMissing             3   ncu, a compiler, a GPU or a driver is not there
-    │   ├── BoardsLost          3   every GPU of several stopped working
+    │   ├── GpusLost            3   every GPU stopped working
     │   └── jobs.WorkerUnusable 3   worker processes cannot get started
     ├── StorageError            3   a file or folder cannot be written or read
     ├── NoUsableVariant         4   everything was rejected, failed, or has no recording
@@ -40,8 +40,8 @@ class ToolMissing(FaTuneError):
     exit_status = 3
 
 
-class BoardsLost(ToolMissing):
-    """Of several GPUs none is left to go on with."""
+class GpusLost(ToolMissing):
+    """No GPU is left to go on with."""
 
 
 class StorageError(FaTuneError):

@@ -28,7 +28,7 @@ from fa_tune.core.workload import benchmark_workload as benchmark_workload
 @dataclass(frozen=True, order=True)
 class Variant:
     """Family + config.  `config` is the family's short form, so a variant is plain text
-    and crosses process and file boundaries as it is; `families.get(family).parse(config)`
+    and crosses process and file boundaries as it is; `families.config_of(variant)`
     gives the config object back.
     """
 

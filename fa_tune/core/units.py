@@ -3,7 +3,8 @@ Quantity in base units, and a Quantity becomes text for a person.
 
 Base units are `s`, `hz`, `byte`, `byte/s` and `%`; a count keeps the unit it came with
 (`cycle`, `register/thread`, none at all).  Kilo is 1000, for bytes too: that is how Nsight
-Compute scales them (its manual, "Metrics and Units").
+Compute scales them (its manual, "Metrics and Units").  Own code instead of pint: the names of
+units are ncu's, and no rounding may come in.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from fa_tune.search.decide import Confirmation, decide
 from fa_tune.store.recordings import Recording, load_all
 from fa_tune.store.registry.schema import Entry
 from fa_tune.store.registry.schema import Ratio as KeptRatio
-from fa_tune.tune.tie_break import Preferences
+from fa_tune.tune.tie_break import TieBreak
 
 NEVER = (1 << 30,)
 
@@ -139,7 +139,7 @@ def _as_then(
     recording: Recording, workload: Workload, measurements: Sequence[Measurement]
 ) -> tuple[Mapping[str, tuple[int, ...]], dict[str, float]]:
     """Ranks and margin of the search that was recorded, as far as it tells."""
-    known = Preferences(replayed={recording.label: recording})
+    known = TieBreak(replayed={recording.label: recording})
     found = known.of_replay(workload, [_labelled(m, recording.label) for m in measurements])
     return ({}, {}) if found is None else (found[0], {"margin": found[1]})
 

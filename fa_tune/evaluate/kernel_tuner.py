@@ -47,7 +47,7 @@ def all_strategies() -> tuple[str, ...]:
     """Every search strategy that the installed Kernel Tuner has, by its own names; some need
     packages beyond it.  Raises ToolMissing."""
     require()
-    from kernel_tuner.interface import strategy_map
+    from kernel_tuner.interface import strategy_map  # late: optional
 
     return tuple(name for name in strategy_map if name not in NO_SEARCH)
 
@@ -96,6 +96,7 @@ def replay(
 def _visited(task: tuple[str, str, int, int]) -> list[str] | str:
     """In a child: the keys of the points one run visited, each once; or why it did not run."""
     path, strategy, seed, limit = task
+    # Late: optional, and each of these processes has its own.
     import kernel_tuner
     import numpy as np
     from constraint import FunctionConstraint

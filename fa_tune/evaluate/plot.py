@@ -23,7 +23,7 @@ def save(path: Path, spaces: Sequence[Sequence[Score]]) -> None:
     if path.suffix not in SUFFIXES:
         raise InvalidConfig(f"{path}: a plot is {', '.join(SUFFIXES)}")
     try:
-        import matplotlib
+        import matplotlib  # late: optional, and slow to load
     except ImportError:
         raise ToolMissing('matplotlib is not installed: pip install "fa-tune[benchmark]"') from None
     matplotlib.use("agg")

@@ -63,7 +63,7 @@ def tune_many(
             found = tunings_of(result, seed)
             journal = Journal(own / JOURNAL)
             known = known or tuple(r for r in journal.records() if isinstance(r, VerdictRecord))
-            done = RecordedTunings((*done.tunings, *found), result.whose)
+            done = RecordedTunings((*done.tunings, *found), result.source)
             if to is not None:
                 repeatability_file.save(to, done)
             progress.advance(f"tuning {i + 1}")

@@ -106,7 +106,7 @@ def order_of(
     return order
 
 
-def replay(
+def replay_strategies(
     recorded: RecordedWorkload,
     seeds: Mapping[str, int],
     *,

@@ -84,7 +84,7 @@ def compare(
     baseline = replay.random_score(recorded, plan.limit)
     orders: dict[str, list[replay.Order]] = {}
     for suffix, space, counts in runs:
-        found = replay.replay(
+        found = replay.replay_strategies(
             space,
             counts,
             limit=plan.limit,

@@ -1,4 +1,4 @@
-"""Attempts of another board beside those of this one: never as they are, but by the default.
+"""Attempts of another GPU beside those of this one: never as they are, but by the default.
 
 A config that took 1.10 times the default's time there takes 1.10 times what it takes here.
 """
@@ -12,15 +12,15 @@ from fa_tune.core.model import Attempt
 from fa_tune.profile.stats import median
 
 
-def board_of(attempt: Attempt) -> str:
-    """The UUID of the board that measured; empty where it is not known or nothing was measured."""
+def gpu_of(attempt: Attempt) -> str:
+    """The UUID of the GPU that measured; empty where it is not known or nothing was measured."""
     found = attempt.measurement
     return found.gpu_uuid if found is not None else ""
 
 
-def boards_of(attempts: Mapping[str, Attempt]) -> set[str]:
-    """The known boards of attempts."""
-    return {board for a in attempts.values() if (board := board_of(a))}
+def gpus_of(attempts: Mapping[str, Attempt]) -> set[str]:
+    """The known GPUs of attempts, by UUID."""
+    return {uuid for a in attempts.values() if (uuid := gpu_of(a))}
 
 
 def scaled(attempt: Attempt, factor: float) -> Attempt:
@@ -36,20 +36,23 @@ def scaled(attempt: Attempt, factor: float) -> Attempt:
     return dataclasses.replace(attempt, measurement=found)
 
 
-def carried(
-    attempts: Mapping[str, Attempt], here: str, known: Mapping[str, tuple[str, float]]
+def normalise(
+    attempts: Mapping[str, Attempt],
+    here: str,
+    reference_times: Mapping[str, tuple[str, float]],
 ) -> dict[str, Attempt]:
-    """The same attempts, those of other boards than `here` scaled by what `known` has of theirs
-    (a subject and its median, by UUID).  As they are if all are of one board, which need not be
-    this one."""
-    if len(boards_of(attempts)) < 2:
+    """The same attempts, those of other GPUs than `here` scaled by `reference_times`: a subject
+    and its median in seconds, by UUID.  As they are if all are of one GPU, which need not be this
+    one."""
+    if len(gpus_of(attempts)) < 2:
         return dict(attempts)
     result = {}
     for subject, attempt in attempts.items():
-        board = board_of(attempt)
-        base = known.get(board)
-        own = attempts.get(base[0]) if base is not None else None
-        if board and board != here and base and own and own.measurement and board_of(own) == here:
-            attempt = scaled(attempt, median(own.measurement.samples_s) / base[1])
+        there = gpu_of(attempt)
+        if there not in ("", here) and there in reference_times:
+            reference, time_s = reference_times[there]
+            own = attempts.get(reference)
+            if own is not None and own.measurement is not None and gpu_of(own) == here:
+                attempt = scaled(attempt, median(own.measurement.samples_s) / time_s)
         result[subject] = attempt
     return result

@@ -1,4 +1,4 @@
-"""One GPU, wherever it is, as the pipeline uses it."""
+"""One GPU, wherever it is, as the flow uses it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ START_TIMEOUT_S = 120.0
 
 
 class Interrupted(WorkerUnusable):
-    """What ran a board's work died, through no fault of the work: it is to be done again, on
-    the board if that has recovered, or on another."""
+    """What ran a GPU's work died, through no fault of the work.  It is to be done again: on the
+    same GPU if that has recovered, or on another."""
 
 
-class Board(Protocol):
+class Gpu(Protocol):
     """One GPU, wherever it is.  Used by one thread at a time."""
 
     @property
@@ -33,7 +33,11 @@ class Board(Protocol):
 
     @property
     def device(self) -> DeviceInfo:
-        """The GPU."""
+        """What it is."""
+
+    @property
+    def worker_device(self) -> int:
+        """Its number in its worker processes."""
 
     def profiler_here(self, profiler: Profiler) -> Profiler:
         """The same profiler, on this GPU."""
@@ -47,16 +51,23 @@ class Board(Protocol):
         item_timeout_s: float,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> Iterator[ItemResult]:
-        """`workers.supervisor.run_items` on this board, which is the worker's device 0.  Items may
-        name files of this machine (`fa_tune.fleet.ray_actor.FILES`)."""
+        """`workers.supervisor.run_items` on this GPU, which is the worker's `worker_device`.
+        Items may name files of this machine (`fa_tune.fleet.ray_actor.FILES`)."""
 
 
 @dataclass(frozen=True)
-class LocalBoard:
-    """A GPU of this machine."""
+class LocalGpu:
+    """A GPU of this machine.  Workers are pinned to it by its UUID; where that is not known they
+    see all GPUs, and this one is `number`."""
 
     label: str
     device: DeviceInfo
+    number: int = 0
+
+    @property
+    def worker_device(self) -> int:
+        """See `Gpu`."""
+        return 0 if self.device.uuid else self.number
 
     def profiler_here(self, profiler: Profiler) -> Profiler:
         """A copy: a profiler may learn while it measures, such as which metrics there are."""
@@ -71,7 +82,7 @@ class LocalBoard:
         item_timeout_s: float,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> Iterator[ItemResult]:
-        """See `Board`."""
+        """See `Gpu`."""
         return run_items(
             handler,
             shared,
@@ -83,22 +94,38 @@ class LocalBoard:
         )
 
 
-def local_boards(numbers: Numbers) -> tuple[Board, ...]:
+class NoGpu:
+    """In the place of a GPU, for work that needs none, such as a replay."""
+
+    label = "no GPU"
+    worker_device = 0
+
+    @property
+    def device(self) -> DeviceInfo:
+        """Raises ToolMissing."""
+        raise ToolMissing("no GPU found")
+
+    def profiler_here(self, profiler: Profiler) -> Profiler:
+        """See `Gpu`."""
+        return profiler
+
+    def run_items(self, *_: object, **__: object) -> Iterator[ItemResult]:
+        """Raises ToolMissing."""
+        raise ToolMissing("no GPU found")
+
+
+def local_gpus(numbers: Numbers) -> tuple[Gpu, ...]:
     """GPUs of this machine by number; raises as `fa_tune.core.devices.find_devices`."""
     found = devices.find_devices(numbers)
     names = range(len(found)) if numbers == devices.ALL else numbers
-    return tuple(LocalBoard(f"GPU {n}", device) for n, device in zip(names, found, strict=True))
+    return tuple(LocalGpu(f"GPU {n}", device, n) for n, device in zip(names, found, strict=True))
 
 
-def is_working(board: Board) -> bool:
-    """Whether a worker gets as far as computing something on the board."""
+def is_working(gpu: Gpu) -> bool:
+    """Whether a worker gets as far as computing something on the GPU."""
+    job = ProbeJob(items={"probe": ProbeItem()}, device=gpu.worker_device)
     try:
-        results = list(
-            board.run_items(
-                *ProbeJob(items={"probe": ProbeItem()}, device=0).request(),
-                item_timeout_s=PROBE_TIMEOUT_S,
-            )
-        )
+        results = list(gpu.run_items(*job.request(), item_timeout_s=PROBE_TIMEOUT_S))
     except ToolMissing:
         return False
     return all(result.outcome is Outcome.OK for result in results)

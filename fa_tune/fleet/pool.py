@@ -1,57 +1,77 @@
-"""Several GPUs at the same time: jobs in, results out, each job on one board.
+"""The GPUs of one command: jobs in, results out, each job on one GPU.
 
-Every board has a thread, which sees one job through: the processes it starts see that board
-alone.  What a thread has to show goes to the main thread, which shows it; the journal has a lock.
+A pool has none, one or several GPUs, and whoever uses it need not ask how many.  With fewer than
+two, jobs run one after another in the caller's thread.  With several, every GPU has a thread,
+which sees one job through: the processes it starts see that GPU alone.  What a thread has to show
+goes to the main thread, which shows it; the journal has a lock.
 
-A job's failure is the job's, as with one GPU, and ends the work on all boards.  A board that is
-lost (its workers do not start any more) costs its running job, which another board takes over
-from what is in the journal; when no board is left, the work ends with one line.
+A job's failure is the job's and ends the work on all GPUs.  A GPU that is lost (its workers do not
+start any more) costs its running job, which another GPU takes over from what is in the journal;
+when no GPU is left, the work ends with one line.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Generic, TypeVar
 
-from fa_tune.core.errors import BoardsLost
+from fa_tune.core.errors import GpusLost
 from fa_tune.core.options import Progress
-from fa_tune.fleet.calibration import BoardTimes, Disagreement, Pair
-from fa_tune.fleet.gpu import Board, Interrupted, is_working
+from fa_tune.fleet.calibration import Disagreement, GpuTimes, Pair
+from fa_tune.fleet.gpu import Gpu, Interrupted, NoGpu, is_working
 from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, WorkerUnusable
 
-MOST_INTERRUPTIONS = 3  # of one job
+MAX_INTERRUPTIONS = 3  # of one job
+KEPT = "what was finished is kept, and the same command goes on from there"
 PUMP_S = 0.05  # how long the main thread waits for something to show
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-Work = Callable[[Board, Progress, Job], Result]
+Item = TypeVar("Item")
+Work = Callable[[Gpu, Progress, Job], Result]
 
 
 class Pool:
-    """The boards of one command, and what is known of them.  `calibrations` are by UUID."""
+    """The GPUs of one command, and what is known of them.  `calibrations` are by UUID."""
 
-    def __init__(self, boards: Sequence[Board]) -> None:
-        self.boards = tuple(boards)
+    def __init__(self, gpus: Sequence[Gpu] = ()) -> None:
+        self.gpus = tuple(gpus)
         self.pair: Pair | None = None
-        self.calibrations: dict[str, BoardTimes] = {}
-        self.lost: dict[str, str] = {}  # label of a lost board -> why
+        self.calibrations: dict[str, GpuTimes] = {}
+        self.lost: dict[str, str] = {}  # label of a lost GPU -> why
 
     @property
-    def present(self) -> tuple[Board, ...]:
-        """The boards that are not lost."""
-        return tuple(b for b in self.boards if b.label not in self.lost)
+    def present(self) -> tuple[Gpu, ...]:
+        """The GPUs that are not lost."""
+        return tuple(g for g in self.gpus if g.label not in self.lost)
+
+    @property
+    def has_several(self) -> bool:
+        """Whether there is more than one GPU, lost ones included."""
+        return len(self.gpus) > 1
+
+    @property
+    def wants_pair(self) -> bool:
+        """Whether there are GPUs to compare, and no pair of kernels to compare them by."""
+        return self.has_several and self.pair is None
 
     @property
     def disagreement(self) -> Disagreement | None:
-        """None where fewer than two boards timed the pair."""
-        found = [c for b in self.boards if (c := self.calibrations.get(b.device.uuid))]
+        """None where fewer than two GPUs timed the pair."""
+        found = [c for g in self.gpus if (c := self.calibrations.get(g.device.uuid))]
         if self.pair is None or len(found) < 2:
             return None
         first, second = (a.variant.key for a in self.pair.artifacts)
         return Disagreement(self.pair.workload.key, (first, second), tuple(found))
+
+    def deal(self, items: Mapping[str, Item]) -> list[dict[str, Item]]:
+        """The items in parts of nearly the same size: one per GPU, and none without an item."""
+        n_parts = min(max(1, len(self.present)), len(items))
+        names = list(items)
+        return [{name: items[name] for name in names[i::n_parts]} for i in range(n_parts)]
 
     def each(
         self,
@@ -60,15 +80,33 @@ class Pool:
         progress: Progress,
         *,
         prefers: Callable[[Job], str] = lambda _: "",
+        cost: Callable[[Job], float] = lambda _: 0.0,
     ) -> list[Result]:
-        """`work` of every job, each on some board; results in the order of the jobs.
+        """`work` of every job, each on some GPU; results in the order of the jobs.
 
-        Jobs start in their order.  A job that `prefers` a board, by its UUID, is left to it as
-        long as there are others to take.  Raises what a job raises, and BoardsLost when all
-        boards are lost.  Whatever is raised, also by Ctrl-C, the boards' processes are gone by
-        then.
+        Several GPUs start the jobs of the highest `cost` first; of equals, in their order.  A job
+        that `prefers` a GPU, by its UUID, is left to it as long as there are others to take.
+        Raises what a job raises, and GpusLost when all GPUs are lost.  Whatever is raised, also by
+        Ctrl-C, the processes of several GPUs are gone by then.
         """
-        return _Round(self, jobs, work, progress, prefers).run()
+        if self.has_several:
+            return _Round(self, jobs, work, progress, prefers, cost).run()
+        gpu = self.gpus[0] if self.gpus else NoGpu()
+        return [_repeated(gpu, work, progress, job) for job in jobs]
+
+
+def _repeated(gpu: Gpu, work: Work[Job, Result], progress: Progress, job: Job) -> Result:
+    """One job on the only GPU, again where it was interrupted; raises GpusLost for a GPU that does
+    not recover."""
+    for left in reversed(range(MAX_INTERRUPTIONS + 1)):
+        try:
+            return work(gpu, progress, job)
+        except Interrupted as error:
+            if not is_working(gpu):
+                raise GpusLost(f"{gpu.label} is lost: {error}; {KEPT}") from None
+            if not left:
+                raise
+    raise AssertionError("unreachable")
 
 
 class _Round(Generic[Job, Result]):
@@ -81,15 +119,16 @@ class _Round(Generic[Job, Result]):
         work: Work[Job, Result],
         progress: Progress,
         prefers: Callable[[Job], str],
+        cost: Callable[[Job], float],
     ) -> None:
         self._pool = pool
-        self._boards = pool.present
+        self._gpus = pool.present
         self._jobs = jobs
         self._work = work
         self._progress = progress
         self._wanted = [prefers(job) for job in jobs]
         self._state = threading.Condition()
-        self._waiting = list(range(len(jobs)))
+        self._waiting = sorted(range(len(jobs)), key=lambda n: -cost(jobs[n]))
         self._running: set[int] = set()
         self._interrupted: dict[int, int] = {}
         self._results: dict[int, Result] = {}
@@ -99,10 +138,8 @@ class _Round(Generic[Job, Result]):
 
     def run(self) -> list[Result]:
         threads = [
-            threading.Thread(
-                target=copy_context().run, args=(self._see_through, board), daemon=True
-            )
-            for board in self._boards
+            threading.Thread(target=copy_context().run, args=(self._see_through, gpu), daemon=True)
+            for gpu in self._gpus
         ]
         for thread in threads:
             thread.start()
@@ -120,40 +157,39 @@ class _Round(Generic[Job, Result]):
             raise self._errors[0]
         if len(self._results) < len(self._jobs):
             label, why = list(self._pool.lost.items())[-1]
-            raise BoardsLost(
-                f"all {len(self._pool.boards)} boards are lost, the last one {label}: {why}; "
-                "what was finished is kept, and the same command goes on from there"
+            raise GpusLost(
+                f"all {len(self._pool.gpus)} GPUs are lost, the last one {label}: {why}; {KEPT}"
             )
         return [self._results[i] for i in range(len(self._jobs))]
 
     def _show(self, wait_s: float) -> None:
-        """What the boards' threads had to show, until there is nothing for `wait_s`."""
+        """What the GPUs' threads had to show, until there is nothing for `wait_s`."""
         try:
             while True:
                 self._shown.get(timeout=wait_s)() if wait_s else self._shown.get_nowait()()
         except queue.Empty:
             pass
 
-    def _see_through(self, board: Board) -> None:
-        """One board's thread."""
+    def _see_through(self, gpu: Gpu) -> None:
+        """One GPU's thread."""
         CALLED_OFF.set(self._called_off)
         try:
-            self._job_after_job(board)
+            self._job_after_job(gpu)
         except CalledOff:
             pass  # whoever called it off knows why
         except BaseException as error:
             self._fail(error)
 
-    def _job_after_job(self, board: Board) -> None:
-        shown = _Relay(self._progress.lane(board.label), self._shown.put, self._called_off)
-        while (number := self._next(board)) is not None:
+    def _job_after_job(self, gpu: Gpu) -> None:
+        shown = _Relay(self._progress.lane(gpu.label), self._shown.put, self._called_off)
+        while (number := self._next(gpu)) is not None:
             try:
-                result = self._work(board, shown, self._jobs[number])
+                result = self._work(gpu, shown, self._jobs[number])
             except WorkerUnusable as error:
                 if self._called_off.is_set():
                     return
-                if not is_working(board):
-                    self._lose(board, number, error)
+                if not is_working(gpu):
+                    self._lose(gpu, number, error)
                     return
                 if not isinstance(error, Interrupted) or not self._give_back(number):
                     raise  # the job's own doing, as it would be with one GPU
@@ -163,13 +199,13 @@ class _Round(Generic[Job, Result]):
                 self._running.discard(number)
                 self._state.notify_all()
 
-    def _next(self, board: Board) -> int | None:
-        """The next job of a board, waiting as long as another board's may come back; None when
+    def _next(self, gpu: Gpu) -> int | None:
+        """The next job of a GPU, waiting as long as another GPU's may come back; None when
         there is nothing more to do."""
         with self._state:
             while not self._called_off.is_set():
                 if self._waiting:
-                    mine = board.device.uuid
+                    mine = gpu.device.uuid
                     own = [n for n in self._waiting if self._wanted[n] == mine]
                     free = [n for n in self._waiting if not self._wanted[n]]
                     number = (own or free or self._waiting)[0]
@@ -185,21 +221,21 @@ class _Round(Generic[Job, Result]):
         """Let a job be done again; False for one that was interrupted too often."""
         with self._state:
             self._interrupted[number] = self._interrupted.get(number, 0) + 1
-            if self._interrupted[number] > MOST_INTERRUPTIONS:
+            if self._interrupted[number] > MAX_INTERRUPTIONS:
                 return False
             self._running.discard(number)
             self._waiting.insert(0, number)
             self._state.notify_all()
         return True
 
-    def _lose(self, board: Board, number: int, error: WorkerUnusable) -> None:
+    def _lose(self, gpu: Gpu, number: int, error: WorkerUnusable) -> None:
         with self._state:
-            self._pool.lost[board.label] = str(error)
+            self._pool.lost[gpu.label] = str(error)
             self._running.discard(number)
             self._waiting.insert(0, number)
-            text = f"{board.label} is lost: {error}"
+            text = f"{gpu.label} is lost: {error}"
             if self._pool.present:
-                text += "; another board takes over its job"
+                text += "; another GPU takes over its job"
             self._shown.put(lambda: self._progress.warn(text))
             self._state.notify_all()
 

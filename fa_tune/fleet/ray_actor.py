@@ -1,4 +1,4 @@
-"""The far side of a board on another machine: what a pinned actor does there.
+"""The far side of a GPU on another machine: what a pinned actor does there.
 
 An actor is a process that sees one GPU.  It keeps nothing between two calls, so that one that
 died can be replaced by another.  Kernels come as bytes, since the caller's files are not here;
@@ -22,7 +22,7 @@ from fa_tune.core.devices import find_device, pinned_to
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Attempt, DeviceInfo
 from fa_tune.core.options import MeasureOptions
-from fa_tune.profile.base import MeasurePlan, Profiler
+from fa_tune.profile.base import Capabilities, MeasurePlan, Profiler
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.workers.supervisor import ItemResult, run_items
@@ -35,10 +35,10 @@ Files = Mapping[str, bytes]  # by the caller's path
 
 
 @dataclass(frozen=True)
-class Far:
+class WorkerHost:
     """Where an actor is.  `sources` stands for all of the package's modules."""
 
-    host: str
+    name: str
     version: str
     sources: str
     device: DeviceInfo | None
@@ -55,6 +55,7 @@ class ProfilerFacts:
     clock_policy: str
     cache_policy: str
     default_runs: int
+    capabilities: Capabilities
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,9 @@ def make_profiler(options: MeasureOptions, ncu: Path | None) -> Profiler:
 class RemoteGpu:
     """The actor's class."""
 
-    def far(self) -> Far:
+    def host(self) -> WorkerHost:
         """Who is here."""
-        return Far(platform.node(), __version__, package_sources(), self.device())
+        return WorkerHost(platform.node(), __version__, package_sources(), self.device())
 
     def device(self) -> DeviceInfo | None:
         """The GPU of this process."""
@@ -115,13 +116,13 @@ class RemoteGpu:
         profiler = make_profiler(options, ncu)
         steps: list[str] = []
         told = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="fa-tune-far-") as folder:
+        with tempfile.TemporaryDirectory(prefix="fa-tune-ray-") as folder:
             here = _written(files, Path(folder))
             artifacts = {
                 subject: dataclasses.replace(a, cubin=here[a.cubin])
                 for subject, a in plan.artifacts.items()
             }
-            plan = dataclasses.replace(plan, artifacts=artifacts, board=self._uuid(), device=0)
+            plan = dataclasses.replace(plan, artifacts=artifacts, gpu=self._uuid(), device=0)
             for attempt in profiler.measure(plan, steps.append):
                 if steps and time.monotonic() - told > STEPS_S:
                     yield Steps(tuple(steps))
@@ -129,7 +130,7 @@ class RemoteGpu:
                     told = time.monotonic()
                 yield attempt
         yield Steps(tuple(steps))
-        yield Notes(tuple(getattr(getattr(profiler, "notes", None), "warnings", ())))
+        yield Notes(profiler.warnings)
 
     def run_items(
         self,
@@ -141,7 +142,7 @@ class RemoteGpu:
     ) -> Iterator[ItemResult]:
         """`workers.supervisor.run_items` on this process's GPU; `limits` are its time limits for an
         item and for the start, in seconds."""
-        with tempfile.TemporaryDirectory(prefix="fa-tune-far-") as folder:
+        with tempfile.TemporaryDirectory(prefix="fa-tune-ray-") as folder:
             here = _written(files, Path(folder))
             yield from run_items(
                 handler,

@@ -1,4 +1,4 @@
-"""Boards of a Ray cluster: one actor per GPU, which runs what this machine asks for.
+"""GPUs of a Ray cluster: one actor per GPU, which runs what this machine asks for.
 
 Only this module imports ray.  The cluster's Python needs the same fa-tune and what measuring
 needs there (torch, CuPy, ncu); compiling and the journal stay here.
@@ -20,12 +20,12 @@ from fa_tune.core.devices import same_model
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.model import Attempt, DeviceInfo
 from fa_tune.core.options import MeasureOptions, Progress
-from fa_tune.fleet.gpu import Board, Interrupted
+from fa_tune.fleet.gpu import Gpu, Interrupted
 from fa_tune.fleet.ray_actor import (
-    Far,
     Notes,
     ProfilerFacts,
     Steps,
+    WorkerHost,
     files_of,
     package_sources,
     read_files,
@@ -47,14 +47,14 @@ class ActorLost(Interrupted):
         super().__init__(f"the worker on {label} died: {why}", (), "")
 
 
-def ray_boards(address: str, progress: Progress) -> tuple[RayBoard, ...]:
-    """One board for each GPU of a cluster: the one at `address`, or for `auto` the one that
+def ray_gpus(address: str, progress: Progress) -> tuple[RayGpu, ...]:
+    """Each GPU of a cluster: the one at `address`, or for `auto` the one that
     runs here (RAY_ADDRESS is heeded), or else a new one of this machine alone.
 
-    Actors end with the last reference to their board, and with this process.
+    Actors end with the last reference to their GPU, and with this process.
 
     Raises ToolMissing without ray, a cluster or a GPU in it, and InvalidConfig for nodes with
-    another fa-tune or boards of different models.
+    another fa-tune or GPUs of different models.
     """
     ray = _connected(address)
     wanted = int(ray.cluster_resources().get("GPU", 0))
@@ -64,10 +64,10 @@ def ray_boards(address: str, progress: Progress) -> tuple[RayBoard, ...]:
     actor_class = ray.remote(getattr(importlib.import_module(module), name))
     options = {"num_gpus": 1, "num_cpus": 0, "max_restarts": RESTARTS}
     actors = [actor_class.options(**options).remote() for _ in range(wanted)]
-    asked = {actor.far.remote(): actor for actor in actors}
+    asked = {actor.host.remote(): actor for actor in actors}
     ready, late = ray.wait(list(asked), num_returns=wanted, timeout=START_TIMEOUT_S)
-    for one in late:
-        ray.kill(asked[one])
+    for question in late:
+        ray.kill(asked[question])
     if not ready:
         raise ToolMissing(
             f"none of the cluster's {wanted} GPUs was free within {START_TIMEOUT_S:g} s"
@@ -75,22 +75,22 @@ def ray_boards(address: str, progress: Progress) -> tuple[RayBoard, ...]:
     if late:
         progress.warn(f"{len(late)} of the cluster's {wanted} GPUs are taken and left out")
     found = []
-    for one in sorted(ready, key=list(asked).index):
-        far = _far(ray, one)
-        found.append((far.host, far.device, asked[one]))
+    for question in sorted(ready, key=list(asked).index):
+        host = _host(ray, question)
+        found.append((host.name, host.device, asked[question]))
     found.sort(key=lambda known: (known[0], known[1].uuid))
-    boards = tuple(
-        RayBoard(f"GPU {n} on {host}", device, actor, ray)
+    gpus = tuple(
+        RayGpu(f"GPU {n} on {host}", device, actor, ray)
         for n, (host, device, actor) in enumerate(found)
     )
-    same_model([b.device for b in boards], [b.label for b in boards])
-    return boards
+    same_model([g.device for g in gpus], [g.label for g in gpus])
+    return gpus
 
 
-def _far(ray: Any, asked: Any) -> Any:
+def _host(ray: Any, asked: Any) -> Any:
     """Who answered; raises InvalidConfig for another fa-tune than this one."""
     try:
-        far = ray.get(asked)
+        host = ray.get(asked)
     except ray.exceptions.RayError as error:
         reason = _line(error)
         if "No module named" in reason:
@@ -98,21 +98,21 @@ def _far(ray: Any, asked: Any) -> Any:
                 f"a node of the cluster cannot load fa-tune: {reason}; install it there"
             ) from None
         raise ToolMissing(f"a node of the cluster does not answer: {reason}") from None
-    assert isinstance(far, Far)
+    assert isinstance(host, WorkerHost)
     here = __version__, package_sources()
-    if (far.version, far.sources) != here:
+    if (host.version, host.sources) != here:
         raise InvalidConfig(
-            f"{far.host} has fa-tune {far.version} ({far.sources}) and this machine {here[0]} "
+            f"{host.name} has fa-tune {host.version} ({host.sources}) and this machine {here[0]} "
             f"({here[1]}): install the same on all nodes"
         )
-    if far.device is None:
-        raise ToolMissing(f"Ray gives out a GPU on {far.host} that the driver there does not know")
-    return far
+    if host.device is None:
+        raise ToolMissing(f"Ray gives out a GPU on {host.name} that the driver there does not know")
+    return host
 
 
 def _connected(address: str) -> Any:
     try:
-        import ray
+        import ray  # an extra, and seconds to load
     except ImportError:
         raise ToolMissing(
             "--ray needs the package ray; install fa-tune with the extra ray"
@@ -143,18 +143,19 @@ def _line(error: BaseException) -> str:
 
 
 @dataclass(frozen=True)
-class RayBoard:
+class RayGpu:
     """A GPU of a cluster, behind its actor."""
 
     label: str
     device: DeviceInfo
     actor: Any
     ray: Any
+    worker_device: int = 0  # an actor sees one GPU
 
     def profiler_here(self, profiler: Profiler) -> Profiler:
-        """See `Board`."""
+        """See `Gpu`."""
         assert isinstance(profiler, RemoteProfiler)
-        return dataclasses.replace(profiler, board=self)
+        return dataclasses.replace(profiler, gpu=self)
 
     def facts(self, options: MeasureOptions, ncu: Path | None) -> ProfilerFacts:
         """What a profiler over there says of itself; raises ToolMissing."""
@@ -171,7 +172,7 @@ class RayBoard:
         item_timeout_s: float,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> Iterator[ItemResult]:
-        """See `Board`."""
+        """See `Gpu`."""
         files = read_files(files_of(items))
         call = self.actor.run_items.options(num_returns="streaming")
         limits = item_timeout_s, start_timeout_s
@@ -188,10 +189,10 @@ class RayBoard:
             if not ready:
                 continue
             try:
-                one = next(answers)
+                answer = next(answers)
             except StopIteration:
                 return
-            yield self._answer(one)
+            yield self._answer(answer)
 
     def _answer(self, answer: Any) -> Any:
         exceptions = self.ray.exceptions
@@ -210,12 +211,12 @@ class RayBoard:
 
 @dataclass(frozen=True)
 class RemoteProfiler:
-    """A profiler that works on `board`; what it says of itself is the same on all boards."""
+    """A profiler that works on `gpu`; what it says of itself is the same on all GPUs."""
 
     facts: ProfilerFacts
     options: MeasureOptions
     ncu: Path | None
-    board: RayBoard
+    gpu: RayGpu
     notes: ProfilerNotes = field(default_factory=ProfilerNotes)
 
     method = property(lambda self: self.facts.method)
@@ -225,12 +226,14 @@ class RemoteProfiler:
     clock_policy = property(lambda self: self.facts.clock_policy)
     cache_policy = property(lambda self: self.facts.cache_policy)
     default_runs = property(lambda self: self.facts.default_runs)
+    capabilities = property(lambda self: self.facts.capabilities)
+    warnings = property(lambda self: self.notes.told)
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""
         files = read_files([a.cubin for a in plan.artifacts.values()])
-        call = self.board.actor.measure.options(num_returns="streaming")
-        for said in self.board.stream(call.remote(self.options, self.ncu, plan, files)):
+        call = self.gpu.actor.measure.options(num_returns="streaming")
+        for said in self.gpu.stream(call.remote(self.options, self.ncu, plan, files)):
             match said:
                 case Steps(subjects=subjects):
                     for subject in subjects:
@@ -243,17 +246,17 @@ class RemoteProfiler:
 
 
 def remote_profiler(
-    given: Sequence[Board], options: MeasureOptions, ncu: Path | None, method: str
+    given: Sequence[Gpu], options: MeasureOptions, ncu: Path | None, method: str
 ) -> RemoteProfiler:
-    """The profiler `method` of all boards, which are RayBoards; raises ToolMissing where one has
+    """The profiler `method` of all GPUs, which are RayGpus; raises ToolMissing where one has
     none, InvalidConfig where they have different ones."""
-    boards = [board for board in given if isinstance(board, RayBoard)]
+    gpus = [gpu for gpu in given if isinstance(gpu, RayGpu)]
     wanted = dataclasses.replace(options, profiler=method)
-    facts = [board.facts(wanted, ncu) for board in boards]
-    for board, found in zip(boards, facts, strict=True):
+    facts = [gpu.facts(wanted, ncu) for gpu in gpus]
+    for gpu, found in zip(gpus, facts, strict=True):
         if found != facts[0]:
             raise InvalidConfig(
-                f"{boards[0].label} has {method} {facts[0].version} and {board.label} "
+                f"{gpus[0].label} has {method} {facts[0].version} and {gpu.label} "
                 f"{found.version}: measurements would differ; install the same"
             )
-    return RemoteProfiler(facts[0], wanted, ncu, boards[0])
+    return RemoteProfiler(facts[0], wanted, ncu, gpus[0])

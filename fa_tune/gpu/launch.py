@@ -29,7 +29,7 @@ class Kernel:
     def __init__(self, variant: Variant, cubin: str, symbol: str, *more_symbols: str) -> None:
         self.variant = variant
         self._family = families.get(variant.family)
-        self._config = self._family.parse(variant.config)
+        self._config = families.config_of(variant)
         self._device = _launch_device(cupy.cuda.Device().id)
         # Here, since a call may be captured in a graph, where nothing can be allocated.
         n_bytes = self._family.scratch_bytes(self._config)

@@ -17,7 +17,7 @@ class MeasurePlan:
 
     `artifacts` by subject (variant key); `references` are library kernels by name (`fa2`)
     that run in the same process; `runs` samples of each; `seed` draws inputs and the order;
-    `board` is the UUID of the only GPU that the worker is to see (empty: the one that CUDA
+    `gpu` is the UUID of the only GPU that the worker is to see (empty: the one that CUDA
     counts as `device`);
     `keep` are subjects that are measured as often as the leader whatever their time.  A plan
     that is not `adaptive` wants exactly `runs` samples of every subject.  `order` names the
@@ -34,7 +34,7 @@ class MeasurePlan:
     item_timeout_s: float = 60.0
     device: int = 0
     adaptive: bool = True
-    board: str = ""
+    gpu: str = ""
     order: tuple[str, ...] = ()
     margin: float = MARGIN
 
@@ -46,12 +46,12 @@ class MeasurePlan:
     @property
     def worker_device(self) -> int:
         """The GPU's number in the worker."""
-        return 0 if self.board else self.device
+        return 0 if self.gpu else self.device
 
     @property
     def worker_env(self) -> dict[str, str]:
         """What the worker's environment says of GPUs."""
-        return pinned_to(self.board)
+        return pinned_to(self.gpu)
 
 
 @dataclass
@@ -64,6 +64,34 @@ class ProfilerNotes:
         """Keep a warning once."""
         if text not in self.warnings:
             self.warnings.append(text)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The warnings so far."""
+        return tuple(self.warnings)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a profiler is able to do, so that nobody asks which one it is.
+
+    - `needs_device`: it runs kernels on a GPU.
+    - `measures_anew`: its attempts are new, and belong into the journal; else they are recorded.
+    - `checks_results`: it compares each output with the reference, after timing.
+    - `adaptive`: within one plan it takes more samples of those that may still win.
+    - `independent_samples`: a sample depends on no other of its process, so that a few samples
+      taken alone may stand beside those of a larger round.
+    - `samples_per_scout`: how many samples tell whether a config is worth more of them.
+    - `may_be_refused`: whether it is allowed to measure shows only when it does.
+    """
+
+    needs_device: bool = True
+    measures_anew: bool = True
+    checks_results: bool = False
+    adaptive: bool = False
+    independent_samples: bool = False
+    samples_per_scout: int = 3
+    may_be_refused: bool = False
 
 
 OnStep = Callable[[str], None]
@@ -99,6 +127,14 @@ class Profiler(Protocol):
     @property
     def default_runs(self) -> int:
         """Samples of each subject when the user does not say."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it is able to do."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader should know of the attempts so far."""
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """Measure every subject of the plan; one attempt each, as soon as it is final.

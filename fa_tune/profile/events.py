@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult, to_json
 from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
-from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes, failed
+from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep, ProfilerNotes, failed
 from fa_tune.profile.ncu.metrics import SM_CLOCK
 from fa_tune.profile.stats import median
 from fa_tune.workers.supervisor import Event, Kind, run_items
@@ -28,6 +28,8 @@ class EventsProfiler:
     clock_policy = "unlocked"
     cache_policy = "cold-rotate"
     default_runs = 5
+    capabilities = Capabilities(checks_results=True, adaptive=True)
+    warnings = property(lambda self: self.notes.told)
 
     def __init__(self, *, check: bool = True) -> None:
         self._check = check

@@ -108,7 +108,9 @@ class Explanation:
     sentences: tuple[str, ...]
 
 
-def explain(a: Measurement, b: Measurement, names: Mapping[str, str] | None = None) -> Explanation:
+def explain_pair(
+    a: Measurement, b: Measurement, names: Mapping[str, str] | None = None
+) -> Explanation:
     """What makes one of two kernels slower, by their counters; `names` call the subjects.
 
     Raises NoUsableVariant for measurements of different workloads or methods and for counters

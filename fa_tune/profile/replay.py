@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.workload import Effect, Workload, labels
-from fa_tune.profile.base import MeasurePlan, OnStep, failed
+from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep, failed
 
 
 class ReplayProfiler:
@@ -22,6 +22,10 @@ class ReplayProfiler:
 
     metrics: tuple[str, ...] = ()
     default_runs = 1
+    capabilities = Capabilities(
+        needs_device=False, measures_anew=False, adaptive=True, independent_samples=True
+    )
+    warnings: tuple[str, ...] = ()
 
     def __init__(
         self,

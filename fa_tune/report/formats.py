@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
-from fa_tune.report.tables import BEST_MARK, Table, tables
+from fa_tune.report.tables import BEST_MARK, Table, tables_of
 from fa_tune.store.table.columns import Column, columns_of
 from fa_tune.store.table.rows import Row
 from fa_tune.store.table.write_csv import write_csv
@@ -20,7 +20,7 @@ JSON_SCHEMA = "fa-tune-report-1"
 
 def write_text(rows: Iterable[Row], stream: TextIO, limit: int | None = DEFAULT_LIMIT) -> None:
     """One table per workload; `*` marks the fastest of ours; at most `limit` rows each."""
-    for i, table in enumerate(tables(rows, limit)):
+    for i, table in enumerate(tables_of(rows, limit)):
         stream.write(("\n" if i else "") + _text(table) + "\n")
 
 
@@ -37,7 +37,7 @@ def _text(table: Table) -> str:
 
 def write_markdown(rows: Iterable[Row], stream: TextIO, limit: int | None = None) -> None:
     """A heading and a table per workload; the fastest of ours in bold."""
-    for i, table in enumerate(tables(rows, limit)):
+    for i, table in enumerate(tables_of(rows, limit)):
         stream.write(("\n" if i else "") + _markdown(table))
 
 

@@ -31,7 +31,7 @@ class Table:
     rest: str
 
 
-def tables(rows: Iterable[Row], limit: int | None = None) -> list[Table]:
+def tables_of(rows: Iterable[Row], limit: int | None = None) -> list[Table]:
     """One table per workload, method and recording, at most `limit` rows in each."""
     return [_table(str(group), members, limit) for group, members in grouped(rows).items()]
 

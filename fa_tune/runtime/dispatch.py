@@ -144,7 +144,7 @@ class Attention:
         for match in found:
             variant = match.entry.chosen
             try:
-                config = families.get(variant.family).parse(variant.config)
+                config = families.config_of(variant)
             except InvalidConfig:  # of another version, with other knobs
                 continue
             yield config, "; ".join((match.explanation, *match.warnings)), True

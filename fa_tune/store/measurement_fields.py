@@ -1,7 +1,8 @@
 """The fields of a measurement in a journal line, beside its samples and counters.
 
-A line holds `conditions` (texts by name) and each of `FIELDS` that is set, as a JSON value.
-Older lines held these fields as texts among the conditions, some under another name:
+A line holds `conditions` (texts by name) and `fields`: each of `FIELDS` that is set, as a JSON
+value.  An older line has no `fields`; it held them as texts among the conditions, some under
+another name:
 
     relative       "[0.98, 1.01]"   JSON list     preference     "3"
     default_s      "[1e-3]"         JSON list     host_launch_s  "1.2e-05"
@@ -63,28 +64,28 @@ _OLD_NAMES = {name: name for name in FIELDS if name not in ("gpu_uuid", "scaled_
 
 
 def encode(measurement: Measurement) -> dict[str, Any]:
-    """`conditions` and the fields that are set.  Raises ValueError for a condition that would
-    be read back as a field."""
-    if taken := sorted(_OLD_NAMES.keys() & measurement.conditions.keys()):
-        raise ValueError(f"{taken[0]!r} is a field of a measurement, not a condition")
-    found: dict[str, Any] = {"conditions": dict(measurement.conditions)}
-    for name in FIELDS:
-        value = getattr(measurement, name)
-        if value not in ((), "", None):
-            found[name] = value
-    return found
+    """`conditions`, and `fields` with those that are set."""
+    values = {name: getattr(measurement, name) for name in FIELDS}
+    return {
+        "conditions": dict(measurement.conditions),
+        "fields": {name: v for name, v in values.items() if v not in ((), "", None)},
+    }
 
 
 def decode(raw: Mapping[str, Any]) -> dict[str, Any]:
     """What `encode` wrote, or an older version did, as arguments of `Measurement`.  Raises
     ValueError for a value of another type."""
-    conditions = raw["conditions"]
-    found = {name: read(raw[name]) for name, read in FIELDS.items() if name in raw}
-    if not _OLD_NAMES.keys().isdisjoint(conditions):
-        conditions = dict(conditions)
-        for old, name in _OLD_NAMES.items():
-            if old in conditions:
-                found[name] = FIELDS[name](_from_text(name, _text(conditions.pop(old))))
+    conditions = dict(raw["conditions"])
+    if "fields" in raw:
+        if unknown := sorted(raw["fields"].keys() - FIELDS.keys()):
+            raise ValueError(f"unknown field {unknown[0]!r}")
+        found = {name: FIELDS[name](value) for name, value in raw["fields"].items()}
+    else:
+        found = {
+            name: FIELDS[name](_from_text(name, _text(conditions.pop(old))))
+            for old, name in _OLD_NAMES.items()
+            if old in conditions
+        }
     return {"conditions": conditions, **found}
 
 

@@ -1,6 +1,6 @@
-"""After the decision: the choice against the default once more, as a program would run them.
+"""After the decision: an A/B test of the choice against the default, as a program would run them.
 
-One fresh process takes all workloads of a search, or of several boards each has one that takes
+One fresh process takes all workloads of a search, or of several GPUs each has one that takes
 its share; a workload costs about a second, and what comes out is in the journal.  Where a choice
 turns out to gain nothing, the default takes its place.
 """
@@ -9,115 +9,97 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fa_tune import families
-from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
 from fa_tune.core.model import Attempt, Measurement, Outcome, Variant, Verdict
-from fa_tune.core.options import Progress, SearchOptions
-from fa_tune.fleet.gpu import Board
-from fa_tune.profile.replay import ReplayProfiler
+from fa_tune.core.options import Progress
+from fa_tune.fleet.gpu import Gpu
 from fa_tune.profile.stats import Interval, Ratio, paired_ratio
 from fa_tune.search.decide import Confirmation, Decision, keep_default
-from fa_tune.store.journal import AttemptRecord, Fingerprint, Journal
-from fa_tune.tune.measure import fingerprint
-from fa_tune.tune.outputs import entry_of, recording_of
-from fa_tune.tune.profilers import Measured
+from fa_tune.store.journal import AttemptRecord, Fingerprint
+from fa_tune.store.registry import file as registry_file
+from fa_tune.store.registry.schema import Registry
+from fa_tune.tune.outputs import Verdicts, entry_of, recording_of
 from fa_tune.tune.results import WorkloadResult
-from fa_tune.tune.session import Context
-from fa_tune.workers.supervisor import ItemResult, run_items
+from fa_tune.tune.session import ProfilerSelection, Session
+from fa_tune.workers.supervisor import ItemResult
 
 METHOD = "runtime"
 START_TIMEOUT_S = 180.0
-
-Verdicts = Mapping[str, Mapping[str, Verdict]]  # by workload key and subject
+OTHER_INPUTS = 1000  # beyond the search's seed
 
 
 def confirm_all(
-    results: Sequence[WorkloadResult],
-    verdicts: Verdicts,
-    *,
-    options: SearchOptions,
-    measured: Measured,
-    context: Context,
-    journal: Journal,
-    progress: Progress,
+    session: Session, results: Sequence[WorkloadResult], verdicts: Verdicts
 ) -> list[WorkloadResult]:
-    """The results, each choice that is not the default with its confirmation, or replaced by
-    the default where that contradicts it.  A replay has no GPU to ask, and takes what its
-    recording holds.
+    """The results, each choice that is not the default confirmed, or replaced by the default
+    where the test contradicts it.  A replay has no GPU to ask, and takes what its recording holds.
 
-    A comparison that cannot be made is a warning: the choice then stands unconfirmed.
+    A test that cannot be made is a warning: the choice then stands unconfirmed.
     """
-    asked = [one for one in results if _pair(one.decision) is not None]
-    if not options.confirm or not asked:
-        return list(results)
-    if isinstance(measured.profiler, ReplayProfiler):
-        return [_as_recorded(one, measured, progress) for one in results]
-    found: dict[str, Attempt] = {}
-    marks = {one.workload.key: _mark(one, measured, context) for one in asked}
-    for one in asked if options.resume else ():
-        known = journal.find(marks[one.workload.key].digest, _subject(one), one.workload.key)
-        if known is not None:
-            found[one.workload.key] = known
-    left = [one for one in asked if one.workload.key not in found]
-    if left:
-        progress.stage("confirm", len(left))
+    if not session.capabilities.measures_anew:
+        return [_as_recorded(r, session.selection, session.progress) for r in results]
+    tests = _Tests(session, [r for r in results if _pair(r.decision) is not None])
     try:
+        tests.run(verdicts)
+    except ToolMissing as error:
+        session.progress.warn(f"the choices were not confirmed: {error}")
+    return [_with(r, tests.found.get(r.workload.key), session.progress) for r in results]
+
+
+class _Tests:
+    """The A/B tests of one search.  `found` are their attempts by workload key, from the journal
+    or new."""
+
+    def __init__(self, session: Session, asked: Sequence[WorkloadResult]) -> None:
+        self.found: dict[str, Attempt] = {}
+        self._session = session
+        self._asked = {result.workload.key: result for result in asked}
+        self._fingerprints = {key: _fingerprint(r, session) for key, r in self._asked.items()}
+        for key, result in self._asked.items() if session.reuse else ():
+            known = session.journal.find(self._fingerprints[key].digest, _subject(result), key)
+            if known is not None:
+                self.found[key] = known
+
+    def run(self, verdicts: Verdicts) -> None:
+        """Those that the journal does not hold; raises ToolMissing."""
+        left = [result for key, result in self._asked.items() if key not in self.found]
         with tempfile.TemporaryDirectory(prefix="fa-tune-", ignore_cleanup_errors=True) as folder:
             items = {
-                one.workload.key: _item(one, Path(folder), i, measured, context, verdicts)
-                for i, one in enumerate(left)
-            }
-            job = partial(
-                ABTestJob,
-                seed=options.measure.seed + 1000,  # other inputs than the search had
-                cache_dir=str(context.cache_dir),
-            )
-            by_key = {one.workload.key: one for one in left}
-            item_timeout_s = options.measure.item_timeout_s
-
-            def take(
-                told: Iterator[ItemResult], shown: Progress, part: dict[str, ABTestItem], uuid: str
-            ) -> None:
-                for result in told:
-                    one = by_key[result.item]
-                    attempt = _attempt(one, result.outcome, result.value, result.reason, uuid)
-                    found[result.item] = attempt
-                    journal.append(AttemptRecord(marks[result.item], attempt))
-                    shown.advance(result.item)
-                    del part[result.item]
-
-            if context.pool is None:
-                told = run_items(
-                    *job(
-                        items=items, device=0 if context.board else context.options.device
-                    ).request(),
-                    item_timeout_s=item_timeout_s,
-                    start_timeout_s=START_TIMEOUT_S,
-                    env=pinned_to(context.board),
+                result.workload.key: _item(
+                    result, Path(folder) / str(i), self._session, verdicts.get(result.workload.key)
                 )
-                take(told, progress, dict(items), context.board)
-            else:
-                n = min(len(context.pool.present), len(items))
-                parts = [{k: items[k] for k in list(items)[i::n]} for i in range(n)]
+                for i, result in enumerate(left)
+            }
+            pool = self._session.pool
+            pool.each(pool.deal(items), self._on_gpu, self._session.progress)
 
-                def on_board(board: Board, shown: Progress, part: dict[str, ABTestItem]) -> None:
-                    told = board.run_items(
-                        *job(items=dict(part), device=0).request(),
-                        item_timeout_s=item_timeout_s,
-                        start_timeout_s=START_TIMEOUT_S,
-                    )
-                    take(told, shown, part, board.device.uuid)
-
-                context.pool.each(parts, on_board, progress)
-    except ToolMissing as error:
-        progress.warn(f"the choices were not confirmed: {error}")
-    return [_with(one, found.get(one.workload.key), progress) for one in results]
+    def _on_gpu(self, gpu: Gpu, shown: Progress, part: dict[str, ABTestItem]) -> None:
+        """A GPU's share.  What has its result is removed from the part, so that another GPU can do
+        the rest."""
+        shown.stage("confirm", len(part))
+        measure = self._session.measure
+        job = ABTestJob(
+            items=dict(part),
+            device=gpu.worker_device,
+            seed=measure.seed + OTHER_INPUTS,
+            cache_dir=str(self._session.machine.cache_dir),
+        )
+        told = gpu.run_items(
+            *job.request(),
+            item_timeout_s=measure.item_timeout_s,
+            start_timeout_s=START_TIMEOUT_S,
+        )
+        for found in told:
+            attempt = _attempt(self._asked[found.item], found, gpu.device.uuid)
+            self.found[found.item] = attempt
+            self._session.journal.append(AttemptRecord(self._fingerprints[found.item], attempt))
+            shown.advance(found.item)
+            del part[found.item]
 
 
 def _pair(decision: Decision | None) -> tuple[str, str] | None:
@@ -127,16 +109,16 @@ def _pair(decision: Decision | None) -> tuple[str, str] | None:
     return decision.chosen.subject, str(decision.default)
 
 
-def _subject(one: WorkloadResult) -> str:
+def _subject(result: WorkloadResult) -> str:
     """What the journal calls the comparison."""
-    chosen, default = _pair(one.decision) or ("", "")
+    chosen, default = _pair(result.decision) or ("", "")
     return f"{METHOD}:{chosen} / {default}"
 
 
-def _mark(one: WorkloadResult, measured: Measured, context: Context) -> Fingerprint:
-    names = {Variant.from_key(s).family for s in _pair(one.decision) or ()}
+def _fingerprint(result: WorkloadResult, session: Session) -> Fingerprint:
+    names = {Variant.from_key(s).family for s in _pair(result.decision) or ()}
     return dataclasses.replace(
-        fingerprint(measured, context, 0, sorted(names)),
+        session.fingerprint(0, sorted(names)),
         method=METHOD,
         profiler_version="",
         metrics=(),
@@ -146,82 +128,75 @@ def _mark(one: WorkloadResult, measured: Measured, context: Context) -> Fingerpr
 
 
 def _item(
-    one: WorkloadResult,
-    folder: Path,
-    number: int,
-    measured: Measured,
-    context: Context,
-    verdicts: Verdicts,
+    result: WorkloadResult, stem: Path, session: Session, verdicts: Mapping[str, Verdict] | None
 ) -> ABTestItem:
-    """A worker's item: a registry that holds the choice, and one as before any search."""
-    decision = one.decision
+    """A worker's item: a registry that holds the choice, and one as before any search, in files
+    that begin with `stem`."""
+    decision, workload = result.decision, result.workload
     pair = _pair(decision)
     assert decision is not None
     assert pair is not None
-    from fa_tune.store.registry import file as store
-    from fa_tune.store.registry.schema import Registry  # pydantic is slow to load
-
-    entry = entry_of(one, decision, measured, verdicts.get(one.workload.key, {}))
-    own = families.defaults(one.workload.d_head, one.workload.dtype, context.limits)
+    entry = entry_of(result, decision, session.selection, verdicts or {})
+    own = families.defaults(workload.d_head, workload.dtype, session.machine.limits)
     before = Registry.of()
     if not own or families.variant(own[0]).key != pair[1]:  # it stands in for the device's own
         before = Registry.of([dataclasses.replace(entry, chosen=Variant.from_key(pair[1]))])
-    paths = {"registry": folder / f"{number}-chosen.json", "defaults": folder / f"{number}.json"}
-    store.save(paths["registry"], Registry.of([entry]))
-    store.save(paths["defaults"], before)
-    return ABTestItem(str(paths["registry"]), str(paths["defaults"]), *pair)
+    chosen, defaults = stem.with_suffix(".chosen.json"), stem.with_suffix(".json")
+    registry_file.save(chosen, Registry.of([entry]))
+    registry_file.save(defaults, before)
+    return ABTestItem(str(chosen), str(defaults), *pair)
 
 
-def _attempt(
-    one: WorkloadResult, outcome: Outcome, value: object, reason: str, uuid: str
-) -> Attempt:
+def _attempt(result: WorkloadResult, told: ItemResult, uuid: str) -> Attempt:
     """The comparison as the journal keeps it: the choice's times, the default's beside them."""
-    key = one.workload.key
-    if outcome is not Outcome.OK or not isinstance(value, dict):
-        return Attempt(_subject(one), key, outcome, reason)
+    key, value = result.workload.key, told.value
+    if told.outcome is not Outcome.OK or not isinstance(value, dict):
+        return Attempt(_subject(result), key, told.outcome, told.reason)
     found = ABTestResult.from_json(value)
     measurement = Measurement(
-        _subject(one), key, METHOD, found.chosen_s, gpu_uuid=uuid, default_s=found.default_s
+        _subject(result), key, METHOD, found.chosen_s, gpu_uuid=uuid, default_s=found.default_s
     )
-    return Attempt(_subject(one), key, Outcome.OK, "", measurement)
+    return Attempt(_subject(result), key, Outcome.OK, "", measurement)
 
 
-def _with(one: WorkloadResult, attempt: Attempt | None, progress: Progress) -> WorkloadResult:
+def _with(result: WorkloadResult, attempt: Attempt | None, progress: Progress) -> WorkloadResult:
     """The result with what the comparison says of it."""
-    pair = _pair(one.decision)
-    if one.decision is None or pair is None or attempt is None:
-        return one
+    pair = _pair(result.decision)
+    if result.decision is None or pair is None or attempt is None:
+        return result
     if attempt.measurement is None:
         progress.warn(
-            f"{one.workload.key}: {pair[0]} was not confirmed against the default: "
+            f"{result.workload.key}: {pair[0]} was not confirmed against the default: "
             f"{attempt.outcome}: {attempt.reason}"
         )
-        return one
+        return result
     chosen_s = attempt.measurement.samples_s
     default_s = attempt.measurement.default_s
     confirmation = Confirmation(*pair, paired_ratio(chosen_s, default_s), len(chosen_s))
-    return _judged(one, one.decision, confirmation, progress)
+    return _judged(result, result.decision, confirmation, progress)
 
 
-def _as_recorded(one: WorkloadResult, measured: Measured, progress: Progress) -> WorkloadResult:
+def _as_recorded(
+    result: WorkloadResult, selection: ProfilerSelection, progress: Progress
+) -> WorkloadResult:
     """The result with the comparison that its recording holds, if that is of the same two."""
-    pair = _pair(one.decision)
-    recording = recording_of(pair[0], one, measured) if pair is not None else None
-    decided = recording.meta.decided.get(one.workload.key) if recording is not None else None
+    pair = _pair(result.decision)
+    recording = recording_of(pair[0], result, selection) if pair is not None else None
+    decided = recording.meta.decided.get(result.workload.key) if recording is not None else None
     found = decided.confirmed if decided is not None else None
-    if one.decision is None or found is None or (found.chosen, found.default) != pair:
-        return one
+    if result.decision is None or found is None or (found.chosen, found.default) != pair:
+        return result
     interval = Interval(*found.interval) if found.interval is not None else None
     confirmation = Confirmation(*pair, Ratio(found.ratio, interval), found.n)
-    return _judged(one, one.decision, confirmation, progress)
+    return _judged(result, result.decision, confirmation, progress)
 
 
 def _judged(
-    one: WorkloadResult, decision: Decision, confirmation: Confirmation, progress: Progress
+    result: WorkloadResult, decision: Decision, confirmation: Confirmation, progress: Progress
 ) -> WorkloadResult:
     """The result with its confirmation, which may put the default in the choice's place."""
     if not confirmation.upheld:
-        measurements = [a.measurement for a in one.attempts if a.measurement is not None]
+        measurements = [a.measurement for a in result.attempts if a.measurement is not None]
         decision = keep_default(decision, measurements, confirmation)
-        progress.warn(f"{one.workload.key}: {decision.sentence}")
-    return dataclasses.replace(one, decision=decision, confirmation=confirmation)
+        progress.warn(f"{result.workload.key}: {decision.sentence}")
+    return dataclasses.replace(result, decision=decision, confirmation=confirmation)

@@ -1,9 +1,11 @@
-"""Which families take part, who competes beside the set (the defaults, and what the registry
-holds), and who takes its place in a replay that knows nothing of it."""
+"""Which families take part, which configs a search is between, who competes beside them (the
+defaults, and what the registry holds), and who takes their place in a replay that knows nothing
+of them."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +13,32 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.core.model import DType, Variant, Workload
+from fa_tune.core.model import DType, Rejected, Variant, Workload
+from fa_tune.core.options import SearchOptions
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.profile.replay import ReplayProfiler
+from fa_tune.search.prune import prune
 from fa_tune.store.recordings import families_in
-from fa_tune.tune.profilers import Measured
+from fa_tune.store.registry import file as registry_file
+from fa_tune.store.registry.schema import EntryKey
+from fa_tune.tune.session import Machine, ProfilerSelection, Session
+
+RejectedVariants = tuple[tuple[Variant, Rejected], ...]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What a search is between: on each of `workloads` the `configs` for it.  `always` are those
+    that no strategy may leave out: the defaults, and what the registry holds.  `rejected` are
+    configs that cannot run."""
+
+    workloads: tuple[Workload, ...]
+    configs: tuple[Config, ...]
+    always: tuple[Config, ...]
+    rejected: RejectedVariants
 
 
 def choose_families(
-    names: Sequence[str], limits: ArchLimits, measured: Measured | None = None
+    names: Sequence[str], limits: ArchLimits, selection: ProfilerSelection | None = None
 ) -> tuple[KernelFamily, ...]:
     """The families of these names, whether they run on such a device or not; without names
     those that do, the one to prefer first, and for a replay only those that were recorded.
@@ -29,15 +48,72 @@ def choose_families(
     if names:
         return tuple(families.get(name) for name in dict.fromkeys(names))
     chosen = families.runnable(limits)
-    if measured is not None and isinstance(measured.profiler, ReplayProfiler):
+    if selection is not None and selection.recordings:
         # Nothing else could be chosen, and compiling it would take its time for nothing.
-        recorded = {name for one in measured.recordings for name in families_in(one)}
+        recorded = {name for found in selection.recordings for name in families_in(found)}
         chosen = tuple(f for f in chosen if f.name in recorded) or chosen
     if not chosen:
         reasons = (f.device_rejection(limits) for f in families.all_families())
         told = "; ".join(why.reason for why in reasons if why is not None)
         raise NoUsableVariant(f"no family of kernels runs on {limits.arch}: {told}")
     return chosen
+
+
+def choose_configs(
+    kernels: str,
+    dtypes: Sequence[DType],
+    d_heads: Sequence[int],
+    chosen: Sequence[KernelFamily],
+    *,
+    named: bool = False,
+) -> list[Config]:
+    """The configs of a set of these families for every dtype and d_head (no dtypes: the set's
+    own), or the one config of a short form, which tells its family by itself.
+
+    `named`: the families were asked for by name, so a config of another one is refused.
+    Raises InvalidConfig.
+    """
+    if families.is_config(kernels):
+        config = families.parse(kernels)
+        if named and families.of(config) not in chosen:
+            asked = ", ".join(f.name for f in chosen)
+            raise InvalidConfig(
+                f"the config is of family {families.of(config).name}, but {asked} is asked for"
+            )
+        return [config]
+    only = tuple(dtypes) or None
+    configs = [
+        config
+        for d_head in d_heads
+        for config in families.named_configs(kernels, chosen, dtypes=only, d_head=d_head)
+    ]
+    if not configs:
+        raise InvalidConfig(f"the set {kernels!r} has no config for this dtype and d_head")
+    return list(dict.fromkeys(configs))
+
+
+def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
+    """The grid's workloads that some config is for; a single short form brings its own dtype
+    and head dimension."""
+    grid = options.workloads
+    if families.is_config(options.kernels):
+        config = configs[0]
+        grid = dataclasses.replace(grid, dtypes=(config.dtype,), d_heads=(config.d_head,))
+    return grid.workloads()
+
+
+def fits(config: Config, workload: Workload) -> bool:
+    """Whether a config is for a workload's dtype and head dimension."""
+    return (config.dtype, config.d_head) == (workload.dtype, workload.d_head)
+
+
+def prune_configs(
+    configs: Sequence[Config], machine: Machine
+) -> tuple[list[Config], RejectedVariants]:
+    """What can run on the machine's architecture, and what cannot with its reason."""
+    pruned = prune(configs, machine.limits, families.constraints)
+    rejected = tuple((families.variant(c), reason) for c, reason in pruned.rejected)
+    return list(pruned.kept), rejected
 
 
 @dataclass(frozen=True)
@@ -67,38 +143,59 @@ class Defaults:
 
 
 def recorded_configs(
-    measured: Measured, chosen: Sequence[KernelFamily], workloads: Sequence[Workload]
+    selection: ProfilerSelection, chosen: Sequence[KernelFamily], workloads: Sequence[Workload]
 ) -> list[Config]:
     """The configs of these families that the replayed recordings hold for any of these
     workloads, sorted by family and config; none where nothing is replayed."""
     keys = {workload.key for workload in workloads}
-    subjects = {a.subject for r in measured.recordings for a in r.attempts if a.workload in keys}
+    subjects = {a.subject for r in selection.recordings for a in r.attempts if a.workload in keys}
     by_name = {family.name: family for family in chosen}
 
     def configs() -> Iterator[tuple[str, Config]]:
         for variant in map(Variant.from_key, subjects):
             if variant.family in by_name:
                 with contextlib.suppress(InvalidConfig):  # of another version, with other knobs
-                    yield variant.family, by_name[variant.family].parse(variant.config)
+                    yield variant.family, families.config_of(variant)
 
     return [config for _, config in sorted(set(configs()))]
 
 
-def incumbents(registry: Path, measured: Measured, workloads: Sequence[Workload]) -> list[Config]:
+def incumbents(
+    registry: Path, selection: ProfilerSelection, workloads: Sequence[Workload]
+) -> list[Config]:
     """What the registry holds for these workloads by this method, of whichever family: a
-    search of a smaller set must not replace it by something slower, so it competes."""
-    from fa_tune.store.registry import file as store
-    from fa_tune.store.registry.schema import EntryKey
-
-    known = store.load(registry)
-    device = measured.device
+    search of a smaller set must not replace it by something slower, so it competes.  Raises
+    RegistryError."""
+    known = registry_file.load(registry)
+    device = selection.device
     found = []
     for workload in workloads:
-        key = EntryKey(
-            device.name, device.compute_capability, workload.key, measured.profiler.method
-        )
+        key = EntryKey(device.name, device.compute_capability, workload.key, selection.method)
         entry = known.get(key)
         if entry is not None:
             with contextlib.suppress(InvalidConfig):  # of another version, with other knobs
-                found.append(families.get(entry.chosen.family).parse(entry.chosen.config))
+                found.append(families.config_of(entry.chosen))
     return found
+
+
+def choose_candidates(
+    configs: Sequence[Config],
+    options: SearchOptions,
+    session: Session,
+    defaults: Defaults,
+    registry: Path,
+) -> Candidates:
+    """The set without what cannot run, with the defaults and the incumbents beside it.  Raises
+    NoUsableVariant if nothing of the set is left, and RegistryError."""
+    machine = session.machine
+    kept, rejected = prune_configs(configs, machine)
+    if not kept:
+        first = f": {rejected[0][1].reason}" if rejected else ""
+        raise NoUsableVariant(
+            f"none of the {len(configs)} configs can run on {machine.arch}{first}"
+        )
+    workloads = workloads_for(options, kept)
+    beside = [*defaults.for_configs(kept), *incumbents(registry, session.selection, workloads)]
+    always, _ = prune_configs(list(dict.fromkeys(beside)), machine)
+    every = dict.fromkeys([*kept, *always])
+    return Candidates(workloads, tuple(every), tuple(always), rejected)

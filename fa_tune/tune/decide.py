@@ -6,92 +6,57 @@ do on the ones like it, in this search or, where it has none, in the registry.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Artifact, Attempt, Variant, Verdict, Workload
+from fa_tune.core.model import Variant
 from fa_tune.search.decide import Decision, Standing, decide
 from fa_tune.search.neighbor_regret import Neighbour, neighbour
-from fa_tune.tune.profilers import Measured
-from fa_tune.tune.results import Exploration, FamilyStanding, WorkloadResult
-from fa_tune.tune.tie_break import Preferences, neighbours_of
-
-if TYPE_CHECKING:
-    from fa_tune.store.registry.schema import Entry, Registry
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Compiled (and, on a GPU, verified) variants of one workload; `failures` are attempts
-    that ended before measuring."""
-
-    workload: Workload
-    artifacts: Mapping[str, Artifact]  # by variant key
-    failures: tuple[Attempt, ...]
-    verdicts: Mapping[str, Verdict]  # by variant key
+from fa_tune.store.registry.schema import Entry, Registry
+from fa_tune.tune.measure import MeasuredWorkload
+from fa_tune.tune.results import FamilyStanding, WorkloadResult
+from fa_tune.tune.session import ProfilerSelection
+from fa_tune.tune.tie_break import TieBreak, neighbours_of
 
 
-@dataclass(frozen=True)
-class Taken:
-    """One workload with everything measured on it: `attempts` to decide by, `others` that ended
-    before the final; `defaults` are subjects, the first one measured is the default."""
-
-    candidates: Candidates
-    attempts: tuple[Attempt, ...]
-    defaults: tuple[str, ...]
-    others: tuple[Attempt, ...] = ()
-    exploration: Exploration | None = None
-
-
-def conclude_all(
-    taken: Sequence[Taken], registry: Registry, measured: Measured, preferred: Preferences
+def decide_all(
+    measured: Sequence[MeasuredWorkload],
+    registry: Registry,
+    selection: ProfilerSelection,
+    tie_break: TieBreak,
 ) -> list[WorkloadResult]:
     """A result for each workload; `registry` is as it was before the search."""
-    found = {one.candidates.workload: _neighbour(one) for one in taken}
-    kept = {
-        e.workload: _kept(e)
+    device = selection.device
+    here = (device.name, device.compute_capability, selection.method)
+    known = {
+        e.workload: _neighbour_of_entry(e)
         for e in registry.entries
-        if (e.gpu.name, e.gpu.compute_capability, e.method)
-        == (measured.device.name, measured.device.compute_capability, measured.profiler.method)
+        if (e.gpu.name, e.gpu.compute_capability, e.method) == here
     }
-    known = {**kept, **{w: n for w, n in found.items() if n is not None}}
+    for found in measured:
+        told = neighbour([a.measurement for a in found.attempts if a.measurement is not None])
+        if told is not None:
+            known[found.prepared.workload] = told
     return [
-        conclude(
-            one.candidates,
-            one.attempts,
-            one.defaults,
-            neighbours_of(one.candidates.workload, known),
-            preferred=preferred,
-            others=one.others,
-            exploration=one.exploration,
-        )
-        for one in taken
+        decide_one(found, tie_break, neighbours_of(found.prepared.workload, known))
+        for found in measured
     ]
 
 
-def conclude(
-    one: Candidates,
-    attempts: Sequence[Attempt],
-    defaults: Sequence[str],
-    neighbours: Sequence[Neighbour] = (),
-    *,
-    preferred: Preferences | None = None,
-    others: Sequence[Attempt] = (),
-    exploration: Exploration | None = None,
+def decide_one(
+    measured: MeasuredWorkload, tie_break: TieBreak, neighbours: Sequence[Neighbour] = ()
 ) -> WorkloadResult:
-    """Decide among what was measured.  The default is the first of `defaults` that was: the
-    device's own, or where that does not work what runs in its place."""
-    measurements = [a.measurement for a in attempts if a.measurement is not None]
-    taken = {m.subject for m in measurements}
-    default = next((s for s in defaults if s in taken), defaults[0] if defaults else None)
-    everything = (*attempts, *one.failures, *others)
-    preferred = preferred or Preferences()
-    known = {subject: one.artifacts[subject] for subject in one.artifacts if subject in taken}
-    ranks, margin = preferred.of_replay(one.workload, measurements) or (
-        preferred.ranks(one.workload, known, neighbours),
-        preferred.margin(one.workload, default),
+    """Decide among what was measured.  The default is the first of the workload's defaults that
+    was: the device's own, or where that does not work what runs in its place."""
+    prepared, defaults = measured.prepared, measured.defaults
+    measurements = [a.measurement for a in measured.attempts if a.measurement is not None]
+    timed = {m.subject for m in measurements}
+    default = next((s for s in defaults if s in timed), defaults[0] if defaults else None)
+    everything = (*measured.attempts, *prepared.failures, *measured.others)
+    artifacts = {s: a for s, a in prepared.artifacts.items() if s in timed}
+    ranks, margin = tie_break.of_replay(prepared.workload, measurements) or (
+        tie_break.ranks(prepared.workload, artifacts, neighbours),
+        tie_break.margin(prepared.workload, default),
     )
     decision: Decision | None = None
     problem = ""
@@ -102,9 +67,15 @@ def conclude(
         problem = next(iter(reasons), str(error))
     except ValueError as error:
         problem = str(error)
-    standings = family_standings(decision, defaults) if decision is not None else ()
     return WorkloadResult(
-        one.workload, everything, decision, problem, standings, exploration, ranks, margin=margin
+        prepared.workload,
+        everything,
+        decision,
+        problem,
+        family_standings(decision, defaults) if decision is not None else (),
+        measured.exploration,
+        ranks,
+        margin=margin,
     )
 
 
@@ -127,16 +98,11 @@ def family_standings(decision: Decision, defaults: Sequence[str]) -> tuple[Famil
     )
 
 
-def _neighbour(one: Taken) -> Neighbour | None:
-    """What a workload of this search says to others."""
-    return neighbour([a.measurement for a in one.attempts if a.measurement is not None])
-
-
-def _kept(entry: Entry) -> Neighbour:
+def _neighbour_of_entry(entry: Entry) -> Neighbour:
     """What an entry says: of the chosen one, the nearest runners-up and the tie set; whoever it
     does not name was slower than those."""
     times = {entry.chosen.key: 1.0}
-    times |= {one.variant.key: one.ratio.value for one in entry.runners_up}
+    times |= {runner.variant.key: runner.ratio.value for runner in entry.runners_up}
     fastest = min(times.values())
     regrets = {key: time / fastest - 1.0 for key, time in times.items()}
     for tied in entry.tie_set:

@@ -1,90 +1,64 @@
-"""Workloads over boards: what is measured together stays on one board.
+"""Workloads over GPUs: what is measured together stays on one GPU.
 
-A workload's rounds are one board's, because ratios are believed within a round and times are not
-carried from board to board.  A workload of which the journal holds measurements goes back to the
-board that took them, if that is there.
+A workload's rounds are one GPU's, because ratios are believed within a round and times are not
+moved from GPU to GPU as they are.  A workload of which the journal holds measurements goes back to
+the GPU that took them, if that is there.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 from fa_tune.core.model import Workload
 from fa_tune.core.options import Progress
-from fa_tune.fleet.cross_gpu import board_of
-from fa_tune.fleet.gpu import Board
-from fa_tune.profile.replay import ReplayProfiler
-from fa_tune.store.journal import AttemptRecord, Journal
-from fa_tune.tune.measure import Tally
-from fa_tune.tune.profilers import Measured
-from fa_tune.tune.session import Context
+from fa_tune.fleet.cross_gpu import gpu_of
+from fa_tune.fleet.gpu import Gpu
+from fa_tune.store.journal import AttemptRecord
+from fa_tune.tune.session import Session, Tally
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Spot:
-    """Where a job is done: this command's only GPU, or one of several."""
-
-    measured: Measured
-    context: Context
-    progress: Progress
-    tally: Tally
-
-
-def on_boards(
+def run_on_gpus(
+    session: Session,
     jobs: Sequence[Job],
-    work: Callable[[Spot, Job], Result],
-    here: Spot,
-    journal: Journal,
-    workload: Callable[[Job], Workload] | None,
+    work: Callable[[Session, Job], Result],
+    *,
     cost: Callable[[Job], float],
+    workload: Callable[[Job], Workload] | None = None,
 ) -> list[Result]:
-    """`work` of every job, the dearest first where there are several boards; results in the
-    order of the jobs.  A job whose `workload` the journal knows goes to that one's board, if a
-    job is a workload at all (None: it is not).  Raises what `work` raises, BoardsLost when no
-    board is left."""
-    pool = here.context.pool
-    if pool is None or isinstance(here.measured.profiler, ReplayProfiler):
-        return [work(here, job) for job in jobs]
-    order = sorted(range(len(jobs)), key=lambda n: -cost(jobs[n]))
-    homes = _homes(journal, here.measured.profiler.method)
+    """`work` of every job on some GPU of the session's, the dearest first where there are several;
+    results in the order of the jobs.  A job whose `workload` the journal knows goes to that one's
+    GPU, if a job is a workload at all.  Raises what `work` raises, and GpusLost when no GPU is
+    left."""
     tallies: list[Tally] = []
 
-    def on_board(board: Board, shown: Progress, n: int) -> Result:
-        context = _with_its_share(here.context.on(board), len(pool.present))
-        spot = Spot(here.measured.on(board), context, shown, Tally())
-        result = work(spot, jobs[n])
-        tallies.append(spot.tally)
+    def on_gpu(gpu: Gpu, shown: Progress, job: Job) -> Result:
+        own = session.on(gpu, shown)
+        result = work(own, job)
+        tallies.append(own.tally)
         return result
 
-    def home(n: int) -> str:
-        return homes.get(workload(jobs[n]).key, "") if workload is not None else ""
+    @cache
+    def affinity() -> dict[str, str]:
+        return _last_gpus(session)
 
-    found = pool.each(order, on_board, here.progress, prefers=home)
+    def prefers(job: Job) -> str:
+        return affinity().get(workload(job).key, "") if workload is not None else ""
+
+    found = session.pool.each(jobs, on_gpu, session.progress, prefers=prefers, cost=cost)
     for tally in tallies:
-        here.tally.measured += tally.measured
-        here.tally.reused += tally.reused
-    by_number = dict(zip(order, found, strict=True))
-    return [by_number[n] for n in range(len(jobs))]
+        session.tally.add(tally)
+    return found
 
 
-def _with_its_share(context: Context, boards: int) -> Context:
-    """Compiling for one job among several takes its share of the cores."""
-    jobs = context.options.jobs or len(os.sched_getaffinity(0))
-    options = dataclasses.replace(context.options, jobs=max(1, jobs // boards))
-    return dataclasses.replace(context, options=options)
-
-
-def _homes(journal: Journal, method: str) -> dict[str, str]:
-    """The board, by UUID, on which each workload was measured last by a method."""
-    homes: dict[str, str] = {}
-    for record in journal.records():
+def _last_gpus(session: Session) -> dict[str, str]:
+    """The GPU, by UUID, on which each workload was measured last by the session's method."""
+    method, last = session.selection.method, dict[str, str]()
+    for record in session.journal.records():
         if isinstance(record, AttemptRecord) and record.fingerprint.method == method:
-            homes[record.attempt.workload] = board_of(record.attempt)
-    return homes
+            last[record.attempt.workload] = gpu_of(record.attempt)
+    return last

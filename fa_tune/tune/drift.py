@@ -15,7 +15,7 @@ from fa_tune.core.model import Attempt
 from fa_tune.fleet.cross_gpu import scaled
 from fa_tune.profile.stats import median
 
-CHUNK_OFF = 0.02  # of the default's usual time: a chunk whose default is further off is repeated
+MAX_DRIFT = 0.02  # of the default's usual time; a chunk whose default is further off is repeated
 
 Chunk = Mapping[str, Attempt]  # by subject
 
@@ -33,14 +33,14 @@ def usual_time(times: Sequence[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def unsteady(chunks: Sequence[Chunk], default: str) -> list[int]:
+def drifted_chunks(chunks: Sequence[Chunk], default: str) -> list[int]:
     """The chunks to measure again."""
     times = [time_of(chunk, default) for chunk in chunks]
     usual = usual_time(times)
-    return [i for i, t in enumerate(times) if t and usual and _off(t, usual)]
+    return [i for i, t in enumerate(times) if t and usual and _is_off(t, usual)]
 
 
-def steadied(
+def corrected(
     chunks: Sequence[Chunk], second: Mapping[int, Chunk], default: str
 ) -> tuple[list[Chunk], int]:
     """The chunks to keep, given those measured again by their number, and how many were
@@ -53,7 +53,7 @@ def steadied(
             continue
         if abs(after - usual) <= abs(before - usual):
             kept[i] = again
-        if _off(after, usual) and not _off(after, before):
+        if _is_off(after, usual) and not _is_off(after, before):
             taken = time_of(kept[i], default) or usual
             kept[i] = {s: scaled(attempt, usual / taken) for s, attempt in kept[i].items()}
             adjusted += 1
@@ -70,5 +70,5 @@ def default_of(chunks: Sequence[Chunk], default: str) -> dict[str, Attempt]:
     return {default: min(timed, key=lambda pair: abs(pair[0] - usual))[1][default]}
 
 
-def _off(time_s: float, usual_s: float) -> bool:
-    return abs(time_s / usual_s - 1.0) > CHUNK_OFF
+def _is_off(time_s: float, usual_s: float) -> bool:
+    return abs(time_s / usual_s - 1.0) > MAX_DRIFT

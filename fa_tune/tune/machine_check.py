@@ -15,16 +15,17 @@ from fa_tune.build.cache import default_cache_dir
 from fa_tune.core import devices
 from fa_tune.core import paths as locations
 from fa_tune.core.devices import cuda_driver_version
-from fa_tune.core.errors import FaTuneError
+from fa_tune.core.errors import FaTuneError, NoUsableVariant, StorageError
 from fa_tune.core.model import DType, Outcome, Variant, Workload
 from fa_tune.core.options import MachineOptions, Progress
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.store import recordings
+from fa_tune.tune.build import build_all, build_request
 from fa_tune.tune.outputs import registry_path
 from fa_tune.tune.results import Check
-from fa_tune.tune.session import Context, build_all, build_request, open_context
+from fa_tune.tune.session import Machine, open_machine
 
 TINY = Workload(1, 1, 1, 128, 128, 64, DType.FP16)
 
@@ -33,7 +34,7 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
     """Look at Python, NVRTC, driver, GPU, ncu and its permission (profiles one small kernel),
     torch and CuPy, the cache and registry folders, and the recordings."""
     checks = [Check("Python", True, sys.version.split()[0])]
-    context: Context | None = None
+    here: Machine | None = None
 
     def look(name: str, action: Callable[[], str], fix: str = "", needed: bool = True) -> None:
         progress.advance(name)
@@ -47,24 +48,24 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         "compiler", lambda: f"NVRTC {nvrtc.version()}", "reinstall with the extra cuda12 or cuda13"
     )
     try:
-        context = open_context(machine, progress)
+        here = open_machine(machine, progress)
     except FaTuneError as error:
         checks.append(Check("GPU", False, str(error)))
     else:
-        checks.append(_gpu(context))
-        checks += _boards()
+        checks.append(_gpu(here))
+        checks += _gpus()
     look("cache folder", lambda: _writable(machine.cache_dir or default_cache_dir()), "--cache-dir")
     look("registry folder", lambda: _writable(registry_path(None).parent), "--registry")
     look("recordings", lambda: _recordings(machine), needed=False)
-    gpu = context is not None and context.device is not None
+    gpu = here is not None and here.device is not None
     for package, why in (("torch", "reference kernels"), ("cupy", "kernel launches")):
         checks.append(_package(package, why, needed=gpu))
-    if gpu and context is not None:
-        here = context
-        look("compile and run", lambda: _measure(here, EventsProfiler(), progress))
+    if gpu and here is not None:
+        found = here
+        look("compile and run", lambda: _measure(found, EventsProfiler(), progress))
         look(
             "ncu",
-            lambda: _measure(here, NcuProfiler(ncu=machine.ncu), progress),
+            lambda: _measure(found, NcuProfiler(ncu=machine.ncu), progress),
             "search falls back to --profiler events",
         )
     else:
@@ -72,34 +73,32 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _gpu(context: Context) -> Check:
-    device = context.device
+def _gpu(machine: Machine) -> Check:
+    device = machine.device
     if device is None:
-        text = f"none found; search replays recordings, build compiles for {context.arch}"
+        text = f"none found; search replays recordings, build compiles for {machine.arch}"
         return Check("GPU", None, text)
     cc = "{}.{}".format(*device.compute_capability)
     driver = f"driver {device.driver} (CUDA {cuda_driver_version()})"
     return Check("GPU", True, f"{device.name}, compute capability {cc}, {driver}")
 
 
-def _boards() -> list[Check]:
-    """Every board of a machine that shows several, by the number that --devices takes."""
+def _gpus() -> list[Check]:
+    """Every GPU of a machine that shows several, by the number that --devices takes."""
     try:
         found = devices.visible_devices()
     except FaTuneError as error:
-        return [Check("boards", False, str(error))]
+        return [Check("GPUs", False, str(error))]
     if len(found) < 2:
         return []
-    models = {board.name for board in found}
-    text = ", ".join(f"{n}: {board.name} ({board.uuid})" for n, board in enumerate(found))
+    models = {device.name for device in found}
+    text = ", ".join(f"{n}: {device.name} ({device.uuid})" for n, device in enumerate(found))
     text += "; --devices all uses them" if len(models) == 1 else "; --devices takes one model"
-    return [Check("boards", True, text)]
+    return [Check("GPUs", True, text)]
 
 
 def _writable(folder: Path) -> str:
     """The folder, once it is proven that a file can be made in it."""
-    from fa_tune.core.errors import StorageError
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -126,22 +125,20 @@ def _package(name: str, why: str, *, needed: bool) -> Check:
     return Check(name, False if needed else None, f"not installed ({why})", "install the extra")
 
 
-def _measure(context: Context, profiler: EventsProfiler | NcuProfiler, progress: Progress) -> str:
+def _measure(machine: Machine, profiler: EventsProfiler | NcuProfiler, progress: Progress) -> str:
     """Compile, run and measure the default of every family that runs here on a small workload."""
-    from fa_tune.core.errors import NoUsableVariant
-
-    configs = families.defaults(TINY.d_head, TINY.dtype, context.limits)
+    configs = families.defaults(TINY.d_head, TINY.dtype, machine.limits)
     if not configs:
-        raise NoUsableVariant(f"no family of kernels runs on {context.arch}")
-    requests = [build_request(c, families.of(c).traits(c, TINY), context) for c in configs]
+        raise NoUsableVariant(f"no family of kernels runs on {machine.arch}")
+    requests = [build_request(c, families.of(c).traits(c, TINY), machine) for c in configs]
     artifacts = {}
-    for built in build_all(requests, context, progress):
+    for built in build_all(requests, machine, progress):
         if built.artifact is None:
             name = built.request.variant.family
             raise NoUsableVariant(f"the default kernel of {name} did not compile: {built.reason}")
         artifacts[built.request.variant.key] = built.artifact
     times = []
-    plan = MeasurePlan(TINY, artifacts, device=context.options.device, board=context.board)
+    plan = MeasurePlan(TINY, artifacts, device=machine.options.device, gpu=machine.gpu_uuid)
     for attempt in profiler.measure(plan, lambda _: None):
         name = Variant.from_key(attempt.subject).family
         if attempt.outcome is not Outcome.OK or attempt.measurement is None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from fa_tune import __version__, families
 from fa_tune.build import nvrtc
@@ -27,30 +26,35 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.options import SearchOptions
 from fa_tune.ops import flops
-from fa_tune.profile.replay import ReplayProfiler
+from fa_tune.profile.stats import Ratio as MeasuredRatio
 from fa_tune.search.decide import Decision
-from fa_tune.tune.profilers import Measured
+from fa_tune.store import recordings
+from fa_tune.store.recordings import SOURCES, Confirmed, Decided, Recording
+from fa_tune.store.registry import file as registry_file
+from fa_tune.store.registry.schema import (
+    Confirmation,
+    Entry,
+    Gpu,
+    Ratio,
+    RunnerUp,
+    VerdictSummary,
+)
+from fa_tune.store.table.from_attempts import rows_from_attempts
+from fa_tune.store.table.write_csv import write_csv
 from fa_tune.tune.results import SearchResult, WorkloadResult
+from fa_tune.tune.session import ProfilerSelection
 
-if TYPE_CHECKING:
-    from fa_tune.profile.stats import Ratio as MeasuredRatio
-    from fa_tune.store.recordings import Decided, Recording
-    from fa_tune.store.registry.schema import Entry, Ratio
-
-RUNNERS_UP = 5
+MAX_RUNNERS_UP = 5
+Verdicts = Mapping[str, Mapping[str, Verdict]]  # by workload key and subject
 
 
 def registry_path(given: Path | None) -> Path:
     """The registry a search writes to: the one given, or the user's own."""
-    from fa_tune.store.registry import file as store
-
-    return given or store.default_path()
+    return given or registry_file.default_path()
 
 
 def check_writable(options: SearchOptions, registry: Path) -> None:
     """Raise StorageError or RegistryError before any work is done rather than after all of it."""
-    from fa_tune.store.registry import file as store
-
     for path in (registry, options.csv, options.record):
         if path is None:
             continue
@@ -64,14 +68,11 @@ def check_writable(options: SearchOptions, registry: Path) -> None:
         target = path if path.is_file() else folder
         if not os.access(target, os.W_OK):
             raise StorageError(f"cannot write {path}: {target} is not writable")
-    store.load(registry)
+    registry_file.load(registry)
 
 
 def save_csv(path: Path, result: SearchResult) -> None:
     """The table of all workloads as CSV; raises StorageError."""
-    from fa_tune.store.table.from_attempts import rows_from_attempts
-    from fa_tune.store.table.write_csv import write_csv
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", encoding="utf-8", newline="") as stream:
@@ -88,12 +89,12 @@ class Recorder:
     an interrupted search leaves.  Workloads may come from several threads.
     """
 
-    def __init__(self, folder: Path, options: SearchOptions, measured: Measured) -> None:
+    def __init__(self, folder: Path, options: SearchOptions, selection: ProfilerSelection) -> None:
         name = "".join(c if c.isalnum() else "_" for c in options.kernels)
-        name = f"{name}_{measured.profiler.method}"
-        self.path = folder / measured.device.slug / f"{name}.csv"
+        name = f"{name}_{selection.method}"
+        self.path = folder / selection.device.slug / f"{name}.csv"
         self._unfinished = self.path.with_name(f"{name}_unfinished.csv")
-        self._measured = measured
+        self._selection = selection
         self._attempts: list[Attempt] = []
         self._resources: dict[str, Resources] = {}
         self._lock = Lock()
@@ -107,10 +108,8 @@ class Recorder:
 
     def finish(self, result: SearchResult) -> None:
         """All are decided; raises StorageError."""
-        from fa_tune.store import recordings
-
-        attempts = [a for one in result.results for a in _preferred(one)]
-        decided = {one.workload.key: _decided(one) for one in result.results if one.decision}
+        attempts = [a for found in result.results for a in _preferred(found)]
+        decided = {r.workload.key: _decided(r) for r in result.results if r.decision}
         self._save(self.path, attempts, result.resources, decided)
         recordings.remove(self._unfinished)
 
@@ -121,20 +120,18 @@ class Recorder:
         resources: Mapping[str, Resources],
         decided: Mapping[str, Decided],
     ) -> None:
-        from fa_tune.store import recordings
-
-        # Which board it was is nobody's business and no help; the model is.
-        device = replace(self._measured.device, uuid="")
+        # Which GPU it was is nobody's business and no help; the model is.
+        device = replace(self._selection.device, uuid="")
         subjects = {a.subject for a in attempts if not is_reference(a.subject)}
-        origin = provenance(self._measured, sorted({Variant.from_key(s).family for s in subjects}))
+        origin = provenance(self._selection, sorted({Variant.from_key(s).family for s in subjects}))
         meta = recordings.Meta(recordings.SCHEMA, device, origin, decided=decided)
         recordings.save(path, attempts, resources, meta)
 
 
-def _preferred(one: WorkloadResult) -> Iterator[Attempt]:
+def _preferred(result: WorkloadResult) -> Iterator[Attempt]:
     """The attempts of a workload, each measurement with its place in what a tie preferred."""
-    places = {s: i for i, s in enumerate(sorted(one.ranks, key=lambda s: (one.ranks[s], s)))}
-    for attempt in one.attempts:
+    places = {s: i for i, s in enumerate(sorted(result.ranks, key=lambda s: (result.ranks[s], s)))}
+    for attempt in result.attempts:
         found, place = attempt.measurement, places.get(attempt.subject)
         if found is None or place is None:
             yield attempt
@@ -142,27 +139,23 @@ def _preferred(one: WorkloadResult) -> Iterator[Attempt]:
             yield replace(attempt, measurement=replace(found, preference=place))
 
 
-def _decided(one: WorkloadResult) -> Decided:
-    from fa_tune.store.recordings import Confirmed, Decided
-
-    found = one.confirmation
+def _decided(result: WorkloadResult) -> Decided:
+    found = result.confirmation
     if found is None:
-        return Decided(one.margin)
+        return Decided(result.margin)
     ratio = found.ratio
     return Decided(
-        one.margin, Confirmed(found.chosen, found.default, ratio.value, ratio.interval, found.n)
+        result.margin, Confirmed(found.chosen, found.default, ratio.value, ratio.interval, found.n)
     )
 
 
-def provenance(measured: Measured, names: Sequence[str]) -> Provenance:
+def provenance(selection: ProfilerSelection, names: Sequence[str]) -> Provenance:
     """Where this run's measurements of these families come from."""
-    from fa_tune.store.recordings import SOURCES
-
-    profiler = measured.profiler
+    profiler = selection.profiler
     sources = {name: kernel_source_sha256(name) for name in names}
     return Provenance(
-        gpu=measured.device.name,
-        driver=measured.device.driver,
+        gpu=selection.device.name,
+        driver=selection.device.driver,
         cuda=cuda_driver_version(),
         nvrtc=nvrtc.version(),
         method=profiler.method,
@@ -177,14 +170,14 @@ def provenance(measured: Measured, names: Sequence[str]) -> Provenance:
     )
 
 
-def _origin(chosen: Variant, recording: Recording | None, measured: Measured) -> Provenance:
+def _origin(
+    chosen: Variant, recording: Recording | None, selection: ProfilerSelection
+) -> Provenance:
     """Where the chosen variant's measurement comes from; a replay's is its recording's."""
     if recording is None:
-        return provenance(measured, (chosen.family,))
-    from fa_tune.store import recordings
-
+        return provenance(selection, (chosen.family,))
     recorded = recording.meta.provenance
-    extra = {name: value for name, value in recorded.extra.items() if name != recordings.SOURCES}
+    extra = {name: value for name, value in recorded.extra.items() if name != SOURCES}
     sha256 = recordings.kernel_source_sha256(recording, chosen.family)
     return replace(recorded, kernel_source_sha256=sha256, extra=extra)
 
@@ -192,54 +185,50 @@ def _origin(chosen: Variant, recording: Recording | None, measured: Measured) ->
 def keep_in_registry(
     path: Path,
     result: SearchResult,
-    measured: Measured,
-    verdicts: Mapping[str, Mapping[str, Verdict]],
+    selection: ProfilerSelection,
+    verdicts: Verdicts,
 ) -> tuple[str, ...]:
     """Put every decision into the registry; returns what was not taken, and why.
 
     `verdicts` by workload key and subject.  Raises RegistryError, StorageError.
     """
-    from fa_tune.store.registry import file as store
-
     entries = [
-        entry_of(one, one.decision, measured, verdicts.get(one.workload.key, {}))
-        for one in result.results
-        if one.decision is not None
+        entry_of(found, found.decision, selection, verdicts.get(found.workload.key, {}))
+        for found in result.results
+        if found.decision is not None
     ]
-    return store.put(path, entries)
+    return registry_file.put(path, entries)
 
 
 def entry_of(
-    one: WorkloadResult,
+    result: WorkloadResult,
     decision: Decision,
-    measured: Measured,
+    selection: ProfilerSelection,
     verdicts: Mapping[str, Verdict],
 ) -> Entry:
     """A decision as the registry keeps it; `verdicts` by subject."""
-    from fa_tune.store.registry.schema import Confirmation, Entry, Gpu, RunnerUp, VerdictSummary
-
     chosen = Variant.from_key(decision.chosen.subject)
     family = families.get(chosen.family)
-    config = family.parse(chosen.config)
+    config = families.config_of(chosen)
     verdict = verdicts.get(decision.chosen.subject)
-    replay = isinstance(measured.profiler, ReplayProfiler)
-    recording = recording_of(decision.chosen.subject, one, measured) if replay else None
+    replay = not selection.capabilities.measures_anew
+    recording = recording_of(decision.chosen.subject, result, selection) if replay else None
     interval = decision.chosen.interval_s
-    confirmed = one.confirmation
+    confirmed = result.confirmation
     ab_ratio = _ratio(confirmed.ratio) if confirmed is not None else None
     return Entry(
-        gpu=Gpu(measured.device.name, measured.device.compute_capability),
-        workload=one.workload,
+        gpu=Gpu(selection.device.name, selection.device.compute_capability),
+        workload=result.workload,
         method=decision.method,
         source="replay" if replay else "measured",
         recording=recording.label if recording else None,
         chosen=chosen,
-        traits=family.traits(config, one.workload),
+        traits=family.traits(config, result.workload),
         reason=decision.sentence,
         median_s=decision.chosen.median_s,
         interval_s=None if interval is None else (interval.low, interval.high),
         n=decision.chosen.n,
-        tflops=flops.tflops(flops.matmul_flop(one.workload), decision.chosen.median_s),
+        tflops=flops.tflops(flops.matmul_flop(result.workload), decision.chosen.median_s),
         default=Variant.from_key(decision.default) if decision.default else None,
         ratio_to_default=_ratio(decision.to_default),
         ratio_to_references={
@@ -250,7 +239,7 @@ def entry_of(
         tie_set=tuple(Variant.from_key(s) for s in decision.tie_set),
         runners_up=tuple(
             RunnerUp(Variant.from_key(s.subject), s.median_s, ratio)
-            for s in decision.runners_up[:RUNNERS_UP]
+            for s in decision.runners_up[:MAX_RUNNERS_UP]
             if (ratio := _ratio(s.to_chosen)) is not None
         ),
         verdict=VerdictSummary.of(verdict) if verdict is not None else None,
@@ -263,23 +252,23 @@ def entry_of(
         )
         if confirmed is not None and ab_ratio is not None
         else None,
-        provenance=_origin(chosen, recording, measured),
+        provenance=_origin(chosen, recording, selection),
     )
 
 
-def recording_of(subject: str, one: WorkloadResult, measured: Measured) -> Recording | None:
+def recording_of(
+    subject: str, result: WorkloadResult, selection: ProfilerSelection
+) -> Recording | None:
     """The recording that a replayed measurement came from; several may have been replayed."""
-    for attempt in one.attempts:
+    for attempt in result.attempts:
         if attempt.subject == subject and attempt.measurement is not None:
             label = attempt.measurement.replayed_from
-            found = next((r for r in measured.recordings if r.label == label), None)
-            return found or measured.recording
-    return measured.recording
+            found = next((r for r in selection.recordings if r.label == label), None)
+            return found or selection.recording
+    return selection.recording
 
 
 def _ratio(found: MeasuredRatio | None) -> Ratio | None:
-    from fa_tune.store.registry.schema import Ratio
-
     if found is None:
         return None
     interval = found.interval

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build.compile import kernel_source_identity
-from fa_tune.core.errors import BoardsLost, InvalidConfig, ToolMissing
+from fa_tune.core import paths
+from fa_tune.core.errors import GpusLost, InvalidConfig, ToolMissing
 from fa_tune.core.model import DeviceInfo, Workload
-from fa_tune.core.options import MeasureOptions, Progress
+from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
 from fa_tune.families.base import Config
 from fa_tune.families.equal_sources import oldest_equal
-from fa_tune.fleet.gpu import Board
+from fa_tune.fleet.ray_cluster import remote_profiler
 from fa_tune.profile.base import Profiler
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu.profiler import NcuProfiler
@@ -21,119 +22,102 @@ from fa_tune.profile.references import require_references
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording, families_in
-from fa_tune.tune.session import Context, load_recordings
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A chosen profiler with everything that depends on the choice.
-
-    `device` is the GPU that the measurements belong to: this machine's, or the recording's.
-    """
-
-    profiler: Profiler
-    device: DeviceInfo
-    whose: str
-    recording: Recording | None = None  # the newest one replayed
-    recordings: tuple[Recording, ...] = ()  # all that are replayed
-
-    def on(self, board: Board) -> Measured:
-        """The same on one GPU of several."""
-        return dataclasses.replace(self, profiler=board.profiler_here(self.profiler))
+from fa_tune.tune.session import Machine, ProfilerSelection, Session, Tally
 
 
 def choose_profiler(
     options: MeasureOptions,
-    context: Context,
+    machine: Machine,
     progress: Progress,
     *,
-    export: object = None,
+    export: Path | None = None,
     wanted: Collection[Workload] = (),
     configs: Iterable[Config] = (),
-) -> Measured:
+) -> ProfilerSelection:
     """The profiler that `options.profiler` names.  auto: ncu, then events where ncu is not
     installed, then replay without a GPU, by the method that most of the `wanted` workloads were
     recorded with, of `configs` if there are any.  Raises ToolMissing, also for a reference that
     is to be measured and not there."""
     name = options.profiler
-    if name in ("ncu", "events") or (name == "auto" and context.device is not None):
+    if name in ("ncu", "events") or (name == "auto" and machine.device is not None):
         require_references(options.references)
     if name == "auto":
-        name = "ncu" if context.device is not None else "replay"
+        name = "ncu" if machine.device is not None else "replay"
         if name == "ncu":
             try:
-                return _with_ncu(options, context, export)
+                return _with_ncu(options, machine, export)
             except ToolMissing as error:
                 progress.warn(f"{error}; timing with CUDA events instead")
                 name = "events"
     if name == "replay":
-        return _replay(context, progress, wanted, configs)
+        return _replay(machine, progress, wanted, configs)
     if name == "ncu":
-        return _with_ncu(options, context, export)
+        return _with_ncu(options, machine, export)
     if name == "events":
-        device = context.require_device("the events profiler times kernels on one")
-        return _with_events(options, context, device)
+        return _with_events(options, machine)
     raise InvalidConfig(f"unknown profiler {name!r}")
 
 
-def fall_back(
-    options: MeasureOptions,
-    measured: Measured,
-    context: Context,
-    progress: Progress,
-    error: ToolMissing,
-) -> Measured:
+def fall_back(session: Session, error: ToolMissing) -> Session:
     """Events in place of an ncu that turned out unable to measure (counters forbidden, too
     old, …), if the user left the choice to us; everything is then measured anew, since
     methods are never mixed.  Raises `error` otherwise."""
-    lost = isinstance(error, BoardsLost)
-    if options.profiler != "auto" or measured.profiler.method != "ncu" or lost:
+    may = session.measure.profiler == "auto" and session.capabilities.may_be_refused
+    if not may or isinstance(error, GpusLost):
         raise error
-    progress.warn(f"{error}; timing with CUDA events instead")
-    device = context.require_device("the events profiler times kernels on one")
-    return _with_events(options, context, device)
+    session.progress.warn(f"{error}; timing with CUDA events instead")
+    selection = _with_events(session.measure, session.machine)
+    return dataclasses.replace(session, selection=selection, tally=Tally())
 
 
-def _with_events(options: MeasureOptions, context: Context, device: DeviceInfo) -> Measured:
-    profiler = _of_cluster("events", options, context) or EventsProfiler()
-    return Measured(profiler, device, f"measured on {_whose(context, device)}")
+def _with_events(options: MeasureOptions, machine: Machine) -> ProfilerSelection:
+    device = machine.require_device("the events profiler times kernels on one")
+    profiler = _of_cluster("events", options, machine) or EventsProfiler()
+    return ProfilerSelection(profiler, device, f"measured on {_gpus_in_words(machine, device)}")
 
 
-def _of_cluster(method: str, options: MeasureOptions, context: Context) -> Profiler | None:
-    """The profiler of a cluster's boards; None for boards of this machine."""
-    if context.pool is None or context.options.ray is None:
+def _of_cluster(method: str, options: MeasureOptions, machine: Machine) -> Profiler | None:
+    """The profiler of a cluster's GPUs; None for GPUs of this machine."""
+    if machine.options.ray is None:
         return None
-    from fa_tune.fleet.ray_cluster import remote_profiler
-
-    return remote_profiler(context.pool.boards, options, context.options.ncu, method)
+    return remote_profiler(machine.pool.gpus, options, machine.options.ncu, method)
 
 
-def _whose(context: Context, device: DeviceInfo) -> str:
-    n = len(context.pool.boards) if context.pool is not None else 1
-    place = "this machine's" if context.options.ray is None else "the cluster's"
+def _gpus_in_words(machine: Machine, device: DeviceInfo) -> str:
+    n = len(machine.pool.gpus)
+    place = "this machine's" if machine.options.ray is None else "the cluster's"
     return f"{place} {device.name}" if n == 1 else f"{place} {n} x {device.name}"
 
 
-def _with_ncu(options: MeasureOptions, context: Context, export: object) -> Measured:
-    device = context.require_device("ncu profiles kernels on one; --profiler replay needs none")
-    profiler = _of_cluster("ncu", options, context) or NcuProfiler(
-        ncu=context.options.ncu,
+def _with_ncu(options: MeasureOptions, machine: Machine, export: Path | None) -> ProfilerSelection:
+    device = machine.require_device("ncu profiles kernels on one; --profiler replay needs none")
+    profiler = _of_cluster("ncu", options, machine) or NcuProfiler(
+        ncu=machine.options.ncu,
         metric_list=options.metrics,
         clock_control=options.clock_control,
         cache_control=options.cache_control,
-        export=export,  # type: ignore[arg-type]
+        export=export,
     )
-    whose = f"measured on {_whose(context, device)} under ncu {profiler.version}"
-    return Measured(profiler, device, whose)
+    source = f"measured on {_gpus_in_words(machine, device)} under ncu {profiler.version}"
+    return ProfilerSelection(profiler, device, source)
+
+
+def _load_recordings(options: MachineOptions) -> tuple[Recording, ...]:
+    """The recordings to replay from, newest first; raises ToolMissing if there are none."""
+    folder = options.recordings or paths.profiles_dir()
+    found = recordings.load_all(folder)
+    if not found:
+        raise ToolMissing(f"no GPU found, and no recordings in {folder} to replay")
+    return found
 
 
 def _replay(
-    context: Context,
+    machine: Machine,
     progress: Progress,
     wanted: Collection[Workload],
     configs: Iterable[Config],
-) -> Measured:
-    found = load_recordings(context.options)
+) -> ProfilerSelection:
+    found = _load_recordings(machine.options)
     gpu = _most_recorded(found)
     found = tuple(r for r in found if r.meta.device.name == gpu)
     subjects = {families.variant(config).key for config in configs}
@@ -149,7 +133,7 @@ def _replay(
         r for r in chosen if any(a.workload in keys and a.subject in subjects for a in r.attempts)
     ] or chosen
     provenance = told[0].meta.provenance
-    source = ", ".join(r.label for r in told)
+    labels = ", ".join(r.label for r in told)
     profiler = ReplayProfiler(
         recorded,
         method=method,
@@ -159,10 +143,10 @@ def _replay(
         cache_policy=provenance.cache_policy,
     )
     date = provenance.recorded_at[:10]
-    whose = f"recorded on an {gpu} on {date} with {method}, replayed from {source}"
+    source = f"recorded on an {gpu} on {date} with {method}, replayed from {labels}"
     if any(_is_of_other_sources(recording) for recording in told):
         progress.warn("the recordings were made with other kernel sources than these")
-    return Measured(profiler, told[0].meta.device, whose, told[0], tuple(chosen))
+    return ProfilerSelection(profiler, told[0].meta.device, source, told[0], tuple(chosen))
 
 
 def _most_wanted(

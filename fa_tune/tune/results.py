@@ -1,4 +1,4 @@
-"""What the pipeline's functions return."""
+"""What the functions of `fa_tune.tune` return."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ class WorkloadResult:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A finished search.  `whose` says whose measurements these are, e.g. "measured here on
-    NVIDIA H200 with ncu" or "recorded on NVIDIA H200 on 2026-…, replayed".  `rejected` are
-    configs that cannot run; `reused` attempts came from the journal.  `disagreement` is that of
-    the boards, where several measured."""
+    """A finished search.  `source` says where the measurements come from, e.g. "measured on this
+    machine's NVIDIA H200 under ncu …" or "recorded on an NVIDIA H200 on 2026-…, replayed".
+    `rejected` are configs that cannot run; `reused` attempts came from the journal.
+    `disagreement` is that of the GPUs, where several measured."""
 
     results: tuple[WorkloadResult, ...]
     rejected: tuple[tuple[Variant, Rejected], ...]
     resources: Mapping[str, Resources]  # by subject
-    whose: str
+    source: str
     method: str
     registry: Path | None
     device: DeviceInfo | None
@@ -96,12 +96,12 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class RecordedSpace:
-    """A space that was measured and written to `path`; `whose` as in a search's result."""
+    """A space that was measured and written to `path`; `source` as in a search's result."""
 
     path: Path
     rows: tuple[SpaceRow, ...]
     meta: SpaceMeta
-    whose: str
+    source: str
     measured: int
     reused: int
 
@@ -131,7 +131,7 @@ class ProfileResult:
 
     attempts: tuple[Attempt, ...]
     resources: Mapping[str, Resources]
-    whose: str
+    source: str
     export: Path | None
     warnings: tuple[str, ...] = ()
 

@@ -1,58 +1,58 @@
-"""What all commands need first: the device, its limits, the stores; and a set as configs."""
+"""What every command has first: the machine, the profiler that was selected, and the session that
+holds both with the journal, the options and whoever watches."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fa_tune import families
+from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore, default_cache_dir
-from fa_tune.build.compile import BuildRequest, BuildResult, build
-from fa_tune.core import devices, paths
+from fa_tune.build.compile import kernel_source_identity
+from fa_tune.core import devices
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.jobs import WARM_UP_MODULES
-from fa_tune.core.model import DeviceInfo, DType, Rejected, Variant, Workload
-from fa_tune.core.options import MachineOptions, Progress, SearchOptions
-from fa_tune.families.base import Config, KernelFamily
-from fa_tune.fleet.gpu import Board, local_boards
+from fa_tune.core.model import DeviceInfo
+from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
+from fa_tune.fleet.gpu import Gpu, LocalGpu, local_gpus
 from fa_tune.fleet.pool import Pool
-from fa_tune.search.prune import prune
-from fa_tune.store import recordings
-from fa_tune.store.journal import Journal
+from fa_tune.fleet.ray_cluster import ray_gpus
+from fa_tune.profile.base import Capabilities, Profiler
+from fa_tune.store.journal import Fingerprint, Journal
 from fa_tune.store.recordings import Recording
 from fa_tune.workers.child import worker_environment
-from fa_tune.workers.prefork import preforked_workers, warm_up
+from fa_tune.workers.prefork import preforked_workers
 
 JOURNAL = "journal.jsonl"
 DEFAULT_ARCH = "sm_90"
 
 
 @dataclass(frozen=True)
-class Context:
-    """The machine as this run sees it.  `device` is None without a GPU; `pool` are the GPUs to
-    use at the same time where there are several, `device` the first of them; `seat` is the one
-    that a job was given."""
+class Machine:
+    """What this run has to work with: its GPUs (`pool`: none, one or several), the limits of the
+    architecture that is compiled for, and the stores."""
 
     options: MachineOptions
-    device: DeviceInfo | None
     limits: ArchLimits
     store: ArtifactStore
     cache_dir: Path
-    pool: Pool | None = None
-    seat: Board | None = None
+    pool: Pool
 
     @property
-    def board(self) -> str:
+    def device(self) -> DeviceInfo | None:
+        """The first GPU; None without one."""
+        return self.pool.gpus[0].device if self.pool.gpus else None
+
+    @property
+    def gpu_uuid(self) -> str:
         """The UUID of `device`, to which workers are pinned; empty where it is not known."""
         return self.device.uuid if self.device is not None else ""
-
-    def on(self, board: Board) -> Context:
-        """The same for a job on one board."""
-        return dataclasses.replace(self, device=board.device, pool=None, seat=board)
 
     @property
     def arch(self) -> str:
@@ -65,141 +65,175 @@ class Context:
             raise ToolMissing(f"no GPU found: {why}")
         return self.device
 
-    def journal(self) -> Journal:
-        """The journal of this cache folder; raises JournalError if it is damaged."""
-        return Journal(self.cache_dir / JOURNAL)
+    def on(self, gpu: Gpu) -> Machine:
+        """The same for a job on one of several GPUs, with its share of the cores for compiling."""
+        jobs = self.options.jobs or len(os.sched_getaffinity(0))
+        share = max(1, jobs // len(self.pool.present))
+        return dataclasses.replace(
+            self, options=dataclasses.replace(self.options, jobs=share), pool=Pool((gpu,))
+        )
 
 
-def open_context(machine: MachineOptions, progress: Progress) -> Context:
+def open_machine(options: MachineOptions, progress: Progress) -> Machine:
     """Look at the machine; raises ToolMissing and InvalidConfig, never for a missing GPU."""
-    pool: Pool | None = None
-    if machine.devices:
-        if machine.device:
-            raise InvalidConfig("--device names one GPU and --devices several; give one of them")
-        pool = Pool(local_boards(machine.devices))
-    if machine.ray is not None:
-        if machine.devices or machine.device:
-            raise InvalidConfig("--ray uses the cluster's GPUs; leave out --device and --devices")
-        from fa_tune.fleet.ray_cluster import ray_boards
-
-        pool = Pool(ray_boards(machine.ray, progress))
-    device = pool.boards[0].device if pool else devices.find_device(machine.device)
-    if machine.arch is not None:
-        found = parse_arch(machine.arch)
+    pool = Pool(_gpus(options, progress))
+    device = pool.gpus[0].device if pool.gpus else None
+    if options.arch is not None:
+        found = parse_arch(options.arch)
         if device is not None and found.compute_capability != device.compute_capability:
             progress.note(f"compiling for {found.arch}, which is not this GPU's architecture")
     elif device is not None:
         found = limits(device.compute_capability)
     else:
         found = parse_arch(DEFAULT_ARCH)
-    cache_dir = machine.cache_dir or default_cache_dir()
-    store = ArtifactStore(cache_dir, warn=progress.warn)
-    return Context(machine, device, found, store, cache_dir, pool)
+    cache_dir = options.cache_dir or default_cache_dir()
+    return Machine(options, found, ArtifactStore(cache_dir, warn=progress.warn), cache_dir, pool)
 
 
-def ready_workers(machine: MachineOptions) -> contextlib.AbstractContextManager[None]:
-    """Within it, workers on this machine's GPU need not import torch first.  Several boards have
+def _gpus(options: MachineOptions, progress: Progress) -> Sequence[Gpu]:
+    if options.devices and options.device:
+        raise InvalidConfig("--device names one GPU and --devices several; give one of them")
+    if options.ray is not None:
+        if options.devices or options.device:
+            raise InvalidConfig("--ray uses the cluster's GPUs; leave out --device and --devices")
+        return ray_gpus(options.ray, progress)
+    if options.devices:
+        return local_gpus(options.devices)
+    device = devices.find_device(options.device)
+    return () if device is None else (LocalGpu(f"GPU {options.device}", device, options.device),)
+
+
+def ready_workers(options: MachineOptions) -> contextlib.AbstractContextManager[None]:
+    """Within it, workers on this machine's GPU need not import torch first.  Several GPUs have
     workers of their own threads, and none of these."""
-    if machine.devices or machine.ray is not None or devices.find_device(machine.device) is None:
+    if options.devices or options.ray is not None or devices.find_device(options.device) is None:
         return contextlib.nullcontext()
     return preforked_workers(WARM_UP_MODULES, worker_environment({}))
 
 
-def load_recordings(machine: MachineOptions) -> tuple[Recording, ...]:
-    """The recordings to replay from, newest first; raises ToolMissing if there are none."""
-    folder = machine.recordings or paths.profiles_dir()
-    found = recordings.load_all(folder)
-    if not found:
-        raise ToolMissing(f"no GPU found, and no recordings in {folder} to replay")
-    return found
+@dataclass(frozen=True)
+class ProfilerSelection:
+    """The profiler that measures, with everything that depends on the choice.
 
-
-def choose_configs(
-    kernels: str,
-    dtypes: Sequence[DType],
-    d_heads: Sequence[int],
-    chosen: Sequence[KernelFamily],
-    *,
-    named: bool = False,
-) -> list[Config]:
-    """The configs of a set of these families for every dtype and d_head (no dtypes: the set's
-    own), or the one config of a short form, which tells its family by itself.
-
-    `named`: the families were asked for by name, so a config of another one is refused.
-    Raises InvalidConfig.
+    `device` is the GPU that the measurements belong to: this machine's, or the recording's.
+    `source` says for a reader where they come from.
     """
-    if families.is_config(kernels):
-        config = families.parse(kernels)
-        if named and families.of(config) not in chosen:
-            asked = ", ".join(f.name for f in chosen)
-            raise InvalidConfig(
-                f"the config is of family {families.of(config).name}, but {asked} is asked for"
-            )
-        return [config]
-    only = tuple(dtypes) or None
-    configs = [
-        config
-        for d_head in d_heads
-        for config in families.named_configs(kernels, chosen, dtypes=only, d_head=d_head)
-    ]
-    if not configs:
-        raise InvalidConfig(f"the set {kernels!r} has no config for this dtype and d_head")
-    return list(dict.fromkeys(configs))
+
+    profiler: Profiler
+    device: DeviceInfo
+    source: str
+    recording: Recording | None = None  # the newest one replayed
+    recordings: tuple[Recording, ...] = ()  # all that are replayed
+
+    @property
+    def method(self) -> str:
+        """`ncu` or `events`; a replay's is its recordings'."""
+        return self.profiler.method
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the profiler is able to do."""
+        return self.profiler.capabilities
+
+    def on(self, gpu: Gpu) -> ProfilerSelection:
+        """The same on one of several GPUs."""
+        return dataclasses.replace(self, profiler=gpu.profiler_here(self.profiler))
 
 
-def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
-    """The grid's workloads that some config is for; a single short form brings its own dtype
-    and head dimension."""
-    grid = options.workloads
-    if families.is_config(options.kernels):
-        config = configs[0]
-        grid = dataclasses.replace(grid, dtypes=(config.dtype,), d_heads=(config.d_head,))
-    return grid.workloads()
+@dataclass
+class Tally:
+    """Attempts taken from the journal, or replayed, and attempts made now."""
+
+    reused: int = 0
+    measured: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Count those of another one as well."""
+        self.reused += other.reused
+        self.measured += other.measured
 
 
-def prune_configs(
-    configs: Sequence[Config], context: Context
-) -> tuple[list[Config], tuple[tuple[Variant, Rejected], ...]]:
-    """What can run on the context's architecture, and what cannot with its reason."""
-    pruned = prune(configs, context.limits, families.constraints)
-    rejected = tuple((families.variant(c), reason) for c, reason in pruned.rejected)
-    return list(pruned.kept), rejected
+@dataclass(frozen=True)
+class Session:
+    """One command at work.  `reuse`: take finished attempts from the journal.
+
+    Nothing here changes but the tally: whoever works under other conditions makes a session of
+    its own with `dataclasses.replace`.  The machine stays a value inside it, because it is known
+    first: no profiler can be selected without it, and `build` and `doctor` need nothing else.
+    """
+
+    machine: Machine
+    selection: ProfilerSelection
+    journal: Journal
+    measure: MeasureOptions
+    progress: Progress
+    reuse: bool = True
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def pool(self) -> Pool:
+        """The GPUs that jobs run on."""
+        return self.machine.pool
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the profiler is able to do."""
+        return self.selection.capabilities
+
+    @property
+    def runs(self) -> int:
+        """Samples of each subject: as asked for, or the profiler's own number."""
+        return self.measure.runs or self.selection.profiler.default_runs
+
+    def on(self, gpu: Gpu, progress: Progress) -> Session:
+        """The same for one job on a GPU of the pool, with a tally of its own."""
+        own = dataclasses.replace(self, progress=progress, tally=Tally())
+        if not self.pool.has_several:  # it is there already
+            return own
+        return dataclasses.replace(
+            own, machine=self.machine.on(gpu), selection=self.selection.on(gpu)
+        )
+
+    def with_runs(self, runs: int | None, references: tuple[str, ...] = ()) -> Session:
+        """The same with another number of samples, and other references beside."""
+        measure = dataclasses.replace(self.measure, runs=runs, references=references)
+        return dataclasses.replace(self, measure=measure)
+
+    def fingerprint(self, runs: int, names: Sequence[str]) -> Fingerprint:
+        """What an attempt depends on: one at a variant, with its family's name, on that family's
+        sources and architecture; one at a reference, which is measured for comparison, on those
+        of all families beside it.  No names: all families."""
+        profiler, device = self.selection.profiler, self.selection.device
+        names = sorted(set(names)) or sorted(families.family_names())
+        archs = (families.get(name).compile_arch(self.machine.limits) for name in names)
+        return Fingerprint(
+            kernel_source_sha256=kernel_source_identity(*names),
+            nvrtc=nvrtc.version(),
+            arch="+".join(dict.fromkeys(archs)),
+            driver=device.driver,
+            gpu=device.name,
+            method=profiler.method,
+            profiler_version=profiler.version,
+            metrics=profiler.metrics,
+            clock_policy=profiler.clock_policy,
+            cache_policy=profiler.cache_policy,
+            runs=runs,
+        )
 
 
-def build_request(config: Config, traits: str, context: Context) -> BuildRequest:
-    """What to compile for a config on the context's device: families may want an architecture
-    of their own there (`sm_90a`)."""
-    family = families.of(config)
-    arch = family.compile_arch(context.limits)
-    return BuildRequest(families.variant_of(family, config), traits, arch)
-
-
-def build_all(
-    requests: Sequence[BuildRequest],
-    context: Context,
+def open_session(
+    machine: Machine,
+    selection: ProfilerSelection,
+    measure: MeasureOptions,
     progress: Progress,
-    meanwhile: Callable[[Sequence[BuildResult]], None] | None = None,
-) -> list[BuildResult]:
-    """Compile with progress; results in the order of the requests.  `meanwhile` gets those there
-    are when the rest turns out to take much longer, and is waited for."""
-    progress.stage("compile", len(requests))
-    warm_up()
-    done: list[BuildResult] = []
-
-    def on_result(result: BuildResult) -> None:
-        done.append(result)
-        progress.advance(result.request.variant.config)
-
-    def on_idle() -> None:
-        if meanwhile is not None:
-            meanwhile(done)
-            progress.stage("compile", len(requests) - len(done))
-
-    return build(
-        requests,
-        context.store,
-        jobs=context.options.jobs,
-        timeout_s=context.options.compile_timeout_s,
-        on_result=on_result,
-        on_idle=on_idle,
-    )
+    *,
+    reuse: bool = True,
+) -> Session:
+    """A session with the journal of the machine's cache folder; a profiler that needs no GPU gets
+    none.  Raises JournalError for a damaged journal."""
+    journal = Journal(machine.cache_dir / JOURNAL)
+    for warning in journal.warnings:
+        progress.warn(warning)
+    if not selection.capabilities.needs_device:
+        machine = dataclasses.replace(machine, pool=Pool())
+    return Session(machine, selection, journal, measure, progress, reuse)

@@ -13,28 +13,21 @@ from fa_tune.core.model import MASKS, Attempt, DType, Outcome, Resources, is_ref
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress, SearchOptions
 from fa_tune.families.base import Config
 from fa_tune.ops.traits import Traits
-from fa_tune.tune.candidates import choose_families
-from fa_tune.tune.flow import prepare
-from fa_tune.tune.measure import (
-    Tally,
-    fingerprint,
-    measure_workload,
-)
-from fa_tune.tune.profilers import Measured, choose_profiler, fall_back
-from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
-from fa_tune.tune.session import (
-    Context,
-    build_all,
-    build_request,
+from fa_tune.tune.build import build_all, build_request, prepare
+from fa_tune.tune.candidates import (
     choose_configs,
-    open_context,
+    choose_families,
     prune_configs,
     workloads_for,
 )
+from fa_tune.tune.measure import Sampling, measure_workload
+from fa_tune.tune.profilers import choose_profiler, fall_back
+from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
+from fa_tune.tune.session import Machine, Session, open_machine, open_session
 from fa_tune.tune.verify import verify_all
 
 ALL_DTYPES = (DType.BF16, DType.FP16)
-PLAIN = str(Traits())
+WHOLE_BLOCKS = str(Traits())
 
 
 def profile(
@@ -49,21 +42,21 @@ def profile(
     The configs' own dtype and d_head replace those of `options.workloads`.  `export` keeps
     ncu's report.  Raises NoUsableVariant if no config gives a measurement.
     """
-    context = open_context(options.machine, progress)
+    machine = open_machine(options.machine, progress)
     parsed = [families.parse(text) for text in configs]
-    return _measure(parsed, options, context, progress, export=export)
+    return _measure(parsed, options, machine, progress, export=export)
 
 
 def bench(options: SearchOptions, progress: Progress) -> ProfileResult:
     """Time a set or one config with events (cold L2, interleaved rounds), references beside."""
-    context = open_context(options.machine, progress)
-    context.require_device("bench times kernels on one")
+    machine = open_machine(options.machine, progress)
+    machine.require_device("bench times kernels on one")
     grid = options.workloads
-    configs = _configs(options.kernels, grid.dtypes, grid.d_heads, options.families, context)
+    configs = _configs(options.kernels, grid.dtypes, grid.d_heads, options.families, machine)
     timed = dataclasses.replace(
         options, measure=dataclasses.replace(options.measure, profiler="events")
     )
-    return _measure(configs, timed, context, progress)
+    return _measure(configs, timed, machine, progress)
 
 
 def run(
@@ -71,7 +64,7 @@ def run(
 ) -> tuple[ProfileResult, VerifyReport]:
     """Verify one config, then run it `n` times (events), reference kernels beside it."""
     grid = options.workloads
-    open_context(options.machine, progress).require_device("run times a kernel on one")
+    open_machine(options.machine, progress).require_device("run times a kernel on one")
     lse = "lse" in grid.common
     report = verify(config, (), options.machine, progress, masks=grid.masks, lse=lse)
     timed = dataclasses.replace(
@@ -88,29 +81,30 @@ def run(
 def _measure(
     configs: Sequence[Config],
     options: SearchOptions,
-    context: Context,
+    machine: Machine,
     progress: Progress,
     *,
     export: Path | None = None,
 ) -> ProfileResult:
     """Measure configs without deciding and without the journal: what was asked for is run."""
-    measured = choose_profiler(
+    selection = choose_profiler(
         options.measure,
-        context,
+        machine,
         progress,
         export=export,
         wanted=options.workloads.workloads(),
         configs=configs,
     )
-    progress.note(measured.whose)
-    kept, rejected = prune_configs(configs, context)
+    progress.note(selection.source)
+    session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
+    kept, rejected = prune_configs(configs, machine)
     try:
-        attempts, resources = _attempts(kept, options, context, measured, progress)
+        attempts, resources = _attempts(kept, options, session)
     except ToolMissing as error:
         if options.measure.metrics != "rank" or export is not None:
             raise  # events have no counters and write no report
-        measured = fall_back(options.measure, measured, context, progress, error)
-        attempts, resources = _attempts(kept, options, context, measured, progress)
+        session = fall_back(session, error)
+        attempts, resources = _attempts(kept, options, session)
     for variant, reason in rejected:
         progress.warn(f"{variant.config}: {reason.constraint}: {reason.reason}")
     own = [a for a in attempts if not is_reference(a.subject)]
@@ -118,43 +112,29 @@ def _measure(
         why = next((a.reason for a in own if a.reason), "")
         why = why or (rejected[0][1].reason if rejected else "nothing to measure")
         raise NoUsableVariant(f"no config was measured: {why}")
-    warnings = tuple(getattr(getattr(measured.profiler, "notes", None), "warnings", ()))
     kept_report = export if export is not None and export.exists() else None
-    return ProfileResult(tuple(attempts), resources, measured.whose, kept_report, warnings)
+    found = session.selection
+    return ProfileResult(
+        tuple(attempts), resources, found.source, kept_report, found.profiler.warnings
+    )
 
 
 def _attempts(
-    configs: Sequence[Config],
-    options: SearchOptions,
-    context: Context,
-    measured: Measured,
-    progress: Progress,
+    configs: Sequence[Config], options: SearchOptions, session: Session
 ) -> tuple[list[Attempt], dict[str, Resources]]:
     """Every config and reference on every workload of its dtype and head dimension."""
     attempts: list[Attempt] = []
     resources: dict[str, Resources] = {}
-    tally = Tally()
     for dtype, d_head in dict.fromkeys((c.dtype, c.d_head) for c in configs):
         mine = [c for c in configs if (c.dtype, c.d_head) == (dtype, d_head)]
         grid = dataclasses.replace(options.workloads, dtypes=(dtype,), d_heads=(d_head,))
         local = dataclasses.replace(options, workloads=grid, kernels="")
-        workloads = workloads_for(local, mine)
-        for one in prepare(workloads, mine, local, context, measured, progress):
-            attempts += one.failures
-            resources |= {key: a.resources for key, a in one.artifacts.items()}
-            attempts += measure_workload(
-                one.workload,
-                one.artifacts,
-                options=options.measure,
-                measured=measured,
-                context=context,
-                journal=None,
-                reuse=False,
-                keep=tuple(one.artifacts),
-                progress=progress,
-                tally=tally,
-                adaptive=False,
-            )
+        for prepared in prepare(session, workloads_for(local, mine), mine):
+            artifacts = prepared.artifacts
+            attempts += prepared.failures
+            resources |= {key: a.resources for key, a in artifacts.items()}
+            sampling = Sampling(keep=tuple(artifacts), adaptive=False, journaled=False)
+            attempts += measure_workload(session, prepared.workload, artifacts, sampling)
     return attempts, resources
 
 
@@ -168,12 +148,12 @@ def build(
 ) -> BuildReport:
     """Compile a set for workloads of whole blocks; needs no GPU.  `names` of families; none:
     all that run on the architecture."""
-    context = open_context(machine, progress)
-    configs = _configs(kernels, _dtypes(kernels), d_heads or (128,), names, context)
-    kept, rejected = prune_configs(configs, context)
-    requests = [build_request(c, PLAIN, context) for c in kept]
-    results = build_all(requests, context, progress)
-    return BuildReport(context.arch, nvrtc.version(), tuple(results), rejected)
+    here = open_machine(machine, progress)
+    configs = _configs(kernels, _dtypes(kernels), d_heads or (128,), names, here)
+    kept, rejected = prune_configs(configs, here)
+    requests = [build_request(c, WHOLE_BLOCKS, here) for c in kept]
+    results = build_all(requests, here, progress)
+    return BuildReport(here.arch, nvrtc.version(), tuple(results), rejected)
 
 
 def verify(
@@ -192,33 +172,24 @@ def verify(
 
     Every verdict is taken anew; each variant's key is followed by the traits it was built for.
     """
-    context = open_context(machine, progress)
-    context.require_device("verify runs kernels on one")
-    configs = _configs(kernels, _dtypes(kernels), d_heads or (128,), names, context)
-    kept, rejected = prune_configs(configs, context)
+    here = open_machine(machine, progress)
+    here.require_device("verify runs kernels on one")
+    configs = _configs(kernels, _dtypes(kernels), d_heads or (128,), names, here)
+    kept, rejected = prune_configs(configs, here)
     causal = dict.fromkeys(mask != MASKS[0] for mask in masks)
     wanted = [str(Traits(c, ragged, lse)) for c in causal for ragged in (False, True)]
-    requests = [build_request(c, traits, context) for c in kept for traits in wanted]
-    results = build_all(requests, context, progress)
+    requests = [build_request(c, traits, here) for c in kept for traits in wanted]
+    results = build_all(requests, here, progress)
     failures = [
         Attempt(r.request.variant.key, "", r.outcome, r.reason)
         for r in results
         if r.artifact is None
     ]
     measure = MeasureOptions(profiler="events")
-    measured = choose_profiler(measure, context, progress)
-    verdicts, crashed = verify_all(
-        [r.artifact for r in results if r.artifact is not None],
-        fingerprint=lambda family: fingerprint(measured, context, 0, (family,)),
-        journal=context.journal(),
-        reuse=False,
-        device=machine.device,
-        seed=measure.seed,
-        item_timeout_s=measure.item_timeout_s,
-        progress=progress,
-        context=context,
-    )
-    return VerifyReport(verdicts, (*failures, *crashed.values()), rejected)
+    selection = choose_profiler(measure, here, progress)
+    session = open_session(here, selection, measure, progress, reuse=False)
+    found = verify_all(session, [r.artifact for r in results if r.artifact is not None])
+    return VerifyReport(found.verdicts, (*failures, *found.failures.values()), rejected)
 
 
 def _dtypes(kernels: str) -> Sequence[DType]:
@@ -231,8 +202,8 @@ def _configs(
     dtypes: Sequence[DType],
     d_heads: Sequence[int],
     names: Sequence[str],
-    context: Context,
+    machine: Machine,
 ) -> list[Config]:
     """What `choose_configs` gives for the families of these names, or for all that run here."""
-    chosen = choose_families(names, context.limits)
+    chosen = choose_families(names, machine.limits)
     return choose_configs(kernels, dtypes, d_heads, chosen, named=bool(names))

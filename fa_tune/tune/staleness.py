@@ -12,16 +12,16 @@ from fa_tune.core.model import Variant
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.families.base import Config
 from fa_tune.store.journal import Fingerprint, Journal, explain_difference
-from fa_tune.tune.candidates import Defaults, choose_families
-from fa_tune.tune.measure import fingerprint
-from fa_tune.tune.profilers import Measured, choose_profiler
-from fa_tune.tune.session import (
-    Context,
+from fa_tune.tune.candidates import (
+    Defaults,
     choose_configs,
-    open_context,
+    choose_families,
+    fits,
     prune_configs,
     workloads_for,
 )
+from fa_tune.tune.profilers import choose_profiler
+from fa_tune.tune.session import Session, open_machine, open_session
 
 
 @dataclass(frozen=True)
@@ -71,37 +71,34 @@ def why_stale(
 ) -> Staleness:
     """Compare today's conditions with those in the journal; raises what a search raises before
     it measures."""
-    context = open_context(options.machine, progress)
-    chosen = choose_families(options.families, context.limits)
+    machine = open_machine(options.machine, progress)
+    chosen = choose_families(options.families, machine.limits)
     grid = options.workloads
     if configs is None:
         configs = choose_configs(
             options.kernels, grid.dtypes, grid.d_heads, chosen, named=bool(options.families)
         )
-    measured = choose_profiler(
-        options.measure, context, progress, wanted=grid.workloads(), configs=configs
+    selection = choose_profiler(
+        options.measure, machine, progress, wanted=grid.workloads(), configs=configs
     )
-    kept, _ = prune_configs(configs, context)
-    defaults = Defaults(context.limits, choose_families((), context.limits), chosen)
-    others, _ = prune_configs(defaults.for_configs(kept), context)
-    journal = context.journal()
+    session = open_session(machine, selection, options.measure, progress)
+    kept, _ = prune_configs(configs, machine)
+    defaults = Defaults(machine.limits, choose_families((), machine.limits), chosen)
+    others, _ = prune_configs(defaults.for_configs(kept), machine)
     standings = []
     for workload in workloads_for(options, kept) if kept else ():
         for config in dict.fromkeys([*kept, *others]):
-            if (config.dtype, config.d_head) == (workload.dtype, workload.d_head):
+            if fits(config, workload):
                 subject = families.variant(config).key
-                now = _today(subject, options, measured, context)
-                standings.append(_standing(subject, workload.key, now, journal))
+                now = _today(subject, session)
+                standings.append(_standing(subject, workload.key, now, session.journal))
     return Staleness(tuple(standings))
 
 
-def _today(
-    subject: str, options: SearchOptions, measured: Measured, context: Context
-) -> Fingerprint:
+def _today(subject: str, session: Session) -> Fingerprint:
     """The fingerprint that a search files its first attempt at a variant under."""
-    method = measured.profiler.method
-    runs = 1 if method == "ncu" else options.measure.runs or measured.profiler.default_runs
-    return fingerprint(measured, context, runs, (Variant.from_key(subject).family,))
+    runs = session.runs if session.capabilities.adaptive else 1  # else it measures in stages
+    return session.fingerprint(runs, (Variant.from_key(subject).family,))
 
 
 def _standing(subject: str, workload: str, now: Fingerprint, journal: Journal) -> Standing:
@@ -111,7 +108,7 @@ def _standing(subject: str, workload: str, now: Fingerprint, journal: Journal) -
     if not past:
         return Standing(subject, workload, False)
     # Of several, the one that is the least different, and the last of those.
-    nearest = min(reversed(past), key=lambda one: len(explain_difference(one, now)))
+    nearest = min(reversed(past), key=lambda then: len(explain_difference(then, now)))
     was, is_ = dataclasses.asdict(nearest), dataclasses.asdict(now)
     names = explain_difference(nearest, now)
     found = tuple(Difference(n, _text(was[n]), _text(is_[n])) for n in names)

@@ -13,150 +13,64 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 
 from fa_tune import families
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict, Workload
-from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.families.base import Config
 from fa_tune.profile.stats import median
 from fa_tune.search.derived_features import with_derived
+from fa_tune.search.space_table import find, load, recorded
 from fa_tune.search.strategies import USES_FACTS, Observation, Point, Space, Strategy, create
 from fa_tune.search.strategies.audit import Audit, judge, sample
 from fa_tune.search.strategies.budget import Budget, spend
 from fa_tune.search.strategies.points import point
 from fa_tune.search.strategies.round_robin import RoundRobin
-from fa_tune.store.journal import Journal
-from fa_tune.tune.decide import Candidates
-from fa_tune.tune.measure import Tally, measure_workload
-from fa_tune.tune.prior import informed
-from fa_tune.tune.profilers import Measured
+from fa_tune.search.strategies.transfer import Prior, with_prior
+from fa_tune.tune.build import PreparedWorkload, prepare
+from fa_tune.tune.measure import MeasuredWorkload, measure_workload
 from fa_tune.tune.results import Exploration
-from fa_tune.tune.session import Context
-from fa_tune.tune.tie_break import Preferences
+from fa_tune.tune.search_state import SearchState
+from fa_tune.tune.session import Session
 
-SCOUT_RUNS = 3  # samples of each proposal; one under ncu
 FINALISTS = 8
 FINAL_WITHIN = 1.05  # of the fastest proposal's median
 
-# Configs of a workload to compiled candidates; checked against the reference, or only compiled.
-Prepare = Callable[[Sequence[Config], bool], Candidates]
-
-
-@dataclass(frozen=True)
-class Explored:
-    """One workload after its search: `candidates` are all that were compiled, `final` the
-    attempts to decide by, `others` the attempts that ended before the final."""
-
-    candidates: Candidates
-    final: tuple[Attempt, ...]
-    others: tuple[Attempt, ...]
-    exploration: Exploration
-
-
-@dataclass
-class _Scouts:
-    """What has been compiled and measured on the way, by subject."""
-
-    artifacts: dict[str, Artifact] = field(default_factory=dict)
-    failures: dict[str, Attempt] = field(default_factory=dict)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    attempts: dict[str, Attempt] = field(default_factory=dict)
-
-    def take(self, prepared: Candidates) -> None:
-        self.artifacts |= prepared.artifacts
-        self.failures |= {a.subject: a for a in prepared.failures}
-        self.verdicts |= prepared.verdicts
-
 
 def explore(
+    state: SearchState,
+    session: Session,
     workload: Workload,
     configs: Sequence[Config],
     first: Sequence[str],
-    *,
-    options: SearchOptions,
-    measured: Measured,
-    context: Context,
-    journal: Journal,
-    progress: Progress,
-    tally: Tally,
-    search: str,
-    prepare: Prepare,
-    preferred: Preferences,
-) -> Explored:
-    """Search one workload.  `first` are subjects to measure before all others and again in the
-    final: the defaults, and what the registry holds.
+) -> MeasuredWorkload:
+    """Search one workload by the options' strategy, in a session of its own.  `first` are subjects
+    to measure before all others and again in the final: the defaults, and what the registry holds.
 
     Raises NoUsableVariant when nothing compiles, and what compiling and measuring raise.
     """
-    by_key = {families.variant(c).key: c for c in configs}
-    scouts = _Scouts()
+    options = state.options
+    run = _Run(state, session, workload, {families.variant(c).key: c for c in configs}, first)
     if options.strategy in USES_FACTS:
-        scouts.take(prepare(configs, False))
-        by_key = {key: c for key, c in by_key.items() if key in scouts.artifacts}
-        if not by_key:
-            reasons = dict.fromkeys(a.reason for a in scouts.failures.values())
-            raise NoUsableVariant(f"nothing compiles for {workload.key}: {'; '.join(reasons)}")
-    spaces = informed(
-        _spaces(by_key, scouts.artifacts, first, workload),
-        options.learn_from,
-        measured.device.name,
-    )
+        run.build_everything()
+    spaces = with_priors(run.spaces(), options.learn_from, session.selection.device.name)
     keys = [p.key for space in spaces for p in space.points]
-    strategy = strategy_over(options.strategy, spaces, options.measure.seed)
-    runs = options.measure.runs or measured.profiler.default_runs
-    few = 1 if measured.profiler.method == "ncu" else min(SCOUT_RUNS, max(1, runs - 1))
-
-    def measure(subjects: Sequence[str], how: SearchOptions, final: bool) -> list[Attempt]:
-        return measure_workload(
-            workload,
-            {s: scouts.artifacts[s] for s in subjects if s in scouts.artifacts},
-            options=how.measure,
-            measured=measured,
-            context=context,
-            journal=journal,
-            reuse=options.resume,
-            keep=tuple(first) if final else (),
-            progress=progress,
-            tally=tally,
-            adaptive=final,
-            search=search,
-            order=preferred.order(workload, scouts.artifacts),
-            margin=preferred.margin(workload, next(iter(first), None)),
-        )
-
-    scouting = dataclasses.replace(
-        options, measure=dataclasses.replace(options.measure, runs=few, references=())
-    )
-
-    def scout(indices: Sequence[int]) -> list[Observation]:
-        subjects = [keys[i] for i in indices]
-        scouts.take(_checked(prepare([by_key[s] for s in subjects], True), scouts))
-        right = [s for s in subjects if s not in scouts.failures]
-        scouts.attempts |= {a.subject: a for a in measure(right, scouting, False)}
-        return [_observation(i, scouts.attempts.get(keys[i])) for i in indices]
-
+    strategy = strategy_over(options.strategy, spaces, session.measure.seed)
     budget = Budget(options.measurements, options.seconds)
-    observed = spend(strategy, budget, scout)
+    observed = spend(strategy, budget, lambda indices: run.scout(indices, keys))
+
     times = {keys[o.index]: o.time_s for o in observed if o.time_s is not None}
     skipped = sorted(set(range(len(keys))) - {o.index for o in observed})
-    audited = [keys[i] for i in sample(skipped, options.audit, options.measure.seed)]
-    if audited:
-        scouts.take(_checked(prepare([by_key[s] for s in audited], True), scouts))
+    audited = [keys[i] for i in sample(skipped, options.audit, session.measure.seed)]
     finalists = list(dict.fromkeys([*(s for s in first if s in times), *_best(times)]))
-    again = set(finalists) if measured.profiler.method == "ncu" else set()
-    reused = tally.reused
-    final = measure(
-        [s for s in (*finalists, *audited) if s not in scouts.failures], options, final=True
-    )
-    # Under ncu the first of a finalist's samples is the scout's: nothing of an earlier run.
-    tally.reused = max(reused, tally.reused - len(again))
-    taken = {a.subject for a in final}
+    final = run.final(finalists, audited)
     exploration = Exploration(
         strategy=options.strategy,
-        seed=options.measure.seed,
+        seed=session.measure.seed,
         budget=str(budget),
         configs=len(keys),
         scouted=len(observed),
@@ -164,48 +78,108 @@ def explore(
         finalists=len(finalists),
         audit=_audit(final, finalists, audited, len(skipped)) if options.audit else None,
     )
-    failures = {s: a for s, a in scouts.failures.items() if s not in taken}
-    candidates = Candidates(
-        workload,
-        {s: a for s, a in scouts.artifacts.items() if s not in failures},
-        tuple(failures.values()),
-        scouts.verdicts,
-    )
-    others = tuple(a for s, a in scouts.attempts.items() if s not in taken)
-    return Explored(candidates, tuple(final), others, exploration)
+    return run.result(final, exploration)
+
+
+@dataclass
+class _Run:
+    """The search of one workload, and what has been compiled and measured on the way, by
+    subject."""
+
+    state: SearchState
+    session: Session
+    workload: Workload
+    configs: Mapping[str, Config]
+    first: Sequence[str]
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    failures: dict[str, Attempt] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+
+    def build_everything(self) -> None:
+        """Compile all, without a check, and forget what does not compile; raises NoUsableVariant
+        where nothing is left."""
+        self._prepare(list(self.configs), verify=False)
+        self.configs = {key: c for key, c in self.configs.items() if key in self.artifacts}
+        if not self.configs:
+            reasons = "; ".join(dict.fromkeys(a.reason for a in self.failures.values()))
+            raise NoUsableVariant(f"nothing compiles for {self.workload.key}: {reasons}")
+
+    def spaces(self) -> list[Space]:
+        """One space per family, with facts where the artifact is known."""
+        by_family: dict[str, list[Point]] = {}
+        for key, config in self.configs.items():
+            known = self.artifacts.get(key)
+            made = point(config, known.resources if known is not None else None)
+            facts = with_derived(made.knobs, made.facts, self.workload)
+            made = dataclasses.replace(made, facts=facts)
+            by_family.setdefault(families.of(config).name, []).append(made)
+        spaces = []
+        for points in by_family.values():
+            index = {p.key: i for i, p in enumerate(points)}
+            spaces.append(Space(tuple(points), tuple(index[s] for s in self.first if s in index)))
+        return spaces
+
+    def scout(self, indices: Sequence[int], keys: Sequence[str]) -> list[Observation]:
+        """What a strategy is told of the points that it proposes; `keys` are all of them."""
+        subjects = [keys[i] for i in indices]
+        self._prepare(subjects)
+        able = self.session.capabilities
+        few = min(able.samples_per_scout, max(1, self.session.runs - 1))
+        right = [s for s in subjects if s not in self.failures]
+        attempts = self._measure(self.session.with_runs(few), right, final=False)
+        self.attempts |= {a.subject: a for a in attempts}
+        return [_observation(i, self.attempts.get(keys[i])) for i in indices]
+
+    def final(self, finalists: Sequence[str], audited: Sequence[str]) -> list[Attempt]:
+        """All of them side by side."""
+        if audited:
+            self._prepare(audited)
+        tally = self.session.tally
+        before = tally.reused
+        subjects = [s for s in (*finalists, *audited) if s not in self.failures]
+        attempts = self._measure(self.session, subjects, final=True)
+        if self.session.capabilities.independent_samples:
+            # The first of a finalist's samples is the scout's: nothing of an earlier run.
+            tally.reused = max(before, tally.reused - len(set(finalists)))
+        return attempts
+
+    def result(self, final: Sequence[Attempt], exploration: Exploration) -> MeasuredWorkload:
+        """The workload after its final."""
+        ended = {a.subject for a in final}
+        failures = {s: a for s, a in self.failures.items() if s not in ended}
+        prepared = PreparedWorkload(
+            self.workload,
+            {s: a for s, a in self.artifacts.items() if s not in failures},
+            tuple(failures.values()),
+            self.verdicts,
+        )
+        others = tuple(a for s, a in self.attempts.items() if s not in ended)
+        defaults = self.state.defaults.keys(self.workload)
+        return MeasuredWorkload(prepared, tuple(final), defaults, others, exploration)
+
+    def _prepare(self, subjects: Sequence[str], *, verify: bool = True) -> None:
+        configs = [self.configs[s] for s in subjects]
+        (found,) = prepare(self.session, [self.workload], configs, verify=verify)
+        if verify:  # a kernel that failed its check is no candidate, whatever was known before
+            for attempt in found.failures:
+                self.artifacts.pop(attempt.subject, None)
+        self.artifacts |= found.artifacts
+        self.failures |= {a.subject: a for a in found.failures}
+        self.verdicts |= found.verdicts
+
+    def _measure(self, session: Session, subjects: Sequence[str], *, final: bool) -> list[Attempt]:
+        sampling = self.state.sampling(self.workload, self.artifacts, tuple(self.first))
+        if not final:
+            sampling = dataclasses.replace(sampling, keep=(), adaptive=False)
+        artifacts = {s: self.artifacts[s] for s in subjects if s in self.artifacts}
+        return measure_workload(session, self.workload, artifacts, sampling)
 
 
 def strategy_over(name: str, spaces: Sequence[Space], seed: int) -> Strategy:
     """A strategy over the spaces of one or several families, numbered through."""
     strategies = [create(name, space, seed) for space in spaces]
     return strategies[0] if len(spaces) == 1 else RoundRobin(name, spaces, strategies)
-
-
-def _spaces(
-    by_key: Mapping[str, Config],
-    artifacts: Mapping[str, Artifact],
-    first: Sequence[str],
-    workload: Workload,
-) -> list[Space]:
-    """One space per family, with facts where the artifact is known."""
-    points: dict[str, list[Point]] = {}
-    for key, config in by_key.items():
-        known = artifacts.get(key)
-        made = point(config, known.resources if known is not None else None)
-        made = dataclasses.replace(made, facts=with_derived(made.knobs, made.facts, workload))
-        points.setdefault(families.of(config).name, []).append(made)
-    spaces = []
-    for some in points.values():
-        index = {p.key: i for i, p in enumerate(some)}
-        spaces.append(Space(tuple(some), tuple(index[s] for s in first if s in index)))
-    return spaces
-
-
-def _checked(prepared: Candidates, scouts: _Scouts) -> Candidates:
-    """The same; a kernel that failed its check is no candidate, whatever was known before."""
-    for attempt in prepared.failures:
-        scouts.artifacts.pop(attempt.subject, None)
-    return prepared
 
 
 def _observation(index: int, attempt: Attempt | None) -> Observation:
@@ -233,3 +207,41 @@ def _audit(
     if best is None:
         return None
     return judge(best, {s: times.get(s) for s in audited}, n_skipped)
+
+
+# What recorded spaces of this GPU say of the configs (`--learn-from`) ---------------------------
+
+
+@lru_cache(maxsize=8)
+def recorded_workloads(places: tuple[Path, ...], gpu: str) -> tuple[Prior, ...]:
+    """The recorded workloads in `places` (files or folders) that were taken on that GPU model.
+
+    Raises NoUsableVariant where there is none, and ProfileFormatError.
+    """
+    tables = [load(path) for path in find(places)]
+    known = tuple(
+        Prior(space.name, space.space.points, space.times_s)
+        for table in tables
+        if table.meta.device is not None and table.meta.device.name == gpu
+        for space in recorded(table)
+    )
+    if not known:
+        names = ", ".join(map(str, places))
+        raise NoUsableVariant(f"no recorded space of an {gpu} in {names} to learn from")
+    return known
+
+
+def with_priors(spaces: Sequence[Space], places: tuple[Path, ...], gpu: str) -> list[Space]:
+    """The spaces with what may be expected of their points; as they are without `places`.
+
+    Raises what `recorded_workloads` raises, and NoUsableVariant where no recorded space has the
+    knobs of any of them.
+    """
+    if not places:
+        return list(spaces)
+    known = recorded_workloads(places, gpu)
+    found = [with_prior(space, known) for space in spaces]
+    if not any(space.expected for space in found):
+        names = ", ".join(map(str, places))
+        raise NoUsableVariant(f"no recorded space in {names} has the knobs of these configs")
+    return found

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from fa_tune.core import paths
 from fa_tune.core.errors import FaTuneError
 from fa_tune.core.model import Artifact, Attempt, Measurement, Workload, is_reference
-from fa_tune.core.options import Progress
-from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.profile.stats import MARGIN
 from fa_tune.search.neighbor_regret import (
     Neighbour,
@@ -31,17 +29,16 @@ from fa_tune.search.neighbor_regret import (
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording
 from fa_tune.store.registry.lookup import distance, same_kind
-from fa_tune.tune.profilers import Measured
-from fa_tune.tune.session import Context
+from fa_tune.tune.session import Session
 
 NEAR = 2.0  # doublings within which a workload is a neighbour
-NEIGHBOURS = 2  # at most
+MAX_NEIGHBOURS = 2
 
 Rank = tuple[int, ...]  # the smallest is preferred
 
 
 @dataclass(frozen=True)
-class Preferences:
+class TieBreak:
     """`recorded` is what recordings of this GPU model, taken with this method, say of workloads;
     `replayed` are those that a replay answers from, by their labels."""
 
@@ -93,19 +90,20 @@ class Preferences:
         return tuple(sorted(artifacts, key=lambda s: (ranks[s], s)))
 
 
-def preferences(measured: Measured, context: Context, progress: Progress) -> Preferences:
+def tie_break_for(session: Session) -> TieBreak:
     """What the recordings of a checkout or an installation say; for a replay, which measures
     nothing new, what was said when its recordings were made.  Recordings that cannot be read are
     a warning."""
-    if isinstance(measured.profiler, ReplayProfiler):
-        return Preferences(replayed={r.label: r for r in measured.recordings})
-    folder = context.options.recordings or paths.profiles_dir()
+    selection = session.selection
+    if not session.capabilities.measures_anew:
+        return TieBreak(replayed={r.label: r for r in selection.recordings})
+    folder = session.machine.options.recordings or paths.profiles_dir()
     try:
-        found = recordings.load_all(folder, of=(measured.device.name, measured.profiler.method))
+        found = recordings.load_all(folder, of=(selection.device.name, selection.method))
     except FaTuneError as error:
-        progress.warn(f"ties are not settled by recordings: {error}")
-        return Preferences()
-    return Preferences(recorded_neighbours(found))
+        session.progress.warn(f"ties are not settled by recordings: {error}")
+        return TieBreak()
+    return TieBreak(recorded_neighbours(found))
 
 
 def recorded_neighbours(found: Iterable[Recording]) -> dict[Workload, Neighbour]:
@@ -124,7 +122,7 @@ def recorded_neighbours(found: Iterable[Recording]) -> dict[Workload, Neighbour]
         Workload.from_key(key): neighbour([a.measurement for a in attempts if a.measurement])
         for key, attempts in most.items()
     }
-    return {workload: one for workload, one in told.items() if one is not None}
+    return {workload: told_of for workload, told_of in told.items() if told_of is not None}
 
 
 def neighbours_of(workload: Workload, known: Mapping[Workload, Neighbour]) -> tuple[Neighbour, ...]:
@@ -134,4 +132,4 @@ def neighbours_of(workload: Workload, known: Mapping[Workload, Neighbour]) -> tu
         for other in known
         if same_kind(other, workload) and 0.0 < (apart := distance(other, workload)) <= NEAR
     )
-    return tuple(known[other] for _, other in near[:NEIGHBOURS])
+    return tuple(known[other] for _, other in near[:MAX_NEIGHBOURS])

@@ -1,26 +1,41 @@
-"""Verification through worker processes, remembered in the journal."""
+"""Verification through worker processes, remembered in the journal; and the pair of kernels by
+which several GPUs are compared, which is timed in the same processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from fa_tune.core.devices import pinned_to
+from fa_tune import families
+from fa_tune.core.arch import ArchLimits
 from fa_tune.core.jobs import CALIBRATION, CalibrateJob, PairItem, PairTimes, VerifyItem, VerifyJob
-from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
-from fa_tune.core.options import MeasureOptions, Progress
-from fa_tune.fleet.calibration import board_times
-from fa_tune.fleet.gpu import Board
-from fa_tune.fleet.pool import Pool
+from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict, Workload
+from fa_tune.core.options import Progress
+from fa_tune.fleet.calibration import Pair, gpu_times
+from fa_tune.fleet.gpu import Gpu
+from fa_tune.ops import flops
 from fa_tune.ops.verification import verdict_from_json
-from fa_tune.store.journal import AttemptRecord, Fingerprint, Journal, VerdictRecord
-from fa_tune.tune.session import Context
-from fa_tune.workers.supervisor import ItemResult, run_items
+from fa_tune.store.journal import AttemptRecord, VerdictRecord
+from fa_tune.tune.session import Session
+from fa_tune.workers.supervisor import ItemResult
 
 NO_WORKLOAD = "verify"  # a verdict is about a kernel, not about one workload
+PAIR_FLOP = 1e12  # a kernel of milliseconds, which shows what a GPU's power limit does
 
-# A worker's items to their results.
-Run = Callable[[Mapping[str, VerifyItem]], Iterator[ItemResult]]
+Items = Mapping[str, VerifyItem]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Verdicts by `verdict_key`, and attempts that ended without one (crashed, timed out)."""
+
+    verdicts: Mapping[str, Verdict]
+    failures: Mapping[str, Attempt]
+
+    def joined(self, other: Verified) -> Verified:
+        """Both."""
+        return Verified({**self.verdicts, **other.verdicts}, {**self.failures, **other.failures})
 
 
 def verdict_key(artifact: Artifact) -> str:
@@ -28,135 +43,121 @@ def verdict_key(artifact: Artifact) -> str:
     return f"{artifact.variant.key} @ {artifact.traits}"
 
 
-def verify_all(
-    artifacts: Sequence[Artifact],
-    *,
-    fingerprint: Callable[[str], Fingerprint],
-    journal: Journal,
-    reuse: bool,
-    device: int,
-    seed: int,
-    item_timeout_s: float,
-    progress: Progress,
-    context: Context | None = None,
-) -> tuple[dict[str, Verdict], dict[str, Attempt]]:
-    """Verdicts by `verdict_key`, and attempts that ended without one (crashed, timed out).
+def verify_all(session: Session, artifacts: Sequence[Artifact]) -> Verified:
+    """Whether each kernel's results are right.
 
-    `fingerprint` gives the conditions of a family's attempts by its name.  Verdicts and
-    failures are remembered, so that a resumed search does not die twice of the same kernel.
-    `context` says on which boards, instead of `device`; several share the work, and each that
-    has some times the pool's calibration pair besides.
+    Verdicts and failures are remembered, so that a resumed search does not die twice of the same
+    kernel.  Several GPUs share the work, and each that has some times the pool's calibration pair
+    besides.
     """
-    marks = {n: fingerprint(n).for_verify() for n in {a.variant.family for a in artifacts}}
+    journal, names = session.journal, {a.variant.family for a in artifacts}
+    fingerprints = {name: session.fingerprint(0, (name,)).for_verify() for name in names}
     verdicts: dict[str, Verdict] = {}
     failures: dict[str, Attempt] = {}
-    todo: dict[str, Artifact] = {}
+    left: dict[str, Artifact] = {}
     for artifact in artifacts:
-        key = verdict_key(artifact)
-        digest = marks[artifact.variant.family].digest
-        known = journal.find_verdict(digest, key) if reuse else None
-        failure = journal.find(digest, key, NO_WORKLOAD) if reuse else None
+        key, digest = verdict_key(artifact), fingerprints[artifact.variant.family].digest
+        known = journal.find_verdict(digest, key) if session.reuse else None
+        failure = journal.find(digest, key, NO_WORKLOAD) if session.reuse else None
         if known is not None:
             verdicts[key] = known
         elif failure is not None:
             failures[key] = failure
         else:
-            todo[key] = artifact
-    if not todo:
-        return verdicts, failures
-    progress.stage("verify", len(todo))
+            left[key] = artifact
 
-    def check(run: Run, shown: Progress, part: dict[str, Artifact]) -> None:
-        """Verify a part; what has its result is removed from it, so that the rest can be done
-        elsewhere."""
+    def verify(gpu: Gpu, shown: Progress, part: dict[str, Artifact]) -> None:
+        """What has its result is removed from the part, so that the rest can be done elsewhere."""
+        shown.stage("verify", len(part))
         items = {key: VerifyItem.of_artifact(artifact) for key, artifact in part.items()}
-        for result in run(items):
+        for result in _run(session, gpu, shown, items):
             variant = part.pop(result.item).variant
             shown.advance(variant.config)
+            fingerprint = fingerprints[variant.family]
             if result.outcome is Outcome.OK and isinstance(result.value, dict):
                 verdict = verdict_from_json(result.value)
                 verdicts[result.item] = verdict
-                journal.append(VerdictRecord(marks[variant.family], result.item, verdict))
+                journal.append(VerdictRecord(fingerprint, result.item, verdict))
             else:
                 failure = Attempt(result.item, NO_WORKLOAD, result.outcome, result.reason)
                 failures[result.item] = failure
-                journal.append(AttemptRecord(marks[variant.family], failure))
+                journal.append(AttemptRecord(fingerprint, failure))
 
-    pool = context.pool if context is not None else None
-    if pool is not None:
-        names = list(todo)
-        n_parts = min(len(pool.present), len(names))
-        parts = [{k: todo[k] for k in names[i::n_parts]} for i in range(n_parts)]
+    session.pool.each(session.pool.deal(left), verify, session.progress)
+    return Verified(verdicts, failures)
 
-        def on_board(board: Board, shown: Progress, part: dict[str, Artifact]) -> None:
-            shown.stage("verify", len(part))
-            check(partial(_calibrating, pool, board, shown, seed, item_timeout_s), shown, part)
 
-        pool.each(parts, on_board, progress)
-    elif context is not None and context.seat is not None:
-        seat = context.seat
-        check(
-            lambda items: seat.run_items(
-                *VerifyJob(
-                    items=items, device=0, seed=seed, item_timeout_s=item_timeout_s
-                ).request(),
-                item_timeout_s=item_timeout_s,
-            ),
-            progress,
-            todo,
-        )
+def _run(session: Session, gpu: Gpu, shown: Progress, items: Items) -> Iterator[ItemResult]:
+    """The results of verifying `items` on a GPU, which times the pool's pair at the end if it has
+    not yet."""
+    pool, measure = session.pool, session.measure
+    device, limit_s = gpu.worker_device, measure.item_timeout_s
+    job: VerifyJob | CalibrateJob
+    if pool.pair is not None and gpu.device.uuid not in pool.calibrations:
+        with_pair: dict[str, VerifyItem | PairItem] = {**items}
+        with_pair[CALIBRATION] = pool.pair.item()
+        job = CalibrateJob(items=with_pair, device=device, seed=measure.seed)
     else:
-        pinned = context.board if context is not None else ""
-        number = 0 if pinned else device
-        check(
-            lambda items: run_items(
-                *VerifyJob(
-                    items=items, device=number, seed=seed, item_timeout_s=item_timeout_s
-                ).request(),
-                item_timeout_s=item_timeout_s,
-                env=pinned_to(pinned),
-                retry_after_sigkill=True,
-            ),
-            progress,
-            todo,
-        )
-    return verdicts, failures
-
-
-def calibrate(pool: Pool, options: MeasureOptions, progress: Progress) -> None:
-    """Time the pool's pair on every board that has not yet; nothing without a pair."""
-    left = [b for b in pool.present if b.device.uuid not in pool.calibrations]
-    if pool.pair is None or not left:
-        return
-    progress.stage("calibrate", len(left))
-
-    def on_board(board: Board, shown: Progress, _: object) -> None:
-        if board.device.uuid not in pool.calibrations:
-            list(_calibrating(pool, board, shown, options.seed, options.item_timeout_s, {}))
-
-    wanted = [b.device.uuid for b in left]
-    pool.each(wanted, on_board, progress, prefers=str)
-
-
-def _calibrating(
-    pool: Pool,
-    board: Board,
-    shown: Progress,
-    seed: int,
-    item_timeout_s: float,
-    items: Mapping[str, VerifyItem],
-) -> Iterator[ItemResult]:
-    """The results of verifying `items` on a board, which times the pool's pair at the end."""
-    pair = pool.pair if board.device.uuid not in pool.calibrations else None
-    with_pair: dict[str, VerifyItem | PairItem] = {**items}
-    if pair is not None:
-        with_pair[CALIBRATION] = pair.item()
-    job = CalibrateJob(items=with_pair, device=0, seed=seed)
-    for result in board.run_items(*job.request(), item_timeout_s=item_timeout_s):
+        job = VerifyJob(items=items, device=device, seed=measure.seed, item_timeout_s=limit_s)
+    for result in gpu.run_items(*job.request(), item_timeout_s=limit_s):
         if result.item != CALIBRATION:
             yield result
         elif result.outcome is Outcome.OK and isinstance(result.value, dict):
-            found = board_times(board.label, board.device.uuid, PairTimes.from_json(result.value))
-            pool.calibrations[board.device.uuid] = found
+            found = gpu_times(gpu.label, gpu.device.uuid, PairTimes.from_json(result.value))
+            pool.calibrations[gpu.device.uuid] = found
         else:
-            shown.warn(f"{board.label} did not time the calibration pair: {result.reason}")
+            shown.warn(f"{gpu.label} did not time the calibration pair: {result.reason}")
+
+
+def calibrate(session: Session) -> None:
+    """Time the pool's pair on every GPU that has not yet; nothing without a pair, or where nothing
+    was measured."""
+    pool = session.pool
+    left = [g.device.uuid for g in pool.present if g.device.uuid not in pool.calibrations]
+    if pool.pair is None or not left or not session.tally.measured:
+        return
+    session.progress.stage("calibrate", len(left))
+
+    def on_gpu(gpu: Gpu, shown: Progress, _: str) -> None:
+        if gpu.device.uuid not in pool.calibrations:
+            list(_run(session, gpu, shown, {}))
+
+    pool.each(left, on_gpu, session.progress, prefers=str)
+
+
+def choose_pair(
+    workloads: Sequence[Workload],
+    artifacts: Mapping[tuple[str, str], Artifact],
+    limits: ArchLimits,
+) -> Pair | None:
+    """The default and another kernel, on the workload nearest to PAIR_FLOP for which both were
+    compiled; `artifacts` by variant key and traits.  Another family's default comes before any
+    other."""
+    for workload in sorted(workloads, key=_far_from_the_pairs):
+        defaults = [
+            families.variant(config).key
+            for config in families.defaults(workload.d_head, workload.dtype, limits)
+        ]
+        fitting = {
+            subject: artifact
+            for (subject, traits), artifact in artifacts.items()
+            if traits == _traits(artifact, workload)
+        }
+        order = [s for s in defaults if s in fitting]
+        order += [s for s in fitting if s not in order]
+        if len(order) >= 2:
+            return Pair(workload, (fitting[order[0]], fitting[order[1]]))
+    return None
+
+
+def _far_from_the_pairs(workload: Workload) -> float:
+    return abs(math.log(flops.matmul_flop(workload) / PAIR_FLOP))
+
+
+def _traits(artifact: Artifact, workload: Workload) -> str | None:
+    """What a variant is compiled for on a workload; None where it is not for that at all."""
+    family = families.get(artifact.variant.family)
+    config = families.config_of(artifact.variant)
+    if (config.dtype, config.d_head) != (workload.dtype, workload.d_head):
+        return None
+    return family.traits(config, workload)

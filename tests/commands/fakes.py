@@ -94,7 +94,7 @@ def search_result(
         results=tuple(results if results is not None else [workload_result()]),
         rejected=((Variant("sm80", BROKEN), Rejected("smem_fits", "needs 246 KiB")),),
         resources={key(FAST): resources(), key(SLOW): resources(255)},
-        whose=WHOSE,
+        source=WHOSE,
         method="ncu",
         registry=registry or Path("kept/registry.json"),
         device=H200,

@@ -42,6 +42,7 @@ def test_recorded_tunings_are_decided_again(console: Console, ten: Path) -> None
     assert done.out.splitlines()[-1] == f"Measurements: {WHOSE}; decided again."
 
 
+@pytest.mark.long
 def test_tunings_can_be_simulated(console: Console, ten: Path) -> None:
     simulate = ("bench-decisions", "--from", str(ten), "--simulate", "--tunings")
     done = console(*simulate, "200", "--json")

@@ -10,7 +10,7 @@ import pytest
 from fa_tune.core import devices
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.options import SearchOptions
-from fa_tune.fleet.calibration import BoardTimes, Disagreement
+from fa_tune.fleet.calibration import Disagreement, GpuTimes
 from fa_tune.profile.stats import Ratio
 from fa_tune.tune import flow
 from fa_tune.tune.results import SearchResult
@@ -21,8 +21,8 @@ DISAGREEMENT = Disagreement(
     "b1_h1_kv1_q64_k64_d128_fp16_full",
     (fakes.key(fakes.SLOW), fakes.key(fakes.FAST)),
     (
-        BoardTimes("GPU 0", "GPU-a", 1.00e-3, 0.50e-3, Ratio(0.500, None), 1.9e9, None),
-        BoardTimes("GPU 1", "GPU-b", 1.02e-3, 0.51e-3, Ratio(0.501, None), 1.8e9, 600.0),
+        GpuTimes("GPU 0", "GPU-a", 1.00e-3, 0.50e-3, Ratio(0.500, None), 1.9e9, None),
+        GpuTimes("GPU 1", "GPU-b", 1.02e-3, 0.51e-3, Ratio(0.501, None), 1.8e9, 600.0),
     ),
 )
 
@@ -79,21 +79,21 @@ def test_without_a_gpu_several_cannot_be_meant(
     )
 
 
-def test_the_boards_disagreement_is_told(console: Console, asked: list[SearchOptions]) -> None:
+def test_the_gpus_disagreement_is_told(console: Console, asked: list[SearchOptions]) -> None:
     done = console("search", "--devices", "all")
     assert (
-        "2 boards timed the same pair of kernels: times differ by up to 2.00 %, their ratio by "
+        "2 GPUs timed the same pair of kernels: times differ by up to 2.00 %, their ratio by "
         "0.20 %." in done.out
     )
     document = json.loads(console("search", "--devices", "all", "--json").out)
     found = document["disagreement"]
     assert found["time"] == pytest.approx(0.02)
     assert found["ratio"] == pytest.approx(0.002)
-    assert [b["uuid"] for b in found["boards"]] == ["GPU-a", "GPU-b"]
+    assert [g["uuid"] for g in found["gpus"]] == ["GPU-a", "GPU-b"]
 
 
-def test_boards_that_choose_differently_are_warned_of() -> None:
-    one, two = DISAGREEMENT.boards
-    far = replace(DISAGREEMENT, boards=(one, replace(two, ratio=Ratio(0.51, None))))
-    assert far.sentence.endswith("boards so different may choose differently")
+def test_gpus_that_choose_differently_are_warned_of() -> None:
+    one, two = DISAGREEMENT.gpus
+    far = replace(DISAGREEMENT, gpus=(one, replace(two, ratio=Ratio(0.51, None))))
+    assert far.sentence.endswith("GPUs so different may choose differently")
     assert not DISAGREEMENT.sentence.endswith("differently")

@@ -103,7 +103,7 @@ class Gpu:
         asked |= {f"ref:{name}" for name in options.measure.references}
         found = [m for m in profile_json.load(Path(RECORDED)) if m.subject in asked]
         attempts = [Attempt(m.subject, m.workload, Outcome.OK, "", m) for m in found]
-        return SimpleNamespace(attempts=attempts, whose="measured here")
+        return SimpleNamespace(attempts=attempts, source="measured here")
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class Profile:
         export: Path | None = None,
     ) -> ProfileResult:
         self.calls.append((configs, options, export))
-        progress.note(self.result.whose)
+        progress.note(self.result.source)
         return self.result
 
 

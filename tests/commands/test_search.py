@@ -28,7 +28,7 @@ class Search:
     ) -> SearchResult:
         self.options.append(options)
         self.configs = configs
-        progress.note(self.result.whose)
+        progress.note(self.result.source)
         progress.stage("measure", 2)
         progress.advance("one")
         progress.leader("something")

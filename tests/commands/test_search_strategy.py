@@ -93,7 +93,7 @@ def test_a_search_of_recordings_needs_few_of_them(
 
     from tests.tune.fakes import FakeCompiler
 
-    module = import_module("fa_tune.tune.flow")
+    module = import_module("fa_tune.tune.build")
     monkeypatch.setattr(module, "build_all", FakeCompiler())
 
     def chosen(*more: str) -> dict[str, Any]:

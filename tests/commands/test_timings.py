@@ -101,7 +101,7 @@ def test_run_verifies_then_times(console: Console, run: Run) -> None:
 
 def test_run_of_a_wrong_config_is_status_4_without_times(console: Console, run: Run) -> None:
     wrong = fakes.verify_report(**{fakes.key(fakes.FAST): fakes.verdict(error=1.0)})
-    run.returns = (replace(fakes.profile_result(), attempts=(), whose="not timed"), wrong)
+    run.returns = (replace(fakes.profile_result(), attempts=(), source="not timed"), wrong)
     done = console("run", fakes.FAST)
     assert done.status == 4
     assert "✗" in done.out

@@ -12,7 +12,7 @@ import pytest
 from fa_tune.core import devices as device
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.options import MachineOptions, Silent
-from fa_tune.tune.session import open_context
+from fa_tune.tune.session import open_machine
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
 
@@ -139,7 +139,7 @@ def test_several(nvml: FakeNvml) -> None:
         device.find_devices((1, 2, 1))
 
 
-def test_boards_of_different_models_are_refused(nvml: FakeNvml) -> None:
+def test_gpus_of_different_models_are_refused(nvml: FakeNvml) -> None:
     nvml.models = {2: "NVIDIA A100"}
     assert len(device.find_devices((0, 1, 3))) == 3
     with pytest.raises(InvalidConfig, match="GPU 0 is an NVIDIA H200 and GPU 2 an NVIDIA A100"):
@@ -164,17 +164,17 @@ def test_a_driver_that_does_not_answer(nvml: FakeNvml) -> None:
     assert nvml.running == 0
 
 
-def test_what_the_context_knows(nvml: FakeNvml) -> None:
-    context = open_context(MachineOptions(devices=(1, 3)), Silent())
-    assert context.board == "GPU-aa22"
-    assert context.pool is not None
-    assert [b.label for b in context.pool.boards] == ["GPU 1", "GPU 3"]
-    seat = context.on(context.pool.boards[1])
-    assert (seat.board, seat.pool) == ("GPU-cc44", None)
-    alone = open_context(MachineOptions(device=2), Silent())
-    assert (alone.board, alone.pool) == ("GPU-bb33", None)
+def test_what_the_machine_knows(nvml: FakeNvml) -> None:
+    machine = open_machine(MachineOptions(devices=(1, 3)), Silent())
+    assert machine.gpu_uuid == "GPU-aa22"
+    assert [g.label for g in machine.pool.gpus] == ["GPU 1", "GPU 3"]
+    assigned = machine.pool.gpus[1]
+    there = machine.on(assigned)
+    assert (there.gpu_uuid, there.pool.gpus) == ("GPU-cc44", (assigned,))
+    alone = open_machine(MachineOptions(device=2), Silent())
+    assert (alone.gpu_uuid, [g.label for g in alone.pool.gpus]) == ("GPU-bb33", ["GPU 2"])
     with pytest.raises(InvalidConfig, match="give one of them"):
-        open_context(MachineOptions(device=1, devices=(0, 1)), Silent())
+        open_machine(MachineOptions(device=1, devices=(0, 1)), Silent())
 
 
 def test_a_pinned_process_sees_one_gpu() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.model import Outcome
-from fa_tune.evaluate.replay import order_of, random_score, replay, score
+from fa_tune.evaluate.replay import order_of, random_score, replay_strategies, score
 from fa_tune.evaluate.strategies import Plan, cells, compare, headline, ranges, without_start
 from fa_tune.search.space_table import (
     SUFFIX,
@@ -78,7 +78,7 @@ def test_budgets_at_which_a_strategy_is_behind_random_are_named() -> None:
 
 def test_random_replayed_agrees_with_random_calculated() -> None:
     space = line([1.0 + (i * 7919) % 300 / 100 for i in range(300)])
-    orders = replay(space, {"random": 300}, limit=300, batch=1, jobs=1)["random"]
+    orders = replay_strategies(space, {"random": 300}, limit=300, batch=1, jobs=1)["random"]
     chance = random_score(space, 300)
     found = score(space, "random", orders, 300, chance)
     for level, (median, unlucky) in chance.needed.items():
@@ -98,8 +98,8 @@ def test_a_replay_stops_at_the_best_and_at_the_limit() -> None:
 
 def test_processes_change_nothing() -> None:
     space = line([1.0 + (i * 7) % 12 for i in range(12)])
-    alone = replay(space, {"local": 2, "learned": 2}, limit=8, batch=2, jobs=1)
-    assert replay(space, {"local": 2, "learned": 2}, limit=8, batch=2, jobs=2) == alone
+    alone = replay_strategies(space, {"local": 2, "learned": 2}, limit=8, batch=2, jobs=1)
+    assert replay_strategies(space, {"local": 2, "learned": 2}, limit=8, batch=2, jobs=2) == alone
 
 
 def test_compare_puts_random_first_and_reports_every_run() -> None:

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from fa_tune.core.paths import profiles_dir
-from fa_tune.evaluate.replay import random_score, replay, score
+from fa_tune.evaluate.replay import random_score, replay_strategies, score
 from fa_tune.evaluate.strategies import without_start
 from fa_tune.search.space_table import RecordedWorkload, find, load, recorded
 
@@ -38,7 +38,7 @@ def test_both_families_have_short_and_long_causal_and_not() -> None:
 def test_98_percent_of_the_best_is_found_within_60_measurements(name: str, hidden: bool) -> None:
     """Every seed; random search needs 200 to 1,080 measurements for nine tenths."""
     space = without_start(large()[name]) if hidden else large()[name]
-    orders = replay(space, {"learned": SEEDS}, limit=60, batch=1, jobs=1)["learned"]
+    orders = replay_strategies(space, {"learned": SEEDS}, limit=60, batch=1, jobs=1)["learned"]
     chance = random_score(space, 60)
     found = score(space, "learned", orders, 60, chance)
     assert chance.needed[0.98][1] is not None

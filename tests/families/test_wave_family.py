@@ -16,7 +16,7 @@ from fa_tune.core.model import DType, Outcome, benchmark_workload
 from fa_tune.core.paths import kernels_dir
 from fa_tune.families.base import LaunchDevice
 from fa_tune.families.sources import closure
-from fa_tune.tune.session import build_request
+from fa_tune.tune.build import build_request
 from tests.families.contract import ARGS, DEVICE, WORKLOADS, KernelFamilyContract
 from tests.families.wave import WaveConfig, WaveFamily, register
 from tests.tune import fakes
@@ -100,10 +100,10 @@ def test_defaults_are_of_those_families_that_have_one() -> None:
 
 def test_it_compiles_for_an_architecture_of_its_own(tmp_path: Path) -> None:
     """The kernel has an instruction that sm_90 refuses, so the option must have come through."""
-    context = fakes.context(tmp_path)
-    request = build_request(CONFIG, "plain", context)
+    machine = fakes.machine(tmp_path)
+    request = build_request(CONFIG, "plain", machine)
     assert request.arch == "sm_90a"
-    assert build_request(fakes.default_config(), "plain", context).arch == "sm_90"
+    assert build_request(fakes.default_config(), "plain", machine).arch == "sm_90"
     store = ArtifactStore(tmp_path)
     (result,) = build([request], store)
     assert result.artifact is not None

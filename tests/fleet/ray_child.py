@@ -13,14 +13,14 @@ from tests.tune.fakes import H200
 
 class FakeGpu(RemoteGpu):
     def __init__(self) -> None:
-        TimeJob.handler = "tests.fleet.board_child:timed"
+        TimeJob.handler = "tests.fleet.gpu_child:timed"
 
     def device(self) -> DeviceInfo | None:
         return replace(H200, uuid=f"GPU-{'abcdefgh'[int(os.environ['CUDA_VISIBLE_DEVICES'])]}")
 
 
 class OddGpu(FakeGpu):
-    """One of the boards is of another model."""
+    """One of the GPUs is of another model."""
 
     def device(self) -> DeviceInfo | None:
         found = super().device()

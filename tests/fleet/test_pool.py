@@ -1,5 +1,5 @@
-"""Several boards, each a GPU that only its processes' environment knows: real worker processes
-that are killed, boards that stop working, and what becomes of the measurements."""
+"""Several GPUs, each a GPU that only its processes' environment knows: real worker processes
+that are killed, GPUs that stop working, and what becomes of the measurements."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core import devices
-from fa_tune.core.errors import BoardsLost
+from fa_tune.core.errors import GpusLost
 from fa_tune.core.jobs import TimeJob
 from fa_tune.core.model import DType, Outcome
 from fa_tune.core.options import MachineOptions, WorkloadOptions
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
 from fa_tune.tune import single
 from fa_tune.workers.supervisor import WorkerUnusable
-from tests.fleet.board_child import time_s
-from tests.fleet.board_machine import LENGTHS, N_CONFIGS, SEARCH, SPACE, Machine, pretend
+from tests.fleet.gpu_child import time_s
+from tests.fleet.gpu_machine import LENGTHS, N_CONFIGS, SEARCH, SPACE, Machine, pretend
 from tests.tune import fakes
 from tests.tune.fakes import Stages
 
@@ -53,13 +53,13 @@ def journaled(machine: Machine) -> Counter[tuple[str, str]]:
 # --- peace ---------------------------------------------------------------------------------
 
 
-def test_workloads_are_spread_and_each_stays_on_one_board(machine: Machine) -> None:
+def test_workloads_are_spread_and_each_stays_on_one_gpu(machine: Machine) -> None:
     result = machine.search()
     assert all(r.decision is not None for r in result.results)
     assert [r.workload.seq_len_q for r in result.results] == list(LENGTHS)
     where = defaultdict(set)
-    for board, _, _, workload, _ in machine.log("sample"):
-        where[workload].add(board)
+    for gpu, _, _, workload, _ in machine.log("sample"):
+        where[workload].add(gpu)
     assert all(len(used) == 1 for used in where.values())
     assert set.union(*where.values()) == {"GPU-a", "GPU-b", "GPU-c"}
     assert set(samples(machine).values()) == {1}
@@ -69,7 +69,7 @@ def test_workloads_are_spread_and_each_stays_on_one_board(machine: Machine) -> N
     assert result.measured == len(everything())
 
 
-def test_several_boards_choose_what_one_chooses(machine: Machine) -> None:
+def test_several_gpus_choose_what_one_chooses(machine: Machine) -> None:
     several = machine.search()
     alone = MachineOptions(cache_dir=machine.folder / "other", devices="all")
     original = devices.find_devices
@@ -82,34 +82,34 @@ def test_several_boards_choose_what_one_chooses(machine: Machine) -> None:
     assert [r.decision and r.decision.chosen.subject for r in several.results] == chosen
 
 
-def test_checks_are_spread_and_every_board_times_the_pair(machine: Machine) -> None:
+def test_checks_are_spread_and_every_gpu_times_the_pair(machine: Machine) -> None:
     (machine.folder / "slow-GPU-b").write_text("1.03")
     result = machine.search()
     verified = machine.log("verdict")
-    assert {board for board, *_ in verified} == {"GPU-a", "GPU-b", "GPU-c"}
+    assert {gpu for gpu, *_ in verified} == {"GPU-a", "GPU-b", "GPU-c"}
     assert sorted(name for *_, name in verified) == sorted(
         f"{key} @ plain" for key in fakes.keys(N_CONFIGS)
     )
     found = result.disagreement
     assert found is not None
-    assert [b.uuid for b in found.boards] == ["GPU-a", "GPU-b", "GPU-c"]
+    assert [g.uuid for g in found.gpus] == ["GPU-a", "GPU-b", "GPU-c"]
     assert found.time == pytest.approx(0.03)
     assert found.ratio == pytest.approx(0.0, abs=1e-12)
     assert found.pair[0] == fakes.keys(1)[0], "the default"
     assert "3.00 %" in found.sentence
 
 
-def test_choices_are_confirmed_on_all_boards(machine: Machine) -> None:
+def test_choices_are_confirmed_on_all_gpus(machine: Machine) -> None:
     result = machine.search()
     asked = [r for r in result.results if r.confirmation is not None]
     assert len(asked) >= 3
     assert all(r.confirmation is not None and r.confirmation.upheld for r in asked)
     confirmed = machine.log("confirmed")
     assert sorted(name for *_, name in confirmed) == sorted(r.workload.key for r in asked)
-    assert len({board for board, *_ in confirmed}) == 3
+    assert len({gpu for gpu, *_ in confirmed}) == 3
 
 
-def test_a_resumed_search_repeats_nothing_and_stays_on_its_boards(machine: Machine) -> None:
+def test_a_resumed_search_repeats_nothing_and_stays_on_its_gpus(machine: Machine) -> None:
     machine.search()
     before = samples(machine)
     again = machine.search()
@@ -117,18 +117,18 @@ def test_a_resumed_search_repeats_nothing_and_stays_on_its_boards(machine: Machi
     assert (again.measured, again.reused) == (0, len(everything()))
 
 
-def test_what_is_added_goes_to_the_board_that_knows_the_workload(
+def test_what_is_added_goes_to_the_gpu_that_knows_the_workload(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.search()
-    home = {w: board for board, _, _, w, _ in machine.log("sample")}
+    home = {w: gpu for gpu, _, _, w, _ in machine.log("sample")}
     more = fakes.parsed(fakes.configs(N_CONFIGS + 1))
     monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: more)
     done = len(machine.log("sample"))
     machine.search()
     added = machine.log("sample")[done:]
     assert {w for _, _, _, w, _ in added} == set(home)
-    assert [board for board, *_ in added] == [home[w] for _, _, _, w, _ in added]
+    assert [gpu for gpu, *_ in added] == [home[w] for _, _, _, w, _ in added]
 
 
 # --- faults --------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_a_worker_killed_in_mid_measurement_costs_one_sample(machine: Machine, n
     assert sum(taken.values()) - len(taken) <= 1
 
 
-def test_a_lost_board_costs_its_running_job_only(machine: Machine) -> None:
+def test_a_lost_gpu_costs_its_running_job_only(machine: Machine) -> None:
     killer = machine.kills(30, "GPU-b", dies=True)
     result = machine.search()
     killer.join()
@@ -155,19 +155,19 @@ def test_a_lost_board_costs_its_running_job_only(machine: Machine) -> None:
     assert journaled(machine) == Counter(everything())
     (lost,) = [w for w in machine.progress.warnings if "is lost" in w]
     assert lost.startswith("GPU 1 is lost: ")
-    assert "another board takes over" in lost
+    assert "another GPU takes over" in lost
     again = {(w, r) for (_, w, r), n in samples(machine).items() if n > 1}
     assert len({w for w, _ in again}) <= 1, "only the workload that was running"
 
 
-def test_when_all_boards_are_lost_one_line_says_so_and_nothing_is_lost(machine: Machine) -> None:
+def test_when_all_gpus_are_lost_one_line_says_so_and_nothing_is_lost(machine: Machine) -> None:
     killers = [machine.kills(30 + 4 * i, f"GPU-{b}", dies=True) for i, b in enumerate("abc")]
-    with pytest.raises(BoardsLost) as raised:
+    with pytest.raises(GpusLost) as raised:
         machine.search()
     for killer in killers:
         killer.join()
     text = str(raised.value)
-    assert text.startswith("all 3 boards are lost, the last one GPU ")
+    assert text.startswith("all 3 GPUs are lost, the last one GPU ")
     assert "no CUDA-capable device" in text
     assert "\n" not in text
     kept = journaled(machine)
@@ -181,28 +181,28 @@ def test_when_all_boards_are_lost_one_line_says_so_and_nothing_is_lost(machine: 
     assert journaled(machine) == Counter(everything())
 
 
-def test_a_board_lost_while_it_verifies_is_not_used_to_measure(machine: Machine) -> None:
+def test_a_gpu_lost_while_it_verifies_is_not_used_to_measure(machine: Machine) -> None:
     (machine.folder / "dead-GPU-c").touch()
     result = machine.search()
     assert all(a.outcome is Outcome.OK for a in result.attempts)
-    assert {board for board, *_ in machine.log("sample")} == {"GPU-a", "GPU-b"}
+    assert {gpu for gpu, *_ in machine.log("sample")} == {"GPU-a", "GPU-b"}
     verdicts = [r.subject for r in machine.journal.records() if isinstance(r, VerdictRecord)]
     assert sorted(verdicts) == [f"{key} @ plain" for key in sorted(fakes.keys(N_CONFIGS))]
     assert sum("is lost" in w for w in machine.progress.warnings) == 1
     assert result.disagreement is not None
-    assert len(result.disagreement.boards) == 2
+    assert len(result.disagreement.gpus) == 2
 
 
-def test_a_job_that_no_board_can_do_is_not_the_boards_fault(
+def test_a_job_that_no_gpu_can_do_is_not_the_gpus_fault(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimeJob, "handler", "tests.fleet.board_child:too_large")
+    monkeypatch.setattr(TimeJob, "handler", "tests.fleet.gpu_child:too_large")
     with pytest.raises(WorkerUnusable, match="the inputs do not fit"):
         machine.search()
     assert not [w for w in machine.progress.warnings if "is lost" in w]
 
 
-def test_ctrl_c_ends_the_workers_of_all_boards(
+def test_ctrl_c_ends_the_workers_of_all_gpus(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupting(Stages):
@@ -229,36 +229,34 @@ def test_ctrl_c_ends_the_workers_of_all_boards(
 # --- other commands ------------------------------------------------------------------------
 
 
-def test_verify_uses_all_boards(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_uses_all_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = fakes.parsed(fakes.configs(6))
     monkeypatch.setattr(single, "choose_configs", lambda *_, **__: configs)
     report = single.verify("tune", (128,), machine.options().machine, machine.progress)
     assert len(report.verdicts) == 6 * 2  # whole blocks and ragged lengths
-    assert {board for board, *_ in machine.log("verdict")} == {"GPU-a", "GPU-b", "GPU-c"}
+    assert {gpu for gpu, *_ in machine.log("verdict")} == {"GPU-a", "GPU-b", "GPU-c"}
 
 
-def test_an_exploring_search_gives_each_board_workloads_of_its_own(machine: Machine) -> None:
+def test_an_exploring_search_gives_each_gpu_workloads_of_its_own(machine: Machine) -> None:
     result = machine.search(strategy="random", measurements=2)
     assert all(r.decision is not None and r.exploration is not None for r in result.results)
     where = defaultdict(set)
-    for board, _, _, workload, _ in machine.log("sample"):
-        where[workload].add(board)
+    for gpu, _, _, workload, _ in machine.log("sample"):
+        where[workload].add(gpu)
     assert all(len(used) == 1 for used in where.values())
     assert len(set.union(*where.values())) == 3
 
 
-def test_a_space_is_recorded_on_all_boards(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_space_is_recorded_on_all_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SPACE, "CHUNK", 2)
     (machine.folder / "slow-GPU-b").write_text("1.05")
     options = machine.options(1024)
     to = machine.folder / "tune.space.csv.gz"
     configs = fakes.parsed(fakes.configs(9))
     made = SPACE.record_space(configs, options, to, machine.progress)
-    assert {board for board, *_ in machine.log("sample")} == {"GPU-a", "GPU-b", "GPU-c"}
+    assert {gpu for gpu, *_ in machine.log("sample")} == {"GPU-a", "GPU-b", "GPU-c"}
     ratios = {row.samples_s[0] / time_s(row.variant, row.workload) for row in made.rows}
     assert len(made.rows) == 9
-    assert max(ratios) / min(ratios) == pytest.approx(1.0), "times are of one board"
-    assert "measured on several boards" in made.meta.note
+    assert max(ratios) / min(ratios) == pytest.approx(1.0), "times are of one GPU"
+    assert "measured on several GPUs" in made.meta.note
     assert "5.00 %" in made.meta.note or "4.76 %" in made.meta.note

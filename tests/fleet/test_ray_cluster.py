@@ -26,8 +26,9 @@ from fa_tune.core.jobs import ABTestJob, CalibrateJob, ProbeJob
 from fa_tune.core.model import DType, Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.fleet import ray_actor as remote
-from fa_tune.fleet import ray_cluster as ray_boards
+from fa_tune.fleet import ray_cluster
 from fa_tune.store.journal import AttemptRecord, Journal
+from fa_tune.tune import build as building
 from fa_tune.tune.results import SearchResult
 from tests.project_files import ROOT
 from tests.tune import fakes
@@ -42,7 +43,7 @@ RUNS = 3
 def test_without_ray_one_line_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ToolMissing, match="--ray needs the package ray"):
-        ray_boards.ray_boards("auto", Stages())
+        ray_cluster.ray_gpus("auto", Stages())
 
 
 def test_kernels_travel_as_bytes_and_keep_their_places(tmp_path: Path) -> None:
@@ -67,10 +68,10 @@ def test_kernels_travel_as_bytes_and_keep_their_places(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder that all workers know."""
-    ray = pytest.importorskip("ray", reason="ray is not installed: no boards beyond this machine")
+    ray = pytest.importorskip("ray", reason="ray is not installed: no GPUs beyond this machine")
     folder = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BOARDS", str(folder))
+        patch.setenv("GPUS", str(folder))
         patch.setenv("PYTHONPATH", f"{ROOT}:{os.environ.get('PYTHONPATH', '')}")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_AUTH_MODE", "disabled")
@@ -100,11 +101,11 @@ class Cluster:
         return result
 
     def log(self) -> list[list[Any]]:
-        """[board, pid, subject, workload, round] of every sample."""
+        """[gpu, pid, subject, workload, round] of every sample."""
         path = self.folder / "log"
         lines = path.read_text().splitlines() if path.exists() else []
         found = [json.loads(line) for line in lines]
-        return [[board, pid, *rest] for board, pid, what, *rest in found if what == "sample"]
+        return [[gpu, pid, *rest] for gpu, pid, what, *rest in found if what == "sample"]
 
     def journaled(self) -> Counter[tuple[str, str]]:
         records = Journal(self.own / "cache" / "journal.jsonl").records()
@@ -129,11 +130,11 @@ def machine(
             if r.artifact is not None
         ]
 
-    monkeypatch.setattr(ray_boards, "ACTOR", "tests.fleet.ray_child:FakeGpu")
-    monkeypatch.setattr(ABTestJob, "handler", "tests.fleet.board_child:confirm")
-    monkeypatch.setattr(ProbeJob, "handler", "tests.fleet.board_child:probe")
-    monkeypatch.setattr(CalibrateJob, "handler", "tests.fleet.board_child:calibrate")
-    monkeypatch.setattr(SEARCH, "build_all", build)
+    monkeypatch.setattr(ray_cluster, "ACTOR", "tests.fleet.ray_child:FakeGpu")
+    monkeypatch.setattr(ABTestJob, "handler", "tests.fleet.gpu_child:confirm")
+    monkeypatch.setattr(ProbeJob, "handler", "tests.fleet.gpu_child:probe")
+    monkeypatch.setattr(CalibrateJob, "handler", "tests.fleet.gpu_child:calibrate")
+    monkeypatch.setattr(building, "build_all", build)
     monkeypatch.setattr(
         SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
     )
@@ -147,15 +148,15 @@ def everything() -> Counter[tuple[str, str]]:
 
 def test_every_gpu_of_the_cluster_measures(machine: Cluster) -> None:
     result = machine.search()
-    assert result.whose == "measured on the cluster's 3 x NVIDIA H200"
+    assert result.source == "measured on the cluster's 3 x NVIDIA H200"
     assert machine.journaled() == everything()
     where = defaultdict(set)
-    for board, _, _, workload, _ in machine.log():
-        where[workload].add(board)
+    for gpu, _, _, workload, _ in machine.log():
+        where[workload].add(gpu)
     assert all(len(used) == 1 for used in where.values())
     assert set.union(*where.values()) == {"GPU-a", "GPU-b", "GPU-c"}
     assert result.disagreement is not None
-    assert len(result.disagreement.boards) == 3
+    assert len(result.disagreement.gpus) == 3
     again = machine.search()
     assert (again.measured, again.reused) == (0, len(everything()))
 
@@ -196,14 +197,14 @@ def _parent(pid: int) -> int:
 def test_a_node_with_another_fa_tune_is_refused(
     machine: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_boards, "package_sources", lambda: "0" * 12)
+    monkeypatch.setattr(ray_cluster, "package_sources", lambda: "0" * 12)
     with pytest.raises(InvalidConfig, match=r"has fa-tune .* and this machine .*install the same"):
         machine.search()
 
 
-def test_boards_of_different_models_are_refused(
+def test_gpus_of_different_models_are_refused(
     machine: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_boards, "ACTOR", "tests.fleet.ray_child:OddGpu")
-    with pytest.raises(InvalidConfig, match="name boards of one model"):
+    monkeypatch.setattr(ray_cluster, "ACTOR", "tests.fleet.ray_child:OddGpu")
+    with pytest.raises(InvalidConfig, match="name GPUs of one model"):
         machine.search()

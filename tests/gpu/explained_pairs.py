@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fa_tune import families
 from fa_tune.core.model import Measurement
-from fa_tune.profile.explain import explain
+from fa_tune.profile.explain import explain_pair
 from fa_tune.profile.ncu import metrics
 
 WORKLOAD_ARGUMENTS = ("--seq-lens", "1024", "--batch", "4")
@@ -56,7 +56,7 @@ def check(pair: Pair, measurements: Sequence[Measurement]) -> None:
     slow, fast = (
         by_subject[families.variant(families.parse(t)).key] for t in (pair.slow, pair.fast)
     )
-    found = explain(slow, fast)
+    found = explain_pair(slow, fast)
     assert found.slow == slow.subject, "the one that is known to be slower is"
     told = next(f for f in found.findings if f.cycles > 0)
     assert told.cause in pair.causes, found.sentences

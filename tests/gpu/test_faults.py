@@ -11,12 +11,13 @@ from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Artifact, Attempt, DType, Outcome, Workload
-from fa_tune.core.options import Silent
+from fa_tune.core.options import MachineOptions, MeasureOptions, Silent
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.profile.base import MeasurePlan, Profiler
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu.profiler import NcuProfiler
-from fa_tune.store.journal import Fingerprint, Journal
+from fa_tune.tune.profilers import choose_profiler
+from fa_tune.tune.session import open_machine, open_session
 from fa_tune.tune.verify import verdict_key, verify_all
 from tests.gpu.conftest import Built
 from tests.gpu.faulty_kernels import compile_faulty, disguised
@@ -45,7 +46,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, arch: str) -> Path:
 def mixed(
     artifacts: Sequence[Artifact], cubin: Path, names: Sequence[str]
 ) -> tuple[list[Artifact], dict[str, str]]:
-    """Good artifacts with the failing spread among them, and the failing' subjects by name."""
+    """Good artifacts with failing ones spread among them, and their subjects by name."""
     assert len(artifacts) >= N_GOOD + len(names)
     found = list(artifacts[: N_GOOD + len(names)])
     failing = {}
@@ -61,21 +62,14 @@ def test_verification_names_every_failing_kernel(
 ) -> None:
     names = ("illegal_address", "endless", "wrong_numbers")
     everyone, failing = mixed(artifacts, faulty, names)
-    journal = Journal(tmp_path / "journal.jsonl")
-    fingerprint = Fingerprint("a" * 64, "13.0", "sm_90", gpu="this one", method="events")
+    machine = open_machine(MachineOptions(cache_dir=tmp_path), Silent())
+    measure = MeasureOptions(profiler="events", references=(), item_timeout_s=PATIENCE_S)
+    selection = choose_profiler(measure, machine, Silent())
+    session = open_session(machine, selection, measure, Silent())
 
     def verify() -> tuple[dict[str, bool], dict[str, Attempt]]:
-        verdicts, failures = verify_all(
-            everyone,
-            fingerprint=lambda family: fingerprint,
-            journal=journal,
-            reuse=True,
-            device=0,
-            seed=0,
-            item_timeout_s=PATIENCE_S,
-            progress=Silent(),
-        )
-        return {key: v.correct for key, v in verdicts.items()}, failures
+        found = verify_all(session, everyone)
+        return {key: v.correct for key, v in found.verdicts.items()}, dict(found.failures)
 
     verdicts, failures = verify()
     keys = {name: f"{subject} @ plain" for name, subject in failing.items()}

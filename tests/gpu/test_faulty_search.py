@@ -28,9 +28,10 @@ from fa_tune.core.options import (
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.tune.results import SearchResult
-from fa_tune.tune.session import Context, ready_workers
+from fa_tune.tune.session import Machine, ready_workers
 from tests.gpu.faulty_kernels import SLOW_TO_COMPILE, compile_faulty, disguised
 
+BUILD = import_module("fa_tune.tune.build")
 SEARCH = import_module("fa_tune.tune.flow")
 
 N = 32
@@ -77,7 +78,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, cubin: Path) -> dict[str, str]:
     """Give four configs their faults; returns their subjects by fault."""
     failing = {name: families.variant(CONFIGS[place]).key for name, place in FAULTS.items()}
     slow = families.parse(failing["slow"].partition(":")[2])
-    plain_source, plain_build = Sm80Family.entry_source, SEARCH.build_all
+    plain_source, plain_build = Sm80Family.entry_source, BUILD.build_all
 
     def entry_source(self: Sm80Family, config: object, traits: str) -> str:
         text = plain_source(self, config, traits)  # type: ignore[arg-type]
@@ -94,17 +95,17 @@ def spoil(monkeypatch: pytest.MonkeyPatch, cubin: Path) -> dict[str, str]:
 
     def build_all(
         requests: Sequence[BuildRequest],
-        context: Context,
+        machine: Machine,
         progress: Progress,
         meanwhile: Callable[[Sequence[BuildResult]], None],
     ) -> list[BuildResult]:
         def on_idle(done: Sequence[BuildResult]) -> None:
             meanwhile([spoilt(result) for result in done])
 
-        return [spoilt(result) for result in plain_build(requests, context, progress, on_idle)]
+        return [spoilt(result) for result in plain_build(requests, machine, progress, on_idle)]
 
     monkeypatch.setattr(Sm80Family, "entry_source", entry_source)
-    monkeypatch.setattr(SEARCH, "build_all", build_all)
+    monkeypatch.setattr(BUILD, "build_all", build_all)
     return failing
 
 

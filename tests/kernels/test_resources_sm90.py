@@ -91,6 +91,7 @@ def check(results: Sequence[BuildResult], compile_s: float) -> None:
         assert not changed, "\n".join([f"the table says otherwise; {RECORD}", *changed])
 
 
+@pytest.mark.long
 def test_what_runs_without_tuning_compiles_to_what_the_table_says(artifacts: ArtifactStore) -> None:
     check(build(quick_builds(), artifacts), MOST_COMPILE_S_BESIDE_OTHERS)
 

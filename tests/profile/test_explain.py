@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError
 from fa_tune.core.model import Measurement, Quantity
-from fa_tune.profile.explain import REASONS, Explanation, explain, rank_correlations
+from fa_tune.profile.explain import REASONS, Explanation, explain_pair, rank_correlations
 from fa_tune.profile.ncu import metrics
 from fa_tune.profile.profile_json import load
 from tests.project_files import ROOT
@@ -37,7 +37,7 @@ WORKLOAD = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
 
 
 def of(a: str, b: str) -> Explanation:
-    return explain(LADDER[a], LADDER[b], {a: "A", b: "B"})
+    return explain_pair(LADDER[a], LADDER[b], {a: "A", b: "B"})
 
 
 # Recorded pairs ---------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_flash_attention_2_executes_more_and_spills() -> None:
 
 @pytest.mark.parametrize(("a", "b"), list(itertools.combinations(sorted(LADDER), 2)))
 def test_every_recorded_pair_is_explained_the_same_both_ways(a: str, b: str) -> None:
-    one, other = explain(LADDER[a], LADDER[b]), explain(LADDER[b], LADDER[a])
+    one, other = explain_pair(LADDER[a], LADDER[b]), explain_pair(LADDER[b], LADDER[a])
     assert one == other
     assert one.time_ratio >= 1
     assert all(0 < len(sentence) < 600 and sentence.endswith(".") for sentence in one.sentences)
@@ -141,50 +141,50 @@ def test_spills_are_named_whether_they_stall_or_only_add_instructions() -> None:
     """What loading whole blocks at 128 rows does: fragments that no register is left for."""
     spills = {"LOCAL_LOADS": 4e8, "LOCAL_STORES": 1e8, "INSTRUCTIONS": 2.5e9}
     stalling = made("slow", 2e7, {"long_scoreboard": 4.0}, **spills)
-    found = explain(stalling, made("fast"))
+    found = explain_pair(stalling, made("fast"))
     assert found.findings[0].cause == "register spills to local memory"
     assert "local loads (spills) 400 million against 0" in found.sentences[1]
     issuing = made("slow", 1.25e7, **spills)
-    found = explain(issuing, made("fast"))
+    found = explain_pair(issuing, made("fast"))
     assert found.findings[0].cause == "register spills, as more instructions"
 
 
 def test_stalls_that_no_other_counter_confirms_are_called_a_contradiction() -> None:
-    found = explain(made("slow", 2e7, {"short_scoreboard": 3.0}), made("fast"))
+    found = explain_pair(made("slow", 2e7, {"short_scoreboard": 3.0}), made("fast"))
     assert found.findings[0].cause == "shared memory is waited for longer"
     assert not found.findings[0].agrees
     assert "they contradict the stalls" in found.sentences[1]
 
 
 def test_a_clock_that_decides_is_said_to() -> None:
-    found = explain(made("slow", 9e6, clock=1.5e9), made("fast", 1e7, clock=1.8e9))
+    found = explain_pair(made("slow", 9e6, clock=1.5e9), made("fast", 1e7, clock=1.8e9))
     assert (found.slow, found.time_ratio > 1, found.cycle_ratio < 1) == ("slow", True, True)
     assert "the clock decides" in found.sentences[-1]
     assert "at 0.833 times the clock" in found.sentences[0]
 
 
 def test_barriers_and_dram_have_sentences_of_their_own() -> None:
-    found = explain(made("slow", 2e7, {"barrier": 4.0}), made("fast"))
+    found = explain_pair(made("slow", 2e7, {"barrier": 4.0}), made("fast"))
     assert found.findings[0].cause == "warps wait for each other at barriers"
     slow = made("slow", 2e7, {"long_scoreboard": 4.0}, DRAM_READ=9e9)
-    found = explain(slow, made("fast", DRAM_READ=1e9))
+    found = explain_pair(slow, made("fast", DRAM_READ=1e9))
     assert found.findings[0].cause == "more DRAM traffic"
 
 
 def test_what_cannot_be_compared_is_one_line() -> None:
     one = made("a")
     with pytest.raises(NoUsableVariant, match="not measured on one workload"):
-        explain(one, replace(made("b"), method="events"))
+        explain_pair(one, replace(made("b"), method="events"))
     bare = replace(made("b"), counters={metrics.CYCLES: Quantity(1e7, "cycle")})
     with pytest.raises(NoUsableVariant, match="b has no stall counters"):
-        explain(one, bare)
+        explain_pair(one, bare)
 
 
 @given(st.lists(st.floats(0, 30), min_size=19, max_size=19), st.floats(1e6, 1e9))
 def test_parts_add_up_to_the_difference(ratios: list[float], cycles: float) -> None:
     stalls = dict(zip(metrics.STALL_REASONS, ratios, strict=True)) | {"selected": 1.0}
     slow, fast = made("a", cycles, stalls), made("b", 5e5)
-    found = explain(slow, fast)
+    found = explain_pair(slow, fast)
     told = sum(f.cycles for f in found.findings)
     left_out = len(REASONS) - len(found.findings)
     assert abs(told - (cycles - 5e5)) <= 0.1 * left_out * (cycles - 5e5) + 1e-3 * cycles

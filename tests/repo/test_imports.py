@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "search": {"core", "ops", "families", "profile"},
     "store": {"core", "ops", "families"},
     "report": {"core", "families", "profile", "store"},
-    "fleet": {"core", "ops", "families", "workers", "profile"},
+    "fleet": {"core", "workers", "profile"},
     "tune": {
         *("core", "ops", "families", "build", "workers"),
         *("profile", "search", "store", "fleet"),

@@ -225,6 +225,7 @@ def renamed_back(folder: Path, set_name: str) -> None:
         path.rename(folder / path.name.replace(set_name, DATA.searched, 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SEARCHED)
 def test_pages_can_be_filled_from_a_search_of_either_set(folder: Path, name: str) -> None:
     renamed(folder, name)

@@ -6,15 +6,15 @@ import pytest
 
 from fa_tune.commands.views.default_check import check_sentence
 from fa_tune.core.paths import profiles_dir
-from fa_tune.evaluate.default_check import Against, compare_recordings
+from fa_tune.evaluate.default_check import DefaultComparison, compare_recordings
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Against]:
+def found() -> list[DefaultComparison]:
     return compare_recordings(profiles_dir())
 
 
-def test_none_is_slower_than_the_default(found: list[Against]) -> None:
+def test_none_is_slower_than_the_default(found: list[DefaultComparison]) -> None:
     compared = [one for one in found if one.default]
     of_sm90 = {one.workload for one in compared if one.default and one.default.startswith("sm90:")}
     assert len(of_sm90) >= 48
@@ -22,7 +22,7 @@ def test_none_is_slower_than_the_default(found: list[Against]) -> None:
     assert [one.workload.key for one in found if one.slower] == []
 
 
-def test_what_was_compared_again_is_counted(found: list[Against]) -> None:
+def test_what_was_compared_again_is_counted(found: list[DefaultComparison]) -> None:
     """Of the choices that are not the default, those that the search held against it once more,
     in a process of its own."""
     again = [one for one in found if one.confirmed is not None]

@@ -195,6 +195,7 @@ def test_two_first_starts_at_once(fresh: Path) -> None:
     assert sum("set-up: making" in err for _, err in answers) == 1
 
 
+@pytest.mark.long
 def test_packages_of_pythonpath_count(fresh: Path, bare_python: str) -> None:
     folder = next(p for p in sys.path if p.endswith("site-packages"))
     done = _run(fresh, "x", FA_TUNE_PYTHON=bare_python, PYTHONPATH=folder)
@@ -227,6 +228,7 @@ def test_container_with_torch_needs_no_network(fresh: Path, container: Path) -> 
     assert f"using the packages of {python}" in done.stderr
 
 
+@pytest.mark.long
 def test_container_lacking_something_is_told_only_that(fresh: Path, container: Path) -> None:
     (lacking,) = container.glob("lib/python3*/site-packages/pydantic-*.dist-info")
     shutil.rmtree(lacking)
@@ -237,6 +239,7 @@ def test_container_lacking_something_is_told_only_that(fresh: Path, container: P
     assert "error: cannot install pydantic>=2.7: no package index" in done.stderr
 
 
+@pytest.mark.long
 def test_missing_packages_are_named_in_one_line(fresh: Path, bare_python: str) -> None:
     done = _run(fresh, "x", FA_TUNE_PYTHON=bare_python)
     errors = [line for line in done.stderr.splitlines() if not line.startswith("fa-tune set-up:")]

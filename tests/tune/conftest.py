@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 
 from fa_tune.core import devices
+from fa_tune.core.jobs import ABTestJob
 from fa_tune.core.model import DeviceInfo, DType, Outcome, Verdict
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.fleet import gpu as fleet_gpu
 from fa_tune.ops.verification import verdict_to_json
-from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as store
-from fa_tune.tune import ab_test, single, verify
-from fa_tune.tune.profilers import Measured
-from fa_tune.tune.tie_break import Preferences, preferences
+from fa_tune.tune import build as building
+from fa_tune.tune import single
+from fa_tune.tune.session import ProfilerSelection, Session
+from fa_tune.tune.tie_break import TieBreak, tie_break_for
 from fa_tune.workers.supervisor import ItemResult
 from tests.tune import fakes
 from tests.tune.fakes import H200, FakeCompiler, FakeProfiler, Stages
@@ -94,7 +96,7 @@ class World:
     compiler: FakeCompiler = field(default_factory=FakeCompiler)
     verifier: FakeVerifier = field(default_factory=FakeVerifier)
     confirmer: FakeConfirmer = field(default_factory=FakeConfirmer)
-    preferred: Preferences = field(default_factory=Preferences)  # of a search that measures
+    tie_break: TieBreak = field(default_factory=TieBreak)  # of a search that measures
     progress: Stages = field(default_factory=Stages)
     device: DeviceInfo | None = H200
     configs: Sequence[str] = field(default_factory=lambda: fakes.configs(4))
@@ -119,13 +121,16 @@ class World:
     def journal(self) -> Journal:
         return Journal(self.folder / "cache" / "journal.jsonl")
 
-    def preferences(self, measured: Measured, *rest: Any) -> Preferences:
-        if isinstance(measured.profiler, ReplayProfiler):
-            return preferences(measured, *rest)
-        return self.preferred
+    def tie_break_for(self, session: Session) -> TieBreak:
+        return self.tie_break if session.capabilities.measures_anew else tie_break_for(session)
 
-    def choose_profiler(self, *_: object, **__: object) -> Measured:
-        return fakes.measured_by(self.profiler)
+    def choose_profiler(self, *_: object, **__: object) -> ProfilerSelection:
+        return fakes.selected(self.profiler)
+
+    def run_items(self, handler: str, *args: Any, **more: Any) -> Iterator[ItemResult]:
+        """In place of the workers that verify, and of those that compare."""
+        fake = self.confirmer if handler == ABTestJob.handler else self.verifier
+        return fake(handler, *args, **more)
 
 
 def _only(kind: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,11 +148,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path)
     compile_all: Callable[..., Any] = lambda *args: world.compiler(*args)  # noqa: E731
     monkeypatch.setattr(devices, "find_device", lambda index=0: world.device)
-    monkeypatch.setattr(verify, "run_items", world.verifier)
-    monkeypatch.setattr(ab_test, "run_items", world.confirmer)
-    monkeypatch.setattr(SEARCH, "preferences", world.preferences)
-    for module in (SEARCH, single):
+    monkeypatch.setattr(fleet_gpu, "run_items", world.run_items)
+    monkeypatch.setattr(SEARCH, "tie_break_for", world.tie_break_for)
+    for module in (building, single):
         monkeypatch.setattr(module, "build_all", compile_all)
+    for module in (SEARCH, single):
         monkeypatch.setattr(module, "choose_profiler", world.choose_profiler)
         monkeypatch.setattr(module, "choose_configs", lambda *_, **__: fakes.parsed(world.configs))
     return world

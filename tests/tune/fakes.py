@@ -26,12 +26,16 @@ from fa_tune.core.model import (
     Verdict,
     Workload,
 )
-from fa_tune.core.options import MachineOptions, Silent
+from fa_tune.core.options import MachineOptions, MeasureOptions, Progress, Silent
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.sets import get_kernel_configs
-from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes
-from fa_tune.tune.profilers import Measured
-from fa_tune.tune.session import Context
+from fa_tune.fleet.gpu import LocalGpu
+from fa_tune.fleet.pool import Pool
+from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep
+from fa_tune.profile.events import EventsProfiler
+from fa_tune.profile.ncu.profiler import NcuProfiler
+from fa_tune.store.journal import Journal
+from fa_tune.tune.session import JOURNAL, Machine, ProfilerSelection, Session
 
 H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", memory_bytes=150_000_000_000)
 CASE = CaseError("b1_h1_kv1_q64_k64_d128_fp16_full", 1e-3, 6e-4, 2.2e-3, True)
@@ -90,6 +94,7 @@ class FakeProfiler:
     metrics: tuple[str, ...] = ("gpu__time_duration.sum",)
     clock_policy = "none"
     cache_policy = "flush all"
+    warnings: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -103,12 +108,16 @@ class FakeProfiler:
     ) -> None:
         self.method = method
         self.default_runs = default_runs
-        self.notes = ProfilerNotes()
         self.plans: list[MeasurePlan] = []
         self._time = time
         self._failures = dict(failures or {})
         self._error = error
         self._left = interrupt_after
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the profiler whose method it has."""
+        return {"ncu": NcuProfiler, "events": EventsProfiler}[self.method].capabilities
 
     @property
     def measured(self) -> list[tuple[str, str, int]]:
@@ -144,15 +153,34 @@ class FakeProfiler:
         return Attempt(subject, plan.workload.key, Outcome.OK, "", measurement)
 
 
-def measured_by(profiler: FakeProfiler) -> Measured:
-    return Measured(profiler, H200, f"measured on this machine's {H200.name}")
+def selected(profiler: FakeProfiler) -> ProfilerSelection:
+    return ProfilerSelection(profiler, H200, f"measured on this machine's {H200.name}")
 
 
-def context(
+def machine(
     cache_dir: Path, *, device: DeviceInfo | None = H200, arch: str = "sm_90", **options: Any
-) -> Context:
-    machine = MachineOptions(cache_dir=cache_dir, arch=arch, **options)
-    return Context(machine, device, parse_arch(arch), ArtifactStore(cache_dir), cache_dir)
+) -> Machine:
+    found = MachineOptions(cache_dir=cache_dir, arch=arch, **options)
+    pool = Pool(() if device is None else (LocalGpu("GPU 0", device),))
+    return Machine(found, parse_arch(arch), ArtifactStore(cache_dir), cache_dir, pool)
+
+
+def session(
+    folder: Path,
+    selection: ProfilerSelection | None = None,
+    measure: MeasureOptions | None = None,
+    progress: Progress | None = None,
+    **changes: Any,
+) -> Session:
+    """A session on the pretended H200, its journal in the folder."""
+    return Session(
+        changes.pop("machine", machine(folder)),
+        selection or selected(FakeProfiler()),
+        Journal(folder / JOURNAL),
+        measure or MeasureOptions(),
+        progress or Silent(),
+        **changes,
+    )
 
 
 class Stages(Silent):
@@ -184,7 +212,7 @@ class FakeCompiler:
     def __call__(
         self,
         requests: Sequence[BuildRequest],
-        context: Context,
+        machine: Machine,
         progress: object,
         meanwhile: object = None,
     ) -> list[BuildResult]:

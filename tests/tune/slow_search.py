@@ -49,7 +49,7 @@ def main(folder: Path, nap_s: float) -> None:
     families._FAMILIES = {"sm80": families.get("sm80")}  # what it compiles is what it takes
     VerifyJob.handler = "tests.tune.verify_child:handle"
     stand_ins = {
-        "choose_profiler": lambda *_, **__: fakes.measured_by(profiler),
+        "choose_profiler": lambda *_, **__: fakes.selected(profiler),
         "choose_configs": lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS)),
     }
     for name, stand_in in stand_ins.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fa_tune.core.model import Attempt, Measurement, Outcome
-from fa_tune.tune.drift import default_of, steadied, time_of, unsteady
+from fa_tune.tune.drift import corrected, default_of, drifted_chunks, time_of
 
 DEFAULT = "sm80:default"
 
@@ -21,14 +21,14 @@ def chunk(default_s: float | None, other: str = "x", other_s: float = 2.0) -> di
 
 def test_a_chunk_whose_default_is_off_is_to_be_repeated() -> None:
     chunks = [chunk(1.0), chunk(1.28), chunk(1.01), chunk(0.99), chunk(None)]
-    assert unsteady(chunks, DEFAULT) == [1]
-    assert unsteady([chunk(None)], DEFAULT) == []
-    assert unsteady([chunk(1.5)], DEFAULT) == []
+    assert drifted_chunks(chunks, DEFAULT) == [1]
+    assert drifted_chunks([chunk(None)], DEFAULT) == []
+    assert drifted_chunks([chunk(1.5)], DEFAULT) == []
 
 
 def test_a_disturbance_that_is_gone_the_second_time_is_gone() -> None:
     chunks = [chunk(1.0), chunk(1.28, "y", 2.5), chunk(1.01)]
-    kept, adjusted = steadied(chunks, {1: chunk(1.0, "y", 2.0)}, DEFAULT)
+    kept, adjusted = corrected(chunks, {1: chunk(1.0, "y", 2.0)}, DEFAULT)
     assert adjusted == 0
     assert time_of(kept[1], DEFAULT) == 1.0
     assert time_of(kept[1], "y") == 2.0
@@ -37,7 +37,7 @@ def test_a_disturbance_that_is_gone_the_second_time_is_gone() -> None:
 
 def test_a_second_time_that_is_worse_does_not_count() -> None:
     chunks = [chunk(1.0), chunk(1.05, "y", 2.1), chunk(1.01)]
-    kept, adjusted = steadied(chunks, {1: chunk(1.4, "y", 9.0)}, DEFAULT)
+    kept, adjusted = corrected(chunks, {1: chunk(1.4, "y", 9.0)}, DEFAULT)
     assert adjusted == 0
     assert kept[1] == chunks[1]
 
@@ -45,7 +45,7 @@ def test_a_second_time_that_is_worse_does_not_count() -> None:
 def test_what_is_off_by_as_much_again_is_scaled_by_the_default() -> None:
     """As at the power limit: everything in it is slow."""
     chunks = [chunk(1.0), chunk(1.05, "y", 2.1), chunk(1.0)]
-    kept, adjusted = steadied(chunks, {1: chunk(1.05, "y", 2.1)}, DEFAULT)
+    kept, adjusted = corrected(chunks, {1: chunk(1.05, "y", 2.1)}, DEFAULT)
     assert adjusted == 1
     assert time_of(kept[1], DEFAULT) == pytest.approx(1.0)
     assert time_of(kept[1], "y") == pytest.approx(2.0)

@@ -125,6 +125,7 @@ def _as_asked(key: Line) -> Line:
     return subject, workload, 2 if runs == 3 else runs
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 def test_killed_at_any_moment_it_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     dice = random.Random(SEED)

@@ -97,18 +97,18 @@ def test_with_a_gpu_its_packages_are_needed(world: World, monkeypatch: pytest.Mo
     assert found["cupy"].fix
 
 
-def test_boards_are_listed_where_there_are_several(
+def test_gpus_are_listed_where_there_are_several(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boards = [replace(H200, uuid=f"GPU-{name}") for name in "ab"]
-    monkeypatch.setattr("fa_tune.core.devices.visible_devices", lambda: tuple(boards))
-    assert doctor(world)["boards"].detail == (
+    gpus = [replace(H200, uuid=f"GPU-{name}") for name in "ab"]
+    monkeypatch.setattr("fa_tune.core.devices.visible_devices", lambda: tuple(gpus))
+    assert doctor(world)["GPUs"].detail == (
         "0: NVIDIA H200 (GPU-a), 1: NVIDIA H200 (GPU-b); --devices all uses them"
     )
-    boards[1] = replace(boards[1], name="NVIDIA A100")
-    assert doctor(world)["boards"].detail.endswith("--devices takes one model")
-    monkeypatch.setattr("fa_tune.core.devices.visible_devices", lambda: tuple(boards[:1]))
-    assert "boards" not in doctor(world)
+    gpus[1] = replace(gpus[1], name="NVIDIA A100")
+    assert doctor(world)["GPUs"].detail.endswith("--devices takes one model")
+    monkeypatch.setattr("fa_tune.core.devices.visible_devices", lambda: tuple(gpus[:1]))
+    assert "GPUs" not in doctor(world)
 
 
 def test_a_driver_that_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

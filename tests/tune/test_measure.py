@@ -13,7 +13,8 @@ from fa_tune.core.model import benchmark_workload as benchmark
 from fa_tune.core.options import MeasureOptions
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.store.journal import Journal
-from fa_tune.tune.measure import Tally, fingerprint, measure_workload
+from fa_tune.tune.measure import Sampling, measure_workload
+from fa_tune.tune.session import Tally
 from tests.tune import fakes
 from tests.tune.fakes import H200, FakeProfiler, Stages
 
@@ -26,7 +27,7 @@ class Bench:
     """Measures with a fake profiler and a journal in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.context = fakes.context(folder)
+        self.folder = folder
         self.progress = Stages()
         self.tally = Tally()
 
@@ -42,18 +43,16 @@ class Bench:
         **options: object,
     ) -> dict[str, Attempt]:
         self.tally = Tally()
-        attempts = measure_workload(
-            workload,
-            fakes.artifacts(n),
-            options=dataclasses.replace(MeasureOptions(), **options),  # type: ignore[arg-type]
-            measured=fakes.measured_by(profiler),
-            context=self.context,
-            journal=self.context.journal() if journal else None,
+        session = fakes.session(
+            self.folder,
+            fakes.selected(profiler),
+            dataclasses.replace(MeasureOptions(), **options),  # type: ignore[arg-type]
+            self.progress,
             reuse=reuse,
-            keep=keep,
-            progress=self.progress,
             tally=self.tally,
         )
+        sampling = Sampling(keep=keep, journaled=journal)
+        attempts = measure_workload(session, workload, fakes.artifacts(n), sampling)
         found = {a.subject: a for a in attempts}
         assert len(found) == len(attempts), "one attempt each"
         return found
@@ -259,8 +258,8 @@ def test_another_number_of_runs_is_another_measurement(bench: Bench) -> None:
     assert len(more.measured) == 4
 
 
-def test_the_fingerprint_says_what_an_attempt_depends_on(bench: Bench) -> None:
-    mark = fingerprint(fakes.measured_by(FakeProfiler()), bench.context, 3, ("sm80",))
+def test_the_fingerprint_says_what_an_attempt_depends_on(tmp_path: Path) -> None:
+    mark = fakes.session(tmp_path).fingerprint(3, ("sm80",))
     assert (mark.gpu, mark.driver, mark.arch) == (H200.name, H200.driver, "sm_90")
     assert (mark.method, mark.profiler_version, mark.runs) == ("ncu", "2025.3.1", 3)
     assert len(mark.kernel_source_sha256) == 64

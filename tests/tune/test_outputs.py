@@ -23,9 +23,12 @@ from fa_tune.store.registry import file as store
 from fa_tune.store.registry.schema import Entry
 from fa_tune.store.table.read_csv import read_rows
 from fa_tune.tune import outputs
-from fa_tune.tune.decide import Candidates, conclude
-from fa_tune.tune.profilers import Measured
+from fa_tune.tune.build import PreparedWorkload
+from fa_tune.tune.decide import decide_one
+from fa_tune.tune.measure import MeasuredWorkload
 from fa_tune.tune.results import SearchResult, WorkloadResult
+from fa_tune.tune.session import ProfilerSelection
+from fa_tune.tune.tie_break import TieBreak
 from tests.tune import fakes
 from tests.tune.fakes import H200, FakeProfiler
 
@@ -48,7 +51,8 @@ def result(workload: Workload = WORKLOAD, *, runs: int = 3) -> WorkloadResult:
     plan = MeasurePlan(workload, fakes.artifacts(N), ("fa2", "cudnn"), runs=runs)
     attempts = list(FakeProfiler(time).measure(plan, lambda _: None))
     crashed = Attempt("sm80:x", workload.key, Outcome.CRASHED, "an illegal\naddress")
-    return conclude(Candidates(workload, plan.artifacts, (crashed,), {}), attempts, (DEFAULT,))
+    prepared = PreparedWorkload(workload, plan.artifacts, (crashed,), {})
+    return decide_one(MeasuredWorkload(prepared, tuple(attempts), (DEFAULT,)), TieBreak())
 
 
 def search_result(*results: WorkloadResult) -> SearchResult:
@@ -68,7 +72,7 @@ def kept(tmp_path: Path) -> Callable[..., Entry]:
         one = one or result()
         path = tmp_path / "sub" / "registry.json"
         known = {one.workload.key: {BEST: fakes.RIGHT}} if verdicts.get("verified", True) else {}
-        measured = fakes.measured_by(FakeProfiler())
+        measured = fakes.selected(FakeProfiler())
         refused = outputs.keep_in_registry(path, search_result(one), measured, known)
         assert refused == ()
         (entry,) = store.load(path).entries
@@ -143,9 +147,9 @@ def test_the_provenance_is_complete(kept: Callable[..., Entry]) -> None:
     assert origin.recorded_at.endswith("+00:00")
 
 
-def replay(tmp_path: Path) -> Measured:
+def replay(tmp_path: Path) -> ProfilerSelection:
     """The result above as a recording, and a profiler that replays it."""
-    mine = fakes.measured_by(FakeProfiler())
+    mine = fakes.selected(FakeProfiler())
     recorder = outputs.Recorder(tmp_path / "profiles", OPTIONS, mine)
     recorder.finish(search_result(result()))
     recording = recordings.load(recorder.path)
@@ -157,7 +161,7 @@ def replay(tmp_path: Path) -> Measured:
         clock_policy="none",
         cache_policy="flush all",
     )
-    return Measured(profiler, recording.meta.device, "theirs", recording)
+    return ProfilerSelection(profiler, recording.meta.device, "theirs", recording)
 
 
 def test_a_replay_names_its_recording_and_keeps_its_provenance(tmp_path: Path) -> None:
@@ -183,7 +187,7 @@ def test_a_replay_does_not_replace_a_measurement(
 def test_what_could_not_be_decided_is_not_kept(tmp_path: Path) -> None:
     nothing = WorkloadResult(CAUSAL, (), None, "nothing ran")
     registry = tmp_path / "registry.json"
-    measured = fakes.measured_by(FakeProfiler())
+    measured = fakes.selected(FakeProfiler())
     found = search_result(result(), nothing)
     outputs.keep_in_registry(registry, found, measured, {})
     assert [e.workload for e in store.load(registry).entries] == [WORKLOAD]
@@ -213,7 +217,7 @@ def test_the_csv_has_every_attempt(tmp_path: Path) -> None:
 
 def test_a_recording_is_named_by_gpu_set_and_method(tmp_path: Path) -> None:
     options = dataclasses.replace(OPTIONS, kernels="128,64")
-    measured = fakes.measured_by(FakeProfiler(method="events"))
+    measured = fakes.selected(FakeProfiler(method="events"))
     recorder = outputs.Recorder(tmp_path, options, measured)
     recorder.finish(search_result(result()))
     path = recorder.path

@@ -13,7 +13,7 @@ from fa_tune.core.model import Outcome
 from fa_tune.search.space_table import SUFFIX, SpaceMeta, SpaceRow, knob_types, save
 from fa_tune.search.strategies.base import knobs_of
 from fa_tune.tune import flow
-from fa_tune.tune.prior import experiences
+from fa_tune.tune.strategy_run import recorded_workloads
 from tests.tune import fakes
 from tests.tune.conftest import World
 from tests.tune.fakes import H200, FakeProfiler
@@ -67,4 +67,4 @@ def test_recordings_of_another_gpu_say_nothing(world: World, recorded: Path) -> 
 
 def test_a_place_without_recordings_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProfileFormatError, match="no recorded space"):
-        experiences((tmp_path,), H200.name)
+        recorded_workloads((tmp_path,), H200.name)

@@ -18,8 +18,9 @@ from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta
-from fa_tune.tune.measure import Tally, measure_workload
+from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.profilers import choose_profiler
+from fa_tune.tune.session import open_session
 from tests.tune import fakes
 from tests.tune.fakes import H200, Stages
 from tests.tune.recorded import WORKLOAD, record
@@ -37,11 +38,11 @@ def folder(tmp_path: Path) -> Path:
 
 def test_without_a_gpu_auto_replays_and_says_whose_and_when(tmp_path: Path, folder: Path) -> None:
     progress = Stages()
-    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
     measured = choose_profiler(MeasureOptions(), machine, progress)
     assert isinstance(measured.profiler, ReplayProfiler)
     assert measured.device == H200
-    assert measured.whose == (
+    assert measured.source == (
         "recorded on an NVIDIA H200 on 2026-03-01 with ncu, "
         "replayed from nvidia_h200/new.csv, nvidia_h200/old.csv"
     )
@@ -49,21 +50,13 @@ def test_without_a_gpu_auto_replays_and_says_whose_and_when(tmp_path: Path, fold
 
 
 def test_replay_never_mixes_methods_and_takes_the_newest(tmp_path: Path, folder: Path) -> None:
-    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
     measured = choose_profiler(MeasureOptions(profiler="replay"), machine, Stages())
-    tally = Tally()
-    found = measure_workload(
-        WORKLOAD,
-        {key: fakes.artifact(key) for key in ("sm80:x", "sm80:y", "sm80:z")},
-        options=MeasureOptions(references=("fa2", "cudnn")),
-        measured=measured,
-        context=machine,
-        journal=None,
-        reuse=True,
-        keep=(),
-        progress=Stages(),
-        tally=tally,
-    )
+    options = MeasureOptions(references=("fa2", "cudnn"))
+    session = open_session(machine, measured, options, Stages())
+    tally = session.tally
+    artifacts = {key: fakes.artifact(key) for key in ("sm80:x", "sm80:y", "sm80:z")}
+    found = measure_workload(session, WORKLOAD, artifacts, Sampling())
     times = {a.subject: a.measurement.samples_s[0] for a in found if a.measurement}
     assert times == {"ref:fa2": 2e-3, "sm80:x": 1e-3, "sm80:y": 3e-3}
     assert {a.measurement.method for a in found if a.measurement} == {"ncu"}
@@ -76,7 +69,7 @@ def test_replay_never_mixes_methods_and_takes_the_newest(tmp_path: Path, folder:
 def test_events_recordings_serve_where_ncu_has_none(tmp_path: Path) -> None:
     folder = tmp_path / "profiles"
     record(folder, "events", "events", "2026-04-01T00:00:00+00:00", {"sm80:x": 8e-3})
-    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
     measured = choose_profiler(MeasureOptions(), machine, Stages())
     assert measured.profiler.method == "events"
 
@@ -92,7 +85,7 @@ def test_the_method_that_holds_more_of_what_is_wanted_is_replayed(
     path = folder / H200.slug / "causal.csv"
     attempt = Attempt("sm80:x", causal.key, Outcome.OK, "", timed)
     recordings.save(path, [attempt], {}, Meta(recordings.SCHEMA, H200, origin))
-    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
 
     def method(*wanted: Workload) -> str:
         found = choose_profiler(MeasureOptions(), machine, Stages(), wanted=wanted)
@@ -115,14 +108,14 @@ def test_recordings_of_nothing_that_is_wanted_are_not_named(tmp_path: Path) -> N
     known = recordings.load(folder / H200.slug / "wanted.csv")
     attempt = dataclasses.replace(known.attempts[0], workload=causal.key)
     recordings.save(folder / H200.slug / "causal.csv", [attempt], {}, known.meta)
-    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
 
     def whose(*wanted: Workload) -> str:
         found = choose_profiler(
             MeasureOptions(), machine, Stages(), wanted=wanted, configs=[config]
         )
         assert len(found.recordings) == 3
-        return found.whose
+        return found.source
 
     assert whose(WORKLOAD).endswith("2026-02-01 with events, replayed from nvidia_h200/wanted.csv")
     assert whose(causal).endswith("replayed from nvidia_h200/causal.csv")
@@ -134,7 +127,7 @@ def test_the_method_that_holds_the_wanted_configs_is_replayed(tmp_path: Path, fo
     a, b = families.get("sm80").configs("fast", dtypes=[WORKLOAD.dtype], d_head=WORKLOAD.d_head)[:2]
     subject = families.variant(a).key
     record(folder, "wanted", "events", "2026-02-01T00:00:00+00:00", {subject: 7e-3})
-    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
 
     def method(*configs: Config) -> str:
         found = choose_profiler(
@@ -153,7 +146,7 @@ def test_recordings_of_these_kernels_are_preferred(tmp_path: Path, folder: Path)
         known.meta.provenance, kernel_source_sha256=kernel_source_sha256("sm80")
     )
     recordings.save(path, known.attempts, {}, Meta(recordings.SCHEMA, H200, origin))
-    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
     measured = choose_profiler(MeasureOptions(), machine, Stages(), wanted=[WORKLOAD])
     assert measured.profiler.method == "events", "ncu's are of other kernels"
 
@@ -171,10 +164,10 @@ def recorded_elsewhere(folder: Path, dates: tuple[str, ...]) -> DeviceInfo:
 
 def test_the_gpu_with_most_recorded_is_replayed(tmp_path: Path, folder: Path) -> None:
     other = recorded_elsewhere(folder, ("2027-01-01T00:00:00+00:00",))
-    machine = fakes.context(tmp_path, device=None, recordings=folder)
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
     measured = choose_profiler(MeasureOptions(), machine, Stages())
     assert measured.device.name == "NVIDIA H200", "not the newest"
-    assert "h100" not in measured.whose
+    assert "h100" not in measured.source
     many = tuple(f"2027-01-{day:02}T00:00:00+00:00" for day in range(1, 20))
     recorded_elsewhere(folder, many)
     assert choose_profiler(MeasureOptions(), machine, Stages()).device.name == other.name
@@ -182,19 +175,19 @@ def test_the_gpu_with_most_recorded_is_replayed(tmp_path: Path, folder: Path) ->
 
 def test_a_gpus_own_folder_is_replayed(tmp_path: Path, folder: Path) -> None:
     other = recorded_elsewhere(folder, ("2027-01-01T00:00:00+00:00",))
-    machine = fakes.context(tmp_path, device=None, recordings=folder / other.slug)
+    machine = fakes.machine(tmp_path, device=None, recordings=folder / other.slug)
     assert choose_profiler(MeasureOptions(), machine, Stages()).device.name == other.name
 
 
 def test_without_gpu_and_recordings_there_is_nothing(tmp_path: Path) -> None:
-    machine = fakes.context(tmp_path, device=None, recordings=tmp_path / "empty")
+    machine = fakes.machine(tmp_path, device=None, recordings=tmp_path / "empty")
     with pytest.raises(ToolMissing, match=r"no recordings in .*empty"):
         choose_profiler(MeasureOptions(), machine, Stages())
 
 
 @pytest.mark.parametrize("name", ["ncu", "events"])
 def test_a_profiler_asked_for_by_name_needs_its_gpu(tmp_path: Path, name: str) -> None:
-    machine = fakes.context(tmp_path, device=None)
+    machine = fakes.machine(tmp_path, device=None)
     with pytest.raises(ToolMissing, match="no GPU found") as caught:
         choose_profiler(MeasureOptions(profiler=name), machine, Stages())
     assert caught.value.exit_status == 3
@@ -210,7 +203,7 @@ def test_auto_falls_back_to_events_and_says_so(
 ) -> None:
     monkeypatch.setattr("fa_tune.profile.ncu.profiler.find_ncu", without_ncu)
     progress = Stages()
-    measured = choose_profiler(MeasureOptions(), fakes.context(tmp_path), progress)
+    measured = choose_profiler(MeasureOptions(), fakes.machine(tmp_path), progress)
     assert isinstance(measured.profiler, EventsProfiler)
     assert measured.device == H200
     assert progress.warnings == ["ncu not found on PATH; timing with CUDA events instead"]
@@ -221,7 +214,7 @@ def test_ncu_asked_for_by_name_is_not_replaced(
 ) -> None:
     monkeypatch.setattr("fa_tune.profile.ncu.profiler.find_ncu", without_ncu)
     with pytest.raises(ToolMissing, match="ncu not found on PATH"):
-        choose_profiler(MeasureOptions(profiler="ncu"), fakes.context(tmp_path), Stages())
+        choose_profiler(MeasureOptions(profiler="ncu"), fakes.machine(tmp_path), Stages())
 
 
 @pytest.mark.parametrize("name", ["auto", "ncu"])
@@ -229,20 +222,20 @@ def test_ncu_is_taken_where_it_is(tmp_path: Path, name: str) -> None:
     program = tmp_path / "ncu"
     program.write_text("#!/bin/sh\necho 'Version 2025.3.1.0 (build 1)'\n")
     program.chmod(0o755)
-    machine = fakes.context(tmp_path, ncu=program)
+    machine = fakes.machine(tmp_path, ncu=program)
     options = MeasureOptions(profiler=name, clock_control="base")
     measured = choose_profiler(options, machine, Stages())
     assert isinstance(measured.profiler, NcuProfiler)
-    assert measured.whose == "measured on this machine's NVIDIA H200 under ncu 2025.3.1"
+    assert measured.source == "measured on this machine's NVIDIA H200 under ncu 2025.3.1"
     assert measured.profiler.clock_policy.startswith("base")
 
 
 def test_replay_can_be_asked_for_beside_a_gpu(tmp_path: Path, folder: Path) -> None:
-    machine = fakes.context(tmp_path, recordings=folder)
+    machine = fakes.machine(tmp_path, recordings=folder)
     measured = choose_profiler(MeasureOptions(profiler="replay"), machine, Stages())
     assert isinstance(measured.profiler, ReplayProfiler)
 
 
 def test_an_unknown_profiler_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="unknown profiler 'nsys'"):
-        choose_profiler(MeasureOptions(profiler="nsys"), fakes.context(tmp_path), Stages())
+        choose_profiler(MeasureOptions(profiler="nsys"), fakes.machine(tmp_path), Stages())

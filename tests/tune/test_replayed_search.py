@@ -19,7 +19,7 @@ from fa_tune.search.neighbor_regret import Neighbour
 from fa_tune.store import recordings
 from fa_tune.store.registry import file as store
 from fa_tune.tune.profilers import choose_profiler
-from fa_tune.tune.tie_break import Preferences
+from fa_tune.tune.tie_break import TieBreak
 from tests.tune import fakes
 from tests.tune.conftest import SEARCH, World
 from tests.tune.fakes import FakeProfiler
@@ -48,8 +48,8 @@ def test_a_replay_chooses_what_the_recorded_search_chose(world: World, recorded:
     decision = only(result).decision
     assert decision is not None
     assert decision.chosen.subject == FAST
-    assert "recorded on an NVIDIA H200" in result.whose
-    assert world.progress.notes[0] == result.whose
+    assert "recorded on an NVIDIA H200" in result.source
+    assert world.progress.notes[0] == result.source
     assert world.verifier.verified == [], "no GPU to verify on"
     (mine,) = store.load(world.registry).entries
     (theirs,) = store.load(world.folder / "theirs.json").entries
@@ -165,7 +165,7 @@ def test_a_replay_decides_by_what_the_search_decided_by(
     folder = world.folder / "profiles"
     world.profiler = Wandering(ratios)
     both = [benchmark_workload(length, 128, DType.FP16) for length in (1024, 2048)]
-    world.preferred = Preferences({w: Neighbour(w.key, regrets) for w in both} if regrets else {})
+    world.tie_break = TieBreak({w: Neighbour(w.key, regrets) for w in both} if regrets else {})
     live = only(search(world, 1024, record=folder, profiler="events"))
     assert live.decision is not None
     assert live.decision.chosen.subject == chosen

@@ -1,4 +1,4 @@
-"""Boards that are not alike: more of them than workloads, or another one than last time."""
+"""GPUs that are not alike: more of them than workloads, or another one than last time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fa_tune.core import devices
 from fa_tune.core.model import Outcome
 from fa_tune.tune import screening
 from fa_tune.tune.results import SearchResult
-from tests.fleet.board_child import time_s
-from tests.fleet.board_machine import N_CONFIGS, SEARCH, Machine, pretend
+from tests.fleet.gpu_child import time_s
+from tests.fleet.gpu_machine import N_CONFIGS, SEARCH, Machine, pretend
 from tests.tune import fakes
 
 
@@ -21,21 +21,21 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_sm80: None) ->
     return pretend(tmp_path, monkeypatch)
 
 
-# --- more boards than workloads --------------------------------------------------------------
+# --- more GPUs than workloads --------------------------------------------------------------
 
 
-def heats_of(machine: Machine, monkeypatch: pytest.MonkeyPatch, n: int) -> SearchResult:
-    monkeypatch.setattr(screening, "GROUP", 4)
+def screened(machine: Machine, monkeypatch: pytest.MonkeyPatch, n: int) -> SearchResult:
+    monkeypatch.setattr(screening, "MIN_GROUP", 4)
     monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(n)))
     return machine.search(1024)
 
 
-def test_one_workload_is_dealt_out_and_decided_on_one_board(
+def test_one_workload_is_dealt_out_and_decided_on_one_gpu(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (machine.folder / "slow-GPU-b").write_text("1.07")
     (machine.folder / "slow-GPU-c").write_text("0.95")
-    result = heats_of(machine, monkeypatch, 16)
+    result = screened(machine, monkeypatch, 16)
     (one,) = result.results
     assert one.decision is not None
     times = {a.subject: time_s(a.subject, a.workload) for a in one.attempts}
@@ -56,20 +56,20 @@ def test_one_workload_is_dealt_out_and_decided_on_one_board(
             for a in one.attempts
             if a.measurement is not None and a.subject in finalists
         }
-        assert seen == pytest.approx(home[final], rel=1e-3), "times are of the final's board"
+        assert seen == pytest.approx(home[final], rel=1e-3), "times are of the final's gpu"
     assert len(where[True]) == 1
     assert len(where[False]) > 1
     done = len(machine.log("sample"))
-    again = heats_of(machine, monkeypatch, 16)
+    again = screened(machine, monkeypatch, 16)
     assert len(machine.log("sample")) == done, "nothing is measured twice"
     assert again.results[0].decision == one.decision
 
 
-def test_a_board_lost_in_a_heat_costs_its_group(
+def test_a_gpu_lost_in_a_screening_round_costs_its_group(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killer = machine.kills(25, "GPU-b", dies=True)
-    result = heats_of(machine, monkeypatch, 16)
+    result = screened(machine, monkeypatch, 16)
     killer.join()
     (one,) = result.results
     assert {a.subject for a in one.attempts} == set(fakes.keys(16))
@@ -77,24 +77,26 @@ def test_a_board_lost_in_a_heat_costs_its_group(
     assert sum("is lost" in w for w in machine.progress.warnings) == 1
 
 
-def test_few_configs_are_not_worth_heats(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    heats_of(machine, monkeypatch, 8)
-    assert len({board for board, *_ in machine.log("sample")}) == 1
+def test_few_configs_are_not_worth_screening(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screened(machine, monkeypatch, 8)
+    assert len({gpu for gpu, *_ in machine.log("sample")}) == 1
 
 
-# --- another board than last time ------------------------------------------------------------
+# --- another GPU than last time ------------------------------------------------------------
 
 
-def test_what_another_board_measured_is_scaled_by_the_default(
+def test_what_another_gpu_measured_is_scaled_by_the_default(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one GPU each time, as on machines that come and go."""
     (machine.folder / "slow-GPU-b").write_text("1.05")
-    boards_here = devices.find_devices("all")
+    gpus_here = devices.find_devices("all")
     default, added = fakes.keys(1)[0], fakes.keys(N_CONFIGS + 1)[-1]
 
     def search_on(n: int, configs: int) -> SearchResult:
-        monkeypatch.setattr(devices, "find_devices", lambda numbers: boards_here[n : n + 1])
+        monkeypatch.setattr(devices, "find_devices", lambda numbers: gpus_here[n : n + 1])
         found = fakes.parsed(fakes.configs(configs))
         monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: found)
         return machine.search(1024)
@@ -102,7 +104,7 @@ def test_what_another_board_measured_is_scaled_by_the_default(
     search_on(0, N_CONFIGS)
     done = len(machine.log("sample"))
     result = search_on(1, N_CONFIGS + 1)
-    measured = {subject for board, _, subject, *_ in machine.log("sample")[done:]}
+    measured = {subject for gpu, _, subject, *_ in machine.log("sample")[done:]}
     assert measured == {default, added}, "the new one and the default"
     for attempt in result.attempts:
         assert attempt.measurement is not None

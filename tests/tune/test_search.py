@@ -78,7 +78,7 @@ def test_the_fastest_is_found_and_kept(world: World) -> None:
     assert result.method == "ncu"
     assert result.device == fakes.H200
     assert (result.measured, result.reused) == (10, 0), "six once, the finalists once more"
-    assert world.progress.notes == [result.whose]
+    assert world.progress.notes == [result.source]
 
 
 def test_the_steps_are_told(world: World) -> None:
@@ -141,7 +141,7 @@ def test_what_cannot_run_is_listed_with_its_reason(world: World) -> None:
 
 
 def test_warnings_of_the_profiler_are_passed_on(world: World) -> None:
-    world.profiler.notes.warn("two metrics are missing")
+    world.profiler.warnings = ("two metrics are missing",)
     assert search(world).warnings == ("two metrics are missing",)
 
 

@@ -12,8 +12,9 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.core.model import DType, Outcome
 from fa_tune.core.options import MeasureOptions, Progress, SearchOptions
 from fa_tune.tune import single
-from fa_tune.tune.profilers import Measured
+from fa_tune.tune.candidates import choose_configs
 from fa_tune.tune.results import ProfileResult
+from fa_tune.tune.session import ProfilerSelection
 from fa_tune.tune.single import bench, build, profile, run, verify
 from tests.tune import fakes
 from tests.tune.conftest import World
@@ -105,9 +106,9 @@ def test_bench_times_with_events_whatever_was_asked(
 ) -> None:
     asked: list[MeasureOptions] = []
 
-    def choose(options: MeasureOptions, *_: object, **__: object) -> Measured:
+    def choose(options: MeasureOptions, *_: object, **__: object) -> ProfilerSelection:
         asked.append(options)
-        return fakes.measured_by(world.profiler)
+        return fakes.selected(world.profiler)
 
     monkeypatch.setattr(single, "choose_profiler", choose)
     world.configs = FP16
@@ -191,8 +192,6 @@ def test_build_lists_what_cannot_run(world: World) -> None:
 def test_sets_bring_their_dtypes(
     world: World, monkeypatch: pytest.MonkeyPatch, kernels: str, dtypes: set[str]
 ) -> None:
-    from fa_tune.tune.session import choose_configs
-
     monkeypatch.setattr(single, "choose_configs", choose_configs)
     machine = world.options().machine
     report = build(kernels, (64, 128), machine, world.progress)

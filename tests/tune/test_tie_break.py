@@ -13,7 +13,7 @@ from fa_tune.profile.stats import MARGIN
 from fa_tune.search.neighbor_regret import NEVER_SEEN, Neighbour
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta, Recording
-from fa_tune.tune.tie_break import Preferences, preferences, recorded_neighbours
+from fa_tune.tune.tie_break import TieBreak, recorded_neighbours, tie_break_for
 from tests.store.test_recordings import ORIGIN
 from tests.tune import fakes
 from tests.tune.fakes import H200, FakeProfiler, Stages
@@ -42,7 +42,7 @@ def recording(times: dict[Workload, dict[str, float]], name: str = "fast_events"
 
 
 def test_what_is_recorded_to_be_good_next_door_comes_first() -> None:
-    known = Preferences(near(SHORTER, a=0.02, b=0.001, c=0.0) | near(LONGER, a=0.0, b=0.0, c=0.03))
+    known = TieBreak(near(SHORTER, a=0.02, b=0.001, c=0.0) | near(LONGER, a=0.0, b=0.0, c=0.03))
     artifacts = {s: fakes.artifact(s) for s in (A, B, C, D)}
     ranks = known.ranks(HERE, artifacts)
     assert [ranks[s][1] for s in (A, B, C, D)] == [20, 1, 30, NEVER_SEEN], "the worst, in steps"
@@ -52,13 +52,13 @@ def test_what_is_recorded_to_be_good_next_door_comes_first() -> None:
 def test_distant_workloads_settle_no_tie() -> None:
     artifacts = {s: fakes.artifact(s) for s in (A, B)}
     for workload in (FAR, dataclasses.replace(SHORTER, causal=True)):
-        known = Preferences(near(workload, a=0.5, b=0.0))
+        known = TieBreak(near(workload, a=0.5, b=0.0))
         assert {rank[:2] for rank in known.ranks(HERE, artifacts).values()} == {(0, 0)}
 
 
 def test_who_was_near_the_limit_of_a_tie_here_comes_after_all_who_were_not() -> None:
     """However good they are next door; of those who were not, this workload prefers none."""
-    known = Preferences(near(HERE, a=0.0, b=0.0024, c=0.0026) | near(LONGER, a=0.02, b=0.01, c=0.0))
+    known = TieBreak(near(HERE, a=0.0, b=0.0024, c=0.0026) | near(LONGER, a=0.02, b=0.01, c=0.0))
     artifacts = {s: fakes.artifact(s) for s in (A, B, C, D)}
     assert known.order(HERE, artifacts) == (B, A, C, D), "and what was never seen is last"
     assert known.order(LONGER, {s: artifacts[s] for s in (A, B, C)}) == (C, A, B)
@@ -71,7 +71,7 @@ def test_a_default_that_is_recorded_to_be_behind_is_left_for_half_the_margin(
     behind: float, margin: float
 ) -> None:
     """However far a gain is from where it was recorded, it is not near both limits."""
-    known = Preferences(near(HERE, a=behind, b=0.0) | near(LONGER, a=0.5, b=0.0))
+    known = TieBreak(near(HERE, a=behind, b=0.0) | near(LONGER, a=0.5, b=0.0))
     assert known.margin(HERE, A) == margin
     assert abs(behind - margin) >= 0.24 * MARGIN
     assert known.margin(HERE, None) == MARGIN
@@ -94,18 +94,20 @@ def test_recordings_of_this_gpu_and_method_are_read_and_no_others(tmp_path: Path
     other = dataclasses.replace(events.meta, device=dataclasses.replace(H200, name="NVIDIA X"))
     recordings.save(tmp_path / "nvidia_x" / "fast_events.csv", events.attempts, {}, other)
     (tmp_path / "nvidia_x" / "fast_events.csv").write_text("damaged, but of another GPU")
-    context = fakes.context(tmp_path / "cache", recordings=tmp_path)
+    machine = fakes.machine(tmp_path / "cache", recordings=tmp_path)
     progress = Stages()
 
-    def found(method: str) -> Preferences:
-        return preferences(fakes.measured_by(FakeProfiler(method=method)), context, progress)
+    def found(method: str) -> TieBreak:
+        selection = fakes.selected(FakeProfiler(method=method))
+        session = fakes.session(tmp_path, selection, progress=progress, machine=machine)
+        return tie_break_for(session)
 
     assert set(found("events").recorded) == {SHORTER}
-    assert found("ncu") == Preferences()
+    assert found("ncu") == TieBreak()
     assert progress.warnings == []
     path = tmp_path / events.path
     meta = path.with_suffix(recordings.META_SUFFIX)
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "schema": "?"}))
-    assert found("events") == Preferences()
+    assert found("events") == TieBreak()
     (warning,) = progress.warnings
     assert warning.startswith("ties are not settled by recordings: ")

@@ -4,47 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fa_tune.build import nvrtc
 from fa_tune.build.compile import BuildRequest, BuildResult
 from fa_tune.core.model import Artifact, Attempt, CaseError, Outcome, Verdict
-from fa_tune.core.options import Progress
-from fa_tune.store.journal import Fingerprint, Journal
-from fa_tune.tune import verify as checks
+from fa_tune.core.options import MeasureOptions, Progress
+from fa_tune.fleet import gpu as fleet_gpu
+from fa_tune.tune import build as building
+from fa_tune.tune import session as sessions
 from fa_tune.tune.flow import search as run_search
-from fa_tune.tune.session import Context
+from fa_tune.tune.session import Machine
 from fa_tune.tune.verify import verdict_key, verify_all
 from tests.tune import fakes
-from tests.tune.conftest import SEARCH, FakeVerifier, World
-from tests.tune.fakes import Stages
+from tests.tune.conftest import FakeVerifier, World
+from tests.tune.fakes import FakeProfiler
 
-FINGERPRINT = Fingerprint("a" * 64, "13.0.88", "sm_90", "580.65", "NVIDIA H200", "ncu", runs=3)
 FIRST, SECOND = fakes.keys(2)
 
 
 @pytest.fixture
 def verifier(monkeypatch: pytest.MonkeyPatch) -> FakeVerifier:
     verifier = FakeVerifier()
-    monkeypatch.setattr(checks, "run_items", verifier)
+    monkeypatch.setattr(fleet_gpu, "run_items", verifier)
     return verifier
 
 
 Found = tuple[dict[str, Verdict], dict[str, Attempt]]
 
 
-def verify(folder: Path, *artifacts: Artifact, reuse: bool = True, **changes: object) -> Found:
-    return verify_all(
-        artifacts,
-        fingerprint=lambda _: changes.get("fingerprint", FINGERPRINT),  # type: ignore[arg-type, return-value]
-        journal=Journal(folder / "journal.jsonl"),
-        reuse=reuse,
-        device=0,
-        seed=5,
-        item_timeout_s=7.0,
-        progress=Stages(),
-    )
+def verify(
+    folder: Path, *artifacts: Artifact, reuse: bool = True, profiler: FakeProfiler | None = None
+) -> Found:
+    selection = fakes.selected(profiler or FakeProfiler())
+    measure = MeasureOptions(seed=5, item_timeout_s=7.0)
+    found = verify_all(fakes.session(folder, selection, measure, reuse=reuse), artifacts)
+    return dict(found.verdicts), dict(found.failures)
 
 
 def test_a_verdict_belongs_to_a_kernel_with_its_traits(
@@ -108,23 +106,22 @@ def test_on_request_all_is_verified_anew_and_the_new_verdict_counts(
 
 def test_a_verdict_does_not_depend_on_the_profiler(tmp_path: Path, verifier: FakeVerifier) -> None:
     verify(tmp_path, fakes.artifact(FIRST))
-    events = Fingerprint("a" * 64, "13.0.88", "sm_90", "580.65", "NVIDIA H200", "events", runs=5)
-    verify(tmp_path, fakes.artifact(FIRST), fingerprint=events)
+    verify(tmp_path, fakes.artifact(FIRST), profiler=FakeProfiler(method="events"))
     assert len(verifier.verified) == 1
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [("b" * 64, "13.0.88", "580.65"), ("a" * 64, "13.1.5", "580.65"), ("a" * 64, "13.0.88", "590")],
-    ids=["sources", "compiler", "driver"],
-)
+@pytest.mark.parametrize("changed", ["sources", "compiler", "driver"])
 def test_a_verdict_depends_on_what_makes_and_runs_the_kernel(
-    tmp_path: Path, verifier: FakeVerifier, changed: tuple[str, str, str]
+    tmp_path: Path, verifier: FakeVerifier, changed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verify(tmp_path, fakes.artifact(FIRST))
-    sources, nvrtc, driver = changed
-    other = Fingerprint(sources, nvrtc, "sm_90", driver, "NVIDIA H200", "ncu", runs=3)
-    verify(tmp_path, fakes.artifact(FIRST), fingerprint=other)
+    if changed == "sources":
+        monkeypatch.setattr(sessions, "kernel_source_identity", lambda *_: "b" * 64)
+    elif changed == "compiler":
+        monkeypatch.setattr(nvrtc, "version", lambda: "13.1.5")
+    else:
+        monkeypatch.setattr(fakes, "H200", replace(fakes.H200, driver="590"))
+    verify(tmp_path, fakes.artifact(FIRST))
     assert len(verifier.verified) == 2
 
 
@@ -148,11 +145,11 @@ def test_finished_verdicts_survive_an_interruption(
             yield next(super().__call__(handler, shared, items, **more))
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(checks, "run_items", Interrupted())
+    monkeypatch.setattr(fleet_gpu, "run_items", Interrupted())
     both = [fakes.artifact(FIRST), fakes.artifact(SECOND)]
     with pytest.raises(KeyboardInterrupt):
         verify(tmp_path, *both)
-    monkeypatch.setattr(checks, "run_items", verifier)
+    monkeypatch.setattr(fleet_gpu, "run_items", verifier)
     verdicts, _ = verify(tmp_path, *both)
     assert len(verdicts) == 2
     assert verifier.verified == [f"{SECOND} @ plain"]
@@ -167,11 +164,11 @@ def last_one_late(world: World, said: list[tuple[str, int]]) -> Callable[..., ob
 
     def build(
         requests: Sequence[BuildRequest],
-        context: Context,
+        machine: Machine,
         progress: Progress,
         meanwhile: Callable[[Sequence[BuildResult]], None],
     ) -> list[BuildResult]:
-        results = world.compiler(requests, context, progress)
+        results = world.compiler(requests, machine, progress)
         said.append(("before", len(world.verifier.verified)))
         meanwhile(results[:-1])
         said.append(("meanwhile", len(world.verifier.verified)))
@@ -185,7 +182,7 @@ def test_what_compiled_is_verified_while_the_rest_takes_its_time(
 ) -> None:
     """Each kernel once; what comes late is verified when it has come."""
     said: list[tuple[str, int]] = []
-    monkeypatch.setattr(SEARCH, "build_all", last_one_late(world, said))
+    monkeypatch.setattr(building, "build_all", last_one_late(world, said))
     result = run_search(world.options(1024), world.progress)
     assert said == [("before", 0), ("meanwhile", 3)]
     assert sorted(world.verifier.verified) == sorted(f"{s} @ plain" for s in fakes.keys(4))
@@ -198,7 +195,7 @@ def test_a_wrong_one_that_was_found_meanwhile_stays_wrong(
     wrong, crashing = fakes.keys(4)[1:3]
     world.verifier.wrong.add(wrong)
     world.verifier.crashing[crashing] = (Outcome.CRASHED, "illegal address")
-    monkeypatch.setattr(SEARCH, "build_all", last_one_late(world, []))
+    monkeypatch.setattr(building, "build_all", last_one_late(world, []))
     result = run_search(world.options(1024), world.progress)
     outcomes = {a.subject: a.outcome for a in result.attempts}
     assert outcomes[wrong] is Outcome.WRONG_RESULT

@@ -69,6 +69,7 @@ class BarProgress(PlainProgress):
     """A bar with steps done, time left and the leader so far; lines appear above it."""
 
     def __init__(self) -> None:
+        # Late: most runs draw no bar.
         from rich.console import Console
         from rich.progress import (
             BarColumn,

@@ -47,7 +47,7 @@ def show_search(result: SearchResult, limit: int | None) -> None:
         say(f"{result.disagreement.sentence}.")
     if result.registry is not None and any(found.decision for found in result.results):
         say(f"Kept in {result.registry}.")
-    say(f"Measurements: {result.whose}.")
+    say(f"Measurements: {result.source}.")
 
 
 def search_document(result: SearchResult) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def search_document(result: SearchResult) -> dict[str, Any]:
         disagreement = dataclasses.asdict(between) | {"time": between.time, "ratio": between.ratio}
     return {
         "schema": SCHEMA,
-        "whose": result.whose,
+        "whose": result.source,
         "method": result.method,
         "device": dataclasses.asdict(result.device) if result.device else None,
         "registry": str(result.registry) if result.registry else None,

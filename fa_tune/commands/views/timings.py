@@ -86,14 +86,14 @@ def show_timings(
         for workload in dict.fromkeys(t.workload for t in timings):
             say(_table(workload, [t for t in timings if t.workload == workload], limit))
             say()
-        say(f"Measurements: {result.whose}.")
+        say(f"Measurements: {result.source}.")
 
 
 def document(result: ProfileResult) -> dict[str, Any]:
     """The result as JSON, times in seconds, a missing one null."""
     return {
         "schema": SCHEMA,
-        "whose": result.whose,
+        "whose": result.source,
         "timings": [_object(Timing.of(attempt)) for attempt in result.attempts],
     }
 

@@ -96,7 +96,7 @@ def verify_items(
 
     def check_item(kernel: Kernel, name: str) -> dict[str, Any]:
         family = families.get(kernel.variant.family)
-        config = family.parse(kernel.variant.config)
+        config = families.config_of(kernel.variant)
         traits = items[name].traits
         operation = ops.get(family.operation)
         workloads = (

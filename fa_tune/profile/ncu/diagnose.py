@@ -194,7 +194,7 @@ _RULES = (
 )
 
 
-def diagnose(log: str, *, exit_code: int | None) -> Diagnosis | None:
+def diagnose_log(log: str, *, exit_code: int | None) -> Diagnosis | None:
     """What `log` and ncu's exit status say; None if nothing is wrong.
 
     `exit_code` None means that ncu did not end in time and was killed.  A cause found in the

@@ -18,7 +18,7 @@ from pathlib import Path
 from fa_tune.core.errors import ProfileFormatError, StorageError, UnknownUnit
 from fa_tune.core.units import BYTE, BYTE_PER_SECOND, HERTZ, PERCENT, SECOND, parse_unit, to_base
 from fa_tune.profile.ncu import ncu_rep
-from fa_tune.profile.ncu.diagnose import diagnose
+from fa_tune.profile.ncu.diagnose import diagnose_log
 from fa_tune.profile.ncu.display_names import IDENTIFIERS
 from fa_tune.profile.ncu.launches import Launch, MetricValue, Missing, Profile
 from fa_tune.profile.ncu.log_tables import (
@@ -139,7 +139,7 @@ def _is_report(data: bytes) -> bool:
 
 def _no_table(text: str) -> str:
     """Why there are no launches: what went wrong, or what kind of text this is."""
-    diagnosis = diagnose(text, exit_code=0)
+    diagnosis = diagnose_log(text, exit_code=0)
     if diagnosis is not None and diagnosis.fatal:
         return f"no launches in it: {diagnosis.message}"
     rerun = "; rerun ncu with `--csv --page raw --print-units base`"

@@ -13,7 +13,14 @@ from pathlib import Path
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, ToolMissing
 from fa_tune.core.jobs import KernelItem, ProfileJob
 from fa_tune.core.model import Attempt, Outcome
-from fa_tune.profile.base import MeasurePlan, OnStep, ProfilerNotes, failed, split_batches
+from fa_tune.profile.base import (
+    Capabilities,
+    MeasurePlan,
+    OnStep,
+    ProfilerNotes,
+    failed,
+    split_batches,
+)
 from fa_tune.profile.ncu.command import (
     NcuOptions,
     NcuVersion,
@@ -23,7 +30,7 @@ from fa_tune.profile.ncu.command import (
     parse_ncu_version,
     query_metrics_arguments,
 )
-from fa_tune.profile.ncu.diagnose import diagnose
+from fa_tune.profile.ncu.diagnose import diagnose_log
 from fa_tune.profile.ncu.launches import Launch
 from fa_tune.profile.ncu.match_launches import assign_launches, measurement
 from fa_tune.profile.ncu.metrics import (
@@ -50,6 +57,9 @@ class NcuProfiler:
 
     method = "ncu"
     default_runs = 3
+    # A launch costs a fifth of a second and stands alone; its counters need a permission.
+    capabilities = Capabilities(independent_samples=True, samples_per_scout=1, may_be_refused=True)
+    warnings = property(lambda self: self.notes.told)
 
     def __init__(
         self,
@@ -171,7 +181,7 @@ class NcuProfiler:
             on_event=on_event,
         )
         text = log.read_text(errors="replace") if log.exists() else ""
-        found = diagnose(text, exit_code=None if end.timed_out else end.exit_code)
+        found = diagnose_log(text, exit_code=None if end.timed_out else end.exit_code)
         if found is not None and found.name == "unknown-metric" and self._drop_unknown_metrics():
             return self._process(plan, items, folder / "again", on_step)
         if found is not None and not found.fatal:

@@ -2,7 +2,8 @@
 
 Small on purpose: a search has at most some hundred observations, refits after each of them
 and must give the same proposals on every machine, so the optimiser takes a fixed number of
-steps from a fixed start, or from where it was.
+steps from a fixed start, or from where it was.  Optuna's own needs torch and SciPy,
+scikit-learn's SciPy.
 """
 
 from __future__ import annotations

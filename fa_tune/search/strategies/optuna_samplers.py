@@ -89,7 +89,7 @@ def _ordered(values: Sequence[Any]) -> bool:
 
 def _optuna() -> Any:
     try:
-        import optuna
+        import optuna  # late: optional, and slow to load
     except ImportError:
         raise ToolMissing('Optuna is not installed: pip install "fa-tune[strategies]"') from None
     return optuna

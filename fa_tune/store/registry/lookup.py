@@ -43,7 +43,7 @@ class NoMatch:
     reason: str
 
 
-def lookup(
+def find_match(
     registry: Registry,
     gpu: str,
     workload: Workload,

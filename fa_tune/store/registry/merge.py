@@ -49,7 +49,7 @@ def evidence(entry: Entry) -> Evidence:
     )
 
 
-def merge(*registries: Registry) -> Registry:
+def merge_registries(*registries: Registry) -> Registry:
     """Every key of every registry, each with its best-supported entry.
 
     Results of different methods have different keys: both stay, neither is preferred here.
@@ -80,7 +80,7 @@ class Conflict:
 def conflicts(*registries: Registry) -> tuple[Conflict, ...]:
     """Every entry that `merge` drops although it names another variant than what it keeps, each
     such variant once, with the best of its evidence; in the order of the keys."""
-    kept = {entry.key: entry for entry in merge(*registries).entries}
+    kept = {entry.key: entry for entry in merge_registries(*registries).entries}
     others: dict[tuple[object, ...], Entry] = {}
     for registry in registries:
         for entry in registry.entries:

@@ -246,10 +246,11 @@ def from_json(data: str | bytes, where: str) -> Registry:
     if raw["schema"] == 1:
         text = json.dumps(_from_1(raw))
     try:
-        found: Registry = _adapter().validate_json(text)
+        read = _adapter().validate_json(text)
     except ValidationError as e:
         raise RegistryError(f"{where}: {_first_error(e)}{_MEND}") from None
-    return _with_todays_words(found)
+    registry: Registry = _with_todays_words(read)
+    return registry
 
 
 def _with_todays_words(value: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant, ToolMissing
-from fa_tune.profile.ncu.diagnose import diagnose
+from fa_tune.profile.ncu.diagnose import diagnose_log
 
 FAILURES = Path(__file__).parent / "data" / "failures"
 
@@ -51,7 +51,7 @@ def test_each_failure_is_recognised_in_its_log(
     error: type[FaTuneError] | None,
     fatal: bool,
 ) -> None:
-    diagnosis = diagnose((FAILURES / f"{name}.log").read_text(), exit_code=exit_code)
+    diagnosis = diagnose_log((FAILURES / f"{name}.log").read_text(), exit_code=exit_code)
     assert diagnosis is not None
     assert diagnosis.name == name
     assert diagnosis.fatal is fatal
@@ -75,7 +75,7 @@ def test_a_fatal_cause_is_found_whatever_the_exit_status(name: str) -> None:
         return
     log = (FAILURES / f"{name}.log").read_text()
     for exit_code in (0, 1, 9, None):
-        diagnosis = diagnose(log, exit_code=exit_code)
+        diagnosis = diagnose_log(log, exit_code=exit_code)
         assert diagnosis is not None
         assert diagnosis.name == name
 
@@ -86,13 +86,13 @@ def test_success_has_no_diagnosis() -> None:
         '==PROF== Profiling "k" - 0: 0%....50%....100% - 3 passes\n'
         "==PROF== Disconnected from process 7\n"
     )
-    assert diagnose(log, exit_code=0) is None
+    assert diagnose_log(log, exit_code=0) is None
 
 
 @pytest.mark.parametrize("log", ["", "\n"])
 def test_silence_is_a_timeout_or_a_failure_by_how_it_ended(log: str) -> None:
-    assert diagnose(log, exit_code=0) is None
-    timed_out, failed = diagnose(log, exit_code=None), diagnose(log, exit_code=3)
+    assert diagnose_log(log, exit_code=0) is None
+    timed_out, failed = diagnose_log(log, exit_code=None), diagnose_log(log, exit_code=3)
     assert timed_out is not None
     assert timed_out.name == "timed-out"
     assert failed is not None
@@ -106,12 +106,12 @@ def test_a_helper_process_without_cuda_is_no_failure() -> None:
         "==PROF== Target process 3323 terminated before first instrumented API call.\n"
         "==PROF== Disconnected from process 3300\n"
     )
-    assert diagnose(log, exit_code=0) is None
+    assert diagnose_log(log, exit_code=0) is None
 
 
 def test_a_note_does_not_hide_a_failure() -> None:
     log = (FAILURES / "metrics-unavailable.log").read_text()
-    note, failure = diagnose(log, exit_code=0), diagnose(log, exit_code=2)
+    note, failure = diagnose_log(log, exit_code=0), diagnose_log(log, exit_code=2)
     assert note is not None
     assert not note.fatal
     assert failure is not None
@@ -120,11 +120,13 @@ def test_a_note_does_not_hide_a_failure() -> None:
 
 
 def test_the_program_talking_of_memory_is_not_ncu_failing_to_save_it() -> None:
-    assert diagnose("torch: CUDA out of memory, retrying\nlock file taken\n", exit_code=0) is None
+    assert (
+        diagnose_log("torch: CUDA out of memory, retrying\nlock file taken\n", exit_code=0) is None
+    )
 
 
 def test_an_unrecognised_error_is_quoted() -> None:
-    diagnosis = diagnose("==ERROR== Something new happened.\n", exit_code=1)
+    diagnosis = diagnose_log("==ERROR== Something new happened.\n", exit_code=1)
     assert diagnosis is not None
     assert diagnosis.message == "ncu ended with status 1: Something new happened."
 
@@ -132,12 +134,12 @@ def test_an_unrecognised_error_is_quoted() -> None:
 def test_a_long_list_of_kernels_is_shortened() -> None:
     kernels = "".join(f"{i}. kernel_{i}\n" for i in range(1, 31))
     log = f"==WARNING== No kernels were profiled.\nAvailable Kernels:\n{kernels}"
-    diagnosis = diagnose(log, exit_code=0)
+    diagnosis = diagnose_log(log, exit_code=0)
     assert diagnosis is not None
     assert diagnosis.message.endswith("kernel_8 and 22 more")
 
 
 def test_no_kernels_and_no_list() -> None:
-    diagnosis = diagnose("==WARNING== No kernels were profiled.\n", exit_code=0)
+    diagnosis = diagnose_log("==WARNING== No kernels were profiled.\n", exit_code=0)
     assert diagnosis is not None
     assert "profiler start and stop" in diagnosis.message

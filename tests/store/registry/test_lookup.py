@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fa_tune.core.model import DType, Workload, benchmark_workload
-from fa_tune.store.registry.lookup import Match, NoMatch, distance, lookup, matches
+from fa_tune.store.registry.lookup import Match, NoMatch, distance, find_match, matches
 from fa_tune.store.registry.schema import Entry, Registry
 
 MakeEntry = Callable[..., Entry]
@@ -37,7 +37,7 @@ def refusal(result: Match | NoMatch) -> str:
 
 
 def test_the_exact_workload_is_taken(registry: Registry) -> None:
-    match = found(lookup(registry, H200, workload(1024)))
+    match = found(find_match(registry, H200, workload(1024)))
     assert match.exact
     assert match.distance == 0.0
     assert match.entry.workload == workload(1024)
@@ -59,7 +59,7 @@ def test_the_exact_workload_is_taken(registry: Registry) -> None:
 def test_else_the_nearest_and_it_says_which(
     registry: Registry, asked: Workload, nearest: int
 ) -> None:
-    match = found(lookup(registry, H200, asked))
+    match = found(find_match(registry, H200, asked))
     assert not match.exact
     assert match.distance > 0.0
     assert match.entry.workload.seq_len_q == nearest
@@ -68,12 +68,12 @@ def test_else_the_nearest_and_it_says_which(
 
 
 def test_the_explanation_lists_what_differs(registry: Registry) -> None:
-    match = found(lookup(registry, H200, workload(3000, batch=8, heads=32, kv_heads=32)))
+    match = found(find_match(registry, H200, workload(3000, batch=8, heads=32, kv_heads=32)))
     assert "(seq_len_q 4096 for 3000, seq_len_kv 4096 for 3000, batch 16 for 8" in match.explanation
 
 
 def test_the_same_work_in_another_split_is_near_but_not_exact(registry: Registry) -> None:
-    match = found(lookup(registry, H200, workload(1024, batch=8, heads=32, kv_heads=32)))
+    match = found(find_match(registry, H200, workload(1024, batch=8, heads=32, kv_heads=32)))
     assert match.distance == 0.0
     assert not match.exact
 
@@ -92,7 +92,7 @@ def test_all_matches_come_nearest_first(registry: Registry) -> None:
 def test_equal_distances_end_the_same_way_in_any_registry(make_entry: MakeEntry) -> None:
     entries = [make_entry(1024), make_entry(4096)]
     picks = {
-        found(lookup(Registry.of(order), H200, workload(2048))).entry.workload.seq_len_q
+        found(find_match(Registry.of(order), H200, workload(2048))).entry.workload.seq_len_q
         for order in (entries, entries[::-1])
     }
     assert picks == {1024}
@@ -104,21 +104,21 @@ def test_dtype_head_size_and_mask_must_agree(registry: Registry) -> None:
         benchmark_workload(1024, 128, DType.BF16),
         benchmark_workload(1024, 128, DType.FP16, causal=True),
     ):
-        reason = refusal(lookup(registry, H200, other))
+        reason = refusal(find_match(registry, H200, other))
         assert "only for FP16 d_head 128 full" in reason
 
 
 def test_another_gpu_model_is_refused_with_the_reason(registry: Registry) -> None:
-    reason = refusal(lookup(registry, "NVIDIA H100 PCIe", workload(1024)))
+    reason = refusal(find_match(registry, "NVIDIA H100 PCIe", workload(1024)))
     assert "no entry for NVIDIA H100 PCIe, only for NVIDIA H200 (9.0)" in reason
     assert "do not carry over" in reason
-    reason = refusal(lookup(registry, H200, workload(1024), compute_capability=(9, 1)))
+    reason = refusal(find_match(registry, H200, workload(1024), compute_capability=(9, 1)))
     assert "no entry for NVIDIA H200 (9.1), only for NVIDIA H200 (9.0)" in reason
-    assert found(lookup(registry, H200, workload(1024), compute_capability=(9, 0))).exact
+    assert found(find_match(registry, H200, workload(1024), compute_capability=(9, 0))).exact
 
 
 def test_an_empty_registry_says_so() -> None:
-    assert "empty" in refusal(lookup(Registry.of(), H200, workload(1024)))
+    assert "empty" in refusal(find_match(Registry.of(), H200, workload(1024)))
 
 
 def test_methods_have_an_order_that_no_time_changes(make_entry: MakeEntry) -> None:
@@ -127,20 +127,22 @@ def test_methods_have_an_order_that_no_time_changes(make_entry: MakeEntry) -> No
     )
     methods = [m.entry.method for m in matches(registry, H200, workload(4096))]
     assert methods == ["ncu", "events", "aaa"]
-    assert found(lookup(registry, H200, workload(4096), method="events")).entry.method == "events"
-    reason = refusal(lookup(registry, H200, workload(4096), method="wall"))
+    assert (
+        found(find_match(registry, H200, workload(4096), method="events")).entry.method == "events"
+    )
+    reason = refusal(find_match(registry, H200, workload(4096), method="wall"))
     assert "no results by wall for NVIDIA H200, only by aaa, events, ncu" in reason
 
 
 def test_an_exact_entry_comes_before_a_preferred_method(make_entry: MakeEntry) -> None:
     registry = Registry.of([make_entry(1024), make_entry(4096, method="events")])
-    assert found(lookup(registry, H200, workload(4096))).entry.method == "events"
+    assert found(find_match(registry, H200, workload(4096))).entry.method == "events"
 
 
 def test_another_driver_or_source_warns(make_entry: MakeEntry) -> None:
     registry = Registry.of([make_entry(), make_entry(1024, driver="")])
     entry = registry.entries[0]
-    same = lookup(
+    same = find_match(
         registry,
         H200,
         workload(4096),
@@ -148,19 +150,19 @@ def test_another_driver_or_source_warns(make_entry: MakeEntry) -> None:
         kernel_source_sha256={"sm80": entry.provenance.kernel_source_sha256, "sm90": "0"},
     )
     assert found(same).warnings == ()
-    other = lookup(
+    other = find_match(
         registry, H200, workload(4096), driver="590.1", kernel_source_sha256={"sm80": "0"}
     )
     driver, source = found(other).warnings
     assert driver.startswith("measured with driver 580.65.06, this is 590.1")
     assert "other kernel sources" in source
-    (unrecorded,) = found(lookup(registry, H200, workload(1024), driver="590.1")).warnings
+    (unrecorded,) = found(find_match(registry, H200, workload(1024), driver="590.1")).warnings
     assert "an unrecorded driver" in unrecorded
 
 
 def test_the_scale_is_no_reason_to_search_again(registry: Registry) -> None:
     asked = dataclasses.replace(workload(1024), softmax_scale=0.5)
-    match = found(lookup(registry, H200, asked))
+    match = found(find_match(registry, H200, asked))
     assert match.exact
     assert match.explanation == f"measured on {workload(1024).key}"
 
@@ -178,11 +180,11 @@ def test_alignment_and_log_sum_exp_decide_among_equally_near(make_entry: MakeEnt
     ]
     for kind in kinds:
         asked = dataclasses.replace(kind, batch=1)
-        match = found(lookup(Registry.of(entries), H200, asked))
+        match = found(find_match(Registry.of(entries), H200, asked))
         assert match.entry.workload == kind
         assert not match.exact
     others = [e for e in entries if e.workload.bottom_right]
-    match = found(lookup(Registry.of(others), H200, base))
+    match = found(find_match(Registry.of(others), H200, base))
     assert not match.exact
     assert match.entry.workload == dataclasses.replace(base, bottom_right=True)
     assert "(mask causal_br for causal)" in match.explanation

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fa_tune.core.model import Variant
-from fa_tune.store.registry.merge import conflicts, evidence, merge
+from fa_tune.store.registry.merge import conflicts, evidence, merge_registries
 from fa_tune.store.registry.schema import Entry, Registry, VerdictSummary, to_json
 
 MakeEntry = Callable[..., Entry]
@@ -37,12 +37,12 @@ def test_evidence_counts_in_the_documented_order(
     good, bad = make_entry(**better), make_entry(**worse)
     assert evidence(good) > evidence(bad)
     for a, b in ((good, bad), (bad, good)):
-        assert merge(Registry.of([a]), Registry.of([b])).entries == (good,)
+        assert merge_registries(Registry.of([a]), Registry.of([b])).entries == (good,)
 
 
 def test_a_faster_time_is_no_evidence(make_entry: MakeEntry) -> None:
     slow, fast = make_entry(n=9), make_entry(n=5, median_s=1e-6)
-    assert merge(Registry.of([slow]), Registry.of([fast])).entries == (slow,)
+    assert merge_registries(Registry.of([slow]), Registry.of([fast])).entries == (slow,)
 
 
 def test_methods_gpus_and_workloads_stay_side_by_side(make_entry: MakeEntry) -> None:
@@ -53,14 +53,18 @@ def test_methods_gpus_and_workloads_stay_side_by_side(make_entry: MakeEntry) -> 
         make_entry(causal=True),
         make_entry(1024),
     ]
-    merged = merge(*(Registry.of([e]) for e in entries))
+    merged = merge_registries(*(Registry.of([e]) for e in entries))
     assert merged == Registry.of(entries)
 
 
 def test_merging_nothing_gives_an_empty_registry(make_entry: MakeEntry) -> None:
     registry = Registry.of([make_entry()])
-    assert merge() == Registry.of()
-    assert merge(registry, Registry.of()) == merge(Registry.of(), registry) == registry
+    assert merge_registries() == Registry.of()
+    assert (
+        merge_registries(registry, Registry.of())
+        == merge_registries(Registry.of(), registry)
+        == registry
+    )
 
 
 @st.composite
@@ -92,13 +96,17 @@ def test_merge_is_commutative_associative_and_idempotent(
     make_entry: MakeEntry, data: st.DataObject
 ) -> None:
     a, b, c = (data.draw(registries(make_entry)) for _ in range(3))
-    assert merge(a, b) == merge(b, a)
-    assert merge(merge(a, b), c) == merge(a, merge(b, c))
-    assert merge(a, a) == a
-    assert merge(merge(a, b), b) == merge(a, b)
-    results = {to_json(merge(*order)) for order in permutations((a, b, c))}
+    assert merge_registries(a, b) == merge_registries(b, a)
+    assert merge_registries(merge_registries(a, b), c) == merge_registries(
+        a, merge_registries(b, c)
+    )
+    assert merge_registries(a, a) == a
+    assert merge_registries(merge_registries(a, b), b) == merge_registries(a, b)
+    results = {to_json(merge_registries(*order)) for order in permutations((a, b, c))}
     assert len(results) == 1
-    assert {e.key for e in merge(a, b, c).entries} == {e.key for r in (a, b, c) for e in r.entries}
+    assert {e.key for e in merge_registries(a, b, c).entries} == {
+        e.key for r in (a, b, c) for e in r.entries
+    }
 
 
 # Disagreement ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from fa_tune.core.model import Variant, Workload
-from fa_tune.tune import session, single
+from fa_tune.tune import candidates, single
 from fa_tune.tune.flow import search as run_search
 from fa_tune.tune.results import SearchResult, WorkloadResult
 from tests.families.wave import WaveFamily, register
@@ -45,7 +45,7 @@ def wave(monkeypatch: pytest.MonkeyPatch) -> WaveFamily:
 def world(world: World, wave: WaveFamily, monkeypatch: pytest.MonkeyPatch) -> World:
     """With the real sets of both families, wave being the faster one."""
     for module in (SEARCH, single):
-        monkeypatch.setattr(module, "choose_configs", session.choose_configs)
+        monkeypatch.setattr(module, "choose_configs", candidates.choose_configs)
     world.profiler = FakeProfiler(times(sm80=2.0, wave=1.0))
     return world
 

@@ -13,7 +13,7 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Attempt, DType, Outcome, Variant
 from fa_tune.families.kernel_names import identify
-from fa_tune.report.tables import tables
+from fa_tune.report.tables import tables_of
 from fa_tune.store.registry import file as store
 from fa_tune.store.table.read_csv import read_rows
 from fa_tune.tune.candidates import choose_families
@@ -116,9 +116,9 @@ def test_the_table_and_the_file_tell_the_family(world: World) -> None:
     assert Variant(best.family, best.kernel).key == WAVE_BEST
     whole = next(row for row in rows if row.kernel == WAVE_DEFAULT.removeprefix("wave:"))
     assert whole.tflops is not None, "the tiled count asks the family for its blocks"
-    (table,) = tables(rows)
+    (table,) = tables_of(rows)
     assert [column.heading for column in table.columns[:2]] == ["Kernel Name", "family"]
-    (alone,) = tables([row for row in rows if row.family != "wave"])
+    (alone,) = tables_of([row for row in rows if row.family != "wave"])
     assert "family" not in [column.heading for column in alone.columns], "nothing to tell apart"
 
 

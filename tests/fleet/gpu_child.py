@@ -1,8 +1,8 @@
-"""What the workers of several boards do, without a GPU: `fa_tune.gpu` timed, calibrate, probe.
+"""What the workers of several GPUs do, without a GPU: `fa_tune.gpu` timed, calibrate, probe.
 
-The board is what CUDA_VISIBLE_DEVICES names.  In the folder $BOARDS, `log` gets a line per
-sample and verdict, when it is handed over; a file `dead-<board>` makes a board useless, and
-`slow-<board>` is a factor on its times.  Times are a formula of subject and workload.
+The GPU is what CUDA_VISIBLE_DEVICES names.  In the folder $GPUS, `log` gets a line per
+sample and verdict, when it is handed over; a file `dead-<gpu>` makes a GPU useless, and
+`slow-<gpu>` is a factor on its times.  Times are a formula of subject and workload.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def time_s(subject: str, workload: str) -> float:
 
 
 class _Here:
-    """The board of this process."""
+    """The GPU of this process."""
 
     def __init__(self, shared: Mapping[str, Any]) -> None:
-        self.folder = Path(os.environ["BOARDS"])
+        self.folder = Path(os.environ["GPUS"])
         self.name = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         if shared["device"] != 0:
             raise RuntimeError("a pinned worker has one GPU, number 0")
@@ -122,7 +122,7 @@ def probe(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -
     _Here(shared)
     for name in items:
         report.begin(name)
-        report.done(name, "a board")
+        report.done(name, "a GPU")
 
 
 def too_large(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:

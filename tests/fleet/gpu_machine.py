@@ -1,4 +1,4 @@
-"""A machine with three boards that only the environment of their worker processes knows."""
+"""A machine with three GPUs that only the environment of their worker processes knows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from fa_tune.core.model import DType
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.store.journal import Journal
+from fa_tune.tune import build as building
 from fa_tune.tune import single
-from fa_tune.tune.profilers import Measured
 from fa_tune.tune.results import SearchResult
+from fa_tune.tune.session import ProfilerSelection
 from tests.tune import fakes
 from tests.tune.fakes import H200, FakeCompiler, Stages
 
@@ -35,7 +36,7 @@ RUNS = 3
 
 @dataclass
 class Machine:
-    """A machine with some boards; `folder` tells the worker processes about them."""
+    """A machine with some GPUs; `folder` tells the worker processes about them."""
 
     folder: Path
     progress: Stages
@@ -56,22 +57,22 @@ class Machine:
         return result
 
     def log(self, kind: str) -> list[list[Any]]:
-        """[board, pid, …] of what was handed over, in order."""
+        """[gpu, pid, …] of what was handed over, in order."""
         path = self.folder / "log"
         text = path.read_text() if path.exists() else ""
         whole, _, _ = text.rpartition("\n")  # what follows is being written
         found = [json.loads(line) for line in whole.splitlines()]
-        return [[board, pid, *rest] for board, pid, what, *rest in found if what == kind]
+        return [[gpu, pid, *rest] for gpu, pid, what, *rest in found if what == kind]
 
-    def kills(self, n: int, board: str = "", *, dies: bool = False) -> threading.Thread:
-        """A thread that kills the worker of some board (or `board`) with SIGKILL after `n`
-        samples; the board `dies` with it."""
+    def kills(self, n: int, gpu: str = "", *, dies: bool = False) -> threading.Thread:
+        """A thread that kills the worker of some GPU (or `gpu`) with SIGKILL after `n`
+        samples; the GPU `dies` with it."""
 
         def kill() -> None:
             until = time.monotonic() + 30
             while time.monotonic() < until:
                 if len(self.log("sample")) >= n:
-                    victims = [v for v in self.log("sample") if board in ("", v[0])]
+                    victims = [v for v in self.log("sample") if gpu in ("", v[0])]
                     if victims:
                         name, pid, *_ = victims[-1]
                         if _killed(pid):
@@ -101,20 +102,20 @@ def _killed(pid: int) -> bool:
 
 def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """The machine in place of this one, and of the compiler."""
-    monkeypatch.setenv("BOARDS", str(folder))
+    monkeypatch.setenv("GPUS", str(folder))
     found = tuple(replace(H200, uuid=f"GPU-{name}") for name in "abc")
     monkeypatch.setattr(devices, "find_devices", lambda numbers: found)
-    monkeypatch.setattr(TimeJob, "handler", "tests.fleet.board_child:timed")
-    monkeypatch.setattr(CalibrateJob, "handler", "tests.fleet.board_child:calibrate")
-    monkeypatch.setattr(VerifyJob, "handler", "tests.fleet.board_child:calibrate")
-    monkeypatch.setattr(ABTestJob, "handler", "tests.fleet.board_child:confirm")
-    monkeypatch.setattr(ProbeJob, "handler", "tests.fleet.board_child:probe")
+    monkeypatch.setattr(TimeJob, "handler", "tests.fleet.gpu_child:timed")
+    monkeypatch.setattr(CalibrateJob, "handler", "tests.fleet.gpu_child:calibrate")
+    monkeypatch.setattr(VerifyJob, "handler", "tests.fleet.gpu_child:calibrate")
+    monkeypatch.setattr(ABTestJob, "handler", "tests.fleet.gpu_child:confirm")
+    monkeypatch.setattr(ProbeJob, "handler", "tests.fleet.gpu_child:probe")
     compiler = FakeCompiler()
-    measured = Measured(EventsProfiler(), H200, "measured on this machine's NVIDIA H200")
-    for module in (SEARCH, single):
+    selection = ProfilerSelection(EventsProfiler(), H200, "measured on this machine's NVIDIA H200")
+    for module in (building, single):
         monkeypatch.setattr(module, "build_all", lambda *args: compiler(*args))
     for module in (SEARCH, single, SPACE):
-        monkeypatch.setattr(module, "choose_profiler", lambda *_, **__: measured)
+        monkeypatch.setattr(module, "choose_profiler", lambda *_, **__: selection)
     monkeypatch.setattr(
         SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
     )

@@ -1,0 +1,203 @@
+"""From configs to compiled and verified kernels, workload by workload.
+
+Compilations that took too long are remembered: waiting for them again would gain nothing.  What
+the compiler refused is in the artifact store.  A timeout is no property of the kernel, so it is in
+the journal, and holds for the same limit only: with another one it is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fa_tune import families
+from fa_tune.build import nvrtc
+from fa_tune.build.compile import BuildRequest, BuildResult, build, kernel_source_identity
+from fa_tune.build.pool import ended_under
+from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict, Workload
+from fa_tune.core.options import Progress
+from fa_tune.families.base import Config
+from fa_tune.store.journal import BuildFailureRecord, Fingerprint, Journal
+from fa_tune.tune.candidates import fits
+from fa_tune.tune.session import Machine, Session
+from fa_tune.tune.verify import Verified, choose_pair, verdict_key, verify_all
+from fa_tune.workers.prefork import warm_up
+
+Key = tuple[str, str]  # variant key and traits
+Build = tuple[Key, BuildResult]
+
+
+@dataclass(frozen=True)
+class PreparedWorkload:
+    """Compiled (and, on a GPU, verified) variants of one workload; `failures` are attempts
+    that ended before measuring."""
+
+    workload: Workload
+    artifacts: Mapping[str, Artifact]  # by variant key
+    failures: tuple[Attempt, ...]
+    verdicts: Mapping[str, Verdict]  # by variant key
+
+
+def build_request(config: Config, traits: str, machine: Machine) -> BuildRequest:
+    """What to compile for a config on the machine: families may want an architecture of their
+    own there (`sm_90a`)."""
+    family = families.of(config)
+    arch = family.compile_arch(machine.limits)
+    return BuildRequest(families.variant_of(family, config), traits, arch)
+
+
+def build_all(
+    requests: Sequence[BuildRequest],
+    machine: Machine,
+    progress: Progress,
+    meanwhile: Callable[[Sequence[BuildResult]], None] | None = None,
+) -> list[BuildResult]:
+    """Compile with progress; results in the order of the requests.  `meanwhile` gets those there
+    are when the rest turns out to take much longer, and is waited for."""
+    progress.stage("compile", len(requests))
+    warm_up()
+    done: list[BuildResult] = []
+
+    def on_result(result: BuildResult) -> None:
+        done.append(result)
+        progress.advance(result.request.variant.config)
+
+    def on_idle() -> None:
+        if meanwhile is not None:
+            meanwhile(done)
+            progress.stage("compile", len(requests) - len(done))
+
+    return build(
+        requests,
+        machine.store,
+        jobs=machine.options.jobs,
+        timeout_s=machine.options.compile_timeout_s,
+        on_result=on_result,
+        on_idle=on_idle,
+    )
+
+
+def prepare(
+    session: Session,
+    workloads: Sequence[Workload],
+    configs: Sequence[Config],
+    *,
+    verify: bool = True,
+) -> list[PreparedWorkload]:
+    """Compile every config for every workload's traits, and `verify` what compiled.  What takes
+    minutes to compile is waited for while the others are verified."""
+    wanted = [_requests(workload, configs, session.machine) for workload in workloads]
+    requests = {key: request for of_one in wanted for key, request in of_one.items()}
+    built = _known_timeouts(requests, session) if session.reuse else {}
+    left = {key: request for key, request in requests.items() if key not in built}
+    checks = _Checks(session, workloads, verify and session.capabilities.needs_device)
+    fresh = build_all(list(left.values()), session.machine, session.progress, checks.add)
+    _remember_timeouts(fresh, session.journal)
+    built |= dict(zip(left, fresh, strict=True))
+    checks.add(list(built.values()))
+    return [
+        _prepared(workload, [(key, built[key]) for key in of_one], checks.found)
+        for workload, of_one in zip(workloads, wanted, strict=True)
+    ]
+
+
+def _requests(
+    workload: Workload, configs: Sequence[Config], machine: Machine
+) -> dict[Key, BuildRequest]:
+    """What to compile for one workload."""
+    found = {}
+    for config in configs:
+        if fits(config, workload):
+            traits = families.of(config).traits(config, workload)
+            request = build_request(config, traits, machine)
+            found[request.variant.key, request.traits] = request
+    return found
+
+
+class _Checks:
+    """Verifies what compiled, each kernel once, and keeps what was `found`."""
+
+    def __init__(self, session: Session, workloads: Sequence[Workload], verify: bool) -> None:
+        self.found = Verified({}, {})
+        self._session = session
+        self._workloads = workloads
+        self._verify = verify
+        self._asked: set[str] = set()
+
+    def add(self, results: Iterable[BuildResult]) -> None:
+        """Verify those that have not been."""
+        artifacts = [r.artifact for r in results if r.artifact is not None]
+        pool = self._session.pool
+        if pool.wants_pair:
+            by_key = {(a.variant.key, a.traits): a for a in artifacts}
+            pool.pair = choose_pair(self._workloads, by_key, self._session.machine.limits)
+        left = [a for a in artifacts if verdict_key(a) not in self._asked]
+        self._asked.update(map(verdict_key, left))
+        if self._verify:
+            self.found = self.found.joined(verify_all(self._session, left))
+
+
+def _prepared(workload: Workload, built: Sequence[Build], found: Verified) -> PreparedWorkload:
+    artifacts: dict[str, Artifact] = {}
+    failures: list[Attempt] = []
+    verdicts: dict[str, Verdict] = {}
+    for (subject, _), result in built:
+        artifact = result.artifact
+        if artifact is None:
+            failures.append(Attempt(subject, workload.key, result.outcome, result.reason))
+            continue
+        key = verdict_key(artifact)
+        verdict, failure = found.verdicts.get(key), found.failures.get(key)
+        if failure is not None:
+            failures.append(Attempt(subject, workload.key, failure.outcome, failure.reason))
+        elif verdict is not None and not verdict.correct:
+            failures.append(Attempt(subject, workload.key, Outcome.WRONG_RESULT, verdict.reason))
+        else:
+            artifacts[subject] = artifact
+            if verdict is not None:
+                verdicts[subject] = verdict
+    return PreparedWorkload(workload, artifacts, tuple(failures), verdicts)
+
+
+# Timeouts in the journal ------------------------------------------------------------------------
+
+
+def _known_timeouts(
+    requests: Mapping[Key, BuildRequest], session: Session
+) -> dict[Key, BuildResult]:
+    """The results of requests that took too long before, under the same limit."""
+    limit_s = session.machine.options.compile_timeout_s
+    fingerprints: dict[str, Fingerprint] = {}
+    known = {}
+    for key, request in requests.items():
+        digest = _fingerprint(request, fingerprints).digest
+        found = session.journal.find_build_failure(digest, request.variant.key, request.traits)
+        if found is not None and ended_under(found.reason, limit_s):
+            known[key] = BuildResult(request, found.outcome, None, found.reason, True)
+    return known
+
+
+def _remember_timeouts(results: Sequence[BuildResult], journal: Journal) -> None:
+    """Note those of the results that took too long now."""
+    fingerprints: dict[str, Fingerprint] = {}
+    for result in results:
+        if result.outcome is Outcome.TIMED_OUT and not result.cached:
+            request = result.request
+            journal.append(
+                BuildFailureRecord(
+                    _fingerprint(request, fingerprints),
+                    request.variant.key,
+                    request.traits,
+                    result.outcome,
+                    result.reason,
+                )
+            )
+
+
+def _fingerprint(request: BuildRequest, known: dict[str, Fingerprint]) -> Fingerprint:
+    """What a timeout depends on besides its limit; `known` are those of other requests."""
+    key = f"{request.variant.family} {request.arch}"
+    if key not in known:
+        sources = kernel_source_identity(request.variant.family)
+        known[key] = Fingerprint(sources, nvrtc.version(), request.arch).for_build()
+    return known[key]
