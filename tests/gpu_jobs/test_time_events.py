@@ -347,10 +347,11 @@ def test_a_baseline_lost_on_the_way_leaves_the_times(
 
 def test_those_that_may_be_chosen_are_measured_apart(run: Callable[..., Spoken]) -> None:
     """By these samples nothing is chosen; they are paired by rounds as the others are."""
-    times = {"base": 1.0, "a": 0.98, "b": 0.985, "c": 1.1, "ref:fa2": 1.5}
-    report = run(times, runs=5, baseline="base", keep=["base"])
+    times = {"sm90:base": 1.0, "sm90:a": 0.98, "sm90:b": 0.985, "sm90:c": 1.1}
+    times |= {"sm80:d": 2.0, "sm80:e": 2.1, "ref:fa2": 1.5, "ref:cudnn": 1.2}
+    report = run(times, runs=5, baseline="sm90:base", keep=["sm90:base"])
     for name, result in report.results.items():
-        n = 0 if name == "c" else time_events.HELD_OUT_ROUNDS
+        n = 0 if name in ("sm90:c", "sm80:e") else time_events.HELD_OUT_ROUNDS
         assert result["held_out_s"] == [times[name]] * n
         assert result["held_out_relative"] == [times[name]] * n
     assert len(report.partials) == sum(len(r["samples_s"]) for r in report.results.values())

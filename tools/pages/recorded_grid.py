@@ -91,7 +91,11 @@ def held_out(measured: Mapping[str, Measurement], *subjects: str) -> dict[str, M
 def ratio(measured: Mapping[str, Measurement], a: str, b: str) -> float:
     """Time of `a` over time of `b`: the median of the ratios within the rounds of both, of the
     held-out ones where both have them."""
-    measured = held_out(measured, a, b) or measured
+    return raced(held_out(measured, a, b) or measured, a, b)
+
+
+def raced(measured: Mapping[str, Measurement], a: str, b: str) -> float:
+    """The same of the samples that the search chose by."""
     compared = comparable(
         {s: m.samples_s for s, m in measured.items()}, {s: m.relative for s, m in measured.items()}
     )
@@ -123,7 +127,7 @@ def fastest(measured: Mapping[str, Measurement], family: str) -> str | None:
     if not ours:
         return None
     base = min(ours, key=lambda subject: (-len(ours[subject].samples_s), subject))
-    return min(ours, key=lambda subject: (ratio(measured, subject, base), subject))
+    return min(ours, key=lambda subject: (raced(measured, subject, base), subject))
 
 
 def shown(data: Recorded, workload: Workload, family: str) -> str | None:
@@ -298,6 +302,23 @@ def small_table(data: Recorded) -> str:
     return table(["d_head, mask", *map(str, SMALL)], rows)
 
 
+def ab_tests(data: Recorded) -> str:
+    """How the choices stood to the default in a process of their own; empty if none was tested."""
+    found = {}
+    for path in _files(data):
+        for key, told in load(path).meta.decided.items():
+            if told.confirmed is not None:
+                found.setdefault(key, told.confirmed)
+    if not found:
+        return ""
+    ratios = [one.ratio for one in found.values()]
+    return (
+        f"{len(ratios)} choices other than the default were held against it in an A/B test after "
+        f"the search, in a fresh process: they took {min(ratios):.2f} to {max(ratios):.2f} of its "
+        "time."
+    )
+
+
 def off_grid(data: Recorded) -> str:
     """What the search chose for shapes off the grid, against each library beside it; empty
     without such a recording."""
@@ -340,6 +361,8 @@ def section(data: Recorded, family: str) -> str:
             f"TFLOP/s, and how many times as fast as {times}:",
             against(data, family, *references),
         ]
+    if family == "sm90" and (made := ab_tests(data)):
+        parts.append(made)
     if family == "sm90" and (made := off_grid(data)):
         parts += ["Shapes off the grid: TFLOP/s, and how many times as fast as each library:", made]
     if not data.has_ladder:  # another GPU than the one that the project tunes for

@@ -279,16 +279,24 @@ class Rounds:
             self._round(number, names)
 
     def _hold_out(self) -> None:
-        """Rounds of those that may be chosen, beside the baseline and the references, which the
-        choice will not be made by: its own samples flatter it."""
+        """Rounds of those that may be chosen, the baseline, the references and the best of each
+        family, which no choice will be made by: a winner's own samples flatter it."""
         medians = {n: statistics.median(self._numbers[n]) for n in self._subjects}
-        own = [n for n in medians if not is_reference(self._job.items[n].subject)]
-        limit = IN_QUESTION * min((medians[n] for n in own), default=0.0)
-        left_out = {n for n in own if medians[n] > limit and n != self._job.baseline}
+        best: dict[str, float] = {}
+        for name, seconds in medians.items():
+            best[self._kind(name)] = min(seconds, best.get(self._kind(name), math.inf))
+        left_out = {n for n, s in medians.items() if s > IN_QUESTION * best[self._kind(n)]} - {
+            self._job.baseline
+        }
         for i in range(HELD_OUT_ROUNDS):
             names = [n for n in self._subjects if n not in left_out]
             if names:
                 self._round(i, names, held_out=True)
+
+    def _kind(self, name: str) -> str:
+        """The family of a subject; each reference is one of its own."""
+        subject = self._job.items[name].subject
+        return subject if is_reference(subject) else subject.partition(":")[0]
 
     def result(self, name: str, *, n_sets: int) -> TimeResult:
         """What became of a subject."""
