@@ -19,7 +19,7 @@ from fa_tune.core.model import Measurement, Workload, benchmark_workload
 from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.ops import flops
 from fa_tune.profile.stats import comparable, median
-from fa_tune.store.recordings import load
+from fa_tune.store.recordings import Confirmed, load
 from recorded import FOLDER, REFERENCES, SEQ_LENS, Recorded
 from recorded_tables import table
 
@@ -304,7 +304,7 @@ def small_table(data: Recorded) -> str:
 
 def ab_tests(data: Recorded) -> str:
     """How the choices stood to the default in a process of their own; empty if none was tested."""
-    found = {}
+    found: dict[str, Confirmed] = {}
     for path in _files(data):
         for key, told in load(path).meta.decided.items():
             if told.confirmed is not None:
