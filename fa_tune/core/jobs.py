@@ -13,6 +13,7 @@ Results are encoded by `to_json` and read by their `from_json`.  A verification'
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -215,7 +216,7 @@ Item = TypeVar("Item", bound=_Message)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job(Generic[Item]):
+class _Job(ABC, Generic[Item]):
     """`device` is CUDA's number in the worker; `partials` are filled in for the worker: what
     workers that died since have reported, by item."""
 
@@ -247,8 +248,9 @@ class _Job(Generic[Item]):
         )
 
     @classmethod
+    @abstractmethod
     def _item(cls, raw: Json) -> Item:
-        raise NotImplementedError
+        """An item of this kind of job."""
 
 
 @dataclass(frozen=True, kw_only=True)
