@@ -139,7 +139,8 @@ MUTATIONS: Mapping[str, Mutation] = {
             ),
             (
                 r"k\.release\(lane\);(\s*if constexpr \(kStaleMax && !kMasked\) \{"
-                r"\s*if \(masked\) mask\(first_row, block\);\s*ptx::wgmma)",
+                r"\s*if \(masked\) mask\(first_row, block\);\s*typename Rows::Early early;"
+                r"\s*const bool refreshed = begin_stale_max_softmax)",
                 r"k.arrived = 0; k.position.advance();\1",
             ),
         ),
