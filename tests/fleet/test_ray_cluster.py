@@ -34,6 +34,8 @@ from tests.project_files import ROOT
 from tests.tune import fakes
 from tests.tune.fakes import FakeCompiler, Stages
 
+pytestmark = pytest.mark.xdist_group("ray")  # two clusters at once disturb each other
+
 SEARCH = import_module("fa_tune.tune.flow")
 LENGTHS = (256, 512, 768, 1024)
 N_CONFIGS = 4
