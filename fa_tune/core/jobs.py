@@ -17,9 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from fa_tune.core import inputs
 from fa_tune.core.model import Artifact
 
 CALIBRATION = "calibration"  # the name of a CalibrateJob's item that is no kernel to verify
+NORMAL = str(inputs.NORMAL)
 PARTIALS = "_partials"  # beside an item: what workers that died since have reported of it
 Json = dict[str, Any]
 
@@ -210,7 +212,8 @@ Item = TypeVar("Item", bound=_Message)
 
 @dataclass(frozen=True, kw_only=True)
 class _Job(Generic[Item]):
-    """`device` is CUDA's number in the worker; `partials` are filled in for the worker: what
+    """`device` is CUDA's number in the worker; a job's `inputs` are the text of an
+    `inputs.InputSpec`; `partials` are filled in for the worker: what
     workers that died since have reported, by item."""
 
     handler: ClassVar[str]
@@ -250,12 +253,14 @@ class VerifyJob(_Job[VerifyItem]):
     """Compare every kernel with the reference.  Result: a Verdict.
 
     `item_timeout_s`: the items do much the same, so that one that takes many times as long as
-    those before it hangs; none may take longer than this.
+    those before it hangs; none may take longer than this.  `inputs` are texts: each case is also
+    tried with inputs of these.
     """
 
     handler = "fa_tune.gpu.jobs.verify:handle"
     seed: int
     item_timeout_s: float | None = None
+    inputs: tuple[str, ...] = ()
 
     @classmethod
     def _item(cls, raw: Json) -> VerifyItem:
@@ -276,6 +281,7 @@ class TimeJob(_Job[KernelItem]):
     workload: str
     runs: int
     seed: int
+    inputs: str = NORMAL
     keep: tuple[str, ...]
     baseline: str
     adaptive: bool
@@ -297,6 +303,7 @@ class ProfileJob(_Job[KernelItem]):
     workload: str
     rounds: int
     seed: int
+    inputs: str = NORMAL
 
     @classmethod
     def _item(cls, raw: Json) -> KernelItem:
@@ -310,6 +317,7 @@ class CalibrateJob(_Job[VerifyItem | PairItem]):
 
     handler = "fa_tune.gpu.jobs.calibrate:handle"
     seed: int
+    inputs: str = NORMAL
 
     @classmethod
     def _item(cls, raw: Json) -> VerifyItem | PairItem:
@@ -323,6 +331,7 @@ class ABTestJob(_Job[ABTestItem]):
     handler = "fa_tune.runtime.ab_test_job:handle"
     seed: int
     cache_dir: str
+    inputs: str = NORMAL
 
     @classmethod
     def _item(cls, raw: Json) -> ABTestItem:

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.workload import BENCHMARK_HEADS as BENCHMARK_HEADS
 from fa_tune.core.workload import MASKS as MASKS
 from fa_tune.core.workload import MAX_SCALE as MAX_SCALE
@@ -185,6 +186,7 @@ class Measurement:
     - `scaled_by`: the factor by which `samples_s` were multiplied afterwards; None: as measured.
     - `replayed_from`: the label of the recording it was read from; empty if measured now.
     - `default_s`: in an A/B test, the default's samples beside `samples_s`, in seconds.
+    - `inputs`: what Q, K and V held, as text (`core.inputs`).
     """
 
     subject: str  # a variant's key, or `ref:fa2`
@@ -201,6 +203,7 @@ class Measurement:
     scaled_by: float | None = None
     replayed_from: str = ""
     default_s: tuple[float, ...] = ()
+    inputs: str = str(NORMAL)  # as all recordings before there was a choice
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from fa_tune.core.model import Measurement
@@ -55,9 +56,11 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "scaled_by": _number,
     "replayed_from": _text,
     "default_s": _numbers,
+    "inputs": _text,
 }
+_UNSET = {f.name: f.default for f in fields(Measurement) if f.name in FIELDS}
 # Name among the conditions of an old line -> the field.
-_OLD_NAMES = {name: name for name in FIELDS if name not in ("gpu_uuid", "scaled_by")} | {
+_OLD_NAMES = {name: name for name in FIELDS if name not in ("gpu_uuid", "scaled_by", "inputs")} | {
     "board": "gpu_uuid",
     "calibrated": "scaled_by",
 }
@@ -68,7 +71,7 @@ def encode(measurement: Measurement) -> dict[str, Any]:
     values = {name: getattr(measurement, name) for name in FIELDS}
     return {
         "conditions": dict(measurement.conditions),
-        "fields": {name: v for name, v in values.items() if v not in ((), "", None)},
+        "fields": {name: value for name, value in values.items() if value != _UNSET[name]},
     }
 
 

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fa_tune import families
 from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import (
     REFERENCE_FAMILY,
     Attempt,
@@ -65,13 +66,15 @@ class Decided:
 
 @dataclass(frozen=True)
 class Meta:
-    """The `.meta.json` of a recording.  `decided`, by workload key, is empty in old ones."""
+    """The `.meta.json` of a recording.  `decided`, by workload key, is empty in old ones;
+    `inputs` is the text of what Q, K and V held."""
 
     schema: int
     device: DeviceInfo
     provenance: Provenance
     note: str = ""
     decided: Mapping[str, Decided] = field(default_factory=dict)
+    inputs: str = str(NORMAL)
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,7 @@ def _attempt(row: Row, meta: Meta) -> Attempt | None:
             },
             relative=_relative(row),
             preference=row.preference,
+            inputs=row.inputs,
         )
     return Attempt(subject, workload.key, row.outcome, row.reason, measurement)
 

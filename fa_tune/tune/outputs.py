@@ -14,6 +14,7 @@ from fa_tune.build import nvrtc
 from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.devices import cuda_driver_version
 from fa_tune.core.errors import StorageError
+from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.model import (
     Artifact,
     Attempt,
@@ -85,13 +86,14 @@ class Recorder:
     """Writes the recording of a search: after each workload what there is, beside an older
     recording of the same name, which is replaced when the search has ended.
 
-    `<record>/<gpu>/<set>_<method>.csv` and its provenance; until then `…_unfinished.csv`, which
+    `<record>/<gpu>/<set>_<method>.csv` and its provenance, with the inputs in its name where they
+    are not the usual ones; until then `…_unfinished.csv`, which
     an interrupted search leaves.  Workloads may come from several threads.
     """
 
     def __init__(self, folder: Path, options: SearchOptions, selection: ProfilerSelection) -> None:
         name = "".join(c if c.isalnum() else "_" for c in options.kernels)
-        name = f"{name}_{selection.method}"
+        name = f"{name}_{selection.method}{_inputs_suffix(selection.inputs)}"
         self.path = folder / selection.device.slug / f"{name}.csv"
         self._unfinished = self.path.with_name(f"{name}_unfinished.csv")
         self._selection = selection
@@ -124,8 +126,21 @@ class Recorder:
         device = replace(self._selection.device, uuid="")
         subjects = {a.subject for a in attempts if not is_reference(a.subject)}
         origin = provenance(self._selection, sorted({Variant.from_key(s).family for s in subjects}))
-        meta = recordings.Meta(recordings.SCHEMA, device, origin, decided=decided)
+        meta = recordings.Meta(
+            recordings.SCHEMA,
+            device,
+            origin,
+            decided=decided,
+            inputs=str(self._selection.inputs),
+        )
         recordings.save(path, attempts, resources, meta)
+
+
+def _inputs_suffix(inputs: InputSpec) -> str:
+    if inputs == DEFAULT:
+        return ""
+    told = Path(inputs.path).stem if inputs.path else str(inputs)
+    return "_" + "".join(c if c.isalnum() else "_" for c in told)
 
 
 def _preferred(result: WorkloadResult) -> Iterator[Attempt]:

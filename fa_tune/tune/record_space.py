@@ -99,6 +99,7 @@ def record_space(
         units=units,
         defaults={key: variant for key, variant in default_keys.items() if variant in by_key},
         note="; ".join(_notes(len(rejected), parts, joined)),
+        inputs=str(selection.inputs),
     )
     save(to, rows, meta)
     tally = session.tally
