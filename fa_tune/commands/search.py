@@ -85,7 +85,7 @@ from fa_tune.tune.staleness import why_stale
     "starts from their results on other workloads and corrects them by its own. Repeat it "
     "for more.",
 )
-@measure_options("profiler", "runs", "references", "clock_control", "seed")
+@measure_options("profiler", "runs", "references", "clock_control", "inputs", "seed")
 @registry_option()
 @option(
     "--resume/--fresh",

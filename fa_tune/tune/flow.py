@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from fa_tune import families
+from fa_tune.core import input_files
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
 from fa_tune.core.model import Resources, Workload
 from fa_tune.core.options import DEFAULT_KERNELS, Progress, SearchOptions
@@ -77,6 +78,8 @@ def open_search(
     a replay those that are recorded."""
     grid = options.workloads
     wanted = grid.workloads()  # what cannot be understood is refused before anything else
+    for workload in wanted:
+        input_files.check(options.measure.inputs, workload)
     machine = open_machine(options.machine, progress)
     # Whatever is recorded or runs here, a set that nobody knows is told first.
     chosen = choose_families(options.families, machine.limits)

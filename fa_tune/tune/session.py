@@ -208,6 +208,10 @@ class Session:
         measure = dataclasses.replace(self.measure, runs=runs, references=references)
         return dataclasses.replace(self, measure=measure)
 
+    def with_inputs(self, inputs: InputSpec) -> Session:
+        """The same on other inputs."""
+        return dataclasses.replace(self, measure=dataclasses.replace(self.measure, inputs=inputs))
+
     def fingerprint(self, runs: int, names: Sequence[str]) -> Fingerprint:
         """What an attempt depends on: one at a variant, with its family's name, on that family's
         sources and architecture; one at a reference, which is measured for comparison, on those
