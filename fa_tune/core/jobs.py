@@ -132,6 +132,18 @@ class ABTestItem(_Message):
 
 
 @dataclass(frozen=True)
+class InputsItem(_Message):
+    """Kernels to compare on a workload (its key) with such inputs (their text); the first is what
+    the others are compared with."""
+
+    workload: str
+    inputs: str
+    kernels: tuple[KernelItem, ...]
+
+    _nested: ClassVar = {"kernels": KernelItem}
+
+
+@dataclass(frozen=True)
 class ProbeItem(_Message):
     """Nothing but a sign of life."""
 
@@ -203,6 +215,15 @@ class ABTestResult(_Message):
 
     chosen_s: tuple[float, ...]
     default_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class InputsResult(_Message):
+    """For each kernel of an InputsItem its samples in seconds, and each over the mean of the first
+    kernel's right before and after it."""
+
+    samples_s: tuple[tuple[float, ...], ...]
+    relative: tuple[tuple[float, ...], ...]
 
 
 # Jobs --------------------------------------------------------------------------------------------
@@ -336,6 +357,18 @@ class ABTestJob(_Job[ABTestItem]):
     @classmethod
     def _item(cls, raw: Json) -> ABTestItem:
         return ABTestItem.from_json(raw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareInputsJob(_Job[InputsItem]):
+    """Time a few kernels beside the default on other inputs.  Result: an InputsResult."""
+
+    handler = "fa_tune.gpu.jobs.compare_inputs:handle"
+    seed: int
+
+    @classmethod
+    def _item(cls, raw: Json) -> InputsItem:
+        return InputsItem.from_json(raw)
 
 
 @dataclass(frozen=True, kw_only=True)

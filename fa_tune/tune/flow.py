@@ -1,4 +1,4 @@
-"""The search: candidates → build and verify → measure → decide → A/B test → outputs."""
+"""The search: candidates → build and verify → measure → decide → other inputs → A/B test → outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fa_tune.core.options import DEFAULT_KERNELS, Progress, SearchOptions
 from fa_tune.families.base import Config
 from fa_tune.ops import flops
 from fa_tune.store.registry import file as registry_file
-from fa_tune.tune import ab_test
+from fa_tune.tune import ab_test, compare_inputs
 from fa_tune.tune.build import PreparedWorkload, prepare
 from fa_tune.tune.candidates import (
     Candidates,
@@ -67,6 +67,7 @@ def search(
     calibrate(state.session)
     decided = decide(state, candidates, measured)
     if options.confirm:
+        decided = compare_on_inputs(state, measured, decided)
         decided = confirm(state, decided)
     return write_outputs(state, candidates, decided)
 
@@ -216,6 +217,13 @@ def decide(state: SearchState, candidates: Candidates, measured: Measured) -> De
         {p.workload.key: p.verdicts for p in prepared},
         {key: a.resources for p in prepared for key, a in p.artifacts.items()},
     )
+
+
+def compare_on_inputs(state: SearchState, measured: Measured, decided: Decided) -> Decided:
+    """Each choice against the default on all built-in inputs."""
+    artifacts = {m.prepared.workload.key: m.prepared.artifacts for m in measured.workloads}
+    results = compare_inputs.compare_all(state.session, decided.results, artifacts)
+    return dataclasses.replace(decided, results=tuple(results))
 
 
 def confirm(state: SearchState, decided: Decided) -> Decided:

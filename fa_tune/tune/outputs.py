@@ -36,6 +36,7 @@ from fa_tune.store.registry.schema import (
     Confirmation,
     Entry,
     Gpu,
+    InputFigures,
     Ratio,
     RunnerUp,
     VerdictSummary,
@@ -235,6 +236,7 @@ def entry_of(
         gpu=Gpu(selection.device.name, selection.device.compute_capability),
         workload=result.workload,
         method=decision.method,
+        inputs=result.inputs,
         source="replay" if replay else "measured",
         recording=recording.label if recording else None,
         chosen=chosen,
@@ -267,6 +269,10 @@ def entry_of(
         )
         if confirmed is not None and ab_ratio is not None
         else None,
+        per_inputs={
+            found.inputs: InputFigures(found.median_s, _ratio(found.to_default))
+            for found in result.on_inputs.get(decision.chosen.subject, ())
+        },
         provenance=_origin(chosen, recording, selection),
     )
 
