@@ -10,8 +10,6 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.inputs import InputSpec, Kind
 from fa_tune.core.workload import Workload
@@ -50,6 +48,8 @@ class InputFile:
 def read(path: str) -> InputFile:
     """The shapes of a file's tensors; raises StorageError for a file that cannot be read, and
     ProfileFormatError for one that is damaged or does not hold q, k and v."""
+    from safetensors import SafetensorError, safe_open  # only who gives a file waits for it
+
     if not Path(path).is_file():
         raise StorageError(f"cannot read {path}: no such file")
     try:

@@ -11,7 +11,6 @@ from functools import lru_cache
 from itertools import cycle, islice
 
 import torch
-from safetensors import safe_open
 
 from fa_tune.core.inputs import FALLING_BLOCK, HEADS, RISE, InputSpec, Kind
 from fa_tune.core.workload import Workload
@@ -110,5 +109,7 @@ def _of_file(path: str, w: Workload, device: str, extra_heads: int) -> Tensors:
 
 @lru_cache(maxsize=1)
 def _load(path: str) -> Tensors:
+    from safetensors import safe_open  # only who gives a file waits for it
+
     with safe_open(path, framework="pt") as file:
         return file.get_tensor("q"), file.get_tensor("k"), file.get_tensor("v")

@@ -1,4 +1,5 @@
-"""The search: candidates → build and verify → measure → decide → other inputs → A/B test → outputs."""
+"""The search: candidates → build and verify → measure → decide → other inputs → A/B test →
+outputs."""
 
 from __future__ import annotations
 

@@ -160,15 +160,15 @@ def _of_inputs(
     wanted: Collection[str],
     subjects: Collection[str],
     asked: InputSpec,
-) -> tuple[InputSpec, Sequence[Recording]]:
+) -> tuple[InputSpec, tuple[Recording, ...]]:
     """The recordings of the inputs that are asked for.  Where those hold nothing of what is wanted
     and nobody asked for others than the usual ones, normal inputs, on which all was measured once.
 
     Raises NoUsableVariant if there are none.
     """
 
-    def recorded(inputs: InputSpec) -> list[Recording]:
-        return [r for r in found if r.meta.inputs == str(inputs)]
+    def recorded(inputs: InputSpec) -> tuple[Recording, ...]:
+        return tuple(r for r in found if r.meta.inputs == str(inputs))
 
     def holds_any(recordings: Sequence[Recording]) -> bool:
         attempts = (a for r in recordings for a in r.attempts)

@@ -128,8 +128,7 @@ def summary(result: WorkloadResult, rows: Sequence[Row]) -> str:
         text += f" Confirmed: run as a program runs it, it takes {against(found.ratio)}, in "
         text += f"{found.n} pairs."
     figures = result.on_inputs.get(chosen.subject, ())
-    if told := data_dependence(figures, result.inputs):
-        text += " " + " ".join(told)
+    text += "".join(f" {told}" for told in data_dependence(figures, result.inputs))
     if result.exploration is not None:
         told = without_family(result.exploration.sentence)
         text += f" {told[0].upper()}{told[1:]}."

@@ -45,10 +45,10 @@ def _case(workload: Workload, seed: int, spec: InputSpec) -> _Case:
     return _Case(inputs, exact, max(_difference(same[name], exact[name]) for name in same))
 
 
-def check(kernel: Kernel, workload: Workload, seed: int, spec: InputSpec = NORMAL) -> CaseError:
+def check(kernel: Kernel, workload: Workload, seed: int, drawn: InputSpec = NORMAL) -> CaseError:
     """One case: outputs filled with NaN, one call, largest difference from fp32.  An output with
     a tolerance of its own that is not within it counts as an infinite error."""
-    case = _case(workload, seed, spec)
+    case = _case(workload, seed, drawn)
     outputs = empty_outputs(workload, fill=float("nan"))
     stream = torch.cuda.current_stream().cuda_stream
     kernel.launch(workload, named_args({**case.inputs.tensors, **outputs}), stream)
@@ -66,8 +66,8 @@ def check(kernel: Kernel, workload: Workload, seed: int, spec: InputSpec = NORMA
         error = found if math.isnan(found) else max(error, found)
         if math.isnan(error):
             break
-    found = case_error(workload, error, case.reference_error)
-    return found if spec == NORMAL else replace(found, workload=f"{found.workload}, {spec}")
+    result = case_error(workload, error, case.reference_error)
+    return result if drawn == NORMAL else replace(result, workload=f"{result.workload}, {drawn}")
 
 
 def _difference(out: torch.Tensor, exact: torch.Tensor) -> float:
