@@ -187,6 +187,8 @@ class Measurement:
     - `replayed_from`: the label of the recording it was read from; empty if measured now.
     - `default_s`: in an A/B test, the default's samples beside `samples_s`, in seconds.
     - `inputs`: what Q, K and V held, as text (`core.inputs`).
+    - `versions`: of the packages that it ran with, by name (`torch`, `cudnn`, `fa4`, `cupy`);
+      empty if not known.
     """
 
     subject: str  # a variant's key, or `ref:fa2`
@@ -204,6 +206,7 @@ class Measurement:
     replayed_from: str = ""
     default_s: tuple[float, ...] = ()
     inputs: str = str(NORMAL)  # as all recordings before there was a choice
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Measurement
 
 
@@ -47,6 +47,12 @@ def _numbers(value: Any) -> tuple[float, ...]:
     return tuple(_number(v) for v in value)
 
 
+def _texts(value: Any) -> dict[str, str]:
+    if type(value) is not dict:
+        raise ValueError(f"{value!r} is not an object")
+    return {_text(name): _text(text) for name, text in value.items()}
+
+
 FIELDS: dict[str, Callable[[Any], Any]] = {
     "relative": _numbers,
     "preference": _whole,
@@ -57,10 +63,12 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "replayed_from": _text,
     "default_s": _numbers,
     "inputs": _text,
+    "versions": _texts,
 }
-_UNSET = {f.name: f.default for f in fields(Measurement) if f.name in FIELDS}
 # Name among the conditions of an old line -> the field.
-_OLD_NAMES = {name: name for name in FIELDS if name not in ("gpu_uuid", "scaled_by", "inputs")} | {
+_OLD_NAMES = {
+    name: name for name in FIELDS if name not in ("gpu_uuid", "scaled_by", "versions", "inputs")
+} | {
     "board": "gpu_uuid",
     "calibrated": "scaled_by",
 }
@@ -69,9 +77,11 @@ _OLD_NAMES = {name: name for name in FIELDS if name not in ("gpu_uuid", "scaled_
 def encode(measurement: Measurement) -> dict[str, Any]:
     """`conditions`, and `fields` with those that are set."""
     values = {name: getattr(measurement, name) for name in FIELDS}
+    values["versions"] = dict(measurement.versions)
+    values["inputs"] = "" if measurement.inputs == str(NORMAL) else measurement.inputs
     return {
         "conditions": dict(measurement.conditions),
-        "fields": {name: value for name, value in values.items() if value != _UNSET[name]},
+        "fields": {name: v for name, v in values.items() if v not in ((), "", {}, None)},
     }
 
 

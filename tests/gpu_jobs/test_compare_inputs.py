@@ -47,8 +47,8 @@ def test_each_sample_stands_beside_the_defaults(monkeypatch: pytest.MonkeyPatch)
             self.name, self.samples = launches[0], samples
             self.relative: list[float] = []
 
-        def prepare(self) -> None:
-            pass
+        def estimate(self) -> float:
+            return 1.0
 
         def sample(self) -> float:
             order.append(self.name)

@@ -11,7 +11,7 @@ import torch
 
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, to_json
 from fa_tune.core.model import Workload
-from fa_tune.gpu.jobs.time_events import Subject, input_sets_of, warm_up
+from fa_tune.gpu.jobs.time_events import Subject, input_sets_of, prepare_alike, warm_up
 from fa_tune.gpu.kernels import guarded, launcher, lse_for, use_device
 from fa_tune.workers.main import Report
 
@@ -39,8 +39,7 @@ def _compare(item: InputsItem, seed: int) -> InputsResult:
         Subject([launcher(kernel, workload, i, out, lse) for i in inputs], [])
         for kernel in item.kernels
     ]
-    for subject in subjects:
-        subject.prepare()
+    prepare_alike(*subjects)
     settled = time.monotonic() + SETTLE_S
     while time.monotonic() < settled:
         for subject in subjects:
