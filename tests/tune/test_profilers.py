@@ -9,7 +9,8 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import kernel_source_sha256
-from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ToolMissing
+from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.model import Attempt, DeviceInfo, Measurement, Outcome, Workload
 from fa_tune.core.options import MeasureOptions
 from fa_tune.families.base import Config
@@ -20,7 +21,7 @@ from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta
 from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.profilers import choose_profiler
-from fa_tune.tune.session import open_session
+from fa_tune.tune.session import ProfilerSelection, open_session
 from tests.tune import fakes
 from tests.tune.fakes import H200, Stages
 from tests.tune.recorded import WORKLOAD, record
@@ -241,3 +242,26 @@ def test_replay_can_be_asked_for_beside_a_gpu(tmp_path: Path, folder: Path) -> N
 def test_an_unknown_profiler_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="unknown profiler 'nsys'"):
         choose_profiler(MeasureOptions(profiler="nsys"), fakes.machine(tmp_path), Stages())
+
+
+def test_a_replay_takes_the_inputs_that_were_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    subject = fakes.keys(1)[0]
+    for inputs in ("normal", "falling"):
+        record(folder, inputs, "ncu", "2026-02-01T00:00:00+00:00", {subject: 7e-3})
+        path = folder / H200.slug / f"{inputs}.csv"
+        known = recordings.load(path)
+        recordings.save(path, known.attempts, {}, dataclasses.replace(known.meta, inputs=inputs))
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
+
+    def chosen(**options: InputSpec) -> ProfilerSelection:
+        return choose_profiler(MeasureOptions(**options), machine, Stages(), wanted=[WORKLOAD])
+
+    usual = chosen()
+    assert (usual.inputs, len(usual.recordings)) == (NORMAL, 1), "all that there is"
+    assert "on normal inputs" in usual.source
+    falling = chosen(inputs=InputSpec.parse("falling"))
+    assert [r.meta.inputs for r in falling.recordings] == ["falling"]
+    assert "on falling inputs" in falling.source
+    with pytest.raises(NoUsableVariant, match="no recording has sink inputs"):
+        chosen(inputs=InputSpec.parse("sink"))

@@ -1,8 +1,9 @@
 """Timing with CUDA events: cold L2, interleaved rounds, more rounds for those that may still win.
 
 A sample is one launch, or a replayed graph of several, divided by their number: the same for all
-subjects of a workload, graphs if any of them takes less than `SHORT_S`.  Cold: inputs rotate through so many sets that none survives in L2 until it is used
-again.  The stream is kept busy while a sample is enqueued, so that no launch gap is timed.
+subjects of a workload, graphs if any of them takes less than `SHORT_S`.  Cold: inputs rotate
+through so many sets that none survives in L2 until it is used again.  The stream is kept busy
+while a sample is enqueued, so that no launch gap is timed.
 """
 
 from __future__ import annotations
