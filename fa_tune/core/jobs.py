@@ -183,7 +183,8 @@ class TimeResult(_Message):
     and `host_s` (what a launch took the process) are medians; `stop_reason` says why there are
     no more samples, `flagged` which rounds are flagged (by number, as text) and why; `rounds`,
     of the baseline alone, what each round was taken under; `versions` of the packages that it ran
-    with, by name; `no_graph`: why no sample is a graph, where it should have been one.
+    with, by name; `held_out_s` and `held_out_relative` are of the rounds after the race, see
+    `core.model.Measurement`; `no_graph`: why no sample is a graph, where it should have been one.
     """
 
     samples_s: tuple[float, ...]
@@ -196,6 +197,8 @@ class TimeResult(_Message):
     flagged: Mapping[str, str]
     rounds: tuple[Round, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
+    held_out_s: tuple[float, ...] = ()
+    held_out_relative: tuple[float, ...] = ()
     no_graph: str = ""
 
     _nested: ClassVar = {"rounds": Round}

@@ -187,6 +187,8 @@ class Measurement:
     - `replayed_from`: the label of the recording it was read from; empty if measured now.
     - `default_s`: in an A/B test, the default's samples beside `samples_s`, in seconds.
     - `inputs`: what Q, K and V held, as text (`core.inputs`).
+    - `held_out_s`, `held_out_relative`: as `samples_s` and `relative`, of rounds after the race:
+      nothing was chosen by them.  Empty for whom the choice did not come into question.
     - `versions`: of the packages that it ran with, by name (`torch`, `cudnn`, `fa4`, `cupy`);
       empty if not known.
     """
@@ -206,6 +208,8 @@ class Measurement:
     replayed_from: str = ""
     default_s: tuple[float, ...] = ()
     inputs: str = str(NORMAL)  # as all recordings before there was a choice
+    held_out_s: tuple[float, ...] = ()
+    held_out_relative: tuple[float, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -31,6 +31,7 @@ def scaled(attempt: Attempt, factor: float) -> Attempt:
     found = dataclasses.replace(
         measurement,
         samples_s=tuple(s * factor for s in measurement.samples_s),
+        held_out_s=tuple(s * factor for s in measurement.held_out_s),
         scaled_by=factor,
     )
     return dataclasses.replace(attempt, measurement=found)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from collections.abc import Sequence
 
 import torch
 
 from fa_tune.core.model import is_reference, reference_name
 
 # Names under which a package may be installed, the usual one first.
-DISTRIBUTIONS = {"fa3": ("flash_attn_3", "fa3", "flash_attn_interface"), "fa4": ("flash-attn-4",)}
-MODULES = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute"}
-CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
+DISTRIBUTIONS = {
+    "fa3": ("flash_attn_3", "flash_attn_interface"),
+    "fa4": ("flash-attn-4",),
+    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+}
+MODULES = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute", "cupy": "cupy"}
 UNKNOWN = "unknown"
 
 
@@ -22,7 +24,7 @@ def library_versions(subject: str) -> dict[str, str]:
     `cupy` of our kernels, which it launches.  What a package does not tell is `unknown`."""
     found = {"torch": str(torch.__version__)}
     if not is_reference(subject):
-        return {**found, "cupy": _distribution(CUPY)}
+        return {**found, "cupy": _package("cupy")}
     name = reference_name(subject)
     if name == "cudnn":
         found[name] = _cudnn(torch.backends.cudnn.version())
@@ -40,16 +42,9 @@ def _cudnn(number: int | None) -> str:
 
 
 def _package(name: str) -> str:
-    told = _distribution(DISTRIBUTIONS[name])
-    if told != UNKNOWN:
-        return told
-    return str(getattr(sys.modules.get(MODULES[name]), "__version__", UNKNOWN))
-
-
-def _distribution(names: Sequence[str]) -> str:
-    for name in names:
+    for distribution in DISTRIBUTIONS[name]:
         try:
-            return importlib.metadata.version(name)
+            return importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return UNKNOWN
+    return str(getattr(sys.modules.get(MODULES[name]), "__version__", UNKNOWN))

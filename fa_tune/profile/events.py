@@ -93,6 +93,8 @@ class EventsProfiler:
             },
             relative=tuple(round(float(v), 6) for v in result.relative),
             host_launch_s=float(f"{result.host_s:.3g}"),
+            held_out_s=result.held_out_s,
+            held_out_relative=tuple(round(v, 6) for v in result.held_out_relative),
             versions=result.versions,
         )
 

@@ -63,12 +63,13 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "replayed_from": _text,
     "default_s": _numbers,
     "inputs": _text,
+    "held_out_s": _numbers,
+    "held_out_relative": _numbers,
     "versions": _texts,
 }
+_NEW = {"gpu_uuid", "scaled_by", "held_out_s", "held_out_relative", "versions", "inputs"}
 # Name among the conditions of an old line -> the field.
-_OLD_NAMES = {
-    name: name for name in FIELDS if name not in ("gpu_uuid", "scaled_by", "versions", "inputs")
-} | {
+_OLD_NAMES = {name: name for name in FIELDS if name not in _NEW} | {
     "board": "gpu_uuid",
     "calibrated": "scaled_by",
 }

@@ -60,10 +60,12 @@ class Confirmed:
 @dataclass(frozen=True)
 class Decided:
     """What the choice on one workload was made by, beside the table: a replay decides by it as
-    the search did.  `margin` is what the default had to be beaten by."""
+    the search did.  `margin` is what the default had to be beaten by; `chosen` is the variant, by
+    key, that the search put into the registry, empty in old recordings."""
 
     margin: float
     confirmed: Confirmed | None = None
+    chosen: str = ""
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,9 @@ def load(path: Path) -> Recording:
 
 
 def _canonical(decided: Decided) -> Decided:
+    if decided.chosen:
+        chosen = families.canonical(Variant.from_key(decided.chosen)).key
+        decided = dataclasses.replace(decided, chosen=chosen)
     if (found := decided.confirmed) is None:
         return decided
     chosen, default = (
@@ -237,17 +242,21 @@ def _attempt(row: Row, meta: Meta) -> Attempt | None:
                 "clocks": meta.provenance.clock_policy,
                 "cache": meta.provenance.cache_policy,
             },
-            relative=_relative(row),
+            relative=_filed(row.relative, row.samples_s),
             preference=row.preference,
             inputs=row.inputs,
+            held_out_s=row.held_out_s or (),
+            held_out_relative=_filed(row.held_out_relative, row.held_out_s),
         )
     return Attempt(subject, workload.key, row.outcome, row.reason, measurement)
 
 
-def _relative(row: Row) -> tuple[float, ...]:
-    """The row's ratios to the baseline; none if they are not file per sample."""
-    ratios, samples = row.relative or (), row.samples_s or ()
-    return tuple(ratios) if len(ratios) == len(samples) else ()
+def _filed(
+    ratios: tuple[float, ...] | None, samples: tuple[float, ...] | None
+) -> tuple[float, ...]:
+    """Ratios to the baseline; none if there is not one for each sample."""
+    ratios = ratios or ()
+    return ratios if len(ratios) == len(samples or ()) else ()
 
 
 def remove(path: Path) -> None:

@@ -156,12 +156,12 @@ def _preferred(result: WorkloadResult) -> Iterator[Attempt]:
 
 def _decided(result: WorkloadResult) -> Decided:
     found = result.confirmation
+    chosen = result.decision.chosen.subject if result.decision is not None else ""
     if found is None:
-        return Decided(result.margin)
+        return Decided(result.margin, chosen=chosen)
     ratio = found.ratio
-    return Decided(
-        result.margin, Confirmed(found.chosen, found.default, ratio.value, ratio.interval, found.n)
-    )
+    confirmed = Confirmed(found.chosen, found.default, ratio.value, ratio.interval, found.n)
+    return Decided(result.margin, confirmed, chosen)
 
 
 def provenance(selection: ProfilerSelection, names: Sequence[str]) -> Provenance:

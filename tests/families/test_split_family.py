@@ -80,7 +80,9 @@ def test_a_variant_of_one_kernel_is_stored_as_ever(tmp_path: Path) -> None:
 
 def test_a_call_is_two_launches_with_memory_between_them(split: SplitFamily) -> None:
     config = split.parse(split.example)
-    args = LaunchArgs.forward(*(TensorArg(4096 * i, (7, 5, 3)) for i in range(1, 5)), workspace=64)
+    args = LaunchArgs.forward(
+        *(TensorArg(4096 * i, (56, 40, 24)) for i in range(1, 5)), workspace=64
+    )
     first, second = split.launches(config, WORKLOAD, args, DEVICE)
     assert first.geometry.grid == (132, 1, 1)
     assert second.geometry.grid == (16 * 16 * 1024, 1, 1)

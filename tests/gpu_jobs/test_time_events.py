@@ -59,6 +59,7 @@ class FakeSubject:
         self.time = launches[0]
         self.samples = samples
         self.relative: list[float] = []
+        self.held_out: list[tuple[float, float | None]] = []
         self.clocks_hz: list[float] = []
         self.host_s = [30e-6, 20e-6, 10e-6]
 
@@ -167,6 +168,8 @@ def test_the_value_says_how_it_was_taken(run: Callable[..., Spoken]) -> None:
         "flagged": {},
         "rounds": [],
         "versions": library_versions("a"),
+        "held_out_s": [],
+        "held_out_relative": [],
         "no_graph": "",
     }
 
@@ -337,6 +340,21 @@ def test_a_baseline_lost_on_the_way_leaves_the_times(
     assert report.results["a"]["samples_s"] == [1.002] * len(report.results["a"]["samples_s"])
     assert {n: v["relative"] for n, v in report.results.items()} == {"a": [], "b": []}
     assert report.results["b"]["stop_reason"] == StopReason.DOMINATED
+
+
+# After the race ---------------------------------------------------------------------------------
+
+
+def test_those_that_may_be_chosen_are_measured_apart(run: Callable[..., Spoken]) -> None:
+    """By these samples nothing is chosen; they are paired by rounds as the others are."""
+    times = {"sm90:base": 1.0, "sm90:a": 0.98, "sm90:b": 0.985, "sm90:c": 1.1}
+    times |= {"sm80:d": 2.0, "sm80:e": 2.1, "ref:fa2": 1.5, "ref:cudnn": 1.2}
+    report = run(times, runs=5, baseline="sm90:base", keep=["sm90:base"])
+    for name, result in report.results.items():
+        n = 0 if name in ("sm90:c", "sm80:e") else time_events.HELD_OUT_ROUNDS
+        assert result["held_out_s"] == [times[name]] * n
+        assert result["held_out_relative"] == [times[name]] * n
+    assert len(report.partials) == sum(len(r["samples_s"]) for r in report.results.values())
 
 
 # One kind of sample -------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,6 +43,7 @@ def test_what_is_not_told_is_unknown(
     monkeypatch: pytest.MonkeyPatch, installed: dict[str, str]
 ) -> None:
     installed.clear()
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: None)
     assert versions.library_versions("ref:cudnn")["cudnn"] == "unknown"
     assert versions.library_versions("ref:fa3")["fa3"] == "unknown"

@@ -76,7 +76,7 @@ def test_installed_program_finds_its_own_files(checkout: Path, python: Path) -> 
     _install(python, str(checkout))
     folders = _folders(python)
     assert [folder.name for folder in folders] == ["_kernels", "_profiles"]
-    assert (folders[0] / "sm80" / "entry.cu").is_file()
+    assert (folders[0] / "sm80" / "fwd" / "entry.cu").is_file()
     assert python.parent.joinpath("fa-tune").is_file()
 
 

@@ -12,7 +12,7 @@ import pytest
 import recorded_grid as grid
 from fa_tune import families
 from fa_tune.core.model import Attempt, DType, Measurement, Outcome, Workload, benchmark_workload
-from fa_tune.store.recordings import save
+from fa_tune.store.recordings import Decided, MeasuredBy, load, save
 from recorded import FOLDER, Recorded
 from tests.project_files import ROOT
 
@@ -191,3 +191,55 @@ def test_many_letters() -> None:
 def test_range_in_prose_is_that_of_the_recordings() -> None:
     words = f"{grid.span(DATA, 'sm90', 'cudnn')} times as fast as cuDNN"
     assert words in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def _apart(subject: str, workload: Workload, raced_s: float, held_out_s: float) -> Attempt:
+    """One attempt that took other times in the race than afterwards."""
+    measurement = Measurement(
+        subject, workload.key, "events", (raced_s,) * 5, held_out_s=(held_out_s,) * 3
+    )
+    return Attempt(subject, workload.key, Outcome.OK, measurement=measurement)
+
+
+def test_the_choice_is_shown_by_samples_that_it_was_not_made_by(data: Recorded) -> None:
+    w = benchmark_workload(1024, 128, DType.FP16)
+    a, b = subjects(128)["sm90"]
+    attempts = [
+        _apart("ref:fa2", w, 2e-3, 2e-3),
+        _apart("ref:cudnn", w, 1e-3, 0.9e-3),
+        _apart(a, w, 0.5e-3, 0.6e-3),
+        _apart(b, w, 0.49e-3, 0.7e-3),
+    ]
+    meta = DATA.recordings[f"{DATA.searched}_events"].meta
+    decided = {w.key: Decided(0.01, chosen=a)}  # the fastest of the race is another one
+    save(data.folder / "fast_events.csv", attempts, {}, replace(meta, decided=decided))
+    found = Recorded(data.folder)
+    assert grid.choices(found)[w] == grid.shown(found, w, "sm90") == a
+    text = grid.against(found, "sm90", "cudnn")
+    assert f"| {4 * 16 * 16 * 1024**2 * 128 / 0.6e-3 / 1e12:.0f}, 1.50 |" in text
+    assert grid.fastest(grid.cells(found)[w], "sm90") == b, "the race is what is picked by"
+
+
+def test_shapes_off_the_grid_stay_out_of_its_tables(data: Recorded) -> None:
+    before = grid.against(data, "sm90", "cudnn")
+    assert grid.off_grid(data) == ""
+    w = Workload(3, 20, 4, 1000, 1000, 64, DType.FP16, causal=True)
+    taken = recorded(w, {"ref:cudnn": 1e-3, subjects(64)["sm90"][0]: 0.5e-3})
+    meta = DATA.recordings[f"{DATA.searched}_events"].meta
+    decided = {w.key: Decided(0.01, chosen=subjects(64)["sm90"][0])}
+    save(data.folder / "fast_off_grid_events.csv", taken, {}, replace(meta, decided=decided))
+    found = Recorded(data.folder)
+    assert grid.against(found, "sm90", "cudnn") == before
+    (row,) = grid.off_grid(found).splitlines()[2:]
+    rate = 4 * 64 * (1000 * 1001 / 2) * 3 * 20 / 0.5e-3 / 1e12
+    assert row == f"| 1000, causal | FP16 | 64 | 3 | 20 (4 kv) | {rate:.0f} |  | 2.00 |  |"
+    assert grid.off_grid(found) in grid.section(found, "sm90")
+
+
+def test_what_measured_is_told_above_the_table(data: Recorded) -> None:
+    path = data.folder / "fast_events.csv"
+    found = load(path)
+    by = MeasuredBy(("GPU-1",), {"torch": ("2.11.0",), "cudnn": ("9.13.0",), "fa4": ("4.0.0",)})
+    save(path, found.attempts, {}, replace(found.meta, measured_by=by))
+    told = grid.grid_conditions(Recorded(data.folder))
+    assert ", torch 2.11.0, FA4 4.0.0, cuDNN 9.13.0; recorded" in told

@@ -104,6 +104,7 @@ def attempts(draw: st.DrawFn, subject: str, workload: Workload) -> Attempt:
     counters = {n: Quantity(draw(COUNTERS[n][0]), COUNTERS[n][1]) for n in sorted(names)}
     # What the choice was made by; recordings of old have none.
     ratio = st.lists(written(1e-3, 10), min_size=len(samples_s), max_size=len(samples_s))
+    held_out_s = draw(st.sampled_from([(), (0.5e-3, 0.25e-3)]))
     measurement = Measurement(
         subject,
         workload.key,
@@ -113,6 +114,8 @@ def attempts(draw: st.DrawFn, subject: str, workload: Workload) -> Attempt:
         CONDITIONS,
         relative=draw(st.one_of(st.just(()), ratio.map(tuple))),
         preference=draw(st.none() | st.integers(0, 2000)),
+        held_out_s=held_out_s,
+        held_out_relative=tuple(s * 1e3 for s in held_out_s),
     )
     return Attempt(subject, workload.key, outcome, "", measurement)
 
@@ -155,7 +158,7 @@ def _flat(attempt: Attempt) -> str:
         m = attempt.measurement
         parts["measurement"] = (
             *(digits, counters, sorted(m.conditions.items())),
-            *(m.relative, m.preference),
+            *(m.relative, m.preference, m.held_out_s, m.held_out_relative),
         )
     return repr(parts)
 

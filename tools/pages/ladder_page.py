@@ -109,6 +109,12 @@ def figure(data: Recorded, what: str, of: str) -> str:
         counts = data.samples(method)
         overall = {"all": sum(counts), "most": max(counts), "measurements": len(counts)}
         return f"{overall[number] if number in overall else counts.count(int(number)):,}"
+    if what in ("ncu", "events") and (mark := re.search("[:/]", of)):
+        one, other = of.split(mark[0])
+        if mark[0] == ":":
+            return signed(100 * (data.times(other, one, what) - 1))
+        ratio = data.times(one, other, what)
+        return f"{ratio:.{1 if ratio > 3 else 2}f}"
     if ":" in of:
         before, after = (value(data, what, name) for name in of.split(":"))
         return signed(100 * (after / before - 1))

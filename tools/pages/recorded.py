@@ -19,7 +19,7 @@ from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.names import parse_short_form
 from fa_tune.families.sm80.sets import PROGRESSION
 from fa_tune.ops import flops
-from fa_tune.profile.stats import median
+from fa_tune.profile.stats import comparable, median
 from fa_tune.store.recordings import Recording, load
 from fa_tune.store.table.columns import L2_HIT, REGISTERS, SM_CLOCK
 from fa_tune.store.table.from_attempts import CYCLES
@@ -209,6 +209,18 @@ class Recorded:
     def time_ms(self, name: str, method: str) -> float:
         """Median of a ladder's subject in milliseconds."""
         return ms(self.timed(name, method))
+
+    def times(self, name: str, base: str, method: str) -> float:
+        """Time of a ladder's subject over another's: by events the median of the ratios within
+        the rounds of both, under ncu, where each launch stands alone, of the medians."""
+        both = [self.timed(n, method) for n in (name, base)]
+        if method == "ncu":
+            return ms(both[0]) / ms(both[1])
+        compared = comparable(
+            {str(i): m.samples_s for i, m in enumerate(both)},
+            {str(i): m.relative for i, m in enumerate(both)},
+        )
+        return median([a / b for a, b in zip(compared["0"], compared["1"], strict=False)])
 
     def tflops(self, name: str, method: str) -> float:
         """4·s²·d operations, over the median, in TFLOP/s."""

@@ -2,23 +2,25 @@
 config is the fastest, and what keeping one config for several workloads would cost.
 
 Everything is compared by ratios paired within rounds.  Where the search chose a config of the
-family, that one is shown: it is what a user gets.  Else it is the family's fastest.
+family, that one is shown: it is what a user gets.  Else it is the family's fastest.  What is shown
+of a choice is of the held-out rounds, where the recording has them: by these nothing was chosen.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from fa_tune import families
-from fa_tune.core.model import Measurement, Workload
+from fa_tune.core.model import Measurement, Workload, benchmark_workload
 from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.ops import flops
-from fa_tune.profile.stats import comparable
-from fa_tune.store.recordings import load
-from recorded import FOLDER, REFERENCES, Recorded, ms
+from fa_tune.profile.stats import comparable, median
+from fa_tune.store.recordings import Confirmed, load
+from recorded import FOLDER, REFERENCES, SEQ_LENS, Recorded
 from recorded_tables import table
 
 H100 = FOLDER.parent / "nvidia_h100_80gb_hbm3"
@@ -29,8 +31,19 @@ LABELS = {"fa2": "FlashAttention 2", "cudnn": "cuDNN", "fa4": "FlashAttention 4"
 Cells = Mapping[Workload, Mapping[str, Measurement]]
 
 
-@cache
 def cells(data: Recorded) -> Cells:
+    """Measurements by workload of the grid and subject."""
+    return {w: found for w, found in everything(data).items() if on_grid(w)}
+
+
+def on_grid(w: Workload) -> bool:
+    """Whether a workload is one of the benchmark's, which the tables by length show."""
+    usual = benchmark_workload(w.seq_len_q, w.d_head, w.dtype, causal=w.causal)
+    return w == usual and w.seq_len_q in SEQ_LENS
+
+
+@cache
+def everything(data: Recorded) -> Cells:
     """Measurements by workload and subject.  All of a workload are of one recording, and so of
     one run; of several that hold it the searched set's own goes first."""
     found: dict[Workload, dict[str, Measurement]] = {}
@@ -53,16 +66,36 @@ def _files(data: Recorded) -> list[Path]:
 
 @cache
 def choices(data: Recorded) -> Mapping[Workload, str]:
-    """The subject that the recorded search chose, by workload."""
+    """The subject that the recorded search chose, by workload: as the recording says, or in older
+    ones as the search decides on what they hold."""
     found: dict[Workload, str] = {}
     for path in _files(data):
-        for one in compare_recording(load(path)):
-            found.setdefault(one.workload, one.chosen)
+        recording = load(path)
+        for one in compare_recording(recording):
+            told = recording.meta.decided.get(one.workload.key)
+            found.setdefault(one.workload, (told and told.chosen) or one.chosen)
     return found
 
 
+def held_out(measured: Mapping[str, Measurement], *subjects: str) -> dict[str, Measurement]:
+    """The measurements of these by their held-out samples; empty if one has none."""
+    found = {s: measured[s] for s in subjects}
+    if not all(m.held_out_s for m in found.values()):
+        return {}
+    return {
+        s: replace(m, samples_s=m.held_out_s, relative=m.held_out_relative)
+        for s, m in found.items()
+    }
+
+
 def ratio(measured: Mapping[str, Measurement], a: str, b: str) -> float:
-    """Time of `a` over time of `b`: the median of the ratios within the rounds of both."""
+    """Time of `a` over time of `b`: the median of the ratios within the rounds of both, of the
+    held-out ones where both have them."""
+    return raced(held_out(measured, a, b) or measured, a, b)
+
+
+def raced(measured: Mapping[str, Measurement], a: str, b: str) -> float:
+    """The same of the samples that the search chose by."""
     compared = comparable(
         {s: m.samples_s for s, m in measured.items()}, {s: m.relative for s, m in measured.items()}
     )
@@ -94,7 +127,7 @@ def fastest(measured: Mapping[str, Measurement], family: str) -> str | None:
     if not ours:
         return None
     base = min(ours, key=lambda subject: (-len(ours[subject].samples_s), subject))
-    return min(ours, key=lambda subject: (ratio(measured, subject, base), subject))
+    return min(ours, key=lambda subject: (raced(measured, subject, base), subject))
 
 
 def shown(data: Recorded, workload: Workload, family: str) -> str | None:
@@ -105,8 +138,10 @@ def shown(data: Recorded, workload: Workload, family: str) -> str | None:
 
 
 def rate(workload: Workload, measurement: Measurement) -> float:
-    """TFLOP/s by 4·s²·d, with a causal mask of the unmasked pairs."""
-    return flops.matmul_flop(workload) / ms(measurement) / 1e9
+    """TFLOP/s by 4·s²·d, with a causal mask of the unmasked pairs; of the held-out samples where
+    there are any."""
+    seconds = median(measurement.held_out_s or measurement.samples_s)
+    return flops.matmul_flop(workload) / seconds / 1e12
 
 
 def lines(data: Recorded) -> dict[tuple[int, bool, str], list[Workload]]:
@@ -267,6 +302,44 @@ def small_table(data: Recorded) -> str:
     return table(["d_head, mask", *map(str, SMALL)], rows)
 
 
+def ab_tests(data: Recorded) -> str:
+    """How the choices stood to the default in a process of their own; empty if none was tested."""
+    found: dict[str, Confirmed] = {}
+    for path in _files(data):
+        for key, told in load(path).meta.decided.items():
+            if told.confirmed is not None:
+                found.setdefault(key, told.confirmed)
+    if not found:
+        return ""
+    ratios = [one.ratio for one in found.values()]
+    return (
+        f"{len(ratios)} choices other than the default were held against it in an A/B test after "
+        f"the search, in a fresh process: they took {min(ratios):.2f} to {max(ratios):.2f} of its "
+        "time."
+    )
+
+
+def off_grid(data: Recorded) -> str:
+    """What the search chose for shapes off the grid, against each library beside it; empty
+    without such a recording."""
+    names = ("fa2", *AGAINST["sm90"])
+    rows = []
+    for w in sorted(everything(data), key=lambda w: (w.heads, w.batch, w.d_head, w.key)):
+        subject = choices(data).get(w)
+        if on_grid(w) or subject is None:
+            continue
+        measured = everything(data)[w]
+        times = [
+            f"{ratio(measured, f'ref:{n}', subject):.2f}" if f"ref:{n}" in measured else ""
+            for n in names
+        ]
+        heads = f"{w.heads}" if w.kv_heads == w.heads else f"{w.heads} ({w.kv_heads} kv)"
+        what = [f"{w.seq_len_q}, {w.mask}", w.dtype.name, str(w.d_head), str(w.batch), heads]
+        rows.append([*what, f"{rate(w, measured[subject]):.0f}", *times])
+    heads_of = ["seq_len, mask", "dtype", "d_head", "batch", "heads", "TFLOP/s"]
+    return table([*heads_of, *(LABELS[n] for n in names)], rows, words=2) if rows else ""
+
+
 def span(data: Recorded, family: str, reference: str) -> str:
     """`1.08 to 1.38`: how many times as fast as a reference a family is, over all workloads."""
     found = [
@@ -288,6 +361,10 @@ def section(data: Recorded, family: str) -> str:
             f"TFLOP/s, and how many times as fast as {times}:",
             against(data, family, *references),
         ]
+    if family == "sm90" and (made := ab_tests(data)):
+        parts.append(made)
+    if family == "sm90" and (made := off_grid(data)):
+        parts += ["Shapes off the grid: TFLOP/s, and how many times as fast as each library:", made]
     if not data.has_ladder:  # another GPU than the one that the project tunes for
         return "\n\n".join(parts)
     made = winners(data, family)

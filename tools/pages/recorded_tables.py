@@ -73,7 +73,7 @@ def ladder(data: Recorded) -> str:
         cells = []
         for method in METHODS:
             time = data.time_ms(name, method)
-            change = 100 * (time / data.time_ms(f"r{i}", method) - 1) if name in STEPS and i else 0
+            change = 100 * (data.times(name, f"r{i}", method) - 1) if name in STEPS and i else 0
             cells += [
                 shown_ms(time),
                 signed(change) if name in STEPS and i else "",

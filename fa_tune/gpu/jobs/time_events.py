@@ -1,7 +1,7 @@
 """Timing with CUDA events: cold L2, interleaved rounds, more rounds for those that may still win.
 
-A sample is one launch, or a replayed graph of several, divided by their number: the same for all
-subjects of a workload, graphs if any of them takes less than `SHORT_S`.  Cold: inputs rotate
+A sample is one launch, or a replayed graph of several, divided by their number: the same for
+all subjects of a workload, graphs if any of them takes less than `SHORT_S`.  Cold: inputs rotate
 through so many sets that none survives in L2 until it is used again.  The stream is kept busy
 while a sample is enqueued, so that no launch gap is timed.
 """
@@ -48,6 +48,8 @@ BUSY_CYCLES = 200_000  # about 0.1 ms of a spinning kernel ahead of each sample,
 MOST_BUSY_CYCLES = 20_000_000  # about 10 ms: whatever takes longer to enqueue is not ours
 MOST_TRIES = 10
 WARM_UP_S = 0.3  # from idle, before anything is launched
+HELD_OUT_ROUNDS = 10  # after the race, of those that may be chosen, the default and references
+IN_QUESTION = 1.01  # times the best median, at most: a choice is nearer to it
 SETTLE_S = 1.0  # of rounds that do not count: a power limit takes that long to have its effect
 
 
@@ -61,6 +63,7 @@ class Subject:
         self._busy_cycles = busy_cycles
         self.samples = samples
         self.relative: list[float] = []
+        self.held_out: list[tuple[float, float | None]] = []  # seconds, ratio to the baseline
         self.clocks_hz: list[float] = []
         self.host_s: list[float] = []
         self._next = 0
@@ -267,12 +270,34 @@ class Rounds:
         while True:
             number, names = self._rule.next_round(time.monotonic())
             if not names:
+                if settled and self._job.adaptive:
+                    self._hold_out()
                 return
             if not settled:
                 self._settle()
                 settled = True
                 continue
             self._round(number, names)
+
+    def _hold_out(self) -> None:
+        """Rounds of those that may be chosen, the baseline, the references and the best of each
+        family, which no choice will be made by: a winner's own samples flatter it."""
+        medians = {n: statistics.median(self._numbers[n]) for n in self._subjects}
+        best: dict[str, float] = {}
+        for name, seconds in medians.items():
+            best[self._kind(name)] = min(seconds, best.get(self._kind(name), math.inf))
+        left_out = {n for n, s in medians.items() if s > IN_QUESTION * best[self._kind(n)]} - {
+            self._job.baseline
+        }
+        for i in range(HELD_OUT_ROUNDS):
+            names = [n for n in self._subjects if n not in left_out]
+            if names:
+                self._round(i, names, held_out=True)
+
+    def _kind(self, name: str) -> str:
+        """The family of a subject; each reference is one of its own."""
+        subject = self._job.items[name].subject
+        return subject if is_reference(subject) else subject.partition(":")[0]
 
     def result(self, name: str, *, n_sets: int) -> TimeResult:
         """What became of a subject."""
@@ -289,6 +314,10 @@ class Rounds:
             flagged=self._log.flagged,
             rounds=self._log.reported if name == self._job.baseline else (),
             versions=library_versions(self._job.items[name].subject),
+            held_out_s=tuple(seconds for seconds, _ in subject.held_out),
+            held_out_relative=tuple(r for _, r in subject.held_out if r is not None)
+            if self._beside
+            else (),
             no_graph=self._no_graph,
         )
 
@@ -314,10 +343,11 @@ class Rounds:
                     self._numbers[other][:] = subject.samples
         return seconds
 
-    def _round(self, number: int, names: list[str]) -> None:
+    def _round(self, number: int, names: list[str], *, held_out: bool = False) -> None:
         """One sample of each, in random order; the baseline opens and closes the round."""
         baseline = self._job.baseline
-        random.Random(f"{self._job.seed}:{number}").shuffle(names)
+        seed = f"{self._job.seed}:{'held out ' if held_out else ''}{number}"
+        random.Random(seed).shuffle(names)
         opening = closing = None
         if baseline in names or self._beside:
             names.sort(key=lambda name: name != baseline)  # stable: the others as they are
@@ -335,7 +365,12 @@ class Rounds:
                 before, closing = closing, closing if name == baseline else self._sample(baseline)
                 if before is not None and closing is not None:
                     ratio = 2 * seconds / (before + closing)
-            self._note(name, seconds, ratio)
+            if held_out:
+                self._subjects[name].held_out.append((seconds, ratio))
+            else:
+                self._note(name, seconds, ratio)
+        if held_out:
+            return
         if len(names) == 1:
             closing = None  # nothing came between
         elif not self._beside and baseline in names and baseline in self._subjects:

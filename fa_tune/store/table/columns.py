@@ -213,6 +213,8 @@ OUR_COLUMNS: tuple[Column, ...] = (
     Column("reason", "reason", TEXT),
     Column("relative", "relative", RATIOS, 4),
     Column("preference", "preference", WHOLE),
+    Column("held out (ms)", "held_out_s", SAMPLES, 3, only_unless=(None,)),
+    Column("held out, relative", "held_out_relative", RATIOS, 4, only_unless=(None,)),
 )
 
 COLUMNS = CLASSIC_COLUMNS + OUR_COLUMNS

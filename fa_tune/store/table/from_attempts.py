@@ -99,7 +99,13 @@ def _row(attempt: Attempt, resources: Resources | None, cycles: str, shared: Row
     # A kernel whose attempt failed has no time, whatever was measured before it failed.
     if measurement is None or attempt.outcome is not Outcome.OK:
         return row
-    row = replace(row, relative=measurement.relative or None, preference=measurement.preference)
+    row = replace(
+        row,
+        relative=measurement.relative or None,
+        preference=measurement.preference,
+        held_out_s=measurement.held_out_s or None,
+        held_out_relative=measurement.held_out_relative or None,
+    )
     counters = counters_of(lambda metric: _value(measurement.counters, metric), cycles)
     return with_samples(row, measurement.samples_s, counters)
 

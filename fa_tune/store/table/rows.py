@@ -43,6 +43,7 @@ class Row(WorkloadParts):
     `relative` are the samples over the baseline's right beside each, and `preference` is the
     place, from 0, in what a tie on this workload preferred: what the choice was made by.
     `inputs` say what Q, K and V held (`core.inputs`).
+    `held_out_s` and `held_out_relative` are of rounds that nothing was chosen by.
     `source` tells recordings apart when several are read together; no file format keeps it.
     """
 
@@ -69,6 +70,8 @@ class Row(WorkloadParts):
     relative: tuple[float, ...] | None = None
     preference: int | None = None
     inputs: str = str(NORMAL)
+    held_out_s: tuple[float, ...] | None = None
+    held_out_relative: tuple[float, ...] | None = None
     source: str = ""
 
     @property

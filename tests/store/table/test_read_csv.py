@@ -76,6 +76,8 @@ ROWS = st.builds(
     samples_s=st.none() | st.lists(_numbers(-20, -8), min_size=1).map(tuple),
     relative=st.none() | st.lists(_numbers(-2, 1), min_size=1).map(tuple),
     preference=st.none() | st.integers(0, 2000),
+    held_out_s=st.none() | st.lists(_numbers(-20, -8), min_size=1).map(tuple),
+    held_out_relative=st.none() | st.lists(_numbers(-2, 1), min_size=1).map(tuple),
     d_head=_SIZE,
     seq_len=_SIZE,
     family=st.text(),

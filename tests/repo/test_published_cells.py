@@ -1,0 +1,248 @@
+"""Every published cell of docs/results.md and the README, computed again from the files of the
+recordings, by other code than made the pages."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import statistics
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fa_tune import families
+from fa_tune.core.model import Variant
+from fa_tune.evaluate.default_check import compare_recording
+from fa_tune.store.recordings import load
+from tests.project_files import ROOT
+
+PROFILES = ROOT / "profiles"
+GPUS = {"h200": "nvidia_h200", "h100": "nvidia_h100_80gb_hbm3"}
+LIBRARIES = {"sm90": ("cuDNN", "FA4"), "sm80": ("FA2",)}
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+SMALL = (512, 1024, 4096, 16384)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A workload as a table has it."""
+
+    seq_len: int
+    d_head: int
+    dtype: str
+    causal: bool
+    batch: int
+    heads: int
+    kv_heads: int
+
+    @property
+    def flop(self) -> float:
+        """Two products of 2·d operations per pair of a query and a key that it sees."""
+        n = self.seq_len
+        pairs = n * (n + 1) / 2 if self.causal else n * n
+        return 4 * self.d_head * pairs * self.batch * self.heads
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A row of a recording: seconds and ratios to the default, of the race and held out."""
+
+    family: str
+    samples_s: tuple[float, ...]
+    relative: tuple[float, ...]
+    held_out_s: tuple[float, ...]
+    held_out_relative: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was measured of one workload, by the kernel's name, and the name of the choice."""
+
+    subjects: dict[str, Subject]
+    chosen: str
+
+    def ratio(self, a: str, b: str, *, raced: bool = False) -> float:
+        """Time of a over b's, paired by rounds."""
+        one, other = self.subjects[a], self.subjects[b]
+        if one.held_out_s and other.held_out_s and not raced:
+            beside = one.held_out_relative and other.held_out_relative
+            pair = (one.held_out_relative, other.held_out_relative)
+            return paired(*(pair if beside else (one.held_out_s, other.held_out_s)))
+        if all(len(s.relative) == len(s.samples_s) for s in self.subjects.values()):
+            return paired(one.relative, other.relative)
+        return paired(one.samples_s, other.samples_s)
+
+    def shown(self, family: str) -> str:
+        """The choice, or the fastest of another family."""
+        names = [n for n, s in self.subjects.items() if s.family == family]
+        if self.chosen in names:
+            return self.chosen
+        base = max(sorted(names), key=lambda n: len(self.subjects[n].samples_s))
+        return min(sorted(names), key=lambda n: self.ratio(n, base, raced=True))
+
+    def seconds(self, name: str) -> float:
+        """Median time."""
+        subject = self.subjects[name]
+        return statistics.median(subject.held_out_s or subject.samples_s)
+
+
+def paired(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    """Median of the ratios within rounds."""
+    return statistics.median(x / y for x, y in zip(a, b, strict=False))
+
+
+def numbers(row: dict[str, str], heading: str, scale: float = 1.0) -> tuple[float, ...]:
+    """The numbers of a cell."""
+    return tuple(float(word) * scale for word in (row.get(heading) or "").split())
+
+
+@cache
+def tables(gpu: str) -> dict[Shape, Table]:
+    """What the recordings of a GPU hold by events; the first file that has a shape counts."""
+    folder = PROFILES / GPUS[gpu]
+    own = folder / "fast_events.csv"
+    found: dict[Shape, Table] = {}
+    for path in [own, *sorted(p for p in folder.glob("fast_*events.csv") if p != own)]:
+        chosen = choices(path)
+        here: dict[Shape, dict[str, Subject]] = {}
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                if row["outcome"] == "ok" and row["samples (ms)"]:
+                    name = today(row["family"], row["Kernel Name"])
+                    here.setdefault(shape(row), {})[name] = Subject(
+                        row["family"],
+                        numbers(row, "samples (ms)", 1e-3),
+                        numbers(row, "relative"),
+                        numbers(row, "held out (ms)", 1e-3),
+                        numbers(row, "held out, relative"),
+                    )
+        for of, subjects in here.items():
+            found.setdefault(of, Table(subjects, chosen.get(of, "")))
+    return found
+
+
+def shape(row: dict[str, str]) -> Shape:
+    """The shape of a row; the queries' length is the keys'."""
+    assert row["seq_len"] == row["seq_len_kv"]
+    sizes = [int(row[name]) for name in ("batch", "heads", "kv_heads")]
+    return Shape(
+        int(row["seq_len"]), int(row["d_head"]), row["dtype"], row["causal"] == "true", *sizes
+    )
+
+
+def choices(path: Path) -> dict[Shape, str]:
+    """The kernel that the recorded search chose: as `decided` says, which old recordings do not."""
+    decided = json.loads(path.with_suffix(".meta.json").read_text())["decided"]
+    found = {}
+    for one in compare_recording(load(path)):
+        w = one.workload
+        of = Shape(w.seq_len_q, w.d_head, w.dtype.name, w.causal, w.batch, w.heads, w.kv_heads)
+        key = decided.get(w.key, {}).get("chosen") or one.chosen
+        found[of] = today(*key.split(":", 1))
+    return found
+
+
+def today(family: str, kernel: str) -> str:
+    """A kernel's name, which in the file may be of an older release."""
+    return kernel if family == "ref" else families.canonical(Variant(family, kernel)).config
+
+
+def benchmark(seq_len: int, d_head: int, dtype: str, *, causal: bool) -> Shape:
+    """The shape of a cell: 16 heads, 16 batch elements up to 4096 and then 65536 queries."""
+    batch = 16 if seq_len <= 4096 else 65536 // seq_len
+    return Shape(seq_len, d_head, dtype, causal, batch, 16, 16)
+
+
+def block(page: str, name: str) -> str:
+    """What stands between a page's comments."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def rows_below(text: str, heading: str) -> list[list[str]]:
+    """The cells of the first table after a line that begins so."""
+    lines = text[re.search(rf"^{heading}", text, re.MULTILINE).start() :].splitlines()  # type: ignore[union-attr]
+    start = next(i for i, line in enumerate(lines) if line.startswith("|---"))
+    found = []
+    for line in lines[start + 1 :]:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split("|")])
+    return found
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("family", LIBRARIES)
+def test_the_grid_is_what_was_recorded(family: str, gpu: str) -> None:
+    checked, ratios = 0, {name: [] for name in LIBRARIES[family]}  # type: ignore[var-annotated]
+    text = block("docs/results.md", f"{family} {gpu}")
+    for what, *cells in rows_below(text, "TFLOP/s, and"):
+        d_head, *mask, dtype = what.split(", ")
+        for seq_len, cell in zip(LENGTHS, cells, strict=True):
+            of = benchmark(seq_len, int(d_head), dtype, causal=mask == ["causal"])
+            if not cell:
+                assert of not in tables(gpu)
+                continue
+            table = tables(gpu)[of]
+            ours = table.shown(family)
+            expected = [f"{of.flop / table.seconds(ours) / 1e12:.0f}"]
+            for name in LIBRARIES[family]:
+                if name in table.subjects:
+                    ratios[name].append(table.ratio(name, ours))
+                    expected.append(f"{ratios[name][-1]:.2f}")
+                else:
+                    expected.append("–")
+            assert cell == ", ".join(expected), of
+            checked += 1
+    assert checked == len([of for of in tables(gpu) if of == on_grid(of)])
+    for found in filter(None, ratios.values()):
+        assert f"({min(found):.2f} to {max(found):.2f})" in text
+
+
+def on_grid(of: Shape) -> Shape | None:
+    """The benchmark's shape with these sizes, where there is one."""
+    if of.seq_len not in LENGTHS:
+        return None
+    return benchmark(of.seq_len, of.d_head, of.dtype, causal=of.causal)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_shapes_off_the_grid_are_what_was_recorded(gpu: str) -> None:
+    off = {of: table for of, table in tables(gpu).items() if of != on_grid(of)}
+    text = block("docs/results.md", f"sm90 {gpu}")
+    if not off:
+        assert "off the grid" not in text
+        return
+    rows = rows_below(text, "Shapes off the grid")
+    expected = set()
+    for of, table in off.items():
+        ours = table.chosen
+        heads = f"{of.heads}" if of.kv_heads == of.heads else f"{of.heads} ({of.kv_heads} kv)"
+        what = f"{of.seq_len}, {'causal' if of.causal else 'full'}"
+        rate = f"{of.flop / table.seconds(ours) / 1e12:.0f}"
+        times = [
+            f"{table.ratio(n, ours):.2f}" if n in table.subjects else ""
+            for n in ("FA2", "cuDNN", "FA4")
+        ]
+        expected.add((what, of.dtype, str(of.d_head), str(of.batch), heads, rate, *times))
+    assert set(map(tuple, rows)) == expected
+    assert len(rows) == len(off)
+
+
+def test_the_table_of_the_readme_is_what_was_recorded() -> None:
+    rows = rows_below((ROOT / "README.md").read_text(encoding="utf-8"), r"\| d_head, mask \| 512")
+    assert len(rows) == 4
+    for what, *cells in rows:
+        d_head, mask = what.split(", ")
+        for seq_len, cell in zip(SMALL, cells, strict=True):
+            of = benchmark(seq_len, int(d_head), "FP16", causal=mask == "causal")
+            table = tables("h200")[of]
+            libraries = [n for n, s in table.subjects.items() if s.family == "ref"]
+            times = min(table.ratio(n, table.chosen) for n in libraries)
+            rate = of.flop / table.seconds(table.chosen) / 1e12
+            assert cell == f"{rate:.0f}, {times:.2f}×", of
