@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fa_tune.core.model import Attempt, Outcome
@@ -10,12 +10,29 @@ from fa_tune.core.workload import Effect, Workload, labels
 from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep, failed
 
 
+def answering(
+    recorded: Mapping[str, Collection[tuple[str, str]]], workload: str, subjects: Iterable[str]
+) -> dict[str, str]:
+    """The label of the recording that answers for each subject on a workload (its key); subjects
+    that no recording holds are left out.  `recorded`: what each recording holds, by its label,
+    newest first.  The one that holds most of the subjects answers, since only times of one run
+    compare exactly; the others fill its gaps."""
+    keys = {subject: (workload, subject) for subject in subjects}
+
+    def held(label: str) -> int:
+        return sum(key in recorded[label] for key in keys.values())
+
+    labels = sorted(recorded, key=held, reverse=True)  # stable: newest first on a tie
+    found = {s: next((n for n in labels if key in recorded[n]), None) for s, key in keys.items()}
+    return {subject: label for subject, label in found.items() if label is not None}
+
+
 class ReplayProfiler:
     """Answers from `recorded`, attempts by (workload key, subject) for each recording by its
     label, all taken with `method`.
 
-    For each plan the recording that holds most of its subjects answers, since only times of
-    one run compare exactly; the others fill its gaps, in their order.  The attempts come out
+    For each plan the recording that holds most of its subjects answers (see `answering`).  The
+    attempts come out
     as they were measured, under the method they were measured with: a replay is not a method
     of its own.
     """
@@ -46,15 +63,10 @@ class ReplayProfiler:
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`; a subject without a recording is NOT_RECORDED."""
-        keys = {subject: (plan.workload.key, subject) for subject in plan.subjects}
-
-        def held(label: str) -> int:
-            return sum(key in self._recorded[label] for key in keys.values())
-
-        labels = sorted(self._recorded, key=held, reverse=True)  # stable: newest first on a tie
-        for subject, key in keys.items():
+        answers = answering(self._recorded, plan.workload.key, plan.subjects)
+        for subject in plan.subjects:
             on_step(subject)
-            label = next((label for label in labels if key in self._recorded[label]), None)
+            key, label = (plan.workload.key, subject), answers.get(subject)
             if label is None:
                 text = f"no {self.method} measurement of it in {self._inventory(plan.workload)}"
                 yield failed(subject, plan.workload, Outcome.NOT_RECORDED, text)

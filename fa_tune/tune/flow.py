@@ -106,9 +106,26 @@ def open_search(
                 f"{len(held)} configs that are recorded"
             )
             configs = held
+        elif held:
+            configs = of_recorded_kinds(configs, held, progress)
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
     defaults = Defaults(machine.limits, able, chosen)
     return state_of(options, session, defaults), configs
+
+
+def of_recorded_kinds(
+    configs: Sequence[Config], held: Sequence[Config], progress: Progress
+) -> list[Config]:
+    """The configs without those families, dtypes and d_heads of which no recording holds any of
+    them: nothing could be said of these, and compiling them would take its time for nothing."""
+
+    def kind(config: Config) -> str:
+        return f"{config.dtype.name} d_head {config.d_head} of {families.of(config).name}"
+
+    recorded = {kind(config) for config in set(configs) & set(held)}
+    for missing in dict.fromkeys(k for k in map(kind, configs) if k not in recorded):
+        progress.note(f"no recording holds kernels for {missing}: left out")
+    return [config for config in configs if kind(config) in recorded]
 
 
 def state_of(options: SearchOptions, session: Session, defaults: Defaults) -> SearchState:

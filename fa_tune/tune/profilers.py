@@ -20,7 +20,7 @@ from fa_tune.profile.base import Profiler
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.profile.references import require_references
-from fa_tune.profile.replay import ReplayProfiler
+from fa_tune.profile.replay import ReplayProfiler, answering
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording, families_in
 from fa_tune.tune.session import Machine, ProfilerSelection, Session, Tally
@@ -133,11 +133,9 @@ def _replay(
         for recording in chosen
     }
     # The others are for what they say of neighbouring workloads.
-    told = [
-        r for r in chosen if any(a.workload in keys and a.subject in subjects for a in r.attempts)
-    ] or chosen
+    labels = {label for key in keys for label in answering(recorded, key, subjects).values()}
+    told = [r for r in chosen if r.label in labels] or chosen
     provenance = told[0].meta.provenance
-    labels = ", ".join(r.label for r in told)
     profiler = ReplayProfiler(
         recorded,
         method=method,
@@ -147,8 +145,9 @@ def _replay(
         cache_policy=provenance.cache_policy,
     )
     date = provenance.recorded_at[:10]
+    names = ", ".join(r.label for r in told)
     how = f"with {method} on {inputs} inputs"
-    source = f"recorded on an {gpu} on {date} {how}, replayed from {labels}"
+    source = f"recorded on an {gpu} on {date} {how}, replayed from {names}"
     if any(_is_of_other_sources(recording) for recording in told):
         progress.warn("the recordings were made with other kernel sources than these")
     device = told[0].meta.device

@@ -75,6 +75,10 @@ class Table:
             return paired(one.relative, other.relative)
         return paired(one.samples_s, other.samples_s)
 
+    def holds(self, family: str) -> bool:
+        """Whether a kernel of the family was recorded."""
+        return any(s.family == family for s in self.subjects.values())
+
     def shown(self, family: str) -> str:
         """The choice, or the fastest of another family."""
         names = [n for n, s in self.subjects.items() if s.family == family]
@@ -186,12 +190,14 @@ def test_the_grid_is_what_was_recorded(family: str, gpu: str) -> None:
         for seq_len, cell in zip(LENGTHS, cells, strict=True):
             of = benchmark(seq_len, int(d_head), dtype, causal=mask == ["causal"])
             if not cell:
-                assert of not in tables(gpu)
+                assert of not in tables(gpu) or not tables(gpu)[of].holds(family)
                 continue
             table = tables(gpu)[of]
             ours = table.shown(family)
             expected = [f"{of.flop / table.seconds(ours) / 1e12:.0f}"]
             for name in LIBRARIES[family]:
+                if not any(name in other.subjects for other in tables(gpu).values()):
+                    continue  # a library that nobody recorded has no figures, nor a dash
                 if name in table.subjects:
                     ratios[name].append(table.ratio(name, ours))
                     expected.append(f"{ratios[name][-1]:.2f}")
@@ -199,7 +205,8 @@ def test_the_grid_is_what_was_recorded(family: str, gpu: str) -> None:
                     expected.append("–")
             assert cell == ", ".join(expected), of
             checked += 1
-    assert checked == len([of for of in tables(gpu) if of == on_grid(of)])
+    held = [of for of, table in tables(gpu).items() if of == on_grid(of) and table.holds(family)]
+    assert checked == len(held)
     for found in filter(None, ratios.values()):
         assert f"({min(found):.2f} to {max(found):.2f})" in text
 
