@@ -42,12 +42,13 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run configs on the GPU and compare their results with attention in fp32.
+    """Run configs on the GPU and compare their results with attention in fp64.
 
     A result is right if its largest error is at most twice that of the same computation in the
-    kernel's own precision. Several shapes are tried, awkward ones included, with every mask that
-    --mask names, causal ones in both alignments. A kernel that crashes ends only its own process.
-    Exit status 4 if any config is wrong or fails.
+    kernel's own precision, and one rounding, and its root mean square error at most 1.2 times.
+    Several shapes and inputs are tried, awkward ones included, with every mask that --mask names,
+    causal ones in both alignments. A kernel that crashes ends only its own process. Exit status 4
+    if any config is wrong or fails.
 
     \b
     Examples:
