@@ -17,6 +17,20 @@ __device__ __forceinline__ void keep_registers(T (&values)[kCount]) {
     for (int i = 0; i < kCount; ++i) keep_register(values[i]);
 }
 
+// A store that hardly ever happens: that exponentials are not negative the compiler knows, but not
+// that a sum of them beyond 2^127 is rare.  Whatever `sum` depends on is computed before this
+// point.  Nobody reads `scratch`.
+__device__ __forceinline__ void force_exponentials_before_here(float sum, unsigned scratch) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.gt.f32 p, %0, 0f7F000000;\n"
+        "@p st.volatile.shared.f32 [%1], %0;\n"
+        "}" ::"f"(sum),
+        "r"(scratch)
+        : "memory");
+}
+
 // Stores that never happen, since sums of exponentials are not negative.  The compiler cannot
 // know that, so that whatever `sum` and four fragments depend on is computed before this point.
 __device__ __forceinline__ void force_before_here(float sum, const unsigned (&a)[4],

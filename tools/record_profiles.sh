@@ -1,22 +1,83 @@
 #!/usr/bin/env bash
 # Record anew what comes with fa-tune, on the GPU at hand: tools/record_profiles.sh [FOLDER]
 #
-# Each step writes to FOLDER (profiles/ if not given) when it ends, the most wanted ones first;
-# what was measured before an interruption is in the journal, so the same command goes on from
-# there.  About half an hour on one H200, less with several; REFERENCES=fa2,cudnn,fa4 has
-# FlashAttention 4 beside the others where it is installed.  Afterwards: python tools/pages/ladder_page.py
-set -euo pipefail
+# The grid of workloads and shapes off it, by events.  Each step is a recording of its own in
+# FOLDER/<gpu>/ (FOLDER is profiles/ if not given), the most wanted first.  A step that is cut off
+# leaves its table as fast_…_unfinished.csv; the same command goes on from there, since finished
+# measurements are in the journal.
+#
+#   FA_TUNE      the command that runs fa-tune; ./run if not given ("python3 -m fa_tune")
+#   REFERENCES   the libraries to measure against; fa2,cudnn,fa4 if not given
+#   DEVICES      as --devices has it; one GPU, the first, if not given
+#   STEPS        only these steps, by name, "grid off" say; all but ncu if not given
+#   SECONDS_LEFT begin no step later than so many seconds after the start; no limit if not given
+#
+# An estimated 8 to 9 minutes on one H200 with 16 cores.  Not among it: tools/record_ladder.sh, and
+# STEPS=ncu, the set under ncu; docs/ladder.md shows both.
+# Afterwards: python tools/pages/ladder_page.py
+set -uo pipefail
 cd "$(dirname "$0")/.."
-folder=${1:-profiles}
+mkdir -p "${1:-profiles}"
+folder=$(cd "${1:-profiles}" && pwd)
+read -ra fa_tune <<<"${FA_TUNE:-./run}"
+references=${REFERENCES:-fa2,cudnn,fa4}
 lengths=512,1024,2048,4096,8192,16384
-common=(--record "$folder" --registry "$(mktemp -d)/registry.json" --limit 4)
+registry=$(mktemp -d)/registry.json
+failed=0
 
-search() { ./run search --kernels "$1" --profiler "$2" --devices all "${common[@]}" "${@:3}"; }
-references=${REFERENCES:-fa2,cudnn}
+# FlashAttention 4 compiles a kernel for each kind of problem; kept, later workers need not.
+export FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED=${FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED:-1}
 
-# Both families, all lengths, both types, with a causal mask and without.
-search fast events --seq-lens "$lengths" --d-head 64,128 --mask full,causal --ref "$references"
-search fast ncu --seq-lens "$lengths"
+keep() { # PARTS SUFFIX: what a step has recorded, as fast<SUFFIX>_…
+    local file name gpu
+    for file in "$1"/*/*; do
+        [[ -e $file ]] || continue
+        name=$(basename "$file")
+        gpu=$folder/$(basename "$(dirname "$file")")
+        mkdir -p "$gpu"
+        mv "$file" "$gpu/fast$2${name#fast}"
+    done
+    rm -rf "$1"
+    rmdir "$folder/parts" 2>/dev/null || true
+}
 
-# The ladder of the sm80 family, with its counters.
-tools/record_ladder.sh "$folder"
+cut_off() { # CHILD PARTS SUFFIX
+    kill "$1" 2>/dev/null
+    wait "$1"
+    keep "$2" "$3"
+    exit 143
+}
+
+step() { # NAME SUFFIX OPTION…
+    local name=$1 suffix=$2 parts=$folder/parts/$1 began=$SECONDS status=0
+    shift 2
+    [[ " ${STEPS:-grid bf16 large off one} " == *" $name "* ]] || return 0
+    if ((SECONDS > ${SECONDS_LEFT:-SECONDS})); then
+        echo "record_profiles: $name left out after $SECONDS s" >&2
+        return 0
+    fi
+    "${fa_tune[@]}" search --kernels fast --ref "$references" ${DEVICES:+--devices "$DEVICES"} \
+        --limit 4 --registry "$registry" --record "$parts" "$@" &
+    local child=$!
+    trap 'cut_off $child "$parts" "$suffix"' INT TERM
+    wait "$child" || status=$?
+    trap - INT TERM
+    keep "$parts" "$suffix"
+    ((status == 0)) || failed=$status
+    echo "record_profiles: $name took $((SECONDS - began)) s, status $status, $SECONDS s in all" >&2
+}
+
+masks=(--mask full,causal)
+# Both families in one type: the other one tells nothing new of sm80.
+step grid "" --profiler events --seq-lens "$lengths" --d-head 64,128 --dtype fp16 "${masks[@]}"
+step bf16 _bf16 --profiler events --family sm90 --seq-lens "$lengths" --d-head 64,128 \
+    --dtype bf16 "${masks[@]}"
+step large _d192_d256 --profiler events --seq-lens 1024,4096 --d-head 192,256 --dtype fp16 \
+    "${masks[@]}"
+# Odd lengths, grouped heads, few batch elements.
+step off _off_grid --profiler events --family sm90 --seq-lens 1000,3001 --d-head 64,128 \
+    --dtype fp16 "${masks[@]}" --batch 3 --heads 20 --kv-heads 4
+step one _off_grid_batch_1 --profiler events --family sm90 --seq-lens 3001,16384 --d-head 128 \
+    --dtype bf16 "${masks[@]}" --batch 1
+step ncu "" --profiler ncu --seq-lens 1024,4096
+exit "$failed"

@@ -42,9 +42,11 @@ def show(paths: tuple[Path, ...]) -> None:
     Example:
       fa-tune spaces show profiles/nvidia_h200
     """
-    rows = []
+    rows, left_out = [], []
     for path in find(paths or [profiles_dir()]):
         table = load(path)
+        if table.left_out:
+            left_out.append(f"{table.name}: {table.left_out} rows have a knob that was removed")
         gpu = table.meta.device.name if table.meta.device else "unknown"
         for space in recorded(table):
             ran = [t for t in space.times_s if t is not None]
@@ -56,6 +58,8 @@ def show(paths: tuple[Path, ...]) -> None:
     names = ["space", "GPU", "workload", "configs", "ran", "best (ms)"]
     names += [f"at {100 * level:.0f} %" for level in LEVELS]
     say(text_table(names, rows, {"space", "GPU", "workload"}))
+    for line in left_out:
+        say(line)
 
 
 @command.command("export", short_help="Write T4 results and Kernel Tuner caches.")

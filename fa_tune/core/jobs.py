@@ -168,7 +168,8 @@ class TimeResult(_Message):
     `relative` are the samples over the baseline's beside them, one each or none; `sm_clock_hz`
     and `host_s` (what a launch took the process) are medians; `stop_reason` says why there are
     no more samples, `flagged` which rounds are flagged (by number, as text) and why; `rounds`,
-    of the baseline alone, what each round was taken under.
+    of the baseline alone, what each round was taken under; `versions` of the packages that it ran
+    with, by name; `no_graph`: why no sample is a graph, where it should have been one.
     """
 
     samples_s: tuple[float, ...]
@@ -180,6 +181,8 @@ class TimeResult(_Message):
     stop_reason: str
     flagged: Mapping[str, str]
     rounds: tuple[Round, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    no_graph: str = ""
 
     _nested: ClassVar = {"rounds": Round}
 
@@ -291,7 +294,8 @@ class TimeJob(_Job[KernelItem]):
 @dataclass(frozen=True, kw_only=True)
 class ProfileJob(_Job[KernelItem]):
     """Launch every subject once per round, under ncu.  Partials: the round, one per launch, in
-    launch order.  No result but what ncu writes."""
+    launch order.  Result: the versions of the packages it ran with; the rest is in what ncu
+    writes."""
 
     handler = "fa_tune.gpu.jobs.ncu_target:handle"
     workload: str

@@ -209,6 +209,8 @@ class Measurement:
     - `scaled_by`: the factor by which `samples_s` were multiplied afterwards; None: as measured.
     - `replayed_from`: the label of the recording it was read from; empty if measured now.
     - `default_s`: in an A/B test, the default's samples beside `samples_s`, in seconds.
+    - `versions`: of the packages that it ran with, by name (`torch`, `cudnn`, `fa4`, `cupy`);
+      empty if not known.
     """
 
     subject: str  # a variant's key, or `ref:fa2`
@@ -225,6 +227,7 @@ class Measurement:
     scaled_by: float | None = None
     replayed_from: str = ""
     default_s: tuple[float, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fa_tune import ops
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import DType, Rejected, Workload
@@ -124,9 +125,11 @@ class LaunchArgs:
 
         A diagonal beyond the tensor is one at its edge: it is the same mask, and sums of rows
         and diagonals stay within 32 bits.  Raises InvalidConfig for a scale that no workload
-        may have (the kernels take maxima before they scale, so it must be positive), and where
-        a kernel that writes the log-sum-exp has no room for it.
+        may have (the kernels take maxima before they scale, so it must be positive), where a
+        kernel that writes the log-sum-exp has no room for it, and for a tensor with a row that
+        does not start at a multiple of 16 bytes.
         """
+        self._check_rows(workload)
         if workload.lse and not self.lse.address:
             raise InvalidConfig(f"{workload.key} has the log-sum-exp: the launch must give lse")
         diagonal = workload.diagonal if self.diagonal is None else self.diagonal
@@ -134,6 +137,18 @@ class LaunchArgs:
             workload = replace(workload, softmax_scale=self.softmax_scale)
         diagonal = max(-workload.seq_len_q, min(diagonal, workload.seq_len_kv))
         return diagonal, workload.scale
+
+    def _check_rows(self, workload: Workload) -> None:
+        for spec in ops.get(workload.op).tensors(workload):
+            tensor = self[spec.name]
+            # The stride of an extent of 1 is never used, and contiguous tensors give none.
+            used = [s for s, n in zip(tensor.strides, spec.shape, strict=False) if n > 1]
+            if any(x % CHUNK_BYTES for x in (tensor.address, *(s * ELEMENT_BYTES for s in used))):
+                raise InvalidConfig(
+                    f"{spec.name.upper()} must have every row at a multiple of {CHUNK_BYTES} "
+                    f"bytes; it starts at address {tensor.address:#x} and has strides "
+                    f"{tensor.strides} of {ELEMENT_BYTES}-byte elements"
+                )
 
 
 @dataclass(frozen=True)

@@ -92,11 +92,14 @@ class EventsProfiler:
             },
             relative=tuple(round(float(v), 6) for v in result.relative),
             host_launch_s=float(f"{result.host_s:.3g}"),
+            versions=result.versions,
         )
 
     def _conditions(self, result: TimeResult, plan: MeasurePlan) -> dict[str, str]:
         """What the rounds were taken under; the baseline's holds the rounds themselves."""
         found = {"stop_reason": result.stop_reason} if result.stop_reason else {}
+        if result.no_graph:
+            found["no_graph"] = result.no_graph
         if flagged := result.flagged:
             found["flagged_rounds"] = "; ".join(f"{n}: {why}" for n, why in flagged.items())
         if not (rounds := result.rounds):

@@ -17,7 +17,7 @@ from typing import Any
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult, to_json
 from fa_tune.core.model import Workload
-from fa_tune.gpu.jobs.time_events import Subject, input_sets, warm_up
+from fa_tune.gpu.jobs.time_events import Subject, input_sets, prepare_alike, warm_up
 from fa_tune.gpu.kernels import Launch, guarded, lse_for, use_device
 from fa_tune.gpu.reference import Inputs, make_inputs
 from fa_tune.runtime.dispatch import Attention, Problem
@@ -51,11 +51,10 @@ def _pairs(workload: Workload, item: ABTestItem, seed: int, cache_dir: Path) -> 
         if found != meant:
             raise InvalidConfig(f"a program gets {found} where the search means {meant}")
         calls: list[Launch] = [partial(_call, attention, one, workload) for one in inputs]
-        subject = Subject(calls, [], busy_cycles=BUSY_CYCLES)
-        subject.prepare()
-        return subject
+        return Subject(calls, [], busy_cycles=BUSY_CYCLES)
 
     a, b = prepared(item.registry, item.chosen), prepared(item.defaults, item.default)
+    prepare_alike(a, b)
 
     def pair() -> tuple[float, float]:
         first, second, third, fourth = a.sample(), b.sample(), b.sample(), a.sample()

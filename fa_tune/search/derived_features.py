@@ -25,17 +25,18 @@ def with_derived(
     scores_per_cta                              of one block of queries and one of keys
     rows_per_thread                             rows of a block of queries
     ctas_per_slot                               how many CTAs there are per one that is resident
+
+    The query rows of a block are the knob `B_r` or, of a family whose other knobs say how many
+    they are, the fact of that name.
     """
     found = dict(facts)
     if {"registers", "threads", "ctas_per_sm"} <= facts.keys():
         found["registers_resident"] = facts["registers"] * facts["threads"] * facts["ctas_per_sm"]
     if {"smem_bytes", "ctas_per_sm"} <= facts.keys():
         found["smem_resident_bytes"] = facts["smem_bytes"] * facts["ctas_per_sm"]
-    rows, columns = knobs.get("B_r"), knobs.get("B_c")
-    if workload is None or not (_is_size(rows) and _is_size(columns)):
+    rows, columns = _size(knobs.get("B_r", facts.get("B_r"))), _size(knobs.get("B_c"))
+    if workload is None or rows is None or columns is None:
         return found
-    assert isinstance(rows, int)
-    assert isinstance(columns, int)
     found["scores_per_cta"] = rows * columns
     if pairs := unmasked_pairs(workload):
         found["computed_pairs"] = visited_tiles(workload, rows, columns) * rows * columns / pairs
@@ -55,5 +56,7 @@ def workload_of(key: str) -> Workload | None:
         return None
 
 
-def _is_size(value: Knob | None) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _size(value: Knob | None) -> int | None:
+    if isinstance(value, bool | str | None) or value <= 0 or value != int(value):
+        return None
+    return int(value)

@@ -24,7 +24,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +34,7 @@ from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.model import DeviceInfo, Outcome, Provenance
 from fa_tune.profile.stats import median
 from fa_tune.search.derived_features import with_derived, workload_of
+from fa_tune.search.recorded_words import present_key, present_words
 from fa_tune.search.strategies.base import Knob, Point, Space
 
 SUFFIX = ".space.csv.gz"
@@ -81,11 +82,16 @@ class SpaceRow:
 
 @dataclass(frozen=True)
 class SpaceTable:
-    """A recorded space as read; `path` is the rows' file."""
+    """A recorded space as read; `path` is the rows' file.
+
+    Configs and knobs have the names of today, whatever they were recorded as; `left_out` is how
+    many rows have a knob that was removed since, and are not among `rows`.
+    """
 
     path: Path
     meta: SpaceMeta
     rows: tuple[SpaceRow, ...]
+    left_out: int = 0
 
     @property
     def name(self) -> str:
@@ -197,10 +203,31 @@ def load(path: Path) -> SpaceTable:
         text = gzip.decompress(path.read_bytes()).decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ProfileFormatError(f"{path} cannot be read: {error}") from None
-    rows = tuple(_rows(path, text, meta))
-    if not rows:
+    recorded_rows = tuple(_rows(path, text, meta))
+    if not recorded_rows:
         raise ProfileFormatError(f"{path} has no rows")
-    return SpaceTable(path, meta, rows)
+    rows = tuple(row for row in map(_present, recorded_rows) if row is not None)
+    if not rows:
+        raise ProfileFormatError(f"{path}: every config has a knob that was removed")
+    if rows != recorded_rows:
+        meta = replace(meta, knobs=knob_types(r.knobs for r in rows), defaults=_defaults(meta))
+    return SpaceTable(path, meta, rows, len(recorded_rows) - len(rows))
+
+
+def _present(row: SpaceRow) -> SpaceRow | None:
+    """The row with the words of today; None if a knob of it was removed."""
+    now = present_key(row.variant)
+    if now is None:
+        return None
+    if now == row.variant:
+        return row
+    knobs, facts = present_words(now)
+    return replace(row, variant=now, knobs=knobs, facts=facts | dict(row.facts))
+
+
+def _defaults(meta: SpaceMeta) -> dict[str, str]:
+    found = {workload: present_key(key) for workload, key in meta.defaults.items()}
+    return {workload: key for workload, key in found.items() if key is not None}
 
 
 def find(places: Iterable[Path]) -> list[Path]:

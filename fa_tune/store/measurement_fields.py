@@ -46,6 +46,12 @@ def _numbers(value: Any) -> tuple[float, ...]:
     return tuple(_number(v) for v in value)
 
 
+def _texts(value: Any) -> dict[str, str]:
+    if type(value) is not dict:
+        raise ValueError(f"{value!r} is not an object")
+    return {_text(name): _text(text) for name, text in value.items()}
+
+
 FIELDS: dict[str, Callable[[Any], Any]] = {
     "relative": _numbers,
     "preference": _whole,
@@ -55,9 +61,12 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "scaled_by": _number,
     "replayed_from": _text,
     "default_s": _numbers,
+    "versions": _texts,
 }
 # Name among the conditions of an old line -> the field.
-_OLD_NAMES = {name: name for name in FIELDS if name not in ("gpu_uuid", "scaled_by")} | {
+_OLD_NAMES = {
+    name: name for name in FIELDS if name not in ("gpu_uuid", "scaled_by", "versions")
+} | {
     "board": "gpu_uuid",
     "calibrated": "scaled_by",
 }
@@ -66,9 +75,10 @@ _OLD_NAMES = {name: name for name in FIELDS if name not in ("gpu_uuid", "scaled_
 def encode(measurement: Measurement) -> dict[str, Any]:
     """`conditions`, and `fields` with those that are set."""
     values = {name: getattr(measurement, name) for name in FIELDS}
+    values["versions"] = dict(measurement.versions)
     return {
         "conditions": dict(measurement.conditions),
-        "fields": {name: v for name, v in values.items() if v not in ((), "", None)},
+        "fields": {name: v for name, v in values.items() if v not in ((), "", {}, None)},
     }
 
 

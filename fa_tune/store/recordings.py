@@ -39,6 +39,8 @@ from fa_tune.store.table.write_csv import write_csv
 META_SUFFIX = ".meta.json"
 SCHEMA = 1
 SOURCES = "kernel_source_sha256_by_family"  # in `Provenance.extra`, with several families
+# How the packages of `MeasuredBy.versions` are called, in the order they are told.
+VERSION_LABELS = {"torch": "torch", "cupy": "CuPy", **REFERENCE_LABELS}
 _LABEL_TO_NAME = {label: name for name, label in REFERENCE_LABELS.items()}
 
 
@@ -64,14 +66,48 @@ class Decided:
 
 
 @dataclass(frozen=True)
+class MeasuredBy:
+    """What the samples of a recording came from: the UUIDs of its GPUs, and each version of the
+    packages that measured subjects ran with, by name (`torch`, `cudnn`, `fa3`, `fa4`, `cupy`).
+    More than one version: some samples were kept from an earlier run."""
+
+    gpus: tuple[str, ...] = ()
+    versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, attempts: Iterable[Attempt]) -> MeasuredBy:
+        """What measured these."""
+        found = [a.measurement for a in attempts if a.measurement is not None]
+        versions: dict[str, set[str]] = {}
+        for measurement in found:
+            for name, version in measurement.versions.items():
+                versions.setdefault(name, set()).add(version)
+        return cls(
+            tuple(sorted({m.gpu_uuid for m in found if m.gpu_uuid})),
+            {name: tuple(sorted(several)) for name, several in sorted(versions.items())},
+        )
+
+    @property
+    def libraries(self) -> str:
+        """`torch 2.11.0, cuDNN 9.13.0`; empty in old recordings."""
+        return ", ".join(
+            f"{label} {' and '.join(self.versions[name])}"
+            for name, label in VERSION_LABELS.items()
+            if name in self.versions
+        )
+
+
+@dataclass(frozen=True)
 class Meta:
-    """The `.meta.json` of a recording.  `decided`, by workload key, is empty in old ones."""
+    """The `.meta.json` of a recording.  `decided`, by workload key, and `measured_by` are empty in
+    old ones."""
 
     schema: int
     device: DeviceInfo
     provenance: Provenance
     note: str = ""
     decided: Mapping[str, Decided] = field(default_factory=dict)
+    measured_by: MeasuredBy = MeasuredBy()
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def open_search(
 
 
 def state_of(options: SearchOptions, session: Session, defaults: Defaults) -> SearchState:
-    """A search in this session, with what depends on its profiler."""
+    """The state of a search, with what depends on its profiler."""
     folder, selection = options.record, session.selection
     return SearchState(
         options,

@@ -29,7 +29,7 @@ from fa_tune.ops import flops
 from fa_tune.profile.stats import Ratio as MeasuredRatio
 from fa_tune.search.decide import Decision
 from fa_tune.store import recordings
-from fa_tune.store.recordings import SOURCES, Confirmed, Decided, Recording
+from fa_tune.store.recordings import SOURCES, Confirmed, Decided, MeasuredBy, Recording
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import (
     Confirmation,
@@ -120,11 +120,15 @@ class Recorder:
         resources: Mapping[str, Resources],
         decided: Mapping[str, Decided],
     ) -> None:
-        # Which GPU it was is nobody's business and no help; the model is.
-        device = replace(self._selection.device, uuid="")
         subjects = {a.subject for a in attempts if not is_reference(a.subject)}
         origin = provenance(self._selection, sorted({Variant.from_key(s).family for s in subjects}))
-        meta = recordings.Meta(recordings.SCHEMA, device, origin, decided=decided)
+        meta = recordings.Meta(
+            recordings.SCHEMA,
+            self._selection.device,
+            origin,
+            decided=decided,
+            measured_by=MeasuredBy.of(attempts),
+        )
         recordings.save(path, attempts, resources, meta)
 
 

@@ -13,6 +13,11 @@
 // c s - c m' is one fused multiply-add per score.  Otherwise every block does the full work,
 // and scores are scaled, shifted and multiplied by log2(e) in separate steps.
 //
+// The fused multiply-add knows c s exactly, but c m is rounded: the exponent of the maximum itself
+// is off by up to half a unit of c m's last place, upwards or downwards.  Where c m is large enough
+// for that to show, the scores are multiplied by c first: rounded alike, the maximum's exponent is
+// exact and no other is above it.
+//
 // kThreshold > 0: m need not be the maximum, only near enough to it.  While no score of the
 // warp's rows has c (s - m) > kThreshold, m stays: P then reaches 2^kThreshold, which cancels
 // in O / l.  After the first few blocks that is nearly always so, and neither the rescaling
@@ -26,9 +31,8 @@
 namespace fa_tune::mma_sync {
 
 // kTilesM 16-row tiles of kTilesS (scores) and kTilesO (outputs) 8-column tiles.
-// kMayBeEmpty: a row can have nothing to attend to, so its maximum may stay -inf.
-template <typename Elem, int kTilesM, int kTilesS, int kTilesO, bool kOptimized, int kThreshold,
-          bool kMayBeEmpty>
+// A row may have nothing to attend to, so that its maximum stays -inf.
+template <typename Elem, int kTilesM, int kTilesS, int kTilesO, bool kOptimized, int kThreshold>
 struct OnlineSoftmax {
     using Scores = float[kTilesM][kTilesS][4];
     using Outputs = float[kTilesM][kTilesO][4];
@@ -39,6 +43,7 @@ struct OnlineSoftmax {
     float shift[kTilesM][2];    // subtracted from c s, or from s if not kOptimized
     float scale;                // of the scores
     float scale_log2;           // scale * log2(e)
+    bool large;                 // of this block: the rounding of c m shows in a row of the warp
 
     __device__ __forceinline__ explicit OnlineSoftmax(float softmax_scale)
         : scale(softmax_scale), scale_log2(softmax_scale * kLog2E) {
@@ -61,9 +66,10 @@ struct OnlineSoftmax {
     // Take note of a block's maxima; rescales `o` and the sums by how far m moved.
     // `first`: this is the first block, and `o` and the sums are still zero.
     __device__ __forceinline__ void advance(Scores& s, Outputs& o, bool first) {
-        if constexpr (!kOptimized) scale_scores(s);
+        if constexpr (!kOptimized) scale_scores(s, scale);
         float highest[kTilesM][2];  // of this lane's columns
         bool far = false;
+        large = false;
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
@@ -76,12 +82,14 @@ struct OnlineSoftmax {
                 highest[m][half] = x;
                 // m = -inf, before a row's first score, is far from all but -inf.
                 far |= x * scale_log2 > row_max[m][half] * scale_log2 + kThreshold;
+                if (kOptimized && kThreshold > 0) far |= fabsf(shift[m][half]) >= kLargeMax;
             }
         }
         if constexpr (kThreshold > 0) {
             if (!__any_sync(0xffffffffu, far)) return;
         }
         float old_max[kTilesM][2];
+        float most = 0.f;
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
@@ -90,13 +98,18 @@ struct OnlineSoftmax {
                 const float now = fmaxf(old_max[m][half], quad_max(highest[m][half]));
                 row_max[m][half] = now;
                 // 2^(-inf - -inf) would be NaN; an empty row's terms must be 2^(-inf) = 0.
-                shift[m][half] = (kMayBeEmpty && now == negative_infinity() ? 0.f : now) *
-                                 (kOptimized ? scale_log2 : 1.f);
+                shift[m][half] =
+                    (now == negative_infinity() ? 0.f : now) * (kOptimized ? scale_log2 : 1.f);
+                most = fmaxf(most, fabsf(shift[m][half]));
             }
         }
         // A branch rather than code of its own for the first block: twice the code costs
         // registers that the 32-row configs do not have.
         if (!kOptimized || kThreshold > 0 || !first) rescale(o, old_max);
+        if constexpr (kOptimized) {
+            large = __any_sync(0xffffffffu, most >= kLargeMax);
+            if (large) scale_scores(s, scale_log2);
+        }
     }
 
     // P of k-tile `t`: the scores of tiles 2 t and 2 t + 1, rounded to the element type.  The
@@ -118,9 +131,9 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             // __fadd_rn and __fmul_rn are never fused.
-            const float exponent = kOptimized
-                                       ? fmaf(s[m][n][i], scale_log2, -subtrahend(m, i / 2))
-                                       : __fmul_rn(__fadd_rn(s[m][n][i], -shift[m][i / 2]), kLog2E);
+            const float exponent =
+                kOptimized ? fmaf(s[m][n][i], large ? 1.f : scale_log2, -subtrahend(m, i / 2))
+                           : __fmul_rn(__fadd_rn(s[m][n][i], -shift[m][i / 2]), kLog2E);
             e[i] = ptx::ex2_approx(exponent);
             row_sum[m][i / 2] += e[i];
         }
@@ -135,31 +148,28 @@ struct OnlineSoftmax {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const float sum = quad_sum(row_sum[m][half]);
-                const float inverse = kMayBeEmpty && sum == 0.f ? 0.f : 1.f / sum;
+                const float inverse = sum == 0.f ? 0.f : 1.f / sum;
                 const float scaled_max = kOptimized ? row_max[m][half] * scale : row_max[m][half];
-                log_sum_exp[m][half] = kMayBeEmpty && sum == 0.f
-                                           ? negative_infinity()
-                                           : scaled_max + ptx::lg2_approx(sum) * kLn2;
+                log_sum_exp[m][half] =
+                    sum == 0.f ? negative_infinity() : scaled_max + ptx::lg2_approx(sum) * kLn2;
 #pragma unroll
                 for (int n = 0; n < kTilesO; ++n) {
                     // Not 0 times O: weights of 0 leave NaN in it where V has NaN.
-                    o[m][n][2 * half] =
-                        kMayBeEmpty && sum == 0.f ? 0.f : o[m][n][2 * half] * inverse;
-                    o[m][n][2 * half + 1] =
-                        kMayBeEmpty && sum == 0.f ? 0.f : o[m][n][2 * half + 1] * inverse;
+                    o[m][n][2 * half] = sum == 0.f ? 0.f : o[m][n][2 * half] * inverse;
+                    o[m][n][2 * half + 1] = sum == 0.f ? 0.f : o[m][n][2 * half + 1] * inverse;
                 }
             }
         }
     }
 
   private:
-    __device__ __forceinline__ void scale_scores(Scores& s) {
+    __device__ __forceinline__ static void scale_scores(Scores& s, float factor) {
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
             for (int n = 0; n < kTilesS; ++n) {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) s[m][n][i] *= scale;
+                for (int i = 0; i < 4; ++i) s[m][n][i] = __fmul_rn(s[m][n][i], factor);
             }
         }
     }
@@ -169,9 +179,9 @@ struct OnlineSoftmax {
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const float a =
-                    ptx::ex2_approx(kOptimized ? fmaf(old_max[m][half], scale_log2, -shift[m][half])
-                                               : (old_max[m][half] - shift[m][half]) * kLog2E);
+                const float a = ptx::ex2_approx(
+                    kOptimized ? __fmul_rn(old_max[m][half], scale_log2) - shift[m][half]
+                               : (old_max[m][half] - shift[m][half]) * kLog2E);
                 row_sum[m][half] *= a;
 #pragma unroll
                 for (int n = 0; n < kTilesO; ++n) {

@@ -8,6 +8,8 @@
 //     usual block     P = 2^(c s - c m), sums  |  accept
 //     too low         P = 2^(c s - c m), sums  |  S again  |  m again  |  P, sums  |  accept
 //
+// Where c m is large (mma_sync/online_softmax.cuh) the maximum of every block is taken.
+//
 // Before a row's first score m is so low that any score outgrows it, and -inf does not.
 #pragma once
 
@@ -17,7 +19,7 @@
 
 namespace fa_tune::mma_sync {
 
-template <typename Elem, int kTilesM, int kTilesS, int kTilesO, int kThreshold, bool kMayBeEmpty>
+template <typename Elem, int kTilesM, int kTilesS, int kTilesO, int kThreshold>
 struct StaleMaxSoftmax {
     using Scores = float[kTilesM][kTilesS][4];
     using Outputs = float[kTilesM][kTilesO][4];
@@ -29,6 +31,8 @@ struct StaleMaxSoftmax {
     float block_sum[kTilesM][2];  // of this block
     float shift[kTilesM][2];      // c m
     float scale_log2;             // c, scale * log2(e)
+    bool large;                   // the rounding of c m shows in a row of the warp
+    bool scaled = false;          // this block's scores have been multiplied by c
 
     __device__ __forceinline__ explicit StaleMaxSoftmax(float softmax_scale)
         : scale_log2(softmax_scale * kLog2E) {
@@ -37,6 +41,7 @@ struct StaleMaxSoftmax {
 
     // As before the first block.
     __device__ __forceinline__ void restart() {
+        large = false;
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
@@ -47,8 +52,10 @@ struct StaleMaxSoftmax {
         }
     }
 
-    // m becomes the maximum of the scores; rescales `o` and the sums.
-    __device__ __forceinline__ void refresh_max(const Scores& s, Outputs& o) {
+    // m becomes the maximum of the scores; rescales `o` and the sums, and, where m is large, the
+    // scores.
+    __device__ __forceinline__ void refresh_max(Scores& s, Outputs& o) {
+        bool any = false;
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
@@ -59,13 +66,26 @@ struct StaleMaxSoftmax {
                     x = fmaxf(x, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
                 }
                 const float old = shift[m][half];
-                shift[m][half] = fmaxf(old, quad_max(x) * scale_log2);
+                shift[m][half] = fmaxf(old, __fmul_rn(quad_max(x), scale_log2));
+                any |= fabsf(shift[m][half]) >= kLargeMax && shift[m][half] != kLowest;
                 const float a = ptx::ex2_approx(old - shift[m][half]);
                 row_sum[m][half] *= a;
 #pragma unroll
                 for (int n = 0; n < kTilesO; ++n) {
                     o[m][n][2 * half] *= a;
                     o[m][n][2 * half + 1] *= a;
+                }
+            }
+        }
+        large = __any_sync(0xffffffffu, any);
+        scaled = large;
+        if (large) {
+#pragma unroll
+            for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+                for (int n = 0; n < kTilesS; ++n) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) s[m][n][i] = __fmul_rn(s[m][n][i], scale_log2);
                 }
             }
         }
@@ -90,7 +110,7 @@ struct StaleMaxSoftmax {
         float e[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const float exponent = fmaf(s[m][n][i], scale_log2, -shift[m][i / 2]);
+            const float exponent = fmaf(s[m][n][i], scaled ? 1.f : scale_log2, -shift[m][i / 2]);
             e[i] = ptx::ex2_approx(exponent);
             block_sum[m][i / 2] += e[i];
         }
@@ -106,10 +126,11 @@ struct StaleMaxSoftmax {
 #pragma unroll
             for (int half = 0; half < 2; ++half) most = fmaxf(most, block_sum[m][half]);
         }
-        return __any_sync(0xffffffffu, most > static_cast<float>(1 << kThreshold));
+        return __any_sync(0xffffffffu, large || most > static_cast<float>(1 << kThreshold));
     }
 
     __device__ __forceinline__ void accept() {
+        scaled = false;
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
@@ -125,7 +146,7 @@ struct StaleMaxSoftmax {
             for (int half = 0; half < 2; ++half) {
                 const float sum = quad_sum(row_sum[m][half]);
                 const float inverse = 1.f / sum;
-                const bool empty = kMayBeEmpty && sum == 0.f;
+                const bool empty = sum == 0.f;
                 log_sum_exp[m][half] =
                     empty ? negative_infinity() : (shift[m][half] + ptx::lg2_approx(sum)) * kLn2;
 #pragma unroll

@@ -47,6 +47,6 @@ def test_its_examples_are_short_forms() -> None:
 
 
 def test_it_has_the_register_budgets() -> None:
-    found = [[str(n) for n in (*key, *budgets)] for key, budgets in REGISTER_BUDGET.items()]
+    found = [[str(n) for n in (*key, budget)] for key, budget in REGISTER_BUDGET.items()]
     assert cells("registers") == found
     assert f"one wgmma and {ENTRY_OVERHEAD} registers more" in PAGE

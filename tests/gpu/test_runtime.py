@@ -21,7 +21,7 @@ from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import DType, Provenance, Variant
-from fa_tune.store.registry import store
+from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Entry, Gpu, Registry
 from fa_tune.runtime.dispatch import Attention, workload_of
 
@@ -73,7 +73,7 @@ entry = Entry(
     families.variant(other), "plain", "because", 1e-3, None, 1, 1.0, None, None, {}, (), (), None,
     None, provenance,
 )
-store.save(folder / "one.json", Registry.of([entry]))
+registry_file.save(folder / "one.json", Registry.of([entry]))
 tuned = Attention(folder / "one.json", cache_dir=folder)
 check(tuned, q, k, v)
 found = tuned.chosen(workload)

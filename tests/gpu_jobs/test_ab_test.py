@@ -33,8 +33,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             assert calls
             self.name = calls[0].args[0].name
 
-        def prepare(self) -> None:
+        def estimate(self) -> float:
             order.append(f"prepare {self.name}")
+            return 1.0
 
         def sample(self) -> float:
             order.append(self.name)

@@ -51,8 +51,9 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def __init__(self, launches: list[str], samples: list[float]) -> None:
             self.name, self.samples = launches[0], samples
 
-        def prepare(self) -> None:
+        def estimate(self) -> float:
             taken.append(f"prepare {self.name}")
+            return 1.0
 
         def sample(self) -> float:
             taken.append(self.name)

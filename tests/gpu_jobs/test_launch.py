@@ -15,7 +15,7 @@ from tests.families.split import register as register_split
 from tests.families.wave import WaveFamily, register
 
 WORKLOAD = benchmark_workload(4096, 128, DType.FP16)
-ARGS = LaunchArgs.forward(*(TensorArg(4096 * i, (7, 5, 3)) for i in range(1, 5)))
+ARGS = LaunchArgs.forward(*(TensorArg(4096 * i, (56, 40, 24)) for i in range(1, 5)))
 SCRATCH = 0xABC0
 
 

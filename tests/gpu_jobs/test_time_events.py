@@ -22,6 +22,7 @@ import torch
 from fa_tune.gpu import telemetry
 from fa_tune.gpu.jobs import time_events
 from fa_tune.gpu.reference import Inputs
+from fa_tune.gpu.versions import library_versions
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 
@@ -61,9 +62,10 @@ class FakeSubject:
         self.clocks_hz: list[float] = []
         self.host_s = [30e-6, 20e-6, 10e-6]
 
-    def prepare(self) -> None:
+    def estimate(self) -> float:
         if self.time is None:
             raise RuntimeError("it cannot be launched")
+        return 1.0  # so long that each launch is a sample of its own
 
     def sample(self) -> float:
         return float(self.time)
@@ -164,6 +166,8 @@ def test_the_value_says_how_it_was_taken(run: Callable[..., Spoken]) -> None:
         "stop_reason": StopReason.ENOUGH,
         "flagged": {},
         "rounds": [],
+        "versions": library_versions("a"),
+        "no_graph": "",
     }
 
 
@@ -335,6 +339,61 @@ def test_a_baseline_lost_on_the_way_leaves_the_times(
     assert report.results["b"]["stop_reason"] == StopReason.DOMINATED
 
 
+# One kind of sample -------------------------------------------------------------------------------
+
+
+class Short(FakeSubject):
+    """A subject that takes as many microseconds as its item says; negative: it cannot be
+    captured in a graph."""
+
+    def estimate(self) -> float:
+        return abs(float(self.time)) * 1e-6
+
+    def capture(self, launches: int) -> None:
+        if self.time < 0:
+            raise RuntimeError("not permitted when a stream is capturing\nmore")
+        self.launches_per_sample = launches
+
+    def launch_singly(self) -> None:
+        self.launches_per_sample = 1
+
+
+@pytest.mark.parametrize(
+    ("times", "launches"),
+    [
+        ({"a": 51.0, "b": 90.0, "ref:cudnn": 60.0}, 1),
+        ({"a": 41.0, "b": 90.0, "ref:cudnn": 60.0}, 5),
+        ({"a": 60.0, "b": 90.0, "ref:cudnn": 21.0}, 10),
+        ({"a": 400.0, "b": 2.01}, 100),
+    ],
+)
+def test_samples_of_a_workload_are_one_kind(
+    run: Callable[..., Spoken],
+    monkeypatch: pytest.MonkeyPatch,
+    times: dict[str, float],
+    launches: int,
+) -> None:
+    """One short subject makes all of them graphs, of the same number of launches."""
+    monkeypatch.setattr(time_events, "Subject", Short)
+    results = run(times, adaptive=False).results
+    assert {r["launches_per_sample"] for r in results.values()} == {launches}
+    assert {r["no_graph"] for r in results.values()} == {""}
+
+
+@pytest.mark.parametrize("order", [("a", "ref:fa3", "b"), ("ref:fa3", "a", "b")])
+def test_one_that_cannot_be_captured_leaves_none_a_graph(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(time_events, "Subject", Short)
+    times = {"a": 10.0, "ref:fa3": -60.0, "b": 90.0}
+    report = run({name: times[name] for name in order}, adaptive=False)
+    assert report.failures == {}
+    assert {r["launches_per_sample"] for r in report.results.values()} == {1}
+    assert {r["no_graph"] for r in report.results.values()} == {
+        "ref:fa3 cannot be captured in a graph: not permitted when a stream is capturing"
+    }
+
+
 # A sample ---------------------------------------------------------------------------------------
 
 
@@ -387,7 +446,7 @@ def test_what_a_launch_takes_the_host_is_noted(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
     monkeypatch.setattr(time_events.time, "perf_counter", lambda: gpu.now_s)
-    (subject := time_events.Subject([gpu.launch], [])).prepare()
+    (subject := time_events.Subject([gpu.launch], [])).estimate()
     assert subject.host_s == pytest.approx([3e-5] * 3)  # those that estimate
 
 

@@ -227,7 +227,7 @@ def test_kernel_page_has_the_constraints_of_the_code() -> None:
 
 
 def test_static_asserts_have_the_same_sentences() -> None:
-    source = re.sub(r'"\s*\n\s*"', "", _read("kernels/sm80/constraints.cuh"))
+    source = re.sub(r'"\s*\n\s*"', "", _read("kernels/sm80/fwd/constraints.cuh"))
     asserted = re.findall(r'"([^"]+)"\);', source)
     assert asserted == [sentence for _, sentence, _ in CONSTRAINTS]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -214,3 +215,23 @@ def test_numbers_keep_every_digit(tmp_path: Path) -> None:
     path = tmp_path / f"x{SUFFIX}"
     save(path, simple([math.pi, 0.1 + 0.2]), META)
     assert recorded(load(path))[0].times_s == (math.pi, 0.1 + 0.2)
+
+
+def test_recorded_configs_have_the_words_of_today(tmp_path: Path) -> None:
+    """A word that changed is read as the present one; what cannot be written is left out."""
+    words = ["stages_2+overlap+carry", "stages_2+overlap", "stages_2+overlap+stagger"]
+    old = [f"sm90:sm90(FP16, 128, 128x128, 2): {w}" for w in words]
+    rows = [replace(row, variant=v) for row, v in zip(simple([2.0, 1.0, 3.0]), old, strict=True)]
+    path = tmp_path / f"old{SUFFIX}"
+    save(path, rows, replace(META, defaults={WORKLOAD: old[0]}))
+    table = load(path)
+    assert [row.variant for row in table.rows] == [
+        "sm90:sm90(FP16, 128, 128x128): stages_2+overlap+cross_tile_overlap",
+        "sm90:sm90(FP16, 128, 128x128): stages_2+overlap",
+    ]
+    assert table.left_out == 1
+    assert table.rows[0].knobs["cross_tile_overlap"] is True
+    assert table.rows[1].knobs["mma_warpgroups"] == 2
+    assert table.rows[1].facts["B_r"] == 128  # was a knob
+    assert list(table.meta.knobs) == list(table.rows[0].knobs)
+    assert recorded(table)[0].space.start == (0,)

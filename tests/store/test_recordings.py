@@ -304,6 +304,12 @@ def test_a_provenance_that_does_not_fit_names_the_field(
     assert "tune.meta.json" in message
 
 
+def test_a_recording_of_old_does_not_say_what_measured_it(path: Path) -> None:
+    damage_meta(path, measured_by=None)
+    found = recordings.load(path).meta.measured_by
+    assert (found, found.libraries) == (recordings.MeasuredBy(), "")
+
+
 def test_a_table_whose_provenance_is_gone(path: Path) -> None:
     path.with_suffix(".meta.json").unlink()
     assert "has no readable tune.meta.json" in refused(path)

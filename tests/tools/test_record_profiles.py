@@ -50,6 +50,66 @@ def recorded(folder: Path, *, fails: bool = False) -> tuple[int, list[list[str]]
     return done.returncode, [json.loads(call) for call in calls]
 
 
+# Leaves a recording; the step that has the word `hangs` among its options hangs half-way.
+RECORDS = """
+import json, pathlib, sys, time
+folder, args = pathlib.Path({folder!r}), sys.argv[1:]
+with open(folder / "calls.jsonl", "a") as calls:
+    print(json.dumps(args), file=calls)
+into = pathlib.Path(args[args.index("--record") + 1]) / "nvidia_x"
+into.mkdir(parents=True)
+hangs = {hangs!r} and {hangs!r} in args
+for end in ("csv", "meta.json"):
+    (into / f"fast_events{{'_unfinished' if hangs else ''}}.{{end}}").touch()
+if hangs:
+    time.sleep(60)
+"""
+
+
+def profiled(
+    tmp_path: Path, *, hangs: str = "", limit_s: int = 60, **environment: str
+) -> tuple[int, list[str], list[list[str]]]:
+    """Exit status of the grid's script, the files that it leaves, and what it asked for."""
+    program, folder = tmp_path / "pretended.py", tmp_path / "profiles"
+    program.write_text(RECORDS.format(folder=str(tmp_path), hangs=hangs))
+    env = {**os.environ, "FA_TUNE": f"{sys.executable} {program}", "TMPDIR": str(tmp_path)}
+    command = ["timeout", str(limit_s), PROFILES, folder]
+    done = subprocess.run(command, env=env | environment, capture_output=True, check=False)
+    files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    calls = (tmp_path / "calls.jsonl").read_text().splitlines()
+    return done.returncode, files, [json.loads(call) for call in calls]
+
+
+def test_the_whole_grid_is_recorded_step_by_step(tmp_path: Path) -> None:
+    status, files, calls = profiled(tmp_path)
+    assert status == 0
+    names = ["bf16_", "d192_d256_", "", "off_grid_batch_1_", "off_grid_"]
+    assert files == sorted(
+        f"nvidia_x/fast_{n}events.{end}" for n in names for end in ("csv", "meta.json")
+    )
+    assert {call[call.index("--ref") + 1] for call in calls} == {"fa2,cudnn,fa4"}
+    assert {call[call.index("--profiler") + 1] for call in calls} == {"events"}
+
+
+def test_steps_and_time_may_be_less(tmp_path: Path) -> None:
+    status, files, _ = profiled(tmp_path, STEPS="large off")
+    assert status == 0
+    assert [f for f in files if f.endswith(".csv")] == [
+        "nvidia_x/fast_d192_d256_events.csv",
+        "nvidia_x/fast_off_grid_events.csv",
+    ]
+
+
+def test_what_is_cut_off_leaves_what_was_finished(tmp_path: Path) -> None:
+    status, files, calls = profiled(tmp_path, hangs="bf16", limit_s=6)
+    assert status == 124
+    assert len(calls) == 2
+    assert [f for f in files if f.endswith(".csv")] == [
+        "nvidia_x/fast_bf16_events_unfinished.csv",
+        "nvidia_x/fast_events.csv",
+    ]
+
+
 def test_the_profiled_configs_are_the_ladder_and_one_of_the_fast_set(tmp_path: Path) -> None:
     status, (*_, profile) = recorded(tmp_path)
     assert status == 0

@@ -215,6 +215,31 @@ def test_the_csv_has_every_attempt(tmp_path: Path) -> None:
     assert "illegal" in crashed.reason
 
 
+def test_a_recording_says_which_gpus_and_libraries_measured(tmp_path: Path) -> None:
+    one = result()
+    told = {
+        "ref:cudnn": ("GPU-1", {"torch": "2.11.0", "cudnn": "9.13.0"}),
+        "ref:fa2": ("GPU-2", {"torch": "2.10.0"}),  # resumed
+    }
+    attempts = tuple(
+        dataclasses.replace(
+            a,
+            measurement=dataclasses.replace(
+                a.measurement, gpu_uuid=told[a.subject][0], versions=told[a.subject][1]
+            ),
+        )
+        if a.measurement is not None and a.subject in told
+        else a
+        for a in one.attempts
+    )
+    recorder = outputs.Recorder(tmp_path, OPTIONS, fakes.selected(FakeProfiler()))
+    recorder.finish(search_result(dataclasses.replace(one, attempts=attempts)))
+    found = recordings.load(recorder.path).meta.measured_by
+    assert found.gpus == ("GPU-1", "GPU-2")
+    assert found.versions == {"torch": ("2.10.0", "2.11.0"), "cudnn": ("9.13.0",)}
+    assert found.libraries == "torch 2.10.0 and 2.11.0, cuDNN 9.13.0"
+
+
 def test_a_recording_is_named_by_gpu_set_and_method(tmp_path: Path) -> None:
     options = dataclasses.replace(OPTIONS, kernels="128,64")
     measured = fakes.selected(FakeProfiler(method="events"))

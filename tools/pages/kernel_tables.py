@@ -56,9 +56,5 @@ def sm90_example() -> str:
 
 def sm90_registers() -> str:
     """What a thread's accumulators may take."""
-    rows = [
-        [str(n) for n in (*key, *(kept if isinstance(kept, tuple) else (kept,)))]
-        for key, kept in REGISTER_BUDGET.items()
-    ]
-    heads = ["Consumer warpgroups", "CTAs per SM", "Registers for accumulators", "in a cluster"]
-    return table(heads[: len(rows[0])], rows)
+    rows = [[str(n) for n in (*key, budget)] for key, budget in REGISTER_BUDGET.items()]
+    return table(["Consumer warpgroups", "CTAs per SM", "Registers for accumulators"], rows)

@@ -75,8 +75,10 @@ def grid_conditions(data: Recorded) -> str:
     one = metas[0].provenance
     assert len({(m.provenance.gpu, m.provenance.driver, m.provenance.nvrtc) for m in metas}) == 1
     dates = sorted({m.provenance.recorded_at[:10] for m in metas})
+    libraries = dict.fromkeys(m.measured_by.libraries for m in metas if m.measured_by.libraries)
     return (
-        f"{one.gpu}, driver {one.driver}, CUDA {one.cuda}, NVRTC {one.nvrtc}; "
+        f"{one.gpu}, driver {one.driver}, CUDA {one.cuda}, NVRTC {one.nvrtc}"
+        f"{''.join(f', {told}' for told in libraries)}; "
         f"recorded {' to '.join(dates)}"
     )
 

@@ -24,6 +24,7 @@ from fa_tune.families.fields import (
 GROUP_ROWS = 64  # of a wgmma, and so of a consumer warpgroup
 PANEL_COLUMNS = 64  # 128 bytes, the widest swizzle
 BARRIER_BYTES = 8
+SCRATCH_BYTES = 8
 TILE_SLOTS = 2  # tiles that the producer may be ahead
 TILE_SLOT_BYTES = 16  # a tile as the producer passes it on
 # Registers per thread that accumulators and operands may take, by consumer warpgroups and CTAs per
@@ -181,7 +182,8 @@ class Sm90Config:
         kv = 2 * self.stages * self.B_c * self.d_head
         slots = TILE_SLOTS if self.persistent else 0
         barriers = 2 * self.q_stages * self.mma_warpgroups + 4 * self.stages + 2 * slots
-        return (q + kv) * self.dtype.size_bytes + slots * TILE_SLOT_BYTES + barriers * BARRIER_BYTES
+        small = slots * TILE_SLOT_BYTES + barriers * BARRIER_BYTES + SCRATCH_BYTES
+        return (q + kv) * self.dtype.size_bytes + small
 
     @property
     def operand_registers(self) -> int:

@@ -58,8 +58,7 @@ def _time_pair(item: PairItem, device: int, seed: int) -> PairTimes:
         time_events.Subject([launcher(kernel, workload, i, out, lse) for i in inputs], [])
         for kernel in item.pair
     )
-    for subject in (first, second):
-        subject.prepare()
+    time_events.prepare_alike(first, second)
     # Warm by its own load: after any other, clocks would still be on their way.
     settled = time.monotonic() + SETTLE_S
     while time.monotonic() < settled:

@@ -15,6 +15,7 @@ from fa_tune.core.model import Workload
 from fa_tune.gpu.kernels import Launch, guarded, launcher, lse_for, use_device
 from fa_tune.gpu.launch import profiler_start, profiler_stop
 from fa_tune.gpu.reference import make_inputs
+from fa_tune.gpu.versions import library_versions
 from fa_tune.workers.main import Report
 
 
@@ -50,4 +51,4 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
                 report.partial(name, round_)
     profiler_stop()
     for name in launches:
-        report.done(name, None)
+        report.done(name, library_versions(job.items[name].subject))

@@ -1,8 +1,9 @@
 """Timing with CUDA events: cold L2, interleaved rounds, more rounds for those that may still win.
 
-A sample is one launch, or below `SHORT_S` a replayed graph of several, divided by their
-number.  Cold: inputs rotate through so many sets that none survives in L2 until it is used
-again.  The stream is kept busy while a sample is enqueued, so that no launch gap is timed.
+A sample is one launch, or a replayed graph of several, divided by their number: the same for all
+subjects of a workload, graphs if any of them takes less than `SHORT_S`.  Cold: inputs rotate
+through so many sets that none survives in L2 until it is used again.  The stream is kept busy
+while a sample is enqueued, so that no launch gap is timed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -24,6 +25,7 @@ from fa_tune.gpu import telemetry
 from fa_tune.gpu.judged import Judged, judge, judged_forward
 from fa_tune.gpu.kernels import (
     Launch,
+    first_line,
     guarded,
     launch_args,
     launcher,
@@ -32,6 +34,7 @@ from fa_tune.gpu.kernels import (
     use_device,
 )
 from fa_tune.gpu.reference import Inputs, make_inputs
+from fa_tune.gpu.versions import library_versions
 from fa_tune.ops.base import CheckCase
 from fa_tune.ops.flops import input_bytes
 from fa_tune.ops.verification import fault
@@ -72,24 +75,29 @@ class Subject:
         self.host_s.append(time.perf_counter() - began)
         self._next += 1
 
-    def prepare(self) -> None:
-        """First launches, and a graph if one launch is too short to be timed alone."""
+    def estimate(self) -> float:
+        """First launches, and about how many seconds one takes."""
         for launch in self.launches[:3]:
             launch()
-        estimate = min(self._time(self.launch) for _ in range(3))
-        if estimate < SHORT_S:
-            self.launches_per_sample = max(2, math.ceil(GRAPH_SAMPLE_S / estimate))
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self.launch()
-                self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._graph, stream=stream):
-                    noted = len(self.host_s)
-                    for _ in range(self.launches_per_sample):
-                        self.launch()
-                    del self.host_s[noted:]  # a capture launches nothing
-            torch.cuda.current_stream().wait_stream(stream)
+        return min(self._time(self.launch) for _ in range(3))
+
+    def capture(self, launches: int) -> None:
+        """From here on a sample is a graph of so many launches."""
+        graph, noted = torch.cuda.CUDAGraph(), len(self.host_s)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self.launch()
+            with torch.cuda.graph(graph, stream=stream):
+                for _ in range(launches):
+                    self.launch()
+        torch.cuda.current_stream().wait_stream(stream)
+        del self.host_s[noted + 1 :]  # a capture launches nothing
+        self._graph, self.launches_per_sample = graph, launches
+
+    def launch_singly(self) -> None:
+        """From here on a sample is one launch."""
+        self._graph, self.launches_per_sample = None, 1
 
     def sample(self) -> float:
         """One duration in seconds."""
@@ -120,8 +128,9 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     use_device(job.device)
     problem = Problem.of(job)
     warm_up()
-    subjects = prepare_subjects(job, problem, report)
-    rounds = Rounds(job, subjects, report)
+    subjects, estimates_s = prepare_subjects(job, problem, report)
+    no_graph = choose_samples(subjects, estimates_s, report)
+    rounds = Rounds(job, subjects, report, no_graph=no_graph)
     rounds.run()
     check = FinalCheck(problem)
     for name in subjects:
@@ -149,16 +158,19 @@ class Problem:
         return cls(workload, inputs, torch.empty_like(inputs[0].q), lse_for(workload))
 
 
-def prepare_subjects(job: TimeJob, problem: Problem, report: Report) -> dict[str, Subject]:
-    """Every item ready to be sampled, with the samples of workers before; those that cannot be
-    launched have failed."""
+def prepare_subjects(
+    job: TimeJob, problem: Problem, report: Report
+) -> tuple[dict[str, Subject], dict[str, float]]:
+    """Every item ready to be sampled, with the samples of workers before, and about how many
+    seconds a launch takes; those that cannot be launched have failed."""
+    estimates_s: dict[str, float] = {}
 
     def prepare(name: str) -> Subject:
         p = problem
         launches = [launcher(job.items[name], p.workload, i, p.out, p.lse) for i in p.inputs]
         subject = Subject(launches, [float(seconds) for seconds, _ in job.partials[name]])
         subject.relative = [float(ratio) for _, ratio in job.partials[name] if ratio is not None]
-        subject.prepare()
+        estimates_s[name] = subject.estimate()
         return subject
 
     subjects = {}
@@ -167,7 +179,51 @@ def prepare_subjects(job: TimeJob, problem: Problem, report: Report) -> dict[str
         subject = guarded(report, name, partial(prepare, name))
         if subject is not None:
             subjects[name] = subject
-    return subjects
+    return subjects, {name: estimates_s[name] for name in subjects}
+
+
+def graph_launches(estimates_s: Iterable[float]) -> int:
+    """How many launches each sample of a workload is, by what one takes each subject: as many as
+    the fastest needs for `GRAPH_SAMPLE_S` if it is short, else 1."""
+    fastest_s = min(estimates_s, default=SHORT_S)
+    return 1 if fastest_s >= SHORT_S else max(2, math.ceil(GRAPH_SAMPLE_S / fastest_s))
+
+
+def prepare_alike(*subjects: Subject) -> None:
+    """Make the samples of subjects that can all be captured one kind."""
+    launches = graph_launches([subject.estimate() for subject in subjects])
+    if launches > 1:
+        for subject in subjects:
+            subject.capture(launches)
+
+
+def choose_samples(
+    subjects: dict[str, Subject], estimates_s: Mapping[str, float], report: Report
+) -> str:
+    """Make the samples of all subjects one kind.  Where one cannot be captured none is a graph;
+    returns why, else an empty text."""
+    if (launches := graph_launches(estimates_s.values())) == 1:
+        return ""
+    for name, subject in list(subjects.items()):
+        report.begin(name)
+        problem = guarded(report, name, partial(_capture, subject, launches))
+        if problem is None:
+            del subjects[name]
+        elif problem:
+            for one in subjects.values():
+                one.launch_singly()
+            return f"{name} cannot be captured in a graph: {problem}"
+    return ""
+
+
+def _capture(subject: Subject, launches: int) -> str:
+    """Why it could not be done; empty if it was.  An error that has cost the CUDA context shows
+    when the caller waits for the GPU."""
+    try:
+        subject.capture(launches)
+    except Exception as error:
+        return first_line(error)
+    return ""
 
 
 class Rounds:
@@ -179,8 +235,11 @@ class Rounds:
     differ.
     """
 
-    def __init__(self, job: TimeJob, subjects: dict[str, Subject], report: Report) -> None:
+    def __init__(
+        self, job: TimeJob, subjects: dict[str, Subject], report: Report, *, no_graph: str = ""
+    ) -> None:
         self._job = job
+        self._no_graph = no_graph
         self._subjects = subjects
         self._report = report
         self._read = telemetry.watched(job.device)
@@ -230,6 +289,8 @@ class Rounds:
             stop_reason=stop_reason.value if stop_reason is not None else "",
             flagged=self._log.flagged,
             rounds=self._log.reported if name == self._job.baseline else (),
+            versions=library_versions(self._job.items[name].subject),
+            no_graph=self._no_graph,
         )
 
     def _settle(self) -> None:

@@ -246,6 +246,8 @@ class NcuProfiler:
                 conditions,
             )
             if taken is not None:
+                done = end.results.get(subject)
+                taken = replace(taken, versions=done.value if done and done.value else {})
                 yield Attempt(subject, plan.workload.key, Outcome.OK, "", taken)
 
     def _options(self, log: Path) -> NcuOptions:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fa_tune import families
 from fa_tune.core.model import Resources
 from fa_tune.families.base import Config
@@ -18,12 +16,20 @@ def point(config: Config, resources: Resources | None = None) -> Point:
     return Point(
         families.variant(config).key,
         knobs_of(config),
-        facts(resources) if resources is not None else {},
+        tile_facts(config) | (facts(resources) if resources is not None else {}),
         (rule.constraint,) if rule is not None else (),
     )
 
 
-def facts(used: Resources) -> Mapping[str, float]:
+def tile_facts(config: Config) -> dict[str, float]:
+    """What a config's knobs say of its tile without naming it: the query rows, where no knob is
+    their number."""
+    if "B_r" in knobs_of(config):
+        return {}
+    return {"B_r": families.of(config).blocks(config)[0]}
+
+
+def facts(used: Resources) -> dict[str, float]:
     """What a compiled kernel uses, as numbers; units are in the names."""
     return {
         "registers": used.registers,

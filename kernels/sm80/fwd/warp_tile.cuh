@@ -56,9 +56,9 @@ struct WarpTile : Constraints<CFG> {
     using VStream =
         mma_sync::FragmentStream<kStepsPV, CFG.V_mma_load_K_tiles, kTilesO / 2, kBuffer>;
     using Online = mma_sync::OnlineSoftmax<Elem, kTilesM, kTilesS, kTilesO, CFG.optimized_softmax,
-                                           CFG.rescale_threshold, kMasked>;
+                                           CFG.rescale_threshold>;
     using StaleMax =
-        mma_sync::StaleMaxSoftmax<Elem, kTilesM, kTilesS, kTilesO, CFG.rescale_threshold, kMasked>;
+        mma_sync::StaleMaxSoftmax<Elem, kTilesM, kTilesS, kTilesO, CFG.rescale_threshold>;
     static constexpr bool kStaleMax = CFG.ping_pong && CFG.rescale_threshold > 0;
     using Softmax = typename Either<kStaleMax, StaleMax, Online>::Type;
 

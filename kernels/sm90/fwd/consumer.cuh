@@ -35,7 +35,8 @@ struct Consumer {
     const Epilogue<CFG, TRAITS> epilogue;
     RingPosition<CFG.q_stages> q_ring;
     RingReader<CFG.stages, CFG.early_test_wait> k, v;
-    Softmax<CFG, kScores, TRAITS.causal> softmax;
+    using Rows = Softmax<CFG, kScores>;
+    Rows softmax;
     float a[2];  // what O must be multiplied with
     int block;   // the key block whose scores come next, or last came
     ProductsType products;
@@ -137,10 +138,12 @@ struct Consumer {
             k.release(lane);
             if constexpr (kStaleMax && !kMasked) {
                 if (masked) mask(first_row, block);
+                typename Rows::Early early;
+                const bool refreshed = begin_stale_max_softmax(early);
                 ptx::wgmma_wait_group<0>();
                 keep_registers(products.o);
                 v.release(lane);
-                stale_max_softmax();
+                stale_max_softmax(refreshed, early);
             } else {
                 if constexpr (kMasked) mask(first_row, block);
                 softmax.template update<false>(products.s, a);
@@ -164,7 +167,10 @@ struct Consumer {
             k.release(lane);
             if constexpr (kStaleMax && !kMasked) {
                 if (masked) mask(first_row, block);
-                stale_max_softmax();
+                const bool refreshed = refresh_max_first();
+                typename Rows::Early early;
+                softmax.begin_with_stale_max(products.s, early);
+                stale_max_softmax(refreshed, early);
             } else {
                 if constexpr (kMasked) mask(first_row, block);
                 softmax.template update<false>(products.s, a);
@@ -237,19 +243,66 @@ struct Consumer {
         products.pack(softmax);
     }
 
+    // After a block in which the maxima of most rows of the warp were too low the next one's come
+    // before its exponentials, in case it is alike; returns whether they did, and O has yet to be
+    // multiplied by a.  The last product may be under way.
+    __device__ __forceinline__ bool refresh_max_first() {
+        if constexpr (!Rows::kMaxMayBeFirst) return false;
+        const bool max_first = softmax.any_lane(softmax.max_first);
+        if (max_first) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) softmax.refresh_max(products.s, a, i);
+        }
+        return max_first;
+    }
+
+    // What comes before the wait for the last product, which reads P.
+    __device__ __forceinline__ bool begin_stale_max_softmax(typename Rows::Early& early) {
+        const bool refreshed = refresh_max_first();
+        softmax.begin_with_stale_max(products.s, early);
+        if constexpr (Rows::kEarly > 0) {
+            const auto& part = early.part;
+            force_exponentials_before_here(
+                fmaxf(fmaxf(part[0][0], part[0][1]), fmaxf(part[1][0], part[1][1])),
+                smem.scratch());
+        }
+        return refreshed;
+    }
+
     // P by the maxima that are there; where these turn out to be too low, by new ones.  Nothing of
     // the tile is under way, so that its scores can be taken twice.
-    __device__ __forceinline__ void stale_max_softmax() {
+    __device__ __forceinline__ void stale_max_softmax(bool refreshed, typename Rows::Early& early) {
         float sums[2];
-#pragma unroll 1
-        while (true) {
-            softmax.with_stale_max(products.s, products.probabilities, sums);
-            if (!softmax.overflowed(sums)) break;
-            softmax.refresh_max(products.s, a);
+        softmax.with_stale_max(products.s, early, products.probabilities, sums);
+        bool overflowed;
+        if (refreshed) {
             products.scale_output(a);
+            overflowed = softmax.decide_max_first(a);
+        } else {
+            overflowed = softmax.overflowed(sums);
         }
+        if (overflowed) refresh_max(sums);
         softmax.add(sums);
         products.keep_probabilities();
+    }
+
+    // New maxima and P by them, for the rows that need it.  Once is enough: no P is above 1
+    // afterwards, but where a score is +inf or NaN.
+    __device__ __forceinline__ void refresh_max(float (&sums)[2]) {
+        const bool again[2] = {softmax.overflowed(sums, 0), softmax.overflowed(sums, 1)};
+        int grew_much = 0;  // lanes with a row that did
+        bool any_large = false;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if (!again[i]) continue;
+            softmax.refresh_max(products.s, a, i);
+            const bool large = softmax.any_lane(softmax.large_max(i));
+            products.scale_output(a, i);
+            grew_much += softmax.count_lanes(a[i] < softmax.kGrewMuch);
+            softmax.with_new_max(products.s, products.probabilities, sums, i, large);
+            any_large |= large;
+        }
+        softmax.max_first = any_large || Rows::kMaxMayBeFirst && grew_much >= 32;
     }
 
     __device__ __forceinline__ void rescale() {

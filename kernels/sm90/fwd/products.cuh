@@ -95,6 +95,14 @@ struct Products {
 #pragma unroll
         for (int j = 0; j < kOutputs; ++j) o[j] *= a[j / 2 % 2];
     }
+
+    // Row i alone.
+    __device__ __forceinline__ void scale_output(const float (&a)[2], int i) {
+#pragma unroll
+        for (int j = 0; j < kOutputs; ++j) {
+            if (j / 2 % 2 == i) o[j] *= a[i];
+        }
+    }
 };
 
 }  // namespace fa_tune::sm90

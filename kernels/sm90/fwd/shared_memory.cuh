@@ -55,6 +55,7 @@ struct SharedMemory {
     Mbarrier v_empty[CFG.stages];
     [[no_unique_address]] Slots<FullBarrier, kWorkTileSlots> work_tile_full;
     [[no_unique_address]] Slots<EmptyBarrier, kWorkTileSlots> work_tile_empty;
+    unsigned long long scratch;  // never read
 };
 
 // Where its members lie: 32-bit addresses, as the instructions want them.  A slot of Q is a stage
@@ -90,6 +91,9 @@ struct SharedAddress {
     }
     __device__ __forceinline__ unsigned work_tile_empty(int i) const {
         return at(&Layout::work_tile_empty, i);
+    }
+    __device__ __forceinline__ unsigned scratch() const {
+        return base + offset_of(&Layout::scratch);
     }
 
   private:

@@ -7,6 +7,11 @@
 // A thread's l is the sum over its own columns; the quad adds them up at the end.  m need not be
 // the maximum, only near enough to it that no p is too large.  Before a row's first score it is so
 // low that any score outgrows it, and -inf does not.
+//
+// c s - m is one fused multiply-add, which knows c s exactly, but m is rounded: the exponent of the
+// maximum itself is off by up to half a unit of m's last place, upwards or downwards.  Where m is
+// large enough for that to show, the scores are multiplied by c first: rounded alike, the maximum's
+// exponent is exact and no other is above it.
 #pragma once
 
 #include "common/constants.cuh"
@@ -17,18 +22,37 @@
 
 namespace fa_tune::sm90 {
 
-template <Sm90Config CFG, int kScores, bool kMayBeEmpty>
+template <Sm90Config CFG, int kScores>
 struct Softmax {
     static constexpr float kLowest = -3e38f;
+    static constexpr bool kBf16 = CFG.dtype == DType::BF16;
+    static constexpr bool kStaleMax = CFG.rescale == Rescale::STALE_MAX;
+    static constexpr bool kKeepsMax = CFG.rescale != Rescale::EACH_BLOCK;
     // How much a maximum may lag behind (in powers of two) where it is kept.
     static constexpr float kThreshold = 8.f;
-    // What a thread's share of a row's sum over one block may come to with a stale maximum.  All
-    // its scores together give less than 2^7 while none is above m.
-    static constexpr float kMostOfStaleMax = 1024.f;
-    static constexpr bool kKeepsMax = CFG.rescale != Rescale::EACH_BLOCK;
+    // With stale_max m is stored this much above the maximum (in powers of two), ...
+    static constexpr float kHeadroom = !kStaleMax ? 0.f : kBf16 ? 28.f : 1.f;
+    static constexpr float kHeadroomFactor = !kStaleMax ? 1.f : kBf16 ? 0x1p28f : 2.0f;
+    // ... and this is what a thread's share of a row's sum over one block may come to: no P is
+    // larger then.  fp16 ends there; bf16 has the range of fp32.
+    static constexpr float kMostOfStaleMax = kBf16 ? 256.f : 65504.f;
+    // The factor `a` of a row that grew so much that it may soon be too large again.
+    static constexpr float kGrewMuch = 0x1p-8f;
+    // Registers of a thread for O, and for S and P.
+    static constexpr int kTileRegisters = CFG.d_head / 2 + CFG.B_c * 3 / 4;
+    // Exponentials of a block that come before the wait for the last product: as many as there are
+    // registers for.
+    static constexpr bool kHasRoom = CFG.mma_warpgroups == 2 && CFG.min_ctas_per_sm == 1 &&
+                                     CFG.d_head <= 128 && kTileRegisters <= 176;
+    static constexpr int kEarly = kStaleMax && CFG.overlap && kHasRoom && kScores >= 32 ? 32 : 0;
+    // Whether maxima may come first.  Single warpgroups, many to a multiprocessor, have no issue
+    // slots for the question, and the largest blocks no register.
+    static constexpr bool kMaxMayBeFirst =
+        kStaleMax && CFG.mma_warpgroups > 1 && kTileRegisters <= 176;
 
     float row_max[2], row_sum[2];  // m, l
     float scale_log2;              // c
+    bool max_first;                // maxima before the next block's exponentials
 
     __device__ __forceinline__ void set_scale(float softmax_scale) {
         scale_log2 = softmax_scale * kLog2E;
@@ -45,20 +69,23 @@ struct Softmax {
                 even = fmaxf(even, s[4 * j + 2 * i]);
                 odd = fmaxf(odd, s[4 * j + 2 * i + 1]);
             }
-            const float highest = quad_max(fmaxf(even, odd)) * scale_log2;
-            float new_max = fmaxf(kFirst ? kLowest : row_max[i], highest);
+            const float highest = scaled_max(fmaxf(even, odd));
+            float new_max = fmaxf(kFirst ? kLowest : row_max[i], with_headroom(highest));
             if constexpr (kKeepsMax && !kFirst) {
-                if (row_max[i] - new_max >= -kThreshold) new_max = row_max[i];
+                if (row_max[i] - highest >= -kThreshold) new_max = row_max[i];
             }
             if constexpr (!kFirst) a[i] = ptx::ex2_approx(row_max[i] - new_max);
             row_max[i] = new_max;
+            const bool large = any_lane(large_max(i));
+            if constexpr (kStaleMax) max_first = large || (i == 1 || !kFirst) && max_first;
+            const float factor = large ? scale_scores(s, i) : scale_log2;
             float sum = 0.f;
 #pragma unroll
             for (int j = 0; j < kScores / 4; ++j) {
 #pragma unroll
                 for (int c = 0; c < 2; ++c) {
                     float& x = s[4 * j + 2 * i + c];
-                    x = exponential(x, i);
+                    x = exponential(x, factor, i);
                     sum += x;
                 }
             }
@@ -66,21 +93,47 @@ struct Softmax {
         }
     }
 
-    // P of the scores, rounded and packed in order, by the m that is there; `sums` are its sums
-    // over the block, halves of each row apart.  The scores stay as they are.
+    // --- with a stale maximum --------------------------------------------------------------
+
+    // Exponentials of the first kEarly scores by the m that is there, and their sums: `part` is
+    // that of even and of odd columns for either row.
+    struct Early {
+        float p[kEarly > 0 ? kEarly : 1];
+        float part[2][2];
+    };
+
+    __device__ __forceinline__ void begin_with_stale_max(const float (&s)[kScores],
+                                                         Early& early) const {
+#pragma unroll
+        for (int x = 0; x < kEarly; ++x) {
+            early.p[x] = exponential(s[x], scale_log2, x / 2 % 2);
+            float& part = early.part[x / 2 % 2][x % 2];
+            part = x < 4 ? early.p[x] : part + early.p[x];
+        }
+    }
+
+    // P of all scores, rounded and packed in order; `sums` are its sums over the block, halves of
+    // each row apart.  The scores stay as they are.
     template <int kSteps>
-    __device__ __forceinline__ void with_stale_max(const float (&s)[kScores],
+    __device__ __forceinline__ void with_stale_max(const float (&s)[kScores], Early& early,
                                                    unsigned (&packed)[kSteps][4],
                                                    float (&sums)[2]) const {
-        float part[2][2];
+        auto& part = early.part;
 #pragma unroll
         for (int j = 0; j < kScores / 4; ++j) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const float even = exponential(s[4 * j + 2 * i], i);
-                const float odd = exponential(s[4 * j + 2 * i + 1], i);
-                part[i][0] = j == 0 ? even : part[i][0] + even;
-                part[i][1] = j == 0 ? odd : part[i][1] + odd;
+                const int x = 4 * j + 2 * i;
+                float even, odd;
+                if (x < kEarly) {
+                    even = early.p[x < kEarly ? x : 0];
+                    odd = early.p[x < kEarly ? x + 1 : 0];
+                } else {
+                    even = exponential(s[x], scale_log2, i);
+                    odd = exponential(s[x + 1], scale_log2, i);
+                    part[i][0] = j == 0 ? even : part[i][0] + even;
+                    part[i][1] = j == 0 ? odd : part[i][1] + odd;
+                }
                 packed[j / 2][j % 2 * 2 + i] = round(even, odd);
             }
         }
@@ -88,26 +141,53 @@ struct Softmax {
         for (int i = 0; i < 2; ++i) sums[i] = part[i][0] + part[i][1];
     }
 
-    // Whether a score may be too far above m, for any row of the warp.  NaN is not: its row has
-    // NaN whatever m is.
-    __device__ __forceinline__ static bool overflowed(const float (&sums)[2]) {
-        return __any_sync(kAllLanes, sums[0] > kMostOfStaleMax || sums[1] > kMostOfStaleMax);
+    // Whether P of some row i of the warp, by the m that was there, may not stay as it is.  A sum
+    // of NaN may: its row has NaN whatever m is.
+    __device__ __forceinline__ bool overflowed(const float (&sums)[2], int i) const {
+        return any_lane(large_max(i) || sums[i] > kMostOfStaleMax);
     }
 
-    // m becomes the maximum; `a` is what O must be multiplied with.
-    __device__ __forceinline__ void refresh_max(const float (&s)[kScores], float (&a)[2]) {
+    __device__ __forceinline__ bool overflowed(const float (&sums)[2]) const {
+        return any_lane(max_first || sums[0] > kMostOfStaleMax || sums[1] > kMostOfStaleMax);
+    }
+
+    // m of row i becomes the maximum; `a` is what O must be multiplied with.
+    __device__ __forceinline__ void refresh_max(const float (&s)[kScores], float (&a)[2], int i) {
+        float highest = s[2 * i];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            float highest = s[2 * i];
-#pragma unroll
-            for (int j = 0; j < kScores / 4; ++j) {
-                highest = fmaxf(highest, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
-            }
-            const float new_max = fmaxf(row_max[i], quad_max(highest) * scale_log2);
-            a[i] = ptx::ex2_approx(row_max[i] - new_max);
-            row_max[i] = new_max;
-            row_sum[i] *= a[i];
+        for (int j = 0; j < kScores / 4; ++j) {
+            highest = fmaxf(highest, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
         }
+        const float new_max = fmaxf(row_max[i], with_headroom(scaled_max(highest)));
+        a[i] = ptx::ex2_approx(row_max[i] - new_max);
+        row_max[i] = new_max;
+        row_sum[i] *= a[i];
+    }
+
+    // P and the sum of row i anew, by the m that is there now.  The scores are gone afterwards.
+    template <int kSteps>
+    __device__ __forceinline__ void with_new_max(float (&s)[kScores], unsigned (&packed)[kSteps][4],
+                                                 float (&sums)[2], int i, bool large) const {
+        const float factor = large ? scale_scores(s, i) : scale_log2;
+        float part[2];
+#pragma unroll
+        for (int j = 0; j < kScores / 4; ++j) {
+            const float even = exponential(s[4 * j + 2 * i], factor, i);
+            const float odd = exponential(s[4 * j + 2 * i + 1], factor, i);
+            part[0] = j == 0 ? even : part[0] + even;
+            part[1] = j == 0 ? odd : part[1] + odd;
+            packed[j / 2][j % 2 * 2 + i] = round(even, odd);
+        }
+        sums[i] = part[0] + part[1];
+    }
+
+    // After a block whose maxima came first and made rows grow by 1 / `a`: the next block's come
+    // first as well while a quarter of the rows grow.  Returns whether a row has an m whose
+    // rounding shows, so that P has to be taken again.
+    __device__ __forceinline__ bool decide_max_first(const float (&a)[2]) {
+        const bool large = any_lane(large_max(0) || large_max(1));
+        max_first = large || count_lanes(a[0] < 1.f) + count_lanes(a[1] < 1.f) >= 16;
+        return large;
     }
 
     __device__ __forceinline__ void add(const float (&sums)[2]) {
@@ -115,9 +195,45 @@ struct Softmax {
         for (int i = 0; i < 2; ++i) row_sum[i] += sums[i];
     }
 
-    // Of score x of row i.
-    __device__ __forceinline__ float exponential(float x, int i) const {
-        return ptx::ex2_approx(fmaf(x, scale_log2, -row_max[i]));
+    // --- parts -----------------------------------------------------------------------------
+
+    // c times the largest of a row's scores.
+    __device__ __forceinline__ float scaled_max(float highest) const {
+        return __fmul_rn(quad_max(highest), scale_log2);
+    }
+
+    // The m that is stored for c times a maximum.
+    __device__ __forceinline__ static float with_headroom(float highest) {
+        return kHeadroom == 0.f ? highest : highest + kHeadroom;
+    }
+
+    // Whether the rounding of row i's m shows.
+    __device__ __forceinline__ bool large_max(int i) const {
+        return fabsf(row_max[i]) >= kLargeMax && row_max[i] != kLowest;
+    }
+
+    // The scores of row i times c, rounded as m is; returns the factor that is left, 1.
+    __device__ __forceinline__ float scale_scores(float (&s)[kScores], int i) const {
+#pragma unroll
+        for (int j = 0; j < kScores / 4; ++j) {
+            s[4 * j + 2 * i] = __fmul_rn(s[4 * j + 2 * i], scale_log2);
+            s[4 * j + 2 * i + 1] = __fmul_rn(s[4 * j + 2 * i + 1], scale_log2);
+        }
+        return 1.f;
+    }
+
+    __device__ __forceinline__ static bool any_lane(bool of_lane) {
+        return __any_sync(kAllLanes, of_lane);
+    }
+
+    // Of the warp's lanes, four for each row.
+    __device__ __forceinline__ static int count_lanes(bool of_lane) {
+        return __popc(__ballot_sync(kAllLanes, of_lane));
+    }
+
+    // Of score x of row i; `factor` is c, or 1 where the score has been multiplied by c.
+    __device__ __forceinline__ float exponential(float x, float factor, int i) const {
+        return ptx::ex2_approx(fmaf(x, factor, -row_max[i]));
     }
 
     __device__ __forceinline__ static unsigned round(float lower, float upper) {
@@ -125,16 +241,18 @@ struct Softmax {
                                         : ptx::cvt_rn_f16x2_f32(lower, upper);
     }
 
-    // The rows' 1 / l, their log-sum-exp, and whether they saw no key: these have 0 and -inf.
+    // The rows' 1 / l, their log-sum-exp, and whether no score of theirs was above -inf: these have
+    // 0 and -inf.
     __device__ __forceinline__ void finish(float (&inverse)[2], float (&log_sum_exp)[2],
                                            bool (&empty)[2]) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const float sum = quad_sum(row_sum[i]);
-            empty[i] = kMayBeEmpty && sum == 0.f;
+            empty[i] = sum == 0.f;
             inverse[i] = empty[i] ? 0.f : 1.f / sum;
             log_sum_exp[i] =
-                empty[i] ? negative_infinity() : (row_max[i] + ptx::lg2_approx(sum)) * kLn2;
+                empty[i] ? negative_infinity()
+                         : (row_max[i] - kHeadroom + ptx::lg2_approx(sum * kHeadroomFactor)) * kLn2;
         }
     }
 };

@@ -44,6 +44,8 @@ class Mutant:
     places: int = 1
     queries: int | None = None  # None: two blocks of rows
     keys: int = 512
+    softmax_scale: float | None = None
+    limit_s: float = 600.0
 
     def edited(self, headers: dict[str, str]) -> Mapping[str, str]:
         """The sources with the change."""
@@ -53,6 +55,7 @@ class Mutant:
 
 
 HANG = r"nobody can go on|more arrivals in a phase"
+ENDLESS = r"not done in"
 WRONG = r"error (nan|[\d.e+-]+) exceeds|other bits|two launches differ|not 0"
 MUTANTS = {
     "lanes part before a block that is skipped is given back": Mutant(
@@ -107,6 +110,24 @@ MUTANTS = {
     "O is in no group of bulk copies": Mutant(
         SM90, "sm90/fwd/epilogue.cuh", r"ptx::cp_async_bulk_commit_group\(\);", "", "in no group"
     ),
+    # Exponents of more digits than fp32 has.
+    "P is taken again until it fits": Mutant(
+        SM90, "sm90/fwd/consumer.cuh", r"if \(overflowed\) refresh_max\(sums\);",
+        "while (overflowed) { refresh_max(sums); overflowed = softmax.overflowed(sums); }",
+        ENDLESS, softmax_scale=1e8, limit_s=20.0,
+    ),
+    "the exponent of a maximum is not 0": Mutant(
+        SM90, "sm90/fwd/softmax.cuh", r"return fabsf\(row_max\[i\]\) >= kLargeMax",
+        "return false", WRONG, softmax_scale=1e8,
+    ),
+    "the exponent of a maximum is not 0, by mma.sync": Mutant(
+        RING, "mma_sync/online_softmax.cuh", r"most >= kLargeMax", "false", WRONG,
+        softmax_scale=1e8,
+    ),
+    "the exponent of a maximum is not 0, by mma.sync in turns": Mutant(
+        TURNS, "mma_sync/stale_max_softmax.cuh", r"any \|= fabsf[^;]*;", "", WRONG,
+        softmax_scale=1e8,
+    ),
     "a copy is not waited for": Mutant(
         RING, "sm80/fwd/cp_async_mainloop.cuh", r"(cp_async_wait_group<)kPending>",
         r"\1kPending + 1>", WRONG,
@@ -126,7 +147,8 @@ def _workload(kernel: Emulated, mutant: Mutant) -> Workload:
     config = kernel.config
     rows = mutant.queries or 2 * config.B_r
     shape = (1, 4, 2, rows, mutant.keys, config.d_head, config.dtype)
-    return Workload(*shape, causal=True, bottom_right=True)
+    scale = mutant.softmax_scale
+    return Workload(*shape, causal=True, bottom_right=True, softmax_scale=scale)
 
 
 @pytest.mark.parametrize("short_form", [SM90, SKIPS, ONE, TURNS, RING])
@@ -142,7 +164,8 @@ def test_kernels_that_lack_nothing_are_right(short_form: str, tmp_path: Path) ->
 def test_what_is_missing_is_noticed(name: str, tmp_path: Path) -> None:
     mutant = MUTANTS[name]
     kernel = _made(mutant.short_form, tmp_path, mutant)
-    verdict = judge_on(kernel, [_workload(kernel, mutant)], repeats=SCHEDULES)
+    workloads = [_workload(kernel, mutant)]
+    verdict = judge_on(kernel, workloads, repeats=SCHEDULES, limit_s=mutant.limit_s)
     assert re.search(mutant.tells, " ".join(verdict.findings))
 
 

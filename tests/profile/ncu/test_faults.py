@@ -88,4 +88,4 @@ def test_a_program_that_somebody_killed_is_tried_again_once(
 
 def test_a_gpu_that_is_gone_says_nothing_of_the_kernels(fake: FakeNcu) -> None:
     with pytest.raises(WorkerUnusable, match="cannot start: RuntimeError: no CUDA-capable device"):
-        measure(NcuProfiler(ncu=fake.path), plan("5000", board="GPU-gone"))
+        measure(NcuProfiler(ncu=fake.path), plan("5000", gpu="GPU-gone"))

@@ -212,7 +212,7 @@ def test_a_measurement_given_up_leaves_no_process(fake: FakeNcu) -> None:
 
 
 def test_a_plan_for_one_board_pins_the_program_to_it(fake: FakeNcu) -> None:
-    list(NcuProfiler(ncu=fake.path).measure(plan("5000", board="GPU-7"), lambda _: None))
+    list(NcuProfiler(ncu=fake.path).measure(plan("5000", gpu="GPU-7"), lambda _: None))
     list(NcuProfiler(ncu=fake.path).measure(plan("5000"), lambda _: None))
     first, second = fake.profiled
     assert first["CUDA_VISIBLE_DEVICES"] == "GPU-7"

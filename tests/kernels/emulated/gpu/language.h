@@ -108,3 +108,19 @@ inline bool __any_sync(unsigned, bool predicate) {
         predicate);
     return taken[0] != 0;
 }
+
+inline unsigned __ballot_sync(unsigned, bool predicate) {
+    const auto* const taken = emulator::meet(
+        "__ballot_sync()",
+        [](emulator::Warp& warp) {
+            std::uint64_t lanes = 0;
+            for (int lane = 0; lane < emulator::kLanes; ++lane) {
+                lanes |= std::uint64_t(warp.given[lane][0] != 0) << lane;
+            }
+            for (auto& taken : warp.taken) taken[0] = lanes;
+        },
+        predicate);
+    return static_cast<unsigned>(taken[0]);
+}
+
+inline int __popc(unsigned bits) { return std::popcount(bits); }

@@ -1,0 +1,35 @@
+"""A worker that runs kernels on inputs that no arithmetic likes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fa_tune.core.model import Workload
+from fa_tune.gpu.kernels import launch_args
+from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.reference import Inputs
+from fa_tune.workers.main import Report
+from tests.gpu.any_bits import check
+from tests.gpu.items import check_kernels
+
+
+def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """Items: subject, cubin, symbol, problems (workload, name of inputs).  Value: what is wrong."""
+    check_kernels(shared, items, report, check_all)
+
+
+def check_all(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
+    """What is wrong with any of the item's problems."""
+
+    def call(w: Workload, inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+        kernel.launch(w, launch_args(inputs, out, lse), torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+
+    return [
+        f"{item['subject']} {text}"
+        for key, name in item["problems"]
+        for text in check(name, Workload.from_key(key), call)
+    ]

@@ -1,0 +1,53 @@
+"""Which of many builds a run compiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tools import proven
+from tests.tools.required import code_path_builds
+
+BUILDS = code_path_builds("sm_86")
+FEW = BUILDS[:1]
+
+
+@pytest.fixture(autouse=True)
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of BUILDS have passed."""
+    monkeypatch.setattr(proven, "NOTES", tmp_path / "proven.json")
+    monkeypatch.setenv(proven.ALL, "1")
+    monkeypatch.setenv(proven.RECORD, "1")
+    proven.passed("some", BUILDS)
+    monkeypatch.delenv(proven.ALL)
+    monkeypatch.delenv(proven.RECORD)
+
+
+def test_of_builds_that_passed_a_few_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert proven.due("some", BUILDS, FEW) == FEW
+    monkeypatch.setenv(proven.ALL, "1")
+    assert proven.due("some", BUILDS, FEW) == BUILDS
+
+
+def test_of_others_all_are_due() -> None:
+    assert proven.due("some", BUILDS[1:], FEW) == BUILDS[1:]
+    assert proven.due("others", BUILDS, FEW) == BUILDS
+
+
+def test_another_code_makes_all_due_and_another_comment_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    family = type(proven.families.get("sm80"))
+    files = dict(proven.families.get("sm80").source_files())
+    name = next(iter(files))
+    more = {"// a remark": FEW, "int more();": BUILDS}
+    for text, expected in more.items():
+        changed = {**files, name: f"{files[name]}\n{text}\n"}
+        monkeypatch.setattr(family, "source_files", lambda self, found=changed: found)
+        assert proven.due("some", BUILDS, FEW) == expected
+
+
+def test_a_run_that_does_not_record_notes_nothing() -> None:
+    proven.passed("others", BUILDS)
+    assert proven.due("others", BUILDS, FEW) == BUILDS
