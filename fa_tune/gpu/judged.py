@@ -5,8 +5,9 @@ The reference has what a good kernel has: fp32 scores, weights up to 1 rounded t
 second product, their sum in fp32, and one rounding of the output.
 
 The bound: a score is a sum of d_head products, scale · Σ q_c k_c.  In fp32 each of its additions
-may be off by 2^-24 of what has come together, and tensor cores truncate.  OPEN_ROUNDINGS · 2^-24 ·
-scale · Σ |q_c k_c|, the largest of a row, is what its scores are not known better than: u nats.
+may be off by 2^-24 of what has come together, and tensor cores truncate after every 16 products.
+(d_head / 16 + 8) · 2^-24 · scale · Σ |q_c k_c|, the largest of a row, is what its scores are not
+known better than: u nats.
 A log-sum-exp is then open by u.  An output Σ w_j v_j is by (e^u − 1) Σ w_j |v_j − o|, since every
 weight changes by a factor of at most e^u; and by no more than the weight that can leave the largest
 key, times the range of V.  With scores of a few nats u is 1e-6 and matters to nothing; with
@@ -29,7 +30,8 @@ from fa_tune.ops.base import NORMAL, SINK_FIRST, SINK_LAST, SINK_NATS, CheckCase
 from fa_tune.ops.forward import LSE_TOLERANCE
 from fa_tune.ops.verification import case_error
 
-OPEN_ROUNDINGS = 8
+ADDED_AT_ONCE = 16  # products, by a tensor core
+OTHER_ROUNDINGS = 8  # scaling, and what a run of luck adds to the mean
 SCORES_AT_ONCE = 2**26  # half a GiB in fp64, several times over
 SINK_QUERY = 4.0  # the channel of every query that a sink answers to
 
@@ -235,4 +237,5 @@ def _score_open(
     sizes = q.float().abs() @ k.float().abs().transpose(-1, -2)
     if hidden is not None:
         sizes.masked_fill_(hidden, 0)
-    return sizes.amax(-1).double() * (scale * OPEN_ROUNDINGS * 2.0**-24)
+    roundings = q.shape[-1] / ADDED_AT_ONCE + OTHER_ROUNDINGS
+    return sizes.amax(-1).double() * (scale * roundings * 2.0**-24)

@@ -286,7 +286,7 @@ def test_in_fp32_ordinary_inputs_are_judged_alike() -> None:
 def test_what_scores_leave_open_is_nothing_but_where_they_are_large() -> None:
     """Of a unit in the last place of an output near 1."""
     unit = 2.0**-10
-    for kind, most in (("normal", 0.01), ("sigma_12", 0.15)):
+    for kind, most in (("normal", 0.01), ("sigma_12", 0.2)):
         case, drawn = inputs(kind, F16)
         assert float(judged_forward(drawn, case.workload)["o"].open.max()) < most * unit
     case, drawn = inputs("large", F16)
