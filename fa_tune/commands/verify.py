@@ -31,6 +31,11 @@ SCHEMA = "fa-tune-verify-1"
 @kernels_option()
 @family_option()
 @workload_options("d_heads", "masks", "lse")
+@click.option(
+    "--thorough",
+    is_flag=True,
+    help="Also try scales from 1e-6 to 1e6, peaked scores and 131072 keys: seconds per kernel.",
+)
 @json_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "cache_dir")
 @quiet_option()
@@ -39,6 +44,7 @@ def command(
     names: tuple[str, ...],
     workloads: WorkloadOptions,
     machine: MachineOptions,
+    thorough: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -54,7 +60,7 @@ def command(
     Examples:
       fa-tune verify
       fa-tune verify --kernels prog-all --d-head 64,128
-      fa-tune verify --mask full,causal --lse
+      fa-tune verify --mask full,causal --lse --thorough
     """
     with watching(quiet) as progress:
         report = single.verify(
@@ -65,6 +71,7 @@ def command(
             names=names,
             masks=workloads.masks,
             lse="lse" in workloads.common,
+            thorough=thorough,
         )
     for variant, why in report.rejected:
         progress.note_once(f"not tried: {variant.config}: {why.constraint}: {why.reason}")

@@ -253,12 +253,13 @@ class VerifyJob(_Job[VerifyItem]):
     """Compare every kernel with the reference.  Result: a Verdict.
 
     `item_timeout_s`: the items do much the same, so that one that takes many times as long as
-    those before it hangs; none may take longer than this.
+    those before it hangs; none may take longer than this.  `thorough`: on more cases.
     """
 
     handler = "fa_tune.gpu.jobs.verify:handle"
     seed: int
     item_timeout_s: float | None = None
+    thorough: bool = False
 
     @classmethod
     def _item(cls, raw: Json) -> VerifyItem:

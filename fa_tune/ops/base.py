@@ -102,9 +102,16 @@ class Operation(Protocol):
     # Checking -------------------------------------------------------------------------------
 
     def verification_cases(
-        self, blocks: tuple[int, int], d_head: int, dtype: DType, traits: Traits
+        self,
+        blocks: tuple[int, int],
+        d_head: int,
+        dtype: DType,
+        traits: Traits,
+        *,
+        thorough: bool = False,
     ) -> Sequence[CheckCase]:
-        """What a kernel with these traits is checked on, each problem once."""
+        """What a kernel with these traits is checked on, each problem once.  `thorough`: what takes
+        seconds, too."""
 
     def error_limits(self, reference: Figures, output: Figures, dtype: DType) -> Figures:
         """The largest errors that pass, given those of the same computation in the kernel's own

@@ -7,6 +7,7 @@ import math
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.ops.base import (
+    NORMAL,
     SINK_FIRST,
     SINK_LAST,
     CheckCase,
@@ -22,6 +23,9 @@ LARGE_SCORE = 1e5
 # scale · sqrt(d_head).
 LARGEST_NORMAL = 3.5
 FAR_SCALE = 1e-4  # every weight is nearly the same
+WIDE_SCALES = (1e-6, 1e-3, 30.0, 1e6)
+PEAKED_NATS = 12.0
+LONG = (16384, 131072)
 
 
 class Forward:
@@ -97,12 +101,21 @@ class Forward:
     # Checking -------------------------------------------------------------------------------
 
     def verification_cases(
-        self, blocks: tuple[int, int], d_head: int, dtype: DType, traits: Traits
+        self,
+        blocks: tuple[int, int],
+        d_head: int,
+        dtype: DType,
+        traits: Traits,
+        *,
+        thorough: bool = False,
     ) -> tuple[CheckCase, ...]:
         """Head counts that are no power of two, grouped heads, unequal lengths, from one block to
         several; then scores of 1e5, a scale at which all weights are alike, and a sink at either
         end.  Without the ragged trait lengths are whole blocks; with it they are odd, down to 1.
-        With a mask, unequal lengths come in both alignments, and some rows see no key."""
+        With a mask, unequal lengths come in both alignments, and some rows see no key.
+
+        Thorough: scales from 1e-6 to 1e6, scores of 12 nats of standard deviation, and lengths to
+        131072."""
         block = math.lcm(*blocks)
         lengths = [(block, block), (3 * block, 2 * block), (2 * block, 5 * block)]
         inputs_at = (2 * block, 3 * block)
@@ -133,6 +146,15 @@ class Forward:
             found.append(CheckCase(workload((1, 4, 2), *inputs_at, traits.causal, scale)))
         sunk = workload((1, 4, 2), *inputs_at, traits.causal, None)
         found += [CheckCase(sunk, inputs) for inputs in (SINK_FIRST, SINK_LAST)]
+        if thorough:
+            peaked = PEAKED_NATS / math.sqrt(d_head)
+            for scale in (*WIDE_SCALES, peaked):
+                found.append(CheckCase(workload((2, 6, 2), *inputs_at, traits.causal, scale)))
+            rest = 17 if traits.ragged else 0
+            middle, long = (n // block * block - block * bool(rest) + rest for n in LONG)
+            found.append(CheckCase(workload((1, 2, 1), middle, middle, False, None)))
+            stretched = workload((1, 2, 1), 2 * block + rest, long, traits.causal, None)
+            found += [CheckCase(stretched, word) for word in (NORMAL, SINK_FIRST, SINK_LAST)]
         return tuple(dict.fromkeys(found))
 
     def error_limits(self, reference: Figures, output: Figures, dtype: DType) -> Figures:

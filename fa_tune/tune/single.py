@@ -165,10 +165,12 @@ def verify(
     names: Sequence[str] = (),
     masks: Sequence[str] = MASKS[:1],
     lse: bool = False,
+    thorough: bool = False,
 ) -> VerifyReport:
     """Check a set against the reference on the GPU, whole blocks and ragged lengths alike, with
     `masks` of MASKS (kernels of both alignments are the same) and the log-sum-exp if wanted.
-    `names` of families; none: all that run on the device.
+    `names` of families; none: all that run on the device.  `thorough`: on more cases, among them
+    131072 keys.
 
     Every verdict is taken anew; each variant's key is followed by the traits it was built for.
     """
@@ -188,7 +190,8 @@ def verify(
     measure = MeasureOptions(profiler="events")
     selection = choose_profiler(measure, here, progress)
     session = open_session(here, selection, measure, progress, reuse=False)
-    found = verify_all(session, [r.artifact for r in results if r.artifact is not None])
+    artifacts = [r.artifact for r in results if r.artifact is not None]
+    found = verify_all(session, artifacts, thorough=thorough)
     return VerifyReport(found.verdicts, (*failures, *found.failures.values()), rejected)
 
 

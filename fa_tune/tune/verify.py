@@ -43,8 +43,10 @@ def verdict_key(artifact: Artifact) -> str:
     return f"{artifact.variant.key} @ {artifact.traits}"
 
 
-def verify_all(session: Session, artifacts: Sequence[Artifact]) -> Verified:
-    """Whether each kernel's results are right.
+def verify_all(
+    session: Session, artifacts: Sequence[Artifact], *, thorough: bool = False
+) -> Verified:
+    """Whether each kernel's results are right; `thorough` on more cases.
 
     Verdicts and failures are remembered, so that a resumed search does not die twice of the same
     kernel.  Several GPUs share the work, and each that has some times the pool's calibration pair
@@ -70,7 +72,7 @@ def verify_all(session: Session, artifacts: Sequence[Artifact]) -> Verified:
         """What has its result is removed from the part, so that the rest can be done elsewhere."""
         shown.stage("verify", len(part))
         items = {key: VerifyItem.of_artifact(artifact) for key, artifact in part.items()}
-        for result in _run(session, gpu, shown, items):
+        for result in _run(session, gpu, shown, items, thorough=thorough):
             variant = part.pop(result.item).variant
             shown.advance(variant.config)
             fingerprint = fingerprints[variant.family]
@@ -87,7 +89,9 @@ def verify_all(session: Session, artifacts: Sequence[Artifact]) -> Verified:
     return Verified(verdicts, failures)
 
 
-def _run(session: Session, gpu: Gpu, shown: Progress, items: Items) -> Iterator[ItemResult]:
+def _run(
+    session: Session, gpu: Gpu, shown: Progress, items: Items, *, thorough: bool = False
+) -> Iterator[ItemResult]:
     """The results of verifying `items` on a GPU, which times the pool's pair at the end if it has
     not yet."""
     pool, measure = session.pool, session.measure
@@ -98,7 +102,13 @@ def _run(session: Session, gpu: Gpu, shown: Progress, items: Items) -> Iterator[
         with_pair[CALIBRATION] = pool.pair.item()
         job = CalibrateJob(items=with_pair, device=device, seed=measure.seed)
     else:
-        job = VerifyJob(items=items, device=device, seed=measure.seed, item_timeout_s=limit_s)
+        job = VerifyJob(
+            items=items,
+            device=device,
+            seed=measure.seed,
+            item_timeout_s=limit_s,
+            thorough=thorough,
+        )
     for result in gpu.run_items(*job.request(), item_timeout_s=limit_s):
         if result.item != CALIBRATION:
             yield result

@@ -29,10 +29,12 @@ class Verify:
         names: tuple[str, ...],
         masks: tuple[str, ...],
         lse: bool,
+        thorough: bool,
     ) -> VerifyReport:
         self.calls.append((kernels, d_heads, machine))
         self.names = names
         self.traits.append((masks, lse))
+        self.thorough = thorough
         return self.report
 
 
@@ -68,6 +70,12 @@ def test_masks_and_log_sum_exp_are_asked_for(
 ) -> None:
     console("verify", *words)
     assert verify.traits == [traits]
+
+
+@pytest.mark.parametrize("words", [(), ("--thorough",)])
+def test_thorough_is_asked_for(console: Console, verify: Verify, words: tuple[str, ...]) -> None:
+    console("verify", *words)
+    assert verify.thorough == bool(words)
 
 
 def test_wrong_and_crashed_come_first_and_are_status_4(console: Console, verify: Verify) -> None:

@@ -204,6 +204,21 @@ def test_a_sink_is_at_either_end(traits: str) -> None:
     assert len(cases) <= 12, "a search does this for every kernel"
 
 
+@pytest.mark.parametrize("traits", ALL_TRAITS)
+@pytest.mark.parametrize("blocks", BLOCKS)
+def test_thorough_is_more_of_the_same_traits(blocks: tuple[int, int], traits: str) -> None:
+    facts = Traits.parse(traits)
+    quick = Forward().verification_cases(blocks, 128, DType.FP16, facts)
+    cases = Forward().verification_cases(blocks, 128, DType.FP16, facts, thorough=True)
+    assert cases[: len(quick)] == quick
+    more = [case.workload for case in cases[len(quick) :]]
+    assert {Forward().traits(w, blocks) for w in more} == {facts}
+    assert 130_000 < max(w.seq_len_kv for w in more) <= 131072
+    scales = {w.softmax_scale for w in more if w.softmax_scale}
+    assert min(scales) == 1e-6
+    assert max(scales) == 1e6
+
+
 # As plain data ----------------------------------------------------------------------------------
 
 figures = st.floats(allow_nan=True, allow_infinity=True)

@@ -58,7 +58,11 @@ def check_all(kernel: Kernel, cases: Sequence[CheckCase], seed: int) -> Verdict:
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """See `core.jobs.VerifyJob`."""
     job = VerifyJob.read(shared, items)
-    verify_items(job.device, job.items, job.seed, report, item_timeout_s=job.item_timeout_s)
+    verify_items(
+        *(job.device, job.items, job.seed, report),
+        item_timeout_s=job.item_timeout_s,
+        thorough=job.thorough,
+    )
 
 
 def verify_items(
@@ -68,8 +72,9 @@ def verify_items(
     report: Report,
     *,
     item_timeout_s: float | None = None,
+    thorough: bool = False,
 ) -> None:
-    """Report the verdict of every item."""
+    """Report the verdict of every item, `thorough` on more cases."""
 
     def check_item(kernel: Kernel, name: str) -> dict[str, Any]:
         family = families.get(kernel.variant.family)
@@ -78,7 +83,8 @@ def verify_items(
         operation = ops.get(family.operation)
         cases = (
             *operation.verification_cases(
-                family.blocks(config), config.d_head, config.dtype, Traits.parse(traits)
+                *(family.blocks(config), config.d_head, config.dtype, Traits.parse(traits)),
+                thorough=thorough,
             ),
             *(CheckCase(w) for w in family.extra_verification(config, traits)),
         )
