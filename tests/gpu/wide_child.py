@@ -20,6 +20,7 @@ from tests.gpu.oracle import equal_bits
 from tests.gpu.wide import LARGE_SHAPE, MANY, STREAMS, check, why
 
 ROUNDS = 50
+GATE_CYCLES = 4_000_000  # about 2 ms
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -65,7 +66,12 @@ def check_streams(_: Kernel, item: Mapping[str, Any]) -> list[str]:
         for out in outs:
             out.fill_(math.nan)
         torch.cuda.synchronize()
+        # A launch takes this process longer than some kernels run: none begins before all are there.
+        gate = torch.cuda.Event()
+        torch.cuda._sleep(GATE_CYCLES)
+        gate.record()
         for kernel, args, stream in zip(kernels, calls, streams, strict=True):
+            stream.wait_event(gate)
             kernel.launch(w, args, stream.cuda_stream)
         torch.cuda.synchronize()
         wrong += [

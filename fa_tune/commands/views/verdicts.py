@@ -10,7 +10,8 @@ from fa_tune.core.model import Variant, Verdict
 from fa_tune.tune.results import VerifyReport
 
 RIGHT, WRONG = "✓", "✗"
-_HEADINGS = ("", "Kernel Name", "cases", "largest error", "limit", "of limit", "problem")
+_FIGURES = ("rms error", "rms limit", "largest error", "limit")  # of the case nearest a limit
+_HEADINGS = ("", "Kernel Name", "cases", *_FIGURES, "of limit", "problem")
 
 
 def all_right(report: VerifyReport) -> bool:
@@ -22,7 +23,13 @@ def verdict_table(report: VerifyReport) -> str:
     """One line per variant: wrong ones first, then those without a verdict, then the rest."""
     rows = [_row(key, verdict) for key, verdict in _by_correctness(report.verdicts)]
     failures = [
-        [WRONG, _name(f.subject), "", "", "", "", f"{f.outcome.replace('_', ' ')}: {f.reason}"]
+        [
+            WRONG,
+            _name(f.subject),
+            "",
+            *[""] * (len(_FIGURES) + 1),
+            f"{f.outcome.replace('_', ' ')}: {f.reason}",
+        ]
         for f in report.failures
     ]
     wrong = [row for row in rows if row[0] == WRONG]
@@ -85,10 +92,11 @@ def verdict_objects(report: VerifyReport) -> dict[str, Any]:
 def _row(key: str, verdict: Verdict) -> list[str]:
     worst = max(verdict.cases, key=lambda c: c.share, default=None)
     problem = "" if verdict.correct else verdict.reason or "wrong result"
-    figures = ["", "", ""]
+    figures = [""] * (len(_FIGURES) + 1)
     if worst is not None:
         share = f"{100 * worst.share:.0f} %"
-        figures = [f"{worst.max_abs_error:.2e}", f"{worst.limit:.2e}", share]
+        numbers = (worst.rms_error, worst.rms_limit, worst.max_abs_error, worst.limit)
+        figures = [*("" if n is None else f"{n:.2e}" for n in numbers), share]
     mark = RIGHT if verdict.correct else WRONG
     return [mark, _name(key), str(len(verdict.cases)), *figures, problem]
 
