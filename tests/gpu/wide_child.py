@@ -66,7 +66,7 @@ def check_streams(_: Kernel, item: Mapping[str, Any]) -> list[str]:
         for out in outs:
             out.fill_(math.nan)
         torch.cuda.synchronize()
-        # A launch takes this process longer than some kernels run: none begins before all are there.
+        # Launching takes longer than some kernels run: none begins before all are there.
         gate = torch.cuda.Event()
         torch.cuda._sleep(GATE_CYCLES)
         gate.record()

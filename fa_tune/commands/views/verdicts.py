@@ -22,14 +22,9 @@ def all_right(report: VerifyReport) -> bool:
 def verdict_table(report: VerifyReport) -> str:
     """One line per variant: wrong ones first, then those without a verdict, then the rest."""
     rows = [_row(key, verdict) for key, verdict in _by_correctness(report.verdicts)]
+    none = [""] * (len(_FIGURES) + 2)
     failures = [
-        [
-            WRONG,
-            _name(f.subject),
-            "",
-            *[""] * (len(_FIGURES) + 1),
-            f"{f.outcome.replace('_', ' ')}: {f.reason}",
-        ]
+        [WRONG, _name(f.subject), *none, f"{f.outcome.replace('_', ' ')}: {f.reason}"]
         for f in report.failures
     ]
     wrong = [row for row in rows if row[0] == WRONG]
