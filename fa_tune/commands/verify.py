@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from fa_tune.commands.shared.options import (
+    INPUTS,
     family_option,
+    inputs_list_option,
     json_option,
     kernels_option,
     machine_options,
@@ -21,6 +23,7 @@ from fa_tune.commands.views.verdicts import (
     verdict_table,
 )
 from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.inputs import InputSpec
 from fa_tune.core.options import MachineOptions, WorkloadOptions
 from fa_tune.tune import single
 
@@ -36,6 +39,12 @@ SCHEMA = "fa-tune-verify-1"
     is_flag=True,
     help="Also try scales from 1e-6 to 1e6, peaked scores and 131072 keys: seconds per kernel.",
 )
+@inputs_list_option(
+    default=[],
+    show_default="its own alone",
+    help="Try every case also with these, beside the verification's own awkward inputs; all means "
+    f"those that are built in. {INPUTS}",
+)
 @json_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "cache_dir")
 @quiet_option()
@@ -43,6 +52,7 @@ def command(
     kernels: str,
     names: tuple[str, ...],
     workloads: WorkloadOptions,
+    inputs: tuple[InputSpec, ...],
     machine: MachineOptions,
     thorough: bool,
     as_json: bool,
@@ -61,6 +71,7 @@ def command(
       fa-tune verify
       fa-tune verify --kernels prog-all --d-head 64,128
       fa-tune verify --mask full,causal --lse --thorough
+      fa-tune verify --inputs all
     """
     with watching(quiet) as progress:
         report = single.verify(
@@ -72,6 +83,7 @@ def command(
             masks=workloads.masks,
             lse="lse" in workloads.common,
             thorough=thorough,
+            inputs=inputs,
         )
     for variant, why in report.rejected:
         progress.note_once(f"not tried: {variant.config}: {why.constraint}: {why.reason}")

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.workload import BENCHMARK_HEADS as BENCHMARK_HEADS
 from fa_tune.core.workload import MASKS as MASKS
 from fa_tune.core.workload import MAX_SCALE as MAX_SCALE
@@ -209,6 +210,7 @@ class Measurement:
     - `scaled_by`: the factor by which `samples_s` were multiplied afterwards; None: as measured.
     - `replayed_from`: the label of the recording it was read from; empty if measured now.
     - `default_s`: in an A/B test, the default's samples beside `samples_s`, in seconds.
+    - `inputs`: what Q, K and V held, as text (`core.inputs`).
     - `versions`: of the packages that it ran with, by name (`torch`, `cudnn`, `fa4`, `cupy`);
       empty if not known.
     """
@@ -227,6 +229,7 @@ class Measurement:
     scaled_by: float | None = None
     replayed_from: str = ""
     default_s: tuple[float, ...] = ()
+    inputs: str = str(NORMAL)  # as all recordings before there was a choice
     versions: Mapping[str, str] = field(default_factory=dict)
 
 

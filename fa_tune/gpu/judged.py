@@ -23,6 +23,7 @@ from typing import Protocol
 
 import torch
 
+from fa_tune.core import inputs
 from fa_tune.core.model import CaseError
 from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.gpu.reference import Inputs, hidden_pairs, make_inputs
@@ -88,7 +89,7 @@ class Reference(Protocol):
     def inputs(
         self, case: CheckCase, *, seed: int, mean: float, extra_heads: int, device: str
     ) -> Inputs:
-        """Random inputs of a case, see `make_inputs`.  Raises ValueError for an unknown word."""
+        """Random inputs of a case, see `make_inputs`.  Raises InvalidConfig for an unknown word."""
 
     def judged(self, inputs: Inputs, workload: Workload) -> Mapping[str, Judged]:
         """What every output must be, by its name."""
@@ -100,13 +101,17 @@ class ForwardReference:
     def inputs(
         self, case: CheckCase, *, seed: int, mean: float, extra_heads: int, device: str
     ) -> Inputs:
+        own = case.inputs in (NORMAL, SINK_FIRST, SINK_LAST)
         drawn = make_inputs(
-            case.workload, seed=seed, mean=mean, extra_heads=extra_heads, device=device
+            case.workload,
+            seed=seed,
+            device=device,
+            mean=mean if own else 0.0,
+            extra_heads=extra_heads,
+            spec=inputs.NORMAL if own else inputs.InputSpec.parse(case.inputs),
         )
-        if case.inputs == NORMAL:
-            return drawn
         if case.inputs not in (SINK_FIRST, SINK_LAST):
-            raise ValueError(f"inputs of this name are not known: {case.inputs}")
+            return drawn
         drawn.q[..., 0] = SINK_QUERY
         sink = 0 if case.inputs == SINK_FIRST else -1
         drawn.k[:, sink, :, 0] = SINK_NATS / (SINK_QUERY * case.workload.scale)

@@ -23,8 +23,8 @@ RMS_FLOOR_UNITS = 1 / 8
 SMALLEST_EXPONENT = {DType.FP16: -14, DType.BF16: -126}  # of a normal number
 FP32_BYTES = 4
 
-# What Q, K and V of a verification case are drawn as.  A sink is a key that is SINK_NATS above
-# what the others have, for every query.
+# What Q, K and V of a verification case are drawn as, or a text of `core.inputs`.  A sink is a key
+# that is SINK_NATS above what the others have, for every query.
 NORMAL, SINK_FIRST, SINK_LAST = "normal", "sink_first", "sink_last"
 SINK_NATS = 12.0
 

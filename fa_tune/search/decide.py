@@ -42,6 +42,7 @@ class Rule(StrEnum):
     CLEAR_WINNER = "clear_winner"
     TIE_BREAK = "tie_break"
     CONTRADICTED = "contradicted"
+    BEHIND_ON_INPUTS = "behind_on_inputs"
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,61 @@ def keep_default(
     assert decision.default is not None
     ratio = confirmation.ratio
     change = "no less" if ratio.value == 1.0 else f"{_percent(ratio.value - 1.0)} more"
+    basis = _basis_of(decision, measurements)
+    sentence = (
+        f"{decision.default} stays: it is the default, and {confirmation.chosen}, which the "
+        f"search preferred, took {change} time than it in {confirmation.n} pairs run as a "
+        "program runs them."
+    )
+    return basis.decision(decision.default, Rule.CONTRADICTED, sentence)
+
+
+def contenders(
+    decision: Decision, measurements: Sequence[Measurement], margin: float = MARGIN
+) -> tuple[str, ...]:
+    """Who may be chosen, in the order in which they would be: the choice, and unless that is the
+    default, those others that beat the default by more than the margin; what is tied with the
+    leader comes before what is slower.  `measurements` are those it was made by."""
+    chosen, default = decision.chosen.subject, decision.default
+    if default in (None, chosen):
+        return (chosen,)
+    basis = _basis_of(decision, measurements)
+    others = [s for s in (*basis.tie_set, *basis.ordered) if s != default]
+    faster = [s for s in others if beats(basis.ratio(s, str(default)), margin)]
+    return tuple(dict.fromkeys([chosen, *faster]))
+
+
+def take_instead(
+    decision: Decision,
+    measurements: Sequence[Measurement],
+    subject: str,
+    *,
+    inputs: str,
+    ratio: float,
+) -> Decision:
+    """The decision with `subject` in the place of a choice that takes `ratio` times the default's
+    time on `inputs`; `measurements` are those it was made by."""
+    assert decision.default is not None
+    refused = decision.chosen.subject
+    behind = f"takes {_percent(ratio - 1.0)} more time than the default on {inputs} inputs"
+    basis = _basis_of(decision, measurements)
+    if subject == decision.default:
+        sentence = (
+            f"{subject} stays: it is the default, and {refused}, which the search preferred, "
+            f"{behind}."
+        )
+    else:
+        against = _against(subject, basis.ratio(subject, decision.default), decision.default)
+        sentence = (
+            f"{subject} comes next: {refused}, which the search preferred, {behind}; {against}."
+        )
+    return basis.decision(subject, Rule.BEHIND_ON_INPUTS, sentence)
+
+
+def _basis_of(decision: Decision, measurements: Sequence[Measurement]) -> _Basis:
+    """What a decision by these measurements rests on."""
     samples = {m.subject: m.samples_s for m in measurements}
-    basis = _Basis(
+    return _Basis(
         workload=decision.workload,
         method=decision.method,
         samples=samples,
@@ -185,12 +239,6 @@ def keep_default(
         tie_set=decision.tie_set,
         default=decision.default,
     )
-    sentence = (
-        f"{decision.default} stays: it is the default, and {confirmation.chosen}, which the "
-        f"search preferred, took {change} time than it in {confirmation.n} pairs run as a "
-        "program runs them."
-    )
-    return basis.decision(decision.default, Rule.CONTRADICTED, sentence)
 
 
 @dataclass(frozen=True)
@@ -215,8 +263,8 @@ class _Basis:
                 median_s=median(self.samples[s]),
                 interval_s=median_interval(self.samples[s]),
                 n=len(self.samples[s]),
-                to_leader=self._ratio(s, self.leader),
-                to_chosen=self._ratio(s, chosen),
+                to_leader=self.ratio(s, self.leader),
+                to_chosen=self.ratio(s, chosen),
                 tied=s in self.tie_set,
             )
             for s in self.ordered
@@ -230,13 +278,14 @@ class _Basis:
             tie_set=self.tie_set,
             standings=tuple(by_subject.values()),
             default=self.default,
-            to_default=None if self.default is None else self._ratio(chosen, self.default),
-            to_references={s: self._ratio(chosen, s) for s in references},
+            to_default=None if self.default is None else self.ratio(chosen, self.default),
+            to_references={s: self.ratio(chosen, s) for s in references},
             rule=rule,
             sentence=sentence,
         )
 
-    def _ratio(self, numerator: str, denominator: str) -> Ratio:
+    def ratio(self, numerator: str, denominator: str) -> Ratio:
+        """One candidate's time over another's."""
         return paired_ratio(self.compared[numerator], self.compared[denominator])
 
 
@@ -342,7 +391,7 @@ def _sentence(
                 f"registers, config text; "
                 f"{against}."
             )
-        case Rule.CONTRADICTED:  # told where the contradiction is
+        case Rule.CONTRADICTED | Rule.BEHIND_ON_INPUTS:  # told where the contradiction is
             raise AssertionError(rule)
 
 

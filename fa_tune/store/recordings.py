@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fa_tune import families
 from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import (
     REFERENCE_FAMILY,
     Attempt,
@@ -100,7 +101,7 @@ class MeasuredBy:
 @dataclass(frozen=True)
 class Meta:
     """The `.meta.json` of a recording.  `decided`, by workload key, and `measured_by` are empty in
-    old ones."""
+    old ones; `inputs` is the text of what Q, K and V held."""
 
     schema: int
     device: DeviceInfo
@@ -108,6 +109,7 @@ class Meta:
     note: str = ""
     decided: Mapping[str, Decided] = field(default_factory=dict)
     measured_by: MeasuredBy = MeasuredBy()
+    inputs: str = str(NORMAL)
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,7 @@ def _attempt(row: Row, meta: Meta) -> Attempt | None:
             },
             relative=_relative(row),
             preference=row.preference,
+            inputs=row.inputs,
         )
     return Attempt(subject, workload.key, row.outcome, row.reason, measurement)
 

@@ -14,6 +14,7 @@ from fa_tune.build import nvrtc
 from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.devices import cuda_driver_version
 from fa_tune.core.errors import StorageError
+from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.model import (
     Artifact,
     Attempt,
@@ -35,6 +36,7 @@ from fa_tune.store.registry.schema import (
     Confirmation,
     Entry,
     Gpu,
+    InputFigures,
     Ratio,
     RunnerUp,
     VerdictSummary,
@@ -85,13 +87,14 @@ class Recorder:
     """Writes the recording of a search: after each workload what there is, beside an older
     recording of the same name, which is replaced when the search has ended.
 
-    `<record>/<gpu>/<set>_<method>.csv` and its provenance; until then `…_unfinished.csv`, which
+    `<record>/<gpu>/<set>_<method>.csv` and its provenance, with the inputs in its name where they
+    are not the usual ones; until then `…_unfinished.csv`, which
     an interrupted search leaves.  Workloads may come from several threads.
     """
 
     def __init__(self, folder: Path, options: SearchOptions, selection: ProfilerSelection) -> None:
         name = "".join(c if c.isalnum() else "_" for c in options.kernels)
-        name = f"{name}_{selection.method}"
+        name = f"{name}_{selection.method}{_inputs_suffix(selection.inputs)}"
         self.path = folder / selection.device.slug / f"{name}.csv"
         self._unfinished = self.path.with_name(f"{name}_unfinished.csv")
         self._selection = selection
@@ -128,8 +131,16 @@ class Recorder:
             origin,
             decided=decided,
             measured_by=MeasuredBy.of(attempts),
+            inputs=str(self._selection.inputs),
         )
         recordings.save(path, attempts, resources, meta)
+
+
+def _inputs_suffix(inputs: InputSpec) -> str:
+    if inputs == DEFAULT:
+        return ""
+    told = Path(inputs.path).stem if inputs.path else str(inputs)
+    return "_" + "".join(c if c.isalnum() else "_" for c in told)
 
 
 def _preferred(result: WorkloadResult) -> Iterator[Attempt]:
@@ -224,6 +235,7 @@ def entry_of(
         gpu=Gpu(selection.device.name, selection.device.compute_capability),
         workload=result.workload,
         method=decision.method,
+        inputs=result.inputs,
         source="replay" if replay else "measured",
         recording=recording.label if recording else None,
         chosen=chosen,
@@ -256,6 +268,10 @@ def entry_of(
         )
         if confirmed is not None and ab_ratio is not None
         else None,
+        per_inputs={
+            found.inputs: InputFigures(found.median_s, _ratio(found.to_default))
+            for found in result.on_inputs.get(decision.chosen.subject, ())
+        },
         provenance=_origin(chosen, recording, selection),
     )
 

@@ -43,7 +43,7 @@ def test_without_a_gpu_auto_replays_and_says_whose_and_when(tmp_path: Path, fold
     assert isinstance(measured.profiler, ReplayProfiler)
     assert measured.device == H200
     assert measured.source == (
-        "recorded on an NVIDIA H200 on 2026-03-01 with ncu, "
+        "recorded on an NVIDIA H200 on 2026-03-01 with ncu on normal inputs, "
         "replayed from nvidia_h200/new.csv, nvidia_h200/old.csv"
     )
     assert "other kernel sources" in progress.warnings[0]
@@ -117,7 +117,9 @@ def test_recordings_of_nothing_that_is_wanted_are_not_named(tmp_path: Path) -> N
         assert len(found.recordings) == 3
         return found.source
 
-    assert whose(WORKLOAD).endswith("2026-02-01 with events, replayed from nvidia_h200/wanted.csv")
+    assert whose(WORKLOAD).endswith(
+        "2026-02-01 with events on normal inputs, replayed from nvidia_h200/wanted.csv"
+    )
     assert whose(causal).endswith("replayed from nvidia_h200/causal.csv")
     assert "newer.csv" in whose(dataclasses.replace(WORKLOAD, batch=3)), "nothing is of it"
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from fa_tune import families, ops
+from fa_tune import families
 from fa_tune.core.jobs import VerifyItem, VerifyJob
 from fa_tune.core.model import CaseError, Verdict
 from fa_tune.gpu.judged import Judged, judge, reference_of
 from fa_tune.gpu.kernels import check_kernels, named_args
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, empty_outputs
-from fa_tune.ops.base import CheckCase
-from fa_tune.ops.traits import Traits
+from fa_tune.ops.base import NORMAL, CheckCase
 from fa_tune.ops.verification import verdict, verdict_to_json
 from fa_tune.workers.main import Report
 
@@ -50,9 +49,18 @@ def check(kernel: Kernel, case: CheckCase, seed: int) -> CaseError:
     return judge(case, known.judged, outputs)
 
 
-def check_all(kernel: Kernel, cases: Sequence[CheckCase], seed: int) -> Verdict:
-    """The verdict over all cases, each with inputs of its own."""
-    return verdict([check(kernel, case, seed + i) for i, case in enumerate(cases)])
+def check_all(
+    kernel: Kernel, cases: Sequence[CheckCase], seed: int, inputs: Sequence[str] = ()
+) -> Verdict:
+    """The verdict over all cases, each with inputs of its own, and then over those with normal
+    inputs with each of `inputs` in their place."""
+    also = [
+        (i, replace(case, inputs=text))
+        for text in inputs
+        for i, case in enumerate(cases)
+        if case.inputs == NORMAL
+    ]
+    return verdict([check(kernel, case, seed + i) for i, case in (*enumerate(cases), *also)])
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -62,6 +70,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         *(job.device, job.items, job.seed, report),
         item_timeout_s=job.item_timeout_s,
         thorough=job.thorough,
+        inputs=job.inputs,
     )
 
 
@@ -73,21 +82,14 @@ def verify_items(
     *,
     item_timeout_s: float | None = None,
     thorough: bool = False,
+    inputs: Sequence[str] = (),
 ) -> None:
-    """Report the verdict of every item, `thorough` on more cases."""
+    """Report the verdict of every item on the verification's own inputs and those of `inputs`,
+    `thorough` on more cases."""
 
     def check_item(kernel: Kernel, name: str) -> dict[str, Any]:
-        family = families.get(kernel.variant.family)
-        config = families.config_of(kernel.variant)
         traits = items[name].traits
-        operation = ops.get(family.operation)
-        cases = (
-            *operation.verification_cases(
-                *(family.blocks(config), config.d_head, config.dtype, Traits.parse(traits)),
-                thorough=thorough,
-            ),
-            *(CheckCase(w) for w in family.extra_verification(config, traits)),
-        )
-        return verdict_to_json(check_all(kernel, cases, seed))
+        cases = families.verification_cases(kernel.variant, traits, thorough=thorough)
+        return verdict_to_json(check_all(kernel, cases, seed, inputs))
 
     check_kernels(device, items, report, check_item, item_timeout_s=item_timeout_s)

@@ -10,7 +10,15 @@ import pytest
 
 from fa_tune.core.model import DType, Provenance, Variant, benchmark_workload
 from fa_tune.ops import flops
-from fa_tune.store.registry.schema import Confirmation, Entry, Gpu, Ratio, RunnerUp, VerdictSummary
+from fa_tune.store.registry.schema import (
+    Confirmation,
+    Entry,
+    Gpu,
+    InputFigures,
+    Ratio,
+    RunnerUp,
+    VerdictSummary,
+)
 
 MakeEntry = Callable[..., Entry]
 
@@ -61,6 +69,7 @@ def make_entry() -> MakeEntry:
             "gpu": Gpu(gpu, compute_capability),
             "workload": workload,
             "method": method,
+            "inputs": "trained",
             "source": "measured",
             "recording": None,
             "chosen": variant(64),
@@ -79,6 +88,10 @@ def make_entry() -> MakeEntry:
             "confirmation": Confirmation(
                 variant(64), variant(32), Ratio(0.935, (0.931, 0.94)), 40, True
             ),
+            "per_inputs": {
+                "normal": InputFigures(median_s * 1.01, Ratio(0.94, (0.93, 0.95))),
+                "falling": InputFigures(median_s * 1.2, None),
+            },
             "provenance": provenance,
         }
         if "chosen" in changes:  # it is about another one
