@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fa_tune.core.model import DType, Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.names import (
     parse_demangled,

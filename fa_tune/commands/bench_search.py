@@ -20,8 +20,8 @@ from fa_tune.commands.shared.output import say, text_table, write_json, write_ta
 from fa_tune.commands.shared.parameters import STDOUT, Names, WorkloadKey
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Workload
 from fa_tune.core.paths import profiles_dir
+from fa_tune.core.workload import Workload
 from fa_tune.evaluate.kernel_tuner import all_strategies, require
 from fa_tune.evaluate.plot import save
 from fa_tune.evaluate.replay import LEVELS, Score

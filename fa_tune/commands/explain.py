@@ -22,14 +22,7 @@ from fa_tune.commands.shared.output import say, text_table, write_json
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core import devices
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ToolMissing
-from fa_tune.core.model import (
-    Measurement,
-    Variant,
-    Workload,
-    is_reference,
-    reference_name,
-    reference_subject,
-)
+from fa_tune.core.model import Measurement, Variant, is_reference, reference_name, reference_subject
 from fa_tune.core.options import (
     REFERENCES,
     MachineOptions,
@@ -39,6 +32,7 @@ from fa_tune.core.options import (
     WorkloadOptions,
 )
 from fa_tune.core.paths import profiles_dir
+from fa_tune.core.workload import Workload
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
 from fa_tune.profile import profile_json
 from fa_tune.profile.explain import Explanation, explain_pair, rank_correlations

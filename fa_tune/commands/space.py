@@ -22,8 +22,9 @@ from fa_tune.commands.shared.options import (
 )
 from fa_tune.commands.shared.output import say, write_json
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import DType, Rejected
+from fa_tune.core.model import Rejected
 from fa_tune.core.options import MachineOptions
+from fa_tune.core.workload import DType
 from fa_tune.families import all_families, constraints, of, variant
 from fa_tune.families.axes import expand
 from fa_tune.families.base import Config

@@ -10,8 +10,8 @@ from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.commands.shared.options import folder, option
 from fa_tune.commands.shared.output import say, text_table
 from fa_tune.commands.shared.parameters import WorkloadKey
-from fa_tune.core.model import Workload
 from fa_tune.core.paths import profiles_dir
+from fa_tune.core.workload import Workload
 from fa_tune.evaluate import t4
 from fa_tune.evaluate.replay import LEVELS
 from fa_tune.search.space_table import find, load, recorded, save

@@ -15,14 +15,6 @@ from enum import StrEnum
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import BENCHMARK_HEADS as BENCHMARK_HEADS
-from fa_tune.core.workload import MASKS as MASKS
-from fa_tune.core.workload import MAX_SCALE as MAX_SCALE
-from fa_tune.core.workload import MIN_SCALE as MIN_SCALE
-from fa_tune.core.workload import DType as DType
-from fa_tune.core.workload import Workload as Workload
-from fa_tune.core.workload import benchmark_batch as benchmark_batch
-from fa_tune.core.workload import benchmark_workload as benchmark_workload
 
 
 @dataclass(frozen=True, order=True)

@@ -14,7 +14,8 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Measurement, Workload
+from fa_tune.core.model import Measurement
+from fa_tune.core.workload import Workload
 from fa_tune.evaluate.repeatability import is_slower
 from fa_tune.profile.stats import Interval, Ratio
 from fa_tune.search.decide import Confirmation, decide

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import FaTuneError, StorageError
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.fields import cpp_literal, cpp_type, python_type
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm90.config import Sm90Config

@@ -10,8 +10,8 @@ from functools import cache, lru_cache
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType, Rejected, Variant
-from fa_tune.core.workload import FORWARD
+from fa_tune.core.model import Rejected, Variant
+from fa_tune.core.workload import FORWARD, DType
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm90.family import Sm90Family

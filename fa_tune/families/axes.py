@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 
 C = TypeVar("C")
 Axes = Mapping[str, Sequence[Any]]  # field → its values

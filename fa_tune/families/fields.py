@@ -16,7 +16,7 @@ from dataclasses import Field, field
 from enum import Enum
 from typing import Any
 
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 
 # Every helper returns Any, as dataclasses.field does for type checkers.
 

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import REFERENCE_FAMILY, DType
+from fa_tune.core.model import REFERENCE_FAMILY
+from fa_tune.core.workload import DType
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
 
 

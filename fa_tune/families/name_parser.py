@@ -15,7 +15,7 @@ from dataclasses import MISSING, Field
 from typing import Any, Generic, TypeVar
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.fields import python_type
 
 C = TypeVar("C")

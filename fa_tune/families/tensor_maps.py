@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fa_tune.core.errors import InvalidConfig, ToolMissing
-from fa_tune.core.model import DType, Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import TensorArg
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 
 MOST_TILES = 2**30  # a kernel counts them in 32 bits, and a little beyond the last one
 # The part of L2 that the keys and values of the heads at work should fit in.

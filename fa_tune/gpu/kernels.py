@@ -13,7 +13,8 @@ import torch
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import KernelItem
-from fa_tune.core.model import Outcome, Variant, Workload, is_reference, reference_name
+from fa_tune.core.model import Outcome, Variant, is_reference, reference_name
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, TensorArg
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.libraries import library_call

@@ -13,7 +13,8 @@ from typing import Any
 import cupy
 
 from fa_tune import families
-from fa_tune.core.model import Variant, Workload
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchStep
 
 

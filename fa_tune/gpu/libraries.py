@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.gpu.reference import Inputs
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fa_tune.core.devices import pinned_to
-from fa_tune.core.model import Artifact, Attempt, Workload, reference_subject
+from fa_tune.core.model import Artifact, Attempt, reference_subject
+from fa_tune.core.workload import Workload
 from fa_tune.profile.stats import MARGIN
 
 

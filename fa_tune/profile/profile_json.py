@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import ProfileFormatError
-from fa_tune.core.model import Measurement, Quantity, Workload
+from fa_tune.core.model import Measurement, Quantity
+from fa_tune.core.workload import Workload
 
 SCHEMA = "fa-tune-profile-1"
 SUFFIX = "_explain.json"  # of the documents kept beside recordings

@@ -16,7 +16,7 @@ from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult, to_json
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.gpu.jobs.time_events import Subject, input_sets, prepare_alike, warm_up
 from fa_tune.gpu.kernels import Launch, guarded, lse_for, use_device
 from fa_tune.gpu.reference import Inputs, make_inputs

@@ -23,7 +23,8 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build, kernel_source_sha256
 from fa_tune.core import arch
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.core.model import DType, Variant, Workload
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config, LaunchArgs, TensorArg
 from fa_tune.gpu.launch import Kernel
 from fa_tune.store.registry import file as registry_file

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.ops.flops import unmasked_pairs, visited_tiles
 from fa_tune.search.strategies.base import Knob
 

@@ -14,8 +14,9 @@ from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.build.compile import BuildRequest, BuildResult, build, kernel_source_identity
 from fa_tune.build.pool import ended_under
-from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict, Workload
+from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
 from fa_tune.core.options import Progress
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.store.journal import BuildFailureRecord, Fingerprint, Journal
 from fa_tune.tune.candidates import fits

@@ -13,8 +13,9 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.core.model import DType, Rejected, Variant, Workload
+from fa_tune.core.model import Rejected, Variant
 from fa_tune.core.options import SearchOptions
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.search.prune import prune
 from fa_tune.store.recordings import families_in

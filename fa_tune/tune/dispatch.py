@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeVar
 
-from fa_tune.core.model import Workload
 from fa_tune.core.options import Progress
+from fa_tune.core.workload import Workload
 from fa_tune.fleet.cross_gpu import gpu_of
 from fa_tune.fleet.gpu import Gpu
 from fa_tune.store.journal import AttemptRecord

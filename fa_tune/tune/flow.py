@@ -9,8 +9,9 @@ from functools import partial
 
 from fa_tune import families
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
-from fa_tune.core.model import Resources, Workload
+from fa_tune.core.model import Resources
 from fa_tune.core.options import DEFAULT_KERNELS, Progress, SearchOptions
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.ops import flops
 from fa_tune.store.registry import file as registry_file

@@ -16,8 +16,9 @@ from fa_tune.core import devices
 from fa_tune.core import paths as locations
 from fa_tune.core.devices import cuda_driver_version
 from fa_tune.core.errors import FaTuneError, NoUsableVariant, StorageError
-from fa_tune.core.model import DType, Outcome, Variant, Workload
+from fa_tune.core.model import Outcome, Variant
 from fa_tune.core.options import MachineOptions, Progress
+from fa_tune.core.workload import DType, Workload
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu.profiler import NcuProfiler

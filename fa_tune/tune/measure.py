@@ -7,15 +7,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fa_tune.core.model import (
-    Artifact,
-    Attempt,
-    Outcome,
-    Variant,
-    Workload,
-    is_reference,
-    reference_subject,
-)
+from fa_tune.core.model import Artifact, Attempt, Outcome, Variant, is_reference, reference_subject
+from fa_tune.core.workload import Workload
 from fa_tune.fleet.cross_gpu import gpu_of, gpus_of, normalise
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.stats import MARGIN, median

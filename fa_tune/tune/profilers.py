@@ -10,8 +10,9 @@ from fa_tune import families
 from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core import paths
 from fa_tune.core.errors import GpusLost, InvalidConfig, ToolMissing
-from fa_tune.core.model import DeviceInfo, Workload
+from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.families.equal_sources import oldest_equal
 from fa_tune.fleet.ray_cluster import remote_profiler

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fa_tune.build.compile import BuildResult
-from fa_tune.core.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict, Workload
+from fa_tune.core.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict
+from fa_tune.core.workload import Workload
 from fa_tune.fleet.calibration import Disagreement
 from fa_tune.profile.stats import MARGIN
 from fa_tune.search.decide import Confirmation, Decision

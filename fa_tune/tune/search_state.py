@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fa_tune.build.compile import kernel_source_identity
-from fa_tune.core.model import Artifact, Workload
+from fa_tune.core.model import Artifact
 from fa_tune.core.options import SearchOptions
+from fa_tune.core.workload import Workload
 from fa_tune.tune.candidates import Defaults
 from fa_tune.tune.measure import MeasuredWorkload, Sampling
 from fa_tune.tune.outputs import Recorder

@@ -9,8 +9,9 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
-from fa_tune.core.model import MASKS, Attempt, DType, Outcome, Resources, is_reference
+from fa_tune.core.model import Attempt, Outcome, Resources, is_reference
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress, SearchOptions
+from fa_tune.core.workload import MASKS, DType
 from fa_tune.families.base import Config
 from fa_tune.ops.traits import Traits
 from fa_tune.tune.build import build_all, build_request, prepare

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict, Workload
+from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.profile.stats import median
 from fa_tune.search.derived_features import with_derived

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from fa_tune.core import paths
 from fa_tune.core.errors import FaTuneError
-from fa_tune.core.model import Artifact, Attempt, Measurement, Workload, is_reference
+from fa_tune.core.model import Artifact, Attempt, Measurement, is_reference
+from fa_tune.core.workload import Workload
 from fa_tune.profile.stats import MARGIN
 from fa_tune.search.neighbor_regret import (
     Neighbour,

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.jobs import CALIBRATION, CalibrateJob, PairItem, PairTimes, VerifyItem, VerifyJob
-from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict, Workload
+from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
 from fa_tune.core.options import Progress
+from fa_tune.core.workload import Workload
 from fa_tune.fleet.calibration import Pair, gpu_times
 from fa_tune.fleet.gpu import Gpu
 from fa_tune.ops import flops

@@ -11,7 +11,6 @@ from fa_tune.core.model import (
     Attempt,
     CaseError,
     DeviceInfo,
-    DType,
     Measurement,
     Outcome,
     Quantity,
@@ -19,9 +18,8 @@ from fa_tune.core.model import (
     Resources,
     Variant,
     Verdict,
-    Workload,
-    benchmark_workload,
 )
+from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.search.decide import decide
 from fa_tune.tune.results import (
     BuildReport,

@@ -13,8 +13,9 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core import devices
-from fa_tune.core.model import Attempt, DeviceInfo, DType, Outcome
+from fa_tune.core.model import Attempt, DeviceInfo, Outcome
 from fa_tune.core.options import SearchOptions
+from fa_tune.core.workload import DType
 from fa_tune.profile import profile_json
 from tests.commands.console import Console
 from tests.project_files import ROOT

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.core.model import DeviceInfo, DType, Provenance, Variant, benchmark_workload
+from fa_tune.core.model import DeviceInfo, Provenance, Variant
+from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.ops import flops
 from fa_tune.store.registry.file import load, save
 from fa_tune.store.registry.schema import Confirmation, Entry, Gpu, Ratio, Registry, VerdictSummary

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fa_tune.core.model import DType
 from fa_tune.core.options import Progress, SearchOptions
+from fa_tune.core.workload import DType
 from fa_tune.tune.results import SearchResult, WorkloadResult
 from tests.commands import fakes
 from tests.commands.console import Console, words

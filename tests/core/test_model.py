@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import (
+from fa_tune.core.model import DeviceInfo, Variant
+from fa_tune.core.workload import (
     MASKS,
     MAX_SCALE,
     MIN_SCALE,
-    DeviceInfo,
     DType,
-    Variant,
     Workload,
     benchmark_batch,
     benchmark_workload,

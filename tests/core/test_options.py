@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import MASKS, DType, Workload, benchmark_workload
 from fa_tune.core.options import WorkloadOptions
+from fa_tune.core.workload import MASKS, DType, Workload, benchmark_workload
 
 FP16 = (DType.FP16,)
 

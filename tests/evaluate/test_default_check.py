@@ -8,14 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.core.model import (
-    Attempt,
-    DType,
-    Measurement,
-    Outcome,
-    Variant,
-    benchmark_workload,
-)
+from fa_tune.core.model import Attempt, Measurement, Outcome, Variant
+from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.evaluate.default_check import (
     DefaultComparison,
     compare_recording,

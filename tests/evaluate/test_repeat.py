@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.core.model import DType, Workload, benchmark_workload
 from fa_tune.core.options import Progress, SearchOptions
+from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.evaluate import repeat, repeatability_file
 from fa_tune.evaluate.repeat import tune_many
 from fa_tune.evaluate.repeatability import agreement

@@ -11,7 +11,7 @@ import pytest
 from fa_tune import families
 from fa_tune.core.arch import ctas_per_sm, parse_arch
 from fa_tune.core.errors import StorageError
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.export.config_headers import (
     DTYPE_FILES,
     GENERATED_FILES,

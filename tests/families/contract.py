@@ -16,7 +16,8 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType, Outcome, Workload
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.axes import read_value
 from fa_tune.families.base import KernelFamily, LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.ops.traits import Traits

@@ -6,7 +6,7 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.fields import python_type
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fa_tune.core.arch import ArchLimits, parse_arch
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType, Rejected
+from fa_tune.core.model import Rejected
+from fa_tune.core.workload import DType
 from fa_tune.families.axes import expand
 from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
 from fa_tune.search.prune import prune

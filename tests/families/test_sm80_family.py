@@ -12,8 +12,8 @@ from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType, Workload
 from fa_tune.core.paths import kernels_dir
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm80.config import (
     BARRIER_BYTES,
     CONSTRAINTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.sm80.config import CONSTRAINTS, FlashForwardKernelConfig, constraints
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm80.names import parse_short_form

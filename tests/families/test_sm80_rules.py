@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from hypothesis import given
 
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.rules import TUNE_RULES, autotune_rejection, should_autotune_config
 from tests.families.strategies import configs

@@ -9,7 +9,7 @@ import pytest
 from fa_tune import kernel_configs
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
 from fa_tune.families.sm80.names import parse_demangled
 from fa_tune.families.sm80.sets import (

@@ -15,8 +15,9 @@ from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
-from fa_tune.core.model import DType, Outcome, Workload, benchmark_workload
+from fa_tune.core.model import Outcome
 from fa_tune.core.paths import kernels_dir
+from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import LaunchDevice
 from fa_tune.families.sm90.config import Rescale, Scheduler, Sm90Config

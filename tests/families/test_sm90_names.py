@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.fields import python_type
 from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.names import parse

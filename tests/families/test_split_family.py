@@ -12,7 +12,8 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType, Resources, Variant, benchmark_workload
+from fa_tune.core.model import Resources, Variant
+from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
 from tests.families.split import COMBINE_THREADS, SplitFamily, register
 

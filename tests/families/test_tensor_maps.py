@@ -11,7 +11,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig, ToolMissing
-from fa_tune.core.model import DType, Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import LaunchArgs, TensorArg
 from fa_tune.families.sm80.names import parse_short_form

@@ -12,8 +12,9 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import build, kernel_source_sha256
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, ToolMissing
-from fa_tune.core.model import DType, Outcome, benchmark_workload
+from fa_tune.core.model import Outcome
 from fa_tune.core.paths import kernels_dir
+from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.families.base import LaunchDevice
 from fa_tune.families.sources import closure
 from fa_tune.tune.build import build_request

@@ -17,8 +17,8 @@ import pytest
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType, Rejected
-from fa_tune.core.workload import FORWARD, Workload
+from fa_tune.core.model import Rejected
+from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.axes import expand
 from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.template import OneKernel

@@ -16,8 +16,8 @@ import pytest
 
 from fa_tune.core import devices
 from fa_tune.core.jobs import ABTestJob, CalibrateJob, ProbeJob, TimeJob, VerifyJob
-from fa_tune.core.model import DType
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.core.workload import DType
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.store.journal import Journal
 from fa_tune.tune import build as building

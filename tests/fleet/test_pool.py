@@ -12,8 +12,9 @@ import pytest
 from fa_tune.core import devices
 from fa_tune.core.errors import GpusLost
 from fa_tune.core.jobs import TimeJob
-from fa_tune.core.model import DType, Outcome
+from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, WorkloadOptions
+from fa_tune.core.workload import DType
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
 from fa_tune.tune import single
 from fa_tune.workers.supervisor import WorkerUnusable

@@ -23,8 +23,9 @@ import pytest
 from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.jobs import ABTestJob, CalibrateJob, ProbeJob
-from fa_tune.core.model import DType, Outcome
+from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.core.workload import DType
 from fa_tune.fleet import ray_actor as remote
 from fa_tune.fleet import ray_cluster
 from fa_tune.store.journal import AttemptRecord, Journal

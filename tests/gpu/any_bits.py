@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fa_tune.core.model import DType, Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.gpu.reference import Inputs
 from tests.gpu.oracle import KernelCall, attention
 

@@ -13,7 +13,8 @@ from typing import Any
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import ArchLimits
-from fa_tune.core.model import MASKS, Artifact, DType, Variant, Workload
+from fa_tune.core.model import Artifact, Variant
+from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.ops.traits import Traits
 from tests.tools import required_sm90

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.gpu.reference import Inputs
 from fa_tune.ops.base import FLOOR
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, equal_bits, largest

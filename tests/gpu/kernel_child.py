@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from fa_tune import families
-from fa_tune.core.model import DType, Variant, Workload
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import DType, Workload
 from fa_tune.gpu.kernels import launch_args
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from fa_tune.core.model import Variant, Workload
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import Workload
 from fa_tune.gpu.jobs.verify import check_all
 from fa_tune.gpu.kernels import launch_args, lse_for
 from fa_tune.gpu.launch import Kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.gpu.reference import Inputs
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, equal_bits, inputs_for
 

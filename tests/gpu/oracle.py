@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.gpu.reference import Inputs, hidden_pairs
 from fa_tune.ops.base import FLOOR
 from tests.gpu.cases import Case

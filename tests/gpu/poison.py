@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from fa_tune.core.model import Variant, Workload
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import Workload
 from fa_tune.gpu.reference import Inputs, hidden_pairs
 from fa_tune.ops.base import FLOOR
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, inputs_for

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fa_tune.core.arch import limits
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.gpu.kernels import guarded, launch_args, use_device
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs

@@ -14,7 +14,8 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.model import DType, Outcome, Variant
+from fa_tune.core.model import Outcome, Variant
+from fa_tune.core.workload import DType
 from fa_tune.families.sm90.config import Rescale, Sm90Config
 from fa_tune.families.sm90.sets import default_config
 from fa_tune.workers.supervisor import run_items

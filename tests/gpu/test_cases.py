@@ -9,7 +9,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.model import MASKS, DType
+from fa_tune.core.workload import MASKS, DType
 from fa_tune.families.base import Config
 from fa_tune.families.sm90.sets import default_config
 from fa_tune.ops.traits import Traits

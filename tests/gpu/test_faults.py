@@ -10,8 +10,9 @@ import pytest
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.errors import ToolMissing
-from fa_tune.core.model import Artifact, Attempt, DType, Outcome, Workload
+from fa_tune.core.model import Artifact, Attempt, Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, Silent
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.profile.base import MeasurePlan, Profiler
 from fa_tune.profile.events import EventsProfiler

@@ -15,7 +15,7 @@ import pytest
 from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.build.compile import BuildRequest, BuildResult
-from fa_tune.core.model import DType, Outcome
+from fa_tune.core.model import Outcome
 from fa_tune.core.options import (
     COMPILE_TIMEOUT_S,
     MachineOptions,
@@ -25,6 +25,7 @@ from fa_tune.core.options import (
     Silent,
     WorkloadOptions,
 )
+from fa_tune.core.workload import DType
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.tune.results import SearchResult

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fa_tune.core.arch import limits
-from fa_tune.core.model import DType, Outcome, Variant, Workload
+from fa_tune.core.model import Outcome, Variant
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm90.config import GROUP_ROWS, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import constraints
 from fa_tune.families.sm90.sets import default_config, get_configs

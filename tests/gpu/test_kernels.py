@@ -10,8 +10,9 @@ import pytest
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.model import DType, Outcome
+from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, Silent
+from fa_tune.core.workload import DType
 from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
 from fa_tune.families.sm80.sets import select_configs
 from fa_tune.tune import single

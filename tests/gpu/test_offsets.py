@@ -9,7 +9,8 @@ import pytest
 from fa_tune import families
 from fa_tune.core import devices
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.model import DType, Outcome, Workload
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelFamily
 from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import item_of, request

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fa_tune.core.model import Variant, Workload
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import Workload
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")

@@ -10,7 +10,8 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits, parse_arch
-from fa_tune.core.model import DType, Outcome, Variant, Workload
+from fa_tune.core.model import Outcome, Variant
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelFamily
 from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import grid_configs, item_of, request

@@ -20,7 +20,8 @@ import torch
 from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType, Provenance, Variant
+from fa_tune.core.model import Provenance, Variant
+from fa_tune.core.workload import DType
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Entry, Gpu, Registry
 from fa_tune.runtime.dispatch import Attention, workload_of

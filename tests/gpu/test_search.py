@@ -18,8 +18,8 @@ import pytest
 from fa_tune import families
 from fa_tune.core import devices
 from fa_tune.core.arch import limits
-from fa_tune.core.model import DType
 from fa_tune.core.options import DEFAULT_KERNELS, REFERENCES
+from fa_tune.core.workload import DType
 from fa_tune.store.journal import AttemptRecord, Journal, VerdictRecord
 from fa_tune.store.registry import file as registry_file
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from fa_tune.core.arch import limits
-from fa_tune.core.model import DType
 from fa_tune.core.options import MachineOptions, Silent
+from fa_tune.core.workload import DType
 from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import constraints
 from fa_tune.families.sm90.sets import default_config

@@ -19,7 +19,8 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
-from fa_tune.core.model import DType, Outcome, Workload
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm90.config import Order, Scheduler, Sm90Config
 from fa_tune.families.sm90.sets import default_config
 from fa_tune.ops.traits import Traits

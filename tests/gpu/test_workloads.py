@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fa_tune import families
-from fa_tune.core.model import DType, Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.store.registry import file as registry_file
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]

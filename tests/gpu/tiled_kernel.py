@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.gpu.reference import Inputs
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import ABTestItem
-from fa_tune.core.model import DType, Workload
+from fa_tune.core.workload import DType, Workload
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no jobs to test")

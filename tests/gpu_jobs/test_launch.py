@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fa_tune import families
-from fa_tune.core.model import DType, Variant, benchmark_workload
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.families.base import LaunchArgs, TensorArg
 from fa_tune.gpu import launch
 from tests.families.split import register as register_split

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no libraries to ask")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fa_tune.core.model import DType, Workload
+from fa_tune.core.workload import DType, Workload
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no reference to test")

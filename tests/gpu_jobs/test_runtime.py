@@ -12,7 +12,8 @@ import pytest
 from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.core.model import DType, Outcome, Variant, Workload, benchmark_workload
+from fa_tune.core.model import Outcome, Variant
+from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Entry, Registry
 from tests.store.registry.conftest import MakeEntry, make_entry  # noqa: F401 - a fixture

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fa_tune.core.jobs import Reading
-from fa_tune.core.model import DType, Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.profile.stopping import StopReason
 
 if not TYPE_CHECKING:

@@ -21,7 +21,8 @@ from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, BuildResult, build
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.model import DType, Outcome
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.ops.traits import Traits

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import MASKS, DType, Workload
+from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.ops import flops, forward
 
 sizes = st.integers(1, 40)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fa_tune.core.model import CaseError, DType, Verdict, Workload
-from fa_tune.core.model import benchmark_workload as benchmark
+from fa_tune.core.model import CaseError, Verdict
+from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import benchmark_workload as benchmark
 from fa_tune.ops.base import FLOOR, twice_and_floor
 from fa_tune.ops.forward import Forward
 from fa_tune.ops.traits import Traits

@@ -10,16 +10,8 @@ from typing import Any
 import pytest
 
 from fa_tune.core.jobs import TimeJob
-from fa_tune.core.model import (
-    Artifact,
-    Attempt,
-    DType,
-    Outcome,
-    Quantity,
-    Resources,
-    Variant,
-    Workload,
-)
+from fa_tune.core.model import Artifact, Attempt, Outcome, Quantity, Resources, Variant
+from fa_tune.core.workload import DType, Workload
 from fa_tune.profile import events
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.events import EventsProfiler

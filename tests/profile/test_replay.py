@@ -7,17 +7,8 @@ from typing import Any
 
 import pytest
 
-from fa_tune.core.model import (
-    Artifact,
-    Attempt,
-    DType,
-    Measurement,
-    Outcome,
-    Quantity,
-    Resources,
-    Variant,
-    Workload,
-)
+from fa_tune.core.model import Artifact, Attempt, Measurement, Outcome, Quantity, Resources, Variant
+from fa_tune.core.workload import DType, Workload
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.replay import ReplayProfiler
 

@@ -21,7 +21,7 @@ from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.cli import main as fa_tune
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.sm80.config import CONSTRAINTS, FlashForwardKernelConfig, constraints
 from fa_tune.kernel_configs import get_kernel_configs, parse_short_form
 from fa_tune.ops.traits import Traits

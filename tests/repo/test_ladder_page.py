@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import ladder_page
-from fa_tune.core.model import Measurement, Workload
+from fa_tune.core.model import Measurement
+from fa_tune.core.workload import Workload
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.store.recordings import save
 from fa_tune.store.table.from_attempts import CYCLES

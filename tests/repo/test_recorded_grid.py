@@ -11,7 +11,8 @@ import pytest
 
 import recorded_grid as grid
 from fa_tune import families
-from fa_tune.core.model import Attempt, DType, Measurement, Outcome, Workload, benchmark_workload
+from fa_tune.core.model import Attempt, Measurement, Outcome
+from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.store.recordings import Decided, MeasuredBy, load, save
 from recorded import FOLDER, Recorded
 from tests.project_files import ROOT

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType, Outcome
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType
 from fa_tune.report.formats import FORMATS, write
 from fa_tune.store.table.columns import COLUMNS
 from fa_tune.store.table.rows import Row, completed

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fa_tune.core.model import DType, Quantity
+from fa_tune.core.model import Quantity
+from fa_tune.core.workload import DType
 from fa_tune.profile.ncu.launches import Launch, MetricValue, Missing
 from fa_tune.report.from_ncu import rows_from_launches
 from fa_tune.store.table.partial_workload import PartialWorkload

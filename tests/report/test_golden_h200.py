@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.core.model import DType, Outcome
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType
 from fa_tune.report.load import Overrides, load_report_source
 from fa_tune.report.summary import sentences, summarise
 from fa_tune.store.table.rows import Row, best

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fa_tune.core.model import DType, Outcome
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType
 from fa_tune.report.summary import sentences, summarise
 from fa_tune.store.table.rows import Row
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.ops.flops import unmasked_pairs
 from fa_tune.search.derived_features import with_derived, workload_of
 

@@ -14,18 +14,16 @@ from hypothesis import strategies as st
 
 from fa_tune.core.errors import FaTuneError, ProfileFormatError, StorageError
 from fa_tune.core.model import (
-    MASKS,
     Attempt,
     DeviceInfo,
-    DType,
     Measurement,
     Outcome,
     Provenance,
     Quantity,
     Resources,
     Variant,
-    Workload,
 )
+from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Confirmed, Decided, Meta

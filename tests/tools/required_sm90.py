@@ -16,7 +16,7 @@ from typing import Any
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.fields import python_type
 from fa_tune.families.sm90.config import Sm90Config
 from fa_tune.families.sm90.sets import default_config, get_configs

@@ -12,8 +12,9 @@ import pytest
 
 from fa_tune.core import devices
 from fa_tune.core.jobs import ABTestJob
-from fa_tune.core.model import DeviceInfo, DType, Outcome, Verdict
+from fa_tune.core.model import DeviceInfo, Outcome, Verdict
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.core.workload import DType
 from fa_tune.fleet import gpu as fleet_gpu
 from fa_tune.ops.verification import verdict_to_json
 from fa_tune.store.journal import Journal

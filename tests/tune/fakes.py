@@ -17,16 +17,15 @@ from fa_tune.core.model import (
     Attempt,
     CaseError,
     DeviceInfo,
-    DType,
     Measurement,
     Outcome,
     Quantity,
     Resources,
     Variant,
     Verdict,
-    Workload,
 )
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress, Silent
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.fleet.gpu import LocalGpu

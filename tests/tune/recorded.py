@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fa_tune.core.model import Attempt, DType, Measurement, Outcome, Provenance
-from fa_tune.core.model import benchmark_workload as benchmark
+from fa_tune.core.model import Attempt, Measurement, Outcome, Provenance
+from fa_tune.core.workload import DType
+from fa_tune.core.workload import benchmark_workload as benchmark
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta
 from tests.tune.fakes import H200

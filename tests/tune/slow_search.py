@@ -17,8 +17,9 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.core import devices
 from fa_tune.core.jobs import VerifyJob
-from fa_tune.core.model import Attempt, DType
+from fa_tune.core.model import Attempt
 from fa_tune.core.options import MachineOptions, SearchOptions, Silent, WorkloadOptions
+from fa_tune.core.workload import DType
 from fa_tune.profile.base import MeasurePlan, OnStep
 from tests.tune import fakes
 from tests.tune.fakes import H200, FakeProfiler

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fa_tune.core.errors import ToolMissing
-from fa_tune.core.model import DType, Outcome, benchmark_workload
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.search.decide import Rule
 from fa_tune.store.registry import file as store
 from fa_tune.tune.flow import search as run_search

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.store.registry import file as store
 from fa_tune.tune.flow import search as run_search
 from tests.tune import fakes

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.core.model import DType, benchmark_workload
+from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.store.journal import AttemptRecord, Journal, VerdictRecord
 from fa_tune.store.registry import file as store
 from fa_tune.store.registry.schema import Entry

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Attempt, DType, Outcome, Workload
-from fa_tune.core.model import benchmark_workload as benchmark
+from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.options import MeasureOptions
+from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import benchmark_workload as benchmark
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.store.journal import Journal
 from fa_tune.tune.measure import Sampling, measure_workload

@@ -13,8 +13,9 @@ from fa_tune import __version__
 from fa_tune.build import nvrtc
 from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.errors import StorageError
-from fa_tune.core.model import Attempt, DType, Outcome, Workload, benchmark_workload
+from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.options import SearchOptions, WorkloadOptions
+from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.ops.flops import matmul_flop
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.replay import ReplayProfiler

@@ -10,8 +10,9 @@ import pytest
 from fa_tune import families
 from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.errors import InvalidConfig, ToolMissing
-from fa_tune.core.model import Attempt, DeviceInfo, Measurement, Outcome, Workload
+from fa_tune.core.model import Attempt, DeviceInfo, Measurement, Outcome
 from fa_tune.core.options import MeasureOptions
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu.profiler import NcuProfiler

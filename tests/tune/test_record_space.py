@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.core.model import Outcome, Workload
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.search.space_table import SUFFIX, load, recorded
 from fa_tune.tune.record_space import record_space

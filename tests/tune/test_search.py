@@ -13,7 +13,8 @@ from fa_tune.core.errors import (
     StorageError,
     ToolMissing,
 )
-from fa_tune.core.model import Attempt, DType, Outcome, Variant, Workload, benchmark_workload
+from fa_tune.core.model import Attempt, Outcome, Variant
+from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.search.decide import Rule
 from fa_tune.store.registry import file as store
 from fa_tune.store.table.read_csv import read_rows

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ToolMissing
-from fa_tune.core.model import DType, Outcome
+from fa_tune.core.model import Outcome
 from fa_tune.core.options import MeasureOptions, Progress, SearchOptions
+from fa_tune.core.workload import DType
 from fa_tune.tune import single
 from fa_tune.tune.candidates import choose_configs
 from fa_tune.tune.results import ProfileResult

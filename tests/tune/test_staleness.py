@@ -7,8 +7,9 @@ import json
 
 import pytest
 
-from fa_tune.core.model import DType, Outcome, benchmark_workload
+from fa_tune.core.model import Outcome
 from fa_tune.core.options import MeasureOptions
+from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.tune import staleness
 from fa_tune.tune.flow import search as run_search
 from fa_tune.tune.staleness import Difference, Staleness, why_stale

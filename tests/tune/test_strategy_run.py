@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Outcome, Workload
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import Workload
 from fa_tune.tune import flow
 from fa_tune.tune.results import SearchResult, WorkloadResult
 from tests.tune import fakes

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import Field
 from typing import Any
 
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.sm80 import config as sm80
 from fa_tune.families.sm90 import constraints as sm90
 from fa_tune.families.sm90.config import REGISTER_BUDGET, Sm90Config

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fa_tune.core.model import DType, Measurement, Workload, benchmark_workload
+from fa_tune.core.model import Measurement
+from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.names import parse_short_form
 from fa_tune.families.sm80.sets import PROGRESSION

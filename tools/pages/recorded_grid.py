@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 
 from fa_tune import families
-from fa_tune.core.model import Measurement, Workload, benchmark_workload
+from fa_tune.core.model import Measurement
+from fa_tune.core.workload import Workload, benchmark_workload
 from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.ops import flops
 from fa_tune.profile.stats import comparable, median

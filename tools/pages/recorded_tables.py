@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
 
-from fa_tune.core.model import benchmark_workload
+from fa_tune.core.workload import benchmark_workload
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from recorded import (
     COUNTERS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from recorded import Recorded
 from recorded_grid import LABELS, cells, lines, rate, ratio, shown
 

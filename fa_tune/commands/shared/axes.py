@@ -13,8 +13,8 @@ from fa_tune import families
 from fa_tune.core import devices
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType
 from fa_tune.core.options import MachineOptions
+from fa_tune.core.workload import DType
 from fa_tune.families.axes import expand, read_value
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.tune.session import DEFAULT_ARCH

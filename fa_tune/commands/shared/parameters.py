@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig, StorageError
-from fa_tune.core.model import DType, Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families import family_names
 from fa_tune.search.strategies.budget import Budget
 

@@ -11,7 +11,8 @@ from typing import Any
 from fa_tune.commands.shared.output import say, text_table, write_json, write_rows_csv
 from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.core import units
-from fa_tune.core.model import Attempt, Outcome, Workload
+from fa_tune.core.model import Attempt, Outcome
+from fa_tune.core.workload import Workload
 from fa_tune.report.formats import DEFAULT_LIMIT
 from fa_tune.store.table.from_attempts import rows_from_attempts, workload_text
 from fa_tune.tune.results import ProfileResult

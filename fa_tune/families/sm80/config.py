@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fa_tune.core.arch import ArchLimits
-from fa_tune.core.model import DType, Rejected, Workload
+from fa_tune.core.model import Rejected
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.fields import (
     coerce,
     cpp_literal,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType, Rejected, Workload
+from fa_tune.core.model import Rejected
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import (
     GridShape,
     LaunchArgs,

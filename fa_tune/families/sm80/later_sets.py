@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.axes import expand
 from fa_tune.families.sm80.config import CONSTRAINTS, FlashForwardKernelConfig
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.axes import expand
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.names import parse_kernel_name_into_config, parse_short_form

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from enum import IntEnum
 
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.fields import (
     choice_field,
     coerce,

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fa_tune.core.arch import ArchLimits
-from fa_tune.core.model import DType, Rejected, Workload
+from fa_tune.core.model import Rejected
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.sm90 import constraints as rules
 from fa_tune.families.sm90 import launch, names, sets

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.sm90.config import GROUP_ROWS, Sm90Config
 from fa_tune.families.tensor_maps import tensor_map

@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from fa_tune.families.fields import python_type
 from fa_tune.families.sm90 import old_names
 from fa_tune.families.sm90.config import GROUP_ROWS, Sm90Config

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import DType, Rejected
+from fa_tune.core.model import Rejected
+from fa_tune.core.workload import DType
 from fa_tune.families.axes import Axes, expand
 from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.names import parse

@@ -22,7 +22,7 @@ from fa_tune.core.jobs import (
     VerifyItem,
     to_json,
 )
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.gpu import telemetry
 from fa_tune.gpu.jobs import time_events, verify
 from fa_tune.gpu.kernels import guarded, launcher, lse_for, use_device

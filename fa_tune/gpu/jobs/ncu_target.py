@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fa_tune.core.jobs import KernelItem, ProfileJob
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from fa_tune.gpu.kernels import Launch, guarded, launcher, lse_for, use_device
 from fa_tune.gpu.launch import profiler_start, profiler_stop
 from fa_tune.gpu.reference import make_inputs

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult, to_json
-from fa_tune.core.model import Outcome, Workload, is_reference
+from fa_tune.core.model import Outcome, is_reference
+from fa_tune.core.workload import Workload
 from fa_tune.gpu import telemetry
 from fa_tune.gpu.kernels import (
     Launch,

@@ -29,7 +29,8 @@ from pydantic import (
 
 from fa_tune import families
 from fa_tune.core.errors import RegistryError
-from fa_tune.core.model import Provenance, Variant, Verdict, Workload
+from fa_tune.core.model import Provenance, Variant, Verdict
+from fa_tune.core.workload import Workload
 
 SCHEMA: Literal[2] = (
     2  # what is written; a change of the types below is a new number and a new reader

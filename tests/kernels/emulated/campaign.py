@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
-from fa_tune.core.model import DType
+from fa_tune.core.workload import DType
 from tests.kernels.emulated.emulation import build, compiler
 from tests.kernels.emulated.judging import Verdict, judge
 from tests.tools import required, required_sm90

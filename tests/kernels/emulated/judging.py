@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fa_tune import families
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from tests.gpu.cases import small_workloads
 from tests.kernels.emulated.emulation import Emulated, EmulationFailed, schedules
 from tests.kernels.emulated.problems import LAYOUTS, Problem, Room, faults

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fa_tune.core.model import DType, Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import TensorArg
 
 Bits = np.ndarray  # uint16, the bits of elements

@@ -11,7 +11,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
-from fa_tune.core.model import Workload
+from fa_tune.core.workload import Workload
 from tests.kernels.emulated.emulation import Emulated, build
 from tests.kernels.emulated.judging import judge_on
 

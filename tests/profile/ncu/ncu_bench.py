@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fa_tune.core.errors import FaTuneError
-from fa_tune.core.model import Artifact, Attempt, DType, Outcome, Resources, Variant, Workload
+from fa_tune.core.model import Artifact, Attempt, Outcome, Resources, Variant
+from fa_tune.core.workload import DType, Workload
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.ncu.metrics import DURATION
 from fa_tune.profile.ncu.profiler import NcuProfiler

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fa_tune.core.model import DType, Provenance, Variant, benchmark_workload
+from fa_tune.core.model import Provenance, Variant
+from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.ops import flops
 from fa_tune.store.registry.schema import Confirmation, Entry, Gpu, Ratio, RunnerUp, VerdictSummary
 

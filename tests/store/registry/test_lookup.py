@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fa_tune.core.model import DType, Workload, benchmark_workload
+from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.store.registry.lookup import Match, NoMatch, distance, find_match, matches
 from fa_tune.store.registry.schema import Entry, Registry
 

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fa_tune.core.model import (
-    Attempt,
-    DType,
-    Measurement,
-    Outcome,
-    Quantity,
-    Resources,
-    benchmark_workload,
-)
+from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity, Resources
+from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.store.table.from_attempts import rows_from_attempts, rows_from_measurements
 from fa_tune.store.table.rows import Row
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
-from fa_tune.core.model import DType, Outcome
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType
 from fa_tune.store.table.columns import CLASSIC_COLUMNS, COLUMNS
 from fa_tune.store.table.read_csv import parse_rows, read_rows
 from fa_tune.store.table.rows import Row

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fa_tune.core.model import DType, Outcome
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType
 from fa_tune.ops import flops
 from fa_tune.store.table.rows import Row, best, completed, grouped, ordered
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from fa_tune.core.model import Variant, Workload
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import Workload
 from fa_tune.tune import candidates, single
 from fa_tune.tune.flow import search as run_search
 from fa_tune.tune.results import SearchResult, WorkloadResult

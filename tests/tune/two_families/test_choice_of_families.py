@@ -11,7 +11,8 @@ from fa_tune import families
 from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.core.model import Attempt, DType, Outcome, Variant
+from fa_tune.core.model import Attempt, Outcome, Variant
+from fa_tune.core.workload import DType
 from fa_tune.families.kernel_names import identify
 from fa_tune.report.tables import tables_of
 from fa_tune.store.registry import file as store
