@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import InvalidConfig, ToolMissing
@@ -34,8 +35,6 @@ from fa_tune.tune.results import SearchResult
 from tests.project_files import ROOT
 from tests.tune import fakes
 from tests.tune.fakes import FakeCompiler, Stages
-
-pytestmark = pytest.mark.xdist_group("ray")  # two clusters at once disturb each other
 
 SEARCH = import_module("fa_tune.tune.flow")
 LENGTHS = (256, 512, 768, 1024)
@@ -73,7 +72,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder that all workers know."""
     ray = pytest.importorskip("ray", reason="ray is not installed: no GPUs beyond this machine")
     folder = tmp_path_factory.mktemp("cluster")
-    with pytest.MonkeyPatch.context() as patch:
+    # Two clusters on one machine disturb each other: one test process at a time has one.
+    here = FileLock(tmp_path_factory.getbasetemp().parent / "ray-cluster.lock")
+    with here, pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUS", str(folder))
         patch.setenv("PYTHONPATH", f"{ROOT}:{os.environ.get('PYTHONPATH', '')}")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
