@@ -72,7 +72,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder that all workers know."""
     ray = pytest.importorskip("ray", reason="ray is not installed: no GPUs beyond this machine")
     folder = tmp_path_factory.mktemp("cluster")
-    # Two clusters on one machine disturb each other: one test process at a time has one.
+    # One test process at a time has a cluster.
     here = FileLock(tmp_path_factory.getbasetemp().parent / "ray-cluster.lock")
     with here, pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUS", str(folder))
