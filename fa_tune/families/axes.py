@@ -17,7 +17,7 @@ from fa_tune.core.workload import DType
 C = TypeVar("C")
 Axes = Mapping[str, Sequence[Any]]  # field → its values
 
-MOST_VALUE = 65536
+MAX_VALUE = 65536
 _FLAGS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
 
 
@@ -57,9 +57,9 @@ def read_value(config_class: type[Any], name: str, word: str) -> Any:
     if kind is DType:
         return DType.from_string(word)
     if kind is int:
-        if not word.isascii() or not word.isdigit() or len(word) > 9 or int(word) > MOST_VALUE:
+        if not word.isascii() or not word.isdigit() or len(word) > 9 or int(word) > MAX_VALUE:
             raise InvalidConfig(
-                f"axis {name}: {word[:40]!r} is not a whole number from 0 to {MOST_VALUE}"
+                f"axis {name}: {word[:40]!r} is not a whole number from 0 to {MAX_VALUE}"
             )
         return int(word)
     if isinstance(kind, type) and issubclass(kind, Enum):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fa_tune.core.workload import Workload
 
-MOST_TILES = 2**30  # a kernel counts them in 32 bits, and a little beyond the last one
+MAX_TILES = 2**30  # a kernel counts them in 32 bits, and a little beyond the last one
 # The part of L2 that the keys and values of the heads at work should fit in.
 L2_SHARE = 0.5
-MOST_GROUPED_HEADS = 64
+MAX_GROUPED_HEADS = 64
 
 
 def l2_head_group(workload: Workload, l2_bytes: int) -> int:
@@ -16,6 +16,6 @@ def l2_head_group(workload: Workload, l2_bytes: int) -> int:
     of_kv_head = 2 * workload.seq_len_kv * workload.d_head * workload.dtype.size_bytes
     of_head = of_kv_head * workload.kv_heads / workload.heads
     heads = 1
-    while heads < MOST_GROUPED_HEADS and 2 * heads * of_head <= L2_SHARE * l2_bytes:
+    while heads < MAX_GROUPED_HEADS and 2 * heads * of_head <= L2_SHARE * l2_bytes:
         heads *= 2
     return heads

@@ -49,7 +49,7 @@ def nvml_handle(index: int) -> Any:
     try:
         return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except pynvml.NVMLError:
-        if "CUDA_VISIBLE_DEVICES" in os.environ:  # numbered anew: it could be another board
+        if "CUDA_VISIBLE_DEVICES" in os.environ:  # numbered anew: it could be another GPU
             raise
         return pynvml.nvmlDeviceGetHandleByIndex(index)
 

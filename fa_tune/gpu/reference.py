@@ -15,7 +15,7 @@ import torch
 from fa_tune import ops
 from fa_tune.core.workload import FORWARD, Workload
 
-MOST_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
+MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def attention(
     wide = torch.promote_types(dtype, torch.float32)
     out = torch.empty(inputs.q.shape, dtype=wide, device=inputs.q.device)
     group = workload.heads // workload.kv_heads
-    at_once = max(1, MOST_SCORES // workload.seq_len_kv)
+    at_once = max(1, MAX_SCORES // workload.seq_len_kv)
     for start in range(0, workload.seq_len_q, at_once):
         rows = slice(start, min(start + at_once, workload.seq_len_q))
         hidden = hidden_pairs(workload, inputs.q.device, diagonal, rows=rows)

@@ -135,7 +135,7 @@ def reader(device: int) -> Callable[[], Reading]:
         return Reading
 
     def number(ask: Callable[[], Any], scale: float) -> float | None:
-        with contextlib.suppress(Exception):  # a board may not tell
+        with contextlib.suppress(Exception):  # a GPU may not tell
             value = float(ask()) * scale
             return value if math.isfinite(value) else None
         return None

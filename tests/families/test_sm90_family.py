@@ -24,7 +24,7 @@ from fa_tune.families.sm90.config import Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import CONSTRAINTS, constraints
 from fa_tune.families.sm90.launch import kernel_args, params_dtype
 from fa_tune.families.sm90.sets import TILES, default_config, get_configs
-from fa_tune.families.work_tiles import MOST_GROUPED_HEADS, l2_head_group
+from fa_tune.families.work_tiles import MAX_GROUPED_HEADS, l2_head_group
 from tests.families.contract import ARGS, DEVICE, WORKLOADS, KernelFamilyContract
 from tests.tools.proven import due, passed
 
@@ -234,9 +234,9 @@ def test_several_ctas_share_a_multiprocessor() -> None:
 def test_groups_of_heads_fit_their_share_of_l2() -> None:
     l2 = 50 << 20
     sizes = [l2_head_group(benchmark_workload(s, 128, DType.FP16), l2) for s in (512, 4096, 65536)]
-    assert sizes == [MOST_GROUPED_HEADS, 8, 1]
+    assert sizes == [MAX_GROUPED_HEADS, 8, 1]
     grouped = Workload(1, 32, 4, 4096, 4096, 128, DType.FP16)
-    assert l2_head_group(grouped, l2) == MOST_GROUPED_HEADS, "8 query heads share keys"
+    assert l2_head_group(grouped, l2) == MAX_GROUPED_HEADS, "8 query heads share keys"
 
 
 def test_counters_are_for_the_dynamic_scheduler_only() -> None:

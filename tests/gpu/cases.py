@@ -23,7 +23,7 @@ from tests.tools.required import ALL_D_HEADS, code_path_sample
 # How the tensors of a problem lie in memory; tests/gpu/oracle.py lays them out.
 LAYOUTS = ("plain", "packed", "strided", "transposed", "expanded")
 LONGEST = 4097
-MOST_SCORES = 150_000_000  # of one case: what the fp64 result costs
+MAX_SCORES = 150_000_000  # of one case: what the fp64 result costs
 GROUPS = (1, 2, 4, 8)
 # How much larger scores are at the last key (negative: at the first, since kernels may begin with
 # the last) than where all keys are alike; None: they are alike.
@@ -155,7 +155,7 @@ def _random_workload(
         kv = q
     group = dice.choice(GROUPS)
     batch, kv_heads = dice.randint(1, 3), dice.randint(1, 3)
-    while batch * kv_heads > 1 and batch * kv_heads * group * q * kv > MOST_SCORES:
+    while batch * kv_heads > 1 and batch * kv_heads * group * q * kv > MAX_SCORES:
         batch, kv_heads = (batch - 1, kv_heads) if batch > 1 else (batch, kv_heads - 1)
     (mask,) = dice.choices(MASKS, (3, 3, 4))
     scale = None if dice.random() < 0.6 else 10 ** dice.uniform(-2, 0)

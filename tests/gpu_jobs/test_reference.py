@@ -73,11 +73,11 @@ def test_very_long_sequences_are_done_in_parts(
         return softmax(scores, dim)
 
     monkeypatch.setattr(torch, "softmax", watched)
-    monkeypatch.setattr(reference, "MOST_SCORES", 5 * W.seq_len_kv + 1)
+    monkeypatch.setattr(reference, "MAX_SCORES", 5 * W.seq_len_kv + 1)
     parts = reference.attention(given, w, dtype=torch.float32)
     assert difference(whole, parts) <= LARGEST
     assert max(sizes) == 5 * W.seq_len_kv
-    monkeypatch.setattr(reference, "MOST_SCORES", 1)
+    monkeypatch.setattr(reference, "MAX_SCORES", 1)
     assert difference(whole, reference.attention(given, w, dtype=torch.float32)) <= LARGEST
 
 

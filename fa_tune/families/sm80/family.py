@@ -29,14 +29,14 @@ from fa_tune.families.sm80.rules import autotune_rejection
 from fa_tune.families.sm80.sets import ALLOWED_KEYS, get_kernel_configs
 from fa_tune.families.template import TemplateFamily
 from fa_tune.families.tensor_maps import tensor_map
-from fa_tune.families.work_tiles import MOST_TILES, l2_head_group
+from fa_tune.families.work_tiles import MAX_TILES, l2_head_group
 from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:
     import numpy as np
 
 COUNTER_BYTES = 8  # of the tiles' counters
-MOST_GRID_ROWS = 65535  # of a grid's second and third dimension, heads and batch
+MAX_GRID_ROWS = 65535  # of a grid's second and third dimension, heads and batch
 
 # The struct in a kernel's name, or a tuple that no word stands before: `sm90(FP16, …)` is of
 # another family.
@@ -117,16 +117,14 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         self, config: FlashForwardKernelConfig, workload: Workload, device: LaunchDevice
     ) -> LaunchGeometry:
         for name, size in (("heads", workload.heads), ("batch", workload.batch)):
-            if size > MOST_GRID_ROWS:
-                raise InvalidConfig(f"{name} must be at most {MOST_GRID_ROWS}, not {size}")
+            if size > MAX_GRID_ROWS:
+                raise InvalidConfig(f"{name} must be at most {MAX_GRID_ROWS}, not {size}")
         query_blocks = -(-workload.seq_len_q // config.B_r)
         grid = (query_blocks, workload.heads, workload.batch)
         if config.ping_pong:
             tiles = query_blocks * workload.heads * workload.batch
-            if tiles > MOST_TILES:
-                raise InvalidConfig(
-                    f"{workload.key} has {tiles} tiles; a launch takes {MOST_TILES}"
-                )
+            if tiles > MAX_TILES:
+                raise InvalidConfig(f"{workload.key} has {tiles} tiles; a launch takes {MAX_TILES}")
             grid = (min(tiles, device.multiprocessors), 1, 1)
         return LaunchGeometry(
             grid=grid,

@@ -10,7 +10,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.sm90.config import GROUP_ROWS, Sm90Config
 from fa_tune.families.tensor_maps import tensor_map
-from fa_tune.families.work_tiles import MOST_TILES, l2_head_group
+from fa_tune.families.work_tiles import MAX_TILES, l2_head_group
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,8 +42,8 @@ def geometry(config: Sm90Config, workload: Workload, device: LaunchDevice) -> La
     """A CTA per tile, or with a persistent scheduler as many as the multiprocessors hold at most;
     raises InvalidConfig for more tiles than the kernel counts."""
     tiles = m_blocks(config, workload) * workload.heads * workload.batch
-    if tiles > MOST_TILES:
-        raise InvalidConfig(f"{workload.key} has {tiles} tiles; a launch takes {MOST_TILES}")
+    if tiles > MAX_TILES:
+        raise InvalidConfig(f"{workload.key} has {tiles} tiles; a launch takes {MAX_TILES}")
     resident = max(1, device.multiprocessors * config.min_ctas_per_sm)
     ctas = min(tiles, resident) if config.persistent else tiles
     return LaunchGeometry((ctas, 1, 1), (config.threads, 1, 1), config.smem_bytes)

@@ -45,8 +45,8 @@ GRAPH_SAMPLE_S = 200e-6
 MAX_SETS = 64
 L2_TIMES = 3  # all input sets together, in multiples of the L2 cache
 BUSY_CYCLES = 200_000  # about 0.1 ms of a spinning kernel ahead of each sample, at first
-MOST_BUSY_CYCLES = 20_000_000  # about 10 ms: whatever takes longer to enqueue is not ours
-MOST_TRIES = 10
+MAX_BUSY_CYCLES = 20_000_000  # about 10 ms: whatever takes longer to enqueue is not ours
+MAX_TRIES = 10
 WARM_UP_S = 0.3  # from idle, before anything is launched
 HELD_OUT_ROUNDS = 10  # after the race, of those that may be chosen, the default and references
 IN_QUESTION = 1.01  # times the best median, at most: a choice is nearer to it
@@ -110,7 +110,7 @@ class Subject:
         """Seconds of GPU time.  If the GPU reached the first event before everything was
         enqueued, it may have waited for this process, and that would be timed: then it is kept
         busy for longer, and the sample is taken again."""
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda._sleep(self._busy_cycles)
             start.record()
@@ -120,7 +120,7 @@ class Subject:
             end.synchronize()
             if not late:
                 break
-            self._busy_cycles = min(2 * self._busy_cycles, MOST_BUSY_CYCLES)
+            self._busy_cycles = min(2 * self._busy_cycles, MAX_BUSY_CYCLES)
         return float(start.elapsed_time(end)) / 1e3
 
 
