@@ -22,6 +22,8 @@ from fa_tune.families.fields import cpp_literal, cpp_type, python_type
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm90.config import Sm90Config
 
+LINE_WIDTH = 100  # of the generated text
+
 _HEAD = """\
 // One point of the {family} family's knobs, usable as a template argument.
 // Generated from fa_tune/families/{family}/config.py by
@@ -137,12 +139,17 @@ def struct_header(
 
 
 def _enum(kind: type[Enum]) -> str:
-    members = ", ".join(f"{member.name} = {member.value}" for member in kind)
-    return f"enum class {kind.__name__} : int {{ {members} }};\n\n"
+    members = [f"{member.name} = {member.value}" for member in kind]
+    head = f"enum class {kind.__name__} : int {{"
+    line = f"{head} {', '.join(members)} }};\n\n"
+    if len(line.rstrip()) <= LINE_WIDTH:
+        return line
+    lines = [head, *(f"    {member}," for member in members), "};"]
+    return "\n".join(lines) + "\n\n"
 
 
 def _member(f: Field[Any]) -> str:
-    comment = textwrap.wrap(f.metadata["doc"], width=100 - len("    // "))
+    comment = textwrap.wrap(f.metadata["doc"], width=LINE_WIDTH - len("    // "))
     lines = [f"    // {line}\n" for line in comment]
     initialiser = "" if f.default is MISSING else f" = {cpp_literal(f.default)}"
     return "".join(lines) + f"    {cpp_type(f)} {f.name}{initialiser};\n"

@@ -23,7 +23,7 @@ from fa_tune.build.compile import BuildRequest, BuildResult, build
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
-from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.config import FlashForwardKernelConfig, ProductOrder
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.ops.traits import Traits
 from tests.tools.proven import due, passed
@@ -150,6 +150,7 @@ def test_the_sample_takes_every_value_of_every_knob_and_trait() -> None:
     assert all(values.pop(name) == {0, 1, 2} for name in tiles)
     assert values.pop("kv_stages") == {1, 2, 3}
     assert values.pop("rescale_threshold") == {0, 8}
+    assert values.pop("product_order") == set(ProductOrder)
     assert set(values) == {f.name for f in dataclasses.fields(FlashForwardKernelConfig)} - tiles - {
         "dtype",
         "d_head",
@@ -158,6 +159,7 @@ def test_the_sample_takes_every_value_of_every_knob_and_trait() -> None:
         "n_warps",
         "kv_stages",
         "rescale_threshold",
+        "product_order",
     } | {"causal", "ragged", "lse"}
     assert all(found == {False, True} for found in values.values())
 
