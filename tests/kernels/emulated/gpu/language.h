@@ -129,14 +129,14 @@ namespace emulator {
 
 // The least or the greatest of the lanes' numbers.
 template <class Better>
-int reduce(const char* at, int value, Better better) {
+int reduce(const char* at, int value) {
     const auto* const taken = meet(
         at,
-        [better](Warp& warp) {
+        [](Warp& warp) {
             int best = static_cast<int>(warp.given[0][0]);
             for (const auto& given : warp.given) {
                 const int number = static_cast<int>(given[0]);
-                if (better(number, best)) best = number;
+                if (Better()(number, best)) best = number;
             }
             for (auto& taken : warp.taken) taken[0] = static_cast<unsigned>(best);
         },
@@ -147,11 +147,11 @@ int reduce(const char* at, int value, Better better) {
 }  // namespace emulator
 
 inline int __reduce_min_sync(unsigned, int value) {
-    return emulator::reduce("__reduce_min_sync()", value, std::less<int>());
+    return emulator::reduce<std::less<int>>("__reduce_min_sync()", value);
 }
 
 inline int __reduce_max_sync(unsigned, int value) {
-    return emulator::reduce("__reduce_max_sync()", value, std::greater<int>());
+    return emulator::reduce<std::greater<int>>("__reduce_max_sync()", value);
 }
 
 // NaN is 0, and what no int holds is the nearest one.
