@@ -7,7 +7,7 @@
 //     kN 16     %0 ... %7  accumulators    %8, %9, ... what else the statement takes: o0, o1, ...
 //     kN 32     %0 ... %15                 %16, %17, ...
 //
-// So there is a macro for each of the three statements, and lists of numbers to fill in.
+// So there is a macro for each of the four statements, and lists of numbers to fill in.
 #pragma once
 
 namespace fa_tune::ptx {
@@ -82,6 +82,12 @@ namespace fa_tune::ptx {
 #define FA_IF(accumulate) "{\n.reg .pred p;\nsetp.ne.b32 p, " FA_STR(accumulate) ", 0;\n"
 #define FA_A(...) "{" FA_STR(__VA_ARGS__) "}, "
 
+#define FA_WGMMA_SS(n, type, o0, o1, o2, ...)                                                     \
+    asm volatile(FA_IF(o2)                                                                        \
+                 FA_MMA(n, type) FA_STR(o0, o1) ", p, 1, 1, 0, 0;\n}"                             \
+                 : FA_ACCUMULATORS_##n                                                            \
+                 : "l"(a), "l"(b), "r"(accumulate))
+
 #define FA_WGMMA_SS4(n, type, o0, o1, o2, ...)                                                    \
     asm volatile(FA_IF(o2) ".reg .b64 a, b;\n"                                                    \
                  FA_MMA(n, type) FA_STR(o0, o1) ", p, 1, 1, 0, 0;\n"                              \
@@ -122,6 +128,10 @@ namespace fa_tune::ptx {
 #define FA_WGMMA_STRUCT(n, bf16, type, ...)                                                       \
     template <>                                                                                   \
     struct WgmmaM64K16<n, bf16> {                                                                 \
+        __device__ __forceinline__ static void ss(float (&d)[n / 2], unsigned long long a,        \
+                                                  unsigned long long b, int accumulate) {         \
+            FA_WGMMA_SS(n, type, __VA_ARGS__);                                                    \
+        }                                                                                         \
         __device__ __forceinline__ static void ss4(float (&d)[n / 2], unsigned long long a,       \
                                                    unsigned long long b, int accumulate) {        \
             FA_WGMMA_SS4(n, type, __VA_ARGS__);                                                   \

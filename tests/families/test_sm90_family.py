@@ -194,7 +194,7 @@ def test_a_d_head_without_tiles_has_no_sets_and_one_reason(d_head: int) -> None:
     assert [get_configs(key, d_head=d_head) for key in ("fast", "tune", "prog", "all")] == [[]] * 4
     rejected = constraints(default_config(d_head, DType.BF16), H200)
     assert rejected is not None
-    assert rejected.constraint == "d_head_whole_panels"
+    assert rejected.constraint == "d_head_fits_a_wgmma"
 
 
 def test_registers_are_counted_as_the_accumulators_take_them() -> None:
