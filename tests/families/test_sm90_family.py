@@ -179,7 +179,7 @@ def test_the_fast_set_compiles_without_serialised_products_or_spills(
     passed("sm90 fast", requests)
 
 
-@pytest.mark.parametrize("d_head", sorted(TILES))
+@pytest.mark.parametrize("d_head", [*sorted(TILES), 144, 160, 240])
 def test_the_fast_set_is_small_and_holds_the_default(d_head: int) -> None:
     for dtype in DType:
         configs = get_configs("fast", dtypes=[dtype], d_head=d_head)
@@ -189,7 +189,7 @@ def test_the_fast_set_is_small_and_holds_the_default(d_head: int) -> None:
         assert {c.d_head for c in configs} == {d_head}
 
 
-@pytest.mark.parametrize("d_head", [32, 96, 160, 512])
+@pytest.mark.parametrize("d_head", [32, 72, 272, 512])
 def test_a_d_head_without_tiles_has_no_sets_and_one_reason(d_head: int) -> None:
     assert [get_configs(key, d_head=d_head) for key in ("fast", "tune", "prog", "all")] == [[]] * 4
     rejected = constraints(default_config(d_head, DType.BF16), H200)

@@ -29,7 +29,7 @@ PROGRESSION_DTYPES = (DType.FP16,)
 # those of the next larger one.
 TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
     64: ((3, 128, 1), (3, 96, 1), (2, 128, 1), (4, 64, 1), (1, 96, 3), (1, 64, 3)),
-    80: ((3, 96, 1), (3, 112, 1), (2, 128, 1)),
+    80: ((2, 128, 1), (3, 112, 1), (3, 96, 1)),
     96: ((2, 128, 1), (3, 96, 1), (2, 144, 1)),
     112: ((2, 128, 1), (3, 96, 1), (2, 144, 1)),
     128: ((2, 128, 1), (2, 144, 1), (2, 112, 1), (3, 80, 1), (3, 64, 1)),
@@ -83,9 +83,9 @@ FAST: dict[int, tuple[tuple[str, str], ...]] = {
         *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
     ),
     80: (
-        *(("192x96", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
-        *(("192x112", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
         *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("192x112", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("192x96", words) for words in (f"{_BEST}+{_EARLY}",)),
     ),
     96: (
         *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
