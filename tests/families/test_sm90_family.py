@@ -61,7 +61,7 @@ class TestSm90Contract(KernelFamilyContract):
     compute_capability = (9, 0)
     refusing = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
     bad_configs = (
-        replace(DEFAULT, d_head=96),
+        replace(DEFAULT, d_head=72),
         replace(DEFAULT, d_head=320),
         replace(DEFAULT, mma_warpgroups=0),
         replace(DEFAULT, mma_warpgroups=5),
