@@ -9,11 +9,13 @@
 #   FA_TUNE      the command that runs fa-tune; ./run if not given ("python3 -m fa_tune")
 #   REFERENCES   the libraries to measure against; fa2,cudnn,fa4 if not given
 #   DEVICES      as --devices has it; one GPU, the first, if not given
+#   INPUTS       what Q, K and V hold, as --inputs has it, one after another, "normal trained" say;
+#                normal if not given.  Those of other inputs are fast_…_<inputs>_events.csv
 #   STEPS        only these steps, by name, "grid off" say; all but ncu if not given
 #   SECONDS_LEFT begin no step later than so many seconds after the start; no limit if not given
 #
-# An estimated 8 to 9 minutes on one H200 with 16 cores.  Not among it: tools/record_ladder.sh, and
-# STEPS=ncu, the set under ncu; docs/ladder.md shows both.
+# An estimated 8 to 9 minutes for each kind of inputs on one H200 with 16 cores.  Not among it:
+# tools/record_ladder.sh, and STEPS=ncu, the set under ncu; docs/ladder.md shows both.
 # Afterwards: python tools/pages/ladder_page.py
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -22,7 +24,6 @@ folder=$(cd "${1:-profiles}" && pwd)
 read -ra fa_tune <<<"${FA_TUNE:-./run}"
 references=${REFERENCES:-fa2,cudnn,fa4}
 lengths=512,1024,2048,4096,8192,16384
-registry=$(mktemp -d)/registry.json
 failed=0
 
 # FlashAttention 4 compiles a kernel for each kind of problem; kept, later workers need not.
@@ -53,31 +54,36 @@ step() { # NAME SUFFIX OPTION…
     shift 2
     [[ " ${STEPS:-grid bf16 large off one} " == *" $name "* ]] || return 0
     if ((SECONDS > ${SECONDS_LEFT:-SECONDS})); then
-        echo "record_profiles: $name left out after $SECONDS s" >&2
+        echo "record_profiles: $name, $inputs inputs, left out after $SECONDS s" >&2
         return 0
     fi
     "${fa_tune[@]}" search --kernels fast --ref "$references" ${DEVICES:+--devices "$DEVICES"} \
-        --limit 4 --registry "$registry" --record "$parts" "$@" &
+        --inputs "$inputs" --limit 4 --registry "$registry" --record "$parts" "$@" &
     local child=$!
     trap 'cut_off $child "$parts" "$suffix"' INT TERM
     wait "$child" || status=$?
     trap - INT TERM
     keep "$parts" "$suffix"
     ((status == 0)) || failed=$status
-    echo "record_profiles: $name took $((SECONDS - began)) s, status $status, $SECONDS s in all" >&2
+    echo "record_profiles: $name, $inputs inputs, took $((SECONDS - began)) s, status $status," \
+        "$SECONDS s in all" >&2
 }
 
 masks=(--mask full,causal)
-# Both families in one type: the other one tells nothing new of sm80.
-step grid "" --profiler events --seq-lens "$lengths" --d-head 64,128 --dtype fp16 "${masks[@]}"
-step bf16 _bf16 --profiler events --family sm90 --seq-lens "$lengths" --d-head 64,128 \
-    --dtype bf16 "${masks[@]}"
-step large _d192_d256 --profiler events --seq-lens 1024,4096 --d-head 192,256 --dtype fp16 \
-    "${masks[@]}"
-# Odd lengths, grouped heads, few batch elements.
-step off _off_grid --profiler events --family sm90 --seq-lens 1000,3001 --d-head 64,128 \
-    --dtype fp16 "${masks[@]}" --batch 3 --heads 20 --kv-heads 4
-step one _off_grid_batch_1 --profiler events --family sm90 --seq-lens 3001,16384 --d-head 128 \
-    --dtype bf16 "${masks[@]}" --batch 1
-step ncu "" --profiler ncu --seq-lens 1024,4096
+for inputs in ${INPUTS:-normal}; do
+    registry=$(mktemp -d)/registry.json # what was chosen on other inputs stays out
+    # Both families in one type: the other one tells nothing new of sm80.
+    step grid "" --profiler events --seq-lens "$lengths" --d-head 64,128 --dtype fp16 \
+        "${masks[@]}"
+    step bf16 _bf16 --profiler events --family sm90 --seq-lens "$lengths" --d-head 64,128 \
+        --dtype bf16 "${masks[@]}"
+    step large _d192_d256 --profiler events --seq-lens 1024,4096 --d-head 192,256 \
+        --dtype fp16 "${masks[@]}"
+    # Odd lengths, grouped heads, few batch elements.
+    step off _off_grid --profiler events --family sm90 --seq-lens 1000,3001 \
+        --d-head 64,128 --dtype fp16 "${masks[@]}" --batch 3 --heads 20 --kv-heads 4
+    step one _off_grid_batch_1 --profiler events --family sm90 --seq-lens 3001,16384 \
+        --d-head 128 --dtype bf16 "${masks[@]}" --batch 1
+    step ncu "" --profiler ncu --seq-lens 1024,4096
+done
 exit "$failed"

@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from fa_tune.commands.shared.options import (
+    INPUTS,
     csv_option,
     family_option,
+    inputs_list_option,
     json_option,
     kernels_option,
     limit_option,
@@ -20,6 +22,7 @@ from fa_tune.commands.shared.options import (
 )
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.views.timings import show_timings
+from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.tune import single
 
@@ -28,6 +31,11 @@ from fa_tune.tune import single
 @workload_options()
 @kernels_option()
 @family_option()
+@inputs_list_option(
+    default=[str(DEFAULT)],
+    show_default=str(DEFAULT),
+    help=f"What Q, K and V hold; several give a table each, all those that are built in. {INPUTS}",
+)
 @measure_options("runs", "references", "seed")
 @csv_option()
 @json_option()
@@ -38,6 +46,7 @@ def command(
     workloads: WorkloadOptions,
     kernels: str,
     names: tuple[str, ...],
+    inputs: tuple[InputSpec, ...],
     measure: MeasureOptions,
     machine: MachineOptions,
     csv: Path | None,
@@ -55,6 +64,7 @@ def command(
     Examples:
       fa-tune bench --kernels prog --dtype fp16 --seq-lens 4096
       fa-tune bench --kernels 64,32 --runs 50 --json
+      fa-tune bench --inputs normal,peaked:3,file:qkv.safetensors
     """
     refuse_both(csv, as_json)
 
@@ -62,7 +72,7 @@ def command(
         workloads=workloads, kernels=kernels, families=names, measure=measure, machine=machine
     )
     with watching(quiet) as progress:
-        result = single.bench(options, progress)
+        result = single.bench(options, progress, inputs)
     progress.note_once(result.source)
     for warning in result.warnings:
         progress.warn_once(warning)

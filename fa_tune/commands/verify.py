@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from fa_tune.commands.shared.options import (
+    INPUTS,
     family_option,
+    inputs_list_option,
     json_option,
     kernels_option,
     machine_options,
@@ -21,6 +23,7 @@ from fa_tune.commands.views.verdicts import (
     verdict_table,
 )
 from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.inputs import InputSpec
 from fa_tune.core.options import MachineOptions, WorkloadOptions
 from fa_tune.tune import single
 
@@ -31,6 +34,12 @@ SCHEMA = "fa-tune-verify-1"
 @kernels_option()
 @family_option()
 @workload_options("d_heads", "masks", "lse")
+@inputs_list_option(
+    default=[],
+    show_default="its own alone",
+    help="Try every case also with these, beside the verification's own awkward inputs; all means "
+    f"those that are built in. {INPUTS}",
+)
 @json_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "cache_dir")
 @quiet_option()
@@ -38,6 +47,7 @@ def command(
     kernels: str,
     names: tuple[str, ...],
     workloads: WorkloadOptions,
+    inputs: tuple[InputSpec, ...],
     machine: MachineOptions,
     as_json: bool,
     quiet: bool,
@@ -54,6 +64,7 @@ def command(
       fa-tune verify
       fa-tune verify --kernels prog-all --d-head 64,128
       fa-tune verify --mask full,causal --lse
+      fa-tune verify --inputs all
     """
     with watching(quiet) as progress:
         report = single.verify(
@@ -64,6 +75,7 @@ def command(
             names=names,
             masks=workloads.masks,
             lse="lse" in workloads.common,
+            inputs=inputs,
         )
     for variant, why in report.rejected:
         progress.note_once(f"not tried: {variant.config}: {why.constraint}: {why.reason}")

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.inputs import NORMAL
 
 
 @dataclass(frozen=True, order=True)
@@ -177,6 +178,7 @@ class Measurement:
     - `scaled_by`: the factor by which `samples_s` were multiplied afterwards; None: as measured.
     - `replayed_from`: the label of the recording it was read from; empty if measured now.
     - `default_s`: in an A/B test, the default's samples beside `samples_s`, in seconds.
+    - `inputs`: what Q, K and V held, as text (`core.inputs`).
     - `held_out_s`, `held_out_relative`: as `samples_s` and `relative`, of rounds after the race:
       nothing was chosen by them.  Empty for whom the choice did not come into question.
     - `versions`: of the packages that it ran with, by name (`torch`, `cudnn`, `fa4`, `cupy`);
@@ -197,6 +199,7 @@ class Measurement:
     scaled_by: float | None = None
     replayed_from: str = ""
     default_s: tuple[float, ...] = ()
+    inputs: str = str(NORMAL)  # as all recordings before there was a choice
     held_out_s: tuple[float, ...] = ()
     held_out_relative: tuple[float, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)

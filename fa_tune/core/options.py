@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.workload import (
     BENCHMARK_HEADS,
     FIELDS,
@@ -99,7 +100,7 @@ class MeasureOptions:
     """How to measure.  `profiler` is one of PROFILERS; auto takes ncu, then events where ncu
     or its permission is missing, then replay without a GPU.  `runs` samples (None: the
     profiler's own number); a search takes more of those that may still win.  `seed` draws
-    inputs and the order."""
+    `inputs` and the order."""
 
     profiler: str = "auto"
     runs: int | None = None
@@ -109,6 +110,7 @@ class MeasureOptions:
     cache_control: str = "all"
     seed: int = 0
     item_timeout_s: float = 60.0
+    inputs: InputSpec = DEFAULT
 
 
 @dataclass(frozen=True)

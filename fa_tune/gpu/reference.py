@@ -13,7 +13,9 @@ from typing import Protocol
 import torch
 
 from fa_tune import ops
+from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.workload import FORWARD, Workload
+from fa_tune.gpu.draw import draw
 
 MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
 
@@ -35,7 +37,15 @@ class Inputs:
 class Reference(Protocol):
     """How torch computes an operation."""
 
-    def inputs(self, workload: Workload, *, seed: int, mean: float, extra_heads: int) -> Inputs:
+    def inputs(
+        self,
+        workload: Workload,
+        *,
+        seed: int,
+        mean: float,
+        extra_heads: int,
+        spec: InputSpec = NORMAL,
+    ) -> Inputs:
         """Random inputs, see `make_inputs`."""
 
     def outputs(
@@ -48,8 +58,16 @@ class Reference(Protocol):
 class ForwardReference:
     """The forward pass: `o`, and `lse` where the workload wants it."""
 
-    def inputs(self, workload: Workload, *, seed: int, mean: float, extra_heads: int) -> Inputs:
-        return make_inputs(workload, seed=seed, mean=mean, extra_heads=extra_heads)
+    def inputs(
+        self,
+        workload: Workload,
+        *,
+        seed: int,
+        mean: float,
+        extra_heads: int,
+        spec: InputSpec = NORMAL,
+    ) -> Inputs:
+        return make_inputs(workload, seed=seed, mean=mean, extra_heads=extra_heads, spec=spec)
 
     def outputs(
         self, inputs: Inputs, workload: Workload, dtype: torch.dtype | None = None
@@ -88,24 +106,16 @@ def make_inputs(
     device: str = "cuda",
     mean: float = 0.0,
     extra_heads: int = 0,
+    spec: InputSpec = NORMAL,
 ) -> Inputs:
-    """Normal random inputs with unit variance and the given mean, the same for one seed.
+    """Inputs as `spec` describes them, `mean` added to every element, the same for one seed.
 
     `extra_heads` > 0 cuts the tensors out of larger ones, so that no stride is the natural one.
     """
-    generator = torch.Generator(device=device).manual_seed(seed)
-
-    def draw(seq_len: int, heads: int) -> torch.Tensor:
-        shape = (workload.batch, seq_len, heads + extra_heads, workload.d_head)
-        # Drawn in fp32 and then rounded, so that both dtypes see the same numbers.
-        full = torch.randn(shape, generator=generator, device=device) + mean
-        return full.to(workload.dtype.to_torch_dtype())[:, :, extra_heads:]
-
-    return Inputs(
-        draw(workload.seq_len_q, workload.heads),
-        draw(workload.seq_len_kv, workload.kv_heads),
-        draw(workload.seq_len_kv, workload.kv_heads),
-    )
+    # Drawn in fp32 and then rounded, so that both dtypes see the same numbers.
+    drawn = draw(spec, workload, seed=seed, device=device, extra_heads=extra_heads)
+    dtype = workload.dtype.to_torch_dtype()
+    return Inputs(*((tensor + mean).to(dtype)[:, :, extra_heads:] for tensor in drawn))
 
 
 def attention(

@@ -49,6 +49,7 @@ class EventsProfiler:
             order=plan.order,
             margin=plan.margin,
             check=self._check,
+            inputs=str(plan.inputs),
         )
 
         def on_event(event: Event) -> None:

@@ -21,6 +21,7 @@ class Fingerprint:
     `profiler_version`      the profiler's own version, empty where there is none
     `metrics`               collected metrics; a set, kept sorted
     `clock_policy`, `cache_policy`, `runs`   how the samples were taken
+    `inputs`                what Q, K and V held; empty for normal inputs, as all once were
 
     The seed is not part of it: another order of measuring gives the same measurement.
     An empty text means that the condition does not apply.
@@ -37,6 +38,7 @@ class Fingerprint:
     clock_policy: str = ""
     cache_policy: str = ""
     runs: int = 0
+    inputs: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", tuple(sorted(set(self.metrics))))

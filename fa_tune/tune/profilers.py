@@ -9,7 +9,8 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core import paths
-from fa_tune.core.errors import GpusLost, InvalidConfig, ToolMissing
+from fa_tune.core.errors import GpusLost, InvalidConfig, NoUsableVariant, ToolMissing
+from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
 from fa_tune.core.workload import Workload
@@ -51,7 +52,7 @@ def choose_profiler(
                 progress.warn(f"{error}; timing with CUDA events instead")
                 name = "events"
     if name == "replay":
-        return _replay(machine, progress, wanted, configs)
+        return _replay(machine, progress, wanted, configs, options.inputs)
     if name == "ncu":
         return _with_ncu(options, machine, export)
     if name == "events":
@@ -74,7 +75,8 @@ def fall_back(session: Session, error: ToolMissing) -> Session:
 def _with_events(options: MeasureOptions, machine: Machine) -> ProfilerSelection:
     device = machine.require_device("the events profiler times kernels on one")
     profiler = _of_cluster("events", options, machine) or EventsProfiler()
-    return ProfilerSelection(profiler, device, f"measured on {_gpus_in_words(machine, device)}")
+    source = f"measured on {_gpus_in_words(machine, device)}"
+    return ProfilerSelection(profiler, device, source, inputs=options.inputs)
 
 
 def _of_cluster(method: str, options: MeasureOptions, machine: Machine) -> Profiler | None:
@@ -100,7 +102,7 @@ def _with_ncu(options: MeasureOptions, machine: Machine, export: Path | None) ->
         export=export,
     )
     source = f"measured on {_gpus_in_words(machine, device)} under ncu {profiler.version}"
-    return ProfilerSelection(profiler, device, source)
+    return ProfilerSelection(profiler, device, source, inputs=options.inputs)
 
 
 def _load_recordings(options: MachineOptions) -> tuple[Recording, ...]:
@@ -117,12 +119,14 @@ def _replay(
     progress: Progress,
     wanted: Collection[Workload],
     configs: Iterable[Config],
+    inputs: InputSpec,
 ) -> ProfilerSelection:
     found = _load_recordings(machine.options)
     gpu = _most_recorded(found)
     found = tuple(r for r in found if r.meta.device.name == gpu)
     subjects = {families.variant(config).key for config in configs}
     keys = {workload.key for workload in wanted}
+    inputs, found = _of_inputs(found, keys, subjects, inputs)
     method = _most_wanted(found, keys, subjects)
     chosen = [r for r in found if r.meta.provenance.method == method]
     recorded = {
@@ -143,10 +147,41 @@ def _replay(
     )
     date = provenance.recorded_at[:10]
     names = ", ".join(r.label for r in told)
-    source = f"recorded on an {gpu} on {date} with {method}, replayed from {names}"
+    how = f"with {method} on {inputs} inputs"
+    source = f"recorded on an {gpu} on {date} {how}, replayed from {names}"
     if any(_is_of_other_sources(recording) for recording in told):
         progress.warn("the recordings were made with other kernel sources than these")
-    return ProfilerSelection(profiler, told[0].meta.device, source, told[0], tuple(chosen))
+    device = told[0].meta.device
+    return ProfilerSelection(profiler, device, source, told[0], tuple(chosen), inputs)
+
+
+def _of_inputs(
+    found: Sequence[Recording],
+    wanted: Collection[str],
+    subjects: Collection[str],
+    asked: InputSpec,
+) -> tuple[InputSpec, tuple[Recording, ...]]:
+    """The recordings of the inputs that are asked for.  Where those hold less of the workloads that
+    are wanted than those of normal inputs, on which all was measured once, and nobody asked for
+    others than the usual ones, these.
+
+    Raises NoUsableVariant if there are none.
+    """
+
+    def recorded(inputs: InputSpec) -> tuple[Recording, ...]:
+        return tuple(r for r in found if r.meta.inputs == str(inputs))
+
+    def held(recordings: Sequence[Recording]) -> int:
+        attempts = (a for r in recordings for a in r.attempts if a.subject in subjects)
+        return len({a.workload for a in attempts if a.workload in wanted})
+
+    theirs, normal = recorded(asked), recorded(NORMAL)
+    if asked == DEFAULT and normal and (not theirs or held(theirs) < held(normal)):
+        return NORMAL, normal
+    if not theirs:
+        known = ", ".join(dict.fromkeys(r.meta.inputs for r in found))
+        raise NoUsableVariant(f"no recording has {asked} inputs; recorded are: {known}")
+    return asked, theirs
 
 
 def _most_wanted(

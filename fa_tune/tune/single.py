@@ -9,6 +9,7 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
+from fa_tune.core.inputs import InputSpec
 from fa_tune.core.model import Attempt, Outcome, Resources, is_reference
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress, SearchOptions
 from fa_tune.core.workload import MASKS, DType
@@ -48,8 +49,11 @@ def profile(
     return _measure(parsed, options, machine, progress, export=export)
 
 
-def bench(options: SearchOptions, progress: Progress) -> ProfileResult:
-    """Time a set or one config with events (cold L2, interleaved rounds), references beside."""
+def bench(
+    options: SearchOptions, progress: Progress, inputs: Sequence[InputSpec] = ()
+) -> ProfileResult:
+    """Time a set or one config with events (cold L2, interleaved rounds), references beside, on
+    each of `inputs` (none: those of the options)."""
     machine = open_machine(options.machine, progress)
     machine.require_device("bench times kernels on one")
     grid = options.workloads
@@ -57,7 +61,7 @@ def bench(options: SearchOptions, progress: Progress) -> ProfileResult:
     timed = dataclasses.replace(
         options, measure=dataclasses.replace(options.measure, profiler="events")
     )
-    return _measure(configs, timed, machine, progress)
+    return _measure(configs, timed, machine, progress, inputs=inputs)
 
 
 def run(
@@ -86,8 +90,10 @@ def _measure(
     progress: Progress,
     *,
     export: Path | None = None,
+    inputs: Sequence[InputSpec] = (),
 ) -> ProfileResult:
     """Measure configs without deciding and without the journal: what was asked for is run."""
+    inputs = inputs or (options.measure.inputs,)
     selection = choose_profiler(
         options.measure,
         machine,
@@ -100,12 +106,12 @@ def _measure(
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
     kept, rejected = prune_configs(configs, machine)
     try:
-        attempts, resources = _attempts(kept, options, session)
+        attempts, resources = _attempts(kept, options, session, inputs)
     except ToolMissing as error:
         if options.measure.metrics != "rank" or export is not None:
             raise  # events have no counters and write no report
         session = fall_back(session, error)
-        attempts, resources = _attempts(kept, options, session)
+        attempts, resources = _attempts(kept, options, session, inputs)
     for variant, reason in rejected:
         progress.warn(f"{variant.config}: {reason.constraint}: {reason.reason}")
     own = [a for a in attempts if not is_reference(a.subject)]
@@ -121,9 +127,13 @@ def _measure(
 
 
 def _attempts(
-    configs: Sequence[Config], options: SearchOptions, session: Session
+    configs: Sequence[Config],
+    options: SearchOptions,
+    session: Session,
+    inputs: Sequence[InputSpec],
 ) -> tuple[list[Attempt], dict[str, Resources]]:
-    """Every config and reference on every workload of its dtype and head dimension."""
+    """Every config and reference on every workload of its dtype and head dimension, with all of
+    the inputs."""
     attempts: list[Attempt] = []
     resources: dict[str, Resources] = {}
     for dtype, d_head in dict.fromkeys((c.dtype, c.d_head) for c in configs):
@@ -135,8 +145,19 @@ def _attempts(
             attempts += prepared.failures
             resources |= {key: a.resources for key, a in artifacts.items()}
             sampling = Sampling(keep=tuple(artifacts), adaptive=False, journaled=False)
-            attempts += measure_workload(session, prepared.workload, artifacts, sampling)
+            for spec in inputs:
+                found = measure_workload(
+                    session.with_inputs(spec), prepared.workload, artifacts, sampling
+                )
+                attempts += found if len(inputs) == 1 else [_named(a, spec) for a in found]
     return attempts, resources
+
+
+def _named(attempt: Attempt, spec: InputSpec) -> Attempt:
+    """The attempt; where it failed, with the inputs it failed on."""
+    if attempt.outcome is Outcome.OK:
+        return attempt
+    return dataclasses.replace(attempt, reason=f"{spec} inputs: {attempt.reason}")
 
 
 def build(
@@ -166,10 +187,12 @@ def verify(
     names: Sequence[str] = (),
     masks: Sequence[str] = MASKS[:1],
     lse: bool = False,
+    inputs: Sequence[InputSpec] = (),
 ) -> VerifyReport:
     """Check a set against the reference on the GPU, whole blocks and ragged lengths alike, with
     `masks` of MASKS (kernels of both alignments are the same) and the log-sum-exp if wanted.
-    `names` of families; none: all that run on the device.
+    `names` of families; none: all that run on the device.  `inputs` are tried beside those that a
+    verification has of its own.
 
     Every verdict is taken anew; each variant's key is followed by the traits it was built for.
     """
@@ -189,7 +212,8 @@ def verify(
     measure = MeasureOptions(profiler="events")
     selection = choose_profiler(measure, here, progress)
     session = open_session(here, selection, measure, progress, reuse=False)
-    found = verify_all(session, [r.artifact for r in results if r.artifact is not None])
+    artifacts = [r.artifact for r in results if r.artifact is not None]
+    found = verify_all(session, artifacts, inputs)
     return VerifyReport(found.verdicts, (*failures, *found.failures.values()), rejected)
 
 

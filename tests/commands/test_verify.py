@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fa_tune.core.inputs import BUILT_IN, InputSpec
 from fa_tune.core.model import Outcome, Rejected, Variant, Verdict
 from fa_tune.core.options import MachineOptions, Progress
 from fa_tune.tune.results import VerifyReport
@@ -29,10 +30,12 @@ class Verify:
         names: tuple[str, ...],
         masks: tuple[str, ...],
         lse: bool,
+        inputs: tuple[InputSpec, ...],
     ) -> VerifyReport:
         self.calls.append((kernels, d_heads, machine))
         self.names = names
         self.traits.append((masks, lse))
+        self.inputs = inputs
         return self.report
 
 
@@ -118,3 +121,12 @@ def test_a_verdict_without_cases_says_why(console: Console, verify: Verify) -> N
     done = console("verify")
     assert f"| ✗ | {fakes.FAST} @ ragged " in done.out
     assert "no case ran" in done.out
+
+
+def test_inputs_beside_its_own(console: Console, verify: Verify) -> None:
+    console("verify")
+    assert verify.inputs == ()
+    console("verify", "--inputs", "all")
+    assert verify.inputs == BUILT_IN
+    console("verify", "--inputs", "sink, peaked:3", "--inputs", "sink", "--inputs", "file:/a,b")
+    assert list(map(str, verify.inputs)) == ["sink", "peaked:3", "file:/a,b"]

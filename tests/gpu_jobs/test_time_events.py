@@ -87,7 +87,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
     times_of: dict[str, float | None] = {}
     monkeypatch.setattr(time_events, "use_device", lambda index: None)
     monkeypatch.setattr(
-        time_events, "make_inputs", lambda workload, seed: Inputs(small, small, small)
+        time_events, "make_inputs", lambda workload, seed, spec: Inputs(small, small, small)
     )
     monkeypatch.setattr(time_events, "launcher", lambda item, *_: times_of[item.subject])
     monkeypatch.setattr(time_events, "Subject", FakeSubject)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import TimeJob
 from fa_tune.core.model import Artifact, Attempt, Outcome, Quantity, Resources, Variant
 from fa_tune.core.workload import DType, Workload
@@ -112,7 +113,14 @@ def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "run_items", run_items)
     wanted = plan(("fa2",), a={})
     wanted = MeasurePlan(
-        WORKLOAD, wanted.artifacts, ("fa2",), runs=7, seed=3, keep=("sm80:a",), device=1
+        WORKLOAD,
+        wanted.artifacts,
+        ("fa2",),
+        runs=7,
+        seed=3,
+        keep=("sm80:a",),
+        device=1,
+        inputs=InputSpec.parse("falling"),
     )
     assert list(EventsProfiler(check=False).measure(wanted, lambda _: None)) == []
     assert seen["shared"] == {
@@ -126,6 +134,7 @@ def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "order": [],
         "margin": 0.01,
         "check": False,
+        "inputs": "falling",
     }
     assert list(seen["items"]) == ["ref:fa2", "sm80:a"]
     assert seen["items"]["sm80:a"]["symbol"] == "a"

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult, to_json
 from fa_tune.core.model import Outcome, is_reference
 from fa_tune.core.workload import Workload
@@ -156,7 +157,7 @@ class Problem:
     def of(cls, job: TimeJob) -> Problem:
         """The problem of a job."""
         workload = Workload.from_key(job.workload)
-        inputs = [make_inputs(workload, seed=job.seed + i) for i in range(input_sets(workload))]
+        inputs = input_sets_of(workload, job.inputs, job.seed)
         return cls(workload, inputs, torch.empty_like(inputs[0].q), lse_for(workload))
 
 
@@ -433,6 +434,12 @@ def input_sets(workload: Workload) -> int:
     l2_bytes = torch.cuda.get_device_properties().L2_cache_size
     fitting = int(torch.cuda.mem_get_info()[0]) // 4 // set_bytes
     return max(1, min(math.ceil(L2_TIMES * int(l2_bytes) / set_bytes), MAX_SETS, fitting))
+
+
+def input_sets_of(workload: Workload, spec: str, seed: int) -> list[Inputs]:
+    """Inputs to rotate through; `spec` is an InputSpec's text."""
+    drawn = partial(make_inputs, workload, spec=InputSpec.parse(spec))
+    return [drawn(seed=seed + i) for i in range(input_sets(workload))]
 
 
 def warm_up() -> None:

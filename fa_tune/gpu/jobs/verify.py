@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from fa_tune import families, ops
+from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.jobs import VerifyItem, VerifyJob
 from fa_tune.core.model import CaseError, Verdict
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.kernels import check_kernels, named_args
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, empty_outputs, reference_of
-from fa_tune.ops.traits import Traits
 from fa_tune.ops.verification import case_error, verdict, verdict_to_json
 from fa_tune.workers.main import Report
 
@@ -34,20 +34,21 @@ class _Case:
     reference_error: float
 
 
-@lru_cache(maxsize=32)
-def _case(workload: Workload, seed: int) -> _Case:
+@lru_cache(maxsize=64)
+def _case(workload: Workload, seed: int, spec: InputSpec) -> _Case:
     # Every second batch of shapes comes with strides that are not the natural ones.
     reference = reference_of(workload)
-    inputs = reference.inputs(workload, seed=seed, mean=MEAN, extra_heads=seed % 2)
+    mean = MEAN if spec == NORMAL else 0.0
+    inputs = reference.inputs(workload, seed=seed, mean=mean, extra_heads=seed % 2, spec=spec)
     exact = reference.outputs(inputs, workload, torch.float32)
     same = reference.outputs(inputs, workload)
     return _Case(inputs, exact, max(_difference(same[name], exact[name]) for name in same))
 
 
-def check(kernel: Kernel, workload: Workload, seed: int) -> CaseError:
+def check(kernel: Kernel, workload: Workload, seed: int, drawn: InputSpec = NORMAL) -> CaseError:
     """One case: outputs filled with NaN, one call, largest difference from fp32.  An output with
     a tolerance of its own that is not within it counts as an infinite error."""
-    case = _case(workload, seed)
+    case = _case(workload, seed, drawn)
     outputs = empty_outputs(workload, fill=float("nan"))
     stream = torch.cuda.current_stream().cuda_stream
     kernel.launch(workload, named_args({**case.inputs.tensors, **outputs}), stream)
@@ -65,7 +66,8 @@ def check(kernel: Kernel, workload: Workload, seed: int) -> CaseError:
         error = found if math.isnan(found) else max(error, found)
         if math.isnan(error):
             break
-    return case_error(workload, error, case.reference_error)
+    result = case_error(workload, error, case.reference_error)
+    return result if drawn == NORMAL else replace(result, workload=f"{result.workload}, {drawn}")
 
 
 def _difference(out: torch.Tensor, exact: torch.Tensor) -> float:
@@ -73,15 +75,30 @@ def _difference(out: torch.Tensor, exact: torch.Tensor) -> float:
     return float((out.float() - exact).abs().max())
 
 
-def check_all(kernel: Kernel, workloads: Sequence[Workload], seed: int) -> Verdict:
-    """The verdict over all cases, each with inputs of its own."""
-    return verdict([check(kernel, w, seed + i) for i, w in enumerate(workloads)])
+def check_all(
+    kernel: Kernel, workloads: Sequence[Workload], seed: int, specs: Sequence[InputSpec] = ()
+) -> Verdict:
+    """The verdict over all cases, each with inputs of its own, and then with those of `specs`."""
+    return verdict(
+        [
+            check(kernel, workload, seed + i, spec)
+            for spec in (NORMAL, *specs)
+            for i, workload in enumerate(workloads)
+        ]
+    )
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """See `core.jobs.VerifyJob`."""
     job = VerifyJob.read(shared, items)
-    verify_items(job.device, job.items, job.seed, report, item_timeout_s=job.item_timeout_s)
+    verify_items(
+        job.device,
+        job.items,
+        job.seed,
+        report,
+        item_timeout_s=job.item_timeout_s,
+        inputs=job.inputs,
+    )
 
 
 def verify_items(
@@ -91,20 +108,13 @@ def verify_items(
     report: Report,
     *,
     item_timeout_s: float | None = None,
+    inputs: Sequence[str] = (),
 ) -> None:
-    """Report the verdict of every item."""
+    """Report the verdict of every item, on the verification's own inputs and those of `inputs`."""
+    specs = [InputSpec.parse(text) for text in inputs]
 
     def check_item(kernel: Kernel, name: str) -> dict[str, Any]:
-        family = families.get(kernel.variant.family)
-        config = families.config_of(kernel.variant)
-        traits = items[name].traits
-        operation = ops.get(family.operation)
-        workloads = (
-            *operation.verification_workloads(
-                family.blocks(config), config.d_head, config.dtype, Traits.parse(traits)
-            ),
-            *family.extra_verification(config, traits),
-        )
-        return verdict_to_json(check_all(kernel, workloads, seed))
+        workloads = families.verification_workloads(kernel.variant, items[name].traits)
+        return verdict_to_json(check_all(kernel, workloads, seed, specs))
 
     check_kernels(device, items, report, check_item, item_timeout_s=item_timeout_s)
