@@ -283,12 +283,13 @@ class VerifyJob(_Job[VerifyItem]):
 
     `item_timeout_s`: the items do much the same, so that one that takes many times as long as
     those before it hangs; none may take longer than this.  `inputs` are texts: each case is also
-    tried with inputs of these.
+    tried with inputs of these.  `thorough`: on more cases.
     """
 
     handler = "fa_tune.gpu.jobs.verify:handle"
     seed: int
     item_timeout_s: float | None = None
+    thorough: bool = False
     inputs: tuple[str, ...] = ()
 
     @classmethod

@@ -12,10 +12,11 @@ from fa_tune import ops
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected, Variant
-from fa_tune.core.workload import FORWARD, DType, Workload
+from fa_tune.core.workload import FORWARD, DType
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm90.family import Sm90Family
+from fa_tune.ops.base import CheckCase
 from fa_tune.ops.traits import Traits
 
 _FAMILIES: dict[str, KernelFamily] = {
@@ -129,14 +130,17 @@ def parse(text: str, *, d_head: int = 128) -> Config:
     raise InvalidConfig(f'no config in "{shown}"; write it like {examples}')
 
 
-def verification_workloads(kernel: Variant, traits: str) -> tuple[Workload, ...]:
-    """The workloads that a kernel is verified on, compiled with these traits."""
+def verification_cases(
+    kernel: Variant, traits: str, *, thorough: bool = False
+) -> tuple[CheckCase, ...]:
+    """What a kernel is verified on, compiled with these traits; `thorough`: more of it."""
     family, config = get(kernel.family), config_of(kernel)
     return (
-        *ops.get(family.operation).verification_workloads(
-            family.blocks(config), config.d_head, config.dtype, Traits.parse(traits)
+        *ops.get(family.operation).verification_cases(
+            *(family.blocks(config), config.d_head, config.dtype, Traits.parse(traits)),
+            thorough=thorough,
         ),
-        *family.extra_verification(config, traits),
+        *(CheckCase(workload) for workload in family.extra_verification(config, traits)),
     )
 
 

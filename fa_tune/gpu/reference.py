@@ -1,20 +1,18 @@
-"""Attention by the definition, in fp32 and in the kernel's own precision; random inputs.
+"""Attention by the definition, and random inputs.  What kernels are judged by is in `judged.py`.
 
-`reference_of` has, under the name of each operation, the inputs of a workload and what must come
-out.  All tensors are [batch, seq, heads, d_head].  Imported by workers and CPU tests only.
+All tensors are [batch, seq, heads, d_head].  Imported by workers and CPU tests only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from fa_tune import ops
 from fa_tune.core.inputs import NORMAL, InputSpec
-from fa_tune.core.workload import FORWARD, Workload
+from fa_tune.core.workload import Workload
 from fa_tune.gpu.draw import draw
 
 MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
@@ -32,58 +30,6 @@ class Inputs:
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The tensors by the names that the operation gives them."""
         return {"q": self.q, "k": self.k, "v": self.v}
-
-
-class Reference(Protocol):
-    """How torch computes an operation."""
-
-    def inputs(
-        self,
-        workload: Workload,
-        *,
-        seed: int,
-        mean: float,
-        extra_heads: int,
-        spec: InputSpec = NORMAL,
-    ) -> Inputs:
-        """Random inputs, see `make_inputs`."""
-
-    def outputs(
-        self, inputs: Inputs, workload: Workload, dtype: torch.dtype | None = None
-    ) -> Mapping[str, torch.Tensor]:
-        """Every output of the operation by its name, computed in `dtype` (None: the inputs' own,
-        for those outputs that are judged by the error of that)."""
-
-
-class ForwardReference:
-    """The forward pass: `o`, and `lse` where the workload wants it."""
-
-    def inputs(
-        self,
-        workload: Workload,
-        *,
-        seed: int,
-        mean: float,
-        extra_heads: int,
-        spec: InputSpec = NORMAL,
-    ) -> Inputs:
-        return make_inputs(workload, seed=seed, mean=mean, extra_heads=extra_heads, spec=spec)
-
-    def outputs(
-        self, inputs: Inputs, workload: Workload, dtype: torch.dtype | None = None
-    ) -> Mapping[str, torch.Tensor]:
-        found = {"o": attention(inputs, workload, dtype=dtype)}
-        if workload.lse and dtype is not None:
-            found["lse"] = log_sum_exp(inputs, workload)
-        return found
-
-
-_REFERENCES: Mapping[str, Reference] = {FORWARD: ForwardReference()}
-
-
-def reference_of(workload: Workload) -> Reference:
-    """The reference of a workload's operation."""
-    return _REFERENCES[workload.op]
 
 
 def empty_outputs(

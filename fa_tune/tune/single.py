@@ -187,12 +187,13 @@ def verify(
     names: Sequence[str] = (),
     masks: Sequence[str] = MASKS[:1],
     lse: bool = False,
+    thorough: bool = False,
     inputs: Sequence[InputSpec] = (),
 ) -> VerifyReport:
     """Check a set against the reference on the GPU, whole blocks and ragged lengths alike, with
     `masks` of MASKS (kernels of both alignments are the same) and the log-sum-exp if wanted.
-    `names` of families; none: all that run on the device.  `inputs` are tried beside those that a
-    verification has of its own.
+    `names` of families; none: all that run on the device.  `thorough`: on more cases, among them
+    131072 keys.  `inputs` are tried beside those that a verification has of its own.
 
     Every verdict is taken anew; each variant's key is followed by the traits it was built for.
     """
@@ -213,7 +214,7 @@ def verify(
     selection = choose_profiler(measure, here, progress)
     session = open_session(here, selection, measure, progress, reuse=False)
     artifacts = [r.artifact for r in results if r.artifact is not None]
-    found = verify_all(session, artifacts, inputs)
+    found = verify_all(session, artifacts, inputs, thorough=thorough)
     return VerifyReport(found.verdicts, (*failures, *found.failures.values()), rejected)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fa_tune import families
 from fa_tune.core import input_files
 from fa_tune.core.arch import ArchLimits
-from fa_tune.core.inputs import InputSpec
+from fa_tune.core.inputs import InputSpec, Kind
 from fa_tune.core.jobs import CALIBRATION, CalibrateJob, PairItem, PairTimes, VerifyItem, VerifyJob
 from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
 from fa_tune.core.options import Progress
@@ -47,20 +47,26 @@ def verdict_key(artifact: Artifact) -> str:
 
 
 def verify_all(
-    session: Session, artifacts: Sequence[Artifact], inputs: Sequence[InputSpec] = ()
+    session: Session,
+    artifacts: Sequence[Artifact],
+    inputs: Sequence[InputSpec] = (),
+    *,
+    thorough: bool = False,
 ) -> Verified:
-    """Whether each kernel's results are right, on the verification's own inputs and on `inputs`.
-    Raises InvalidConfig for a file that does not fit the cases.
+    """Whether each kernel's results are right, on the verification's own inputs and on `inputs`,
+    `thorough` on more cases.  Raises InvalidConfig for a file that does not fit the cases.
 
     Verdicts and failures are remembered, so that a resumed search does not die twice of the same
     kernel.  Several GPUs share the work, and each that has some times the pool's calibration pair
     besides.
     """
     journal, names = session.journal, {a.variant.family for a in artifacts}
-    if inputs:
-        cases = (families.verification_workloads(a.variant, a.traits) for a in artifacts)
-        for workload in dict.fromkeys(w for some in cases for w in some):
-            for spec in inputs:
+    if files := [spec for spec in inputs if spec.kind is Kind.FILE]:
+        cases = (
+            families.verification_cases(a.variant, a.traits, thorough=thorough) for a in artifacts
+        )
+        for workload in dict.fromkeys(case.workload for some in cases for case in some):
+            for spec in files:
                 input_files.check(spec, workload)
     also = ", ".join(map(input_files.identity, inputs))
     fingerprints = {
@@ -84,7 +90,8 @@ def verify_all(
         """What has its result is removed from the part, so that the rest can be done elsewhere."""
         shown.stage("verify", len(part))
         items = {key: VerifyItem.of_artifact(artifact) for key, artifact in part.items()}
-        for result in _run(session, gpu, shown, items, tuple(map(str, inputs))):
+        texts = tuple(map(str, inputs))
+        for result in _run(session, gpu, shown, items, texts, thorough=thorough):
             variant = part.pop(result.item).variant
             shown.advance(variant.config)
             fingerprint = fingerprints[variant.family]
@@ -102,7 +109,13 @@ def verify_all(
 
 
 def _run(
-    session: Session, gpu: Gpu, shown: Progress, items: Items, inputs: tuple[str, ...] = ()
+    session: Session,
+    gpu: Gpu,
+    shown: Progress,
+    items: Items,
+    inputs: tuple[str, ...] = (),
+    *,
+    thorough: bool = False,
 ) -> Iterator[ItemResult]:
     """The results of verifying `items` on a GPU, which times the pool's pair at the end if it has
     not yet."""
@@ -117,7 +130,12 @@ def _run(
         )
     else:
         job = VerifyJob(
-            items=items, device=device, seed=measure.seed, item_timeout_s=limit_s, inputs=inputs
+            items=items,
+            device=device,
+            seed=measure.seed,
+            item_timeout_s=limit_s,
+            thorough=thorough,
+            inputs=inputs,
         )
     for result in gpu.run_items(*job.request(), item_timeout_s=limit_s):
         if result.item != CALIBRATION:

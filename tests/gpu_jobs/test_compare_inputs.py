@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, KernelItem
 from fa_tune.core.workload import DType, Workload
 
@@ -20,7 +20,9 @@ import torch
 
 from fa_tune.gpu import reference
 from fa_tune.gpu.jobs import compare_inputs, verify
+from fa_tune.gpu.judged import ForwardReference
 from fa_tune.gpu.reference import Inputs
+from fa_tune.ops.base import SINK_LAST, CheckCase
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 SECONDS = {"sm80:default": 2e-3, "sm80:a": 1e-3, "sm80:b": 3e-3}
@@ -86,9 +88,9 @@ def test_each_sample_stands_beside_the_defaults(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Reference(reference.ForwardReference):
-        def inputs(self, workload: Workload, **how: Any) -> Inputs:
-            return reference.make_inputs(workload, device="cpu", **how)
+    class Reference(ForwardReference):
+        def inputs(self, case: CheckCase, **how: Any) -> Inputs:
+            return super().inputs(case, **{**how, "device": "cpu"})
 
     monkeypatch.setattr(verify, "reference_of", lambda workload: Reference())
     monkeypatch.setattr(verify, "empty_outputs", partial(reference.empty_outputs, device="cpu"))
@@ -114,15 +116,23 @@ class Kernel:
 
 
 def test_a_case_is_tried_with_each_kind_of_inputs(on_cpu: None) -> None:
-    specs = [InputSpec.parse(text) for text in ("sink", "trained")]
-    found = verify.check_all(Kernel(blind=False), [WORKLOAD], 0, specs)  # type: ignore[arg-type]
+    right: Any = Kernel(blind=False)
+    cases = [CheckCase(WORKLOAD), CheckCase(WORKLOAD, SINK_LAST)]
+    found = verify.check_all(right, cases, 0, ("sink", "trained"))
     assert found.correct
-    key = WORKLOAD.key
-    assert [case.workload for case in found.cases] == [key, f"{key}, sink", f"{key}, trained"]
+    assert {case.workload for case in found.cases} == {WORKLOAD.key}
+    assert [case.inputs for case in found.cases] == ["normal", SINK_LAST, "sink", "trained"]
+
+
+def test_inputs_that_a_scale_does_not_allow_are_left_out(on_cpu: None) -> None:
+    right: Any = Kernel(blind=False)
+    far = dataclasses.replace(WORKLOAD, dtype=DType.FP16, softmax_scale=1e-6)
+    found = verify.check_all(right, [CheckCase(far)], 0, ("sink", "normal"))
+    assert [case.inputs for case in found.cases] == ["normal", "normal"]
 
 
 def test_a_kernel_that_does_not_see_the_sink_is_wrong(on_cpu: None) -> None:
     blind: Any = Kernel(blind=True)
-    case = verify.check(blind, WORKLOAD, 1, InputSpec.parse("sink"))
+    case = verify.check(blind, CheckCase(WORKLOAD, "sink"), 1)
     assert not case.ok
     assert case.max_abs_error > 0.5

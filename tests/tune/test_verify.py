@@ -62,6 +62,7 @@ def test_what_the_worker_is_given(tmp_path: Path, verifier: FakeVerifier) -> Non
         "device": 0,
         "seed": 5,
         "item_timeout_s": 7.0,
+        "thorough": False,
         "inputs": [],
     }
     assert verifier.asked["item_timeout_s"] == 7.0

@@ -90,20 +90,26 @@ class RunnerUp:
 
 @dataclass(frozen=True)
 class VerdictSummary:
-    """How right the chosen variant is: the case that came nearest its limit, of `cases`."""
+    """How right the chosen variant is: the case that came nearest its limit, of `cases`.  Entries
+    of earlier versions have no root mean square."""
 
     correct: bool
     cases: Count
     max_abs_error: Annotated[float, Field(ge=0)]
     limit: Annotated[float, Field(ge=0)]
+    rms_error: Annotated[float, Field(ge=0)] | None = None
+    rms_limit: Annotated[float, Field(ge=0)] | None = None
 
     @classmethod
     def of(cls, verdict: Verdict) -> VerdictSummary | None:
         """The summary of a verdict; None if it tried no case and so says nothing."""
         if not verdict.cases:
             return None
-        worst = max(verdict.cases, key=lambda c: c.max_abs_error / max(c.limit, 1e-300))
-        return cls(verdict.correct, len(verdict.cases), worst.max_abs_error, worst.limit)
+        worst = max(verdict.cases, key=lambda c: c.share)
+        return cls(
+            *(verdict.correct, len(verdict.cases), worst.max_abs_error, worst.limit),
+            *(worst.rms_error, worst.rms_limit),
+        )
 
 
 @dataclass(frozen=True)

@@ -311,3 +311,17 @@ def test_a_confirmation_leaves_the_one_that_is_chosen(make_entry: MakeEntry) -> 
         make_entry(confirmation=dataclasses.replace(found, upheld=False))
     kept = make_entry(chosen=found.default, confirmation=dataclasses.replace(found, upheld=False))
     assert kept.chosen == found.default
+
+
+def test_a_verdict_of_an_earlier_version_has_no_root_mean_square() -> None:
+    old = (DATA / "schema-1.json").read_bytes()
+    summaries = [e.verdict for e in from_json(old, "schema-1.json").entries if e.verdict]
+    assert summaries
+    assert {(s.rms_error, s.rms_limit) for s in summaries} == {(None, None)}
+
+
+def test_a_root_mean_square_nearer_its_limit_decides_which_case_is_shown() -> None:
+    far = CaseError("w", 5e-4, 1e-3, 1e-3, True, 1e-5, 1e-5, 1e-4)
+    near = CaseError("w", 1e-4, 1e-3, 1e-3, True, 9e-5, 8e-5, 1e-4)
+    found = VerdictSummary.of(Verdict(True, (far, near)))
+    assert found == VerdictSummary(True, 2, 1e-4, 1e-3, 9e-5, 1e-4)
