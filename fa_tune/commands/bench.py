@@ -10,6 +10,7 @@ from fa_tune.commands.shared.options import (
     INPUTS,
     csv_option,
     family_option,
+    folder,
     inputs_list_option,
     json_option,
     kernels_option,
@@ -36,7 +37,8 @@ from fa_tune.tune import single
     show_default=str(DEFAULT),
     help=f"What Q, K and V hold; several give a table each, all those that are built in. {INPUTS}",
 )
-@measure_options("runs", "references", "seed")
+@measure_options("runs", "references", "regime", "seed")
+@folder("--record", "record", help="Keep the measurements as a recording in DIR.")
 @csv_option()
 @json_option()
 @limit_option()
@@ -49,6 +51,7 @@ def command(
     inputs: tuple[InputSpec, ...],
     measure: MeasureOptions,
     machine: MachineOptions,
+    record: Path | None,
     csv: Path | None,
     as_json: bool,
     limit: int | None,
@@ -65,11 +68,17 @@ def command(
       fa-tune bench --kernels prog --dtype fp16 --seq-lens 4096
       fa-tune bench --kernels 64,32 --runs 50 --json
       fa-tune bench --inputs normal,peaked:3,file:qkv.safetensors
+      fa-tune bench --regime sustained --family sm90
     """
     refuse_both(csv, as_json)
 
     options = SearchOptions(
-        workloads=workloads, kernels=kernels, families=names, measure=measure, machine=machine
+        workloads=workloads,
+        kernels=kernels,
+        families=names,
+        measure=measure,
+        machine=machine,
+        record=record,
     )
     with watching(quiet) as progress:
         result = single.bench(options, progress, inputs)

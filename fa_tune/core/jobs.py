@@ -305,6 +305,7 @@ class TimeJob(_Job[KernelItem]):
     `keep` are subjects measured to the end; `baseline` is the item measured first and last in
     every round, or empty; `order` names the subjects as a tie prefers them; `margin` is what the
     baseline has to be beaten by; `check`: compare each output with the fp32 result afterwards.
+    `sustained_s` above 0: a sample is as many launches, back to back, as take so long at least.
     """
 
     handler = "fa_tune.gpu.jobs.time_events:handle"
@@ -318,6 +319,7 @@ class TimeJob(_Job[KernelItem]):
     order: tuple[str, ...]
     margin: float
     check: bool
+    sustained_s: float = 0.0
 
     @classmethod
     def _item(cls, raw: Json) -> KernelItem:

@@ -57,7 +57,7 @@ def registry_path(given: Path | None) -> Path:
     return given or registry_file.default_path()
 
 
-def check_writable(options: SearchOptions, registry: Path) -> None:
+def check_writable(options: SearchOptions, registry: Path | None = None) -> None:
     """Raise StorageError or RegistryError before any work is done rather than after all of it."""
     for path in (registry, options.csv, options.record):
         if path is None:
@@ -72,7 +72,8 @@ def check_writable(options: SearchOptions, registry: Path) -> None:
         target = path if path.is_file() else folder
         if not os.access(target, os.W_OK):
             raise StorageError(f"cannot write {path}: {target} is not writable")
-    registry_file.load(registry)
+    if registry is not None:
+        registry_file.load(registry)
 
 
 def save_csv(path: Path, result: SearchResult) -> None:
@@ -116,6 +117,10 @@ class Recorder:
         decided = {r.workload.key: _decided(r) for r in result.results if r.decision}
         self._save(self.path, attempts, result.resources, decided)
         recordings.remove(self._unfinished)
+
+    def keep(self, attempts: Sequence[Attempt], resources: Mapping[str, Resources]) -> None:
+        """Measurements that nothing is decided by; raises StorageError."""
+        self._save(self.path, attempts, resources, {})
 
     def _save(
         self,

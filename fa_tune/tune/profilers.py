@@ -18,13 +18,16 @@ from fa_tune.families.base import Config
 from fa_tune.families.equal_sources import oldest_equal
 from fa_tune.fleet.ray_cluster import remote_profiler
 from fa_tune.profile.base import Profiler
-from fa_tune.profile.events import EventsProfiler
+from fa_tune.profile.events import EventsProfiler, of_regime
 from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.profile.references import require_references
 from fa_tune.profile.replay import ReplayProfiler, answering
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording, families_in
 from fa_tune.tune.session import Machine, ProfilerSelection, Session, Tally
+
+# The methods that searches measure with.
+REPLAYED = (NcuProfiler.method, EventsProfiler.method)
 
 
 def choose_profiler(
@@ -74,7 +77,7 @@ def fall_back(session: Session, error: ToolMissing) -> Session:
 
 def _with_events(options: MeasureOptions, machine: Machine) -> ProfilerSelection:
     device = machine.require_device("the events profiler times kernels on one")
-    profiler = _of_cluster("events", options, machine) or EventsProfiler()
+    profiler = _of_cluster("events", options, machine) or of_regime(options.regime)
     source = f"measured on {_gpus_in_words(machine, device)}"
     return ProfilerSelection(profiler, device, source, inputs=options.inputs)
 
@@ -108,7 +111,7 @@ def _with_ncu(options: MeasureOptions, machine: Machine, export: Path | None) ->
 def _load_recordings(options: MachineOptions) -> tuple[Recording, ...]:
     """The recordings to replay from, newest first; raises ToolMissing if there are none."""
     folder = options.recordings or paths.profiles_dir()
-    found = recordings.load_all(folder)
+    found = tuple(r for r in recordings.load_all(folder) if r.meta.provenance.method in REPLAYED)
     if not found:
         raise ToolMissing(f"no GPU found, and no recordings in {folder} to replay")
     return found

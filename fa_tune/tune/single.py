@@ -23,6 +23,7 @@ from fa_tune.tune.candidates import (
     workloads_for,
 )
 from fa_tune.tune.measure import Sampling, measure_workload
+from fa_tune.tune.outputs import Recorder, check_writable
 from fa_tune.tune.profilers import choose_profiler, fall_back
 from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
 from fa_tune.tune.session import Machine, Session, open_machine, open_session
@@ -53,7 +54,9 @@ def bench(
     options: SearchOptions, progress: Progress, inputs: Sequence[InputSpec] = ()
 ) -> ProfileResult:
     """Time a set or one config with events (cold L2, interleaved rounds), references beside, on
-    each of `inputs` (none: those of the options)."""
+    each of `inputs` (none: those of the options), which make a recording each where the options
+    want one."""
+    check_writable(options)
     machine = open_machine(options.machine, progress)
     machine.require_device("bench times kernels on one")
     grid = options.workloads
@@ -121,6 +124,11 @@ def _measure(
         raise NoUsableVariant(f"no config was measured: {why}")
     kept_report = export if export is not None and export.exists() else None
     found = session.selection
+    if options.record is not None:
+        for spec in inputs:
+            recorder = Recorder(options.record, options, dataclasses.replace(found, inputs=spec))
+            taken = [a for a in attempts if a.measurement and a.measurement.inputs == str(spec)]
+            recorder.keep(taken, resources)
     return ProfileResult(
         tuple(attempts), resources, found.source, kept_report, found.profiler.warnings
     )

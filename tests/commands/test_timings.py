@@ -5,6 +5,7 @@ import io
 import json
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,24 @@ def test_bench_shows_the_five_figures_of_the_samples(
     order = [done.out.index(name) for name in ("cuDNN", "FA2", fakes.FAST, fakes.SLOW)]
     assert order == sorted(order)
     assert done.out.rstrip().endswith(f"Measurements: {fakes.WHOSE}.")
+
+
+def test_bench_passes_the_regime_on(
+    console: Console, bench: list[SearchOptions], tmp_path: Path
+) -> None:
+    console("bench", "--regime", "sustained", "--record", str(tmp_path))
+    console("bench")
+    assert [one.measure.regime for one in bench] == ["sustained", "isolated"]
+    assert [one.record for one in bench] == [tmp_path, None]
+
+
+def test_a_table_names_the_method(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = fakes.attempt(fakes.key(fakes.FAST), (5.0,))
+    assert one.measurement is not None
+    found = (replace(one, measurement=replace(one.measurement, method="sustained")),)
+    monkeypatch.setattr("fa_tune.tune.single.bench", lambda *_: fakes.profile_result(found))
+    assert "; sustained" in console("bench").out
+    assert json.loads(console("bench", "--json").out)["timings"][0]["method"] == "sustained"
 
 
 def test_bench_for_programs(console: Console, bench: list[SearchOptions]) -> None:
@@ -147,8 +166,8 @@ def test_a_table_for_each_kind_of_inputs(console: Console, monkeypatch: pytest.M
     monkeypatch.setattr("fa_tune.tune.single.bench", fake)
     out = console("bench", "--inputs", "trained,sink,peaked:3").out
     assert list(map(str, asked[-1])) == ["trained", "sink", "peaked:3"]
-    titles = [line for line in out.splitlines() if line.endswith(" inputs")]
-    assert [t.rpartition(", ")[2] for t in titles] == [
+    titles = [line for line in out.splitlines() if line.endswith(" inputs; ncu")]
+    assert [t.rpartition(", ")[2].removesuffix("; ncu") for t in titles] == [
         "trained inputs",
         "sink inputs",
         "peaked:3 inputs",

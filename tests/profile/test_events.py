@@ -103,6 +103,25 @@ def test_every_sample_is_a_step_and_none_is_taken_twice() -> None:
     assert sorted(steps) == ["sm80:a", "sm80:a", "sm80:b", "sm80:c", "sm80:c"]
 
 
+def test_sustained_is_a_method_with_a_second_of_each_subject(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def run_items(handler: str, shared: Any, items: Any, **more: Any) -> list[Any]:
+        seen.update(shared)
+        return []
+
+    monkeypatch.setattr(events, "run_items", run_items)
+    wanted = replace(plan(a={}), keep=("sm80:a",))
+    assert list(events.of_regime("sustained").measure(wanted, lambda _: None)) == []
+    assert seen["sustained_s"] >= 1.0
+    assert seen["baseline"] == "", "each is as long as the clock takes to settle"
+    assert list(events.of_regime("isolated").measure(wanted, lambda _: None)) == []
+    assert (seen["sustained_s"], seen["baseline"]) == (0.0, "sm80:a")
+    assert events.of_regime("sustained").method != EventsProfiler.method
+
+
 def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
@@ -135,6 +154,7 @@ def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "margin": 0.01,
         "check": False,
         "inputs": "falling",
+        "sustained_s": 0.0,
     }
     assert list(seen["items"]) == ["ref:fa2", "sm80:a"]
     assert seen["items"]["sm80:a"]["symbol"] == "a"

@@ -113,6 +113,16 @@ def test_each_kind_of_inputs_is_a_recording_of_its_own(tmp_path: Path) -> None:
     assert len(registries) == 2, "what is chosen on one does not compete on the other"
 
 
+def test_sustained_times_are_recorded_by_bench(tmp_path: Path) -> None:
+    status, _, (call,) = profiled(tmp_path, STEPS="sustained", DEVICES="0,1")
+    assert status == 0
+    assert call[0] == "bench"
+    assert call[call.index("--regime") + 1] == "sustained"
+    from fa_tune.commands.bench import command
+
+    command.make_context("bench", call[1:])  # it knows all that is asked for
+
+
 def test_what_is_cut_off_leaves_what_was_finished(tmp_path: Path) -> None:
     status, files, calls = profiled(tmp_path, hangs="bf16", limit_s=6)
     assert status == 124

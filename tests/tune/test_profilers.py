@@ -268,6 +268,25 @@ def test_a_replay_takes_the_inputs_that_were_asked_for(tmp_path: Path) -> None:
         chosen(inputs=InputSpec.parse("sink"))
 
 
+def test_sustained_times_are_not_replayed(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    subject = fakes.keys(1)[0]
+    record(folder, "fast_sustained", "sustained", "2026-03-01T00:00:00+00:00", {subject: 7e-3})
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
+    with pytest.raises(ToolMissing):
+        choose_profiler(MeasureOptions(), machine, Stages(), wanted=[WORKLOAD])
+    record(folder, "fast_events", "events", "2026-02-01T00:00:00+00:00", {"sm80:x": 7e-3})
+    found = choose_profiler(MeasureOptions(), machine, Stages(), wanted=[WORKLOAD])
+    assert [r.path.name for r in found.recordings] == ["fast_events.csv"]
+
+
+def test_a_regime_has_a_method_of_its_own(tmp_path: Path) -> None:
+    for regime, method in (("isolated", "events"), ("sustained", "sustained")):
+        options = MeasureOptions(profiler="events", regime=regime, references=())
+        selection = choose_profiler(options, fakes.machine(tmp_path), Stages())
+        assert selection.method == method
+
+
 def test_normal_inputs_are_replayed_where_more_is_recorded_of_them(tmp_path: Path) -> None:
     folder = tmp_path / "profiles"
     (config,) = families.get("sm80").configs("fast", dtypes=[WORKLOAD.dtype], d_head=128)[:1]

@@ -42,6 +42,7 @@ from fa_tune.core.options import (
     METRIC_LISTS,
     PROFILERS,
     REFERENCES,
+    REGIMES,
     MachineOptions,
     MeasureOptions,
     WorkloadOptions,
@@ -216,6 +217,15 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         default=str(DEFAULT),
         metavar="NAME",
         help=f"What Q, K and V hold. {INPUTS}",
+    ),
+    "regime": option(
+        "--regime",
+        "regime",
+        type=click.Choice(REGIMES),
+        default=REGIMES[0],
+        help="isolated: single launches with a cold L2 and pauses between. sustained: each kernel "
+        "back to back for a second in every round, as under load, at the power limit. Times of "
+        "the two do not compare.",
     ),
     "seed": option(
         "--seed",

@@ -27,7 +27,7 @@ _TIMES = ("mean", "median", "min", "max", "sd")
 class Timing:
     """One kernel's times in seconds, None where nothing was measured; `sd_s` needs two
     samples.  `tflops` counts 4·s²·d over the median; `host_s` is what a launch takes the process
-    that makes it; `inputs` what it was measured on."""
+    that makes it; `inputs` what it was measured on, `method` how."""
 
     kernel: str
     is_reference: bool
@@ -43,6 +43,7 @@ class Timing:
     tflops: float | None = None
     host_s: float | None = None
     inputs: str = ""
+    method: str = ""
 
     @classmethod
     def of(cls, attempt: Attempt) -> Timing:
@@ -62,6 +63,7 @@ class Timing:
             tflops=row.matmul_tflops,
             host_s=attempt.measurement.host_launch_s if attempt.measurement else None,
             inputs=row.inputs,
+            method=row.method,
         )
 
     def cells(self) -> list[str]:
@@ -107,6 +109,7 @@ def _object(timing: Timing) -> dict[str, Any]:
         "reference": timing.is_reference,
         "workload": timing.workload,
         "inputs": timing.inputs or None,
+        "method": timing.method or None,
         "outcome": str(timing.outcome),
         "reason": timing.reason or None,
         **{f"{name}_s": getattr(timing, f"{name}_s") for name in _TIMES},
@@ -145,6 +148,8 @@ def _table(workload: str, inputs: str, timings: Sequence[Timing], limit: int | N
         ]
     title = workload_text(Workload.from_key(workload))
     title += f", {inputs} inputs" if inputs else ""
+    methods = ", ".join(dict.fromkeys(t.method for t in timings if t.method))
+    title += f"; {methods}" if methods else ""
     rest = f"… {len(ordered) - len(shown)} more" if len(ordered) > len(shown) else ""
     table = text_table(headings, rows, {"Kernel Name", "outcome", "reason"})
     return "\n".join(part for part in (title, table, rest) if part)

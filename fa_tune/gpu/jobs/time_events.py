@@ -4,6 +4,9 @@ A sample is one launch, or a replayed graph of several, divided by their number:
 all subjects of a workload, graphs if any of them takes less than `SHORT_S`.  Cold: inputs rotate
 through so many sets that none survives in L2 until it is used again.  The stream is kept busy
 while a sample is enqueued, so that no launch gap is timed.
+
+Sustained, a sample is a second of launches or graphs back to back, so that clocks and power are
+those of a GPU that does nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -45,6 +48,8 @@ from fa_tune.workers.main import Report
 
 SHORT_S = 50e-6
 GRAPH_SAMPLE_S = 200e-6
+BURST_S = 10e-3  # of a graph that is repeated for a sustained sample
+BURSTS_AHEAD = 4  # are enqueued while one runs
 MAX_SETS = 64
 L2_TIMES = 3  # all input sets together, in multiples of the L2 cache
 BUSY_CYCLES = 200_000  # about 0.1 ms of a spinning kernel ahead of each sample, at first
@@ -72,6 +77,7 @@ class Subject:
         self._next = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self.launches_per_sample = 1
+        self._sustained_s = 0.0
 
     def launch(self) -> None:
         """One launch on the next input set; what it takes this process is noted."""
@@ -104,12 +110,32 @@ class Subject:
         """From here on a sample is one launch."""
         self._graph, self.launches_per_sample = None, 1
 
+    def sustain(self, seconds: float) -> None:
+        """From here on a sample is what it was, back to back for so long."""
+        self._sustained_s = seconds
+
     def sample(self) -> float:
         """One duration in seconds."""
         run = self._graph.replay if self._graph is not None else self.launch
-        return self._time(run) / self.launches_per_sample
+        taken = self._time_back_to_back(run) if self._sustained_s else self._time(run)
+        return taken / self.launches_per_sample
 
-    def _time(self, run: Any) -> float:
+    def _time_back_to_back(self, run: Callable[[], None]) -> float:
+        """Seconds of GPU time that each of many takes, of which a few are always enqueued."""
+        start = torch.cuda.Event(enable_timing=True)
+        ends: list[torch.cuda.Event] = []
+        start.record()
+        began = time.monotonic()
+        while not ends or time.monotonic() - began < self._sustained_s:
+            run()
+            ends.append(torch.cuda.Event(enable_timing=True))
+            ends[-1].record()
+            if len(ends) > BURSTS_AHEAD:
+                ends[-1 - BURSTS_AHEAD].synchronize()
+        ends[-1].synchronize()
+        return float(start.elapsed_time(ends[-1])) / 1e3 / len(ends)
+
+    def _time(self, run: Callable[[], None]) -> float:
         """Seconds of GPU time.  If the GPU reached the first event before everything was
         enqueued, it may have waited for this process, and that would be timed: then it is kept
         busy for longer, and the sample is taken again."""
@@ -134,7 +160,13 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     problem = Problem.of(job)
     warm_up()
     subjects, estimates_s = prepare_subjects(job, problem, report)
-    no_graph = choose_samples(subjects, estimates_s, report)
+    if job.sustained_s:
+        launches = burst_launches(estimates_s.values())
+        for subject in subjects.values():
+            subject.sustain(job.sustained_s)
+    else:
+        launches = graph_launches(estimates_s.values())
+    no_graph = choose_samples(subjects, launches, report)
     rounds = Rounds(job, subjects, report, no_graph=no_graph)
     rounds.run()
     check = FinalCheck(problem)
@@ -194,6 +226,12 @@ def graph_launches(estimates_s: Iterable[float]) -> int:
     return 1 if fastest_s >= SHORT_S else max(2, math.ceil(GRAPH_SAMPLE_S / fastest_s))
 
 
+def burst_launches(estimates_s: Iterable[float]) -> int:
+    """How many launches are repeated as one for a sustained sample: as many as the fastest subject
+    needs for `BURST_S`, so that no launch is waited for."""
+    return max(1, math.ceil(BURST_S / min(estimates_s, default=BURST_S)))
+
+
 def prepare_alike(*subjects: Subject) -> None:
     """Make the samples of subjects that can all be captured one kind."""
     launches = graph_launches([subject.estimate() for subject in subjects])
@@ -202,12 +240,10 @@ def prepare_alike(*subjects: Subject) -> None:
             subject.capture(launches)
 
 
-def choose_samples(
-    subjects: dict[str, Subject], estimates_s: Mapping[str, float], report: Report
-) -> str:
-    """Make the samples of all subjects one kind.  Where one cannot be captured none is a graph;
-    returns why, else an empty text."""
-    if (launches := graph_launches(estimates_s.values())) == 1:
+def choose_samples(subjects: dict[str, Subject], launches: int, report: Report) -> str:
+    """Make the samples of all subjects one kind, graphs of so many launches if that is more than
+    one.  Where one cannot be captured none is a graph; returns why, else an empty text."""
+    if launches == 1:
         return ""
     for name, subject in list(subjects.items()):
         report.begin(name)
@@ -330,6 +366,8 @@ class Rounds:
         while self._subjects:
             for name in self._rule.active:
                 self._sample(name)
+                if self._job.sustained_s and time.monotonic() > until:
+                    return  # a sample is as long as that
             if time.monotonic() > until:
                 return
 
