@@ -170,7 +170,7 @@ def test_scores_reach_1e5_and_beyond() -> None:
         given = inputs_of(name, w, 0, "cpu")
         scores = given.q[0, :, 0].float() @ given.k[0, :, 0].float().T * w.scale
         largest.append(float(scores.abs().max()))
-        if name == "sigma_12":
+        if name == "peaked:12":
             assert float(scores.std()) == pytest.approx(12, rel=0.15)
     assert max(largest) > 1e7
     assert min(largest) < 1e-4

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
+from fa_tune.core import inputs
 from fa_tune.core.workload import DType, Workload
 from fa_tune.gpu.judged import ForwardReference, judge, judged_forward
 from fa_tune.gpu.reference import Inputs
@@ -18,7 +19,8 @@ from tests.gpu.oracle import KernelCall
 
 MEAN = 0.25
 SCALES = (1e-6, 1e-3, 0.3, 3.0, 30.0, 1e3, 1e4, 1e6)
-STRUCTURE = (SINK_FIRST, SINK_LAST, "sigma_12", "falling", "rising", "ties")
+BUILT_IN = tuple(str(spec) for spec in inputs.BUILT_IN if spec != inputs.NORMAL)
+STRUCTURE = (SINK_FIRST, SINK_LAST, *BUILT_IN, "rising", "ties")
 STEP, STEP_NATS, STEP_QUERY = 128, 12.0, 8.0
 # Of so many tokens a lost key shows only where it is a sink.
 LONG = (
@@ -43,7 +45,7 @@ def problems(d_head: int, dtype: DType, causal: bool) -> Iterator[tuple[str, Wor
         yield name, base
     more_queries = dataclasses.replace(base, seq_len_q=777, seq_len_kv=515)
     yield NORMAL, more_queries  # with a mask, rows without keys
-    yield "sigma_12", more_queries
+    yield "peaked:12", more_queries
 
 
 def long_problems(d_head: int, dtype: DType, causal: bool) -> Iterator[tuple[str, Workload]]:
@@ -55,17 +57,14 @@ def long_problems(d_head: int, dtype: DType, causal: bool) -> Iterator[tuple[str
 
 
 def inputs_of(name: str, w: Workload, seed: int, device: str) -> Inputs:
-    """Q, K and V.  sigma_12: scores of that standard deviation, in nats.  falling, rising: 128 keys
-    are 12 nats above or below the next.  ties: all keys are the same."""
-    word = name if name in (SINK_FIRST, SINK_LAST) else NORMAL
+    """Q, K and V.  rising: 128 keys are 12 nats below the next.  ties: all keys are the same.  Any
+    other name is that of a verification's inputs."""
+    word = NORMAL if name in ("rising", "ties") else name
     given = ForwardReference().inputs(
         CheckCase(w, word), seed=seed, mean=MEAN, extra_heads=1, device=device
     )
-    if name == "sigma_12":
-        given.q.mul_(12 / (w.scale * math.sqrt(w.d_head)))
-    elif name in ("falling", "rising"):
-        sign = -1 if name == "falling" else 1
-        steps = torch.arange(w.seq_len_kv, device=device) // STEP * (sign * STEP_NATS)
+    if name == "rising":
+        steps = torch.arange(w.seq_len_kv, device=device) // STEP * STEP_NATS
         given.q[..., 0] = STEP_QUERY
         given.k[..., 0] = (steps / (STEP_QUERY * w.scale))[None, :, None]
     elif name == "ties":
