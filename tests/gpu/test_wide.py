@@ -15,7 +15,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits, parse_arch
-from fa_tune.core.model import Outcome, Variant
+from fa_tune.core.model import Artifact, Outcome, Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelFamily
 from fa_tune.workers.supervisor import run_items
@@ -88,6 +88,14 @@ def items_for(
     }
 
 
+def compiled(built: Built, arch: str, asked: Sequence[tuple[Variant, Workload]]) -> list[Artifact]:
+    """The kernel of each, all compiled at once; some may be the same."""
+    requests = [request(variant, w, parse_arch(arch)) for variant, w in asked]
+    once = list(dict.fromkeys(requests))
+    found = dict(zip(once, built(once), strict=True))
+    return [found[one] for one in requests]
+
+
 class TestOnGpu:
     pytestmark = on_gpu
 
@@ -102,30 +110,34 @@ class TestOnGpu:
         assert not faults_of("handle", items, LONG_S)
 
     def test_launches_that_overlap(self, family: KernelFamily, arch: str, built: Built) -> None:
-        limits = parse_arch(arch)
-        items = {}
-        for (variant, d_head, dtype), causal in itertools.product(
-            defaults(family, limits, D_HEADS), (False, True)
-        ):
-            # A quarter of a wave of an H200 each at first, then several.
-            for batch in (1, 9):
-                w = Workload(batch, 8, 4, 513, 1025, d_head, dtype, causal=causal)
-                (artifact,) = built([request(variant, w, limits)])
-                items[f"{variant.key} {w.key}"] = {**item_of(artifact), "workload": w.key}
+        # A quarter of a wave of an H200 each at first, then several.
+        asked = [
+            (variant, Workload(batch, 8, 4, 513, 1025, d_head, dtype, causal=causal))
+            for variant, d_head, dtype in defaults(family, parse_arch(arch), D_HEADS)
+            for causal, batch in itertools.product((False, True), (1, 9))
+        ]
+        artifacts = compiled(built, arch, asked)
+        items = {
+            f"{variant.key} {w.key}": {**item_of(artifact), "workload": w.key}
+            for (variant, w), artifact in zip(asked, artifacts, strict=True)
+        }
         assert not faults_of("handle_streams", items, STREAMS_S)
 
     def test_more_than_2_31_elements(self, family: KernelFamily, arch: str, built: Built) -> None:
-        limits = parse_arch(arch)
         if _memory_bytes() < LARGE_BYTES:
             pytest.skip("the GPU's memory does not hold them")
         heads, seq_len, d_head = LARGE_SHAPE
-        items = {}
-        for (variant, _, dtype), causal in itertools.product(
-            defaults(family, limits, (d_head,)), (False, True)
-        ):
-            w = Workload(1, heads, heads, seq_len, seq_len, d_head, dtype, causal=causal)
-            (artifact,) = built([request(variant, w, limits)])
-            items[f"{variant.key} {w.key}"] = {**item_of(artifact), "causal": causal}
+        shape = (1, heads, heads, seq_len, seq_len, d_head)
+        asked = [
+            (variant, Workload(*shape, dtype, causal=causal))
+            for variant, _, dtype in defaults(family, parse_arch(arch), (d_head,))
+            for causal in (False, True)
+        ]
+        artifacts = compiled(built, arch, asked)
+        items = {
+            f"{variant.key} {w.key}": {**item_of(artifact), "causal": w.causal}
+            for (variant, w), artifact in zip(asked, artifacts, strict=True)
+        }
         assert not faults_of("handle_large", items, LARGE_S)
 
 
