@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
+from fa_tune import ops
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected, Variant
@@ -15,6 +16,8 @@ from fa_tune.core.workload import FORWARD, DType
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm90.family import Sm90Family
+from fa_tune.ops.base import CheckCase
+from fa_tune.ops.traits import Traits
 
 _FAMILIES: dict[str, KernelFamily] = {
     family.name: family for family in (Sm80Family(), Sm90Family())
@@ -125,6 +128,20 @@ def parse(text: str, *, d_head: int = 128) -> Config:
         raise errors[0]
     examples = " or ".join(f"{f.example!r} ({f.name})" for f in all_families())
     raise InvalidConfig(f'no config in "{shown}"; write it like {examples}')
+
+
+def verification_cases(
+    kernel: Variant, traits: str, *, thorough: bool = False
+) -> tuple[CheckCase, ...]:
+    """What a kernel is verified on, compiled with these traits; `thorough`: more of it."""
+    family, config = get(kernel.family), config_of(kernel)
+    return (
+        *ops.get(family.operation).verification_cases(
+            *(family.blocks(config), config.d_head, config.dtype, Traits.parse(traits)),
+            thorough=thorough,
+        ),
+        *(CheckCase(workload) for workload in family.extra_verification(config, traits)),
+    )
 
 
 @cache

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fa_tune import families
 from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import (
     REFERENCE_FAMILY,
     Attempt,
@@ -57,14 +58,27 @@ class Confirmed:
 
 
 @dataclass(frozen=True)
+class MeasuredOn:
+    """One config on one kind of inputs after the search: its median, and its time over the
+    default's with the ends of its interval; None for the default itself."""
+
+    inputs: str
+    median_s: float
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
 class Decided:
     """What the choice on one workload was made by, beside the table: a replay decides by it as
     the search did.  `margin` is what the default had to be beaten by; `chosen` is the variant, by
-    key, that the search put into the registry, empty in old recordings."""
+    key, that the search put into the registry, empty in old recordings; `on_inputs` are the
+    figures of the choice, the default and others on each kind of inputs, by variant's key."""
 
     margin: float
     confirmed: Confirmed | None = None
     chosen: str = ""
+    on_inputs: Mapping[str, tuple[MeasuredOn, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,7 +116,7 @@ class MeasuredBy:
 @dataclass(frozen=True)
 class Meta:
     """The `.meta.json` of a recording.  `decided`, by workload key, and `measured_by` are empty in
-    old ones."""
+    old ones; `inputs` is the text of what Q, K and V held."""
 
     schema: int
     device: DeviceInfo
@@ -110,6 +124,7 @@ class Meta:
     note: str = ""
     decided: Mapping[str, Decided] = field(default_factory=dict)
     measured_by: MeasuredBy = MeasuredBy()
+    inputs: str = str(NORMAL)
 
 
 @dataclass(frozen=True)
@@ -145,7 +160,7 @@ def save(path: Path, attempts: Iterable[Attempt], resources: Mapping[str, Any], 
 
 def load(path: Path) -> Recording:
     """Read one recording; raises ProfileFormatError for a damaged table or provenance."""
-    meta = _load_meta(path)
+    meta = load_meta(path)
     attempts = (_attempt(row, meta) for row in read_rows(path))
     decided = {key: _canonical(found) for key, found in meta.decided.items()}
     meta = dataclasses.replace(meta, decided=decided)
@@ -156,6 +171,11 @@ def _canonical(decided: Decided) -> Decided:
     if decided.chosen:
         chosen = families.canonical(Variant.from_key(decided.chosen)).key
         decided = dataclasses.replace(decided, chosen=chosen)
+    on_inputs = {
+        families.canonical(Variant.from_key(key)).key: figures
+        for key, figures in decided.on_inputs.items()
+    }
+    decided = dataclasses.replace(decided, on_inputs=on_inputs)
     if (found := decided.confirmed) is None:
         return decided
     chosen, default = (
@@ -165,7 +185,7 @@ def _canonical(decided: Decided) -> Decided:
     return dataclasses.replace(decided, confirmed=confirmed)
 
 
-def _load_meta(path: Path) -> Meta:
+def load_meta(path: Path) -> Meta:
     """The provenance beside a table; raises ProfileFormatError."""
     meta_path = path.with_suffix(META_SUFFIX)
     try:
@@ -187,7 +207,7 @@ def _load_meta(path: Path) -> Meta:
 
 def _taken_of(path: Path) -> tuple[str, str]:
     """The GPU model and the method of a recording, by its provenance alone."""
-    meta = _load_meta(path)
+    meta = load_meta(path)
     return meta.device.name, meta.provenance.method
 
 
@@ -242,6 +262,7 @@ def _attempt(row: Row, meta: Meta) -> Attempt | None:
             },
             relative=_filed(row.relative, row.samples_s),
             preference=row.preference,
+            inputs=row.inputs,
             held_out_s=row.held_out_s or (),
             held_out_relative=_filed(row.held_out_relative, row.held_out_s),
         )
