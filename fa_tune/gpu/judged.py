@@ -1,8 +1,10 @@
 """What an operation must give, in fp64; what the same computation in a kernel's own precision makes
 of it; and how far fp32 scores leave it open.  `reference_of` has it under the operation's name.
 
-The reference has what a good kernel has: fp32 scores, weights up to 1 rounded to the dtype for the
-second product, their sum in fp32, and one rounding of the output.
+The reference is softmax as torch computes it with fp32 scores: probabilities that sum up to 1,
+rounded to the dtype for the second product, and one rounding of the output.  It does not round
+weights of which the largest is 1 instead: that has no rounding error of its own where one key has
+most of the weight, and a kernel that does not know the maximum beforehand cannot have it.
 
 The bound: a score is a sum of d_head products, scale · Σ q_c k_c.  In fp32 each of its additions
 may be off by 2^-24 of what has come together, and tensor cores truncate after every 16 products.
@@ -225,7 +227,7 @@ def _forward_part(inputs: Inputs, w: Workload, part: _Part, precise: torch.dtype
     most = (others * u.exp()).clamp_(max=1) * value_range
     bound = torch.minimum(torch.expm1(u) * spread, most)
     p, total32, _ = _weights(_scores(q.float(), k.float(), w.scale, hidden))
-    same = (p.to(q.dtype).float() @ v.float() / total32).to(q.dtype)
+    same = (p.div_(total32).to(q.dtype).float() @ v.float()).to(q.dtype)
     return _Found(o, bound, same, lse, score_open)
 
 

@@ -26,7 +26,7 @@ RMS_TIMES = 1.2
 # kernel that is really at 1.2 is refused by chance once in 30000 cases.  With 1000 rows the limit
 # is 1.3.
 # Faults are beyond it (tests/gpu_jobs/test_judged.py, 768 rows): weights of an fp16 kernel rounded
-# to bf16 are at 1.6 with scores of 12 nats and at 2 to 6 elsewhere, half a percent on a sum in bf16
+# to bf16 are at 2 to 6 where no single key has most of the weight, half a percent on a sum in bf16
 # at 2.9.  Right kernels whose largest weight is no power of two are at 1.13.
 RMS_CHANCE = 2.5
 # A root mean square of this many units always passes.  Rounding alone makes 0.2 to 0.3; but where

@@ -150,8 +150,9 @@ ORDINARY = ("normal", "sigma_12", SINK_FIRST, SINK_LAST, "falling")
 
 
 # With a sink the other weights are so small that this does not reach the output.
-@pytest.mark.parametrize("kind", ["normal", "sigma_12", "falling", "rising"])
+@pytest.mark.parametrize("kind", ["normal", "falling", "rising"])
 def test_weights_rounded_to_bf16_in_an_fp16_kernel(kind: str) -> None:
+    """Not at 12 nats: there one key has most of the weight, and its weight of 1 is exact."""
     case = found(kind, F16, Tiled(p_dtype=torch.bfloat16))
     assert not case.ok, case
 

@@ -46,7 +46,7 @@ struct TurnProducts {
         float sum = 0.f;
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
-            sum += tile.softmax.row_sum[m][0] + tile.softmax.row_sum[m][1];
+            sum += tile.softmax.block_sum[m][0] + tile.softmax.block_sum[m][1];
         }
         constexpr int kFragments = kTilesM * kStepsPV;
         auto fragment = [&](int i) -> const unsigned (&)[4] {
