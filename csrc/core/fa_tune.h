@@ -14,8 +14,7 @@
 // The stream that a call is enqueued on, a CUstream or a cudaStream_t, may be captured in a graph.
 // What runs at the same time: calls on different streams, of the same kernel as well; graphs of
 // different captures.  Not: two executable graphs made of one capture.
-#ifndef FA_TUNE_H
-#define FA_TUNE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -106,8 +105,8 @@ FA_TUNE_API int fa_tune_abi_version(void);
 // until this thread's next call.
 FA_TUNE_API const char* fa_tune_last_error(void);
 
-// Loads the CUDA driver; once it is there, further calls do nothing.  Neither this nor anything
-// before the first launch, fa_tune_prepare or fa_tune_find makes a context or needs a device.
+// Loads and initialises the CUDA driver, which the first call that needs it does otherwise.  It
+// makes no context.
 FA_TUNE_API fa_tune_status fa_tune_init(void);
 
 // Kernels ------------------------------------------------------------------------------------
@@ -195,11 +194,9 @@ FA_TUNE_API fa_tune_status fa_tune_find_config(const fa_tune_table* table, const
 FA_TUNE_API fa_tune_status fa_tune_why(const fa_tune_table* table, const fa_tune_problem* problem,
                                        int device, char* text, size_t size);
 
-// The table's kernels one after another, for fa_tune_prepare; NULL from the last one on.
-FA_TUNE_API fa_tune_kernel* fa_tune_table_kernel(const fa_tune_table* table, size_t index);
+// fa_tune_prepare for every kernel of the table that runs on the device.
+FA_TUNE_API fa_tune_status fa_tune_table_prepare(const fa_tune_table* table, int device);
 
 #ifdef __cplusplus
 }
 #endif
-
-#endif  // FA_TUNE_H

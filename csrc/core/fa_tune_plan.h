@@ -1,8 +1,7 @@
 // A plan: what the core needs to know of a compiled kernel to launch it.
 // Generated from fa_tune/families/plan.py by `python -m fa_tune.export.config_headers`; do not
 // edit.
-#ifndef FA_TUNE_PLAN_H
-#define FA_TUNE_PLAN_H
+#pragma once
 
 #include <stdint.h>
 
@@ -102,5 +101,3 @@ typedef struct fa_tune_plan {
     // which devices that serves: fa_tune_portability
     int32_t portability;
 } fa_tune_plan;
-
-#endif  // FA_TUNE_PLAN_H

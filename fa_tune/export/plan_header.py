@@ -19,8 +19,7 @@ _HEAD = """\
 // A plan: what the core needs to know of a compiled kernel to launch it.
 // Generated from fa_tune/families/plan.py by `python -m fa_tune.export.config_headers`; do not
 // edit.
-#ifndef FA_TUNE_PLAN_H
-#define FA_TUNE_PLAN_H
+#pragma once
 
 #include <stdint.h>
 
@@ -35,7 +34,7 @@ def plan_header() -> str:
         parts += _enum(enum)
     for struct in (LaunchPlan, Plan):
         parts += _struct(struct)
-    return "".join([*parts, "#endif  // FA_TUNE_PLAN_H\n"])
+    return "".join(parts).removesuffix("\n")
 
 
 def c_name(kind: type[Any]) -> str:
