@@ -22,6 +22,7 @@ constexpr int kPanelColumns = 64;  // 128 bytes, the widest box that 128-byte sw
 constexpr int kDataFloat16 = 6, kDataBfloat16 = 9;
 constexpr int kInterleaveNone = 0, kSwizzle128B = 3, kPromotion128B = 2, kFillZeros = 0;
 constexpr int kMaxBoxRows = 256;
+constexpr std::int64_t kTooLong = std::int64_t{1} << 40;  // a stride in elements
 
 long long wide(std::int64_t value) { return value; }  // for printf
 
@@ -99,9 +100,12 @@ Status encode(const Driver& driver, const fa_tune_problem& problem, const fa_tun
     std::uint64_t strides[3];
     for (int i = 0; i < 3; ++i) {
         // An extent of 1 is never stepped along; the driver still wants a legal stride.
-        strides[i] = dimensions[i + 1] == 1
-                         ? kChunkBytes
-                         : static_cast<std::uint64_t>(elements[i]) * kElementBytes;
+        const std::int64_t used =
+            dimensions[i + 1] == 1 ? kChunkBytes / kElementBytes : elements[i];
+        // What would wrap around is as illegal as what the driver calls too long.
+        strides[i] =
+            kElementBytes * (used >= 0 && used < kTooLong ? static_cast<std::uint64_t>(used)
+                                                          : std::uint64_t{kTooLong});
     }
     const std::uint32_t box[4] = {kPanelColumns, static_cast<std::uint32_t>(shape.box_rows), 1, 1};
     const std::uint32_t steps[4] = {1, 1, 1, 1};

@@ -99,7 +99,8 @@ Status CounterSlots::add_block(const Driver& driver) {
 // The slot of a stream that has launched nothing for long.
 bool CounterSlots::take_over(std::size_t* index) {
     const std::uint64_t now = streams_.load(std::memory_order_relaxed);
-    for (std::size_t i = 0; i < assigned_; ++i) {
+    for (std::size_t tried = 0; tried < assigned_; ++tried) {
+        const std::size_t i = next_taken_over_++ % assigned_;  // those after it are older
         Slot& candidate = slot(i);
         const auto forgotten = [&] { return candidate.last_used.load() + kForgottenAfter < now; };
         if (!forgotten()) continue;

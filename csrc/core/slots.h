@@ -57,7 +57,8 @@ class CounterSlots {
 
     std::mutex mutex_;
     std::array<std::atomic<Block*>, kMaxBlocks> blocks_{};
-    std::size_t assigned_ = 0;                                // slots that were ever a stream's
+    std::size_t assigned_ = 0;  // slots that were ever a stream's
+    std::size_t next_taken_over_ = 0;
     std::unordered_map<std::uint64_t, std::size_t> indices_;  // owner -> slot
     std::atomic<std::uint64_t> streams_{0};                   // that there have been
     CUdeviceptr captured_ = 0;                                // the rest of a block

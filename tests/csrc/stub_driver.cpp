@@ -51,7 +51,7 @@ std::mutex mutex;
 std::vector<stub_launch> launches;
 std::map<std::string, int> fail_error, fail_times;
 std::map<std::string, std::size_t> calls;
-std::map<unsigned long long, std::size_t> memory;
+auto& memory = *new std::map<unsigned long long, std::size_t>;  // the driver's until the very end
 std::vector<std::unique_ptr<Stream>> streams;
 std::vector<Kernel*> all_kernels;
 std::vector<std::unique_ptr<Library>> libraries;  // kept, so that tests can ask
@@ -73,8 +73,8 @@ int called(const char* function) {
     return fail_error[function];
 }
 
-#define CALLED                                              \
-    do {                                                    \
+#define CALLED                                                \
+    do {                                                      \
         if (const int error = called(__func__)) return error; \
     } while (false)
 
@@ -107,11 +107,20 @@ int cuDeviceGetName(char* name, int size, int) {
 int cuDeviceGetAttribute(int* value, int attribute, int) {
     CALLED;
     switch (attribute) {
-        case 16: *value = attributes.multiprocessors; return 0;
-        case 38: *value = attributes.l2_bytes; return 0;
-        case 75: *value = attributes.capability / 10; return 0;
-        case 76: *value = attributes.capability % 10; return 0;
-        default: return kInvalidValue;
+        case 16:
+            *value = attributes.multiprocessors;
+            return 0;
+        case 38:
+            *value = attributes.l2_bytes;
+            return 0;
+        case 75:
+            *value = attributes.capability / 10;
+            return 0;
+        case 76:
+            *value = attributes.capability % 10;
+            return 0;
+        default:
+            return kInvalidValue;
     }
 }
 
