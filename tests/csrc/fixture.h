@@ -77,14 +77,16 @@ inline fa_tune_problem problem(std::int64_t batch = 2, std::int64_t heads = 4,
 inline fa_tune_tensors tensors(const fa_tune_problem& p) {
     fa_tune_tensors made{};
     std::uintptr_t address = std::uintptr_t{1} << 40;
+    const auto product = [](std::int64_t a, std::int64_t b) {  // sizes may be absurd
+        return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) *
+                                         static_cast<std::uint64_t>(b));
+    };
     for (fa_tune_tensor* tensor : {&made.q, &made.k, &made.v, &made.o}) {
         const bool keys = tensor == &made.k || tensor == &made.v;
-        const std::int64_t heads = keys ? p.kv_heads : p.heads;
-        const std::int64_t rows = keys ? p.seq_len_kv : p.seq_len_q;
         tensor->address = reinterpret_cast<void*>(address);
         tensor->head_stride = p.d_head;
-        tensor->seq_stride = heads * p.d_head;
-        tensor->batch_stride = rows * heads * p.d_head;
+        tensor->seq_stride = product(keys ? p.kv_heads : p.heads, p.d_head);
+        tensor->batch_stride = product(keys ? p.seq_len_kv : p.seq_len_q, tensor->seq_stride);
         address += std::uintptr_t{1} << 34;
     }
     if (p.lse != 0) made.lse = reinterpret_cast<void*>(address);
