@@ -23,7 +23,7 @@ typedef struct stub_launch {
 /* Back to the beginning: nothing recorded, nothing fails, no context is current. */
 void stub_reset(void);
 void stub_set_device(const char* name, int capability, int multiprocessors, int l2_bytes);
-/* Whether launches are recorded; they are at first. */
+/* Whether launches are recorded; they are at first, unless STUB_SILENT is in the environment. */
 void stub_record(int on);
 size_t stub_launch_count(void);
 /* 0 if there is no launch of that index. */
