@@ -121,9 +121,8 @@ def bits(core: Core, store: ArtifactStore) -> str:
         inputs = make_inputs(workload, seed=14)
         expected = by_python(artifact, workload, inputs)
         out, lse = fresh(workload, inputs)
-        core.kernel(KernelImage.of(artifact)).launch(
-            workload, launch_args(inputs, out, lse), stream()
-        )
+        kernel = core.kernel(KernelImage.of(artifact))
+        kernel.launch(workload, launch_args(inputs, out, lse), stream())
         torch.cuda.synchronize()
         found = [out] if lse is None else [out, lse]
         assert same_bits(found, expected), f"{config} on {workload.key}"
@@ -140,6 +139,7 @@ class Tenant:
         (self.expected,) = by_python(artifact, self.workload, self.inputs)
         self.stream = torch.cuda.Stream()
         self.kernel, self.wrong = kernel, torch.zeros((), dtype=torch.int64, device="cuda")
+        self.launched = 0
         self.outs = [torch.empty_like(self.inputs.q) for _ in range(BUFFERS)]
         torch.cuda.synchronize()
 
@@ -151,6 +151,7 @@ class Tenant:
                     out.fill_(torch.nan)
                 for one in args:
                     self.kernel.launch(self.workload, one, self.stream.cuda_stream)
+                    self.launched += 1
                 for out in self.outs:
                     self.wrong += (out.view(torch.int16) != self.expected.view(torch.int16)).sum()
 
@@ -166,6 +167,7 @@ def threads(core: Core, store: ArtifactStore) -> str:
         for thread in running:
             thread.join()
         torch.cuda.synchronize()
+        assert sum(t.launched for t in tenants) == LAUNCHES, "a thread has failed"
         assert [int(t.wrong) for t in tenants] == [0] * THREADS, artifact.variant
     return "right"
 
