@@ -45,11 +45,11 @@ def identify(kernel_name: str) -> KernelIdentity:
 
     try:
         config = families.parse(kernel_name)
+        family = families.of(config)
+        traits = Traits.parse(family.kernel_traits(kernel_name) or "plain")
     except InvalidConfig:
         pass
     else:
-        family = families.of(config)
-        traits = Traits.parse(family.kernel_traits(kernel_name) or "plain")
         return KernelIdentity(
             family.short_form(config),
             family.name,
