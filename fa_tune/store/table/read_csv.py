@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +45,11 @@ def read_text(path: str | Path) -> str:
         raw = Path(path).read_bytes()
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from None
+    return text_of(raw, path)
+
+
+def text_of(raw: bytes, path: str | Path) -> str:
+    """A file's bytes as text; raises ProfileFormatError for what is not UTF-8."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -52,8 +58,11 @@ def read_text(path: str | Path) -> str:
 
 def looks_like_ours(text: str) -> bool:
     """Whether the first line is a heading with a kernel's name and a duration in ms."""
-    first = text.lstrip("\ufeff").lstrip("\r\n").partition("\n")[0]
-    headings = {cell.strip() for row in csv.reader([first]) for cell in row}
+    first = re.split(r"[\r\n]", text.lstrip("\ufeff\r\n"), maxsplit=1)[0]
+    try:
+        headings = {cell.strip() for row in csv.reader([first]) for cell in row}
+    except csv.Error:
+        return False
     return {NAME.heading, DURATION.heading} <= headings
 
 
