@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.files import read_bytes
 from fa_tune.profile.ncu.launches import Profile
-from fa_tune.profile.ncu.parse import parse_ncu_csv, profile_of, read_bytes
+from fa_tune.profile.ncu.parse import parse_ncu_csv, profile_of
 from fa_tune.report.from_ncu import rows_from_launches
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.read_csv import looks_like_ours, parse_rows, text_of
@@ -88,7 +89,10 @@ def parse_report_source(
 
 
 def _load_file(path: Path, overrides: Overrides, decimal: str | None, note: Note) -> list[Row]:
-    data = read_bytes(path)
+    try:
+        data = read_bytes(path)
+    except FileNotFoundError:
+        raise StorageError(f"cannot read {path}: no such file or folder") from None
     _refuse_other_formats(path, data)
     # ncu's own files may be in other encodings.
     if looks_like_ours(data[:START_BYTES].decode("utf-8-sig", errors="replace")):

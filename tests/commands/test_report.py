@@ -198,7 +198,7 @@ def test_a_pipe_is_read_once(console: Console, tmp_path: Path) -> None:
 
 
 def test_what_has_no_end_is_refused(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fa_tune.profile.ncu.parse.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("fa_tune.core.files.MAX_BYTES", 1 << 20)
     done = console("report", "/dev/zero")
     assert done.status != 0
     assert done.err.startswith("error: ")

@@ -191,9 +191,9 @@ def _record(lines: list[str], start: int, table: LogTable) -> tuple[list[str] | 
     terminated = start + 1 < len(lines)
     body = line.rstrip()
     closed = body.endswith(('"', '",'))
-    if terminated and closed and (pieces := _pieces(body)) and _is_row(pieces, table):
-        if _quoted_within(pieces) <= {table.columns["Kernel Name"]}:
-            return pieces, 1  # a quotation mark inside a kernel's name, not doubled
+    pieces = _pieces(body) if terminated and closed else []
+    if pieces and _is_row(pieces, table) and _quoted_within(pieces) <= _name_column(table):
+        return pieces, 1  # a quotation mark inside a kernel's name, not doubled
     for end in range(start + 2, min(start + _MAX_JOINED_LINES, len(lines)) + 1):
         if lines[end - 1].startswith(("==", '"')):
             break
@@ -208,6 +208,10 @@ def _pieces(line: str) -> list[str]:
     """A closed line split at `","`, for one whose quotation marks do not add up."""
     tail = [""] if line.endswith(",") else []
     return line.removesuffix(",").removeprefix('"').removesuffix('"').split('","') + tail
+
+
+def _name_column(table: LogTable) -> set[int]:
+    return {table.columns["Kernel Name"]}
 
 
 def _quoted_within(pieces: list[str]) -> set[int]:

@@ -18,6 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from fa_tune.core.errors import ProfileFormatError, StorageError, UnknownUnit
+from fa_tune.core.files import read_bytes
 from fa_tune.core.model import Quantity
 from fa_tune.core.units import BYTE, BYTE_PER_SECOND, HERTZ, PERCENT, SECOND, parse_unit, to_base
 from fa_tune.profile.ncu import ncu_rep
@@ -54,7 +55,6 @@ _REPORT_ADVICE = (
     "this is an ncu report, not its text; print it with "
     "`ncu --import FILE --page raw --csv --print-units base`"
 )
-MAX_BYTES = 1 << 30
 _CAPABILITY = re.compile(r"[0-9]+[.,][0-9]+")
 _DIMENSIONS = (SECOND, HERTZ, BYTE, BYTE_PER_SECOND, PERCENT)
 
@@ -126,22 +126,11 @@ def read_profile(path: str | Path, *, decimal: str | None = None) -> Profile:
     it cannot be understood.
     """
     path = Path(path)
-    return profile_of(read_bytes(path), path, decimal=decimal)
-
-
-def read_bytes(path: Path) -> bytes:
-    """What a file or pipe holds, which is opened once.  Raises StorageError if it cannot be read
-    or has no end."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_bytes(path)
     except FileNotFoundError:
-        raise StorageError(f"cannot read {path}: no such file or folder") from None
-    except (OSError, ValueError) as error:  # ValueError: a zero in the name
-        raise StorageError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
-    if len(data) > MAX_BYTES:
-        raise StorageError(f"{path} has more than {MAX_BYTES >> 20} MiB; split it")
-    return data
+        raise StorageError(f"cannot read {path}: no such file") from None
+    return profile_of(data, path, decimal=decimal)
 
 
 def profile_of(data: bytes, path: Path, *, decimal: str | None = None) -> Profile:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.files import read_bytes
 from fa_tune.core.model import REFERENCE_FAMILY
 from fa_tune.families.kernel_names import identify
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
@@ -42,10 +43,9 @@ def read_rows(path: str | Path, *, on_note: Callable[[str], None] | None = None)
 def read_text(path: str | Path) -> str:
     """A file's text, UTF-8; raises StorageError or ProfileFormatError."""
     try:
-        raw = Path(path).read_bytes()
-    except OSError as error:
+        return text_of(read_bytes(Path(path)), path)
+    except FileNotFoundError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from None
-    return text_of(raw, path)
 
 
 def text_of(raw: bytes, path: str | Path) -> str:
