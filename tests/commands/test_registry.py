@@ -27,6 +27,7 @@ def entry(
     method: str = "ncu",
 ) -> Entry:
     workload = benchmark_workload(seq_len, 128, dtype)
+    config = config.replace("FP16", dtype.name)
     provenance = Provenance(
         *(gpu, "580.1", "13.0", "13.0", method, "2025.3.1", ("--csv",), "none", "all", "ab" * 32),
         recorded_at="2026-01-02T03:04:05+00:00",
