@@ -200,6 +200,8 @@ def command(
         result = flow.search(options, progress, configs)
     _warn(result, progress)
     _write(result, progress, as_json=as_json, csv=csv, limit=limit, wide=wide)
+    if result.not_kept is not None:
+        raise result.not_kept
     if all(found.decision is None for found in result.results):
         raise NoUsableVariant("no workload has a config that can be chosen")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from fa_tune import families
-from fa_tune.core.errors import NoUsableVariant, ToolMissing
+from fa_tune.core.errors import NoUsableVariant, RegistryError, StorageError, ToolMissing
 from fa_tune.core.model import Resources
 from fa_tune.core.options import DEFAULT_KERNELS, Progress, SearchOptions
 from fa_tune.core.workload import Workload
@@ -278,6 +278,10 @@ def write_outputs(state: SearchState, candidates: Candidates, decided: Decided) 
     if all(r.decision is None for r in result.results):
         problems = "; ".join(dict.fromkeys(r.problem for r in result.results))
         raise NoUsableVariant(f"nothing was measured: {problems}")
-    for refused in keep_in_registry(state.registry, result, session.selection, decided.verdicts):
+    try:
+        kept = keep_in_registry(state.registry, result, session.selection, decided.verdicts)
+    except (StorageError, RegistryError) as error:  # the results are not lost with it
+        return dataclasses.replace(result, registry=None, not_kept=error)
+    for refused in kept:
         session.progress.note(refused)
     return result

@@ -155,7 +155,10 @@ def _replay(
     names = ", ".join(r.label for r in told)
     source = f"recorded on an {gpu} on {date} with {method}, replayed from {names}"
     if any(_is_of_other_sources(recording) for recording in told):
-        progress.warn("the recordings were made with other kernel sources than these")
+        progress.warn(
+            "the recordings were made with other kernel sources than these, whose times may "
+            "differ; search on a GPU to measure these"
+        )
     return ProfilerSelection(profiler, told[0].meta.device, source, told[0], tuple(chosen))
 
 

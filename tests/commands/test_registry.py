@@ -295,3 +295,20 @@ def test_check_of_recordings_and_of_nothing(console: Console, registry: Path) ->
     nothing = console("registry", "check", "--gpu", "NVIDIA Z")
     assert nothing.status == 4
     assert nothing.err == f"error: no choice to check in {registry}\n"
+
+
+def test_best_prints_nothing_that_is_no_config(console: Console, registry: Path) -> None:
+    text = registry.read_text().replace("(FP16, 128, 64, 64, 4): ", "(FP16, 128, 64, 64, 4): x+")
+    registry.write_text(text)
+    done = console("registry", "best", "--seq-len", "1024", "--dtype", "fp16")
+    assert done.status == 5
+    assert done.out == ""
+
+
+def test_nothing_of_a_registry_reaches_the_terminal_as_a_command(
+    console: Console, registry: Path
+) -> None:
+    registry.write_text(registry.read_text().replace("it is the fastest", "it \\u001b[2Jis"))
+    done = console("registry", "show")
+    assert done.status == 5
+    assert "\x1b" not in done.out + done.err

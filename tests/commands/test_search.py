@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fa_tune.core.errors import StorageError
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.core.workload import DType
 from fa_tune.tune.results import SearchResult, WorkloadResult
@@ -284,3 +285,22 @@ def test_limit_cuts_the_tables_not_the_csv(console: Console, search: Search, lim
     assert "| * |" in table  # the winner is shown whatever the limit
     whole = console("search", "--limit", str(limit), "--csv", "-").out
     assert len(list(csv.DictReader(io.StringIO(whole)))) == 5
+
+
+def test_an_option_given_twice_is_refused(console: Console, search: Search) -> None:
+    done = console("search", "--seq-lens", "1024", "--seq-lens", "4096")
+    assert done.status == 2
+    assert "--seq-lens is given twice" in done.err
+    assert not search.options
+    assert console("search", "--axis", "n_warps=4", "--axis", "B_r=64").status == 0
+
+
+def test_a_registry_that_cannot_be_written_does_not_lose_the_table(
+    console: Console, search: Search
+) -> None:
+    error = StorageError("cannot write registry r.json: No space left on device")
+    search.result = replace(fakes.search_result(), registry=None, not_kept=error)
+    done = console("search")
+    assert done.status == 3
+    assert "seq_len 4096" in done.out
+    assert done.lines[-1] == f"error: {error}"
