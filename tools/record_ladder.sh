@@ -15,14 +15,15 @@ best=${BEST:-"(FP16, 128, 256, 64, 8): $async+load_1_1_1_tiles+opt_softmax+stage
 
 search() {
     "${fa_tune[@]}" search --kernels prog --profiler "$1" --seq-lens 1024,4096 --dtype fp16 \
-        --ref fa2,cudnn --record "$folder" --registry "$(mktemp -d)/registry.json" --limit 4
+        --inputs normal --ref fa2,cudnn --limit 4 \
+        --record "$folder" --registry "$(mktemp -d)/registry.json"
 }
 search ncu
 search events
 
 gpu=$(dirname "$(ls -t "$folder"/*/prog_events.csv | head -1)")
 "${fa_tune[@]}" profile --profiler ncu --metrics explain --runs 1 --seq-lens 4096 \
-    --ref fa2,cudnn --json \
+    --inputs normal --ref fa2,cudnn --json \
     "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles" \
     "(FP16, 128, 64, 64, 4): async+swizzled+load_0_0_0_tiles" \
     "(FP16, 128, 64, 64, 4): $async+load_0_0_0_tiles" \

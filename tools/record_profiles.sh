@@ -9,11 +9,16 @@
 #   FA_TUNE      the command that runs fa-tune; ./run if not given ("python3 -m fa_tune")
 #   REFERENCES   the libraries to measure against; fa2,cudnn,fa4 if not given
 #   DEVICES      as --devices has it; one GPU, the first, if not given
-#   STEPS        only these steps, by name, "grid off" say; all but ncu if not given
+#   INPUTS       what Q, K and V hold, as --inputs has it, one after another, "normal trained" say;
+#                normal if not given.  Those of other inputs are fast_…_<inputs>_events.csv
+#   STEPS        only these steps, by name, "grid off" say; all but ncu and sustained if not
+#                given
 #   SECONDS_LEFT begin no step later than so many seconds after the start; no limit if not given
 #
-# An estimated 8 to 9 minutes on one H200 with 16 cores.  Not among it: tools/record_ladder.sh, and
-# STEPS=ncu, the set under ncu; docs/ladder.md shows both.
+# An estimated 8 to 9 minutes for each kind of inputs on one H200 with 16 cores.  Not among it:
+# tools/record_ladder.sh, and STEPS=ncu, the set under ncu; docs/ladder.md shows both.  Nor
+# STEPS=sustained: times back to back at the power limit, in recordings of their own
+# (fast_…sustained.csv), 5 to 10 minutes.
 # Afterwards: python tools/pages/ladder_page.py
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -22,7 +27,6 @@ folder=$(cd "${1:-profiles}" && pwd)
 read -ra fa_tune <<<"${FA_TUNE:-./run}"
 references=${REFERENCES:-fa2,cudnn,fa4}
 lengths=512,1024,2048,4096,8192,16384
-registry=$(mktemp -d)/registry.json
 failed=0
 
 # FlashAttention 4 compiles a kernel for each kind of problem; kept, later workers need not.
@@ -48,36 +52,44 @@ cut_off() { # CHILD PARTS SUFFIX
     exit 143
 }
 
-step() { # NAME SUFFIX OPTION…
-    local name=$1 suffix=$2 parts=$folder/parts/$1 began=$SECONDS status=0
-    shift 2
+step() { # NAME SUFFIX search|bench OPTION…
+    local name=$1 suffix=$2 command=$3 parts=$folder/parts/$1 began=$SECONDS status=0 own=()
+    shift 3
     [[ " ${STEPS:-grid bf16 large off one} " == *" $name "* ]] || return 0
     if ((SECONDS > ${SECONDS_LEFT:-SECONDS})); then
-        echo "record_profiles: $name left out after $SECONDS s" >&2
+        echo "record_profiles: $name, $inputs inputs, left out after $SECONDS s" >&2
         return 0
     fi
-    "${fa_tune[@]}" search --kernels fast --ref "$references" ${DEVICES:+--devices "$DEVICES"} \
-        --limit 4 --registry "$registry" --record "$parts" "$@" &
+    [[ $command == search ]] && own=(--registry "$registry" ${DEVICES:+--devices "$DEVICES"})
+    "${fa_tune[@]}" "$command" --kernels fast --ref "$references" --inputs "$inputs" --limit 4 \
+        --record "$parts" "${own[@]}" "$@" &
     local child=$!
     trap 'cut_off $child "$parts" "$suffix"' INT TERM
     wait "$child" || status=$?
     trap - INT TERM
     keep "$parts" "$suffix"
     ((status == 0)) || failed=$status
-    echo "record_profiles: $name took $((SECONDS - began)) s, status $status, $SECONDS s in all" >&2
+    echo "record_profiles: $name, $inputs inputs, took $((SECONDS - began)) s, status $status," \
+        "$SECONDS s in all" >&2
 }
 
 masks=(--mask full,causal)
-# Both families in one type: the other one tells nothing new of sm80.
-step grid "" --profiler events --seq-lens "$lengths" --d-head 64,128 --dtype fp16 "${masks[@]}"
-step bf16 _bf16 --profiler events --family sm90 --seq-lens "$lengths" --d-head 64,128 \
-    --dtype bf16 "${masks[@]}"
-step large _d192_d256 --profiler events --seq-lens 1024,4096 --d-head 192,256 --dtype fp16 \
-    "${masks[@]}"
-# Odd lengths, grouped heads, few batch elements.
-step off _off_grid --profiler events --family sm90 --seq-lens 1000,3001 --d-head 64,128 \
-    --dtype fp16 "${masks[@]}" --batch 3 --heads 20 --kv-heads 4
-step one _off_grid_batch_1 --profiler events --family sm90 --seq-lens 3001,16384 --d-head 128 \
-    --dtype bf16 "${masks[@]}" --batch 1
-step ncu "" --profiler ncu --seq-lens 1024,4096
+for inputs in ${INPUTS:-normal}; do
+    registry=$(mktemp -d)/registry.json # what was chosen on other inputs stays out
+    # Both families in one type: the other one tells nothing new of sm80.
+    step grid "" search --profiler events --seq-lens "$lengths" --d-head 64,128 --dtype fp16 \
+        "${masks[@]}"
+    step bf16 _bf16 search --profiler events --family sm90 --seq-lens "$lengths" --d-head 64,128 \
+        --dtype bf16 "${masks[@]}"
+    step large _d192_d256 search --profiler events --seq-lens 1024,4096 --d-head 192,256 \
+        --dtype fp16 "${masks[@]}"
+    # Odd lengths, grouped heads, few batch elements.
+    step off _off_grid search --profiler events --family sm90 --seq-lens 1000,3001 \
+        --d-head 64,128 --dtype fp16 "${masks[@]}" --batch 3 --heads 20 --kv-heads 4
+    step one _off_grid_batch_1 search --profiler events --family sm90 --seq-lens 3001,16384 \
+        --d-head 128 --dtype bf16 "${masks[@]}" --batch 1
+    step ncu "" search --profiler ncu --seq-lens 1024,4096
+    step sustained "" bench --regime sustained --runs 3 --family sm90 --dtype fp16 \
+        --seq-lens 1024,4096,16384 --d-head 64,128 "${masks[@]}"
+done
 exit "$failed"

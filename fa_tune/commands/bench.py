@@ -7,8 +7,11 @@ from pathlib import Path
 import click
 
 from fa_tune.commands.shared.options import (
+    INPUTS,
     csv_option,
     family_option,
+    folder,
+    inputs_list_option,
     json_option,
     kernels_option,
     limit_option,
@@ -20,6 +23,7 @@ from fa_tune.commands.shared.options import (
 )
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.views.timings import show_timings
+from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.tune import single
 
@@ -28,7 +32,13 @@ from fa_tune.tune import single
 @workload_options()
 @kernels_option()
 @family_option()
-@measure_options("runs", "references", "seed")
+@inputs_list_option(
+    default=[str(DEFAULT)],
+    show_default=str(DEFAULT),
+    help=f"What Q, K and V hold; several give a table each, all those that are built in. {INPUTS}",
+)
+@measure_options("runs", "references", "regime", "seed")
+@folder("--record", "record", help="Keep the measurements as a recording in DIR.")
 @csv_option()
 @json_option()
 @limit_option()
@@ -38,8 +48,10 @@ def command(
     workloads: WorkloadOptions,
     kernels: str,
     names: tuple[str, ...],
+    inputs: tuple[InputSpec, ...],
     measure: MeasureOptions,
     machine: MachineOptions,
+    record: Path | None,
     csv: Path | None,
     as_json: bool,
     limit: int | None,
@@ -55,14 +67,21 @@ def command(
     Examples:
       fa-tune bench --kernels prog --dtype fp16 --seq-lens 4096
       fa-tune bench --kernels 64,32 --runs 50 --json
+      fa-tune bench --inputs normal,peaked:3,file:qkv.safetensors
+      fa-tune bench --regime sustained --family sm90
     """
     refuse_both(csv, as_json)
 
     options = SearchOptions(
-        workloads=workloads, kernels=kernels, families=names, measure=measure, machine=machine
+        workloads=workloads,
+        kernels=kernels,
+        families=names,
+        measure=measure,
+        machine=machine,
+        record=record,
     )
     with watching(quiet) as progress:
-        result = single.bench(options, progress)
+        result = single.bench(options, progress, inputs)
     progress.note_once(result.source)
     for warning in result.warnings:
         progress.warn_once(warning)

@@ -36,7 +36,7 @@ from fa_tune.tune.results import ProfileResult
 @click.command("profile")
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG…")
 @workload_options("seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "common")
-@measure_options("metrics", "profiler", "runs", "references", "clock_control", "seed")
+@measure_options(*("metrics", "profiler", "runs", "references", "clock_control", "inputs", "seed"))
 @option(
     "--export",
     "export",

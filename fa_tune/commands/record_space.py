@@ -48,7 +48,7 @@ from fa_tune.tune.candidates import choose_configs, choose_families
     required=True,
     help="The recorded space to write, NAME.space.csv.gz; NAME.space.json goes beside it.",
 )
-@measure_options("profiler", "runs", "clock_control", "seed")
+@measure_options("profiler", "runs", "clock_control", "inputs", "seed")
 @option(
     "--resume/--fresh",
     "resume",

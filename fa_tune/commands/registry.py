@@ -148,7 +148,8 @@ def check(
     """Compare every choice with the default that would run without it: the ratio of their times
     with its 95 % interval, in the search and in the comparison afterwards.
 
-    A choice is slower if it takes over 1 % longer in either, with an interval above 1. The default
+    A choice is slower if it takes over 1 % longer in either, with an interval above 1, or over 2 %
+    longer on any of the inputs that the search compared them on afterwards. The default
     takes part in every search; where it was chosen itself there is nothing to compare.
 
     \b

@@ -5,10 +5,13 @@ from __future__ import annotations
 import click
 
 from fa_tune.commands.shared.options import (
+    INPUTS,
     family_option,
+    inputs_list_option,
     json_option,
     kernels_option,
     machine_options,
+    option,
     quiet_option,
     workload_options,
 )
@@ -21,6 +24,7 @@ from fa_tune.commands.views.verdicts import (
     verdict_table,
 )
 from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.inputs import InputSpec
 from fa_tune.core.options import MachineOptions, WorkloadOptions
 from fa_tune.tune import single
 
@@ -31,6 +35,19 @@ SCHEMA = "fa-tune-verify-1"
 @kernels_option()
 @family_option()
 @workload_options("d_heads", "masks", "lse")
+@option(
+    "--thorough",
+    "thorough",
+    is_flag=True,
+    show_default=False,
+    help="Also try scales from 1e-6 to 1e6, peaked scores and 131072 keys: seconds per kernel.",
+)
+@inputs_list_option(
+    default=[],
+    show_default="its own alone",
+    help="Try every case also with these, beside the verification's own awkward inputs; all means "
+    f"those that are built in. {INPUTS}",
+)
 @json_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "cache_dir")
 @quiet_option()
@@ -38,22 +55,26 @@ def command(
     kernels: str,
     names: tuple[str, ...],
     workloads: WorkloadOptions,
+    inputs: tuple[InputSpec, ...],
     machine: MachineOptions,
+    thorough: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run configs on the GPU and compare their results with attention in fp32.
+    """Run configs on the GPU and compare their results with attention in fp64.
 
     A result is right if its largest error is at most twice that of the same computation in the
-    kernel's own precision. Several shapes are tried, awkward ones included, with every mask that
-    --mask names, causal ones in both alignments. A kernel that crashes ends only its own process.
-    Exit status 4 if any config is wrong or fails.
+    kernel's own precision, and one rounding, and its root mean square error at most 1.2 times.
+    Several shapes and inputs are tried, awkward ones included, with every mask that --mask names,
+    causal ones in both alignments. A kernel that crashes ends only its own process. Exit status 4
+    if any config is wrong or fails.
 
     \b
     Examples:
       fa-tune verify
       fa-tune verify --kernels prog-all --d-head 64,128
-      fa-tune verify --mask full,causal --lse
+      fa-tune verify --mask full,causal --lse --thorough
+      fa-tune verify --inputs all
     """
     with watching(quiet) as progress:
         report = single.verify(
@@ -64,6 +85,8 @@ def command(
             names=names,
             masks=workloads.masks,
             lse="lse" in workloads.common,
+            thorough=thorough,
+            inputs=inputs,
         )
     for variant, why in report.rejected:
         progress.note_once(f"not tried: {variant.config}: {why.constraint}: {why.reason}")

@@ -4,6 +4,7 @@
     ├── InvalidConfig           2   a name, key or knob value that means nothing here
     ├── ToolMissing             3   ncu, a compiler, a GPU or a driver is not there
     │   ├── GpusLost            3   every GPU stopped working
+    │   ├── DriverError         3   the CUDA driver refused or failed
     │   └── jobs.WorkerUnusable 3   worker processes cannot get started
     ├── StorageError            3   a file or folder cannot be written or read
     ├── NoUsableVariant         4   everything was rejected, failed, or has no recording
@@ -42,6 +43,10 @@ class ToolMissing(FaTuneError):
 
 class GpusLost(ToolMissing):
     """No GPU is left to go on with."""
+
+
+class DriverError(ToolMissing):
+    """A call of the CUDA driver failed; the message has the call and the driver's name for it."""
 
 
 class StorageError(FaTuneError):

@@ -18,9 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from fa_tune.core import inputs
 from fa_tune.core.model import Artifact
 
 CALIBRATION = "calibration"  # the name of a CalibrateJob's item that is no kernel to verify
+NORMAL = str(inputs.NORMAL)
 PARTIALS = "_partials"  # beside an item: what workers that died since have reported of it
 Json = dict[str, Any]
 
@@ -131,6 +133,18 @@ class ABTestItem(_Message):
 
 
 @dataclass(frozen=True)
+class InputsItem(_Message):
+    """Kernels to compare on a workload (its key) with such inputs (their text); the first is what
+    the others are compared with."""
+
+    workload: str
+    inputs: str
+    kernels: tuple[KernelItem, ...]
+
+    _nested: ClassVar = {"kernels": KernelItem}
+
+
+@dataclass(frozen=True)
 class ProbeItem(_Message):
     """Nothing but a sign of life."""
 
@@ -210,6 +224,15 @@ class ABTestResult(_Message):
     default_s: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class InputsResult(_Message):
+    """For each kernel of an InputsItem its samples in seconds, and each over the mean of the first
+    kernel's right before and after it."""
+
+    samples_s: tuple[tuple[float, ...], ...]
+    relative: tuple[tuple[float, ...], ...]
+
+
 # Jobs --------------------------------------------------------------------------------------------
 
 Item = TypeVar("Item", bound=_Message)
@@ -217,8 +240,9 @@ Item = TypeVar("Item", bound=_Message)
 
 @dataclass(frozen=True, kw_only=True)
 class _Job(ABC, Generic[Item]):
-    """`device` is CUDA's number in the worker; `partials` are filled in for the worker: what
-    workers that died since have reported, by item."""
+    """`device` is CUDA's number in the worker; a job's `inputs` are the text of an
+    `inputs.InputSpec`; `partials` are filled in for the worker: what workers that died since have
+    reported, by item."""
 
     handler: ClassVar[str]
 
@@ -258,12 +282,15 @@ class VerifyJob(_Job[VerifyItem]):
     """Compare every kernel with the reference.  Result: a Verdict.
 
     `item_timeout_s`: the items do much the same, so that one that takes many times as long as
-    those before it hangs; none may take longer than this.
+    those before it hangs; none may take longer than this.  `inputs` are texts: each case is also
+    tried with inputs of these.  `thorough`: on more cases.
     """
 
     handler = "fa_tune.gpu.jobs.verify:handle"
     seed: int
     item_timeout_s: float | None = None
+    thorough: bool = False
+    inputs: tuple[str, ...] = ()
 
     @classmethod
     def _item(cls, raw: Json) -> VerifyItem:
@@ -278,18 +305,21 @@ class TimeJob(_Job[KernelItem]):
     `keep` are subjects measured to the end; `baseline` is the item measured first and last in
     every round, or empty; `order` names the subjects as a tie prefers them; `margin` is what the
     baseline has to be beaten by; `check`: compare each output with the fp32 result afterwards.
+    `sustained_s` above 0: a sample is as many launches, back to back, as take so long at least.
     """
 
     handler = "fa_tune.gpu.jobs.time_events:handle"
     workload: str
     runs: int
     seed: int
+    inputs: str = NORMAL
     keep: tuple[str, ...]
     baseline: str
     adaptive: bool
     order: tuple[str, ...]
     margin: float
     check: bool
+    sustained_s: float = 0.0
 
     @classmethod
     def _item(cls, raw: Json) -> KernelItem:
@@ -306,6 +336,7 @@ class ProfileJob(_Job[KernelItem]):
     workload: str
     rounds: int
     seed: int
+    inputs: str = NORMAL
 
     @classmethod
     def _item(cls, raw: Json) -> KernelItem:
@@ -319,6 +350,7 @@ class CalibrateJob(_Job[VerifyItem | PairItem]):
 
     handler = "fa_tune.gpu.jobs.calibrate:handle"
     seed: int
+    inputs: str = NORMAL
 
     @classmethod
     def _item(cls, raw: Json) -> VerifyItem | PairItem:
@@ -332,10 +364,23 @@ class ABTestJob(_Job[ABTestItem]):
     handler = "fa_tune.runtime.ab_test_job:handle"
     seed: int
     cache_dir: str
+    inputs: str = NORMAL
 
     @classmethod
     def _item(cls, raw: Json) -> ABTestItem:
         return ABTestItem.from_json(raw)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareInputsJob(_Job[InputsItem]):
+    """Time a few kernels beside the default on other inputs.  Result: an InputsResult."""
+
+    handler = "fa_tune.gpu.jobs.compare_inputs:handle"
+    seed: int
+
+    @classmethod
+    def _item(cls, raw: Json) -> InputsItem:
+        return InputsItem.from_json(raw)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ the result is right; a *measurement* says how long it took and how that was take
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -15,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.inputs import NORMAL
 
 
 @dataclass(frozen=True, order=True)
@@ -131,14 +133,37 @@ class Artifact:
 
 @dataclass(frozen=True)
 class CaseError:
-    """One verification case: largest |O − fp32 reference| of the kernel, of the
-    same-precision reference, and the limit (twice the latter plus a floor)."""
+    """One verification case: the largest error against fp64 of the kernel and of the
+    same-precision reference, the limit of the former, and the same of the root mean squares.
+
+    Errors are what exceeds the share that fp32 scores leave open (docs/measuring.md).  `inputs`
+    is a word of `ops.base`.  Records of earlier versions have no root mean squares: None.
+    """
 
     workload: str
     max_abs_error: float
     reference_max_abs_error: float
     limit: float
     ok: bool
+    rms_error: float | None = None
+    reference_rms_error: float | None = None
+    rms_limit: float | None = None
+    inputs: str = "normal"
+
+    @property
+    def share(self) -> float:
+        """The part of its limits that a case uses, by the figure that is nearer its own; infinite
+        for a NaN."""
+        pairs = ((self.max_abs_error, self.limit), (self.rms_error, self.rms_limit))
+        return max(_share(e, limit) for e, limit in pairs if e is not None and limit is not None)
+
+
+def _share(error: float, limit: float) -> float:
+    if math.isnan(error) or math.isnan(limit):
+        return math.inf
+    if not limit:
+        return math.inf if error else 0.0
+    return error / limit
 
 
 @dataclass(frozen=True)
@@ -177,6 +202,7 @@ class Measurement:
     - `scaled_by`: the factor by which `samples_s` were multiplied afterwards; None: as measured.
     - `replayed_from`: the label of the recording it was read from; empty if measured now.
     - `default_s`: in an A/B test, the default's samples beside `samples_s`, in seconds.
+    - `inputs`: what Q, K and V held, as text (`core.inputs`).
     - `held_out_s`, `held_out_relative`: as `samples_s` and `relative`, of rounds after the race:
       nothing was chosen by them.  Empty for whom the choice did not come into question.
     - `versions`: of the packages that it ran with, by name (`torch`, `cudnn`, `fa4`, `cupy`);
@@ -197,6 +223,7 @@ class Measurement:
     scaled_by: float | None = None
     replayed_from: str = ""
     default_s: tuple[float, ...] = ()
+    inputs: str = str(NORMAL)  # as all recordings before there was a choice
     held_out_s: tuple[float, ...] = ()
     held_out_relative: tuple[float, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.workload import (
     BENCHMARK_HEADS,
     FIELDS,
@@ -20,6 +21,7 @@ from fa_tune.core.workload import (
 REFERENCES = ("fa2", "cudnn")  # measured where a user does not say
 ALL_REFERENCES = (*REFERENCES, "fa3", "fa4")
 PROFILERS = ("auto", "ncu", "events", "replay")
+REGIMES = ("isolated", "sustained")  # single launches with a cold L2; back to back for a second
 METRIC_LISTS = ("rank", "explain", "full")
 COMPILE_TIMEOUT_S = 30.0  # the slowest kernel known takes 2 s on one core
 DEFAULT_KERNELS = "fast"  # the set that is meant where none is named
@@ -99,7 +101,7 @@ class MeasureOptions:
     """How to measure.  `profiler` is one of PROFILERS; auto takes ncu, then events where ncu
     or its permission is missing, then replay without a GPU.  `runs` samples (None: the
     profiler's own number); a search takes more of those that may still win.  `seed` draws
-    inputs and the order."""
+    `inputs` and the order.  `regime` is one of REGIMES, for events."""
 
     profiler: str = "auto"
     runs: int | None = None
@@ -109,6 +111,8 @@ class MeasureOptions:
     cache_control: str = "all"
     seed: int = 0
     item_timeout_s: float = 60.0
+    inputs: InputSpec = DEFAULT
+    regime: str = REGIMES[0]
 
 
 @dataclass(frozen=True)

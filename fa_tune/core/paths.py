@@ -25,6 +25,11 @@ def kernels_dir() -> Path:
     return _find("kernels", "_kernels")
 
 
+def csrc_dir() -> Path:
+    """The folder of the C++ sources, of which `core/` launches kernels; raises ToolMissing."""
+    return _find("csrc", "_csrc")
+
+
 def profiles_dir() -> Path:
     """The folder of recordings that replay and the tests use; raises ToolMissing."""
     return _find("profiles", "_profiles")

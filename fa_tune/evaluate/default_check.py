@@ -18,10 +18,12 @@ from fa_tune.core.model import Measurement
 from fa_tune.core.workload import Workload
 from fa_tune.evaluate.repeatability import is_slower
 from fa_tune.profile.stats import Interval, Ratio
-from fa_tune.search.decide import Confirmation, decide
+from fa_tune.search.data_dependence import OnInputs
+from fa_tune.search.decide import Confirmation, decide, sound_choice
 from fa_tune.store.recordings import Recording, load_all
 from fa_tune.store.registry.schema import Entry
 from fa_tune.store.registry.schema import Ratio as KeptRatio
+from fa_tune.tune.outputs import recorded_figures
 from fa_tune.tune.tie_break import TieBreak
 
 NEVER = (1 << 30,)
@@ -31,7 +33,8 @@ NEVER = (1 << 30,)
 class DefaultComparison:
     """One choice.  `ratio` is its time over the default's, which is None where the choice is the
     default or where that was not measured (`default` is None then); `confirmed` the same from
-    the comparison after the search.  `source` says where it is kept."""
+    the comparison after the search, `on_inputs` that on each kind of inputs.  `source` says where
+    it is kept."""
 
     source: str
     gpu: str
@@ -42,6 +45,7 @@ class DefaultComparison:
     ratio: Ratio | None
     confirmed: Ratio | None
     n: int
+    on_inputs: tuple[OnInputs, ...] = ()
 
     @property
     def is_default(self) -> bool:
@@ -52,7 +56,12 @@ class DefaultComparison:
     def slower(self) -> bool:
         """Whether the choice is slower than the default, beyond the margin and chance."""
         found = [r for r in (self.ratio, self.confirmed) if r is not None]
-        return not self.is_default and any(map(is_slower, found))
+        return not self.is_default and (any(map(is_slower, found)) or bool(self.behind_on))
+
+    @property
+    def behind_on(self) -> tuple[str, ...]:
+        """The inputs on which the choice is behind the default by more than a choice may be."""
+        return tuple(found.inputs for found in self.on_inputs if found.is_behind)
 
 
 def compare_registry(entries: Iterable[Entry]) -> list[DefaultComparison]:
@@ -75,6 +84,10 @@ def compare_registry(entries: Iterable[Entry]) -> list[DefaultComparison]:
                 _ratio(entry.ratio_to_default) if default != chosen else None,
                 _ratio(confirmed.ratio) if confirmed is not None else None,
                 entry.n,
+                tuple(
+                    OnInputs(name, found.median_s, _ratio(found.ratio_to_default))
+                    for name, found in entry.per_inputs.items()
+                ),
             )
         )
     return found
@@ -114,8 +127,10 @@ def compare_recording(recording: Recording) -> Iterator[DefaultComparison]:
             )
         except NoUsableVariant:
             continue  # references alone
-        chosen = decision.chosen.subject
         decided = recording.meta.decided.get(key)
+        figures = recorded_figures(decided)
+        decision = sound_choice(decision, measurements, figures, **margin)
+        chosen = decision.chosen.subject
         confirmed = decided.confirmed if decided is not None else None
         ratio = None
         if confirmed is not None and (confirmed.chosen, confirmed.default) == (chosen, default):
@@ -133,6 +148,7 @@ def compare_recording(recording: Recording) -> Iterator[DefaultComparison]:
             decision.to_default if chosen != default else None,
             ratio,
             decision.chosen.n,
+            figures.get(chosen, ()),
         )
 
 

@@ -1,4 +1,4 @@
-"""The C++ structs of the configs, generated from the Python classes.
+"""The C++ structs of the configs and of launch plans, generated from the Python classes.
 
 `python -m fa_tune.export.config_headers`, run in a source checkout, rewrites every copy: one
 for the kernels, one for the C++ library.  The text includes no header, so NVRTC and a host compiler
@@ -18,9 +18,12 @@ from typing import Any
 
 from fa_tune.core.errors import FaTuneError, StorageError
 from fa_tune.core.workload import DType
+from fa_tune.export.plan_header import PLAN_HEADER, plan_header
 from fa_tune.families.fields import cpp_literal, cpp_type, python_type
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm90.config import Sm90Config
+
+LINE_WIDTH = 100  # of the generated text
 
 _HEAD = """\
 // One point of the {family} family's knobs, usable as a template argument.
@@ -99,7 +102,11 @@ HEADERS = (SM80, SM90)
 # How a header includes DType, by the folder that both are in.
 DTYPE_INCLUDES = {"kernels": "common/dtype.cuh", "csrc": "dtype.h"}
 DTYPE_FILES = tuple(f"{folder}/{name}" for folder, name in DTYPE_INCLUDES.items())
-GENERATED_FILES = (*DTYPE_FILES, *(name for header in HEADERS for name in header.files))
+GENERATED_FILES = (
+    *DTYPE_FILES,
+    *(name for header in HEADERS for name in header.files),
+    PLAN_HEADER,
+)
 
 
 def dtype_header() -> str:
@@ -137,12 +144,17 @@ def struct_header(
 
 
 def _enum(kind: type[Enum]) -> str:
-    members = ", ".join(f"{member.name} = {member.value}" for member in kind)
-    return f"enum class {kind.__name__} : int {{ {members} }};\n\n"
+    members = [f"{member.name} = {member.value}" for member in kind]
+    head = f"enum class {kind.__name__} : int {{"
+    line = f"{head} {', '.join(members)} }};\n\n"
+    if len(line.rstrip()) <= LINE_WIDTH:
+        return line
+    lines = [head, *(f"    {member}," for member in members), "};"]
+    return "\n".join(lines) + "\n\n"
 
 
 def _member(f: Field[Any]) -> str:
-    comment = textwrap.wrap(f.metadata["doc"], width=100 - len("    // "))
+    comment = textwrap.wrap(f.metadata["doc"], width=LINE_WIDTH - len("    // "))
     lines = [f"    // {line}\n" for line in comment]
     initialiser = "" if f.default is MISSING else f" = {cpp_literal(f.default)}"
     return "".join(lines) + f"    {cpp_type(f)} {f.name}{initialiser};\n"
@@ -163,6 +175,7 @@ def generated_texts() -> dict[str, str]:
         for name in header.files:
             include = DTYPE_INCLUDES[name.partition("/")[0]]
             texts[name] = struct_header(header.config_class, header, include)
+    texts[PLAN_HEADER] = plan_header()
     return texts
 
 

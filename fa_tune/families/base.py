@@ -12,6 +12,7 @@ from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families.plan import CallPlan
 
 if TYPE_CHECKING:
     import numpy as np
@@ -301,6 +302,10 @@ class KernelFamily(Protocol):
     ) -> Sequence[LaunchStep]:
         """The launches of a call, one for each of `kernels`.  Raises InvalidConfig for a workload
         that no grid covers and for what `args.checked` refuses."""
+
+    def plan(self, config: Config, traits: str, arch: str) -> CallPlan:
+        """What C++ needs to launch the kernels that were compiled with these traits for `arch`
+        (`sm_90a`).  Raises InvalidConfig where the family has no such launch."""
 
     def scratch_bytes(self, config: Config) -> int:
         """Device memory that a call needs beside its tensors, such as a scheduler's counters.

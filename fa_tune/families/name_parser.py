@@ -13,6 +13,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field
+from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from fa_tune.core.errors import InvalidConfig
@@ -48,6 +49,12 @@ class NameParser(Generic[C]):
         self._tiles = self._placed("tiles")
         self._flags = {f.metadata["word"]: f for f in self._placed("flag")}
         self._numbers = {f.metadata["word"]: f for f in self._placed("number")}
+        self._choices = {
+            member.word: (f, member)
+            for f in self._placed("choice")
+            for member in f.metadata["type"]
+            if member is not f.default
+        }
         name = re.escape(config_class.__name__)
         self._struct = re.compile(rf"(?<!\w){name}\s*\{{([^{{}}]*)(\}}?)")
 
@@ -168,6 +175,9 @@ class NameParser(Generic[C]):
     def _read_word(self, word: str) -> Mapping[str, Any]:
         if word in self._flags:
             return {self._flags[word].name: True}
+        if word in self._choices:
+            field, member = self._choices[word]
+            return {field.name: member}
         if self._tiles and (tiles := _TILES.fullmatch(word)):
             numbers = tiles[1].split("_")[1:]
             if len(numbers) != len(self._tiles):
@@ -192,7 +202,7 @@ class NameParser(Generic[C]):
 
     def _vocabulary(self) -> dict[str, str]:
         """How each word is shown, and how it looks with every number as 0."""
-        words = {w: w for w in self._flags}
+        words = {w: w for w in (*self._flags, *self._choices)}
         if self._tiles:
             words[TILES_WORD] = "load_0_0_0_tiles"
         return words | {f"{w}_<n>": f"{w}_0" for w in self._numbers}
@@ -313,7 +323,19 @@ def _struct_value(f: Field[Any], text: str) -> Any:
         if text not in named:
             raise InvalidConfig(f"{f.name} must be 0, 1, true or false, not {_show(text)}")
         return named[text]
+    if issubclass(kind, Enum):
+        return _member(f, kind, text.rpartition("::")[2])
     return _integer(f.name, text)
+
+
+def _member(f: Field[Any], kind: type[Enum], text: str) -> Enum:
+    """A choice's value by its name or number."""
+    if text in kind.__members__:
+        return kind[text]
+    try:
+        return kind(_integer(f.name, text))
+    except ValueError:
+        raise InvalidConfig(f"{f.name} cannot be {_show(text)}") from None
 
 
 def _integer(name: str, text: str) -> int:

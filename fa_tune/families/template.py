@@ -21,6 +21,7 @@ from fa_tune.families.base import (
     LaunchGeometry,
     LaunchStep,
 )
+from fa_tune.families.plan import CallPlan
 from fa_tune.families.sources import closure
 from fa_tune.ops.traits import Traits
 
@@ -100,6 +101,9 @@ class OneKernel(ABC):
 
     def workspace_bytes(self, config: Config, workload: Workload) -> int:
         return 0
+
+    def plan(self, config: Config, traits: str, arch: str) -> CallPlan:
+        raise InvalidConfig("kernels of this family are launched by Python alone")
 
 
 ConfigT = TypeVar("ConfigT", bound=TemplateConfig)

@@ -23,7 +23,7 @@ from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Attempt, DeviceInfo
 from fa_tune.core.options import MeasureOptions
 from fa_tune.profile.base import Capabilities, MeasurePlan, Profiler
-from fa_tune.profile.events import EventsProfiler
+from fa_tune.profile.events import of_regime
 from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.workers.supervisor import ItemResult, run_items
 
@@ -89,7 +89,7 @@ def make_profiler(options: MeasureOptions, ncu: Path | None) -> Profiler:
             clock_control=options.clock_control,
             cache_control=options.cache_control,
         )
-    return EventsProfiler()
+    return of_regime(options.regime)
 
 
 class RemoteGpu:

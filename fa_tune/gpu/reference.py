@@ -1,19 +1,19 @@
-"""Attention by the definition, in fp32 and in the kernel's own precision; random inputs.
+"""Attention by the definition, and random inputs.  What kernels are judged by is in `judged.py`.
 
-`reference_of` has, under the name of each operation, the inputs of a workload and what must come
-out.  All tensors are [batch, seq, heads, d_head].  Imported by workers and CPU tests only.
+All tensors are [batch, seq, heads, d_head].  Imported by workers and CPU tests only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from fa_tune import ops
-from fa_tune.core.workload import FORWARD, Workload
+from fa_tune.core.inputs import NORMAL, InputSpec
+from fa_tune.core.workload import Workload
+from fa_tune.gpu.draw import draw
 
 MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
 
@@ -30,42 +30,6 @@ class Inputs:
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The tensors by the names that the operation gives them."""
         return {"q": self.q, "k": self.k, "v": self.v}
-
-
-class Reference(Protocol):
-    """How torch computes an operation."""
-
-    def inputs(self, workload: Workload, *, seed: int, mean: float, extra_heads: int) -> Inputs:
-        """Random inputs, see `make_inputs`."""
-
-    def outputs(
-        self, inputs: Inputs, workload: Workload, dtype: torch.dtype | None = None
-    ) -> Mapping[str, torch.Tensor]:
-        """Every output of the operation by its name, computed in `dtype` (None: the inputs' own,
-        for those outputs that are judged by the error of that)."""
-
-
-class ForwardReference:
-    """The forward pass: `o`, and `lse` where the workload wants it."""
-
-    def inputs(self, workload: Workload, *, seed: int, mean: float, extra_heads: int) -> Inputs:
-        return make_inputs(workload, seed=seed, mean=mean, extra_heads=extra_heads)
-
-    def outputs(
-        self, inputs: Inputs, workload: Workload, dtype: torch.dtype | None = None
-    ) -> Mapping[str, torch.Tensor]:
-        found = {"o": attention(inputs, workload, dtype=dtype)}
-        if workload.lse and dtype is not None:
-            found["lse"] = log_sum_exp(inputs, workload)
-        return found
-
-
-_REFERENCES: Mapping[str, Reference] = {FORWARD: ForwardReference()}
-
-
-def reference_of(workload: Workload) -> Reference:
-    """The reference of a workload's operation."""
-    return _REFERENCES[workload.op]
 
 
 def empty_outputs(
@@ -88,24 +52,16 @@ def make_inputs(
     device: str = "cuda",
     mean: float = 0.0,
     extra_heads: int = 0,
+    spec: InputSpec = NORMAL,
 ) -> Inputs:
-    """Normal random inputs with unit variance and the given mean, the same for one seed.
+    """Inputs as `spec` describes them, `mean` added to every element, the same for one seed.
 
     `extra_heads` > 0 cuts the tensors out of larger ones, so that no stride is the natural one.
     """
-    generator = torch.Generator(device=device).manual_seed(seed)
-
-    def draw(seq_len: int, heads: int) -> torch.Tensor:
-        shape = (workload.batch, seq_len, heads + extra_heads, workload.d_head)
-        # Drawn in fp32 and then rounded, so that both dtypes see the same numbers.
-        full = torch.randn(shape, generator=generator, device=device) + mean
-        return full.to(workload.dtype.to_torch_dtype())[:, :, extra_heads:]
-
-    return Inputs(
-        draw(workload.seq_len_q, workload.heads),
-        draw(workload.seq_len_kv, workload.kv_heads),
-        draw(workload.seq_len_kv, workload.kv_heads),
-    )
+    # Drawn in fp32 and then rounded, so that both dtypes see the same numbers.
+    drawn = draw(spec, workload, seed=seed, device=device, extra_heads=extra_heads)
+    dtype = workload.dtype.to_torch_dtype()
+    return Inputs(*((tensor + mean).to(dtype)[:, :, extra_heads:] for tensor in drawn))
 
 
 def attention(

@@ -6,10 +6,26 @@ import math
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, DType, Workload
-from fa_tune.ops.base import TensorSpec, twice_and_floor
+from fa_tune.ops.base import (
+    NORMAL,
+    SINK_FIRST,
+    SINK_LAST,
+    CheckCase,
+    Figures,
+    TensorSpec,
+    reference_limits,
+)
 from fa_tune.ops.traits import Traits
 
-LSE_TOLERANCE = 1e-3
+LSE_TOLERANCE = 2e-5
+LARGE_SCORE = 1e5
+# With normal inputs of variance 1 the largest of some hundred scores is about this many times
+# scale · sqrt(d_head).
+LARGEST_NORMAL = 3.5
+FAR_SCALE = 1e-4  # every weight is nearly the same
+WIDE_SCALES = (1e-6, 1e-3, 30.0, 1e6)
+PEAKED_NATS = 12.0
+LONG = (16384, 131072)
 
 
 class Forward:
@@ -84,37 +100,66 @@ class Forward:
 
     # Checking -------------------------------------------------------------------------------
 
-    def verification_workloads(
-        self, blocks: tuple[int, int], d_head: int, dtype: DType, traits: Traits
-    ) -> tuple[Workload, ...]:
+    def verification_cases(
+        self,
+        blocks: tuple[int, int],
+        d_head: int,
+        dtype: DType,
+        traits: Traits,
+        *,
+        thorough: bool = False,
+    ) -> tuple[CheckCase, ...]:
         """Head counts that are no power of two, grouped heads, unequal lengths, from one block to
-        several, and a softmax scale that is not the usual one.  Without the ragged trait lengths
-        are whole blocks; with it they are odd, down to 1.  With a mask, unequal lengths come in
-        both alignments."""
+        several; then scores of 1e5, a scale at which all weights are alike, and a sink at either
+        end.  Without the ragged trait lengths are whole blocks; with it they are odd, down to 1.
+        With a mask, unequal lengths come in both alignments, and some rows see no key.
+
+        Thorough: scales from 1e-6 to 1e6, scores of 12 nats of standard deviation, and lengths to
+        131072."""
         block = math.lcm(*blocks)
         lengths = [(block, block), (3 * block, 2 * block), (2 * block, 5 * block)]
+        inputs_at = (2 * block, 3 * block)
         if traits.ragged:
             lengths = [(1, 1), (113, 203), (3 * block + 1, block - 1), (257, 1023)]
+            inputs_at = (257, 509)
         shapes = [(2, 3, 3), (1, 6, 2), (3, 5, 1), (2, 4, 4)]
         scales = (None, None, 1.5 / math.sqrt(d_head), None)
-        found = [
-            Workload(
-                *(batch, heads, kv_heads, q, kv, d_head, dtype),
+
+        def workload(
+            shape: tuple[int, int, int], q: int, kv: int, bottom_right: bool, scale: float | None
+        ) -> Workload:
+            return Workload(
+                *(*shape, q, kv, d_head, dtype),
                 causal=traits.causal,
                 bottom_right=bottom_right,
                 lse=traits.lse,
                 softmax_scale=scale,
             )
-            for (q, kv), (batch, heads, kv_heads), scale in zip(
-                lengths, shapes, scales, strict=False
-            )
+
+        found = [
+            CheckCase(workload(shape, q, kv, bottom_right, scale))
+            for (q, kv), shape, scale in zip(lengths, shapes, scales, strict=False)
             for bottom_right in ((False, True) if traits.causal else (False,))
         ]
+        large = round(LARGE_SCORE / (LARGEST_NORMAL * math.sqrt(d_head)))
+        for scale in (float(large), FAR_SCALE):
+            found.append(CheckCase(workload((1, 4, 2), *inputs_at, traits.causal, scale)))
+        sunk = workload((1, 4, 2), *inputs_at, traits.causal, None)
+        found += [CheckCase(sunk, inputs) for inputs in (SINK_FIRST, SINK_LAST)]
+        if thorough:
+            peaked = PEAKED_NATS / math.sqrt(d_head)
+            for scale in (*WIDE_SCALES, peaked):
+                found.append(CheckCase(workload((2, 6, 2), *inputs_at, traits.causal, scale)))
+            rest = 17 if traits.ragged else 0
+            middle, long = (n // block * block - block * bool(rest) + rest for n in LONG)
+            found.append(CheckCase(workload((1, 2, 1), middle, middle, False, None)))
+            stretched = workload((1, 2, 1), 2 * block + rest, long, traits.causal, None)
+            found += [CheckCase(stretched, word) for word in (NORMAL, SINK_FIRST, SINK_LAST)]
         return tuple(dict.fromkeys(found))
 
-    def error_limit(self, reference_max_abs_error: float, dtype: DType) -> float:
-        """Twice the same-precision reference's error, plus one rounding."""
-        return twice_and_floor(reference_max_abs_error, dtype)
+    def error_limits(self, reference: Figures, output: Figures, dtype: DType) -> Figures:
+        """Those of `reference_limits`."""
+        return reference_limits(reference, output, dtype)
 
 
 def tile_softmax_flop(B_r: int, B_c: int, d_head: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fa_tune.core.devices import pinned_to
+from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.model import Artifact, Attempt, reference_subject
 from fa_tune.core.workload import Workload
 from fa_tune.profile.stats import MARGIN
@@ -17,7 +18,7 @@ class MeasurePlan:
     """What to measure on one workload.
 
     `artifacts` by subject (variant key); `references` are library kernels by name (`fa2`)
-    that run in the same process; `runs` samples of each; `seed` draws inputs and the order;
+    that run in the same process; `runs` samples of each; `seed` draws `inputs` and the order;
     `gpu` is the UUID of the only GPU that the worker is to see (empty: the one that CUDA
     counts as `device`);
     `keep` are subjects that are measured as often as the leader whatever their time.  A plan
@@ -38,6 +39,7 @@ class MeasurePlan:
     gpu: str = ""
     order: tuple[str, ...] = ()
     margin: float = MARGIN
+    inputs: InputSpec = NORMAL
 
     @property
     def subjects(self) -> tuple[str, ...]:

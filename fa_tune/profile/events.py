@@ -17,6 +17,9 @@ PREPARE_TIMEOUT_S = 180.0
 RUN_DRIFT = 0.01  # of the baseline between the beginning and the end of a run
 
 
+SUSTAINED_S = 1.0
+
+
 class EventsProfiler:
     """Times launches with CUDA events.  `check` compares every output with the fp32 result
     after timing, on the very buffers that were timed."""
@@ -30,6 +33,7 @@ class EventsProfiler:
     default_runs = 5
     capabilities = Capabilities(checks_results=True, adaptive=True)
     warnings = property(lambda self: self.notes.told)
+    sustained_s = 0.0  # of launches back to back in each sample; 0: isolated launches
 
     def __init__(self, *, check: bool = True) -> None:
         self._check = check
@@ -44,11 +48,13 @@ class EventsProfiler:
             runs=plan.runs,
             seed=plan.seed,
             keep=plan.keep,
-            baseline=_baseline(plan),
+            baseline="" if self.sustained_s else _baseline(plan),
             adaptive=plan.adaptive,
             order=plan.order,
             margin=plan.margin,
             check=self._check,
+            inputs=str(plan.inputs),
+            sustained_s=self.sustained_s,
         )
 
         def on_event(event: Event) -> None:
@@ -122,6 +128,22 @@ class EventsProfiler:
                 "times do not"
             )
         return found
+
+
+class SustainedProfiler(EventsProfiler):
+    """Times launches back to back, for at least a second of each subject in every round: at the
+    power limit, where there is one.  A method of its own, so that nothing ranks, joins or replays
+    its times with those of isolated launches."""
+
+    method = "sustained"
+    cache_policy = "rotate"
+    capabilities = Capabilities(checks_results=True)
+    sustained_s = SUSTAINED_S
+
+
+def of_regime(regime: str) -> EventsProfiler:
+    """The profiler of a regime of `core.options.REGIMES`."""
+    return SustainedProfiler() if regime == SustainedProfiler.method else EventsProfiler()
 
 
 def _baseline(plan: MeasurePlan) -> str:

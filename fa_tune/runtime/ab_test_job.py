@@ -17,9 +17,9 @@ from typing import Any
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult, to_json
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.jobs.time_events import Subject, input_sets, prepare_alike, warm_up
+from fa_tune.gpu.jobs.time_events import Subject, input_sets_of, prepare_alike, warm_up
 from fa_tune.gpu.kernels import Launch, guarded, lse_for, use_device
-from fa_tune.gpu.reference import Inputs, make_inputs
+from fa_tune.gpu.reference import Inputs
 from fa_tune.runtime.dispatch import Attention, Problem
 from fa_tune.workers.main import Report
 
@@ -36,17 +36,16 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     warm_up()
     for name, item in job.items.items():
         report.begin(name)
-        workload, cache_dir = Workload.from_key(name), Path(job.cache_dir)
-        found = guarded(report, name, partial(_pairs, workload, item, job.seed, cache_dir))
+        found = guarded(report, name, partial(_pairs, Workload.from_key(name), item, job))
         if found is not None:
             report.done(name, to_json(found))
 
 
-def _pairs(workload: Workload, item: ABTestItem, seed: int, cache_dir: Path) -> ABTestResult:
-    inputs = [make_inputs(workload, seed=seed + i) for i in range(input_sets(workload))]
+def _pairs(workload: Workload, item: ABTestItem, job: ABTestJob) -> ABTestResult:
+    inputs = input_sets_of(workload, job.inputs, job.seed)
 
     def prepared(registry: str, meant: str) -> Subject:
-        attention = Attention(registry, cache_dir=cache_dir)
+        attention = Attention(registry, cache_dir=Path(job.cache_dir))
         found = attention.chosen(workload).variant.key
         if found != meant:
             raise InvalidConfig(f"a program gets {found} where the search means {meant}")

@@ -28,6 +28,7 @@ from fa_tune.profile.stats import (
     median_interval,
     paired_ratio,
 )
+from fa_tune.search.data_dependence import OnInputs, first_sound, worst
 
 TieBreak = Callable[[str], tuple[Any, ...]]
 
@@ -42,6 +43,7 @@ class Rule(StrEnum):
     CLEAR_WINNER = "clear_winner"
     TIE_BREAK = "tie_break"
     CONTRADICTED = "contradicted"
+    BEHIND_ON_INPUTS = "behind_on_inputs"
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,67 @@ def keep_default(
     assert decision.default is not None
     ratio = confirmation.ratio
     change = "no less" if ratio.value == 1.0 else f"{_percent(ratio.value - 1.0)} more"
+    basis = _basis_of(decision, measurements)
+    sentence = (
+        f"{decision.default} stays: it is the default, and {confirmation.chosen}, which the "
+        f"search preferred, took {change} time than it in {confirmation.n} pairs run as a "
+        "program runs them."
+    )
+    return basis.decision(decision.default, Rule.CONTRADICTED, sentence)
+
+
+def contenders(
+    decision: Decision, measurements: Sequence[Measurement], margin: float = MARGIN
+) -> tuple[str, ...]:
+    """Who may be chosen, in the order in which they would be: the choice, and unless that is the
+    default, those others that beat the default by more than the margin; what is tied with the
+    leader comes before what is slower.  `measurements` are those it was made by."""
+    chosen, default = decision.chosen.subject, decision.default
+    if default in (None, chosen):
+        return (chosen,)
+    basis = _basis_of(decision, measurements)
+    others = [s for s in (*basis.tie_set, *basis.ordered) if s != default]
+    faster = [s for s in others if beats(basis.ratio(s, str(default)), margin)]
+    return tuple(dict.fromkeys([chosen, *faster]))
+
+
+def sound_choice(
+    decision: Decision,
+    measurements: Sequence[Measurement],
+    figures: Mapping[str, Sequence[OnInputs]],
+    margin: float = MARGIN,
+) -> Decision:
+    """The decision; where its choice is too far behind the default on any inputs, one for the next
+    contender that is not, or for the default.  `figures` by subject: whoever has none is no
+    contender, since it may be behind as well; `measurements` are those it was made by."""
+    refused = decision.chosen.subject
+    behind = worst(figures.get(refused, ()))
+    if decision.default is None or behind is None or not behind.is_behind:
+        return decision
+    assert behind.to_default is not None
+    others = [s for s in contenders(decision, measurements, margin) if s in figures]
+    subject = first_sound(others, figures) or decision.default
+    more = f"{_percent(behind.to_default.value - 1.0)} more"
+    behind_in_words = f"takes {more} time than the default on {behind.inputs} inputs"
+    basis = _basis_of(decision, measurements)
+    if subject == decision.default:
+        sentence = (
+            f"{subject} stays: it is the default, and {refused}, which the search preferred, "
+            f"{behind_in_words}."
+        )
+    else:
+        against = _against(subject, basis.ratio(subject, decision.default), decision.default)
+        sentence = (
+            f"{subject} comes next: {refused}, which the search preferred, {behind_in_words}; "
+            f"{against}."
+        )
+    return basis.decision(subject, Rule.BEHIND_ON_INPUTS, sentence)
+
+
+def _basis_of(decision: Decision, measurements: Sequence[Measurement]) -> _Basis:
+    """What a decision by these measurements rests on."""
     samples = {m.subject: m.samples_s for m in measurements}
-    basis = _Basis(
+    return _Basis(
         workload=decision.workload,
         method=decision.method,
         samples=samples,
@@ -185,12 +246,6 @@ def keep_default(
         tie_set=decision.tie_set,
         default=decision.default,
     )
-    sentence = (
-        f"{decision.default} stays: it is the default, and {confirmation.chosen}, which the "
-        f"search preferred, took {change} time than it in {confirmation.n} pairs run as a "
-        "program runs them."
-    )
-    return basis.decision(decision.default, Rule.CONTRADICTED, sentence)
 
 
 @dataclass(frozen=True)
@@ -215,8 +270,8 @@ class _Basis:
                 median_s=median(self.samples[s]),
                 interval_s=median_interval(self.samples[s]),
                 n=len(self.samples[s]),
-                to_leader=self._ratio(s, self.leader),
-                to_chosen=self._ratio(s, chosen),
+                to_leader=self.ratio(s, self.leader),
+                to_chosen=self.ratio(s, chosen),
                 tied=s in self.tie_set,
             )
             for s in self.ordered
@@ -230,13 +285,14 @@ class _Basis:
             tie_set=self.tie_set,
             standings=tuple(by_subject.values()),
             default=self.default,
-            to_default=None if self.default is None else self._ratio(chosen, self.default),
-            to_references={s: self._ratio(chosen, s) for s in references},
+            to_default=None if self.default is None else self.ratio(chosen, self.default),
+            to_references={s: self.ratio(chosen, s) for s in references},
             rule=rule,
             sentence=sentence,
         )
 
-    def _ratio(self, numerator: str, denominator: str) -> Ratio:
+    def ratio(self, numerator: str, denominator: str) -> Ratio:
+        """One candidate's time over another's."""
         return paired_ratio(self.compared[numerator], self.compared[denominator])
 
 
@@ -342,7 +398,7 @@ def _sentence(
                 f"registers, config text; "
                 f"{against}."
             )
-        case Rule.CONTRADICTED:  # told where the contradiction is
+        case Rule.CONTRADICTED | Rule.BEHIND_ON_INPUTS:  # told where the contradiction is
             raise AssertionError(rule)
 
 

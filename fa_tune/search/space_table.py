@@ -31,6 +31,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import DeviceInfo, Outcome, Provenance
 from fa_tune.profile.stats import median
 from fa_tune.search.derived_features import with_derived, workload_of
@@ -49,7 +50,8 @@ KnobType = Literal["bool", "int", "float", "str"]
 @dataclass(frozen=True)
 class SpaceMeta:
     """Whose measurements a table holds.  `knobs` are their types in the config's order,
-    `units` those of the counters, `defaults` the default variant by workload."""
+    `units` those of the counters, `defaults` the default variant by workload, `inputs` the text
+    of what Q, K and V held."""
 
     knobs: Mapping[str, KnobType]
     device: DeviceInfo | None = None
@@ -58,6 +60,7 @@ class SpaceMeta:
     defaults: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     schema: int = SCHEMA
+    inputs: str = str(NORMAL)
 
 
 @dataclass(frozen=True)

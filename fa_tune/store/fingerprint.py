@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 
+CRITERION = "verify-2"  # another one asks for new verdicts
+
 
 @dataclass(frozen=True)
 class Fingerprint:
@@ -17,10 +19,11 @@ class Fingerprint:
     `kernel_source_sha256`  the kernel sources
     `nvrtc`, `arch`         what compiled them, and for what (`13.0`, `sm_90`)
     `driver`, `gpu`         what ran them; the GPU's name as the driver spells it
-    `method`                `ncu` or `events`; `verify` or `build` by the methods below
+    `method`                `ncu` or `events`; CRITERION or `build` by the methods below
     `profiler_version`      the profiler's own version, empty where there is none
     `metrics`               collected metrics; a set, kept sorted
     `clock_policy`, `cache_policy`, `runs`   how the samples were taken
+    `inputs`                what Q, K and V held; empty for normal inputs, as all once were
 
     The seed is not part of it: another order of measuring gives the same measurement.
     An empty text means that the condition does not apply.
@@ -37,6 +40,7 @@ class Fingerprint:
     clock_policy: str = ""
     cache_policy: str = ""
     runs: int = 0
+    inputs: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", tuple(sorted(set(self.metrics))))
@@ -48,9 +52,10 @@ class Fingerprint:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def for_verify(self) -> Fingerprint:
-        """The part a verdict depends on: sources, compiler, driver and GPU, not the profiler."""
+        """The part a verdict depends on: sources, compiler, driver and GPU, not the profiler; and
+        what results are judged by."""
         return Fingerprint(
-            self.kernel_source_sha256, self.nvrtc, self.arch, self.driver, self.gpu, "verify"
+            self.kernel_source_sha256, self.nvrtc, self.arch, self.driver, self.gpu, CRITERION
         )
 
     def for_build(self) -> Fingerprint:

@@ -258,6 +258,8 @@ def _verdict(body: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> Verdi
             _figure(case["reference_max_abs_error"]),
             _figure(case["limit"]),
             _bool(case["ok"]),
+            **{name: _optional_figure(case.get(name)) for name in _RMS_FIELDS},
+            inputs=_text(case.get("inputs", "normal")),
         )
         for case in _list(raw["cases"])
     )
@@ -320,6 +322,10 @@ def _figure(value: Any) -> float:
     return float(value) if value in ("nan", "inf", "-inf") else _number(value)
 
 
+def _optional_figure(value: Any) -> float | None:
+    return None if value is None else _figure(value)
+
+
 def _bool(value: Any) -> bool:
     if type(value) is not bool:
         raise ValueError(f"{_shown(value)} is not true or false")
@@ -341,5 +347,6 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number that JSON has")
 
 
+_RMS_FIELDS = ("rms_error", "reference_rms_error", "rms_limit")  # not in earlier versions
 _NUMBER_TYPES = frozenset((int, float))
 _decode = json.JSONDecoder(parse_constant=_no_constant).decode

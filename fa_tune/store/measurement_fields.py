@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Measurement
 
 
@@ -61,11 +62,12 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "scaled_by": _number,
     "replayed_from": _text,
     "default_s": _numbers,
+    "inputs": _text,
     "held_out_s": _numbers,
     "held_out_relative": _numbers,
     "versions": _texts,
 }
-_NEW = {"gpu_uuid", "scaled_by", "held_out_s", "held_out_relative", "versions"}
+_NEW = {"gpu_uuid", "scaled_by", "held_out_s", "held_out_relative", "versions", "inputs"}
 # Name among the conditions of an old line -> the field.
 _OLD_NAMES = {name: name for name in FIELDS if name not in _NEW} | {
     "board": "gpu_uuid",
@@ -77,6 +79,7 @@ def encode(measurement: Measurement) -> dict[str, Any]:
     """`conditions`, and `fields` with those that are set."""
     values = {name: getattr(measurement, name) for name in FIELDS}
     values["versions"] = dict(measurement.versions)
+    values["inputs"] = "" if measurement.inputs == str(NORMAL) else measurement.inputs
     return {
         "conditions": dict(measurement.conditions),
         "fields": {name: v for name, v in values.items() if v not in ((), "", {}, None)},

@@ -22,6 +22,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import (
     REFERENCE_FAMILY,
     Attempt,
@@ -43,7 +44,7 @@ from fa_tune.store.table.write_csv import write_csv
 META_SUFFIX = ".meta.json"
 SCHEMA = 1
 _GONE_FROM_DEVICE = ("l2_bytes", "sm_count")  # fields of older recordings
-METHODS = ("ncu", "events")
+METHODS = ("ncu", "events", "sustained")
 SOURCES = "kernel_source_sha256_by_family"  # in `Provenance.extra`, with several families
 # How the packages of `MeasuredBy.versions` are called, in the order they are told.
 VERSION_LABELS = {"torch": "torch", "cupy": "CuPy", **REFERENCE_LABELS}
@@ -63,14 +64,27 @@ class Confirmed:
 
 
 @dataclass(frozen=True)
+class MeasuredOn:
+    """One config on one kind of inputs after the search: its median, and its time over the
+    default's with the ends of its interval; None for the default itself."""
+
+    inputs: str
+    median_s: float
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
 class Decided:
     """What the choice on one workload was made by, beside the table: a replay decides by it as
     the search did.  `margin` is what the default had to be beaten by; `chosen` is the variant, by
-    key, that the search put into the registry, empty in old recordings."""
+    key, that the search put into the registry, empty in old recordings; `on_inputs` are the
+    figures of the choice, the default and others on each kind of inputs, by variant's key."""
 
     margin: float
     confirmed: Confirmed | None = None
     chosen: str = ""
+    on_inputs: Mapping[str, tuple[MeasuredOn, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,7 +122,7 @@ class MeasuredBy:
 @dataclass(frozen=True)
 class Meta:
     """The `.meta.json` of a recording.  `decided`, by workload key, and `measured_by` are empty in
-    old ones."""
+    old ones; `inputs` is the text of what Q, K and V held."""
 
     # Holds for the dataclasses inside as well.
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -119,6 +133,7 @@ class Meta:
     note: str = ""
     decided: Mapping[str, Decided] = field(default_factory=dict)
     measured_by: MeasuredBy = MeasuredBy()
+    inputs: str = str(NORMAL)
 
 
 @dataclass(frozen=True)
@@ -197,6 +212,11 @@ def _canonical(decided: Decided) -> Decided:
     if decided.chosen:
         chosen = families.canonical(Variant.from_key(decided.chosen)).key
         decided = dataclasses.replace(decided, chosen=chosen)
+    on_inputs = {
+        families.canonical(Variant.from_key(key)).key: figures
+        for key, figures in decided.on_inputs.items()
+    }
+    decided = dataclasses.replace(decided, on_inputs=on_inputs)
     if (found := decided.confirmed) is None:
         return decided
     chosen, default = (
@@ -322,6 +342,7 @@ def _attempt(row: Row, meta: Meta) -> Attempt:
             },
             relative=row.relative or (),
             preference=row.preference,
+            inputs=row.inputs,
             held_out_s=row.held_out_s or (),
             held_out_relative=row.held_out_relative or (),
         )

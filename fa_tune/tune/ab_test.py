@@ -88,6 +88,7 @@ class _Tests:
             device=gpu.worker_device,
             seed=measure.seed + OTHER_INPUTS,
             cache_dir=str(self._session.machine.cache_dir),
+            inputs=str(measure.inputs),
         )
         told = gpu.run_items(
             *job.request(),

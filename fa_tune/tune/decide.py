@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Variant
 from fa_tune.search.decide import Decision, Standing, decide
 from fa_tune.search.neighbor_regret import Neighbour, neighbour
@@ -76,6 +77,7 @@ def decide_one(
         measured.exploration,
         ranks,
         margin=margin,
+        inputs=next((m.inputs for m in measurements), str(NORMAL)),
     )
 
 

@@ -1,4 +1,5 @@
-"""The search: candidates → build and verify → measure → decide → A/B test → outputs."""
+"""The search: candidates → build and verify → measure → decide → other inputs → A/B test →
+outputs."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from fa_tune import families
+from fa_tune.core import input_files
 from fa_tune.core.errors import NoUsableVariant, RegistryError, StorageError, ToolMissing
 from fa_tune.core.model import Resources
 from fa_tune.core.options import DEFAULT_KERNELS, Progress, SearchOptions
@@ -15,7 +17,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.ops import flops
 from fa_tune.store.registry import file as registry_file
-from fa_tune.tune import ab_test
+from fa_tune.tune import ab_test, compare_inputs
 from fa_tune.tune.build import PreparedWorkload, prepare
 from fa_tune.tune.candidates import (
     Candidates,
@@ -70,6 +72,7 @@ def search(
     calibrate(state.session)
     decided = decide(state, candidates, measured)
     if options.confirm:
+        decided = compare_on_inputs(state, measured, decided)
         decided = confirm(state, decided)
     return write_outputs(state, candidates, decided)
 
@@ -81,6 +84,8 @@ def open_search(
     a replay those that are recorded."""
     grid = options.workloads
     wanted = grid.workloads()  # what cannot be understood is refused before anything else
+    for workload in wanted:
+        input_files.check(options.measure.inputs, workload)
     machine = open_machine(options.machine, progress)
     # Whatever is recorded or runs here, a set that nobody knows is told first.
     chosen = choose_families(options.families, machine.limits)
@@ -245,6 +250,13 @@ def decide(state: SearchState, candidates: Candidates, measured: Measured) -> De
         {p.workload.key: p.verdicts for p in prepared},
         {key: a.resources for p in prepared for key, a in p.artifacts.items()},
     )
+
+
+def compare_on_inputs(state: SearchState, measured: Measured, decided: Decided) -> Decided:
+    """Each choice against the default on all built-in inputs."""
+    artifacts = {m.prepared.workload.key: m.prepared.artifacts for m in measured.workloads}
+    results = compare_inputs.compare_all(state.session, decided.results, artifacts)
+    return dataclasses.replace(decided, results=tuple(results))
 
 
 def confirm(state: SearchState, decided: Decided) -> Decided:

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fa_tune.core import input_files
 from fa_tune.core.model import Artifact, Attempt, Outcome, Variant, is_reference, reference_subject
 from fa_tune.core.workload import Workload
 from fa_tune.fleet.cross_gpu import gpu_of, gpus_of, normalise
@@ -67,6 +68,7 @@ def measure_workload(
     the order is not decided, those it is open for and `keep` get twice as many again.
     """
     measure = session.measure
+    input_files.check(measure.inputs, workload)
     plan = MeasurePlan(
         workload=workload,
         artifacts=artifacts,
@@ -80,6 +82,7 @@ def measure_workload(
         gpu=session.machine.gpu_uuid,
         order=sampling.order,
         margin=sampling.margin,
+        inputs=measure.inputs,
     )
     able = session.capabilities
     if not able.measures_anew:
@@ -204,7 +207,7 @@ class JournaledProfiler:
         found = {}
         best = float("inf")
         for measured in session.selection.profiler.measure(plan, progress.advance):
-            attempt = self._tagged(measured)
+            attempt = self._tagged(measured, plan)
             found[attempt.subject] = attempt
             session.tally.measured += 1
             if self._journaled:
@@ -248,14 +251,16 @@ class JournaledProfiler:
         elsewhere = bool(here) and gpu_of(attempt) not in ("", here)
         return elsewhere or measurement.search != self._search
 
-    def _tagged(self, attempt: Attempt) -> Attempt:
-        """The attempt with the names of this search and of its GPU."""
+    def _tagged(self, attempt: Attempt, plan: MeasurePlan) -> Attempt:
+        """The attempt with the names of this search, of its GPU and of its inputs."""
         measurement = attempt.measurement
         if measurement is None:
             return attempt
         search = self._search or measurement.search
         gpu_uuid = self._session.machine.gpu_uuid or measurement.gpu_uuid
-        tagged = dataclasses.replace(measurement, search=search, gpu_uuid=gpu_uuid)
+        tagged = dataclasses.replace(
+            measurement, search=search, gpu_uuid=gpu_uuid, inputs=str(plan.inputs)
+        )
         return dataclasses.replace(attempt, measurement=tagged)
 
 

@@ -14,6 +14,7 @@ from fa_tune.build import nvrtc
 from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.devices import cuda_driver_version
 from fa_tune.core.errors import StorageError
+from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.model import (
     Artifact,
     Attempt,
@@ -27,16 +28,19 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.options import SearchOptions
 from fa_tune.ops import flops
+from fa_tune.profile.stats import Interval
 from fa_tune.profile.stats import Ratio as MeasuredRatio
+from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Decision, Standing
 from fa_tune.store import recordings
-from fa_tune.store.recordings import SOURCES, Confirmed, Decided, MeasuredBy, Recording
+from fa_tune.store.recordings import SOURCES, Confirmed, Decided, MeasuredBy, MeasuredOn, Recording
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.combine import Found
 from fa_tune.store.registry.schema import (
     Confirmation,
     Entry,
     Gpu,
+    InputFigures,
     Ratio,
     RunnerUp,
     VerdictSummary,
@@ -55,7 +59,7 @@ def registry_path(given: Path | None) -> Path:
     return given or registry_file.default_path()
 
 
-def check_writable(options: SearchOptions, registry: Path) -> None:
+def check_writable(options: SearchOptions, registry: Path | None = None) -> None:
     """Raise StorageError or RegistryError before any work is done rather than after all of it."""
     for path in (registry, options.csv, options.record):
         if path is None:
@@ -70,7 +74,8 @@ def check_writable(options: SearchOptions, registry: Path) -> None:
         target = path if path.is_file() else folder
         if not os.access(target, os.W_OK):
             raise StorageError(f"cannot write {path}: {target} is not writable")
-    registry_file.load(registry)
+    if registry is not None:
+        registry_file.load(registry)
 
 
 def save_csv(path: Path, result: SearchResult) -> None:
@@ -87,13 +92,13 @@ class Recorder:
     """Writes the recording of a search: after each workload what there is, beside an older
     recording of the same name, which is replaced when the search has ended.
 
-    `<record>/<gpu>/<set>_<method>.csv` and its provenance; until then `…_unfinished.csv`, which
-    an interrupted search leaves.  Workloads may come from several threads.
+    `<record>/<gpu>/<set>_<inputs>_<method>.csv` and its provenance, where normal inputs are not
+    named; until then `…_unfinished.csv`, which an interrupted search leaves.  Workloads may come
+    from several threads.
     """
 
     def __init__(self, folder: Path, options: SearchOptions, selection: ProfilerSelection) -> None:
-        name = "".join(c if c.isalnum() else "_" for c in options.kernels)
-        name = f"{name}_{selection.method}"
+        name = f"{_in_file_name(options.kernels)}{_of_inputs(selection.inputs)}_{selection.method}"
         self.path = folder / selection.device.slug / f"{name}.csv"
         self._unfinished = self.path.with_name(f"{name}_unfinished.csv")
         self._selection = selection
@@ -115,6 +120,10 @@ class Recorder:
         self._save(self.path, attempts, result.resources, decided)
         recordings.remove(self._unfinished)
 
+    def keep(self, attempts: Sequence[Attempt], resources: Mapping[str, Resources]) -> None:
+        """Measurements that nothing is decided by; raises StorageError."""
+        self._save(self.path, attempts, resources, {})
+
     def _save(
         self,
         path: Path,
@@ -130,8 +139,19 @@ class Recorder:
             origin,
             decided=decided,
             measured_by=MeasuredBy.of(attempts),
+            inputs=str(self._selection.inputs),
         )
         recordings.save(path, attempts, resources, meta)
+
+
+def _in_file_name(text: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in text)
+
+
+def _of_inputs(inputs: InputSpec) -> str:
+    if inputs == NORMAL:
+        return ""
+    return "_" + _in_file_name(Path(inputs.path).stem if inputs.path else str(inputs))
 
 
 def _preferred(result: WorkloadResult) -> Iterator[Attempt]:
@@ -148,11 +168,35 @@ def _preferred(result: WorkloadResult) -> Iterator[Attempt]:
 def _decided(result: WorkloadResult) -> Decided:
     found = result.confirmation
     chosen = result.decision.chosen.subject if result.decision is not None else ""
-    if found is None:
-        return Decided(result.margin, chosen=chosen)
-    ratio = found.ratio
-    confirmed = Confirmed(found.chosen, found.default, ratio.value, ratio.interval, found.n)
-    return Decided(result.margin, confirmed, chosen)
+    confirmed = None
+    if found is not None:
+        ratio = found.ratio
+        confirmed = Confirmed(found.chosen, found.default, ratio.value, ratio.interval, found.n)
+    on_inputs = {
+        subject: tuple(_measured_on(one) for one in figures)
+        for subject, figures in result.on_inputs.items()
+    }
+    return Decided(result.margin, confirmed, chosen, on_inputs)
+
+
+def _measured_on(found: OnInputs) -> MeasuredOn:
+    ratio = found.to_default
+    if ratio is None:
+        return MeasuredOn(found.inputs, found.median_s)
+    return MeasuredOn(found.inputs, found.median_s, ratio.value, ratio.interval)
+
+
+def recorded_figures(decided: Decided | None) -> dict[str, tuple[OnInputs, ...]]:
+    """What a recording has of the comparison on other inputs, by subject."""
+    kept = decided.on_inputs if decided is not None else {}
+    return {subject: tuple(map(_on_inputs, found)) for subject, found in kept.items()}
+
+
+def _on_inputs(kept: MeasuredOn) -> OnInputs:
+    if kept.ratio is None:
+        return OnInputs(kept.inputs, kept.median_s, None)
+    interval = Interval(*kept.interval) if kept.interval is not None else None
+    return OnInputs(kept.inputs, kept.median_s, MeasuredRatio(kept.ratio, interval))
 
 
 def provenance(selection: ProfilerSelection, names: Sequence[str]) -> Provenance:
@@ -249,6 +293,7 @@ def entry_of(
         gpu=Gpu(selection.device.name, selection.device.compute_capability),
         workload=result.workload,
         method=decision.method,
+        inputs=result.inputs,
         source="replay" if replay else "measured",
         recording=recording.label if recording else None,
         chosen=chosen,
@@ -277,6 +322,10 @@ def entry_of(
         )
         if confirmed is not None and ab_ratio is not None
         else None,
+        per_inputs={
+            found.inputs: InputFigures(found.median_s, _ratio(found.to_default))
+            for found in result.on_inputs.get(decision.chosen.subject, ())
+        },
         provenance=_origin(chosen, recording, selection),
     )
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core import paths
-from fa_tune.core.errors import GpusLost, InvalidConfig, ToolMissing
+from fa_tune.core.errors import GpusLost, InvalidConfig, NoUsableVariant, ToolMissing
+from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
 from fa_tune.core.workload import DType, Workload
@@ -17,13 +18,16 @@ from fa_tune.families.base import Config
 from fa_tune.families.equal_sources import oldest_equal
 from fa_tune.fleet.ray_cluster import remote_profiler
 from fa_tune.profile.base import Profiler
-from fa_tune.profile.events import EventsProfiler
+from fa_tune.profile.events import EventsProfiler, of_regime
 from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.profile.references import require_references
 from fa_tune.profile.replay import ReplayProfiler, answering
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording, families_in
 from fa_tune.tune.session import Machine, ProfilerSelection, Session, Tally
+
+# The methods that searches measure with.
+REPLAYED = (NcuProfiler.method, EventsProfiler.method)
 
 
 def choose_profiler(
@@ -51,7 +55,7 @@ def choose_profiler(
                 progress.warn(f"{error}; timing with CUDA events instead")
                 name = "events"
     if name == "replay":
-        return _replay(machine, progress, wanted, configs)
+        return _replay(machine, progress, wanted, configs, options.inputs)
     if name == "ncu":
         return _with_ncu(options, machine, export)
     if name == "events":
@@ -73,8 +77,9 @@ def fall_back(session: Session, error: ToolMissing) -> Session:
 
 def _with_events(options: MeasureOptions, machine: Machine) -> ProfilerSelection:
     device = machine.require_device("the events profiler times kernels on one")
-    profiler = _of_cluster("events", options, machine) or EventsProfiler()
-    return ProfilerSelection(profiler, device, f"measured on {_gpus_in_words(machine, device)}")
+    profiler = _of_cluster("events", options, machine) or of_regime(options.regime)
+    source = f"measured on {_gpus_in_words(machine, device)}"
+    return ProfilerSelection(profiler, device, source, inputs=options.inputs)
 
 
 def _of_cluster(method: str, options: MeasureOptions, machine: Machine) -> Profiler | None:
@@ -100,13 +105,13 @@ def _with_ncu(options: MeasureOptions, machine: Machine, export: Path | None) ->
         export=export,
     )
     source = f"measured on {_gpus_in_words(machine, device)} under ncu {profiler.version}"
-    return ProfilerSelection(profiler, device, source)
+    return ProfilerSelection(profiler, device, source, inputs=options.inputs)
 
 
 def _load_recordings(options: MachineOptions) -> tuple[Recording, ...]:
     """The recordings to replay from, newest first; raises ToolMissing if there are none."""
     folder = options.recordings or paths.profiles_dir()
-    found = recordings.load_all(folder)
+    found = tuple(r for r in recordings.load_all(folder) if r.meta.provenance.method in REPLAYED)
     if not found:
         raise ToolMissing(f"no GPU found, and no recordings in {folder} to replay")
     return found
@@ -117,6 +122,7 @@ def _replay(
     progress: Progress,
     wanted: Collection[Workload],
     configs: Iterable[Config],
+    inputs: InputSpec,
 ) -> ProfilerSelection:
     found = _load_recordings(machine.options)
     gpu = _most_recorded(found)
@@ -124,6 +130,7 @@ def _replay(
     configs = list(configs)
     subjects = {families.variant(config).key for config in configs}
     keys = {workload.key for workload in wanted}
+    inputs, found = _of_inputs(found, keys, subjects, inputs)
     # The method does not hang on the dtype: what is asked for in one is asked for in all.
     method = _most_wanted(
         found,
@@ -153,13 +160,44 @@ def _replay(
     )
     date = provenance.recorded_at[:10]
     names = ", ".join(r.label for r in told)
-    source = f"recorded on an {gpu} on {date} with {method}, replayed from {names}"
+    how = f"with {method} on {inputs} inputs"
+    source = f"recorded on an {gpu} on {date} {how}, replayed from {names}"
     if any(_is_of_other_sources(recording) for recording in told):
         progress.warn(
             "the recordings were made with other kernel sources than these, whose times may "
             "differ; search on a GPU to measure these"
         )
-    return ProfilerSelection(profiler, told[0].meta.device, source, told[0], tuple(chosen))
+    device = told[0].meta.device
+    return ProfilerSelection(profiler, device, source, told[0], tuple(chosen), inputs)
+
+
+def _of_inputs(
+    found: Sequence[Recording],
+    wanted: Collection[str],
+    subjects: Collection[str],
+    asked: InputSpec,
+) -> tuple[InputSpec, tuple[Recording, ...]]:
+    """The recordings of the inputs that are asked for.  Where those hold less of the workloads that
+    are wanted than those of normal inputs, on which all was measured once, and nobody asked for
+    others than the usual ones, these.
+
+    Raises NoUsableVariant if there are none.
+    """
+
+    def recorded(inputs: InputSpec) -> tuple[Recording, ...]:
+        return tuple(r for r in found if r.meta.inputs == str(inputs))
+
+    def held(recordings: Sequence[Recording]) -> int:
+        attempts = (a for r in recordings for a in r.attempts if a.subject in subjects)
+        return len({a.workload for a in attempts if a.workload in wanted})
+
+    theirs, normal = recorded(asked), recorded(NORMAL)
+    if asked == DEFAULT and normal and (not theirs or held(theirs) < held(normal)):
+        return NORMAL, normal
+    if not theirs:
+        known = ", ".join(dict.fromkeys(r.meta.inputs for r in found))
+        raise NoUsableVariant(f"no recording has {asked} inputs; recorded are: {known}")
+    return asked, theirs
 
 
 def _most_wanted(

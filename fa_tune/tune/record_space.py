@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fa_tune import families
+from fa_tune.core import input_files
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.options import Progress, SearchOptions
@@ -56,6 +57,8 @@ def record_space(
     Raises InvalidConfig for configs of several families, NoUsableVariant when nothing ran,
     and what measuring raises.
     """
+    for workload in options.workloads.workloads():
+        input_files.check(options.measure.inputs, workload)
     machine = open_machine(options.machine, progress)
     selection = choose_profiler(
         options.measure, machine, progress, wanted=options.workloads.workloads()
@@ -99,6 +102,7 @@ def record_space(
         units=units,
         defaults={key: variant for key, variant in default_keys.items() if variant in by_key},
         note="; ".join(_notes(len(rejected), parts, joined)),
+        inputs=str(selection.inputs),
     )
     save(to, rows, meta)
     tally = session.tally

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import FaTuneError
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict
 from fa_tune.core.workload import Workload
 from fa_tune.fleet.calibration import Disagreement
 from fa_tune.profile.stats import MARGIN
+from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Confirmation, Decision
 from fa_tune.search.space_table import SpaceMeta, SpaceRow
 from fa_tune.search.strategies.audit import Audit
@@ -69,6 +71,8 @@ class WorkloadResult:
     ranks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     confirmation: Confirmation | None = None  # None: not asked, or nothing to compare
     margin: float = MARGIN  # what the default had to be beaten by
+    inputs: str = str(NORMAL)  # that it was decided on
+    on_inputs: Mapping[str, tuple[OnInputs, ...]] = field(default_factory=dict)  # by subject
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,17 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore, default_cache_dir
 from fa_tune.build.compile import kernel_source_identity
-from fa_tune.core import devices
+from fa_tune.core import devices, input_files
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
 from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.jobs import WARM_UP_MODULES
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
@@ -116,7 +118,7 @@ class ProfilerSelection:
     """The profiler that measures, with everything that depends on the choice.
 
     `device` is the GPU that the measurements belong to: this machine's, or the recording's.
-    `source` says for a reader where they come from.
+    `source` says for a reader where they come from, `inputs` are what they were taken on.
     """
 
     profiler: Profiler
@@ -124,6 +126,7 @@ class ProfilerSelection:
     source: str
     recording: Recording | None = None  # the newest one replayed
     recordings: tuple[Recording, ...] = ()  # all that are replayed
+    inputs: InputSpec = DEFAULT
 
     @property
     def method(self) -> str:
@@ -185,6 +188,12 @@ class Session:
         """Samples of each subject: as asked for, or the profiler's own number."""
         return self.measure.runs or self.selection.profiler.default_runs
 
+    @cached_property
+    def inputs_identity(self) -> str:
+        """What the inputs are, for a fingerprint; of a file, by what it holds."""
+        spec = self.measure.inputs
+        return "" if spec == NORMAL else input_files.identity(spec)
+
     def on(self, gpu: Gpu, progress: Progress) -> Session:
         """The same for one job on a GPU of the pool, with a tally of its own."""
         own = dataclasses.replace(self, progress=progress, tally=Tally())
@@ -198,6 +207,10 @@ class Session:
         """The same with another number of samples, and other references beside."""
         measure = dataclasses.replace(self.measure, runs=runs, references=references)
         return dataclasses.replace(self, measure=measure)
+
+    def with_inputs(self, inputs: InputSpec) -> Session:
+        """The same on other inputs."""
+        return dataclasses.replace(self, measure=dataclasses.replace(self.measure, inputs=inputs))
 
     def fingerprint(self, runs: int, names: Sequence[str]) -> Fingerprint:
         """What an attempt depends on: one at a variant, with its family's name, on that family's
@@ -218,6 +231,7 @@ class Session:
             clock_policy=profiler.clock_policy,
             cache_policy=profiler.cache_policy,
             runs=runs,
+            inputs=self.inputs_identity,
         )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fa_tune.build import nvrtc
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
+from fa_tune.core.inputs import InputSpec
 from fa_tune.core.model import Attempt, Outcome, Resources, is_reference
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress, SearchOptions
 from fa_tune.core.workload import MASKS, DType
@@ -23,6 +24,7 @@ from fa_tune.tune.candidates import (
     workloads_for,
 )
 from fa_tune.tune.measure import Sampling, measure_workload
+from fa_tune.tune.outputs import Recorder, check_writable
 from fa_tune.tune.profilers import choose_profiler, fall_back
 from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
 from fa_tune.tune.session import Machine, Session, open_machine, open_session
@@ -52,8 +54,13 @@ def profile(
     return _measure(parsed, options, machine, progress, export=export)
 
 
-def bench(options: SearchOptions, progress: Progress) -> ProfileResult:
-    """Time a set or one config with events (cold L2, interleaved rounds), references beside."""
+def bench(
+    options: SearchOptions, progress: Progress, inputs: Sequence[InputSpec] = ()
+) -> ProfileResult:
+    """Time a set or one config with events (cold L2, interleaved rounds), references beside, on
+    each of `inputs` (none: those of the options), which make a recording each where the options
+    want one."""
+    check_writable(options)
     machine = open_machine(options.machine, progress)
     machine.require_device("bench times kernels on one")
     grid = options.workloads
@@ -61,7 +68,7 @@ def bench(options: SearchOptions, progress: Progress) -> ProfileResult:
     timed = dataclasses.replace(
         options, measure=dataclasses.replace(options.measure, profiler="events")
     )
-    return _measure(configs, timed, machine, progress)
+    return _measure(configs, timed, machine, progress, inputs=inputs)
 
 
 def run(
@@ -90,8 +97,10 @@ def _measure(
     progress: Progress,
     *,
     export: Path | None = None,
+    inputs: Sequence[InputSpec] = (),
 ) -> ProfileResult:
     """Measure configs without deciding and without the journal: what was asked for is run."""
+    inputs = inputs or (options.measure.inputs,)
     selection = choose_profiler(
         options.measure,
         machine,
@@ -104,12 +113,12 @@ def _measure(
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
     kept, rejected = prune_configs(configs, machine)
     try:
-        attempts, resources = _attempts(kept, options, session)
+        attempts, resources = _attempts(kept, options, session, inputs)
     except ToolMissing as error:
         if options.measure.metrics != "rank" or export is not None:
             raise  # events have no counters and write no report
         session = fall_back(session, error)
-        attempts, resources = _attempts(kept, options, session)
+        attempts, resources = _attempts(kept, options, session, inputs)
     for variant, reason in rejected:
         progress.warn(f"{variant.config}: {reason.constraint}: {reason.reason}")
     own = [a for a in attempts if not is_reference(a.subject)]
@@ -119,15 +128,24 @@ def _measure(
         raise NoUsableVariant(f"no config was measured: {why}")
     kept_report = export if export is not None and export.exists() else None
     found = session.selection
+    if options.record is not None:
+        for spec in inputs:
+            recorder = Recorder(options.record, options, dataclasses.replace(found, inputs=spec))
+            taken = [a for a in attempts if a.measurement and a.measurement.inputs == str(spec)]
+            recorder.keep(taken, resources)
     return ProfileResult(
         tuple(attempts), resources, found.source, kept_report, found.profiler.warnings
     )
 
 
 def _attempts(
-    configs: Sequence[Config], options: SearchOptions, session: Session
+    configs: Sequence[Config],
+    options: SearchOptions,
+    session: Session,
+    inputs: Sequence[InputSpec],
 ) -> tuple[list[Attempt], dict[str, Resources]]:
-    """Every config and reference on every workload of its dtype and head dimension."""
+    """Every config and reference on every workload of its dtype and head dimension, with all of
+    the inputs."""
     attempts: list[Attempt] = []
     resources: dict[str, Resources] = {}
     for dtype, d_head in dict.fromkeys((c.dtype, c.d_head) for c in configs):
@@ -140,8 +158,19 @@ def _attempts(
             attempts += prepared.failures
             resources |= {key: a.resources for key, a in artifacts.items()}
             sampling = Sampling(keep=tuple(artifacts), adaptive=False, journaled=False)
-            attempts += measure_workload(session, prepared.workload, artifacts, sampling)
+            for spec in inputs:
+                found = measure_workload(
+                    session.with_inputs(spec), prepared.workload, artifacts, sampling
+                )
+                attempts += found if len(inputs) == 1 else [_named(a, spec) for a in found]
     return attempts, resources
+
+
+def _named(attempt: Attempt, spec: InputSpec) -> Attempt:
+    """The attempt; where it failed, with the inputs it failed on."""
+    if attempt.outcome is Outcome.OK:
+        return attempt
+    return dataclasses.replace(attempt, reason=f"{spec} inputs: {attempt.reason}")
 
 
 def build(
@@ -171,10 +200,13 @@ def verify(
     names: Sequence[str] = (),
     masks: Sequence[str] = MASKS[:1],
     lse: bool = False,
+    thorough: bool = False,
+    inputs: Sequence[InputSpec] = (),
 ) -> VerifyReport:
     """Check a set against the reference on the GPU, whole blocks and ragged lengths alike, with
     `masks` of MASKS (kernels of both alignments are the same) and the log-sum-exp if wanted.
-    `names` of families; none: all that run on the device.
+    `names` of families; none: all that run on the device.  `thorough`: on more cases, among them
+    131072 keys.  `inputs` are tried beside those that a verification has of its own.
 
     Every verdict is taken anew; each variant's key is followed by the traits it was built for.
     """
@@ -194,7 +226,8 @@ def verify(
     measure = MeasureOptions(profiler="events")
     selection = choose_profiler(measure, here, progress)
     session = open_session(here, selection, measure, progress, reuse=False)
-    found = verify_all(session, [r.artifact for r in results if r.artifact is not None])
+    artifacts = [r.artifact for r in results if r.artifact is not None]
+    found = verify_all(session, artifacts, inputs, thorough=thorough)
     return VerifyReport(found.verdicts, (*failures, *found.failures.values()), rejected)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from fa_tune.core import paths
 from fa_tune.core.errors import FaTuneError
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Artifact, Attempt, Measurement, is_reference
 from fa_tune.core.workload import Workload
 from fa_tune.profile.stats import MARGIN
@@ -104,7 +105,11 @@ def tie_break_for(session: Session) -> TieBreak:
     except FaTuneError as error:
         session.progress.warn(f"ties are not settled by recordings: {error}")
         return TieBreak()
-    return TieBreak(recorded_neighbours(found))
+    # Of the same inputs where there are any; else of normal ones, as all once were.
+    asked = str(session.measure.inputs)
+    alike = [r for r in found if r.meta.inputs == asked]
+    normal = [r for r in found if r.meta.inputs == str(NORMAL)]
+    return TieBreak(recorded_neighbours(alike or normal))
 
 
 def recorded_neighbours(found: Iterable[Recording]) -> dict[Workload, Neighbour]:

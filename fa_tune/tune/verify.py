@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fa_tune import families
+from fa_tune.core import input_files
 from fa_tune.core.arch import ArchLimits
+from fa_tune.core.inputs import InputSpec, Kind
 from fa_tune.core.jobs import CALIBRATION, CalibrateJob, PairItem, PairTimes, VerifyItem, VerifyJob
 from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
 from fa_tune.core.options import Progress
@@ -44,15 +46,32 @@ def verdict_key(artifact: Artifact) -> str:
     return f"{artifact.variant.key} @ {artifact.traits}"
 
 
-def verify_all(session: Session, artifacts: Sequence[Artifact]) -> Verified:
-    """Whether each kernel's results are right.
+def verify_all(
+    session: Session,
+    artifacts: Sequence[Artifact],
+    inputs: Sequence[InputSpec] = (),
+    *,
+    thorough: bool = False,
+) -> Verified:
+    """Whether each kernel's results are right, on the verification's own inputs and on `inputs`,
+    `thorough` on more cases.  Raises InvalidConfig for a file that does not fit the cases.
 
     Verdicts and failures are remembered, so that a resumed search does not die twice of the same
     kernel.  Several GPUs share the work, and each that has some times the pool's calibration pair
     besides.
     """
     journal, names = session.journal, {a.variant.family for a in artifacts}
-    fingerprints = {name: session.fingerprint(0, (name,)).for_verify() for name in names}
+    if files := [spec for spec in inputs if spec.kind is Kind.FILE]:
+        cases = (
+            families.verification_cases(a.variant, a.traits, thorough=thorough) for a in artifacts
+        )
+        for workload in dict.fromkeys(case.workload for some in cases for case in some):
+            for spec in files:
+                input_files.check(spec, workload)
+    also = ", ".join(map(input_files.identity, inputs))
+    fingerprints = {
+        name: replace(session.fingerprint(0, (name,)).for_verify(), inputs=also) for name in names
+    }
     verdicts: dict[str, Verdict] = {}
     failures: dict[str, Attempt] = {}
     left: dict[str, Artifact] = {}
@@ -71,7 +90,8 @@ def verify_all(session: Session, artifacts: Sequence[Artifact]) -> Verified:
         """What has its result is removed from the part, so that the rest can be done elsewhere."""
         shown.stage("verify", len(part))
         items = {key: VerifyItem.of_artifact(artifact) for key, artifact in part.items()}
-        for result in _run(session, gpu, shown, items):
+        texts = tuple(map(str, inputs))
+        for result in _run(session, gpu, shown, items, texts, thorough=thorough):
             variant = part.pop(result.item).variant
             shown.advance(variant.config)
             fingerprint = fingerprints[variant.family]
@@ -88,7 +108,15 @@ def verify_all(session: Session, artifacts: Sequence[Artifact]) -> Verified:
     return Verified(verdicts, failures)
 
 
-def _run(session: Session, gpu: Gpu, shown: Progress, items: Items) -> Iterator[ItemResult]:
+def _run(
+    session: Session,
+    gpu: Gpu,
+    shown: Progress,
+    items: Items,
+    inputs: tuple[str, ...] = (),
+    *,
+    thorough: bool = False,
+) -> Iterator[ItemResult]:
     """The results of verifying `items` on a GPU, which times the pool's pair at the end if it has
     not yet."""
     pool, measure = session.pool, session.measure
@@ -97,9 +125,18 @@ def _run(session: Session, gpu: Gpu, shown: Progress, items: Items) -> Iterator[
     if pool.pair is not None and gpu.device.uuid not in pool.calibrations:
         with_pair: dict[str, VerifyItem | PairItem] = {**items}
         with_pair[CALIBRATION] = pool.pair.item()
-        job = CalibrateJob(items=with_pair, device=device, seed=measure.seed)
+        job = CalibrateJob(
+            items=with_pair, device=device, seed=measure.seed, inputs=str(measure.inputs)
+        )
     else:
-        job = VerifyJob(items=items, device=device, seed=measure.seed, item_timeout_s=limit_s)
+        job = VerifyJob(
+            items=items,
+            device=device,
+            seed=measure.seed,
+            item_timeout_s=limit_s,
+            thorough=thorough,
+            inputs=inputs,
+        )
     for result in gpu.run_items(*job.request(), item_timeout_s=limit_s):
         if result.item != CALIBRATION:
             yield result

@@ -39,11 +39,12 @@ struct OnlineSoftmax {
     using Probabilities = unsigned[kTilesM][kTilesS / 2][4];  // A fragments, one per k-tile
 
     float row_max[kTilesM][2];
-    float row_sum[kTilesM][2];  // this lane's share
-    float shift[kTilesM][2];    // subtracted from c s, or from s if not kOptimized
-    float scale;                // of the scores
-    float scale_log2;           // scale * log2(e)
-    bool large;                 // of this block: the rounding of c m shows in a row of the warp
+    float row_sum[kTilesM][2];    // this lane's share, without the block under way
+    float block_sum[kTilesM][2];  // that of the block: a long row's sum would lose small terms
+    float shift[kTilesM][2];      // subtracted from c s, or from s if not kOptimized
+    float scale;                  // of the scores
+    float scale_log2;             // scale * log2(e)
+    bool large;                   // of this block: the rounding of c m shows in a row of the warp
 
     __device__ __forceinline__ explicit OnlineSoftmax(float softmax_scale)
         : scale(softmax_scale), scale_log2(softmax_scale * kLog2E) {
@@ -57,7 +58,7 @@ struct OnlineSoftmax {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 row_max[m][half] = negative_infinity();
-                row_sum[m][half] = 0.f;
+                row_sum[m][half] = block_sum[m][half] = 0.f;
                 shift[m][half] = 0.f;
             }
         }
@@ -67,6 +68,7 @@ struct OnlineSoftmax {
     // `first`: this is the first block, and `o` and the sums are still zero.
     __device__ __forceinline__ void advance(Scores& s, Outputs& o, bool first) {
         if constexpr (!kOptimized) scale_scores(s, scale);
+        add_block_sums();
         float highest[kTilesM][2];  // of this lane's columns
         bool far = false;
         large = false;
@@ -135,7 +137,7 @@ struct OnlineSoftmax {
                 kOptimized ? fmaf(s[m][n][i], large ? 1.f : scale_log2, -subtrahend(m, i / 2))
                            : __fmul_rn(__fadd_rn(s[m][n][i], -shift[m][i / 2]), kLog2E);
             e[i] = ptx::ex2_approx(exponent);
-            row_sum[m][i / 2] += e[i];
+            block_sum[m][i / 2] += e[i];
         }
         p[m][n / 2][n % 2 * 2] = Elem::pack(e[0], e[1]);
         p[m][n / 2][n % 2 * 2 + 1] = Elem::pack(e[2], e[3]);
@@ -143,6 +145,7 @@ struct OnlineSoftmax {
 
     // Divide O by the row sums.  An empty row gives 0, its log-sum-exp is -inf; NaN stays NaN.
     __device__ __forceinline__ void finish(Outputs& o, float (&log_sum_exp)[kTilesM][2]) {
+        add_block_sums();
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
@@ -163,6 +166,17 @@ struct OnlineSoftmax {
     }
 
   private:
+    __device__ __forceinline__ void add_block_sums() {
+#pragma unroll
+        for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                row_sum[m][half] += block_sum[m][half];
+                block_sum[m][half] = 0.f;
+            }
+        }
+    }
+
     __device__ __forceinline__ static void scale_scores(Scores& s, float factor) {
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {

@@ -37,6 +37,7 @@ def entry(
         gpu=Gpu(gpu, (9, 0)),
         workload=workload,
         method=method,
+        inputs="normal",
         source="measured",
         recording=None,
         chosen=Variant("sm80", config),
@@ -53,6 +54,7 @@ def entry(
         runners_up=(),
         verdict=VerdictSummary(True, 4, 1e-4, 2e-4),
         confirmation=None,
+        per_inputs={},
         provenance=provenance,
     )
 

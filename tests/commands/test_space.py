@@ -50,6 +50,11 @@ def test_axes_of_the_knobs_after_the_thirteen(console: Console) -> None:
     assert document["counts"]["rejected"] == {"kv_stages_in_range": 2}
     turned = _space(console, *words("--axis ping_pong=on --dtype fp16 --arch sm_90"))
     assert turned["rejected"][0]["name"] == "ping_pong_warps"
+    orders = _space(
+        console, *words("--axis product_order=measured,short_runs --dtype fp16 --arch sm_90")
+    )
+    assert [parse_short_form(text).product_order.word for text in orders["kept"]] == [""]
+    assert orders["counts"]["rejected"] == {"order_needs_ping_pong": 1}
 
 
 def test_lists_the_tune_set(console: Console) -> None:

@@ -5,10 +5,12 @@ import io
 import json
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from fa_tune.core.model import Rejected, Variant
+from fa_tune.core.inputs import TRAINED, InputSpec
+from fa_tune.core.model import Attempt, Rejected, Variant
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.tune.results import ProfileResult, VerifyReport
 from tests.commands import fakes
@@ -19,7 +21,10 @@ from tests.commands.console import Console
 def bench(monkeypatch: pytest.MonkeyPatch) -> list[SearchOptions]:
     seen: list[SearchOptions] = []
 
-    def fake(options: SearchOptions, progress: Progress) -> ProfileResult:
+    def fake(
+        options: SearchOptions, progress: Progress, inputs: tuple[InputSpec, ...]
+    ) -> ProfileResult:
+        assert inputs == (TRAINED,)
         seen.append(options)
         return fakes.profile_result()
 
@@ -49,6 +54,24 @@ def test_bench_shows_the_five_figures_of_the_samples(
     assert done.out.rstrip().endswith(f"Measurements: {fakes.WHOSE}.")
 
 
+def test_bench_passes_the_regime_on(
+    console: Console, bench: list[SearchOptions], tmp_path: Path
+) -> None:
+    console("bench", "--regime", "sustained", "--record", str(tmp_path))
+    console("bench")
+    assert [one.measure.regime for one in bench] == ["sustained", "isolated"]
+    assert [one.record for one in bench] == [tmp_path, None]
+
+
+def test_a_table_names_the_method(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = fakes.attempt(fakes.key(fakes.FAST), (5.0,))
+    assert one.measurement is not None
+    found = (replace(one, measurement=replace(one.measurement, method="sustained")),)
+    monkeypatch.setattr("fa_tune.tune.single.bench", lambda *_: fakes.profile_result(found))
+    assert "; sustained" in console("bench").out
+    assert json.loads(console("bench", "--json").out)["timings"][0]["method"] == "sustained"
+
+
 def test_bench_for_programs(console: Console, bench: list[SearchOptions]) -> None:
     timings = json.loads(console("bench", "--json").out)["timings"]
     fast = next(t for t in timings if t["kernel"] == fakes.FAST)
@@ -62,7 +85,7 @@ def test_bench_for_programs(console: Console, bench: list[SearchOptions]) -> Non
 
 def test_one_sample_has_no_deviation(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     found = (fakes.attempt(fakes.key(fakes.FAST), (5.0,)),)
-    monkeypatch.setattr("fa_tune.tune.single.bench", lambda o, p: fakes.profile_result(found))
+    monkeypatch.setattr("fa_tune.tune.single.bench", lambda *_: fakes.profile_result(found))
     assert _cells(console("bench").out, fakes.FAST)[5] == ""
     assert json.loads(console("bench", "--json").out)["timings"][0]["sd_s"] is None
 
@@ -122,3 +145,48 @@ def test_run_of_what_cannot_run_says_why(console: Console, run: Run) -> None:
     done = console("run", fakes.FAST)
     assert done.status == 4
     assert "smem_fits: needs 246 KiB" in done.err
+
+
+def test_a_table_for_each_kind_of_inputs(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures stand beside the others only where there is no doubt which these are."""
+    asked: list[tuple[InputSpec, ...]] = []
+
+    def fake(_: object, __: object, inputs: tuple[InputSpec, ...]) -> ProfileResult:
+        asked.append(inputs)
+        found = [a for spec in inputs for a in fakes.attempts() if _on(a, spec)]
+        return fakes.profile_result([_with(a, spec) for a in found for spec in inputs])
+
+    def _on(attempt: Attempt, spec: InputSpec) -> bool:
+        return attempt.measurement is not None and spec == asked[-1][0]
+
+    def _with(attempt: Attempt, spec: InputSpec) -> Attempt:
+        assert attempt.measurement is not None
+        return replace(attempt, measurement=replace(attempt.measurement, inputs=str(spec)))
+
+    monkeypatch.setattr("fa_tune.tune.single.bench", fake)
+    out = console("bench", "--inputs", "trained,sink,peaked:3").out
+    assert list(map(str, asked[-1])) == ["trained", "sink", "peaked:3"]
+    titles = [line for line in out.splitlines() if line.endswith(" inputs; ncu")]
+    assert [t.rpartition(", ")[2].removesuffix("; ncu") for t in titles] == [
+        "trained inputs",
+        "sink inputs",
+        "peaked:3 inputs",
+    ]
+    told = json.loads(console("bench", "--inputs", "sink", "--json").out)["timings"]
+    assert {t["inputs"] for t in told} == {"sink"}
+    rows = list(csv.DictReader(io.StringIO(console("bench", "--csv", "-").out)))
+    assert {row["inputs"] for row in rows} == {"trained"}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("peaked:x", "needs a number of nats"),
+        ("normal,", "names no inputs"),
+        ("flat", "names no inputs; known are normal"),
+    ],
+)
+def test_inputs_that_mean_nothing(console: Console, given: str, says: str) -> None:
+    done = console("bench", "--inputs", given)
+    assert done.status == 2
+    assert says in done.err

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
+from fa_tune.core.inputs import BUILT_IN, InputSpec
 from fa_tune.core.model import Outcome, Rejected, Variant, Verdict
 from fa_tune.core.options import MachineOptions, Progress
 from fa_tune.tune.results import VerifyReport
@@ -29,10 +31,14 @@ class Verify:
         names: tuple[str, ...],
         masks: tuple[str, ...],
         lse: bool,
+        thorough: bool,
+        inputs: tuple[InputSpec, ...],
     ) -> VerifyReport:
         self.calls.append((kernels, d_heads, machine))
         self.names = names
         self.traits.append((masks, lse))
+        self.thorough = thorough
+        self.inputs = inputs
         return self.report
 
 
@@ -68,6 +74,21 @@ def test_masks_and_log_sum_exp_are_asked_for(
 ) -> None:
     console("verify", *words)
     assert verify.traits == [traits]
+
+
+def test_the_root_mean_square_is_shown_with_its_limit(console: Console, verify: Verify) -> None:
+    (case,) = fakes.verdict().cases[:1]
+    case = dataclasses.replace(case, rms_error=1e-4, reference_rms_error=1e-4, rms_limit=1.2e-4)
+    verify.report = VerifyReport({fakes.key(fakes.FAST): Verdict(True, (case,))}, (), ())
+    assert "1.00e-04 |  1.20e-04 |      1.00e-03 | 2.00e-03 |     83 %" in console("verify").out
+    shown = json.loads(console("verify", "--json").out)["verdicts"][0]["cases"][0]
+    assert (shown["rms_error"], shown["rms_limit"], shown["inputs"]) == (1e-4, 1.2e-4, "normal")
+
+
+@pytest.mark.parametrize("words", [(), ("--thorough",)])
+def test_thorough_is_asked_for(console: Console, verify: Verify, words: tuple[str, ...]) -> None:
+    console("verify", *words)
+    assert verify.thorough == bool(words)
 
 
 def test_wrong_and_crashed_come_first_and_are_status_4(console: Console, verify: Verify) -> None:
@@ -118,3 +139,12 @@ def test_a_verdict_without_cases_says_why(console: Console, verify: Verify) -> N
     done = console("verify")
     assert f"| ✗ | {fakes.FAST} @ ragged " in done.out
     assert "no case ran" in done.out
+
+
+def test_inputs_beside_its_own(console: Console, verify: Verify) -> None:
+    console("verify")
+    assert verify.inputs == ()
+    console("verify", "--inputs", "all")
+    assert verify.inputs == BUILT_IN
+    console("verify", "--inputs", "sink, peaked:3", "--inputs", "sink", "--inputs", "file:/a,b")
+    assert list(map(str, verify.inputs)) == ["sink", "peaked:3", "file:/a,b"]

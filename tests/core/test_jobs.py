@@ -17,6 +17,9 @@ from fa_tune.core.jobs import (
     ABTestJob,
     ABTestResult,
     CalibrateJob,
+    CompareInputsJob,
+    InputsItem,
+    InputsResult,
     KernelItem,
     PairItem,
     PairTimes,
@@ -58,6 +61,9 @@ JOBS: list[Any] = [
         items={"x": VERIFY, CALIBRATION: PairItem(WORKLOAD, (KERNEL, KERNEL))}, device=0, seed=0
     ),
     ABTestJob(items={WORKLOAD: ABTestItem("a", "b", "x", "y")}, device=0, seed=0, cache_dir="/c"),
+    CompareInputsJob(
+        items={"x": InputsItem(WORKLOAD, "falling", (KERNEL, KERNEL))}, device=0, seed=0
+    ),
     ProbeJob(items={"probe": ProbeItem()}, device=0),
 ]
 RESULTS: list[Any] = [
@@ -74,6 +80,7 @@ RESULTS: list[Any] = [
     ),
     PairTimes(((1e-3,), (2e-3,)), None, 500.0),
     ABTestResult((1e-3,), (2e-3,)),
+    InputsResult(((1e-3,), (2e-3,)), ((1.0,), (2.0,))),
 ]
 
 

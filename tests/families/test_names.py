@@ -15,7 +15,7 @@ from fa_tune.core.workload import DType
 from fa_tune.families.fields import number_field
 from fa_tune.families.name_parser import NameParser
 from fa_tune.families.reference_kernels import reference_label
-from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.config import FlashForwardKernelConfig, ProductOrder
 from fa_tune.families.sm80.names import (
     parse_demangled,
     parse_demangled_typed,
@@ -33,6 +33,7 @@ BEST = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt
 BEST_CONFIG = FlashForwardKernelConfig(
     DType.FP16, 128, 64, 64, 4, True, True, True, 2, 2, 2, True, True
 )
+MOST = len(dataclasses.fields(FlashForwardKernelConfig))
 PLAIN_CONFIG = FlashForwardKernelConfig(
     DType.BF16, 64, 128, 32, 8, False, False, False, 0, 2, 4, False, False
 )
@@ -66,7 +67,7 @@ def demangled(config: FlashForwardKernelConfig, *, words: bool = False) -> str:
 
 
 def typed(config: FlashForwardKernelConfig, dtype_name: str) -> str:
-    casts = {DType: dtype_name, bool: "bool", int: "int"}
+    casts = {DType: dtype_name, bool: "bool", int: "int", ProductOrder: "fa_tune::ProductOrder"}
     texts = [f"({casts[type(v)]}){int(v)}" for v in values(config)]  # type: ignore[call-overload]
     return f"void kernel<{type(config).__name__}{{{', '.join(texts)}}}>(Args)"
 
@@ -139,6 +140,11 @@ NEW_VALUES = [
     (", 2, 8", {"kv_stages": 2, "rescale_threshold": 8}),
     (", 1, 8, 1", {"rescale_threshold": 8, "interleaved_softmax": True}),
     (", 3, 8, 0, 1", {"kv_stages": 3, "rescale_threshold": 8, "ping_pong": True}),
+    (", 1, 0, 0, 1, 2", {"ping_pong": True, "product_order": ProductOrder.FAR_AHEAD}),
+    (
+        ", 1, 0, 0, 1, fa_tune::ProductOrder::SHORT_RUNS",
+        {"ping_pong": True, "product_order": ProductOrder.SHORT_RUNS},
+    ),
 ]
 
 
@@ -161,6 +167,10 @@ def test_a_name_with_thirteen_values_or_more_is_read(more: str, changes: dict[st
         ("+interleave", {"interleaved_softmax": True}),
         ("+pingpong", {"ping_pong": True}),
         (
+            "+pingpong+few_ahead",
+            {"ping_pong": True, "product_order": ProductOrder.FEW_AHEAD},
+        ),
+        (
             "+stages_3+rescale_8+pingpong",
             {"kv_stages": 3, "rescale_threshold": 8, "ping_pong": True},
         ),
@@ -177,7 +187,13 @@ def test_the_order_of_the_thirteen_comes_first() -> None:
     """A knob that is added orders only what was equal before."""
     small, large = BEST_CONFIG, dataclasses.replace(BEST_CONFIG, B_c=128)
     assert dataclasses.replace(small, kv_stages=8, ping_pong=True) < large
-    later_fields = ("kv_stages", "rescale_threshold", "interleaved_softmax", "ping_pong")
+    later_fields = (
+        "kv_stages",
+        "rescale_threshold",
+        "interleaved_softmax",
+        "ping_pong",
+        "product_order",
+    )
     changed = [dataclasses.replace(small, **{name: 2}) for name in later_fields]
     assert min(*changed, small) == small
     assert sorted(changed) == changed[::-1], "the first of them that differs decides"
@@ -254,6 +270,11 @@ SHORT_FORM_ERRORS = [
     ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+stages", 'unknown word "stages"'),
     ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+stage_2", '"stage_2"; did you mean stages_<n>?'),
     ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+ping_pong", "did you mean pingpong?"),
+    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+short_run", "did you mean short_runs?"),
+    (
+        "(FP16, 128, 64, 64, 4): load_2_2_2_tiles+far_ahead+few_ahead",
+        '"few_ahead" is given a second',
+    ),
     ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+rescale_-8", "rescale_threshold must not be neg"),
     ("(FP16, 128, 64, 64, 4): load_2_2_tiles", '"load_2_2_tiles" has 2 numbers'),
     ("(FP16, 128, 64, 64, 4): load_2_2_2_2_tiles", "has 4 numbers"),
@@ -291,12 +312,14 @@ def test_short_form_refusals(text: str, complaint: str) -> None:
 
 
 STRUCT_ERRORS = [
-    ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1}", "12 values where 13 to 17 belong"),
+    ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1}", f"12 values where 13 to {MOST} belong"),
     (
-        "{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1, 1, 0, 0, 0, 0}",
-        "18 values where 13 to 17 belong",
+        "{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1, 1, 0, 0, 0, 0, 0}",
+        f"{MOST + 1} values where 13 to {MOST} belong",
     ),
-    ("{}", "0 values where 13 to 17 belong"),
+    ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1, 2, 0, 0, 1, 5}", "product_order cannot be"),
+    ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1, 2, 0, 0, 1, -1}", "product_order cannot be"),
+    ("{}", f"0 values where 13 to {MOST} belong"),
     ("{6, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1}", "unknown dtype '6'"),
     ("{5, -128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1}", "d_head must not be negative"),
     ("{5, 128, 64, 64, true, 1, 1, 1, 2, 2, 2, 1, 1}", "n_warps must be a whole number"),
@@ -335,10 +358,10 @@ def test_typed_values_may_go_without_a_type() -> None:
         parse_kernel_name_into_config(name.replace("(DType)", "()"))
 
 
-@pytest.mark.parametrize("count", [12, 20])
+@pytest.mark.parametrize("count", [12, MOST + 3])
 def test_number_of_values_with_later_knobs(count: int) -> None:
     inside = ", ".join(["5", "128", *["1"] * (count - 2)])
-    with pytest.raises(InvalidConfig, match=f"{count} values where 13 to 19 belong"):
+    with pytest.raises(InvalidConfig, match=f"{count} values where 13 to {MOST + 2} belong"):
         later.parse(f"LaterConfig{{{inside}}}")
 
 
@@ -373,11 +396,11 @@ def test_every_recorded_kernel_name_is_understood() -> None:
     assert len(set(read.values())) == len(full) == 45
     for name, config in read.items():
         # They were recorded when there were thirteen; the others are at their defaults.
-        assert demangled(config).replace(", 1, 0, 0, 0}", "}") == name
+        assert demangled(config).replace(", 1, 0, 0, 0, 0}", "}") == name
     toys = [n for n in KERNEL_NAMES if "(float *, int)" in n]
     assert len(toys) == 2
     for name in toys:
-        with pytest.raises(InvalidConfig, match="7 values where 13 to 17 belong"):
+        with pytest.raises(InvalidConfig, match=f"7 values where 13 to {MOST} belong"):
             parse_kernel_name_into_config(name)
     references = [n for n in KERNEL_NAMES if n not in read and n not in toys]
     assert len(references) == 2

@@ -18,6 +18,7 @@ from fa_tune.families.sm80.config import (
     BARRIER_BYTES,
     CONSTRAINTS,
     FlashForwardKernelConfig,
+    ProductOrder,
 )
 from fa_tune.families.sm80.family import params_dtype
 from fa_tune.families.sm80.names import parse_short_form
@@ -64,6 +65,7 @@ class TestSm80Contract(KernelFamilyContract):
         replace(_TURNS, mma_double_buffer_loads=True),
         replace(_TURNS, interleaved_softmax=True),
         replace(_TURNS, kv_stages=6),
+        replace(_DEFAULT, product_order=ProductOrder.SHORT_RUNS),
     )
 
     @pytest.mark.parametrize("arch", [(8, 0), (8, 6), (9, 0)])

@@ -6,7 +6,12 @@ import pytest
 
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.workload import DType
-from fa_tune.families.sm80.config import CONSTRAINTS, FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.config import (
+    CONSTRAINTS,
+    FlashForwardKernelConfig,
+    ProductOrder,
+    constraints,
+)
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm80.names import parse_short_form
 from fa_tune.families.sm80.sets import get_kernel_configs, select_configs
@@ -57,6 +62,7 @@ def test_wide_has_thousands(d_head: int) -> None:
     assert {c.rescale_threshold for c in configs} == {0, 8}
     assert {c.interleaved_softmax for c in configs} == {False, True}
     assert {c.ping_pong for c in configs} == {False, True}
+    assert {c.product_order for c in configs} == set(ProductOrder)
     assert {c.n_warps for c in configs} == {2, 4, 8, 12}
 
 

@@ -61,7 +61,7 @@ class TestSm90Contract(KernelFamilyContract):
     compute_capability = (9, 0)
     refusing = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
     bad_configs = (
-        replace(DEFAULT, d_head=96),
+        replace(DEFAULT, d_head=72),
         replace(DEFAULT, d_head=320),
         replace(DEFAULT, mma_warpgroups=0),
         replace(DEFAULT, mma_warpgroups=5),
@@ -179,7 +179,7 @@ def test_the_fast_set_compiles_without_serialised_products_or_spills(
     passed("sm90 fast", requests)
 
 
-@pytest.mark.parametrize("d_head", sorted(TILES))
+@pytest.mark.parametrize("d_head", [*sorted(TILES), 144, 160, 240])
 def test_the_fast_set_is_small_and_holds_the_default(d_head: int) -> None:
     for dtype in DType:
         configs = get_configs("fast", dtypes=[dtype], d_head=d_head)
@@ -189,12 +189,12 @@ def test_the_fast_set_is_small_and_holds_the_default(d_head: int) -> None:
         assert {c.d_head for c in configs} == {d_head}
 
 
-@pytest.mark.parametrize("d_head", [32, 96, 160, 512])
+@pytest.mark.parametrize("d_head", [32, 72, 272, 512])
 def test_a_d_head_without_tiles_has_no_sets_and_one_reason(d_head: int) -> None:
     assert [get_configs(key, d_head=d_head) for key in ("fast", "tune", "prog", "all")] == [[]] * 4
     rejected = constraints(default_config(d_head, DType.BF16), H200)
     assert rejected is not None
-    assert rejected.constraint == "d_head_whole_panels"
+    assert rejected.constraint == "d_head_fits_a_wgmma"
 
 
 def test_registers_are_counted_as_the_accumulators_take_them() -> None:

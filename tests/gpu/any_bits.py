@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import MAX_SCALE, MIN_SCALE, DType, Workload
 from fa_tune.gpu.reference import Inputs
 from tests.gpu.oracle import KernelCall, attention
 
-SCALES = (1e-6, 1e-2, 1.0, 1e2, 1e3, 1e4, 1e5, 1e6, 1e8, 1e12, 1e30)
+SCALES = (MIN_SCALE, 1e-12, 1e-6, 1e-2, 1.0, 1e2, 1e3, 1e4, 1e5, 1e6, 1e8, 1e12, MAX_SCALE)
 LENGTH = 768
 CHANNEL = 50000.0
 TIMES = 1.2  # that of the reference a root mean square error may be

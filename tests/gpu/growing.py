@@ -19,7 +19,7 @@ import torch
 
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.reference import Inputs
-from fa_tune.ops.base import FLOOR
+from fa_tune.ops.base import EPSILON
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, equal_bits, largest
 
 STEP = 64  # keys
@@ -64,7 +64,7 @@ def check(
     seen = exact_lse != -math.inf
     # fp32 scores of that size are no more exact than this, and weights are rounded once.
     steps = w.seq_len_kv // STEP * growth
-    limit = (4 * FLOOR[w.dtype] + steps * 2.0**-20) * (1 + largest(inputs.v.double()))
+    limit = (4 * EPSILON[w.dtype] + steps * 2.0**-20) * (1 + largest(inputs.v.double()))
     error = largest(out.double() - exact)
     found: dict[str, Any] = {
         f"error {error:.3g} exceeds {limit:.3g}": error <= limit,

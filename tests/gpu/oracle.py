@@ -1,5 +1,6 @@
-"""Judges a kernel on a case: tensors laid out as the case says, in surroundings of NaN that must
-neither be read nor written; the result in fp64; two launches that must agree to the bit.
+"""Judges a kernel on a case by the product's criterion and more: tensors laid out as the case says,
+in surroundings of NaN that must neither be read nor written; two launches that must agree to the
+bit.
 
 A kernel is anything that writes O and the log-sum-exp, so that the judge can be judged.
 """
@@ -14,8 +15,10 @@ from typing import Any
 import torch
 
 from fa_tune.core.workload import Workload
+from fa_tune.gpu.judged import judge, judged_forward
 from fa_tune.gpu.reference import Inputs, hidden_pairs
-from fa_tune.ops.base import FLOOR
+from fa_tune.ops.base import CheckCase
+from fa_tune.ops.verification import fault
 from tests.gpu.cases import Case
 
 # (workload, Q, K and V, O, log-sum-exp or None): writes the last two.
@@ -151,13 +154,17 @@ def check(case: Case, kernel: KernelCall, device: str = "cuda") -> dict[str, Any
     first, first_lse = launch()
     second, second_lse = launch()
     exact, exact_lse = attention(inputs, w, torch.float64)
-    same, _ = attention(inputs, w, inputs.q.dtype)
     empty = exact_lse == -math.inf
-    floor = 0.0 if case.strict else FLOOR[w.dtype]
+    error = largest(first.double() - exact)
+    limit = math.nextafter(error, math.inf)
+    if case.strict:
+        limit = 2 * largest(attention(inputs, w, inputs.q.dtype)[0].double() - exact)
+    outputs = {"o": first, "lse": first_lse} if w.lse else {"o": first}
     figures: dict[str, Any] = {
         "name": case.name,
-        "error": largest(first.double() - exact),
-        "limit": 2 * largest(same.double() - exact) + floor,
+        "error": error,
+        "limit": limit,
+        "criterion": fault(judge(CheckCase(w), judged_forward(inputs, w), outputs)),
         "repeats": equal_bits(first, second),
         "clean_outside": out.is_clean_outside(),
         "n_empty": int(empty.sum()),
@@ -180,6 +187,7 @@ def faults(figures: Mapping[str, Any]) -> list[str]:
     said = (
         (f"error {figures['error']:.3g} exceeds {figures['limit']:.3g}",
          figures["error"] <= figures["limit"]),
+        (figures["criterion"], not figures["criterion"]),
         ("two launches differ", figures["repeats"]),
         ("it wrote beside O", figures["clean_outside"]),
         ("rows that see nothing are not 0", figures["empty_rows_are_zero"]),

@@ -19,7 +19,7 @@ import torch
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.reference import Inputs, hidden_pairs
-from fa_tune.ops.base import FLOOR
+from fa_tune.ops.base import EPSILON
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, inputs_for
 
 BATCH, HEADS, KV_HEADS = 2, 4, 2
@@ -166,7 +166,7 @@ def _compare(
             yield f"{n} elements are {name} where the reference is not, or the other way round"
     finite = ~passed_over & out.isfinite() & exact.isfinite() & same.isfinite()
     error = (out.double() - exact)[finite].abs().max()
-    limit = 2 * (same.double() - exact)[finite].abs().max() + FLOOR[w.dtype]
+    limit = 2 * (same.double() - exact)[finite].abs().max() + EPSILON[w.dtype]
     if not error <= limit:
         yield f"error {float(error):.3g} of the rest exceeds {float(limit):.3g}"
 

@@ -27,7 +27,7 @@ if not TYPE_CHECKING:
 
 from tests.gpu.any_bits import inputs_of, workloads
 
-D_HEADS = (64, 128, 192, 256)
+D_HEADS = (64, 80, 96, 128, 192, 256)
 DEADLINE_S = 30.0  # for all problems of a kernel, which take a second
 SM80 = (
     "(FP16, 64, 128, 128, 4): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+rescale_8"

@@ -30,7 +30,7 @@ from tests.gpu.growing import GROWTHS, SLOPES, STEP, check, growing_inputs
 from tests.gpu.oracle import attention
 
 HOPPER = limits((9, 0))
-D_HEADS = (64, 128, 192, 256)
+D_HEADS = (64, 80, 96, 112, 128, 192, 256)
 LENGTHS = ((700, 1000), (1000, 700), (1024, 1023), (333, 1025), (64, 1100))
 
 

@@ -70,9 +70,9 @@ provenance = Provenance(
     recorded_at="2026-01-02T03:04:05+00:00", fa_tune_version="0",
 )
 entry = Entry(
-    Gpu(name, torch.cuda.get_device_capability()), workload, "events", "measured", None,
+    Gpu(name, torch.cuda.get_device_capability()), workload, "events", "normal", "measured", None,
     families.variant(other), "plain", "because", 1e-3, None, 1, 1.0, None, None, {}, (), (), None,
-    None, provenance,
+    None, {}, provenance,
 )
 registry_file.save(folder / "one.json", Registry.of([entry]))
 tuned = Attention(folder / "one.json", cache_dir=folder)

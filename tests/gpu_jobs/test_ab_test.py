@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.jobs import ABTestItem
+from fa_tune.core.jobs import ABTestItem, ABTestJob
 from fa_tune.core.workload import DType, Workload
 
 if not TYPE_CHECKING:
@@ -20,6 +19,7 @@ from fa_tune.runtime import ab_test_job as confirm
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 ITEM = ABTestItem("a.json", "b.json", chosen="sm80:a", default="sm80:b")
+JOB = ABTestJob(items={}, device=0, seed=0, cache_dir="x")
 LEADS_TO = {"a.json": "sm80:a", "b.json": "sm80:b"}
 
 
@@ -49,13 +49,12 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(confirm, "SETTLE_S", 0.0)
     monkeypatch.setattr(confirm, "Subject", Subject)
     monkeypatch.setattr(confirm, "Attention", attention)
-    monkeypatch.setattr(confirm, "make_inputs", lambda workload, seed: seed)
-    monkeypatch.setattr(confirm, "input_sets", lambda workload: 3)
+    monkeypatch.setattr(confirm, "input_sets_of", lambda workload, spec, seed: [seed] * 3)
     return order
 
 
 def test_pairs_are_taken_there_and_back(taken: list[str]) -> None:
-    found = confirm._pairs(WORKLOAD, ITEM, 0, Path("x"))
+    found = confirm._pairs(WORKLOAD, ITEM, JOB)
     assert taken[:2] == ["prepare sm80:a", "prepare sm80:b"]
     rounds = [taken[i : i + 4] for i in range(2, len(taken), 4)]
     assert all(one == ["sm80:a", "sm80:b", "sm80:b", "sm80:a"] for one in rounds)
@@ -67,5 +66,5 @@ def test_pairs_are_taken_there_and_back(taken: list[str]) -> None:
 
 def test_a_program_that_would_get_something_else_is_no_confirmation(taken: list[str]) -> None:
     with pytest.raises(InvalidConfig, match="a program gets sm80:b where the search means"):
-        confirm._pairs(WORKLOAD, replace(ITEM, default="sm80:c"), 0, Path("x"))
+        confirm._pairs(WORKLOAD, replace(ITEM, default="sm80:c"), JOB)
     assert [t for t in taken if not t.startswith("prepare")] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,10 +71,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(calibrate, "launcher", lambda item, *_: item.subject)
     monkeypatch.setattr(calibrate, "use_device", lambda index: None)
     monkeypatch.setattr(calibrate.verify, "verify_items", verify)
-    make = calibrate.make_inputs
-    monkeypatch.setattr(
-        calibrate, "make_inputs", lambda workload, seed: make(workload, seed=seed, device="cpu")
-    )
+    monkeypatch.setattr(time_events, "make_inputs", partial(time_events.make_inputs, device="cpu"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     readings = iter(Reading(1e9 + n, 500.0, 40.0) for n in range(1000))
     monkeypatch.setattr(telemetry, "reader", lambda device: lambda: next(readings))

@@ -87,7 +87,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
     times_of: dict[str, float | None] = {}
     monkeypatch.setattr(time_events, "use_device", lambda index: None)
     monkeypatch.setattr(
-        time_events, "make_inputs", lambda workload, seed: Inputs(small, small, small)
+        time_events, "make_inputs", lambda workload, seed, spec: Inputs(small, small, small)
     )
     monkeypatch.setattr(time_events, "launcher", lambda item, *_: times_of[item.subject])
     monkeypatch.setattr(time_events, "Subject", FakeSubject)
@@ -473,3 +473,31 @@ def test_a_host_that_is_always_late_ends_all_the_same(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
     assert time_events.Subject([gpu.launch], []).sample() > 0.5
+
+
+def test_a_sustained_sample_is_a_run_without_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu(1e-5)
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    monkeypatch.setattr(time_events.time, "monotonic", lambda: gpu.now_s)
+    subject = time_events.Subject([gpu.launch], [])
+    subject.sustain(0.25)
+    assert subject.sample() == pytest.approx(1e-4, rel=1e-3)
+    assert gpu.free_s >= 0.25
+    assert len(subject.host_s) == pytest.approx(2500, abs=10)
+
+
+def test_sustained_launches_are_captured_until_none_is_waited_for() -> None:
+    assert time_events.burst_launches([20e-3, 15e-3]) == 1
+    assert time_events.burst_launches([1e-3, 2e-5]) == 500
+
+
+def test_in_sustained_rounds_all_take_part_as_often(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sustained: list[float] = []
+    monkeypatch.setattr(FakeSubject, "sustain", lambda _, s: sustained.append(s), raising=False)
+    report = run({"a": 1.0, "b": 3.0}, runs=4, adaptive=False, sustained_s=1.0)
+    assert sustained == [1.0, 1.0]
+    names = [name for name, _ in report.partials]
+    assert [sorted(names[i : i + 2]) for i in range(0, 8, 2)] == [["a", "b"]] * 4
+    assert not any(value["held_out_s"] for value in report.results.values())

@@ -23,7 +23,7 @@ from fa_tune.build.compile import BuildRequest, BuildResult, build
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
-from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.config import FlashForwardKernelConfig, ProductOrder
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.ops.traits import Traits
 from tests.tools.proven import due, passed
@@ -150,6 +150,7 @@ def test_the_sample_takes_every_value_of_every_knob_and_trait() -> None:
     assert all(values.pop(name) == {0, 1, 2} for name in tiles)
     assert values.pop("kv_stages") == {1, 2, 3}
     assert values.pop("rescale_threshold") == {0, 8}
+    assert values.pop("product_order") == set(ProductOrder)
     assert set(values) == {f.name for f in dataclasses.fields(FlashForwardKernelConfig)} - tiles - {
         "dtype",
         "d_head",
@@ -158,6 +159,7 @@ def test_the_sample_takes_every_value_of_every_knob_and_trait() -> None:
         "n_warps",
         "kv_stages",
         "rescale_threshold",
+        "product_order",
     } | {"causal", "ragged", "lse"}
     assert all(found == {False, True} for found in values.values())
 
@@ -196,7 +198,10 @@ def test_a_knob_joins_the_sample_by_being_declared() -> None:
 
 def test_the_sample_of_all_d_heads_takes_each_with_every_flag_and_trait() -> None:
     sample = code_path_sample(ALL_D_HEADS)
-    assert len(sample) < 40
+    for part in ([c for c, _ in sample if c.ping_pong is turns] for turns in (False, True)):
+        names = [f.name for f in dataclasses.fields(FlashForwardKernelConfig)]
+        *_, b, a = sorted(len({getattr(c, name) for c in part}) for name in names)
+        assert a * b <= len(part) < 1.5 * a * b, "little more than the pairs of two knobs take"
     flags = ["async_copy", "swizzled", "mma_double_buffer_loads", "optimized_softmax"]
     for d_head in ALL_D_HEADS:
         mine = [(c, t) for c, t in sample if c.d_head == d_head]

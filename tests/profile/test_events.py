@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import TimeJob
 from fa_tune.core.model import Artifact, Attempt, Outcome, Quantity, Resources, Variant
 from fa_tune.core.workload import DType, Workload
@@ -102,6 +103,25 @@ def test_every_sample_is_a_step_and_none_is_taken_twice() -> None:
     assert sorted(steps) == ["sm80:a", "sm80:a", "sm80:b", "sm80:c", "sm80:c"]
 
 
+def test_sustained_is_a_method_with_a_second_of_each_subject(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def run_items(handler: str, shared: Any, items: Any, **more: Any) -> list[Any]:
+        seen.update(shared)
+        return []
+
+    monkeypatch.setattr(events, "run_items", run_items)
+    wanted = replace(plan(a={}), keep=("sm80:a",))
+    assert list(events.of_regime("sustained").measure(wanted, lambda _: None)) == []
+    assert seen["sustained_s"] >= 1.0
+    assert seen["baseline"] == "", "each is as long as the clock takes to settle"
+    assert list(events.of_regime("isolated").measure(wanted, lambda _: None)) == []
+    assert (seen["sustained_s"], seen["baseline"]) == (0.0, "sm80:a")
+    assert events.of_regime("sustained").method != EventsProfiler.method
+
+
 def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
@@ -112,7 +132,14 @@ def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "run_items", run_items)
     wanted = plan(("fa2",), a={})
     wanted = MeasurePlan(
-        WORKLOAD, wanted.artifacts, ("fa2",), runs=7, seed=3, keep=("sm80:a",), device=1
+        WORKLOAD,
+        wanted.artifacts,
+        ("fa2",),
+        runs=7,
+        seed=3,
+        keep=("sm80:a",),
+        device=1,
+        inputs=InputSpec.parse("falling"),
     )
     assert list(EventsProfiler(check=False).measure(wanted, lambda _: None)) == []
     assert seen["shared"] == {
@@ -126,6 +153,8 @@ def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "order": [],
         "margin": 0.01,
         "check": False,
+        "inputs": "falling",
+        "sustained_s": 0.0,
     }
     assert list(seen["items"]) == ["ref:fa2", "sm80:a"]
     assert seen["items"]["sm80:a"]["symbol"] == "a"

@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "families": {"core", "ops"},
     # A config becomes a kernel.
     "build": {"core", "families"},
+    "native": {"core", "families"},
     # Work that may crash: the supervisor's side, then what runs on a GPU.
     "workers": {"core"},
     "profile": {"core", "families", "workers"},

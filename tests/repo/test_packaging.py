@@ -66,6 +66,7 @@ def test_wheel_holds_kernels_and_recordings(checkout: Path, tmp_path: Path) -> N
     for path in project_files():
         folder, _, rest = path.partition("/")
         packed = {"fa_tune": path, "kernels": f"fa_tune/_kernels/{rest}"}
+        packed["csrc"] = f"fa_tune/_csrc/{rest}"
         packed["profiles"] = f"fa_tune/_profiles/{rest}"
         if folder in packed:
             assert packed[folder] in names, path

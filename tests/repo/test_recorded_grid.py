@@ -238,6 +238,20 @@ def test_shapes_off_the_grid_stay_out_of_its_tables(data: Recorded) -> None:
     assert grid.off_grid(found) in grid.section(found, "sm90")
 
 
+def test_a_table_is_of_one_kind_of_inputs(data: Recorded) -> None:
+    found = load(data.folder / "fast_events.csv")
+    faster = [
+        replace(a, measurement=replace(a.measurement, samples_s=(1e-9,), inputs="trained"))
+        for a in found.attempts
+        if a.measurement is not None
+    ]
+    path = data.folder / "fast_d32_trained_events.csv"
+    save(path, faster, {}, replace(found.meta, inputs="trained"))
+    other = Recorded(data.folder)
+    assert grid.everything(other) == grid.everything(data)
+    assert grid.grid_conditions(other).startswith("normal inputs, ")
+
+
 def test_what_measured_is_told_above_the_table(data: Recorded) -> None:
     path = data.folder / "fast_events.csv"
     found = load(path)

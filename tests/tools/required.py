@@ -94,6 +94,8 @@ def axes(d_heads: tuple[int, ...]) -> Axes:
         match f.metadata["place"]:
             case "flag":
                 found[f.name] = (False, True)
+            case "choice":
+                found[f.name] = tuple(f.metadata["type"])
             case "tiles":
                 found[f.name] = (0, 2)
             case "number":

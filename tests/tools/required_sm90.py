@@ -24,7 +24,7 @@ from fa_tune.ops.traits import Traits
 from tests.tools.covering import TRAIT_AXES, Axes, Space, Value, covering_array
 
 ARCH = "sm_90a"  # what the family compiles for
-D_HEADS = (64, 128, 192, 256)
+D_HEADS = (64, 80, 96, 112, 128, 192, 256)
 # The set and the d_head of each group, as in tests/tools/required.py.
 GROUPS = (*(("fast", d) for d in D_HEADS), ("prog", 64), ("prog", 128))
 # Rows and columns of a tile: the smallest, ordinary ones, the widest that some config has

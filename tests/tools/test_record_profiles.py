@@ -59,8 +59,10 @@ with open(folder / "calls.jsonl", "a") as calls:
 into = pathlib.Path(args[args.index("--record") + 1]) / "nvidia_x"
 into.mkdir(parents=True)
 hangs = {hangs!r} and {hangs!r} in args
+inputs = args[args.index("--inputs") + 1]
+told = "" if inputs == "normal" else f"_{{inputs}}"
 for end in ("csv", "meta.json"):
-    (into / f"fast_events{{'_unfinished' if hangs else ''}}.{{end}}").touch()
+    (into / f"fast{{told}}_events{{'_unfinished' if hangs else ''}}.{{end}}").touch()
 if hangs:
     time.sleep(60)
 """
@@ -98,6 +100,27 @@ def test_steps_and_time_may_be_less(tmp_path: Path) -> None:
         "nvidia_x/fast_d192_d256_events.csv",
         "nvidia_x/fast_off_grid_events.csv",
     ]
+
+
+def test_each_kind_of_inputs_is_a_recording_of_its_own(tmp_path: Path) -> None:
+    status, files, calls = profiled(tmp_path, STEPS="bf16", INPUTS="normal trained")
+    assert status == 0
+    assert [f for f in files if f.endswith(".csv")] == [
+        "nvidia_x/fast_bf16_events.csv",
+        "nvidia_x/fast_bf16_trained_events.csv",
+    ]
+    registries = {call[call.index("--registry") + 1] for call in calls}
+    assert len(registries) == 2, "what is chosen on one does not compete on the other"
+
+
+def test_sustained_times_are_recorded_by_bench(tmp_path: Path) -> None:
+    status, _, (call,) = profiled(tmp_path, STEPS="sustained", DEVICES="0,1")
+    assert status == 0
+    assert call[0] == "bench"
+    assert call[call.index("--regime") + 1] == "sustained"
+    from fa_tune.commands.bench import command
+
+    command.make_context("bench", call[1:])  # it knows all that is asked for
 
 
 def test_what_is_cut_off_leaves_what_was_finished(tmp_path: Path) -> None:

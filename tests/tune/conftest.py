@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fa_tune.core import devices
-from fa_tune.core.jobs import ABTestJob
+from fa_tune.core.jobs import ABTestJob, CompareInputsJob
 from fa_tune.core.model import DeviceInfo, Outcome, Verdict
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType
@@ -88,6 +88,34 @@ class FakeConfirmer:
             yield ItemResult(name, Outcome.OK, value)
 
 
+class FakeComparer:
+    """In place of `run_items`: samples on other inputs; `ratio` is a kernel's time over the
+    default's by subject and inputs, 0.97 where it is not named; `broken` by inputs."""
+
+    def __init__(self) -> None:
+        self.ratio: dict[tuple[str, str], float] = {}
+        self.broken: dict[str, tuple[Outcome, str]] = {}
+        self.asked: list[tuple[str, str, tuple[str, ...]]] = []
+
+    def __call__(
+        self, handler: str, shared: Mapping[str, Any], items: Mapping[str, Any], **more: Any
+    ) -> Iterator[ItemResult]:
+        for name, item in items.items():
+            subjects = tuple(kernel["subject"] for kernel in item["kernels"])
+            self.asked.append((item["workload"], item["inputs"], subjects))
+            if item["inputs"] in self.broken:
+                outcome, reason = self.broken[item["inputs"]]
+                yield ItemResult(name, outcome, None, reason)
+                continue
+            ratios = [self.ratio.get((s, item["inputs"]), 0.97) for s in subjects]
+            relative = [[1.0] * 5] + [[ratio] * 5 for ratio in ratios[1:]]
+            value = {
+                "samples_s": [[2e-3 * ratio for ratio in taken] for taken in relative],
+                "relative": relative,
+            }
+            yield ItemResult(name, Outcome.OK, value)
+
+
 @dataclass
 class World:
     """Everything a search meets, to be changed by a test before it."""
@@ -97,6 +125,7 @@ class World:
     compiler: FakeCompiler = field(default_factory=FakeCompiler)
     verifier: FakeVerifier = field(default_factory=FakeVerifier)
     confirmer: FakeConfirmer = field(default_factory=FakeConfirmer)
+    comparer: FakeComparer = field(default_factory=FakeComparer)
     tie_break: TieBreak = field(default_factory=TieBreak)  # of a search that measures
     progress: Stages = field(default_factory=Stages)
     device: DeviceInfo | None = H200
@@ -130,8 +159,13 @@ class World:
 
     def run_items(self, handler: str, *args: Any, **more: Any) -> Iterator[ItemResult]:
         """In place of the workers that verify, and of those that compare."""
-        fake = self.confirmer if handler == ABTestJob.handler else self.verifier
-        return fake(handler, *args, **more)
+        fakes_by_handler: dict[str, Any] = {
+            ABTestJob.handler: self.confirmer,
+            CompareInputsJob.handler: self.comparer,
+        }
+        fake = fakes_by_handler.get(handler, self.verifier)
+        found: Iterator[ItemResult] = fake(handler, *args, **more)
+        return found
 
 
 def _only(kind: Any, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def test_a_replay_names_its_recording_and_keeps_its_provenance(tmp_path: Path) -
     registry = tmp_path / "registry.json"
     outputs.keep_in_registry(registry, search_result(result()), measured, {})
     (entry,) = store.load(registry).entries
-    assert (entry.source, entry.recording) == ("replay", "nvidia_h200/tune_ncu.csv")
+    assert (entry.source, entry.recording) == ("replay", "nvidia_h200/tune_trained_ncu.csv")
     assert entry.provenance == measured.recording.meta.provenance
 
 
@@ -247,7 +247,7 @@ def test_a_recording_is_named_by_gpu_set_and_method(tmp_path: Path) -> None:
     recorder = outputs.Recorder(tmp_path, options, measured)
     recorder.finish(search_result(result()))
     path = recorder.path
-    assert path == tmp_path / "nvidia_h200" / "128_64_ncu.csv"
+    assert path == tmp_path / "nvidia_h200" / "128_64_trained_ncu.csv"
     recording = recordings.load(path)
     assert recording.meta.device == H200
     assert recording.meta.provenance.method == "ncu"

@@ -9,7 +9,8 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import kernel_source_sha256
-from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ToolMissing
+from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.model import Attempt, DeviceInfo, Measurement, Outcome
 from fa_tune.core.options import MeasureOptions
 from fa_tune.core.workload import Workload
@@ -21,7 +22,7 @@ from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta
 from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.profilers import choose_profiler
-from fa_tune.tune.session import open_session
+from fa_tune.tune.session import ProfilerSelection, open_session
 from tests.tune import fakes
 from tests.tune.fakes import H200, Stages
 from tests.tune.recorded import WORKLOAD, record
@@ -44,7 +45,7 @@ def test_without_a_gpu_auto_replays_and_says_whose_and_when(tmp_path: Path, fold
     assert isinstance(measured.profiler, ReplayProfiler)
     assert measured.device == H200
     assert measured.source == (
-        "recorded on an NVIDIA H200 on 2026-03-01 with ncu, "
+        "recorded on an NVIDIA H200 on 2026-03-01 with ncu on normal inputs, "
         "replayed from nvidia_h200/new.csv, nvidia_h200/old.csv"
     )
     assert "other kernel sources" in progress.warnings[0]
@@ -118,7 +119,9 @@ def test_recordings_of_nothing_that_is_wanted_are_not_named(tmp_path: Path) -> N
         assert len(found.recordings) == 3
         return found.source
 
-    assert whose(WORKLOAD).endswith("2026-02-01 with events, replayed from nvidia_h200/wanted.csv")
+    assert whose(WORKLOAD).endswith(
+        "2026-02-01 with events on normal inputs, replayed from nvidia_h200/wanted.csv"
+    )
     assert whose(causal).endswith("replayed from nvidia_h200/causal.csv")
     assert "newer.csv" in whose(dataclasses.replace(WORKLOAD, batch=3)), "nothing is of it"
 
@@ -240,3 +243,69 @@ def test_replay_can_be_asked_for_beside_a_gpu(tmp_path: Path, folder: Path) -> N
 def test_an_unknown_profiler_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="unknown profiler 'nsys'"):
         choose_profiler(MeasureOptions(profiler="nsys"), fakes.machine(tmp_path), Stages())
+
+
+def test_a_replay_takes_the_inputs_that_were_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    subject = fakes.keys(1)[0]
+    for inputs in ("normal", "falling"):
+        record(folder, inputs, "ncu", "2026-02-01T00:00:00+00:00", {subject: 7e-3})
+        path = folder / H200.slug / f"{inputs}.csv"
+        known = recordings.load(path)
+        recordings.save(path, known.attempts, {}, dataclasses.replace(known.meta, inputs=inputs))
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
+
+    def chosen(**options: InputSpec) -> ProfilerSelection:
+        return choose_profiler(MeasureOptions(**options), machine, Stages(), wanted=[WORKLOAD])
+
+    usual = chosen()
+    assert (usual.inputs, len(usual.recordings)) == (NORMAL, 1), "all that there is"
+    assert "on normal inputs" in usual.source
+    falling = chosen(inputs=InputSpec.parse("falling"))
+    assert [r.meta.inputs for r in falling.recordings] == ["falling"]
+    assert "on falling inputs" in falling.source
+    with pytest.raises(NoUsableVariant, match="no recording has sink inputs"):
+        chosen(inputs=InputSpec.parse("sink"))
+
+
+def test_sustained_times_are_not_replayed(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    subject = fakes.keys(1)[0]
+    record(folder, "fast_sustained", "sustained", "2026-03-01T00:00:00+00:00", {subject: 7e-3})
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
+    with pytest.raises(ToolMissing):
+        choose_profiler(MeasureOptions(), machine, Stages(), wanted=[WORKLOAD])
+    record(folder, "fast_events", "events", "2026-02-01T00:00:00+00:00", {"sm80:x": 7e-3})
+    found = choose_profiler(MeasureOptions(), machine, Stages(), wanted=[WORKLOAD])
+    assert [r.path.name for r in found.recordings] == ["fast_events.csv"]
+
+
+def test_a_regime_has_a_method_of_its_own(tmp_path: Path) -> None:
+    for regime, method in (("isolated", "events"), ("sustained", "sustained")):
+        options = MeasureOptions(profiler="events", regime=regime, references=())
+        selection = choose_profiler(options, fakes.machine(tmp_path), Stages())
+        assert selection.method == method
+
+
+def test_normal_inputs_are_replayed_where_more_is_recorded_of_them(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    (config,) = families.get("sm80").configs("fast", dtypes=[WORKLOAD.dtype], d_head=128)[:1]
+    causal = dataclasses.replace(WORKLOAD, causal=True)
+    times = {families.variant(config).key: 7e-3}
+    record(folder, "normal", "ncu", "2026-02-01T00:00:00+00:00", times)
+    path = folder / H200.slug / "normal.csv"
+    known = recordings.load(path)
+    trained = dataclasses.replace(known.meta, inputs="trained")
+    recordings.save(folder / H200.slug / "trained.csv", known.attempts, {}, trained)
+    more = [dataclasses.replace(a, workload=causal.key) for a in known.attempts]
+    recordings.save(path, [*known.attempts, *more], {}, known.meta)
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
+
+    def inputs(*wanted: Workload) -> str:
+        found = choose_profiler(
+            MeasureOptions(), machine, Stages(), wanted=wanted, configs=[config]
+        )
+        return str(found.inputs)
+
+    assert inputs(WORKLOAD) == "trained"
+    assert inputs(causal) == inputs(WORKLOAD, causal) == "normal"

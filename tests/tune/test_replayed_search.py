@@ -54,7 +54,7 @@ def test_a_replay_chooses_what_the_recorded_search_chose(world: World, recorded:
     assert world.verifier.verified == [], "no GPU to verify on"
     (mine,) = store.load(world.registry).entries
     (theirs,) = store.load(world.folder / "theirs.json").entries
-    assert (mine.source, mine.recording) == ("replay", "nvidia_h200/tune_ncu.csv")
+    assert (mine.source, mine.recording) == ("replay", "nvidia_h200/tune_trained_ncu.csv")
     assert (mine.chosen, mine.n) == (theirs.chosen, theirs.n)
     assert mine.median_s == pytest.approx(theirs.median_s)
     assert mine.provenance.recorded_at == theirs.provenance.recorded_at
@@ -114,7 +114,7 @@ def test_where_no_recording_holds_the_default_set_those_recorded_are_chosen_amon
 # As the recorded search decided -----------------------------------------------------------------
 
 CHOSEN_BY_TIME, CHOSEN = fakes.keys(4)[2:]
-EVENTS = "nvidia_h200/tune_events.csv"
+EVENTS = "nvidia_h200/tune_trained_events.csv"
 
 
 class Wandering(FakeProfiler):
@@ -195,6 +195,25 @@ def test_a_choice_that_was_not_confirmed_is_not_chosen_by_a_replay(
     assert world.confirmer.asked == [], "no GPU to ask"
 
 
+def test_a_choice_that_is_behind_on_other_inputs_is_not_chosen_by_a_replay(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = world.folder / "profiles"
+    first = only(search(world, 1024)).decision
+    assert first is not None
+    again(world)
+    world.comparer.ratio[first.chosen.subject, "falling"] = 1.05
+    live = only(search(world, 1024, record=folder, resume=False))
+    assert live.decision is not None
+    assert live.decision.rule is Rule.BEHIND_ON_INPUTS
+    lose_the_gpu(world, monkeypatch)
+    world.comparer.asked.clear()
+    replayed = only(search(world, 1024, recordings=folder, registry=world.folder / "mine.json"))
+    assert replayed.decision == live.decision
+    assert replayed.on_inputs == live.on_inputs
+    assert world.comparer.asked == [], "no GPU to ask"
+
+
 def test_a_recording_that_does_not_tell_is_replayed_by_its_times(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,18 +244,20 @@ def test_a_recording_that_does_not_tell_is_replayed_by_its_times(
 def test_an_interrupted_search_leaves_what_it_measured_as_a_recording(world: World) -> None:
     folder = world.folder / "profiles"
     search(world, 4096, record=folder)
-    before = (folder / "nvidia_h200/tune_ncu.csv").read_text()
+    before = (folder / "nvidia_h200/tune_trained_ncu.csv").read_text()
     again(world)
     world.profiler = FakeProfiler(known_times, interrupt_after=23)
     with pytest.raises(KeyboardInterrupt):
         search(world, 512, 1024, 2048, record=folder)
-    assert (folder / "nvidia_h200/tune_ncu.csv").read_text() == before, "the older one stays whole"
-    left = recordings.load(folder / "nvidia_h200/tune_ncu_unfinished.csv")
+    assert (folder / "nvidia_h200/tune_trained_ncu.csv").read_text() == before, (
+        "the older one stays whole"
+    )
+    left = recordings.load(folder / "nvidia_h200/tune_trained_ncu_unfinished.csv")
     lengths = {Workload.from_key(a.workload).seq_len_q for a in left.attempts}
     assert lengths == {512, 1024}
     again(world)
     search(world, 512, 1024, 2048, record=folder)
-    assert not (folder / "nvidia_h200/tune_ncu_unfinished.csv").exists()
-    assert not (folder / "nvidia_h200/tune_ncu_unfinished.meta.json").exists()
-    whole = recordings.load(folder / "nvidia_h200/tune_ncu.csv")
+    assert not (folder / "nvidia_h200/tune_trained_ncu_unfinished.csv").exists()
+    assert not (folder / "nvidia_h200/tune_trained_ncu_unfinished.meta.json").exists()
+    whole = recordings.load(folder / "nvidia_h200/tune_trained_ncu.csv")
     assert {Workload.from_key(a.workload).seq_len_q for a in whole.attempts} == {512, 1024, 2048}

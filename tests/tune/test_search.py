@@ -86,7 +86,7 @@ def test_the_steps_are_told(world: World) -> None:
     search(world, 1024)
     names = [name for name, _ in world.progress.stages]
     key = benchmark_workload(1024, 128, DType.FP16).key
-    assert names == ["verify", f"measure {key}", f"measure {key}", "confirm"]
+    assert names == ["verify", f"measure {key}", f"measure {key}", "other inputs", "confirm"]
 
 
 def test_workloads_come_in_their_order_and_each_is_decided(world: World) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ToolMissing
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant, StorageError, ToolMissing
+from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import MeasureOptions, Progress, SearchOptions
 from fa_tune.core.workload import DType
+from fa_tune.store import recordings
 from fa_tune.tune import single
 from fa_tune.tune.candidates import choose_configs
 from fa_tune.tune.results import ProfileResult
@@ -116,6 +118,28 @@ def test_bench_times_with_events_whatever_was_asked(
     result = bench(world.options(1024, profiler="ncu", runs=7), world.progress)
     assert [(o.profiler, o.runs) for o in asked] == [("events", 7)]
     assert subjects(result)[2:] == fakes.keys(2)
+
+
+def test_bench_makes_a_recording_of_each_kind_of_inputs(world: World) -> None:
+    world.configs = FP16
+    folder = world.folder / "profiles"
+    specs = (NORMAL, InputSpec.parse("falling"))
+    bench(world.options(1024, record=folder), world.progress, specs)
+    found = recordings.load_all(folder)
+    assert {r.path.name for r in found} == {"tune_ncu.csv", "tune_falling_ncu.csv"}
+    for recording in found:
+        taken = {a.measurement.inputs for a in recording.attempts if a.measurement}
+        assert taken == {recording.meta.inputs}
+        assert {a.subject for a in recording.attempts} == {"ref:fa2", "ref:cudnn", *fakes.keys(2)}
+        assert recording.meta.decided == {}
+
+
+def test_bench_looks_first_whether_it_can_record(world: World) -> None:
+    taken = world.folder / "file"
+    taken.touch()
+    with pytest.raises(StorageError):
+        bench(world.options(1024, record=taken / "profiles"), world.progress)
+    assert world.compiler.requests == []
 
 
 @pytest.mark.parametrize(

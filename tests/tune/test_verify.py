@@ -58,7 +58,13 @@ def test_a_verdict_belongs_to_a_kernel_with_its_traits(
 def test_what_the_worker_is_given(tmp_path: Path, verifier: FakeVerifier) -> None:
     verify(tmp_path, fakes.artifact(FIRST, "causal"))
     assert verifier.asked["handler"] == "fa_tune.gpu.jobs.verify:handle"
-    assert verifier.asked["shared"] == {"device": 0, "seed": 5, "item_timeout_s": 7.0}
+    assert verifier.asked["shared"] == {
+        "device": 0,
+        "seed": 5,
+        "item_timeout_s": 7.0,
+        "thorough": False,
+        "inputs": [],
+    }
     assert verifier.asked["item_timeout_s"] == 7.0
     assert verifier.asked["items"] == {
         f"{FIRST} @ causal": {

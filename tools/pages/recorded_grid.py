@@ -20,7 +20,7 @@ from fa_tune.core.workload import Workload, benchmark_workload
 from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.ops import flops
 from fa_tune.profile.stats import comparable, median
-from fa_tune.store.recordings import Confirmed, load
+from fa_tune.store.recordings import Confirmed, load, load_meta
 from recorded import FOLDER, REFERENCES, SEQ_LENS, Recorded
 from recorded_tables import table
 
@@ -60,9 +60,10 @@ def everything(data: Recorded) -> Cells:
 
 
 def _files(data: Recorded) -> list[Path]:
-    """The recordings of the grid, the searched set's own first."""
+    """The recordings of the grid, the searched set's own first, and of the inputs that it has."""
     own = data.folder / f"{data.grid_set}_events.csv"
-    return [own, *sorted(set(data.folder.glob(f"{data.grid_set}_*events.csv")) - {own})]
+    others = sorted(set(data.folder.glob(f"{data.grid_set}_*events.csv")) - {own})
+    return [own, *(p for p in others if load_meta(p).inputs == load_meta(own).inputs)]
 
 
 @cache
@@ -105,13 +106,13 @@ def raced(measured: Mapping[str, Measurement], a: str, b: str) -> float:
 
 def grid_conditions(data: Recorded) -> str:
     """Hardware, versions and date of the grid's recordings."""
-    metas = [load(p).meta for p in sorted(data.folder.glob(f"{data.grid_set}_*events.csv"))]
-    one = metas[0].provenance
+    metas = [load_meta(path) for path in sorted(_files(data))]
+    inputs, one = metas[0].inputs, metas[0].provenance
     assert len({(m.provenance.gpu, m.provenance.driver, m.provenance.nvrtc) for m in metas}) == 1
     dates = sorted({m.provenance.recorded_at[:10] for m in metas})
     libraries = dict.fromkeys(m.measured_by.libraries for m in metas if m.measured_by.libraries)
     return (
-        f"{one.gpu}, driver {one.driver}, CUDA {one.cuda}, NVRTC {one.nvrtc}"
+        f"{inputs} inputs, {one.gpu}, driver {one.driver}, CUDA {one.cuda}, NVRTC {one.nvrtc}"
         f"{''.join(f', {told}' for told in libraries)}; "
         f"recorded {' to '.join(dates)}"
     )

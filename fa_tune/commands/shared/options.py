@@ -24,6 +24,8 @@ from fa_tune.commands.shared.parameters import (
     Architecture,
     Families,
     GpuNumbers,
+    Inputs,
+    InputsList,
     Kernels,
     Names,
     OutputFile,
@@ -31,6 +33,7 @@ from fa_tune.commands.shared.parameters import (
     dtypes,
     number,
 )
+from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.options import (
     ALL_REFERENCES,
     COMMON_FIELDS,
@@ -39,6 +42,7 @@ from fa_tune.core.options import (
     METRIC_LISTS,
     PROFILERS,
     REFERENCES,
+    REGIMES,
     MachineOptions,
     MeasureOptions,
     WorkloadOptions,
@@ -159,6 +163,13 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
     **{name: field_option(name) for name in COMMON_FIELDS},
 }
 
+INPUTS = (
+    "Names: trained (heads that differ as those of trained models do), normal (random numbers), "
+    "peaked:SIGMA (scores with that standard deviation in nats; 6 if it is left out), sink (key 0 "
+    "is 12 nats above the others), falling (each block of keys is 12 nats above the next), or "
+    "file:PATH (q, k and v of a safetensors file, each [batch, seq_len, heads, d_head])."
+)
+
 _MEASURE: Mapping[str, Decorator[Any]] = {
     "profiler": option(
         "--profiler",
@@ -198,6 +209,23 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         type=click.Choice(("none", "base")),
         default="none",
         help="Under ncu: leave the GPU's clocks alone, or lock them to the base clock.",
+    ),
+    "inputs": option(
+        "--inputs",
+        "inputs",
+        type=Inputs(),
+        default=str(DEFAULT),
+        metavar="NAME",
+        help=f"What Q, K and V hold. {INPUTS}",
+    ),
+    "regime": option(
+        "--regime",
+        "regime",
+        type=click.Choice(REGIMES),
+        default=REGIMES[0],
+        help="isolated: single launches with a cold L2 and pauses between. sustained: each kernel "
+        "back to back for a second in every round, as under load, at the power limit. Times of "
+        "the two do not compare.",
     ),
     "seed": option(
         "--seed",
@@ -306,6 +334,25 @@ def _workloads(**values: Any) -> WorkloadOptions:
 def measure_options(*fields: str) -> Decorator[Any]:
     """Some of the options that say how to measure."""
     return _gathered(MeasureOptions, "measure", _MEASURE, fields)
+
+
+def inputs_list_option(**settings: Any) -> Decorator[Any]:
+    """`--inputs` where several make sense: `inputs`, a tuple."""
+
+    def joined(
+        _: click.Context, __: click.Parameter, given: tuple[tuple[InputSpec, ...], ...]
+    ) -> tuple[InputSpec, ...]:
+        return tuple(dict.fromkeys(spec for some in given for spec in some))
+
+    return option(
+        "--inputs",
+        "inputs",
+        type=InputsList(),
+        multiple=True,
+        callback=joined,
+        metavar="NAME,…",
+        **settings,
+    )
 
 
 def machine_options(*fields: str) -> Decorator[Any]:

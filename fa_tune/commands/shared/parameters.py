@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem
 
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig, StorageError
+from fa_tune.core.inputs import BUILT_IN, NAMES, InputSpec, Kind
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families import family_names
 from fa_tune.search.strategies.budget import Budget
@@ -221,6 +222,48 @@ class DTypeChoice(ParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         return _items(n for n in (d.name.lower() for d in DType) if n.startswith(incomplete))
+
+
+class Inputs(ParamType):
+    """`peaked:3` or `file:qkv.safetensors` as an InputSpec, a path as an absolute one."""
+
+    name = "inputs"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> InputSpec:
+        if isinstance(value, InputSpec):
+            return value
+        try:
+            spec = InputSpec.parse(str(value))
+        except InvalidConfig as error:
+            self.fail(str(error), param, ctx)
+        if spec.kind is not Kind.FILE:
+            return spec
+        # Workers are not necessarily started in this folder.
+        return InputSpec(Kind.FILE, path=str(Path(spec.path).expanduser().absolute()))
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        words = [name.partition(":")[0] for name in NAMES]
+        return _items(word for word in words if word.startswith(incomplete))
+
+
+class InputsList(Inputs):
+    """`normal,peaked:3`, `all` for every built-in one, or a file alone, as a tuple; a path may
+    have commas."""
+
+    def convert(  # type: ignore[override]
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[InputSpec, ...]:
+        if not isinstance(value, str):
+            return tuple(value)
+        if value.strip().lower() == "all":
+            return BUILT_IN
+        words = [value] if value.strip().lower().startswith("file:") else value.split(",")
+        convert = super().convert
+        return tuple(convert(word, param, ctx) for word in words)
 
 
 class WorkloadKey(ParamType):

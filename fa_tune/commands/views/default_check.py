@@ -9,6 +9,7 @@ from fa_tune.commands.shared.output import text_table
 from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.evaluate.default_check import DefaultComparison
 from fa_tune.profile.stats import MARGIN, Ratio
+from fa_tune.search.data_dependence import LIMIT
 
 SCHEMA = "fa-tune-check-1"
 _HEADINGS = ("GPU", "workload", "method", "config", "/ default", "afterwards", "n", "", "from")
@@ -25,7 +26,7 @@ def check_table(found: Sequence[DefaultComparison]) -> str:
             "the default" if comparison.is_default else _ratio(comparison.ratio),
             _ratio(comparison.confirmed),
             str(comparison.n),
-            "slower" if comparison.slower else "",
+            _verdict(comparison),
             comparison.source,
         ]
         for comparison in sorted(found, key=lambda comparison: not comparison.slower)
@@ -33,11 +34,23 @@ def check_table(found: Sequence[DefaultComparison]) -> str:
     return text_table(_HEADINGS, rows, {"GPU", "workload", "method", "config", "", "from"})
 
 
+def _verdict(comparison: DefaultComparison) -> str:
+    """`slower`, and on which inputs."""
+    if not comparison.slower:
+        return ""
+    on = ", ".join(comparison.behind_on)
+    return f"slower on {on}" if on else "slower"
+
+
 def check_sentence(found: Sequence[DefaultComparison]) -> str:
     """`Slower than the default by more than 1 %: 0 of 48 choices; 20 are the default itself; 9
     were compared with it once more after the search.`"""
     slower = sum(comparison.slower for comparison in found)
-    text = f"Slower than the default by more than {100 * MARGIN:g} %: {slower} of {len(found)}"
+    text = f"Slower than the default by more than {100 * MARGIN:g} %"
+    compared = sum(any(f.to_default for f in comparison.on_inputs) for comparison in found)
+    if compared:
+        text += f", or by more than {100 * LIMIT:g} % on any inputs"
+    text += f": {slower} of {len(found)}"
     text += " choice" if len(found) == 1 else " choices"
     own = sum(comparison.is_default for comparison in found)
     again = sum(comparison.confirmed is not None for comparison in found)
@@ -47,6 +60,10 @@ def check_sentence(found: Sequence[DefaultComparison]) -> str:
     if again:
         text += f"; {again} {'was' if again == 1 else 'were'} compared with it once more after the "
         text += "search"
+    if compared:
+        text += (
+            f"; {compared} {'was' if compared == 1 else 'were'} compared with it on other inputs"
+        )
     if unknown:
         text += f"; {unknown} could not be compared, the default was not measured"
     return f"{text}."
@@ -68,6 +85,10 @@ def check_document(found: Sequence[DefaultComparison]) -> dict[str, Any]:
                 "confirmed": _object(comparison.confirmed),
                 "n": comparison.n,
                 "slower": comparison.slower,
+                "on_inputs": {
+                    found.inputs: _object(found.to_default) for found in comparison.on_inputs
+                },
+                "behind_on": list(comparison.behind_on),
                 "source": comparison.source,
             }
             for comparison in found

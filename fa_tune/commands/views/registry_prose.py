@@ -8,7 +8,9 @@ from fa_tune.core import units
 from fa_tune.core.model import Variant, reference_name
 from fa_tune.families import family_names
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.profile.stats import Interval
 from fa_tune.profile.stats import Ratio as MeasuredRatio
+from fa_tune.search.data_dependence import OnInputs, slowdown, worst
 from fa_tune.store.registry.schema import Entry, Ratio
 
 MAX_NAMED = 3  # tied configs that are named
@@ -37,8 +39,54 @@ def without_family(sentence: str) -> str:
 def entry_prose(entry: Entry, name: str) -> str:
     """The whole entry as a paragraph that begins with `name`."""
     return f"{name}: " + " ".join(
-        [*_choice(entry), *_times(entry), *_confirmed(entry), *_tied(entry), *_origin(entry)]
+        [
+            *_choice(entry),
+            *_times(entry),
+            *_on_inputs(entry),
+            *_confirmed(entry),
+            *_tied(entry),
+            *_origin(entry),
+        ]
     )
+
+
+def data_dependence(figures: Sequence[OnInputs], chosen_on: str) -> list[str]:
+    """How much a choice depends on its data: where it does worst against the default, and where
+    it takes most time."""
+    text = []
+    if (found := worst(figures)) is not None and found.to_default is not None:
+        others = sum(f.to_default is not None for f in figures)
+        text.append(
+            f"Of {others} kinds of inputs it does worst on {found.inputs}: "
+            f"{against(found.to_default)}."
+        )
+    if (slow := slowdown(figures, chosen_on)) is not None:
+        name, times = slow
+        text.append(
+            f"It takes most time on {name} inputs, {times:.2f} times that on {chosen_on} ones."
+            if name != chosen_on
+            else f"No other inputs take it more time than {chosen_on} ones."
+        )
+    return text
+
+
+def figures_of(entry: Entry) -> tuple[OnInputs, ...]:
+    """An entry's figures per inputs."""
+    return tuple(
+        OnInputs(name, found.median_s, _measured(found.ratio_to_default))
+        for name, found in entry.per_inputs.items()
+    )
+
+
+def _measured(kept: Ratio | None) -> MeasuredRatio | None:
+    if kept is None:
+        return None
+    return MeasuredRatio(kept.value, Interval(*kept.interval) if kept.interval else None)
+
+
+def _on_inputs(entry: Entry) -> list[str]:
+    told = data_dependence(figures_of(entry), entry.inputs)
+    return told or [f"It was measured on {entry.inputs} inputs alone."]
 
 
 def _choice(entry: Entry) -> list[str]:

@@ -9,10 +9,12 @@ from typing import Any
 import click
 
 from fa_tune.commands.shared.output import text_table
+from fa_tune.commands.views.registry_prose import figures_of
 from fa_tune.core import devices, units
 from fa_tune.core.model import reference_subject
 from fa_tune.core.workload import Workload, labels
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.search.data_dependence import worst
 from fa_tune.store.registry.lookup import Match
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, entry_text
 
@@ -32,9 +34,11 @@ _HEADINGS = (
     *_HEADINGS_OF_REFERENCES,
     "x best",
     "tied",
+    "x default at worst",
     "from",
 )
-_LEFT = {"GPU", "workload", "method", "family", "config", "from"}
+_ONLY_IF_KNOWN = (*_HEADINGS_OF_REFERENCES[2:], "x default at worst")
+_LEFT = {"x default at worst", "GPU", "workload", "method", "family", "config", "from"}
 
 
 def entry_table(entries: Sequence[Entry]) -> str:
@@ -44,7 +48,7 @@ def entry_table(entries: Sequence[Entry]) -> str:
     shown = [
         i
         for i, heading in enumerate(_HEADINGS)
-        if heading not in _HEADINGS_OF_REFERENCES[2:] or any(row[i] for row in rows)
+        if heading not in _ONLY_IF_KNOWN or any(row[i] for row in rows)
     ]
     headings = [_HEADINGS[i] for i in shown]
     return text_table(headings, [[row[i] for i in shown] for row in rows], _LEFT)
@@ -70,6 +74,7 @@ def _row(entry: Entry) -> list[str]:
         *(_speed(_reference(entry, name)) for name in _REFERENCES),
         _speed(_hardest(entry)),
         str(max(len(entry.tie_set) - 1, 0)),
+        _at_worst(entry),
         f"{recorded} {'replay' if entry.source == 'replay' else 'measured'}",
     ]
 
@@ -94,6 +99,14 @@ def _hardest(entry: Entry) -> Ratio | None:
     """The ratio to the fastest reference."""
     ratios = entry.ratio_to_references.values()
     return max(ratios, key=lambda ratio: ratio.value, default=None)
+
+
+def _at_worst(entry: Entry) -> str:
+    """Against the default where it does worst: `0.99 (falling)`."""
+    found = worst(figures_of(entry))
+    if found is None or found.to_default is None:
+        return ""
+    return f"{1.0 / found.to_default.value:.2f} ({found.inputs})"
 
 
 def _speed(ratio: Ratio | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fa_tune.commands.shared.output import rows_as_objects, say
 from fa_tune.commands.views import search_table
-from fa_tune.commands.views.registry_prose import against, without_family
+from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Outcome, Rejected, Variant, is_reference
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
@@ -122,6 +122,11 @@ def search_document(result: SearchResult) -> dict[str, Any]:
                 "workload": found.workload.key,
                 "decision": dataclasses.asdict(found.decision) if found.decision else None,
                 "confirmation": _confirmation(found),
+                "inputs": found.inputs,
+                "on_inputs": {
+                    subject: [dataclasses.asdict(f) for f in figures]
+                    for subject, figures in found.on_inputs.items()
+                },
                 "exploration": dataclasses.asdict(found.exploration) if found.exploration else None,
                 "problem": found.problem or None,
                 "families": [dataclasses.asdict(standing) for standing in found.families],
@@ -173,6 +178,8 @@ def summary(result: WorkloadResult, rows: Sequence[Row]) -> str:
         found = result.confirmation
         text += f" Confirmed: run as a program runs it, it takes {against(found.ratio)}, in "
         text += f"{found.n} pairs."
+    figures = result.on_inputs.get(chosen.subject, ())
+    text += "".join(f" {told}" for told in data_dependence(figures, result.inputs))
     if result.exploration is not None:
         told = without_family(result.exploration.sentence)
         text += f" {told[0].upper()}{told[1:]}."

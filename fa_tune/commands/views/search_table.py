@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from fa_tune import families
-from fa_tune.commands.views.registry_prose import against, without_family
+from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.core import units
 from fa_tune.core.model import Outcome, Variant, is_reference, reference_name
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
@@ -197,6 +197,8 @@ def sentence(found: WorkloadResult, name: str, legend: Legend) -> str:
     if found.confirmation is not None and found.confirmation.upheld:
         ratio = found.confirmation.ratio
         text += f" Confirmed: run as a program runs it, it takes {against(ratio)}."
+    figures = found.on_inputs.get(decision.chosen.subject, ())
+    text += "".join(f" {told}" for told in data_dependence(figures, found.inputs))
     if found.exploration is not None:
         told = legend.numbered(without_family(found.exploration.sentence), subjects)
         text += f" {told[0].upper()}{told[1:]}."

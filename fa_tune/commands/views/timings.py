@@ -27,7 +27,7 @@ _TIMES = ("mean", "median", "min", "max", "sd")
 class Timing:
     """One kernel's times in seconds, None where nothing was measured; `sd_s` needs two
     samples.  `tflops` counts 4·s²·d over the median; `host_s` is what a launch takes the process
-    that makes it."""
+    that makes it; `inputs` what it was measured on, `method` how."""
 
     kernel: str
     is_reference: bool
@@ -42,6 +42,8 @@ class Timing:
     sd_s: float | None = None
     tflops: float | None = None
     host_s: float | None = None
+    inputs: str = ""
+    method: str = ""
 
     @classmethod
     def of(cls, attempt: Attempt) -> Timing:
@@ -60,6 +62,8 @@ class Timing:
             sd_s=statistics.stdev(row.samples_s) if len(row.samples_s) > 1 else None,
             tflops=row.matmul_tflops,
             host_s=attempt.measurement.host_launch_s if attempt.measurement else None,
+            inputs=row.inputs,
+            method=row.method,
         )
 
     def cells(self) -> list[str]:
@@ -84,8 +88,8 @@ def show_timings(
     if as_json:
         write_json(document(result))
     elif csv != STDOUT:
-        for workload in dict.fromkeys(t.workload for t in timings):
-            say(_table(workload, [t for t in timings if t.workload == workload], limit))
+        for (workload, inputs), members in _grouped(timings).items():
+            say(_table(workload, inputs, members, limit))
             say()
         say(f"Measurements: {result.source}.")
 
@@ -104,6 +108,8 @@ def _object(timing: Timing) -> dict[str, Any]:
         "kernel": timing.kernel,
         "reference": timing.is_reference,
         "workload": timing.workload,
+        "inputs": timing.inputs or None,
+        "method": timing.method or None,
         "outcome": str(timing.outcome),
         "reason": timing.reason or None,
         **{f"{name}_s": getattr(timing, f"{name}_s") for name in _TIMES},
@@ -114,7 +120,18 @@ def _object(timing: Timing) -> dict[str, Any]:
     }
 
 
-def _table(workload: str, timings: Sequence[Timing], limit: int | None) -> str:
+def _grouped(timings: Sequence[Timing]) -> dict[tuple[str, str], list[Timing]]:
+    """Timings by workload and inputs.  Without a time, one belongs to the inputs that all others
+    have, or to none."""
+    known = {t.inputs for t in timings if t.inputs}
+    shared = next(iter(known)) if len(known) == 1 else ""
+    found: dict[tuple[str, str], list[Timing]] = {}
+    for timing in timings:
+        found.setdefault((timing.workload, timing.inputs or shared), []).append(timing)
+    return found
+
+
+def _table(workload: str, inputs: str, timings: Sequence[Timing], limit: int | None) -> str:
     """References first, then ours by median; what has no time last, with its reason."""
     ordered = sorted(
         timings,
@@ -130,6 +147,9 @@ def _table(workload: str, timings: Sequence[Timing], limit: int | None) -> str:
             for cells, t in zip(rows, shown, strict=True)
         ]
     title = workload_text(Workload.from_key(workload))
+    title += f", {inputs} inputs" if inputs else ""
+    methods = ", ".join(dict.fromkeys(t.method for t in timings if t.method))
+    title += f"; {methods}" if methods else ""
     rest = f"… {len(ordered) - len(shown)} more" if len(ordered) > len(shown) else ""
     table = text_table(headings, rows, {"Kernel Name", "outcome", "reason"})
     return "\n".join(part for part in (title, table, rest) if part)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fa_tune.commands.shared.output import text_table
-from fa_tune.core.model import CaseError, Variant, Verdict
+from fa_tune.core.model import Variant, Verdict
 from fa_tune.tune.results import VerifyReport
 
 RIGHT, WRONG = "✓", "✗"
-_HEADINGS = ("", "Kernel Name", "cases", "largest error", "limit", "of limit", "problem")
+_FIGURES = ("rms error", "rms limit", "largest error", "limit")  # of the case nearest a limit
+_HEADINGS = ("", "Kernel Name", "cases", *_FIGURES, "of limit", "problem")
 
 
 def all_right(report: VerifyReport) -> bool:
@@ -21,8 +22,9 @@ def all_right(report: VerifyReport) -> bool:
 def verdict_table(report: VerifyReport) -> str:
     """One line per variant: wrong ones first, then those without a verdict, then the rest."""
     rows = [_row(key, verdict) for key, verdict in _by_correctness(report.verdicts)]
+    none = [""] * (len(_FIGURES) + 2)
     failures = [
-        [WRONG, _name(f.subject), "", "", "", "", f"{f.outcome.replace('_', ' ')}: {f.reason}"]
+        [WRONG, _name(f.subject), *none, f"{f.outcome.replace('_', ' ')}: {f.reason}"]
         for f in report.failures
     ]
     wrong = [row for row in rows if row[0] == WRONG]
@@ -47,7 +49,7 @@ def verdict_sentence(report: VerifyReport) -> str:
 
 
 def verdict_objects(report: VerifyReport) -> dict[str, Any]:
-    """The report as JSON; errors are largest absolute differences to the fp32 result."""
+    """The report as JSON; errors are differences to the fp64 result."""
     return {
         "verdicts": [
             {
@@ -60,6 +62,10 @@ def verdict_objects(report: VerifyReport) -> dict[str, Any]:
                         "max_abs_error": _finite(case.max_abs_error),
                         "reference_max_abs_error": _finite(case.reference_max_abs_error),
                         "limit": case.limit,
+                        "rms_error": _finite(case.rms_error),
+                        "reference_rms_error": _finite(case.reference_rms_error),
+                        "rms_limit": _finite(case.rms_limit),
+                        "inputs": case.inputs,
                         "ok": case.ok,
                     }
                     for case in verdict.cases
@@ -79,26 +85,20 @@ def verdict_objects(report: VerifyReport) -> dict[str, Any]:
 
 
 def _row(key: str, verdict: Verdict) -> list[str]:
-    worst = max(verdict.cases, key=_share, default=None)
+    worst = max(verdict.cases, key=lambda c: c.share, default=None)
     problem = "" if verdict.correct else verdict.reason or "wrong result"
-    figures = ["", "", ""]
+    figures = [""] * (len(_FIGURES) + 1)
     if worst is not None:
-        share = f"{100 * _share(worst):.0f} %"
-        figures = [f"{worst.max_abs_error:.2e}", f"{worst.limit:.2e}", share]
+        share = f"{100 * worst.share:.0f} %"
+        numbers = (worst.rms_error, worst.rms_limit, worst.max_abs_error, worst.limit)
+        figures = [*("" if n is None else f"{n:.2e}" for n in numbers), share]
     mark = RIGHT if verdict.correct else WRONG
     return [mark, _name(key), str(len(verdict.cases)), *figures, problem]
 
 
-def _share(case: CaseError) -> float:
-    """Error over limit; a result with a NaN in it is beyond any limit."""
-    if case.max_abs_error != case.max_abs_error:
-        return float("inf")
-    return case.max_abs_error / case.limit if case.limit else float("inf")
-
-
-def _finite(value: float) -> float | str:
+def _finite(value: float | None) -> float | str | None:
     """JSON has no NaN and no infinity: these are their names."""
-    return value if abs(value) < float("inf") else str(value)
+    return value if value is None or abs(value) < float("inf") else str(value)
 
 
 def _by_correctness(verdicts: Mapping[str, Verdict]) -> list[tuple[str, Verdict]]:

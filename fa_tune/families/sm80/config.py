@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.fields import (
+    choice_field,
     coerce,
     cpp_literal,
     flag_field,
@@ -31,6 +33,21 @@ BARRIER_BYTES = 1024  # room for the tags of blocks and the mbarriers, behind th
 BOX_ROWS = 256  # most rows of one bulk tensor copy
 PING_PONG_CAPABILITY = (9, 0)
 MMA_SCHEDULERS = 4  # of a multiprocessor, each with its own tensor cores
+
+
+class ProductOrder(IntEnum):
+    """Orders of a ping-pong slot's loads and products: kernels/sm80/fwd/product_order.cuh."""
+
+    MEASURED = 0
+    FEW_AHEAD = 1
+    FAR_AHEAD = 2
+    SHORT_RUNS = 3
+    SHARED_MAXIMA = 4
+
+    @property
+    def word(self) -> str:
+        """In the short form."""
+        return "" if self is ProductOrder.MEASURED else self.name.lower()
 
 
 @dataclass(frozen=True, order=True)
@@ -71,6 +88,11 @@ class FlashForwardKernelConfig:
         "bulk tensor copies, and the warps of a scheduler multiply in turn; needs 9.0",
         later=True,
     )
+    product_order: ProductOrder = choice_field(
+        ProductOrder.MEASURED,
+        "with ping_pong, in which order a turn's loads and products stand; MEASURED is the one of "
+        "the others that was fastest on an H200 for the mask and for d_head and B_c",
+    )
 
     def __post_init__(self) -> None:
         coerce(self)
@@ -99,6 +121,8 @@ class FlashForwardKernelConfig:
                         words.append(f"load_{'_'.join(tiles)}_tiles")
                 case "number" if value != f.default:
                     words.append(f"{meta['word']}_{value}")
+                case "choice" if value != f.default:
+                    words.append(value.word)
         features = "+".join(words)
         return f"({', '.join(numbers)}): {features}" if include_tup else features
 
@@ -257,6 +281,11 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         "ping_pong_softmax",
         "ping_pong does its softmax between turns, so interleaved_softmax has no place in it",
         lambda c: not (c.ping_pong and c.interleaved_softmax),
+    ),
+    (
+        "order_needs_ping_pong",
+        "a product_order is that of a turn, so it needs ping_pong",
+        lambda c: c.ping_pong or c.product_order == ProductOrder.MEASURED,
     ),
 )
 

@@ -19,6 +19,7 @@ from fa_tune.families.base import (
     LaunchGeometry,
     TensorArg,
 )
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.families.sm80.config import (
     FlashForwardKernelConfig,
     constraints,
@@ -131,6 +132,24 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
             block=(config.threads, 1, 1),
             dynamic_smem_bytes=config.smem_bytes,
         )
+
+    def plan(self, config: FlashForwardKernelConfig, traits: str, arch: str) -> CallPlan:
+        ping_pong = config.ping_pong
+        launch = LaunchPlan(
+            params=ParamsLayout.SM80_FORWARD,
+            grid=Grid.PERSISTENT if ping_pong else Grid.BLOCKS_HEADS_BATCH,
+            tile_rows=config.B_r,
+            ctas_per_sm=1,
+            threads=config.threads,
+            dynamic_smem_bytes=config.smem_bytes,
+            cluster_x=1,
+            cluster_y=1,
+            cluster_z=1,
+            q_box_rows=config.B_r // config.n_warps if ping_pong else 0,
+            kv_box_rows=config.B_c if ping_pong else 0,
+            counter_bytes=self.scratch_bytes(config),
+        )
+        return CallPlan.forward(config, traits, arch, (launch,))
 
     def scratch_bytes(self, config: FlashForwardKernelConfig) -> int:
         return COUNTER_BYTES if config.ping_pong else 0

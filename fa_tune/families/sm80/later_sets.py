@@ -1,7 +1,8 @@
 """The sets that use the knobs after the thirteen.
 
 fast   what may win: few blocks, with stages, rescaling, interleaving and ping-pong
-wide   a product of all of them, less what cannot run and what has hopelessly few registers
+wide   a product of all but the product orders, less what cannot run and what has hopelessly few
+       registers; and the product orders where ping-pong is fast
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from fa_tune.core.workload import DType
 from fa_tune.families.axes import expand
-from fa_tune.families.sm80.config import CONSTRAINTS, FlashForwardKernelConfig
+from fa_tune.families.sm80.config import CONSTRAINTS, FlashForwardKernelConfig, ProductOrder
 
 # Of a thread: what a config needs beyond its accumulators and resident Q, and the most that it
 # may go over before a place in `wide` is wasted on it.  The fastest configs are a little over
@@ -44,11 +45,19 @@ def get_fast_configs(dtypes: Sequence[DType], d_head: int) -> list[FlashForwardK
                 rescale_threshold=(RESCALE,),
                 interleaved_softmax=(interleaved,),
             )
+    found += _in_turns(dtypes, d_head, (ProductOrder.MEASURED,))
+    return sorted(c for c in found if _can_run(c))
+
+
+def _in_turns(
+    dtypes: Sequence[DType], d_head: int, orders: Sequence[ProductOrder]
+) -> list[FlashForwardKernelConfig]:
+    """The configs with ping-pong of `fast`, in these product orders."""
     # With turns Q and O have rows of their own in shared memory.
     turns = (256, 128, 8) if d_head <= 64 else (256, 64, 8) if d_head <= 128 else (128, 64, 8)
     if d_head > 192:
         turns = (128, 32, 8)
-    found += _expand(
+    return _expand(
         dtypes,
         d_head,
         turns,
@@ -56,8 +65,8 @@ def get_fast_configs(dtypes: Sequence[DType], d_head: int) -> list[FlashForwardK
         kv_stages=(2, 3) if d_head <= 128 else (2,),
         rescale_threshold=(RESCALE,),
         ping_pong=(True,),
+        product_order=orders,
     )
-    return sorted(c for c in found if _can_run(c))
 
 
 # With large blocks two stages and interleaving together lose to either alone, with small ones
@@ -83,7 +92,8 @@ def _fast_blocks(d_head: int) -> tuple[tuple[Block, tuple[LoadTiles, ...], Pipel
 
 
 def get_wide_configs(dtypes: Sequence[DType], d_head: int) -> list[FlashForwardKernelConfig]:
-    """The `wide` set: thousands of configs per dtype and d_head."""
+    """The `wide` set: thousands of configs per dtype and d_head.  The product orders, of which
+    MEASURED is one for each mask, are tried where ping-pong is fast."""
     rows = [(16 * tiles * warps, warps) for warps in (2, 4, 8, 12) for tiles in (1, 2)]
     tiles = [(q, k, v) for q in (0, 1, 2) for k, v in ((1, 1), (2, 1), (2, 2))]
     found: list[FlashForwardKernelConfig] = []
@@ -99,6 +109,7 @@ def get_wide_configs(dtypes: Sequence[DType], d_head: int) -> list[FlashForwardK
                 interleaved_softmax=(False, True),
                 ping_pong=(False, True),
             )
+    found += _in_turns(dtypes, d_head, tuple(ProductOrder)[1:])
     return sorted(c for c in found if _can_run(c) and _has_registers(c))
 
 
@@ -107,7 +118,7 @@ def _expand(
     d_head: int,
     block: Block,
     load_tiles: Iterable[LoadTiles],
-    **axes: Sequence[bool] | Sequence[int],
+    **axes: Sequence[bool] | Sequence[int] | Sequence[ProductOrder],
 ) -> list[FlashForwardKernelConfig]:
     """The product of the axes for one block size and warp count."""
     B_r, B_c, n_warps = block

@@ -178,8 +178,9 @@ class Sm90Config:
     @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory: kernels/sm90/fwd/shared_memory.cuh, SharedMemory."""
-        q = self.q_stages * self.B_r * self.d_head
-        kv = 2 * self.stages * self.B_c * self.d_head
+        columns = -(-self.d_head // PANEL_COLUMNS) * PANEL_COLUMNS
+        q = self.q_stages * self.B_r * columns
+        kv = 2 * self.stages * self.B_c * columns
         slots = TILE_SLOTS if self.persistent else 0
         barriers = 2 * self.q_stages * self.mma_warpgroups + 4 * self.stages + 2 * slots
         small = slots * TILE_SLOT_BYTES + barriers * BARRIER_BYTES + SCRATCH_BYTES

@@ -20,12 +20,18 @@ MMA_K = 16  # the k-step of a wgmma with 16-bit elements
 
 Check = Callable[[Sm90Config], bool]
 
+
+def holds_d_head(d_head: int) -> bool:
+    """Whether there are kernels for it."""
+    return 64 <= d_head <= 256 and d_head % MMA_K == 0
+
+
 # Name, sentence, test.
 CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     (
-        "d_head_whole_panels",
-        "d_head must be 64, 128, 192 or 256: whole panels of 64 columns, one wgmma wide at most",
-        lambda c: c.d_head in (64, 128, 192, 256),
+        "d_head_fits_a_wgmma",
+        "d_head must be a multiple of 16 between 64 and 256, k-steps and columns of one wgmma",
+        lambda c: holds_d_head(c.d_head),
     ),
     (
         "mma_warpgroups_fit_a_cta",

@@ -11,9 +11,10 @@ from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.plan import CallPlan
 from fa_tune.families.sm90 import constraints as rules
 from fa_tune.families.sm90 import launch, names, sets
-from fa_tune.families.sm90.config import Scheduler, Sm90Config
+from fa_tune.families.sm90.config import Sm90Config
 from fa_tune.families.template import TemplateFamily
 from fa_tune.ops.traits import Traits
 
@@ -67,8 +68,11 @@ class Sm90Family(TemplateFamily[Sm90Config]):
     ) -> LaunchGeometry:
         return launch.geometry(config, workload, device)
 
+    def plan(self, config: Sm90Config, traits: str, arch: str) -> CallPlan:
+        return launch.plan(config, traits, arch)
+
     def scratch_bytes(self, config: Sm90Config) -> int:
-        return 8 if config.scheduler is Scheduler.DYNAMIC else 0
+        return launch.counter_bytes(config)
 
     def kernel_args(
         self, config: Sm90Config, workload: Workload, args: LaunchArgs, device: LaunchDevice

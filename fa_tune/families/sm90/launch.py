@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchGeometry
-from fa_tune.families.sm90.config import GROUP_ROWS, Sm90Config
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+from fa_tune.families.sm90.config import GROUP_ROWS, Scheduler, Sm90Config
 from fa_tune.families.tensor_maps import tensor_map
 from fa_tune.families.work_tiles import MAX_TILES, l2_head_group
 
@@ -47,6 +48,30 @@ def geometry(config: Sm90Config, workload: Workload, device: LaunchDevice) -> La
     resident = max(1, device.multiprocessors * config.min_ctas_per_sm)
     ctas = min(tiles, resident) if config.persistent else tiles
     return LaunchGeometry((ctas, 1, 1), (config.threads, 1, 1), config.smem_bytes)
+
+
+def counter_bytes(config: Sm90Config) -> int:
+    """Of the dynamic scheduler: common/problem.cuh, SchedulerCounters."""
+    return 8 if config.scheduler is Scheduler.DYNAMIC else 0
+
+
+def plan(config: Sm90Config, traits: str, arch: str) -> CallPlan:
+    """The same launch for C++."""
+    launch = LaunchPlan(
+        params=ParamsLayout.SM90_FORWARD,
+        grid=Grid.PERSISTENT if config.persistent else Grid.TILES,
+        tile_rows=config.B_r,
+        ctas_per_sm=config.min_ctas_per_sm,
+        threads=config.threads,
+        dynamic_smem_bytes=config.smem_bytes,
+        cluster_x=1,
+        cluster_y=1,
+        cluster_z=1,
+        q_box_rows=GROUP_ROWS,
+        kv_box_rows=config.B_c,
+        counter_bytes=counter_bytes(config),
+    )
+    return CallPlan.forward(config, traits, arch, (launch,))
 
 
 def kernel_args(

@@ -18,15 +18,20 @@ from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType
 from fa_tune.families.axes import Axes, expand
 from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
+from fa_tune.families.sm90.constraints import holds_d_head
 from fa_tune.families.sm90.names import parse
 
 ALLOWED_KEYS = "fast, tune, all, prog, or one config's short form"
 TUNE_DTYPES = (DType.BF16, DType.FP16)
 PROGRESSION_DTYPES = (DType.FP16,)
 
-# (consumer warpgroups, B_c, CTAs per multiprocessor) by d_head, the default's first.
+# (consumer warpgroups, B_c, CTAs per multiprocessor) by d_head, the default's first.  Others have
+# those of the next larger one.
 TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
     64: ((3, 128, 1), (3, 96, 1), (2, 128, 1), (4, 64, 1), (1, 96, 3), (1, 64, 3)),
+    80: ((2, 128, 1), (3, 112, 1), (3, 96, 1)),
+    96: ((2, 128, 1), (3, 96, 1), (2, 144, 1)),
+    112: ((2, 128, 1), (3, 96, 1), (2, 144, 1)),
     128: ((2, 128, 1), (2, 144, 1), (2, 112, 1), (3, 80, 1), (3, 64, 1)),
     192: ((2, 96, 1), (2, 112, 1), (2, 80, 1)),
     256: ((2, 64, 1), (2, 80, 1)),
@@ -68,12 +73,27 @@ FAST: dict[int, tuple[tuple[str, str], ...]] = {
         *(("192x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
         *(("192x128", words) for words in (_ONE_Q, f"{_ONE_Q_3}+{_EARLY}")),
         *(("192x128", words) for words in (f"{_THRESHOLDED}+{_EARLY}",)),
+        # Long sequences with a mask.
+        *(("192x128", words) for words in (f"{_ONE_TILE}+{_EARLY}",)),
         # Short sequences: more warps.
         *(("256x64", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
         # With a mask as well: fewer rows are fewer keys that nobody sees.
         *(("64x96", words) for words in (_ALONE, f"{_ALONE}+{_EARLY}")),
         *(("64x64", words) for words in (_ALONE,)),
         *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+    ),
+    80: (
+        *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("192x112", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("192x96", words) for words in (f"{_BEST}+{_EARLY}",)),
+    ),
+    96: (
+        *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("192x96", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+    ),
+    112: (
+        *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("192x96", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
     ),
     128: (
         *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
@@ -93,6 +113,11 @@ FAST: dict[int, tuple[tuple[str, str], ...]] = {
 }
 
 
+def _tiled_as(d_head: int) -> int:
+    """The d_head whose tiles a d_head has: its own or the next larger one's.  0 without any."""
+    return min((d for d in TILES if d >= d_head), default=0) if holds_d_head(d_head) else 0
+
+
 def single_loop(d_head: int, rescale: Rescale) -> bool:
     """What is usual for such configs."""
     return d_head in SINGLE_LOOP_HEADS and rescale is Rescale.STALE_MAX
@@ -100,8 +125,8 @@ def single_loop(d_head: int, rescale: Rescale) -> bool:
 
 def default_config(d_head: int, dtype: DType) -> Sm90Config:
     """What was fastest or near it on an H200 at every length, with a mask and without.  For a
-    d_head that has no tiles here, a config that the constraints refuse."""
-    warpgroups, keys, _ = TILES.get(d_head, ((2, 64, 1),))[0]
+    d_head that has no tiles, a config that the constraints refuse."""
+    warpgroups, keys, _ = TILES.get(_tiled_as(d_head), ((2, 64, 1),))[0]
     roomy = d_head <= 128
     return Sm90Config(
         dtype,
@@ -116,7 +141,7 @@ def default_config(d_head: int, dtype: DType) -> Sm90Config:
         rescale=Rescale.STALE_MAX,
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
-        early_test_wait=d_head == 64,
+        early_test_wait=d_head not in (128, 192),
         single_loop=single_loop(d_head, Rescale.STALE_MAX),
     )
 
@@ -176,9 +201,7 @@ def get_tune_configs(
     dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128
 ) -> list[Sm90Config]:
     """The `tune` set; empty for a d_head that the family has no tiles for."""
-    if d_head not in TILES:
-        return []
-    tiles = TILES[d_head]
+    tiles = TILES.get(_tiled_as(d_head), ())
     axes: dict[str, Sequence[Any]] = {
         "dtype": dtypes,
         "d_head": (d_head,),
@@ -235,7 +258,7 @@ def get_fast_configs(
     """The `fast` set; empty for a d_head that the family has no tiles for."""
     written = (
         parse(f"sm90({dtype.name}, {d_head}, {tile}): {words}")
-        for dtype, (tile, words) in itertools.product(dtypes, FAST.get(d_head, ()))
+        for dtype, (tile, words) in itertools.product(dtypes, FAST.get(_tiled_as(d_head), ()))
     )
     return [replace(c, single_loop=single_loop(d_head, c.rescale)) for c in written]
 

@@ -26,7 +26,6 @@ from fa_tune.core.workload import Workload
 from fa_tune.gpu import telemetry
 from fa_tune.gpu.jobs import time_events, verify
 from fa_tune.gpu.kernels import guarded, launcher, lse_for, use_device
-from fa_tune.gpu.reference import make_inputs
 from fa_tune.workers.main import Report
 
 ROUNDS = 21
@@ -44,16 +43,16 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     if isinstance(pair, PairItem):
         report.begin(CALIBRATION, timeout_s=TIMEOUT_S)
         use_device(job.device)
-        found = guarded(report, CALIBRATION, partial(_time_pair, pair, job.device, job.seed))
+        found = guarded(report, CALIBRATION, partial(_time_pair, pair, job))
         if found is not None:
             report.done(CALIBRATION, to_json(found))
 
 
-def _time_pair(item: PairItem, device: int, seed: int) -> PairTimes:
+def _time_pair(item: PairItem, job: CalibrateJob) -> PairTimes:
     workload = Workload.from_key(item.workload)
-    inputs = [make_inputs(workload, seed=seed + i) for i in range(time_events.input_sets(workload))]
+    inputs = time_events.input_sets_of(workload, job.inputs, job.seed)
     out, lse = torch.empty_like(inputs[0].q), lse_for(workload)
-    read = telemetry.reader(device)
+    read = telemetry.reader(job.device)
     first, second = (
         time_events.Subject([launcher(kernel, workload, i, out, lse) for i in inputs], [])
         for kernel in item.pair

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import KernelItem, ProfileJob
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.kernels import Launch, guarded, launcher, lse_for, use_device
@@ -24,7 +25,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     job = ProfileJob.read(shared, items)
     use_device(job.device)
     workload = Workload.from_key(job.workload)
-    inputs = make_inputs(workload, seed=job.seed)
+    inputs = make_inputs(workload, seed=job.seed, spec=InputSpec.parse(job.inputs))
     out, lse = torch.empty_like(inputs.q), lse_for(workload)
     launches: dict[str, Launch] = {}
 

@@ -4,6 +4,9 @@ A sample is one launch, or a replayed graph of several, divided by their number:
 all subjects of a workload, graphs if any of them takes less than `SHORT_S`.  Cold: inputs rotate
 through so many sets that none survives in L2 until it is used again.  The stream is kept busy
 while a sample is enqueued, so that no launch gap is timed.
+
+Sustained, a sample is a second of launches or graphs back to back, so that clocks and power are
+those of a GPU that does nothing else.
 """
 
 from __future__ import annotations
@@ -12,17 +15,19 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 
+from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult, to_json
 from fa_tune.core.model import Outcome, is_reference
 from fa_tune.core.workload import Workload
 from fa_tune.gpu import telemetry
+from fa_tune.gpu.judged import Judged, judge, judged_forward
 from fa_tune.gpu.kernels import (
     Launch,
     first_line,
@@ -33,15 +38,18 @@ from fa_tune.gpu.kernels import (
     lse_for,
     use_device,
 )
-from fa_tune.gpu.reference import Inputs, attention, make_inputs
+from fa_tune.gpu.reference import Inputs, make_inputs
 from fa_tune.gpu.versions import library_versions
+from fa_tune.ops.base import CheckCase
 from fa_tune.ops.flops import input_bytes
-from fa_tune.ops.verification import case_error
+from fa_tune.ops.verification import fault
 from fa_tune.profile.stopping import StoppingRule
 from fa_tune.workers.main import Report
 
 SHORT_S = 50e-6
 GRAPH_SAMPLE_S = 200e-6
+BURST_S = 10e-3  # of a graph that is repeated for a sustained sample
+BURSTS_AHEAD = 4  # are enqueued while one runs
 MAX_SETS = 64
 L2_TIMES = 3  # all input sets together, in multiples of the L2 cache
 BUSY_CYCLES = 200_000  # about 0.1 ms of a spinning kernel ahead of each sample, at first
@@ -69,6 +77,7 @@ class Subject:
         self._next = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self.launches_per_sample = 1
+        self._sustained_s = 0.0
 
     def launch(self) -> None:
         """One launch on the next input set; what it takes this process is noted."""
@@ -101,12 +110,32 @@ class Subject:
         """From here on a sample is one launch."""
         self._graph, self.launches_per_sample = None, 1
 
+    def sustain(self, seconds: float) -> None:
+        """From here on a sample is what it was, back to back for so long."""
+        self._sustained_s = seconds
+
     def sample(self) -> float:
         """One duration in seconds."""
         run = self._graph.replay if self._graph is not None else self.launch
-        return self._time(run) / self.launches_per_sample
+        taken = self._time_back_to_back(run) if self._sustained_s else self._time(run)
+        return taken / self.launches_per_sample
 
-    def _time(self, run: Any) -> float:
+    def _time_back_to_back(self, run: Callable[[], None]) -> float:
+        """Seconds of GPU time that each of many takes, of which a few are always enqueued."""
+        start = torch.cuda.Event(enable_timing=True)
+        ends: list[torch.cuda.Event] = []
+        start.record()
+        began = time.monotonic()
+        while not ends or time.monotonic() - began < self._sustained_s:
+            run()
+            ends.append(torch.cuda.Event(enable_timing=True))
+            ends[-1].record()
+            if len(ends) > BURSTS_AHEAD:
+                ends[-1 - BURSTS_AHEAD].synchronize()
+        ends[-1].synchronize()
+        return float(start.elapsed_time(ends[-1])) / 1e3 / len(ends)
+
+    def _time(self, run: Callable[[], None]) -> float:
         """Seconds of GPU time.  If the GPU reached the first event before everything was
         enqueued, it may have waited for this process, and that would be timed: then it is kept
         busy for longer, and the sample is taken again."""
@@ -131,7 +160,13 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     problem = Problem.of(job)
     warm_up()
     subjects, estimates_s = prepare_subjects(job, problem, report)
-    no_graph = choose_samples(subjects, estimates_s, report)
+    if job.sustained_s:
+        launches = burst_launches(estimates_s.values())
+        for subject in subjects.values():
+            subject.sustain(job.sustained_s)
+    else:
+        launches = graph_launches(estimates_s.values())
+    no_graph = choose_samples(subjects, launches, report)
     rounds = Rounds(job, subjects, report, no_graph=no_graph)
     rounds.run()
     check = FinalCheck(problem)
@@ -156,7 +191,7 @@ class Problem:
     def of(cls, job: TimeJob) -> Problem:
         """The problem of a job."""
         workload = Workload.from_key(job.workload)
-        inputs = [make_inputs(workload, seed=job.seed + i) for i in range(input_sets(workload))]
+        inputs = input_sets_of(workload, job.inputs, job.seed)
         return cls(workload, inputs, torch.empty_like(inputs[0].q), lse_for(workload))
 
 
@@ -191,6 +226,12 @@ def graph_launches(estimates_s: Iterable[float]) -> int:
     return 1 if fastest_s >= SHORT_S else max(2, math.ceil(GRAPH_SAMPLE_S / fastest_s))
 
 
+def burst_launches(estimates_s: Iterable[float]) -> int:
+    """How many launches are repeated as one for a sustained sample: as many as the fastest subject
+    needs for `BURST_S`, so that no launch is waited for."""
+    return max(1, math.ceil(BURST_S / min(estimates_s, default=BURST_S)))
+
+
 def prepare_alike(*subjects: Subject) -> None:
     """Make the samples of subjects that can all be captured one kind."""
     launches = graph_launches([subject.estimate() for subject in subjects])
@@ -199,12 +240,10 @@ def prepare_alike(*subjects: Subject) -> None:
             subject.capture(launches)
 
 
-def choose_samples(
-    subjects: dict[str, Subject], estimates_s: Mapping[str, float], report: Report
-) -> str:
-    """Make the samples of all subjects one kind.  Where one cannot be captured none is a graph;
-    returns why, else an empty text."""
-    if (launches := graph_launches(estimates_s.values())) == 1:
+def choose_samples(subjects: dict[str, Subject], launches: int, report: Report) -> str:
+    """Make the samples of all subjects one kind, graphs of so many launches if that is more than
+    one.  Where one cannot be captured none is a graph; returns why, else an empty text."""
+    if launches == 1:
         return ""
     for name, subject in list(subjects.items()):
         report.begin(name)
@@ -327,6 +366,8 @@ class Rounds:
         while self._subjects:
             for name in self._rule.active:
                 self._sample(name)
+                if self._job.sustained_s and time.monotonic() > until:
+                    return  # a sample is as long as that
             if time.monotonic() > until:
                 return
 
@@ -392,39 +433,31 @@ class Rounds:
 
 
 class FinalCheck:
-    """Compares outputs with the fp32 result, on the buffers that were timed."""
+    """Compares outputs with what must come out, on the buffers that were timed; in fp32, since
+    workloads are large and fp64 is slow on many GPUs."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
 
     @cached_property
-    def _expected(self) -> tuple[torch.Tensor, float]:
-        """The fp32 result, and the largest error of the same-precision reference."""
-        inputs, workload = self._problem.inputs[0], self._problem.workload
-        exact = attention(inputs, workload, dtype=torch.float32)
-        same = attention(inputs, workload)
-        return exact, float((same - exact).abs().max())
+    def _expected(self) -> Mapping[str, Judged]:
+        p = self._problem
+        return judged_forward(p.inputs[0], p.workload, precise=torch.float32)
 
     def passes(self, name: str, item: KernelItem, report: Report) -> bool:
-        """Whether the output is right; a failure is reported."""
-        p = self._problem
-        exact, reference_error = self._expected
-        p.out.fill_(float("nan"))
+        """Whether the outputs are right; a failure is reported."""
+        p, expected = self._problem, self._expected
+        outputs = {"o": p.out} if p.lse is None else {"o": p.out, "lse": p.lse}
+        for out in outputs.values():
+            out.fill_(float("nan"))
         args = launch_args(p.inputs[0], p.out, p.lse)
         load(item).launch(p.workload, args, torch.cuda.current_stream().cuda_stream)
-        error = guarded(report, name, partial(_largest_difference, p.out, exact))
-        if error is None:
+        case = guarded(report, name, partial(judge, CheckCase(p.workload), expected, outputs))
+        if case is None:
             return False
-        case = case_error(p.workload, error, reference_error)
         if not case.ok:
-            text = f"after timing: error {error:.3g} exceeds {case.limit:.3g}"
-            report.failed(name, Outcome.WRONG_RESULT, text)
-        return case.ok
-
-
-def _largest_difference(out: torch.Tensor, exact: torch.Tensor) -> float:
-    """The largest |out − exact|; NaN if an element is."""
-    return float((out.float() - exact).abs().max())
+            report.failed(name, Outcome.WRONG_RESULT, f"after timing: {fault(case)}")
+        return bool(case.ok)
 
 
 def input_sets(workload: Workload) -> int:
@@ -433,6 +466,12 @@ def input_sets(workload: Workload) -> int:
     l2_bytes = torch.cuda.get_device_properties().L2_cache_size
     fitting = int(torch.cuda.mem_get_info()[0]) // 4 // set_bytes
     return max(1, min(math.ceil(L2_TIMES * int(l2_bytes) / set_bytes), MAX_SETS, fitting))
+
+
+def input_sets_of(workload: Workload, spec: str, seed: int) -> list[Inputs]:
+    """Inputs to rotate through; `spec` is an InputSpec's text."""
+    drawn = partial(make_inputs, workload, spec=InputSpec.parse(spec))
+    return [drawn(seed=seed + i) for i in range(input_sets(workload))]
 
 
 def warm_up() -> None:

@@ -168,6 +168,7 @@ class NcuProfiler:
             workload=plan.workload.key,
             rounds=plan.runs,
             seed=plan.seed,
+            inputs=str(plan.inputs),
         )
         end = run_child(
             *job.request(),

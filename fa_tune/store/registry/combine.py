@@ -47,7 +47,7 @@ def combined(present: Entry | None, found: Found) -> tuple[Entry, str | None]:
             "give another --registry to start anew"
         )
     unmeasured = _known(present).keys() - found.measured - set(found.failed)
-    if not unmeasured or not _same_sources(present, new):
+    if not unmeasured or present.inputs != new.inputs or not _same_sources(present, new):
         return new, None
     if present.chosen == new.chosen:
         return _widened(new, present, unmeasured, 1.0), None

@@ -7,7 +7,7 @@ methods can be looked at together; `METHODS` says which is taken where both woul
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fa_tune.core.workload import FIELDS, READING_ORDER, Effect, Workload, unusual_labels
@@ -104,8 +104,7 @@ def matches(
             _seq_len_distance(e.workload, workload),  # tiles care more for it than for batch
             _differing_details(e.workload, workload),
             e.workload != workload,
-            e.workload,
-            _method_rank(e.method),
+            *_order(e),
         )
     )
     return tuple(
@@ -118,6 +117,15 @@ def matches(
         )
         for e in usable
     )
+
+
+def in_order(entries: Iterable[Entry]) -> list[Entry]:
+    """Entries in the order in which `matches` takes those that serve equally well."""
+    return sorted(entries, key=_order)
+
+
+def _order(entry: Entry) -> tuple[Workload, tuple[int, str]]:
+    return entry.workload, _method_rank(entry.method)
 
 
 def distance(a: Workload, b: Workload) -> float:

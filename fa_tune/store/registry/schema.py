@@ -30,11 +30,12 @@ from pydantic import (
 
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig, RegistryError
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Provenance, Variant, Verdict
 from fa_tune.core.workload import Workload
 
-SCHEMA: Literal[2] = (
-    2  # what is written; a change of the types below is a new number and a new reader
+SCHEMA: Literal[3] = (
+    3  # what is written; a change of the types below is a new number and a new reader
 )
 
 
@@ -90,20 +91,26 @@ class RunnerUp:
 
 @dataclass(frozen=True)
 class VerdictSummary:
-    """How right the chosen variant is: the case that came nearest its limit, of `cases`."""
+    """How right the chosen variant is: the case that came nearest its limit, of `cases`.  Entries
+    of earlier versions have no root mean square."""
 
     correct: bool
     cases: Count
     max_abs_error: Annotated[float, Field(ge=0)]
     limit: Annotated[float, Field(ge=0)]
+    rms_error: Annotated[float, Field(ge=0)] | None = None
+    rms_limit: Annotated[float, Field(ge=0)] | None = None
 
     @classmethod
     def of(cls, verdict: Verdict) -> VerdictSummary | None:
         """The summary of a verdict; None if it tried no case and so says nothing."""
         if not verdict.cases:
             return None
-        worst = max(verdict.cases, key=lambda c: c.max_abs_error / max(c.limit, 1e-300))
-        return cls(verdict.correct, len(verdict.cases), worst.max_abs_error, worst.limit)
+        worst = max(verdict.cases, key=lambda c: c.share)
+        return cls(
+            *(verdict.correct, len(verdict.cases), worst.max_abs_error, worst.limit),
+            *(worst.rms_error, worst.rms_limit),
+        )
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,15 @@ class Confirmation:
     ratio: Ratio
     n: Count
     upheld: bool
+
+
+@dataclass(frozen=True)
+class InputFigures:
+    """What the chosen variant does on one kind of inputs: its median, and its time over the
+    default's beside it, None for the default itself."""
+
+    median_s: Positive
+    ratio_to_default: Ratio | None
 
 
 class EntryKey(NamedTuple):
@@ -140,7 +156,9 @@ class Entry:
     `ratio_to_references` are the chosen variant's time over the other's.  `tie_set` is what
     the measurements cannot tell from the fastest.  `verdict` is None if the variant was not
     verified in that run.  `confirmation` is None if the choice is the default, or was not
-    compared with it once more.  `recording` is the recording's path for a replay, else None.
+    compared with it once more.  `inputs` are those that the choice was made on, as text, and
+    `per_inputs` what became of it on these and others, by their text, in the comparison after the
+    search; empty without one.  `recording` is the recording's path for a replay, else None.
     `reason` is one sentence: which rule ended the choice.
 
     Raises ValueError where the fields contradict each other.
@@ -149,6 +167,7 @@ class Entry:
     gpu: Gpu
     workload: WorkloadKey
     method: Text
+    inputs: Text
     source: Literal["measured", "replay"]
     recording: Text | None
     chosen: Variant
@@ -165,6 +184,7 @@ class Entry:
     runners_up: tuple[RunnerUp, ...]
     verdict: VerdictSummary | None
     confirmation: Confirmation | None
+    per_inputs: Mapping[str, InputFigures]
     provenance: Provenance
 
     def __post_init__(self) -> None:
@@ -207,7 +227,7 @@ class Registry:
     # Holds for the dataclasses inside as well.
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    schema: Literal[2]
+    schema: Literal[3]
     entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:
@@ -258,8 +278,8 @@ def from_json(data: str | bytes, where: str) -> Registry:
     _check_version(raw, where)
     if wrong := _unprintable(raw):
         raise RegistryError(f"{where}: {wrong!r} has a control character{_MEND}")
-    if raw["schema"] == 1:
-        text = json.dumps(_from_1(raw))
+    if raw["schema"] < SCHEMA:
+        text = json.dumps(_from_older(raw))
     try:
         read = _adapter().validate_json(text)
     except ValidationError as e:
@@ -339,13 +359,26 @@ def _unprintable(raw: object) -> str | None:
     return next((text for text in map(_unprintable, parts) if text is not None), None)
 
 
-def _from_1(raw: dict[str, Any]) -> dict[str, Any]:
-    """Schema 1 as schema 2: nothing was confirmed then.  What does not fit stays as it is, to
-    be refused where it is checked."""
+# What a version of the schema added to an entry, with the value that older entries mean.
+_ADDED: Mapping[int, Mapping[str, Any]] = {
+    2: {"confirmation": None},
+    3: {"inputs": str(NORMAL), "per_inputs": {}},
+}
+
+
+def _from_older(raw: dict[str, Any]) -> dict[str, Any]:
+    """An older schema as the present one.  What does not fit stays as it is, to be refused where
+    it is checked."""
+    added = {
+        name: value
+        for version, fields in _ADDED.items()
+        for name, value in fields.items()
+        if version > raw["schema"]
+    }
     entries = raw.get("entries")
     if isinstance(entries, list):
         entries = [
-            {**e, "confirmation": None} if isinstance(e, dict) and "confirmation" not in e else e
+            {**added, **e} if isinstance(e, dict) and not added.keys() & e.keys() else e
             for e in entries
         ]
         raw = {**raw, "entries": entries}

@@ -14,6 +14,7 @@ from typing import Any
 
 from fa_tune.core import units
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import FIELDS, USUAL, DType, FieldSpec, column_of
 from fa_tune.store.table.rows import Row
@@ -198,6 +199,7 @@ OUR_COLUMNS: tuple[Column, ...] = (
     Column("family", "family", TEXT),
     *_workload_columns(),
     Column("method", "method", TEXT),
+    Column("inputs", "inputs", TEXT, only_unless=("", str(NORMAL))),
     Column("n", "n", WHOLE, positive=True),
     Column("median (ms)", "median_s", MILLISECONDS, 3, positive=True),
     Column("min (ms)", "min_s", MILLISECONDS, 3, positive=True),

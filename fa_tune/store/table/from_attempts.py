@@ -43,15 +43,17 @@ def rows_from_attempts(
     """Rows in table order, every attempt with one; `resources` by subject.
 
     An attempt that ended without a measurement stands beside the measured ones, if those all
-    share one method.  Raises InvalidConfig for a subject or workload that is no key.
+    share one method and one kind of inputs.  Raises InvalidConfig for a subject or workload that
+    is no key.
     """
     attempts = list(attempts)
     measured = [a.measurement for a in attempts if a.measurement is not None]
     cycles = cycle_metric(m.counters for m in measured)
-    methods = {m.method for m in measured}
-    method = methods.pop() if len(methods) == 1 else ""
+    shared = Row(
+        "", method=_only(m.method for m in measured), inputs=_only(m.inputs for m in measured)
+    )
     known = resources or {}
-    return completed(_row(a, known.get(a.subject), cycles, method) for a in attempts)
+    return completed(_row(a, known.get(a.subject), cycles, shared) for a in attempts)
 
 
 def rows_from_measurements(
@@ -63,6 +65,12 @@ def rows_from_measurements(
     )
 
 
+def _only(texts: Iterable[str]) -> str:
+    """The text that all are; empty where they differ, or where there is none."""
+    found = set(texts)
+    return found.pop() if len(found) == 1 else ""
+
+
 def workload_text(workload: Workload) -> str:
     """How tables name a workload: `seq_len 1024, d_head 128, FP16, full, batch 16, 16 heads`."""
     return str(_shape(workload).apply_to(Row("")).group)
@@ -72,7 +80,8 @@ def _shape(workload: Workload) -> PartialWorkload:
     return PartialWorkload(**parts_of(workload))
 
 
-def _row(attempt: Attempt, resources: Resources | None, cycles: str, method: str) -> Row:
+def _row(attempt: Attempt, resources: Resources | None, cycles: str, shared: Row) -> Row:
+    """`shared` has what the row of a failed attempt takes from the others."""
     family, kernel = _subject(attempt.subject)
     measurement = attempt.measurement
     shape = _shape(Workload.from_key(attempt.workload))
@@ -80,7 +89,8 @@ def _row(attempt: Attempt, resources: Resources | None, cycles: str, method: str
         Row(
             kernel,
             family=family,
-            method=measurement.method if measurement else method,
+            method=measurement.method if measurement else shared.method,
+            inputs=measurement.inputs if measurement else shared.inputs,
             registers=resources.registers if resources else None,
             outcome=attempt.outcome,
             reason=attempt.reason,

@@ -14,6 +14,7 @@ from typing import Any
 
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import REFERENCE_FAMILY, Outcome, Variant
 from fa_tune.core.workload import (
     OPTIONAL,
@@ -42,6 +43,7 @@ class Row(WorkloadParts):
     `reason` says why the outcome is not ok, or what an ok row lacks.
     `relative` are the samples over the baseline's right beside each, and `preference` is the
     place, from 0, in what a tie on this workload preferred: what the choice was made by.
+    `inputs` say what Q, K and V held (`core.inputs`).
     `held_out_s` and `held_out_relative` are of rounds that nothing was chosen by.
     `source` tells recordings apart when several are read together; no file format keeps it.
     """
@@ -68,6 +70,7 @@ class Row(WorkloadParts):
     reason: str = ""
     relative: tuple[float, ...] | None = None
     preference: int | None = None
+    inputs: str = str(NORMAL)
     held_out_s: tuple[float, ...] | None = None
     held_out_relative: tuple[float, ...] | None = None
     source: str = ""
@@ -94,14 +97,17 @@ class Row(WorkloadParts):
         """What has to be equal for two rows to be comparable."""
         known = {column: getattr(self, column) for column in PARTS}
         usual = {n: USUAL[n] for n in OPTIONAL if known[column_of(n)] is None}
-        return Group(**{**known, **usual}, method=self.method, source=self.source)
+        kept = {**known, **usual}
+        return Group(**kept, method=self.method, inputs=self.inputs, source=self.source)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group(WorkloadParts):
-    """Workload (as far as known), method and recording: rows are ranked inside one group."""
+    """Workload (as far as known), inputs, method and recording: rows are ranked inside one
+    group."""
 
     method: str
+    inputs: str
     source: str
 
     def __str__(self) -> str:
@@ -124,12 +130,13 @@ class Group(WorkloadParts):
             parts.append(f"{self.heads} heads" + (f" ({self.kv_heads} kv)" if other else ""))
         parts += labels(self)
         text = ", ".join(parts) or "unknown workload"
-        return "; ".join(part for part in (text, self.method, self.source) if part)
+        inputs = "" if self.inputs in ("", str(NORMAL)) else f"{self.inputs} inputs"
+        return "; ".join(part for part in (text, inputs, self.method, self.source) if part)
 
     def _order(self) -> tuple[Any, ...]:
         values = ((name, getattr(self, column_of(name))) for name in READING_ORDER)
         known = ((v is None and n not in OPTIONAL, v is not None, v or 0) for n, v in values)
-        return (self.source, *known, self.method)
+        return (self.source, *known, self.inputs, self.method)
 
 
 def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:

@@ -13,6 +13,14 @@
 
 namespace fa_tune {
 
+enum class ProductOrder : int {
+    MEASURED = 0,
+    FEW_AHEAD = 1,
+    FAR_AHEAD = 2,
+    SHORT_RUNS = 3,
+    SHARED_MAXIMA = 4,
+};
+
 struct FlashForwardKernelConfig {
     // element type of Q, K, V and O
     DType dtype;
@@ -49,6 +57,9 @@ struct FlashForwardKernelConfig {
     bool interleaved_softmax = false;
     // bulk tensor copies, and the warps of a scheduler multiply in turn; needs 9.0
     bool ping_pong = false;
+    // with ping_pong, in which order a turn's loads and products stand; MEASURED is the one of the
+    // others that was fastest on an H200 for the mask and for d_head and B_c
+    ProductOrder product_order = ProductOrder::MEASURED;
 
     // Dynamic shared memory of one CTA in bytes: Q (later O), and kv_stages blocks of K and of V.
     // With ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
@@ -115,7 +126,10 @@ struct FlashForwardKernelConfig {
         if (interleaved_softmax != other.interleaved_softmax) {
             return interleaved_softmax < other.interleaved_softmax;
         }
-        return ping_pong < other.ping_pong;
+        if (ping_pong != other.ping_pong) {
+            return ping_pong < other.ping_pong;
+        }
+        return product_order < other.product_order;
     }
 };
 

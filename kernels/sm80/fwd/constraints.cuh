@@ -64,6 +64,8 @@ struct Constraints {
     static_assert(!(CFG.ping_pong && CFG.interleaved_softmax),
                   "ping_pong does its softmax between turns, so interleaved_softmax has no place "
                   "in it");
+    static_assert(CFG.ping_pong || CFG.product_order == ProductOrder::MEASURED,
+                  "a product_order is that of a turn, so it needs ping_pong");
 };
 
 }  // namespace fa_tune::sm80

@@ -15,6 +15,8 @@
 #include "common/swizzle.cuh"
 #include "ptx/cp_async.cuh"
 #include "sm80/fwd/block_range.cuh"
+#include "sm80/fwd/epilogue.cuh"
+#include "sm80/fwd/staged_products.cuh"
 #include "sm80/fwd/warp_tile.cuh"
 
 namespace fa_tune::sm80 {
@@ -28,6 +30,7 @@ struct CpAsyncMainloop {
     using QPlan = mma_sync::CopyPlan<QTile, kThreads>;
     using KVPlan = mma_sync::CopyPlan<KVTile, kThreads>;
     using Tile = WarpTile<CFG, TRAITS, QTile, KVTile>;
+    using Products = StagedProducts<CFG, Tile>;
     static constexpr bool kMasked = Tile::kMasked;
 
     // Where one of K and V is copied next: the blocks follow one another from the last to the
@@ -116,7 +119,7 @@ struct CpAsyncMainloop {
             commit();
             wait_for_copies();
         }
-        warp_tile.multiply_qk(0);
+        Products::multiply_qk(warp_tile, 0);
         if constexpr (!CFG.eager_load_blocks) {
             load(v);
             commit();
@@ -134,7 +137,7 @@ struct CpAsyncMainloop {
         load(k);
         load(v);
         commit();
-        warp_tile.multiply_qk(offset);
+        Products::multiply_qk(warp_tile, offset);
     }
 
     __device__ __forceinline__ void mainloop(const BlockRange& range) {
@@ -175,7 +178,7 @@ struct CpAsyncMainloop {
             }
             warp_tile.softmax.advance(warp_tile.s, warp_tile.o, block == last);
             warp_tile.exponentiate();
-            warp_tile.multiply_pv(offset);
+            Products::multiply_pv(warp_tile, offset);
         }
     }
 
@@ -187,7 +190,7 @@ struct CpAsyncMainloop {
         // Without a block nothing has waited for Q's copies, which would land on top of O.
         if constexpr (kMasked && CFG.async_copy) ptx::cp_async_wait_group<0>();
         if constexpr (kMasked) __syncthreads();
-        warp_tile.write_output(params, blockIdx.z, blockIdx.y, first_query);
+        Epilogue<TRAITS, Tile>::write(warp_tile, params, blockIdx.z, blockIdx.y, first_query);
     }
 };
 

@@ -26,7 +26,9 @@
 #include "ptx/cp_async_bulk.cuh"
 #include "ptx/elect.cuh"
 #include "ptx/mbarrier.cuh"
+#include "sm80/fwd/epilogue.cuh"
 #include "sm80/fwd/named_barriers.cuh"
+#include "sm80/fwd/turn_products.cuh"
 #include "sm80/fwd/warp_tile.cuh"
 #include "sm80/fwd/work_stream.cuh"
 
@@ -70,6 +72,7 @@ struct PingPongMainloop {
     using QTile = PanelTile<CFG.B_r, CFG.d_head>;
     using KVTile = PanelTile<CFG.B_c, CFG.d_head>;
     using Tile = WarpTile<CFG, TRAITS, QTile, KVTile>;
+    using Products = TurnProducts<CFG, TRAITS, Tile>;
     using Position = RingPosition<kStages>;
     static constexpr bool kMasked = Tile::kMasked;
     static constexpr int kWarpBytes = Tile::kRowsPerWarp * QTile::kRowBytes;  // of a panel of Q
@@ -198,9 +201,8 @@ struct PingPongMainloop {
     }
 
     // Where the maxima of a tile's first and last block are taken: in the code of the usual block,
-    // by a branch around them, or in that of the rare one.  Which is faster depends on what the
-    // assembler makes of it (H200).
-    static constexpr bool kMaximaInPlace = !TRAITS.causal && !Tile::kMoreScores;
+    // by a branch around them, or in that of the rare one.
+    static constexpr bool kSharedMaxima = turn_order_of<CFG, TRAITS>().shared_maxima;
 
     // P from S of the block in place `now`, the `first` of its tile or not.  With `scores_missing`
     // S is yet to be multiplied, out of turn.
@@ -215,20 +217,20 @@ struct PingPongMainloop {
                 if (partly) warp_tile.mask(params, item.first_query, item.block * CFG.B_c);
                 return warp_tile.stale_max_softmax(with_maxima);
             };
-            if constexpr (kMaximaInPlace) {
+            if constexpr (kSharedMaxima) {
                 if (scores_missing || !softmax(needs_max)) {
-                    warp_tile.multiply_qk_in_turn(k_offset);
+                    Products::multiply_qk(warp_tile, k_offset);
                     softmax(true);
                 }
             } else {
                 if (scores_missing || !needs_max) {
                     if (!scores_missing && warp_tile.stale_max_softmax(false)) return;
-                    warp_tile.multiply_qk_in_turn(k_offset);
+                    Products::multiply_qk(warp_tile, k_offset);
                 }
                 softmax(true);
             }
         } else {
-            if (scores_missing) warp_tile.multiply_qk_in_turn(k_offset);
+            if (scores_missing) Products::multiply_qk(warp_tile, k_offset);
             if (last) load_next_q(now.next());
             if (partly) warp_tile.mask(params, item.first_query, item.block * CFG.B_c);
             warp_tile.softmax.advance(warp_tile.s, warp_tile.o, first);
@@ -240,7 +242,8 @@ struct PingPongMainloop {
     __device__ __forceinline__ void write_output(const WorkItem& item) {
         if (ptx::elect_sync()) ptx::cp_async_bulk_wait_group_read();
         __syncwarp();
-        warp_tile.stage_output(params, o_smem, item.batch, item.head(), item.first_query);
+        Epilogue<TRAITS, Tile>::stage(warp_tile, params, o_smem, item.batch, item.head(),
+                                      item.first_query);
         ptx::fence_proxy_async_shared();
         __syncwarp();
         if (ptx::elect_sync()) {
@@ -260,7 +263,7 @@ struct PingPongMainloop {
     __device__ __forceinline__ void mainloop() {
         Position now;
         unsigned q_parity = 0;
-        typename Tile::VRuns v_stream;
+        typename Products::VRuns v_stream;
         load_q(stream().first_of(blockIdx.x));
         ptx::mbarrier_wait(barriers.k_full(0), 0);
         wait_q(0);
@@ -288,11 +291,11 @@ struct PingPongMainloop {
                 continue;
             }
             exponentiate(item, now, first, scores_missing);
-            warp_tile.pin_softmax();
+            Products::pin_softmax(warp_tile);
             scores_missing = false;
             release(barriers.k_empty(now.stage));
             ptx::mbarrier_wait(barriers.v_full(now.stage), now.parity);
-            warp_tile.start_pv(v_stream, v_offset);
+            Products::start_pv(warp_tile, v_stream, v_offset);
             ptx::mbarrier_wait(barriers.k_full(next.stage), next.parity);
             const bool more = WorkItem::load_block(slot(next)) >= 0;
             const bool last = WorkItem::load_block(slot(now)) == 0;
@@ -301,10 +304,10 @@ struct PingPongMainloop {
                 wait_q(q_parity);
             }
             take_turn();
-            warp_tile.multiply_pv(v_stream, v_offset);
+            Products::multiply_pv(warp_tile, v_stream, v_offset);
             // Behind the last block, of whatever is in shared memory: a branch would part the two
             // products.
-            warp_tile.multiply_qk_in_turn(next.stage * KVTile::kBytes);
+            Products::multiply_qk(warp_tile, next.stage * KVTile::kBytes);
             if (more || !has_last_turn()) pass_turn();  // nobody waits for the turn after the last
             release(barriers.v_empty(now.stage));
             if (warp_tile.warp == 0) refill(now);

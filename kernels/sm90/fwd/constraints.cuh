@@ -8,9 +8,9 @@ namespace fa_tune::sm90 {
 
 template <Sm90Config CFG>
 struct Constraints {
-    static_assert(CFG.d_head == 64 || CFG.d_head == 128 || CFG.d_head == 192 || CFG.d_head == 256,
-                  "d_head must be 64, 128, 192 or 256: whole panels of 64 columns, one wgmma wide "
-                  "at most");
+    static_assert(CFG.d_head >= 64 && CFG.d_head <= 256 && CFG.d_head % 16 == 0,
+                  "d_head must be a multiple of 16 between 64 and 256, k-steps and columns of one "
+                  "wgmma");
     static_assert(CFG.mma_warpgroups >= 1 && CFG.mma_warpgroups <= 4,
                   "mma_warpgroups must be between 1 and 4, beside the warpgroup that loads");
     static_assert(CFG.B_c >= 16 && CFG.B_c <= 256 && CFG.B_c % 16 == 0,

@@ -243,12 +243,11 @@ struct Consumer {
         products.pack(softmax);
     }
 
-    // After a block in which the maxima of most rows of the warp were too low the next one's come
-    // before its exponentials, in case it is alike; returns whether they did, and O has yet to be
-    // multiplied by a.  The last product may be under way.
+    // In blocks that are likely to outgrow the maxima these come before the exponentials; returns
+    // whether they did, and O has yet to be multiplied by a.  The last product may be under way.
     __device__ __forceinline__ bool refresh_max_first() {
         if constexpr (!Rows::kMaxMayBeFirst) return false;
-        const bool max_first = softmax.any_lane(softmax.max_first);
+        const bool max_first = softmax.any_lane(softmax.max_first > 0);
         if (max_first) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) softmax.refresh_max(products.s, a, i);
@@ -302,7 +301,7 @@ struct Consumer {
             softmax.with_new_max(products.s, products.probabilities, sums, i, large);
             any_large |= large;
         }
-        softmax.max_first = any_large || Rows::kMaxMayBeFirst && grew_much >= 32;
+        softmax.max_first = any_large || Rows::kMaxMayBeFirst && grew_much >= 32 ? 1 : 0;
     }
 
     __device__ __forceinline__ void rescale() {

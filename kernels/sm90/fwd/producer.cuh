@@ -19,6 +19,11 @@ struct Producer {
     using QTile = typename SharedMemory<CFG>::QTile;
     using KVBlock = typename SharedMemory<CFG>::KVBlock;
 
+    // The next tile is asked for when this block of V comes next, as late as its number is there in
+    // time: with longest_first a CTA that asked at the beginning of a long tile would get another
+    // long one.
+    static constexpr int kFetchAt = 1;
+
     const ForwardParams& p;
     const ptx::TensorMap &q_map, &k_map, &v_map;
     const SharedAddress<CFG> smem;
@@ -28,13 +33,14 @@ struct Producer {
     __device__ __forceinline__ void run(const WorkTile& first) {
         ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
         for (WorkTile tile = first; tile.number >= 0; tile = tiles.next(tile)) {
-            tiles.fetch_next();
             const int kv_head = tile.head / p.heads_per_kv;
             int block = key_blocks<CFG, TRAITS>(p, tile) - 1;
+            if (block <= kFetchAt) tiles.fetch_next();
             load_k(block, kv_head, tile.batch);
             load_q(tile);
 #pragma unroll 1
             for (; block > 0; --block) {
+                if (block == kFetchAt + 1) tiles.fetch_next();
                 load_k(block - 1, kv_head, tile.batch);
                 load_v(block, kv_head, tile.batch);
             }

@@ -23,6 +23,7 @@ struct Products {
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
     static constexpr int kScores = CFG.B_c / 2;  // of a thread
     static constexpr int kOutputs = CFG.d_head / 2;
+    static constexpr int kStepsQK = CFG.d_head / 16;
     static constexpr int kStepsPV = CFG.B_c / 16;
     using ProductQK = ptx::WgmmaM64K16<CFG.B_c, kBf16>;
     using ProductPV = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
@@ -51,8 +52,18 @@ struct Products {
         ptx::wgmma_fence();
 #pragma unroll
         for (int panel = 0; panel < KVBlock::kPanels; ++panel) {
-            const auto b = k.advance(panel * KVBlock::kPanelBytes).bits();
-            ProductQK::ss4(s, q.advance(panel * QTile::kPanelBytes).bits(), b, panel > 0);
+            const auto a_panel = q.advance(panel * QTile::kPanelBytes);
+            const auto b_panel = k.advance(panel * KVBlock::kPanelBytes);
+            const int steps = kStepsQK - 4 * panel;
+            if (steps >= 4) {
+                ProductQK::ss4(s, a_panel.bits(), b_panel.bits(), panel > 0);
+                continue;
+            }
+#pragma unroll
+            for (int t = 0; t < steps; ++t) {
+                ProductQK::ss(s, a_panel.advance(32 * t).bits(), b_panel.advance(32 * t).bits(),
+                              panel > 0 || t > 0);
+            }
         }
         ptx::wgmma_commit_group();
     }

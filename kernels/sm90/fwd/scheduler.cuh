@@ -111,7 +111,7 @@ struct ProducerTiles {
         return CFG.scheduler == Scheduler::SINGLE;
     }
 
-    // Ask for the next tile while there is work on this one.
+    // Ask for the next tile; its number takes about a microsecond to come.
     __device__ __forceinline__ void fetch_next() {
         if constexpr (CFG.scheduler == Scheduler::DYNAMIC) {
             fetched = gridDim.x + atomicAdd(&order.p.counters[0], 1u);

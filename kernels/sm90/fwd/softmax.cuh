@@ -31,11 +31,16 @@ struct Softmax {
     // How much a maximum may lag behind (in powers of two) where it is kept.
     static constexpr float kThreshold = 8.f;
     // With stale_max m is stored this much above the maximum (in powers of two), ...
-    static constexpr float kHeadroom = !kStaleMax ? 0.f : kBf16 ? 28.f : 1.f;
-    static constexpr float kHeadroomFactor = !kStaleMax ? 1.f : kBf16 ? 0x1p28f : 2.0f;
+    static constexpr float kHeadroom = !kStaleMax ? 0.f : kBf16 ? 28.f : 2.f;
+    static constexpr float kHeadroomFactor = !kStaleMax ? 1.f : kBf16 ? 0x1p28f : 4.f;
     // ... and this is what a thread's share of a row's sum over one block may come to: no P is
     // larger then.  fp16 ends there; bf16 has the range of fp32.
     static constexpr float kMostOfStaleMax = kBf16 ? 256.f : 65504.f;
+    // Rows whose first maxima are further apart than this (in powers of two) have scores so far
+    // apart that later blocks are likely to outgrow them: as far as P may grow, and a little more.
+    // Then maxima come first in so many blocks.
+    static constexpr unsigned kPeakedSpread = kBf16 ? 40 : 20;
+    static constexpr int kPeakedBlocks = 3;
     // The factor `a` of a row that grew so much that it may soon be too large again.
     static constexpr float kGrewMuch = 0x1p-8f;
     // Registers of a thread for O, and for S and P.
@@ -52,7 +57,7 @@ struct Softmax {
 
     float row_max[2], row_sum[2];  // m, l
     float scale_log2;              // c
-    bool max_first;                // maxima before the next block's exponentials
+    int max_first;                 // blocks to come whose maxima come before their exponentials
 
     __device__ __forceinline__ void set_scale(float softmax_scale) {
         scale_log2 = softmax_scale * kLog2E;
@@ -61,6 +66,7 @@ struct Softmax {
     // s becomes p, unrounded; `a` is what O must be multiplied with.
     template <bool kFirst>
     __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2]) {
+        bool any_large = false;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             float even = s[2 * i], odd = s[2 * i + 1];
@@ -77,7 +83,7 @@ struct Softmax {
             if constexpr (!kFirst) a[i] = ptx::ex2_approx(row_max[i] - new_max);
             row_max[i] = new_max;
             const bool large = any_lane(large_max(i));
-            if constexpr (kStaleMax) max_first = large || (i == 1 || !kFirst) && max_first;
+            any_large |= large;
             const float factor = large ? scale_scores(s, i) : scale_log2;
             float sum = 0.f;
 #pragma unroll
@@ -90,6 +96,13 @@ struct Softmax {
                 }
             }
             row_sum[i] = kFirst ? sum : fmaf(row_sum[i], a[i], sum);
+        }
+        if constexpr (kStaleMax) {
+            if (any_large) {
+                max_first = kFirst ? 1 : max(max_first, 1);
+            } else if constexpr (kFirst) {
+                max_first = kMaxMayBeFirst && peaked() ? kPeakedBlocks : 0;
+            }
         }
     }
 
@@ -148,7 +161,7 @@ struct Softmax {
     }
 
     __device__ __forceinline__ bool overflowed(const float (&sums)[2]) const {
-        return any_lane(max_first || sums[0] > kMostOfStaleMax || sums[1] > kMostOfStaleMax);
+        return any_lane(max_first > 0 || sums[0] > kMostOfStaleMax || sums[1] > kMostOfStaleMax);
     }
 
     // m of row i becomes the maximum; `a` is what O must be multiplied with.
@@ -181,12 +194,22 @@ struct Softmax {
         sums[i] = part[0] + part[1];
     }
 
+    // Whether the warp's rows have maxima far apart.
+    __device__ __forceinline__ bool peaked() const {
+        const int lower = __float2int_rn(fminf(row_max[0], row_max[1]));
+        const int upper = __float2int_rn(fmaxf(row_max[0], row_max[1]));
+        const unsigned least = __reduce_min_sync(kAllLanes, lower);
+        const unsigned most = __reduce_max_sync(kAllLanes, upper);
+        return most - least > kPeakedSpread;
+    }
+
     // After a block whose maxima came first and made rows grow by 1 / `a`: the next block's come
     // first as well while a quarter of the rows grow.  Returns whether a row has an m whose
     // rounding shows, so that P has to be taken again.
     __device__ __forceinline__ bool decide_max_first(const float (&a)[2]) {
         const bool large = any_lane(large_max(0) || large_max(1));
-        max_first = large || count_lanes(a[0] < 1.f) + count_lanes(a[1] < 1.f) >= 16;
+        const bool growing = count_lanes(a[0] < 1.f) + count_lanes(a[1] < 1.f) >= 16;
+        max_first = max(max_first - 1, large || growing ? 1 : 0);
         return large;
     }
 

@@ -17,8 +17,8 @@ from tests.kernels.emulated.judging import judge
 
 # Each with the traits that lead to most of its code.  Together: every scheduler, order and
 # rescale policy of sm90, turns and not, products across tiles, masked blocks in both loops, several
-# CTAs per multiprocessor, blocks that are skipped; of sm80 turns, rings, one stage, loads through
-# registers.
+# CTAs per multiprocessor, blocks that are skipped; of sm80 turns in every order, rings, one
+# stage, loads through registers.
 KERNELS = (
     ("sm90(BF16, 64, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
      "+dynamic+longest_first+early_test_wait+single_loop", "causal+ragged+lse"),
@@ -31,6 +31,12 @@ KERNELS = (
     ("sm90(FP16, 256, 64x32): stages_1+dynamic", "causal+ragged+lse"),
     ("(FP16, 64, 128, 64, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_3+rescale_8"
      "+pingpong", "causal+ragged+lse"),
+    ("(BF16, 64, 128, 32, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_2+rescale_8"
+     "+pingpong+shared_maxima", "causal+ragged"),
+    ("(FP16, 32, 192, 64, 12): async+eager+swizzled+load_0_1_1_tiles+opt_softmax+stages_2+rescale_8"
+     "+pingpong+short_runs", "causal+lse"),
+    ("(BF16, 64, 128, 16, 8): async+eager+swizzled+load_1_1_1_tiles+stages_3+pingpong+far_ahead",
+     "ragged"),
     ("(BF16, 96, 64, 32, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+stages_2"
      "+rescale_8+interleave", "causal+ragged"),
     ("(FP16, 64, 64, 64, 4): async+swizzled+load_2_2_2_tiles", "ragged+lse"),

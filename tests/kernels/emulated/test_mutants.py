@@ -116,6 +116,11 @@ MUTANTS = {
         "while (overflowed) { refresh_max(sums); overflowed = softmax.overflowed(sums); }",
         ENDLESS, softmax_scale=1e8, limit_s=20.0,
     ),
+    # Scores so far apart that maxima come before the exponentials.
+    "O is not brought to maxima that came first": Mutant(
+        SM90, "sm90/fwd/consumer.cuh", r"(if \(refreshed\) \{\s*)products\.scale_output\(a\);",
+        r"\1", WRONG, softmax_scale=4.0,
+    ),
     "the exponent of a maximum is not 0": Mutant(
         SM90, "sm90/fwd/softmax.cuh", r"return fabsf\(row_max\[i\]\) >= kLargeMax",
         "return false", WRONG, softmax_scale=1e8,

@@ -11,7 +11,15 @@ import pytest
 from fa_tune.core.model import Provenance, Variant
 from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.ops import flops
-from fa_tune.store.registry.schema import Confirmation, Entry, Gpu, Ratio, RunnerUp, VerdictSummary
+from fa_tune.store.registry.schema import (
+    Confirmation,
+    Entry,
+    Gpu,
+    InputFigures,
+    Ratio,
+    RunnerUp,
+    VerdictSummary,
+)
 
 MakeEntry = Callable[..., Entry]
 
@@ -62,6 +70,7 @@ def make_entry() -> MakeEntry:
             "gpu": Gpu(gpu, compute_capability),
             "workload": workload,
             "method": method,
+            "inputs": "trained",
             "source": "measured",
             "recording": None,
             "chosen": variant(64),
@@ -80,6 +89,10 @@ def make_entry() -> MakeEntry:
             "confirmation": Confirmation(
                 variant(64), variant(32), Ratio(0.935, (0.931, 0.94)), 40, True
             ),
+            "per_inputs": {
+                "normal": InputFigures(median_s * 1.01, Ratio(0.94, (0.93, 0.95))),
+                "falling": InputFigures(median_s * 1.2, None),
+            },
             "provenance": provenance,
         }
         if "chosen" in changes:  # it is about another one

@@ -90,6 +90,13 @@ def test_every_schema_version_has_a_fixture_that_still_reads() -> None:
             assert entry.tflops == pytest.approx(flops.tflops(flop, entry.median_s), rel=1e-3)
 
 
+def test_older_entries_were_measured_on_normal_inputs() -> None:
+    for version in (1, 2):
+        read = from_json((DATA / f"schema-{version}.json").read_bytes(), "old")
+        assert {entry.inputs for entry in read.entries} == {"normal"}
+        assert not any(entry.per_inputs for entry in read.entries)
+
+
 def test_writing_the_current_fixture_changes_nothing() -> None:
     text = (DATA / f"schema-{SCHEMA}.json").read_text()
     assert json.loads(to_json(from_json(text, "fixture"))) == json.loads(text)
@@ -225,8 +232,8 @@ def test_a_damaged_file_is_one_line_with_the_place(text: str | bytes, said: str)
 
 
 def test_a_newer_schema_asks_for_an_update() -> None:
-    message = refused('{"schema": 3, "whatever": []}')
-    assert "schema 3 is newer than this fa-tune reads (2)" in message
+    message = refused('{"schema": 4, "whatever": []}')
+    assert "schema 4 is newer than this fa-tune reads (3)" in message
 
 
 def test_a_byte_order_mark_does_no_harm() -> None:
@@ -304,3 +311,17 @@ def test_a_confirmation_leaves_the_one_that_is_chosen(make_entry: MakeEntry) -> 
         make_entry(confirmation=dataclasses.replace(found, upheld=False))
     kept = make_entry(chosen=found.default, confirmation=dataclasses.replace(found, upheld=False))
     assert kept.chosen == found.default
+
+
+def test_a_verdict_of_an_earlier_version_has_no_root_mean_square() -> None:
+    old = (DATA / "schema-1.json").read_bytes()
+    summaries = [e.verdict for e in from_json(old, "schema-1.json").entries if e.verdict]
+    assert summaries
+    assert {(s.rms_error, s.rms_limit) for s in summaries} == {(None, None)}
+
+
+def test_a_root_mean_square_nearer_its_limit_decides_which_case_is_shown() -> None:
+    far = CaseError("w", 5e-4, 1e-3, 1e-3, True, 1e-5, 1e-5, 1e-4)
+    near = CaseError("w", 1e-4, 1e-3, 1e-3, True, 9e-5, 8e-5, 1e-4)
+    found = VerdictSummary.of(Verdict(True, (far, near)))
+    assert found == VerdictSummary(True, 2, 1e-4, 1e-3, 9e-5, 1e-4)

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <climits>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 
 #include "machine.h"
 
@@ -121,6 +123,42 @@ inline unsigned __ballot_sync(unsigned, bool predicate) {
         },
         predicate);
     return static_cast<unsigned>(taken[0]);
+}
+
+namespace emulator {
+
+// The least or the greatest of the lanes' numbers.
+template <class Better>
+int reduce(const char* at, int value) {
+    const auto* const taken = meet(
+        at,
+        [](Warp& warp) {
+            int best = static_cast<int>(warp.given[0][0]);
+            for (const auto& given : warp.given) {
+                const int number = static_cast<int>(given[0]);
+                if (Better()(number, best)) best = number;
+            }
+            for (auto& taken : warp.taken) taken[0] = static_cast<unsigned>(best);
+        },
+        static_cast<unsigned>(value));
+    return static_cast<int>(static_cast<unsigned>(taken[0]));
+}
+
+}  // namespace emulator
+
+inline int __reduce_min_sync(unsigned, int value) {
+    return emulator::reduce<std::less<int>>("__reduce_min_sync()", value);
+}
+
+inline int __reduce_max_sync(unsigned, int value) {
+    return emulator::reduce<std::greater<int>>("__reduce_max_sync()", value);
+}
+
+// NaN is 0, and what no int holds is the nearest one.
+inline int __float2int_rn(float x) {
+    if (x != x) return 0;
+    if (x >= 0x1p31f) return INT_MAX;
+    return x <= -0x1p31f ? INT_MIN : static_cast<int>(nearbyintf(x));
 }
 
 inline int __popc(unsigned bits) { return std::popcount(bits); }

@@ -25,13 +25,16 @@ struct WgmmaM64K16 {
         return made;
     }
 
+    static void ss(float (&d)[kN / 2], unsigned long long a, unsigned long long b,
+                   int accumulate) {
+        emulator::Product made = product(d, b, accumulate);
+        made.a = a;
+        emulator::issue(made);
+    }
+
     static void ss4(float (&d)[kN / 2], unsigned long long a, unsigned long long b,
                     int accumulate) {
-        for (int t = 0; t < 4; ++t) {
-            emulator::Product made = product(d, b + 2 * t, t > 0 ? 1 : accumulate);
-            made.a = a + 2 * t;
-            emulator::issue(made);
-        }
+        for (int t = 0; t < 4; ++t) ss(d, a + 2 * t, b + 2 * t, t > 0 ? 1 : accumulate);
     }
 
     template <bool kNMajor>

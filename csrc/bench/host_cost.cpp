@@ -1,0 +1,196 @@
+// What a launch through the C ABI costs the host, over a bare cuLaunchKernel of the same kernel.
+//
+//     host_cost PLAN CUBIN [ROUNDS]
+//
+// PLAN: a text file of the plan's integers, in the order of fa_tune_plan, of its one launch, in
+// that of fa_tune_launch_plan, and the kernel's symbol.  Prints JSON: medians over rounds of the
+// nanoseconds per launch, of rounds that alternate, with an idle GPU before each and without the
+// queue ever being full, and the time of the first launch, the kernel's loading in it.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "driver.h"
+#include "fa_tune.hpp"
+#include "launch.h"
+
+namespace {
+
+using namespace fa_tune::core;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kLaunches = 200;  // of a round; a stream holds about a thousand
+
+double nanoseconds(Clock::time_point start) {
+    return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+}
+
+[[noreturn]] void fail(const std::string& text) {
+    std::fprintf(stderr, "error: %s\n", text.c_str());
+    std::exit(1);
+}
+
+void expect(const Status& status) {
+    if (!status.ok()) fail(status.text);
+}
+
+struct Kernel {
+    fa_tune_plan plan{};
+    fa_tune_launch_plan launch{};
+    std::string symbol;
+    std::vector<char> image;
+
+    Kernel(const char* plan_file, const char* cubin) {
+        std::ifstream text(plan_file);
+        const auto read = [&](auto& integers) {
+            auto* words = reinterpret_cast<std::int32_t*>(&integers);
+            for (std::size_t i = 0; i < sizeof integers / sizeof *words; ++i) text >> words[i];
+        };
+        read(plan);
+        read(launch);
+        text >> symbol;
+        if (!text) fail(std::string(plan_file) + " is no plan");
+        std::ifstream binary(cubin, std::ios::binary);
+        image.assign(std::istreambuf_iterator<char>(binary), {});
+        if (image.empty()) fail(std::string(cubin) + " cannot be read");
+        image.push_back('\0');
+    }
+
+    fa_tune_kernel_info info(const char* const* symbols) const {
+        return {"bench", plan, &launch, symbols, image.data(), image.size()};
+    }
+};
+
+// A problem so small that the GPU keeps up with the host.
+fa_tune_problem small_problem(const fa_tune_plan& plan) {
+    fa_tune_problem made{};
+    made.dtype = plan.dtype;
+    made.batch = 1;
+    made.heads = made.kv_heads = 1;
+    made.seq_len_q = plan.block_q;
+    made.seq_len_kv = plan.block_kv;
+    made.d_head = plan.d_head;
+    made.mask = plan.causal != 0 ? FA_TUNE_MASK_CAUSAL : FA_TUNE_MASK_FULL;
+    made.lse = plan.lse;
+    return made;
+}
+
+void* allocate(const Driver& driver, std::int64_t bytes) {
+    CUdeviceptr address = 0;
+    const RelaxedCapture relaxed(driver);
+    expect(
+        driver.check(driver.cuMemAlloc(&address, static_cast<std::size_t>(bytes)), "cuMemAlloc"));
+    return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
+}
+
+fa_tune_tensors allocate(const Driver& driver, const fa_tune_problem& problem) {
+    fa_tune_tensors made{};
+    for (fa_tune_tensor* tensor : {&made.q, &made.k, &made.v, &made.o}) {
+        const bool keys = tensor == &made.k || tensor == &made.v;
+        const std::int64_t rows = keys ? problem.seq_len_kv : problem.seq_len_q;
+        tensor->address = allocate(driver, 2 * rows * problem.d_head);
+        tensor->seq_stride = tensor->head_stride = problem.d_head;
+        tensor->batch_stride = rows * problem.d_head;
+    }
+    made.lse = allocate(driver, 4 * problem.seq_len_q);
+    return made;
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+template <class Launch>
+double round(const Driver& driver, CUstream stream, Launch launch) {
+    const auto start = Clock::now();
+    for (int i = 0; i < kLaunches; ++i) launch();
+    const double took = nanoseconds(start) / kLaunches;
+    const RelaxedCapture relaxed(driver);
+    expect(driver.check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize"));
+    return took;
+}
+
+int run(const Kernel& given, int rounds) {
+    const Driver* found = nullptr;
+    expect(get_driver(&found));
+    const Driver& driver = *found;
+    DeviceGuard guard;
+    Context* context = nullptr;
+    expect(guard.enter(driver, 0, &context));
+    CUstream stream = nullptr;
+    expect(driver.check(driver.cuStreamCreate(&stream, kStreamNonBlocking), "cuStreamCreate"));
+    const fa_tune_problem problem = small_problem(given.plan);
+    const fa_tune_tensors tensors = allocate(driver, problem);
+
+    const char* symbols[] = {given.symbol.c_str()};
+    const fa_tune_kernel_info info = given.info(symbols);
+    const char* defaults[] = {"bench"};
+    auto start = Clock::now();
+    fa_tune::Table table({&info, 1, nullptr, 0, defaults, 1});
+    fa_tune_kernel* kernel = table.find(problem);
+    fa_tune::check(fa_tune_launch(kernel, &problem, &tensors, 0, stream));
+    const double first = nanoseconds(start);
+
+    // The same launch with nothing but the driver's call; parameters and maps made before.
+    CUlibrary library = nullptr;
+    CUkernel bare = nullptr;
+    expect(driver.check(driver.cuLibraryLoadData(&library, given.image.data(), nullptr, nullptr, 0,
+                                                 nullptr, nullptr, 0),
+                        "cuLibraryLoadData"));
+    expect(
+        driver.check(driver.cuLibraryGetKernel(&bare, library, symbols[0]), "cuLibraryGetKernel"));
+    expect(driver.check(
+        driver.cuKernelSetAttribute(kFunctionMaxDynamicShared, given.launch.dynamic_smem_bytes,
+                                    bare, context->device->handle),
+        "cuKernelSetAttribute"));
+    CUdeviceptr counters = 0;
+    expect(context->slots.of_stream(driver, stream, &counters));
+    LaunchStep step;
+    expect(make_step(driver, given.launch, {problem, tensors, *context->device}, counters, step));
+
+    const auto bare_launch = [&] {
+        expect(driver.check(
+            driver.cuLaunchKernel(bare, step.grid[0], step.grid[1], step.grid[2], step.threads, 1,
+                                  1, step.shared_bytes, stream, step.pointers, nullptr),
+            "cuLaunchKernel"));
+    };
+    const auto core_launch = [&] {
+        fa_tune::check(fa_tune_launch(kernel, &problem, &tensors, 0, stream));
+    };
+    const auto table_launch = [&] { table.launch(problem, tensors, 0, stream); };
+    std::vector<double> bare_ns, core_ns, table_ns;
+    for (int i = 0; i < rounds + 2; ++i) {
+        const double a = round(driver, stream, bare_launch);
+        const double b = round(driver, stream, core_launch);
+        const double c = round(driver, stream, table_launch);
+        if (i < 2) continue;  // warm-up
+        bare_ns.push_back(a);
+        core_ns.push_back(b);
+        table_ns.push_back(c);
+    }
+    std::printf(
+        "{\"device\": \"%s\", \"rounds\": %d, \"launches\": %d, \"bare_ns\": %.1f, "
+        "\"core_ns\": %.1f, \"table_ns\": %.1f, \"first_launch_ns\": %.0f}\n",
+        context->device->name.c_str(), rounds, kLaunches, median(bare_ns), median(core_ns),
+        median(table_ns), first);
+    return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    if (count < 3) fail("usage: host_cost PLAN CUBIN [ROUNDS]");
+    try {
+        return run(Kernel(arguments[1], arguments[2]), count > 3 ? std::atoi(arguments[3]) : 50);
+    } catch (const fa_tune::Error& error) {
+        fail(error.what());
+    }
+}

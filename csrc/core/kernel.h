@@ -1,0 +1,52 @@
+// A compiled variant: its plan, its binary, and where it is loaded.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "driver.h"
+#include "status.h"
+
+// The C ABI's opaque type.
+struct fa_tune_kernel {
+  public:
+    using Status = fa_tune::core::Status;
+
+    static Status create(const fa_tune_kernel_info& info, std::unique_ptr<fa_tune_kernel>* kernel);
+    fa_tune_kernel(const fa_tune_kernel&) = delete;
+    fa_tune_kernel& operator=(const fa_tune_kernel&) = delete;
+    ~fa_tune_kernel();
+
+    const std::string& config() const { return config_; }
+    const fa_tune_plan& plan() const { return plan_; }
+
+    Status prepare(int device);
+    Status launch(const fa_tune_problem& problem, const fa_tune_tensors& tensors, int device,
+                  fa_tune::core::CUstream stream);
+
+  private:
+    fa_tune_kernel() = default;
+
+    bool is_ready(const fa_tune::core::Device& device) const {
+        return ((ready_.load(std::memory_order_acquire) >> device.ordinal) & 1) != 0;
+    }
+    // By a device's current context.
+    Status make_ready(const fa_tune::core::Driver& driver, const fa_tune::core::Device& device);
+    Status load(const fa_tune::core::Driver& driver);
+
+    std::string config_;
+    fa_tune_plan plan_{};
+    std::vector<fa_tune_launch_plan> launches_;
+    std::vector<std::string> symbols_;
+    const void* image_ = nullptr;
+
+    std::mutex mutex_;  // of loading
+    fa_tune::core::CUlibrary library_ = nullptr;
+    std::vector<fa_tune::core::CUkernel> kernels_;  // of the launches; fixed once a bit is set
+    std::atomic<std::uint64_t> ready_{0};           // a bit for each device
+};

@@ -1,0 +1,273 @@
+#include "launch.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "problem.h"
+
+namespace fa_tune::core {
+
+namespace {
+
+constexpr std::int64_t kMaxTiles = 1
+                                   << 30;  // a kernel counts them, and a little beyond, in 32 bits
+constexpr std::int64_t kMaxGridRows = 65535;  // of a grid's second and third dimension
+constexpr std::int64_t kMaxGroupedHeads = 64;
+constexpr int kElementBytes = 2;
+constexpr int kChunkBytes = 16;  // the unit of every copy between global and shared memory
+
+// Tensor maps: CUDA driver API, CUtensorMap_enum.
+constexpr int kPanelColumns = 64;  // 128 bytes, the widest box that 128-byte swizzle allows
+constexpr int kDataFloat16 = 6, kDataBfloat16 = 9;
+constexpr int kInterleaveNone = 0, kSwizzle128B = 3, kPromotion128B = 2, kFillZeros = 0;
+constexpr int kMaxBoxRows = 256;
+constexpr std::int64_t kTooLong = std::int64_t{1} << 40;  // a stride in elements
+
+long long wide(std::int64_t value) { return value; }  // for printf
+
+std::int64_t tile_rows_of_head(const fa_tune_launch_plan& plan, const fa_tune_problem& problem) {
+    return (problem.seq_len_q + plan.tile_rows - 1) / plan.tile_rows;
+}
+
+// Neighbouring query heads, a power of two, whose keys and values fit in half of L2 together.
+std::int32_t l2_head_group(const fa_tune_problem& problem, std::int64_t l2_bytes) {
+    const std::int64_t of_kv_head = 2 * problem.seq_len_kv * problem.d_head * kElementBytes;
+    const double of_head =
+        static_cast<double>(of_kv_head) / static_cast<double>(problem.heads / problem.kv_heads);
+    std::int32_t heads = 1;
+    while (heads < kMaxGroupedHeads && 2 * heads * of_head <= 0.5 * static_cast<double>(l2_bytes)) {
+        heads *= 2;
+    }
+    return heads;
+}
+
+Status set_grid(const fa_tune_launch_plan& plan, const Call& call, LaunchStep& step) {
+    const fa_tune_problem& problem = call.problem;
+    const std::int64_t blocks = tile_rows_of_head(plan, problem);
+    if (plan.grid == FA_TUNE_GRID_BLOCKS_HEADS_BATCH) {
+        for (const auto& [name, size] :
+             {std::pair{"heads", problem.heads}, std::pair{"batch", problem.batch}}) {
+            if (size > kMaxGridRows) {
+                return failure(FA_TUNE_INVALID, "%s must be at most %lld, not %lld", name,
+                               wide(kMaxGridRows), wide(size));
+            }
+        }
+        step.grid[0] = static_cast<unsigned>(blocks);
+        step.grid[1] = static_cast<unsigned>(problem.heads);
+        step.grid[2] = static_cast<unsigned>(problem.batch);
+    } else {
+        // Sizes are below 2^31, so each product is below 2^62 once the other is a number of tiles.
+        std::int64_t tiles = blocks * problem.heads;
+        if (tiles <= kMaxTiles) tiles *= problem.batch;
+        if (tiles > kMaxTiles) {
+            return failure(FA_TUNE_INVALID, "%s has more than %lld tiles, which a launch takes",
+                           key_of(problem).c_str(), wide(kMaxTiles));
+        }
+        const std::int64_t resident =
+            std::max<std::int64_t>(1, std::int64_t{call.device.multiprocessors} * plan.ctas_per_sm);
+        const bool persistent = plan.grid == FA_TUNE_GRID_PERSISTENT;
+        step.grid[0] = static_cast<unsigned>(persistent ? std::min(tiles, resident) : tiles);
+        step.grid[1] = step.grid[2] = 1;
+    }
+    const std::int32_t cluster[3] = {plan.cluster_x, plan.cluster_y, plan.cluster_z};
+    for (int i = 0; i < 3; ++i) {
+        step.cluster[i] = static_cast<unsigned>(cluster[i]);
+        if (step.grid[i] % step.cluster[i] != 0) {
+            return failure(FA_TUNE_INVALID,
+                           "a grid of %u x %u x %u has no whole clusters of %d x %d x %d",
+                           step.grid[0], step.grid[1], step.grid[2], plan.cluster_x, plan.cluster_y,
+                           plan.cluster_z);
+        }
+    }
+    return {};
+}
+
+struct MapShape {
+    std::int64_t rows;
+    std::int64_t heads;
+    int box_rows;
+};
+
+// The map of a whole tensor, dimensions (d_head, sequence, heads, batch), innermost first, with
+// boxes of 64 columns by box_rows rows of one head.
+Status encode(const Driver& driver, const fa_tune_problem& problem, const fa_tune_tensor& tensor,
+              const MapShape& shape, CUtensorMap& map) {
+    const std::uint64_t dimensions[4] = {
+        static_cast<std::uint64_t>(problem.d_head), static_cast<std::uint64_t>(shape.rows),
+        static_cast<std::uint64_t>(shape.heads), static_cast<std::uint64_t>(problem.batch)};
+    const std::int64_t elements[3] = {tensor.seq_stride, tensor.head_stride, tensor.batch_stride};
+    std::uint64_t strides[3];
+    for (int i = 0; i < 3; ++i) {
+        // An extent of 1 is never stepped along; the driver still wants a legal stride.
+        const std::int64_t used =
+            dimensions[i + 1] == 1 ? kChunkBytes / kElementBytes : elements[i];
+        // What would wrap around is as illegal as what the driver calls too long.
+        strides[i] =
+            kElementBytes * (used >= 0 && used < kTooLong ? static_cast<std::uint64_t>(used)
+                                                          : std::uint64_t{kTooLong});
+    }
+    const std::uint32_t box[4] = {kPanelColumns, static_cast<std::uint32_t>(shape.box_rows), 1, 1};
+    const std::uint32_t steps[4] = {1, 1, 1, 1};
+    const int type = problem.dtype == FA_TUNE_DTYPE_FP16 ? kDataFloat16 : kDataBfloat16;
+    const CUresult result = driver.cuTensorMapEncodeTiled(&map, type, 4, tensor.address, dimensions,
+                                                          strides, box, steps, kInterleaveNone,
+                                                          kSwizzle128B, kPromotion128B, kFillZeros);
+    if (result == kCudaSuccess) return {};
+    return failure(FA_TUNE_INVALID,
+                   "the driver made no tensor map (error %d) of dimensions (%d, %lld, %lld, %lld) "
+                   "with strides of (%lld, %lld, %lld) bytes and boxes of %d rows",
+                   result, problem.d_head, wide(shape.rows), wide(shape.heads), wide(problem.batch),
+                   static_cast<long long>(strides[0]), static_cast<long long>(strides[1]),
+                   static_cast<long long>(strides[2]), shape.box_rows);
+}
+
+Status set_maps(const Driver& driver, const fa_tune_launch_plan& plan, const Call& call,
+                LaunchStep& step) {
+    const fa_tune_problem& p = call.problem;
+    const MapShape queries{p.seq_len_q, p.heads, plan.q_box_rows};
+    const MapShape keys{p.seq_len_kv, p.kv_heads, plan.kv_box_rows};
+    Status status = encode(driver, p, call.tensors.q, queries, step.maps[0]);
+    if (status.ok()) status = encode(driver, p, call.tensors.k, keys, step.maps[1]);
+    if (status.ok()) status = encode(driver, p, call.tensors.v, keys, step.maps[2]);
+    if (status.ok()) status = encode(driver, p, call.tensors.o, queries, step.maps[3]);
+    return status;
+}
+
+sm80::TensorStrides strides_of(const fa_tune_tensor& tensor) {
+    return {tensor.batch_stride, tensor.seq_stride, tensor.head_stride};
+}
+
+// What forward kernels of all families are told.
+template <class Params>
+void set_problem(const fa_tune_problem& problem, Params& params) {
+    params.heads = static_cast<int>(problem.heads);
+    params.heads_per_kv = static_cast<int>(problem.heads / problem.kv_heads);
+    params.seq_len_q = static_cast<int>(problem.seq_len_q);
+    params.seq_len_kv = static_cast<int>(problem.seq_len_kv);
+    params.diagonal = diagonal_of(problem);
+    params.softmax_scale = static_cast<float>(scale_of(problem));
+}
+
+void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* counters,
+                sm80::ForwardParams& params) {
+    const fa_tune_tensors& tensors = call.tensors;
+    params.q = static_cast<const unsigned short*>(tensors.q.address);
+    params.k = static_cast<const unsigned short*>(tensors.k.address);
+    params.v = static_cast<const unsigned short*>(tensors.v.address);
+    params.o = static_cast<unsigned short*>(tensors.o.address);
+    params.lse = static_cast<float*>(tensors.lse);
+    params.counters = counters;
+    params.q_strides = strides_of(tensors.q);
+    params.k_strides = strides_of(tensors.k);
+    params.v_strides = strides_of(tensors.v);
+    params.o_strides = strides_of(tensors.o);
+    set_problem(call.problem, params);
+    params.batch = static_cast<int>(call.problem.batch);
+    if (plan.grid != FA_TUNE_GRID_BLOCKS_HEADS_BATCH) {
+        params.l2_head_group = l2_head_group(call.problem, call.device.l2_bytes);
+    }
+}
+
+void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* counters,
+                sm90::ForwardParams& params) {
+    params.lse = static_cast<float*>(call.tensors.lse);
+    params.counters = counters;
+    set_problem(call.problem, params);
+    params.m_blocks = static_cast<int>(tile_rows_of_head(plan, call.problem));
+    params.total_heads = static_cast<int>(call.problem.heads * call.problem.batch);
+    params.l2_head_group = l2_head_group(call.problem, call.device.l2_bytes);
+}
+
+// Whether a stride in elements is whole chunks.
+bool is_chunks(std::int64_t stride) { return stride % (kChunkBytes / kElementBytes) == 0; }
+
+Status check_tensor(const char* name, const fa_tune_problem& problem, const fa_tune_tensor& tensor,
+                    std::int64_t rows, std::int64_t heads) {
+    const auto address = reinterpret_cast<std::uintptr_t>(tensor.address);
+    if (address == 0) return failure(FA_TUNE_INVALID, "%s is missing", name);
+    const bool aligned = address % kChunkBytes == 0 &&
+                         (problem.batch == 1 || is_chunks(tensor.batch_stride)) &&
+                         (rows == 1 || is_chunks(tensor.seq_stride)) &&
+                         (heads == 1 || is_chunks(tensor.head_stride));
+    if (aligned) return {};
+    return failure(FA_TUNE_INVALID,
+                   "%s must have every row at a multiple of %d bytes; it starts at address %#llx "
+                   "and has strides (%lld, %lld, %lld) of %d-byte elements",
+                   name, kChunkBytes, static_cast<unsigned long long>(address),
+                   wide(tensor.batch_stride), wide(tensor.seq_stride), wide(tensor.head_stride),
+                   kElementBytes);
+}
+
+}  // namespace
+
+Status check_plan(const fa_tune_launch_plan& plan) {
+    const struct {
+        const char* name;
+        std::int32_t value, least, most;
+    } ranges[] = {
+        {"params", plan.params, FA_TUNE_PARAMS_LAYOUT_SM80_FORWARD,
+         FA_TUNE_PARAMS_LAYOUT_SM90_FORWARD},
+        {"grid", plan.grid, FA_TUNE_GRID_BLOCKS_HEADS_BATCH, FA_TUNE_GRID_PERSISTENT},
+        {"tile_rows", plan.tile_rows, 1, 1 << 16},
+        {"ctas_per_sm", plan.ctas_per_sm, 1, 64},
+        {"threads", plan.threads, 1, 1024},
+        {"dynamic_smem_bytes", plan.dynamic_smem_bytes, 0, 1 << 20},
+        {"cluster_x", plan.cluster_x, 1, 16},
+        {"cluster_y", plan.cluster_y, 1, 16},
+        {"cluster_z", plan.cluster_z, 1, 16},
+        {"q_box_rows", plan.q_box_rows, 0, kMaxBoxRows},
+        {"kv_box_rows", plan.kv_box_rows, plan.q_box_rows > 0 ? 1 : 0, kMaxBoxRows},
+        {"counter_bytes", plan.counter_bytes, 0,
+         static_cast<std::int32_t>(CounterSlots::kSlotBytes)},
+    };
+    for (const auto& [name, value, least, most] : ranges) {
+        if (value < least || value > most) {
+            return failure(FA_TUNE_INVALID, "%s of a launch plan must be between %d and %d, not %d",
+                           name, least, most, value);
+        }
+    }
+    return {};
+}
+
+Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tensors) {
+    const std::int64_t rows = problem.seq_len_q, keys = problem.seq_len_kv;
+    Status status = check_tensor("Q", problem, tensors.q, rows, problem.heads);
+    if (status.ok()) status = check_tensor("K", problem, tensors.k, keys, problem.kv_heads);
+    if (status.ok()) status = check_tensor("V", problem, tensors.v, keys, problem.kv_heads);
+    if (status.ok()) status = check_tensor("O", problem, tensors.o, rows, problem.heads);
+    if (!status.ok() || problem.lse == 0) return status;
+    if (tensors.lse == nullptr) {
+        return failure(FA_TUNE_INVALID, "%s has the log-sum-exp: the launch must give lse",
+                       key_of(problem).c_str());
+    }
+    const auto address = reinterpret_cast<std::uintptr_t>(tensors.lse);
+    if (address % kChunkBytes == 0) return {};
+    return failure(FA_TUNE_INVALID, "lse must start at a multiple of %d bytes, not at %#llx",
+                   kChunkBytes, static_cast<unsigned long long>(address));
+}
+
+Status make_step(const Driver& driver, const fa_tune_launch_plan& plan, const Call& call,
+                 CUdeviceptr counters, LaunchStep& step) {
+    Status status = set_grid(plan, call, step);
+    if (!status.ok()) return status;
+    step.threads = static_cast<unsigned>(plan.threads);
+    step.shared_bytes = static_cast<unsigned>(plan.dynamic_smem_bytes);
+    void** next = step.pointers;
+    if (plan.q_box_rows > 0) {
+        status = set_maps(driver, plan, call, step);
+        if (!status.ok()) return status;
+        for (CUtensorMap& map : step.maps) *next++ = &map;
+    }
+    std::memset(&step.params, 0, sizeof step.params);
+    auto* words = reinterpret_cast<unsigned*>(static_cast<std::uintptr_t>(counters));
+    if (plan.params == FA_TUNE_PARAMS_LAYOUT_SM80_FORWARD) {
+        set_params(plan, call, words, step.params.sm80_forward);
+    } else {
+        set_params(plan, call, words, step.params.sm90_forward);
+    }
+    *next = &step.params;
+    return {};
+}
+
+}  // namespace fa_tune::core

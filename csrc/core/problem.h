@@ -1,0 +1,38 @@
+// Problems: what is no problem at all, what a kernel does not compute, and in words.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "status.h"
+
+namespace fa_tune::core {
+
+// Whether it makes sense, whatever kernel is to compute it.
+Status check_problem(const fa_tune_problem& problem);
+
+// Whether a kernel computes it, on whatever device.  Nothing is said in words: this is asked of
+// many kernels.
+bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem);
+
+// Why not, for people.
+Status check_computes(const fa_tune_plan& plan, const fa_tune_problem& problem);
+
+// Whether its binary runs on a device of a compute capability, ten times the major version and the
+// minor.
+bool runs_on(const fa_tune_plan& plan, int compute_capability);
+
+// Query i sees key j when j <= i + diagonal; within the tensor, and 0 without a mask.
+std::int32_t diagonal_of(const fa_tune_problem& problem);
+
+double scale_of(const fa_tune_problem& problem);
+
+inline bool is_causal(const fa_tune_problem& problem) { return problem.mask != FA_TUNE_MASK_FULL; }
+
+// b16_h16_kv16_q4096_k4096_d128_fp16_full, with _br, _lse or _diagonal3 where it is so.
+std::string key_of(const fa_tune_problem& problem);
+
+// fp16, d_head 128, causal, ragged, with lse, sm_90
+std::string kind_of(const fa_tune_plan& plan);
+
+}  // namespace fa_tune::core

@@ -1,0 +1,269 @@
+#include "table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <tuple>
+
+#include "problem.h"
+
+using namespace fa_tune::core;
+
+namespace {
+
+Sizes sizes_of(const fa_tune_problem& problem) {
+    const auto log2 = [](std::int64_t size) { return std::log2(static_cast<double>(size)); };
+    return {log2(problem.seq_len_q), log2(problem.seq_len_kv), log2(problem.batch * problem.heads),
+            log2(problem.heads / problem.kv_heads)};
+}
+
+// Aligned bottom-right, where that is another mask than top-left.
+bool is_bottom_right(const fa_tune_problem& problem) {
+    return problem.mask == FA_TUNE_MASK_CAUSAL_BR && problem.seq_len_q != problem.seq_len_kv;
+}
+
+bool same_kind(const fa_tune_problem& a, const fa_tune_problem& b) {
+    return a.operation == b.operation && a.dtype == b.dtype && a.d_head == b.d_head &&
+           is_causal(a) == is_causal(b);
+}
+
+// Other than what costs no time: the scale, and which diagonal.
+bool same_time(const fa_tune_problem& a, const fa_tune_problem& b) {
+    return a.batch == b.batch && a.heads == b.heads && a.kv_heads == b.kv_heads &&
+           a.seq_len_q == b.seq_len_q && a.seq_len_kv == b.seq_len_kv &&
+           is_bottom_right(a) == is_bottom_right(b) && a.lse == b.lse;
+}
+
+// How well an entry serves, the smallest best; fa_tune/store/registry/lookup.py has the same
+// rules.  All distances are in doublings.
+using Rank = std::tuple<bool, double, double, bool, bool, bool>;
+
+Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_problem& asked,
+             const Sizes& wanted) {
+    const double seq_len = (std::abs(its.seq_len_q - wanted.seq_len_q) +
+                            std::abs(its.seq_len_kv - wanted.seq_len_kv)) /
+                           2.0;
+    const double work = std::abs(its.work - wanted.work);
+    const double group = std::abs(its.group - wanted.group);
+    const bool same = same_time(entry, asked);
+    return {!same,
+            seq_len + work + group,
+            seq_len,
+            is_bottom_right(entry) != is_bottom_right(asked),
+            entry.lse != asked.lse,
+            !same || scale_of(entry) != scale_of(asked)};
+}
+
+// Only what the choice depends on, the rest 0.
+fa_tune_problem reduced(const fa_tune_problem& problem) {
+    fa_tune_problem found;
+    std::memset(&found, 0, sizeof found);  // padding as well: bytes are compared
+    found.operation = problem.operation;
+    found.dtype = problem.dtype;
+    found.batch = problem.batch;
+    found.heads = problem.heads;
+    found.kv_heads = problem.kv_heads;
+    found.seq_len_q = problem.seq_len_q;
+    found.seq_len_kv = problem.seq_len_kv;
+    found.d_head = problem.d_head;
+    found.mask = is_bottom_right(problem) ? FA_TUNE_MASK_CAUSAL_BR
+                 : is_causal(problem)     ? FA_TUNE_MASK_CAUSAL
+                                          : FA_TUNE_MASK_FULL;
+    found.lse = problem.lse;
+    found.softmax_scale = scale_of(problem);
+    return found;
+}
+
+std::size_t hash_of(const fa_tune_problem& problem, int device) {
+    std::uint64_t words[sizeof problem / sizeof(std::uint64_t)];
+    static_assert(sizeof words == sizeof problem);
+    std::memcpy(words, &problem, sizeof words);
+    std::uint64_t hash = static_cast<std::uint64_t>(device) + 1;
+    for (const std::uint64_t word : words) {
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+    }
+    return static_cast<std::size_t>(hash);
+}
+
+// Of two kernels of a config that compute a problem, the one to take: compiled for more of the
+// device, and for no more lengths than it needs.
+bool better(const fa_tune_plan& a, const fa_tune_plan& b) {
+    const auto merit = [](const fa_tune_plan& plan) {
+        return std::tuple(plan.portability != FA_TUNE_PORTABILITY_LATER, plan.compute_capability,
+                          plan.portability == FA_TUNE_PORTABILITY_EXACT, plan.ragged == 0);
+    };
+    return merit(a) > merit(b);
+}
+
+}  // namespace
+
+Status fa_tune_table::create(const fa_tune_table_info& info,
+                             std::unique_ptr<fa_tune_table>* table) {
+    std::unique_ptr<fa_tune_table> made(new fa_tune_table);
+    Status status = made->add(info);
+    if (status.ok()) *table = std::move(made);
+    return status;
+}
+
+fa_tune_table::~fa_tune_table() {
+    for (auto& found : found_) delete found.load(std::memory_order_acquire);
+}
+
+Status fa_tune_table::add(const fa_tune_table_info& info) {
+    for (std::size_t i = 0; i < info.kernel_count; ++i) {
+        std::unique_ptr<fa_tune_kernel> kernel;
+        Status status = fa_tune_kernel::create(info.kernels[i], &kernel);
+        if (!status.ok()) return status;
+        by_config_[kernel->config()].push_back(kernel.get());
+        kernels_.push_back(std::move(kernel));
+    }
+    for (std::size_t i = 0; i < info.entry_count; ++i) {
+        const fa_tune_entry& entry = info.entries[i];
+        Status status = check_problem(entry.problem);
+        if (status.ok()) status = check_config(entry.config, "an entry");
+        if (!status.ok()) return status;
+        if (entry.gpu == nullptr) return failure(FA_TUNE_INVALID, "an entry has no GPU");
+        entries_.push_back(
+            {entry.gpu, reduced(entry.problem), sizes_of(entry.problem), entry.config});
+    }
+    for (std::size_t i = 0; i < info.default_count; ++i) {
+        Status status = check_config(info.defaults[i], "a default");
+        if (!status.ok()) return status;
+        defaults_.emplace_back(info.defaults[i]);
+    }
+    return {};
+}
+
+Status fa_tune_table::check_config(const char* config, const char* where) const {
+    if (config == nullptr) return failure(FA_TUNE_INVALID, "%s has no config", where);
+    if (by_config_.count(config) != 0) return {};
+    return failure(FA_TUNE_INVALID, "%s names %s, which has no kernel", where, config);
+}
+
+Status fa_tune_table::find(const fa_tune_problem& problem, const Device& device,
+                           fa_tune_kernel** kernel, std::string* why) const {
+    Status status = check_problem(problem);
+    if (!status.ok()) return status;
+    const fa_tune_problem asked = reduced(problem);
+    auto& place = found_[hash_of(asked, device.ordinal) % kRemembered];
+    const Found* known = place.load(std::memory_order_acquire);
+    if (why == nullptr && known != nullptr && known->device == device.ordinal &&
+        std::memcmp(&known->problem, &asked, sizeof asked) == 0) {
+        *kernel = known->kernel;
+        return {};
+    }
+    *kernel = choose(asked, device, why);
+    if (*kernel == nullptr) {
+        return {FA_TUNE_NOT_FOUND, "no kernel computes " + key_of(problem) + " on " + device.name +
+                                       ", sm_" + std::to_string(device.compute_capability) +
+                                       "; there is: " + kinds(nullptr)};
+    }
+    if (known == nullptr) {
+        auto found = std::make_unique<Found>();
+        std::memcpy(&found->problem, &asked, sizeof asked);
+        found->device = device.ordinal;
+        found->kernel = *kernel;
+        if (place.compare_exchange_strong(known, found.get(), std::memory_order_release,
+                                          std::memory_order_relaxed)) {
+            (void)found.release();
+        }
+    }
+    return {};
+}
+
+fa_tune_kernel* fa_tune_table::choose(const fa_tune_problem& problem, const Device& device,
+                                      std::string* why) const {
+    std::vector<std::pair<Rank, std::size_t>> ranked;
+    ranked.reserve(entries_.size());
+    const Sizes wanted = sizes_of(problem);
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+        const Entry& entry = entries_[i];
+        if (same_kind(entry.problem, problem) && entry.gpu == device.name) {
+            ranked.emplace_back(rank_of(entry.problem, entry.sizes, problem, wanted), i);
+        }
+    }
+    // Mostly the first one serves: a heap, not an order.
+    const auto later = std::greater<>();
+    std::make_heap(ranked.begin(), ranked.end(), later);
+    for (; !ranked.empty(); ranked.pop_back()) {
+        std::pop_heap(ranked.begin(), ranked.end(), later);
+        const auto& [rank, i] = ranked.back();
+        const Entry& entry = entries_[i];
+        fa_tune_kernel* kernel = kernel_of(entry.config, problem, device);
+        if (kernel == nullptr) continue;
+        if (why != nullptr) {
+            const std::string key = key_of(entry.problem);
+            *why = entry.config + ": " +
+                   (std::get<0>(rank) ? "no entry for " + key_of(problem) + "; nearest is " + key
+                                      : "measured on " + key);
+        }
+        return kernel;
+    }
+    for (const std::string& config : defaults_) {
+        fa_tune_kernel* kernel = kernel_of(config, problem, device);
+        if (kernel == nullptr) continue;
+        if (why != nullptr) {
+            *why = config + ": the default, for lack of an entry for " + key_of(problem) + " on " +
+                   device.name;
+        }
+        return kernel;
+    }
+    return nullptr;
+}
+
+fa_tune_kernel* fa_tune_table::kernel_of(const std::string& config, const fa_tune_problem& problem,
+                                         const Device& device) const {
+    fa_tune_kernel* best = nullptr;
+    for (fa_tune_kernel* kernel : by_config_.at(config)) {
+        if (computes(kernel->plan(), problem) &&
+            runs_on(kernel->plan(), device.compute_capability) &&
+            (best == nullptr || better(kernel->plan(), best->plan()))) {
+            best = kernel;
+        }
+    }
+    return best;
+}
+
+Status fa_tune_table::find_config(const char* config, const fa_tune_problem& problem,
+                                  const Device& device, fa_tune_kernel** kernel) const {
+    Status status = check_problem(problem);
+    if (!status.ok()) return status;
+    if (by_config_.count(config) == 0) {
+        std::string text = std::string("there is no ") + config + "; there is: ";
+        std::vector<std::string> names;
+        for (const auto& [name, kernels] : by_config_) names.push_back(name);
+        std::sort(names.begin(), names.end());
+        for (const std::string& name : names) text += (name == names.front() ? "" : "; ") + name;
+        return {FA_TUNE_NOT_FOUND, names.empty() ? text + "none" : text};
+    }
+    *kernel = kernel_of(config, problem, device);
+    if (*kernel != nullptr) return {};
+    return {FA_TUNE_NOT_FOUND, std::string(config) + " has no kernel for " + key_of(problem) +
+                                   " on sm_" + std::to_string(device.compute_capability) +
+                                   "; it has: " + kinds(config)};
+}
+
+Status fa_tune_table::prepare(const Device& device) const {
+    for (const auto& kernel : kernels_) {
+        if (!runs_on(kernel->plan(), device.compute_capability)) continue;
+        Status status = kernel->prepare(device.ordinal);
+        if (!status.ok()) return status;
+    }
+    return {};
+}
+
+// What there is of a config, or of all, each kind once.
+std::string fa_tune_table::kinds(const char* config) const {
+    std::vector<std::string> found;
+    for (const auto& kernel : kernels_) {
+        if (config == nullptr || kernel->config() == config)
+            found.push_back(kind_of(kernel->plan()));
+    }
+    std::sort(found.begin(), found.end());
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    std::string text;
+    for (const std::string& kind : found) text += (text.empty() ? "" : "; ") + kind;
+    return text.empty() ? "nothing" : text;
+}

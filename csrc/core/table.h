@@ -1,0 +1,77 @@
+// Problem -> kernel: what was chosen for it, else for the nearest workload, else a default.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "device.h"
+#include "kernel.h"
+
+namespace fa_tune::core {
+
+// Of a problem, as powers of two.
+struct Sizes {
+    double seq_len_q;
+    double seq_len_kv;
+    double work;   // batch times heads
+    double group;  // heads that share a kv head
+};
+
+}  // namespace fa_tune::core
+
+// The C ABI's opaque type.
+struct fa_tune_table {
+  public:
+    using Status = fa_tune::core::Status;
+
+    static Status create(const fa_tune_table_info& info, std::unique_ptr<fa_tune_table>* table);
+    fa_tune_table(const fa_tune_table&) = delete;
+    fa_tune_table& operator=(const fa_tune_table&) = delete;
+    ~fa_tune_table();
+
+    // `why`, if not null, is told.
+    Status find(const fa_tune_problem& problem, const fa_tune::core::Device& device,
+                fa_tune_kernel** kernel, std::string* why) const;
+    Status find_config(const char* config, const fa_tune_problem& problem,
+                       const fa_tune::core::Device& device, fa_tune_kernel** kernel) const;
+
+    // Loads every kernel that runs on a device.
+    Status prepare(const fa_tune::core::Device& device) const;
+
+  private:
+    struct Entry {
+        std::string gpu;
+        fa_tune_problem problem;
+        fa_tune::core::Sizes sizes;
+        std::string config;
+    };
+    // A problem that was asked for, and what was found.
+    struct Found {
+        fa_tune_problem problem;
+        int device;
+        fa_tune_kernel* kernel;
+    };
+    static constexpr std::size_t kRemembered = 4096;
+
+    fa_tune_table() = default;
+
+    Status add(const fa_tune_table_info& info);
+    Status check_config(const char* config, const char* where) const;
+    fa_tune_kernel* choose(const fa_tune_problem& problem, const fa_tune::core::Device& device,
+                           std::string* why) const;
+    fa_tune_kernel* kernel_of(const std::string& config, const fa_tune_problem& problem,
+                              const fa_tune::core::Device& device) const;
+    std::string kinds(const char* config) const;
+
+    std::vector<std::unique_ptr<fa_tune_kernel>> kernels_;
+    std::unordered_map<std::string, std::vector<fa_tune_kernel*>> by_config_;
+    std::vector<Entry> entries_;
+    std::vector<std::string> defaults_;
+    // Written once each, so that readers need no lock.
+    mutable std::array<std::atomic<const Found*>, kRemembered> found_{};
+};

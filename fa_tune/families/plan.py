@@ -1,0 +1,158 @@
+"""What C++ needs to know of a compiled kernel to launch it: a few integers, declared once.
+
+`csrc/core` computes grids and kernel parameters from a plan and a problem, without Python.  Its
+header `fa_tune_plan.h` is generated from the classes here, field by field, and every field is a
+32-bit integer there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.ops.traits import Traits
+
+_ARCH = re.compile(r"(?P<kind>sm|compute)_(?P<number>\d+)(?P<specific>a?)")
+
+
+class Operation(IntEnum):
+    """What a kernel computes."""
+
+    FORWARD = 0
+
+
+class Portability(IntEnum):
+    """Which devices run what was compiled for some compute capability.
+
+    MINOR: a cubin, the same major version and no lower minor one.
+    EXACT: architecture-specific code (sm_90a), that very one.
+    LATER: PTX, that one and every later one.
+    """
+
+    MINOR = 0
+    EXACT = 1
+    LATER = 2
+
+
+class ParamsLayout(IntEnum):
+    """The parameters that a kernel takes after its tensor maps.
+
+    SM80_FORWARD: kernels/sm80/fwd/params.cuh, ForwardParams.
+    SM90_FORWARD: kernels/sm90/fwd/params.cuh, ForwardParams.
+    """
+
+    SM80_FORWARD = 0
+    SM90_FORWARD = 1
+
+
+class Grid(IntEnum):
+    """How CTAs are numbered.
+
+    BLOCKS_HEADS_BATCH: x, blocks of query rows; y, heads; z, batch.
+    TILES: x, a CTA for each tile, which is a block of query rows of one head.
+    PERSISTENT: x, as many as are resident at a time, at most one for each tile.
+    """
+
+    BLOCKS_HEADS_BATCH = 0
+    TILES = 1
+    PERSISTENT = 2
+
+
+def integer(doc: str) -> Any:
+    """A field with its line in the C header."""
+    return dataclasses.field(metadata={"doc": doc})
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """One launch of a call."""
+
+    params: ParamsLayout = integer("parameters of the kernel: fa_tune_params_layout")
+    grid: Grid = integer("how CTAs are numbered: fa_tune_grid")
+    tile_rows: int = integer("query rows of a CTA's tile")
+    ctas_per_sm: int = integer("resident CTAs of a multiprocessor that a persistent grid counts on")
+    threads: int = integer("threads of a CTA")
+    dynamic_smem_bytes: int = integer("dynamic shared memory of a CTA")
+    cluster_x: int = integer("CTAs of a cluster along x, as it was compiled; 1 is none")
+    cluster_y: int = integer("CTAs of a cluster along y")
+    cluster_z: int = integer("CTAs of a cluster along z")
+    q_box_rows: int = integer(
+        "rows of a box of Q and of O; 0: the kernel takes no tensor maps, else those of Q, K, V "
+        "and O before its parameters"
+    )
+    kv_box_rows: int = integer("rows of a box of K and of V")
+    counter_bytes: int = integer(
+        "global memory of a scheduler's counters, zero before and after a launch; 0: none"
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A compiled variant: which problems it computes, on which devices."""
+
+    operation: Operation = integer("what it computes: fa_tune_operation")
+    launches: int = integer("kernels of a call, launched one after another")
+    dtype: int = integer("element type of Q, K, V and O: fa_tune_dtype")
+    d_head: int = integer("head dimension")
+    block_q: int = integer("query rows of a tile; other lengths need `ragged`")
+    block_kv: int = integer("key rows of a block; other lengths need `ragged`")
+    causal: int = integer("1: compiled with a causal mask, which it always applies")
+    ragged: int = integer("1: compiled for lengths that are no multiples of the blocks")
+    lse: int = integer("1: compiled to write the log-sum-exp, always")
+    compute_capability: int = integer("compiled for: ten times the major version and the minor")
+    portability: Portability = integer("which devices that serves: fa_tune_portability")
+
+
+@dataclass(frozen=True)
+class CallPlan:
+    """The plan of a variant and one of each launch, in their order."""
+
+    plan: Plan
+    launches: tuple[LaunchPlan, ...]
+
+    @classmethod
+    def forward(
+        cls,
+        config: Any,
+        traits: str,
+        arch: str,
+        launches: tuple[LaunchPlan, ...],
+    ) -> CallPlan:
+        """That of a forward pass by a config with `dtype`, `d_head`, `B_r` and `B_c`, compiled
+        with these traits for `arch` (`sm_90a`, `compute_80`).  Raises InvalidConfig."""
+        wanted = Traits.parse(traits)
+        capability, portability = compiled_for(arch)
+        plan = Plan(
+            operation=Operation.FORWARD,
+            launches=len(launches),
+            dtype=int(config.dtype),
+            d_head=config.d_head,
+            block_q=config.B_r,
+            block_kv=config.B_c,
+            causal=int(wanted.causal),
+            ragged=int(wanted.ragged),
+            lse=int(wanted.lse),
+            compute_capability=capability,
+            portability=portability,
+        )
+        return cls(plan, launches)
+
+
+def compiled_for(arch: str) -> tuple[int, Portability]:
+    """The compute capability, as a plan has it, and the devices of code for `sm_80`, `sm_90a` or
+    `compute_80`; raises InvalidConfig."""
+    found = _ARCH.fullmatch(arch)
+    if found is None:
+        raise InvalidConfig(f"not an architecture: {arch!r}; write it like sm_90a or compute_80")
+    if found["specific"]:
+        portability = Portability.EXACT
+    else:
+        portability = Portability.LATER if found["kind"] == "compute" else Portability.MINOR
+    return int(found["number"]), portability
+
+
+ENUMS: tuple[type[IntEnum], ...] = (Operation, Portability, ParamsLayout, Grid)

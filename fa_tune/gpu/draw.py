@@ -1,0 +1,115 @@
+"""Draws Q, K and V: what `core.inputs` names, as tensors.
+
+A raise that holds for whole keys (a sink, a falling block) goes through channels of Q and K that
+hold nothing else, so that it is exact: the product of two elements of which one is a power of two.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from itertools import cycle, islice
+
+import torch
+
+from fa_tune.core.inputs import FALLING_BLOCK, HEADS, RISE, InputSpec, Kind
+from fa_tune.core.workload import Workload
+
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # Q, K and V
+
+PLAIN = 2.0**5  # a factor up to this is for Q alone, as it is where a model learnt it
+DIGIT = 64  # blocks are counted in two digits of this, each exact in every dtype
+
+
+def draw(
+    spec: InputSpec, workload: Workload, *, seed: int, device: str, extra_heads: int = 0
+) -> Tensors:
+    """Q, K and V in fp32, the same for one seed; each with `extra_heads` more heads at its
+    beginning than the workload has."""
+    w = workload
+    if spec.kind is Kind.FILE:
+        return _of_file(spec.path, w, device, extra_heads)
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def normal(seq_len: int, heads: int) -> torch.Tensor:
+        shape = (w.batch, seq_len, heads + extra_heads, w.d_head)
+        return torch.randn(shape, generator=generator, device=device)
+
+    q = normal(w.seq_len_q, w.heads)
+    k = normal(w.seq_len_kv, w.kv_heads)
+    v = normal(w.seq_len_kv, w.kv_heads)
+    if spec.kind is Kind.PEAKED:
+        _scale(q, k, w, torch.tensor(spec.sigma, device=device))
+    elif spec.kind is Kind.SINK:
+        _add_sink(q, k, w, torch.ones((), device=device))
+    elif spec.kind is Kind.FALLING:
+        _let_fall(q, k, w)
+    elif spec.kind is Kind.TRAINED:
+        sigmas, sinks = _heads(w.batch, w.heads + extra_heads, device)
+        _scale(q, k, w, sigmas)
+        _add_sink(q, k, w, sinks)
+    return q, k, v
+
+
+def _scale(q: torch.Tensor, k: torch.Tensor, w: Workload, sigma: torch.Tensor) -> None:
+    """Give scores the standard deviation `sigma` in nats: one, or one per query head."""
+    needed = 1.0 / (w.scale * math.sqrt(w.d_head))
+    of_k = 1.0 if 1.0 / PLAIN <= needed <= PLAIN else math.sqrt(needed)
+    q *= sigma * (needed / of_k)
+    k *= of_k
+
+
+def _add_sink(q: torch.Tensor, k: torch.Tensor, w: Workload, where: torch.Tensor) -> None:
+    """Raise key 0 by RISE nats; `where` is 1, or 0 where a query head is to have no sink."""
+    unit = _power_of_two(RISE / w.scale)
+    q[..., :1] = where * unit
+    k[..., 0] = 0.0
+    k[:, 0, :, 0] = RISE / w.scale / unit
+
+
+def _let_fall(q: torch.Tensor, k: torch.Tensor, w: Workload) -> None:
+    """Put each block of keys RISE nats below the one before it."""
+    unit = _power_of_two(RISE / w.scale)  # of K; the rest is Q's
+    block = torch.arange(w.seq_len_kv, device=k.device) // FALLING_BLOCK
+    q[..., 0] = RISE / w.scale / unit * DIGIT
+    k[..., 0] = (-unit * (block // DIGIT))[None, :, None]
+    q[..., 1] = RISE / w.scale / unit
+    k[..., 1] = (-unit * (block % DIGIT))[None, :, None]
+
+
+def _power_of_two(product: float) -> float:
+    """About the root of a product: one of two factors that are far from any dtype's limits."""
+    return 2.0 ** round(math.log2(product) / 2.0)
+
+
+def _heads(batch: int, heads: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """HEADS in turn: standard deviations and sinks, each [batch, 1, heads, 1]."""
+    known = list(islice(cycle(HEADS), batch * heads))
+    shape = (batch, 1, heads, 1)
+    sigmas = torch.tensor([sigma for sigma, _ in known], device=device).view(shape)
+    sinks = torch.tensor([float(sink) for _, sink in known], device=device).view(shape)
+    return sigmas, sinks
+
+
+def _of_file(path: str, w: Workload, device: str, extra_heads: int) -> Tensors:
+    """The beginning of a file's sequences, its batch and heads repeated as often as needed."""
+
+    def part(tensor: torch.Tensor, seq_len: int, heads: int) -> torch.Tensor:
+        batches = torch.arange(w.batch) % tensor.shape[0]
+        wanted = torch.arange(-extra_heads, heads) % tensor.shape[2]
+        return tensor[:, :seq_len][batches][:, :, wanted].to(device, torch.float32)
+
+    q, k, v = _load(path)
+    return (
+        part(q, w.seq_len_q, w.heads),
+        part(k, w.seq_len_kv, w.kv_heads),
+        part(v, w.seq_len_kv, w.kv_heads),
+    )
+
+
+@lru_cache(maxsize=1)
+def _load(path: str) -> Tensors:
+    from safetensors import safe_open  # only who gives a file waits for it
+
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor("q"), file.get_tensor("k"), file.get_tensor("v")

@@ -1,0 +1,60 @@
+"""The default and a few other kernels on inputs that the search did not choose on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, to_json
+from fa_tune.core.workload import Workload
+from fa_tune.gpu.jobs.time_events import Subject, input_sets_of, prepare_alike, warm_up
+from fa_tune.gpu.kernels import guarded, launcher, lse_for, use_device
+from fa_tune.workers.main import Report
+
+ROUNDS = 15
+SETTLE_S = 0.2  # of samples that count for nothing
+
+
+def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """See `core.jobs.CompareInputsJob`."""
+    job = CompareInputsJob.read(shared, items)
+    use_device(job.device)
+    warm_up()
+    for name, item in job.items.items():
+        report.begin(name)
+        found = guarded(report, name, partial(_compare, item, job.seed))
+        if found is not None:
+            report.done(name, to_json(found))
+
+
+def _compare(item: InputsItem, seed: int) -> InputsResult:
+    workload = Workload.from_key(item.workload)
+    inputs = input_sets_of(workload, item.inputs, seed)
+    out, lse = torch.empty_like(inputs[0].q), lse_for(workload)
+    subjects = [
+        Subject([launcher(kernel, workload, i, out, lse) for i in inputs], [])
+        for kernel in item.kernels
+    ]
+    prepare_alike(*subjects)
+    settled = time.monotonic() + SETTLE_S
+    while time.monotonic() < settled:
+        for subject in subjects:
+            subject.sample()
+    first, *others = subjects
+    for _ in range(ROUNDS):
+        before = first.sample()
+        first.samples.append(before)
+        first.relative.append(1.0)
+        for other in others:
+            beside, after = other.sample(), first.sample()
+            other.samples.append(beside)
+            other.relative.append(2 * beside / (before + after))
+            before = after
+    return InputsResult(
+        tuple(tuple(subject.samples) for subject in subjects),
+        tuple(tuple(subject.relative) for subject in subjects),
+    )

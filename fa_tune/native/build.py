@@ -1,0 +1,109 @@
+"""C++ sources become a shared library, once: later calls find it by the hash of what went in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import platformdirs
+
+from fa_tune.core.errors import StorageError, ToolMissing
+from fa_tune.native.sources import core_sources
+
+COMPILERS = ("c++", "g++", "clang++")  # after what CXX names
+_FOLDER = "native-v1"
+_TIMEOUT_S = 300.0
+_CORE_OPTIONS = ("-std=c++17", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra")
+
+
+def core_library(cache_dir: Path | None = None) -> Path:
+    """The C++ core as a shared library; see `shared_library`."""
+    return shared_library("fa_tune", core_sources(), _CORE_OPTIONS, ("-ldl",), cache_dir)
+
+
+def shared_library(
+    name: str,
+    sources: Mapping[str, str],
+    options: Sequence[str],
+    libraries: Sequence[str] = (),
+    cache_dir: Path | None = None,
+) -> Path:
+    """`lib<name>.so` of every `.cpp` among `sources`, name -> text, which may include all of them.
+
+    `options` are the compiler's, `libraries` the linker's.  Kept under `cache_dir` (None: the
+    user's cache folder) by the hash of sources, options and compiler.  Raises ToolMissing without a
+    compiler and for sources that it refuses, StorageError for a folder that cannot be written.
+    """
+    compiler = host_compiler()
+    told = (compiler, _version(compiler), name, *options, "", *libraries, "")
+    parts = [*told, *(part for file in sorted(sources) for part in (file, sources[file]))]
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    cache_dir = cache_dir or Path(platformdirs.user_cache_dir("fa-tune"))
+    target = cache_dir / _FOLDER / digest[:32] / f"lib{name}.so"
+    if target.is_file():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = _compiled(compiler, Path(folder), sources, options, libraries)
+            made.replace(target)
+    except OSError as error:
+        raise StorageError(f"cannot write {error.filename}: {error.strerror}") from error
+    return target
+
+
+def host_compiler() -> str:
+    """The path of the host's C++ compiler: the one that CXX names, else the first there is.
+    Raises ToolMissing."""
+    given = os.environ.get("CXX")
+    for name in (given,) if given else COMPILERS:
+        if found := shutil.which(name):
+            return found
+    if given:
+        raise ToolMissing(f"the C++ compiler that CXX names is not there: {given}")
+    raise ToolMissing(
+        f"no C++ compiler found ({', '.join(COMPILERS)}); install one, or name it in CXX"
+    )
+
+
+@cache
+def _version(compiler: str) -> str:
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+def _compiled(
+    compiler: str,
+    folder: Path,
+    sources: Mapping[str, str],
+    options: Sequence[str],
+    libraries: Sequence[str],
+) -> Path:
+    for name, text in sources.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    units = sorted(name for name in sources if name.endswith(".cpp"))
+    # Not called like a source.
+    command = [compiler, *options, "-fPIC", "-shared", "-I.", *units, "-o", "library.so"]
+    try:
+        done = subprocess.run(
+            [*command, *libraries],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ToolMissing(f"{compiler} took longer than {_TIMEOUT_S:g} s to compile") from None
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "error" in line]
+        why = (errors or done.stderr.splitlines() or ["no reason given"])[0]
+        raise ToolMissing(f"{compiler} does not compile the C++ sources: {why}")
+    return folder / "library.so"

@@ -1,0 +1,268 @@
+"""Kernels and tables of the C++ core as objects; what it refuses becomes an exception."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fa_tune import families
+from fa_tune.core.errors import (
+    DriverError,
+    FaTuneError,
+    InvalidConfig,
+    NoUsableVariant,
+    StorageError,
+    ToolMissing,
+)
+from fa_tune.core.model import Artifact
+from fa_tune.core.workload import Workload
+from fa_tune.families.base import LaunchArgs, TensorArg
+from fa_tune.families.plan import CallPlan, Operation
+from fa_tune.native import abi
+from fa_tune.native.build import core_library
+
+CURRENT_DEVICE = -1
+_WHY_BYTES = 1024
+_INT64 = 2**63 - 1
+_ERRORS: dict[abi.Status, type[FaTuneError]] = {
+    abi.Status.INVALID: InvalidConfig,
+    abi.Status.NOT_FOUND: NoUsableVariant,
+    abi.Status.NO_DRIVER: ToolMissing,
+}
+
+
+@dataclass(frozen=True)
+class KernelImage:
+    """A compiled variant as the core takes it: the name of its config, its plan, the symbol of each
+    launch, and a cubin, or PTX with a final zero."""
+
+    config: str
+    call: CallPlan
+    symbols: tuple[str, ...]
+    image: bytes
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> KernelImage:
+        """That of an artifact, whose cubin is read; the config's name is the variant's key.  Raises
+        StorageError, and InvalidConfig where C++ has no launch for the family."""
+        family = families.get(artifact.variant.family)
+        config = families.config_of(artifact.variant)
+        call = family.plan(config, artifact.traits, artifact.arch)
+        try:
+            image = Path(artifact.cubin).read_bytes()
+        except OSError as error:
+            raise StorageError(f"cannot read {artifact.cubin}: {error.strerror}") from error
+        return cls(artifact.variant.key, call, artifact.symbols, image)
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """A workload that was tuned on a GPU model, and the name of the config chosen for it."""
+
+    gpu: str
+    workload: Workload
+    config: str
+
+
+class Core:
+    """The library, built if need be; `library` is one that is there already.
+
+    Raises ToolMissing without a compiler, see `native.build`.  Nothing here needs a driver before
+    `init`, a lookup or a launch.
+    """
+
+    def __init__(self, library: Path | None = None, *, cache_dir: Path | None = None) -> None:
+        self.library = abi.load(library or core_library(cache_dir))
+
+    def check(self, status: int) -> None:
+        """Raise what a status stands for: InvalidConfig, NoUsableVariant, ToolMissing without a
+        driver, else DriverError."""
+        if status != abi.Status.OK:
+            text = self.library.fa_tune_last_error().decode(errors="replace")
+            raise _ERRORS.get(abi.Status(status), DriverError)(text)
+
+    def init(self) -> None:
+        """Load the driver; raises ToolMissing without one."""
+        self.check(self.library.fa_tune_init())
+
+    def kernel(self, image: KernelImage) -> CoreKernel:
+        """A kernel to launch; raises InvalidConfig for a plan that nothing can launch."""
+        return CoreKernel(self, image)
+
+    def table(
+        self,
+        images: Sequence[KernelImage],
+        entries: Sequence[TableEntry] = (),
+        defaults: Sequence[str] = (),
+    ) -> CoreTable:
+        """A table that chooses among `images`; see `CoreTable`."""
+        return CoreTable(self, images, entries, defaults)
+
+
+class CoreKernel:
+    """One compiled variant; launches may be made by any threads on any streams at once."""
+
+    def __init__(self, core: Core, image: KernelImage) -> None:
+        self._core = core
+        self._kept = _Kept()
+        self._handle = ctypes.c_void_p()
+        info = self._kept.info(image)
+        core.check(core.library.fa_tune_kernel_create(info, self._handle))
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._core.library.fa_tune_kernel_destroy(self._handle)
+
+    def prepare(self, device: int = CURRENT_DEVICE) -> None:
+        """Load it on a device, as a captured launch needs; raises DriverError."""
+        self._core.check(self._core.library.fa_tune_prepare(self._handle, device))
+
+    def launch(
+        self,
+        workload: Workload,
+        args: LaunchArgs,
+        stream: int = 0,
+        device: int = CURRENT_DEVICE,
+    ) -> None:
+        """Enqueue one call, as `gpu.launch.Kernel` does; `args.scratch` is not used.  Raises
+        InvalidConfig for what the kernel does not compute, DriverError."""
+        problem, tensors = problem_of(workload, args), tensors_of(args)
+        self._core.check(
+            self._core.library.fa_tune_launch(self._handle, problem, tensors, device, stream)
+        )
+
+
+class CoreTable:
+    """Which kernel serves a problem: `entries` by `store.registry.lookup`'s rules, those that serve
+    equally well in their order; else the first of `defaults` that can.
+
+    Raises InvalidConfig for an entry or a default without a kernel.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        images: Sequence[KernelImage],
+        entries: Sequence[TableEntry],
+        defaults: Sequence[str],
+    ) -> None:
+        self._core = core
+        self._kept = _Kept()
+        self._handle = ctypes.c_void_p()
+        infos = (abi.KernelInfo * len(images))(*(self._kept.info(image) for image in images))
+        rows = (abi.Entry * len(entries))(
+            *(abi.Entry(e.gpu.encode(), problem_of(e.workload), e.config.encode()) for e in entries)
+        )
+        names = (ctypes.c_char_p * len(defaults))(*(name.encode() for name in defaults))
+        info = abi.TableInfo(infos, len(infos), rows, len(rows), names, len(names))
+        core.check(core.library.fa_tune_table_create(info, self._handle))
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._core.library.fa_tune_table_destroy(self._handle)
+
+    def find(self, workload: Workload, device: int = CURRENT_DEVICE) -> str:
+        """The name of the config that runs a workload; raises NoUsableVariant."""
+        return self._name(self._core.library.fa_tune_find, problem_of(workload), device)
+
+    def find_config(self, config: str, workload: Workload, device: int = CURRENT_DEVICE) -> str:
+        """The same config if it has a kernel for a workload; raises NoUsableVariant."""
+        find = self._core.library.fa_tune_find_config
+        return self._name(find, config.encode(), problem_of(workload), device)
+
+    def why(self, workload: Workload, device: int = CURRENT_DEVICE) -> str:
+        """In words, what `find` gives and why."""
+        text = ctypes.create_string_buffer(_WHY_BYTES)
+        self._core.check(
+            self._core.library.fa_tune_why(
+                self._handle, problem_of(workload), device, text, _WHY_BYTES
+            )
+        )
+        return text.value.decode(errors="replace")
+
+    def prepare(self, device: int = CURRENT_DEVICE) -> None:
+        """Load every kernel that runs on a device, as captured launches need."""
+        self._core.check(self._core.library.fa_tune_table_prepare(self._handle, device))
+
+    def launch(
+        self,
+        workload: Workload,
+        args: LaunchArgs,
+        stream: int = 0,
+        device: int = CURRENT_DEVICE,
+    ) -> None:
+        """Enqueue the kernel that `find` gives."""
+        library, problem = self._core.library, problem_of(workload, args)
+        kernel = ctypes.c_void_p()
+        self._core.check(library.fa_tune_find(self._handle, problem, device, kernel))
+        self._core.check(library.fa_tune_launch(kernel, problem, tensors_of(args), device, stream))
+
+    def _name(self, find: Any, *arguments: Any) -> str:
+        kernel = ctypes.c_void_p()
+        self._core.check(find(self._handle, *arguments, kernel))
+        return str(self._core.library.fa_tune_kernel_config(kernel).decode())
+
+
+def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Problem:
+    """The problem of a workload; what `args` say of scale and diagonal replaces its own.  Raises
+    InvalidConfig for a scale that no workload may have."""
+    mask, diagonal = abi.Mask(workload.causal + workload.bottom_right), 0
+    if args is not None and args.softmax_scale is not None:
+        workload = dataclasses.replace(workload, softmax_scale=args.softmax_scale)
+    if args is not None and args.diagonal is not None and workload.causal:
+        mask, diagonal = abi.Mask.DIAGONAL, max(-_INT64, min(args.diagonal, _INT64))
+    if workload.op.upper() not in Operation.__members__:
+        raise InvalidConfig(f"C++ has no kernels of {workload.op}")
+    return abi.Problem(
+        operation=Operation[workload.op.upper()],
+        dtype=int(workload.dtype),
+        batch=workload.batch,
+        heads=workload.heads,
+        kv_heads=workload.kv_heads,
+        seq_len_q=workload.seq_len_q,
+        seq_len_kv=workload.seq_len_kv,
+        d_head=workload.d_head,
+        mask=mask,
+        diagonal=diagonal,
+        lse=workload.lse,
+        softmax_scale=workload.scale,
+    )
+
+
+def tensors_of(args: LaunchArgs) -> abi.Tensors:
+    """The tensors of a forward pass."""
+    four = {name: _tensor(args[name]) for name in ("q", "k", "v", "o")}
+    return abi.Tensors(**four, lse=args.lse.address)
+
+
+def _tensor(tensor: TensorArg) -> abi.Tensor:
+    return abi.Tensor(tensor.address, *tensor.strides)
+
+
+class _Kept:
+    """What C++ looks at for as long as a kernel or a table lives."""
+
+    def __init__(self) -> None:
+        self._objects: list[Any] = []
+
+    def info(self, image: KernelImage) -> abi.KernelInfo:
+        call = image.call
+        launches = (abi.CLaunchPlan * len(call.launches))(
+            *(abi.CLaunchPlan(*dataclasses.astuple(launch)) for launch in call.launches)
+        )
+        symbols = (ctypes.c_char_p * len(image.symbols))(*(s.encode() for s in image.symbols))
+        code = ctypes.create_string_buffer(image.image, len(image.image))
+        info = abi.KernelInfo(
+            image.config.encode(),
+            abi.CPlan(*dataclasses.astuple(call.plan)),
+            launches,
+            symbols,
+            ctypes.cast(code, ctypes.c_void_p),
+            len(image.image),
+        )
+        self._objects += [info, launches, symbols, code]
+        return info

@@ -1,0 +1,27 @@
+"""The files that the C++ core is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fa_tune.core import paths
+from fa_tune.core.errors import ToolMissing
+
+# The kernels' parameters, which the core fills in: relative to kernels/.
+PARAMS = ("sm80/fwd/params.cuh", "sm90/fwd/params.cuh")
+SUFFIXES = (".h", ".hpp", ".cpp")
+
+
+def core_sources() -> Mapping[str, str]:
+    """Name -> text of every file of the core.  Names are relative to one folder, which is the
+    include path of all; every `.cpp` is a translation unit of C++17.  Raises ToolMissing for an
+    installation without them."""
+    core, kernels = paths.csrc_dir() / "core", paths.kernels_dir()
+    files = {p.name: p for p in sorted(core.iterdir()) if p.suffix in SUFFIXES}
+    files |= {name: kernels / name for name in PARAMS}
+    try:
+        return {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    except OSError as error:
+        raise ToolMissing(
+            f"the source {error.filename} of the C++ core cannot be read: {error.strerror}"
+        ) from None

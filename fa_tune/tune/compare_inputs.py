@@ -1,0 +1,243 @@
+"""After the decision: the choice, those that may take its place, and the default on all built-in
+inputs.  A choice that is behind the default on any of them is not taken.
+
+One process takes all workloads of a search, or of several GPUs each has one that takes its share.
+Each sample is compared with the default's right beside it; what comes out is in the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fa_tune.core import input_files
+from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.inputs import BUILT_IN, NORMAL, InputSpec
+from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, KernelItem
+from fa_tune.core.model import Artifact, Attempt, Measurement, Outcome, Variant
+from fa_tune.core.options import Progress
+from fa_tune.fleet.gpu import Gpu
+from fa_tune.profile.stats import Ratio, median, median_interval
+from fa_tune.search.data_dependence import OnInputs
+from fa_tune.search.decide import Decision, contenders, sound_choice
+from fa_tune.store.journal import AttemptRecord, Fingerprint
+from fa_tune.tune.outputs import recorded_figures, recording_of
+from fa_tune.tune.results import WorkloadResult
+from fa_tune.tune.session import ProfilerSelection, Session
+from fa_tune.workers.supervisor import ItemResult
+
+METHOD = "inputs"
+START_TIMEOUT_S = 180.0
+MAX_CONTENDERS = 4
+
+Artifacts = Mapping[str, Mapping[str, Artifact]]  # by workload key and subject
+Figures = Mapping[str, tuple[OnInputs, ...]]  # by subject
+
+
+def compare_all(
+    session: Session, results: Sequence[WorkloadResult], artifacts: Artifacts
+) -> list[WorkloadResult]:
+    """The results with what the choices do on all inputs, a choice that is behind the default on
+    any of them replaced by the next that is not, or the default.  A replay has no GPU to ask, and
+    takes what its recording holds.
+
+    What cannot be compared is a warning: the choice then stands.
+    """
+    if not session.capabilities.measures_anew:
+        return [_as_recorded(r, session.selection, session.progress) for r in results]
+    comparisons = _Comparisons(session, _asked(session, results, artifacts))
+    try:
+        comparisons.run()
+    except ToolMissing as error:
+        session.progress.warn(f"the choices were not compared on other inputs: {error}")
+    found = ((result, comparisons.of(result.workload.key)) for result in results)
+    return [_judged(result, figures, session.progress) for result, figures in found]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A workload on some inputs: `artifacts` by subject, the one first that the others are
+    compared with."""
+
+    workload: str
+    spec: InputSpec
+    artifacts: Mapping[str, Artifact]
+
+    @property
+    def name(self) -> str:
+        """What the worker calls it."""
+        return f"{self.workload} {self.spec}"
+
+    def subject(self, subject: str) -> str:
+        """What the journal calls a comparison."""
+        return f"{METHOD}:{subject} / {next(iter(self.artifacts))}"
+
+    def item(self) -> InputsItem:
+        """The worker's item."""
+        kernels = tuple(KernelItem.of(s, a) for s, a in self.artifacts.items())
+        return InputsItem(self.workload, str(self.spec), kernels)
+
+
+def _asked(
+    session: Session, results: Sequence[WorkloadResult], artifacts: Artifacts
+) -> list[_Asked]:
+    """Every workload with a decision, on each kind of inputs that it can have."""
+    found = []
+    for result in results:
+        known = artifacts.get(result.workload.key, {})
+        compared = {s: known[s] for s in _compared(result) if s in known}
+        for spec in dict.fromkeys([session.measure.inputs, *BUILT_IN]) if compared else ():
+            with contextlib.suppress(InvalidConfig):  # there are none for this softmax scale
+                input_files.check(spec, result.workload)
+                found.append(_Asked(result.workload.key, spec, compared))
+    return found
+
+
+def _compared(result: WorkloadResult) -> list[str]:
+    """The default, if there is one, and who may be chosen."""
+    if result.decision is None:
+        return []
+    default = result.decision.default
+    own = _contenders(result, result.decision)
+    return list(dict.fromkeys(own if default is None else (default, *own)))
+
+
+def _contenders(result: WorkloadResult, decision: Decision) -> tuple[str, ...]:
+    measurements = [a.measurement for a in result.attempts if a.measurement is not None]
+    return contenders(decision, measurements, result.margin)[:MAX_CONTENDERS]
+
+
+class _Comparisons:
+    """All comparisons of one search.  `found` are attempts by the worker's item and subject, from
+    the journal or new."""
+
+    def __init__(self, session: Session, asked: Sequence[_Asked]) -> None:
+        self.found: dict[str, dict[str, Attempt]] = {}
+        self._session = session
+        self._asked = {one.name: one for one in asked}
+        self._fingerprints = {one.name: _fingerprint(one, session) for one in asked}
+        for name, one in self._asked.items() if session.reuse else ():
+            digest = self._fingerprints[name].digest
+            known = {
+                subject: attempt
+                for subject in one.artifacts
+                if (attempt := session.journal.find(digest, one.subject(subject), one.workload))
+            }
+            if len(known) == len(one.artifacts):
+                self.found[name] = known
+
+    def run(self) -> None:
+        """Those that the journal does not hold; raises ToolMissing."""
+        items = {n: one.item() for n, one in self._asked.items() if n not in self.found}
+        pool = self._session.pool
+        pool.each(pool.deal(items), self._on_gpu, self._session.progress)
+
+    def of(self, workload: str) -> Figures:
+        """What is known of each subject on a workload."""
+        figures: dict[str, list[OnInputs]] = {}
+        for one in self._asked.values():
+            for subject, attempt in self.found.get(one.name, {}).items():
+                if one.workload == workload and attempt.measurement is not None:
+                    is_base = subject == next(iter(one.artifacts))
+                    figures.setdefault(subject, []).append(
+                        _figures(str(one.spec), attempt.measurement, is_base=is_base)
+                    )
+        return {subject: tuple(found) for subject, found in figures.items()}
+
+    def _on_gpu(self, gpu: Gpu, shown: Progress, part: dict[str, InputsItem]) -> None:
+        """A GPU's share.  What has its result is removed from the part, so that another GPU can do
+        the rest."""
+        shown.stage("other inputs", len(part))
+        measure = self._session.measure
+        job = CompareInputsJob(items=dict(part), device=gpu.worker_device, seed=measure.seed)
+        told = gpu.run_items(
+            *job.request(),
+            item_timeout_s=measure.item_timeout_s,
+            start_timeout_s=START_TIMEOUT_S,
+        )
+        for result in told:
+            one = self._asked[result.item]
+            attempts = _attempts(one, result, gpu.device.uuid)
+            self.found[result.item] = attempts
+            for attempt in attempts.values():
+                fingerprint = self._fingerprints[result.item]
+                self._session.journal.append(AttemptRecord(fingerprint, attempt))
+            if result.outcome is not Outcome.OK:
+                shown.warn(f"{one.name} inputs: not compared: {result.outcome}: {result.reason}")
+            shown.advance(result.item)
+            del part[result.item]
+
+
+def _fingerprint(one: _Asked, session: Session) -> Fingerprint:
+    names = {Variant.from_key(s).family for s in one.artifacts}
+    spec = "" if one.spec == NORMAL else input_files.identity(one.spec)
+    return dataclasses.replace(
+        session.fingerprint(0, sorted(names)),
+        method=METHOD,
+        profiler_version="",
+        metrics=(),
+        clock_policy="unlocked",
+        cache_policy="cold-rotate",
+        inputs=spec,
+    )
+
+
+def _attempts(one: _Asked, told: ItemResult, uuid: str) -> dict[str, Attempt]:
+    """An attempt per subject, as the journal keeps it."""
+    key, value = one.workload, told.value
+    if told.outcome is not Outcome.OK or not isinstance(value, dict):
+        return {s: Attempt(one.subject(s), key, told.outcome, told.reason) for s in one.artifacts}
+    found = InputsResult.from_json(value)
+    return {
+        subject: Attempt(
+            one.subject(subject),
+            key,
+            Outcome.OK,
+            "",
+            Measurement(
+                one.subject(subject),
+                key,
+                METHOD,
+                samples_s,
+                relative=tuple(round(ratio, 6) for ratio in relative),
+                gpu_uuid=uuid,
+                inputs=str(one.spec),
+            ),
+        )
+        for subject, samples_s, relative in zip(
+            one.artifacts, found.samples_s, found.relative, strict=True
+        )
+    }
+
+
+def _figures(inputs: str, measurement: Measurement, *, is_base: bool) -> OnInputs:
+    ratios = measurement.relative
+    ratio = None if is_base else Ratio(median(ratios), median_interval(ratios))
+    return OnInputs(inputs, median(measurement.samples_s), ratio)
+
+
+def _as_recorded(
+    result: WorkloadResult, selection: ProfilerSelection, progress: Progress
+) -> WorkloadResult:
+    """The result with the figures that its recording holds, of those that were replayed."""
+    if result.decision is None:
+        return result
+    recording = recording_of(result.decision.chosen.subject, result, selection)
+    decided = recording.meta.decided.get(result.workload.key) if recording is not None else None
+    taken = {a.subject for a in result.attempts if a.measurement is not None}
+    figures = recorded_figures(decided)
+    return _judged(result, {s: found for s, found in figures.items() if s in taken}, progress)
+
+
+def _judged(result: WorkloadResult, figures: Figures, progress: Progress) -> WorkloadResult:
+    """The result with its figures per inputs, and perhaps another choice."""
+    decision = result.decision
+    if decision is None:
+        return result
+    measurements = [a.measurement for a in result.attempts if a.measurement is not None]
+    sound = sound_choice(decision, measurements, figures, result.margin)
+    if sound is not decision:
+        progress.warn(f"{result.workload.key}: {sound.sentence}")
+    return dataclasses.replace(result, decision=sound, on_inputs=figures)

@@ -1,0 +1,221 @@
+"""Random problems through Python and through C++: run with the stub in place of the driver.
+
+Arguments: the core's library, how many problems, a seed.  Prints how many were launched and how
+many refused by both, by family, as JSON; fails at the first difference.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fa_tune import families
+from fa_tune.core.arch import limits
+from fa_tune.core.errors import FaTuneError, InvalidConfig
+from fa_tune.core.workload import DType, Workload
+from fa_tune.families.base import (
+    Config,
+    KernelFamily,
+    LaunchArgs,
+    LaunchDevice,
+    LaunchStep,
+    TensorArg,
+)
+from fa_tune.native.core import Core, CoreKernel, KernelImage
+from tests.csrc.stub import Launched, Stub, image
+
+DEVICE = LaunchDevice(multiprocessors=114, l2_bytes=50 << 20)
+ARCH = limits((9, 0))
+SYMBOL = "kernel"
+COUNTERS = 0x7F0000000100  # what Python is told; C++ has an address of its own
+D_HEADS = range(32, 257, 32)
+
+
+@dataclass(frozen=True)
+class Case:
+    family: KernelFamily
+    config: Config
+    workload: Workload
+    args: LaunchArgs
+
+
+@cache
+def usable(family_name: str, d_head: int, dtype: DType) -> list[Config]:
+    family = families.get(family_name)
+    found = family.configs("all", dtypes=[dtype], d_head=d_head)
+    found.append(family.default_config(d_head, dtype))
+    return [config for config in found if family.constraints(config, ARCH) is None]
+
+
+def some_config(dice: random.Random) -> tuple[KernelFamily, Config]:
+    """Any config that runs, of any family and d_head."""
+    while True:
+        family = dice.choice(families.all_families())
+        d_head, dtype = dice.choice(D_HEADS), dice.choice(list(DType))
+        if configs := usable(family.name, d_head, dtype):
+            return family, dice.choice(configs)
+
+
+def some_length(dice: random.Random, block: int) -> int:
+    lengths = (1, dice.randint(1, 5000), block * dice.randint(1, 40), dice.randint(1, 1 << 20))
+    return dice.choice(lengths)
+
+
+def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> Workload:
+    rows, keys = family.blocks(config)
+    kv_heads = dice.choice((1, 1, 2, 3, 8, dice.randint(1, 40)))
+    heads = kv_heads * dice.choice((1, 1, 2, 4, 7, dice.randint(1, 20)))
+    batch = dice.choice((1, 2, dice.randint(1, 300)))
+    if dice.random() < 0.03:  # beyond what a grid takes
+        heads = kv_heads = dice.choice((65535, 65536, 1 << 20))
+        batch = dice.choice((1, 65536))
+    causal = dice.random() < 0.6
+    return Workload(
+        *(batch, heads, kv_heads, some_length(dice, rows), some_length(dice, keys)),
+        config.d_head,
+        config.dtype,
+        causal=causal,
+        bottom_right=causal and dice.random() < 0.5,
+        lse=dice.random() < 0.4,
+        softmax_scale=dice.choice((None, None, 1.0, dice.uniform(0.01, 3))),
+    )
+
+
+def some_tensor(
+    dice: random.Random, number: int, lengths: tuple[int, int, int], d_head: int
+) -> TensorArg:
+    """A view of (batch, rows, heads) in any order and with gaps; seldom one that nothing reads."""
+    batch, rows, heads = lengths
+    order = dice.choice(((0, 1, 2), (0, 2, 1), (1, 0, 2), (2, 0, 1)))
+    step, strides = d_head + 8 * dice.choice((0, 0, 1, 5)), [0, 0, 0]
+    for i in reversed(order):
+        strides[i] = step
+        step *= (batch, rows, heads)[i] + dice.choice((0, 0, 1))
+    if dice.random() < 0.1:
+        strides[dice.randrange(3)] = 0  # expanded
+    address = (1 << 40) + (number << 34) + 16 * dice.randrange(1 << 20)
+    if dice.random() < 0.02:
+        strides[dice.randrange(3)] += dice.choice((1, 4))
+    if dice.random() < 0.01:
+        address += dice.choice((2, 8))
+    # The stride of an extent of 1 may be anything.
+    used = [s if n > 1 else dice.choice((0, 3, s)) for s, n in zip(strides, lengths, strict=True)]
+    return TensorArg(address, (used[0], used[1], used[2]))
+
+
+def some_args(dice: random.Random, w: Workload) -> LaunchArgs:
+    queries, keys = (w.batch, w.seq_len_q, w.heads), (w.batch, w.seq_len_kv, w.kv_heads)
+    four = [
+        some_tensor(dice, i, lengths, w.d_head)
+        for i, lengths in enumerate((queries, keys, keys, queries))
+    ]
+    lse = (1 << 45) + dice.choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8)) if w.lse else 0
+    if dice.random() < 0.02:
+        lse = 0
+    span = w.seq_len_q + w.seq_len_kv
+    diagonal = dice.choice((None, None, dice.randint(-span, span), 1 << 40, -(1 << 70)))
+    scale = dice.choice((None, None, None, 0.5, 1e-31, 0.0, float("nan"), 1e30))
+    return LaunchArgs.forward(
+        *four,
+        TensorArg(lse),
+        diagonal=diagonal if w.causal else None,
+        softmax_scale=scale if dice.random() < 0.3 else None,
+        scratch=COUNTERS,
+    )
+
+
+def some_case(dice: random.Random) -> Case:
+    family, config = some_config(dice)
+    workload = some_workload(dice, family, config)
+    return Case(family, config, workload, some_args(dice, workload))
+
+
+def by_python(case: Case) -> LaunchStep | None:
+    """The launch, None if it is refused."""
+    try:
+        (step,) = case.family.launches(case.config, case.workload, case.args, DEVICE)
+    except InvalidConfig:
+        return None
+    return step
+
+
+class ByCpp:
+    def __init__(self, core: Core, stub: Stub) -> None:
+        self._core, self._stub = core, stub
+        self._kernels: dict[Any, CoreKernel] = {}
+
+    def __call__(self, case: Case, sizes: list[int]) -> Launched | None:
+        """The launch of a kernel with parameters of these sizes, None if it is refused."""
+        traits = case.family.traits(case.config, case.workload)
+        key = (case.config, traits)
+        if key not in self._kernels:
+            call = case.family.plan(case.config, traits, case.family.compile_arch(ARCH))
+            made = KernelImage(str(case.config), call, (SYMBOL,), image(SYMBOL, sizes))
+            self._kernels[key] = self._core.kernel(made)
+        try:
+            self._kernels[key].launch(case.workload, case.args)
+        except InvalidConfig:
+            assert not self._stub.launched()
+            return None
+        (found,) = self._stub.launched()
+        return found
+
+
+def sizes_of(case: Case) -> list[int]:
+    """Of the kernel's parameters, which do not depend on the problem."""
+    plain = Workload(1, 1, 1, 1, 1, case.config.d_head, case.config.dtype)
+    args = LaunchArgs.forward(*(TensorArg(4096 * i, (8, 8, 8)) for i in range(1, 5)))
+    (step,) = case.family.launches(case.config, plain, args, DEVICE)
+    return [array.nbytes for array in step.args]
+
+
+def compare(case: Case, python: LaunchStep, cpp: Launched) -> None:
+    told = f"{case}:\n{python}\n{cpp}"
+    geometry = python.geometry
+    assert cpp.grid == geometry.grid, told
+    assert cpp.block == geometry.block, told
+    assert cpp.cluster == geometry.cluster, told
+    assert cpp.shared_bytes == geometry.dynamic_smem_bytes, told
+    *maps, params = python.args
+    field = next(n for n in params.dtype.names if n.startswith("counters"))
+    offset = sum(m.nbytes for m in maps) + params.dtype.fields[field][1]
+    counters = int.from_bytes(cpp.params[offset : offset + 8], "little")
+    params = params.copy()
+    if case.family.scratch_bytes(case.config):
+        assert counters > 0, told
+        assert counters % 128 == 0, told
+        params[field] = counters
+    else:
+        params[field] = 0
+    assert cpp.params == b"".join(a.tobytes() for a in (*maps, params)), told
+
+
+def main(library: str, count: str, seed: str) -> None:
+    stub = Stub()
+    stub.set_device("NVIDIA H100", 90, DEVICE.multiprocessors, DEVICE.l2_bytes)
+    by_cpp = ByCpp(Core(Path(library)), stub)
+    dice = random.Random(int(seed))
+    seen: Counter[str] = Counter()
+    for _ in range(int(count)):
+        case = some_case(dice)
+        python, cpp = by_python(case), by_cpp(case, sizes_of(case))
+        assert (python is None) == (cpp is None), f"{case}: {python}, {cpp}"
+        seen[f"{case.family.name} {'refused' if cpp is None else 'launched'}"] += 1
+        seen[f"d_head {case.config.d_head}"] += 1
+        if python is not None and cpp is not None:
+            compare(case, python, cpp)
+            seen["persistent"] += case.family.grid_shape(case.config, cpp.grid) is None
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except FaTuneError as error:
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -1,0 +1,71 @@
+"""The stub of the driver in ctypes, for processes that run with it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MAX_PARAMS = 1024
+WORDS3 = ctypes.c_uint32 * 3
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        ("symbol", ctypes.c_char * 128),
+        ("grid", WORDS3),
+        ("block", WORDS3),
+        ("cluster", WORDS3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("device", ctypes.c_int32),
+        ("captured", ctypes.c_int32),
+        ("stream", ctypes.c_uint64),
+        ("params_bytes", ctypes.c_uint32),
+        ("params", ctypes.c_ubyte * MAX_PARAMS),
+    )
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch as the driver saw it."""
+
+    symbol: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    cluster: tuple[int, ...]
+    shared_bytes: int
+    params: bytes
+
+
+class Stub:
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL("libcuda.so.1")
+        self.library.stub_launch_count.restype = ctypes.c_size_t
+
+    def set_device(self, name: str, capability: int, multiprocessors: int, l2_bytes: int) -> None:
+        """Before the core has looked at the device."""
+        self.library.stub_set_device(name.encode(), capability, multiprocessors, l2_bytes)
+
+    def launched(self) -> list[Launched]:
+        """What was launched since the last call."""
+        found = []
+        for i in range(self.library.stub_launch_count()):
+            one = _Launch()
+            assert self.library.stub_get_launch(ctypes.c_size_t(i), ctypes.byref(one))
+            found.append(
+                Launched(
+                    one.symbol.decode(),
+                    tuple(one.grid),
+                    tuple(one.block),
+                    tuple(one.cluster),
+                    one.shared_bytes,
+                    bytes(one.params)[: one.params_bytes],
+                )
+            )
+        self.library.stub_reset()
+        return found
+
+
+def image(symbol: str, sizes: Sequence[int]) -> bytes:
+    """A binary with one kernel, of whose parameters these are the sizes."""
+    return f"{symbol} {' '.join(map(str, sizes))}\n\0".encode()

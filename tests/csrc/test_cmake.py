@@ -1,0 +1,50 @@
+"""The C++ tests of the core, built by CMake with sanitizers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fa_tune.core.errors import ToolMissing
+from fa_tune.native.build import host_compiler
+from tests.csrc.conftest import HERE
+
+
+def tool(name: str) -> str:
+    """A program of this environment, else of the machine."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+
+
+@pytest.fixture(params=["address,undefined", "thread"])
+def sanitizers(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    try:
+        compiler = host_compiler()
+    except ToolMissing as error:
+        pytest.skip(str(error))
+    (tmp_path / "empty.cpp").write_text("int main() {}\n")
+    command = [compiler, f"-fsanitize={request.param}", "empty.cpp", "-o", "empty"]
+    if subprocess.run(command, cwd=tmp_path, capture_output=True).returncode:
+        pytest.skip(f"{compiler} has no -fsanitize={request.param}")
+    return str(request.param)
+
+
+@pytest.mark.long
+def test_the_cpp_tests_pass_under_sanitizers(sanitizers: str, tmp_path: Path) -> None:
+    folder = str(tmp_path / "build")
+    options = [f"-DSANITIZE={sanitizers}", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"]
+    run(tool("cmake"), "-S", str(HERE), "-B", folder, "-G", "Ninja", *options)
+    run(tool("cmake"), "--build", folder)
+    run(tool("ctest"), "--test-dir", folder, "--output-on-failure", "--no-tests=error")

@@ -1,0 +1,383 @@
+// Launches of one thread: what is refused, what is loaded when, on which device.
+#include <climits>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "check.h"
+#include "fixture.h"
+#include "stub_driver.h"
+
+namespace {
+
+stub_launch last_launch() {
+    stub_launch found{};
+    CHECK(stub_get_launch(stub_launch_count() - 1, &found) == 1);
+    return found;
+}
+
+// The address of the counters in the parameters of Variant::persistent.
+std::uint64_t counters_of(const stub_launch& launched) {
+    std::uint64_t address = 0;
+    std::memcpy(&address, launched.params + 4 * 128 + 8, sizeof address);
+    return address;
+}
+
+void loads_once_and_makes_each_device_ready_once() {
+    stub_reset();
+    Variant variant = Variant::persistent();
+    variant.symbol = "loaded_once";
+    const fa_tune::Kernel kernel = variant.kernel();
+    CHECK(stub_calls("cuLibraryLoadData") == 0);
+    for (int i = 0; i < 3; ++i) {
+        CHECK(launch(kernel, problem(), nullptr, 0) == FA_TUNE_OK);
+        CHECK(launch(kernel, problem(), nullptr, 1) == FA_TUNE_OK);
+    }
+    CHECK(stub_calls("cuLibraryLoadData") == 1);
+    CHECK(stub_calls("cuKernelSetAttribute") == 2);
+    CHECK(stub_shared_limit("loaded_once", 0) == 200 << 10);
+    CHECK(stub_shared_limit("loaded_once", 1) == 200 << 10);
+    CHECK(stub_launch_count() == 6);
+}
+
+void the_device_is_made_current_only_if_another_is() {
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::persistent().kernel();
+    CHECK(launch(kernel, problem()) == FA_TUNE_OK);  // no context at all: device 0
+    CHECK(last_launch().device == 0);
+    CHECK(stub_current_device() == -1);
+    stub_use_device(1);
+    const std::size_t pushed = stub_calls("cuCtxPushCurrent");
+    CHECK(launch(kernel, problem()) == FA_TUNE_OK);
+    CHECK(launch(kernel, problem(), nullptr, 1) == FA_TUNE_OK);
+    CHECK(last_launch().device == 1);
+    CHECK(stub_calls("cuCtxPushCurrent") == pushed);
+    CHECK(launch(kernel, problem(), nullptr, 0) == FA_TUNE_OK);
+    CHECK(last_launch().device == 0);
+    CHECK(stub_current_device() == 1);
+    CHECK_FAILS(launch(kernel, problem(), nullptr, 7), FA_TUNE_DRIVER_ERROR, "cuDeviceGet");
+    CHECK_FAILS(launch(kernel, problem(), nullptr, 64), FA_TUNE_INVALID, "64");
+    CHECK(stub_current_device() == 1);
+}
+
+void what_no_launch_may_have_is_refused() {
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::persistent().kernel();
+    const auto refuses = [&](fa_tune_problem p, const char* part) {
+        CHECK_FAILS(launch(kernel, p), FA_TUNE_INVALID, part);
+    };
+    for (auto size : {&fa_tune_problem::batch, &fa_tune_problem::heads, &fa_tune_problem::kv_heads,
+                      &fa_tune_problem::seq_len_q, &fa_tune_problem::seq_len_kv}) {
+        for (const std::int64_t value :
+             {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 31, INT64_MAX, INT64_MIN}) {
+            fa_tune_problem p = problem();
+            p.*size = value;
+            refuses(p, "must be at");
+        }
+    }
+    fa_tune_problem p = problem();
+    p.kv_heads = 3;
+    refuses(p, "3 kv heads do not divide 4 heads");
+    p = problem();
+    p.mask = 4;
+    refuses(p, "unknown mask 4");
+    p = problem();
+    p.diagonal = 1;
+    refuses(p, "diagonal");
+    p = problem();
+    p.dtype = 6;
+    refuses(p, "unknown dtype 6");
+    for (const double scale : {-1.0, 1e-31, 1e31, std::nan("")}) {
+        p = problem();
+        p.softmax_scale = scale;
+        refuses(p, "softmax_scale");
+    }
+    // Problems of other kernels.
+    p = problem();
+    p.mask = FA_TUNE_MASK_CAUSAL;
+    refuses(p, "does not compute b2_h4_kv4_q512_k512_d128_fp16_causal");
+    p = problem();
+    p.lse = 1;
+    refuses(p, "_lse");
+    p = problem();
+    p.dtype = FA_TUNE_DTYPE_BF16;
+    refuses(p, "bf16");
+    p = problem();
+    p.d_head = 64;
+    refuses(p, "d64");
+    refuses(problem(1 << 20, 1 << 20), "more than 1073741824 tiles");
+    refuses(problem(INT_MAX, INT_MAX, INT_MAX), "more than 1073741824 tiles");
+    CHECK(stub_launch_count() == 0);
+}
+
+void tensors_that_16_byte_copies_cannot_read_are_refused() {
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::persistent().kernel();
+    const fa_tune_problem p = problem();
+    const auto call = [&](fa_tune_tensors given) {
+        return fa_tune_launch(kernel.get(), &p, &given, 0, nullptr);
+    };
+    for (auto member :
+         {&fa_tune_tensors::q, &fa_tune_tensors::k, &fa_tune_tensors::v, &fa_tune_tensors::o}) {
+        fa_tune_tensors given = tensors(p);
+        (given.*member).address = static_cast<char*>((given.*member).address) + 8;
+        CHECK_FAILS(call(given), FA_TUNE_INVALID, "must have every row at a multiple of 16 bytes");
+        given = tensors(p);
+        (given.*member).address = nullptr;
+        CHECK_FAILS(call(given), FA_TUNE_INVALID, "is missing");
+        for (auto stride : {&fa_tune_tensor::batch_stride, &fa_tune_tensor::seq_stride,
+                            &fa_tune_tensor::head_stride}) {
+            for (const std::int64_t value : {std::int64_t{132}, INT64_MAX, INT64_MIN + 1}) {
+                given = tensors(p);
+                given.*member.*stride = value;
+                CHECK_FAILS(call(given), FA_TUNE_INVALID, "16 bytes");
+            }
+        }
+        given = tensors(p);
+        (given.*member).head_stride = INT64_MIN;  // a multiple, but none for a tensor map
+        CHECK_FAILS(call(given), FA_TUNE_INVALID, "the driver made no tensor map");
+    }
+    CHECK(stub_launch_count() == 0);
+}
+
+// Any integers: a refusal or a launch, and nothing that a sanitizer finds.
+void any_bits_are_refused_or_launched() {
+    stub_reset();
+    const fa_tune::Kernel maps = Variant::persistent().kernel();
+    const fa_tune::Kernel plain = Variant::plain().kernel();
+    std::mt19937_64 dice(14);
+    const auto some = [&](std::int64_t usual) -> std::int64_t {
+        const std::int64_t odd[] = {0,       -1,      1,         usual ^ 1,
+                                    INT_MAX, INT_MIN, INT64_MAX, INT64_MIN,
+                                    1 << 30, 65536,   usual / 2, std::int64_t(dice())};
+        return dice() % 12 != 0 ? usual : odd[dice() % std::size(odd)];
+    };
+    int launched = 0;
+    for (int i = 0; i < 20000; ++i) {
+        fa_tune_problem p = problem();
+        for (std::int64_t* field :
+             {&p.batch, &p.heads, &p.kv_heads, &p.seq_len_q, &p.seq_len_kv, &p.diagonal}) {
+            *field = some(*field);
+        }
+        for (std::int32_t* field : {&p.operation, &p.dtype, &p.d_head, &p.mask, &p.lse}) {
+            *field = static_cast<std::int32_t>(some(*field));
+        }
+        fa_tune_tensors given = tensors(p);
+        for (fa_tune_tensor* tensor : {&given.q, &given.k, &given.v, &given.o}) {
+            for (std::int64_t* stride :
+                 {&tensor->batch_stride, &tensor->seq_stride, &tensor->head_stride}) {
+                *stride = some(*stride);
+            }
+        }
+        const fa_tune::Kernel& kernel = i % 2 == 0 ? maps : plain;
+        const fa_tune_status status = fa_tune_launch(kernel.get(), &p, &given, 0, nullptr);
+        CHECK(status == FA_TUNE_OK || status == FA_TUNE_INVALID);
+        launched += status == FA_TUNE_OK;
+    }
+    CHECK(launched > 1000 && launched < 19000);
+    CHECK(stub_launch_count() == static_cast<std::size_t>(launched));
+}
+
+void blocks_that_do_not_divide_need_a_ragged_kernel() {
+    stub_reset();
+    Variant variant = Variant::persistent();
+    variant.plan.ragged = 0;
+    const fa_tune::Kernel kernel = variant.kernel();
+    CHECK(launch(kernel, problem(1, 1, 512)) == FA_TUNE_OK);
+    CHECK_FAILS(launch(kernel, problem(1, 1, 500)), FA_TUNE_INVALID, "blocks 128x128");
+}
+
+void a_binary_of_another_architecture_is_refused() {
+    stub_reset();
+    Variant variant = Variant::persistent();
+    const struct {
+        int capability, portability;
+        bool runs;
+    } cases[] = {
+        {90, FA_TUNE_PORTABILITY_EXACT, true},   {90, FA_TUNE_PORTABILITY_MINOR, true},
+        {80, FA_TUNE_PORTABILITY_LATER, true},   {80, FA_TUNE_PORTABILITY_MINOR, false},
+        {100, FA_TUNE_PORTABILITY_MINOR, false}, {100, FA_TUNE_PORTABILITY_LATER, false},
+        {80, FA_TUNE_PORTABILITY_EXACT, false},
+    };
+    for (const auto& [capability, portability, runs] : cases) {
+        variant.plan.compute_capability = capability;
+        variant.plan.portability = portability;
+        const fa_tune::Kernel kernel = variant.kernel();
+        const fa_tune_status status = launch(kernel, problem());
+        CHECK(status == (runs ? FA_TUNE_OK : FA_TUNE_INVALID));
+        if (!runs) CHECK(says(fa_tune_last_error(), "does not run on NVIDIA H200, sm_90"));
+    }
+}
+
+void plans_out_of_range_are_refused() {
+    const auto refuses = [](Variant variant, const char* part) {
+        fa_tune_kernel* kernel = nullptr;
+        const fa_tune_kernel_info info = variant.info();
+        CHECK_FAILS(fa_tune_kernel_create(&info, &kernel), FA_TUNE_INVALID, part);
+    };
+    const struct {
+        std::int32_t fa_tune_launch_plan::* field;
+        std::int32_t value;
+        const char* name;
+    } cases[] = {
+        {&fa_tune_launch_plan::params, 99, "params"},
+        {&fa_tune_launch_plan::grid, -1, "grid"},
+        {&fa_tune_launch_plan::tile_rows, 0, "tile_rows"},
+        {&fa_tune_launch_plan::ctas_per_sm, 0, "ctas_per_sm"},
+        {&fa_tune_launch_plan::threads, 1025, "threads"},
+        {&fa_tune_launch_plan::cluster_y, 0, "cluster_y"},
+        {&fa_tune_launch_plan::q_box_rows, 257, "q_box_rows"},
+        {&fa_tune_launch_plan::kv_box_rows, 0, "kv_box_rows"},
+        {&fa_tune_launch_plan::counter_bytes, 256, "counter_bytes"},
+    };
+    for (const auto& [field, value, name] : cases) {
+        Variant variant = Variant::persistent();
+        variant.launch.*field = value;
+        refuses(variant, name);
+    }
+    Variant variant = Variant::persistent();
+    variant.plan.block_q = 0;
+    refuses(variant, "block_q");
+    variant = Variant::persistent();
+    variant.plan.launches = 9;
+    refuses(variant, "launches");
+    variant = Variant::persistent();
+    variant.symbol = "";
+    refuses(variant, "no symbol");
+    fa_tune_kernel* kernel = nullptr;
+    CHECK(fa_tune_kernel_create(nullptr, &kernel) == FA_TUNE_INVALID);
+    CHECK(fa_tune_launch(nullptr, nullptr, nullptr, 0, nullptr) == FA_TUNE_INVALID);
+    fa_tune_kernel_destroy(nullptr);
+    fa_tune_table_destroy(nullptr);
+}
+
+void clusters_are_stated_and_divide_the_grid() {
+    stub_reset();
+    Variant variant = Variant::persistent();
+    variant.launch.cluster_x = 2;
+    const fa_tune::Kernel kernel = variant.kernel();
+    CHECK(launch(kernel, problem()) == FA_TUNE_OK);
+    CHECK(last_launch().cluster[0] == 2 && last_launch().cluster[1] == 1);
+    CHECK(last_launch().grid[0] == 32 && last_launch().block[0] == 384);
+    CHECK_FAILS(launch(kernel, problem(1, 1, 384)), FA_TUNE_INVALID, "no whole clusters of 2 x 1");
+}
+
+void a_call_may_be_several_launches() {
+    stub_reset();
+    const fa_tune_plan plan = [] {
+        fa_tune_plan made = Variant::persistent().plan;
+        made.launches = 2;
+        return made;
+    }();
+    const fa_tune_launch_plan launches[] = {Variant::persistent().launch, Variant::plain().launch};
+    const char* symbols[] = {"first", "second"};
+    const std::string image = "second 176\nfirst 128 128 128 128 56\n";
+    const fa_tune::Kernel kernel({"two", plan, launches, symbols, image.c_str(), image.size() + 1});
+    CHECK(launch(kernel, problem()) == FA_TUNE_OK);
+    CHECK(stub_launch_count() == 2);
+    stub_launch first{};
+    CHECK(stub_get_launch(0, &first) == 1 && std::string(first.symbol) == "first");
+    CHECK(std::string(last_launch().symbol) == "second");
+    CHECK(last_launch().grid[1] == 4);
+}
+
+void failures_of_the_driver_have_its_name_and_pass() {
+    const char* functions[] = {"cuLibraryLoadData",   "cuLibraryGetKernel", "cuKernelSetAttribute",
+                               "cuKernelGetFunction", "cuFuncLoad",         "cuLaunchKernel",
+                               "cuStreamIsCapturing", "cuCtxGetCurrent",    "cuStreamGetId"};
+    for (const char* function : functions) {
+        stub_reset();
+        const fa_tune::Kernel kernel = Variant::persistent().kernel();
+        stub_fail(function, 1, 1);
+        CHECK_FAILS(launch(kernel, problem()), FA_TUNE_DRIVER_ERROR, function);
+        CHECK(says(fa_tune_last_error(), "CUDA_ERROR_INVALID_VALUE (error 1)"));
+        CHECK(stub_launch_count() == 0);
+        CHECK(launch(kernel, problem()) == FA_TUNE_OK);
+        CHECK(stub_launch_count() == 1);
+    }
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::persistent().kernel();
+    stub_fail("cuTensorMapEncodeTiled", 1, 1);
+    CHECK_FAILS(launch(kernel, problem()), FA_TUNE_INVALID, "tensor map (error 1)");
+}
+
+void captured_launches_have_counters_of_their_own() {
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::persistent().kernel();
+    void* capturing = stub_stream(1);
+    CHECK_FAILS(launch(kernel, problem(), capturing), FA_TUNE_CAPTURING, "fa_tune_prepare");
+    CHECK(stub_calls("cuLibraryLoadData") == 0);
+    CHECK(fa_tune_prepare(kernel.get(), 0) == FA_TUNE_OK);
+    std::set<std::uint64_t> seen;
+    CHECK(launch(kernel, problem()) == FA_TUNE_OK);
+    const std::uint64_t plain = counters_of(last_launch());
+    seen.insert(plain);
+    for (int i = 0; i < 3000; ++i) {
+        CHECK(launch(kernel, problem(), capturing) == FA_TUNE_OK);
+        CHECK(last_launch().captured == 1);
+        CHECK(seen.insert(counters_of(last_launch())).second);
+    }
+    CHECK(launch(kernel, problem()) == FA_TUNE_OK);
+    CHECK(counters_of(last_launch()) == plain);
+}
+
+void counters_are_zero_and_belong_to_streams_not_to_handles() {
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::persistent().kernel();
+    void* stream = stub_stream(0);
+    CHECK(launch(kernel, problem(), stream) == FA_TUNE_OK);
+    const std::uint64_t before = counters_of(last_launch());
+    CHECK(before % 128 == 0);
+    for (std::uint64_t i = 0; i < 128; ++i) CHECK(reinterpret_cast<const char*>(before)[i] == 0);
+    stub_renew_stream(stream);  // destroyed, and another made at the same place
+    CHECK(launch(kernel, problem(), stream) == FA_TUNE_OK);
+    CHECK(counters_of(last_launch()) != before);
+}
+
+void many_streams_take_no_more_memory_and_a_stream_in_use_keeps_its_counters() {
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::persistent().kernel();
+    void* kept = stub_stream(0);
+    void* renewed = stub_stream(0);
+    CHECK(launch(kernel, problem(), kept) == FA_TUNE_OK);
+    const std::uint64_t its = counters_of(last_launch());
+    std::size_t memory = 0;
+    std::set<std::uint64_t> others;
+    for (int i = 0; i < 20000; ++i) {
+        stub_renew_stream(renewed);
+        CHECK(launch(kernel, problem(), renewed) == FA_TUNE_OK);
+        CHECK(counters_of(last_launch()) != its);
+        others.insert(counters_of(last_launch()));
+        if (i % 100 == 0) {
+            CHECK(launch(kernel, problem(), kept) == FA_TUNE_OK);
+            CHECK(counters_of(last_launch()) == its);
+            stub_reset();  // forgets the records
+        }
+        if (i == 10000) memory = stub_memory();
+    }
+    CHECK(stub_memory() == memory);
+    CHECK(others.size() > 4000);
+}
+
+}  // namespace
+
+int main() {
+    fa_tune::init();
+    loads_once_and_makes_each_device_ready_once();
+    the_device_is_made_current_only_if_another_is();
+    what_no_launch_may_have_is_refused();
+    tensors_that_16_byte_copies_cannot_read_are_refused();
+    any_bits_are_refused_or_launched();
+    blocks_that_do_not_divide_need_a_ragged_kernel();
+    a_binary_of_another_architecture_is_refused();
+    plans_out_of_range_are_refused();
+    clusters_are_stated_and_divide_the_grid();
+    a_call_may_be_several_launches();
+    failures_of_the_driver_have_its_name_and_pass();
+    captured_launches_have_counters_of_their_own();
+    counters_are_zero_and_belong_to_streams_not_to_handles();
+    many_streams_take_no_more_memory_and_a_stream_in_use_keeps_its_counters();
+}

@@ -1,0 +1,162 @@
+// Which kernel serves a problem.
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "fixture.h"
+#include "stub_driver.h"
+
+namespace {
+
+constexpr const char* kGpu = "NVIDIA H200";
+
+fa_tune_problem causal(fa_tune_problem p) {
+    p.mask = FA_TUNE_MASK_CAUSAL;
+    return p;
+}
+
+fa_tune_problem with_lse(fa_tune_problem p) {
+    p.lse = 1;
+    return p;
+}
+
+Variant named(const char* config, const Variant& like) {
+    Variant made = like;
+    made.config = config;
+    return made;
+}
+
+std::string config_of(fa_tune_kernel* kernel) { return fa_tune_kernel_config(kernel); }
+
+void exact_then_nearest_then_default() {
+    Variant a = named("a", Variant::persistent()), b = named("b", Variant::persistent());
+    Variant c = named("c", Variant::plain());
+    const fa_tune_kernel_info kernels[] = {a.info(), b.info(), c.info()};
+    const fa_tune_entry entries[] = {
+        {kGpu, problem(2, 4, 512), "a"},
+        {kGpu, problem(2, 4, 4096), "b"},
+        {"NVIDIA H100 80GB HBM3", problem(2, 4, 1024), "c"},
+        {kGpu, causal(problem(2, 4, 512)), "c"},  // whose kernel has no mask
+    };
+    const char* defaults[] = {"c"};
+    const fa_tune::Table table({kernels, 3, entries, 4, defaults, 1});
+    CHECK(config_of(table.find(problem(2, 4, 512))) == "a");
+    CHECK(table.why(problem(2, 4, 512)) == "a: measured on b2_h4_kv4_q512_k512_d128_fp16_full");
+    CHECK(config_of(table.find(problem(2, 4, 3000))) == "b");
+    CHECK(says(table.why(problem(2, 4, 3000)), "nearest is b2_h4_kv4_q4096_k4096_d128_fp16_full"));
+    // Equally near: the one that stands first.
+    CHECK(config_of(table.find(problem(2, 4, 1448))) == "a");
+    fa_tune_kernel* kernel = nullptr;
+    const fa_tune_problem other = causal(problem());
+    CHECK_FAILS(fa_tune_find(table.get(), &other, -1, &kernel), FA_TUNE_NOT_FOUND,
+                "no kernel computes b2_h4_kv4_q512_k512_d128_fp16_causal on NVIDIA H200, sm_90; "
+                "there is: fp16, d_head 128, full, ragged, compute_80; fp16, d_head 128, full, "
+                "ragged, sm_90a");
+}
+
+void a_default_is_for_what_nobody_tuned() {
+    Variant a = named("a", Variant::persistent()), b = named("b", Variant::persistent());
+    a.plan.causal = 1;
+    const fa_tune_kernel_info kernels[] = {a.info(), b.info()};
+    const char* defaults[] = {"a", "b"};
+    const fa_tune::Table table({kernels, 2, nullptr, 0, defaults, 2});
+    CHECK(config_of(table.find(problem())) == "b");
+    CHECK(config_of(table.find(causal(problem()))) == "a");
+    CHECK(says(table.why(problem()), "b: the default"));
+}
+
+void of_a_configs_kernels_the_one_that_fits_best() {
+    // ragged, not ragged, with lse, causal, PTX: all of one config.
+    std::vector<Variant> variants(5, named("a", Variant::persistent()));
+    variants[1].plan.ragged = 0;
+    variants[2].plan.lse = 1;
+    variants[3].plan.causal = 1;
+    variants[4].plan.ragged = 0;
+    variants[4].plan.portability = FA_TUNE_PORTABILITY_LATER;
+    std::vector<fa_tune_kernel_info> kernels;
+    for (Variant& variant : variants) kernels.push_back(variant.info());
+    const char* defaults[] = {"a"};
+    const fa_tune::Table table({kernels.data(), kernels.size(), nullptr, 0, defaults, 1});
+    const auto plan = [&](const fa_tune_problem& p) {
+        return *fa_tune_kernel_plan(table.find(p, 0, "a"));
+    };
+    CHECK(plan(problem(2, 4, 512)).ragged == 0);
+    CHECK(plan(problem(2, 4, 512)).portability == FA_TUNE_PORTABILITY_EXACT);
+    CHECK(plan(problem(2, 4, 500)).ragged == 1);
+    CHECK(plan(with_lse(problem())).lse == 1);
+    CHECK(plan(causal(problem())).causal == 1);
+    fa_tune_kernel* kernel = nullptr;
+    const fa_tune_problem both = with_lse(causal(problem()));
+    CHECK_FAILS(fa_tune_find_config(table.get(), "a", &both, 0, &kernel), FA_TUNE_NOT_FOUND,
+                "a has no kernel for b2_h4_kv4_q512_k512_d128_fp16_causal_lse on sm_90; it has:");
+}
+
+void a_config_that_is_not_there_is_named_with_what_there_is() {
+    Variant a = named("sm90(a)", Variant::persistent()), b = named("sm80(b)", Variant::plain());
+    const fa_tune_kernel_info kernels[] = {a.info(), b.info()};
+    const fa_tune::Table table({kernels, 2, nullptr, 0, nullptr, 0});
+    CHECK(config_of(table.find(problem(), 0, "sm80(b)")) == "sm80(b)");
+    fa_tune_kernel* kernel = nullptr;
+    const fa_tune_problem p = problem();
+    CHECK_FAILS(fa_tune_find_config(table.get(), "sm90(x)", &p, 0, &kernel), FA_TUNE_NOT_FOUND,
+                "there is no sm90(x); there is: sm80(b); sm90(a)");
+    try {
+        table.find(p, 0, "sm90(x)");
+        CHECK(false);
+    } catch (const fa_tune::Error& error) {
+        CHECK(error.status() == FA_TUNE_NOT_FOUND);
+        CHECK(says(error.what(), "sm90(x)"));
+    }
+}
+
+void names_without_a_kernel_are_refused_when_the_table_is_made() {
+    Variant a = named("a", Variant::persistent());
+    const fa_tune_kernel_info kernels[] = {a.info()};
+    const char* defaults[] = {"b"};
+    fa_tune_table* table = nullptr;
+    fa_tune_table_info info = {kernels, 1, nullptr, 0, defaults, 1};
+    CHECK_FAILS(fa_tune_table_create(&info, &table), FA_TUNE_INVALID, "a default names b");
+    const fa_tune_entry entries[] = {{kGpu, problem(), "c"}};
+    info = {kernels, 1, entries, 1, nullptr, 0};
+    CHECK_FAILS(fa_tune_table_create(&info, &table), FA_TUNE_INVALID, "an entry names c");
+    const fa_tune_entry wrong[] = {{kGpu, problem(0), "a"}};
+    info = {kernels, 1, wrong, 1, nullptr, 0};
+    CHECK_FAILS(fa_tune_table_create(&info, &table), FA_TUNE_INVALID, "batch");
+}
+
+void a_table_prepares_what_runs_here() {
+    stub_reset();
+    Variant here = named("a", Variant::persistent()), not_here = named("b", Variant::plain());
+    not_here.plan.portability = FA_TUNE_PORTABILITY_EXACT;
+    const fa_tune_kernel_info kernels[] = {here.info(), not_here.info()};
+    const char* defaults[] = {"b", "a"};
+    const fa_tune::Table table({kernels, 2, nullptr, 0, defaults, 2});
+    table.prepare(0);
+    CHECK(stub_calls("cuLibraryLoadData") == 1);
+    const fa_tune_problem p = problem();
+    table.launch(p, tensors(p), 0, stub_stream(1));  // as captured launches need it
+    CHECK(stub_launch_count() == 1);
+}
+
+void text_is_cut_to_its_room() {
+    Variant a = named("a", Variant::persistent());
+    const fa_tune_kernel_info kernels[] = {a.info()};
+    const char* defaults[] = {"a"};
+    const fa_tune::Table table({kernels, 1, nullptr, 0, defaults, 1});
+    char text[4] = "xyz";
+    const fa_tune_problem p = problem();
+    CHECK(fa_tune_why(table.get(), &p, 0, text, sizeof text) == FA_TUNE_OK);
+    CHECK(std::string(text) == "a: ");
+}
+
+}  // namespace
+
+int main() {
+    exact_then_nearest_then_default();
+    a_default_is_for_what_nobody_tuned();
+    of_a_configs_kernels_the_one_that_fits_best();
+    a_config_that_is_not_there_is_named_with_what_there_is();
+    names_without_a_kernel_are_refused_when_the_table_is_made();
+    a_table_prepares_what_runs_here();
+    text_is_cut_to_its_room();
+}

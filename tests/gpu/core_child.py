@@ -1,0 +1,277 @@
+"""The C++ core on a GPU, beside Python's launches: a program of its own for each check.
+
+Arguments: a check by its name, a folder for compiled kernels.  Prints `right`, or what the check
+says.  torch stays out of the test's own process.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from fa_tune import families
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildRequest, build
+from fa_tune.core.arch import ArchLimits, limits
+from fa_tune.core.errors import DriverError
+from fa_tune.core.model import Artifact
+from fa_tune.core.workload import DType, Workload
+from fa_tune.families.base import Config
+from fa_tune.gpu.kernels import launch_args, lse_for, use_device
+from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.reference import Inputs, make_inputs
+from fa_tune.native.core import Core, CoreKernel, KernelImage, TableEntry
+from tests.csrc.host_cost import host_cost
+
+THREADS, LAUNCHES = 8, 10_000
+BUFFERS = 10  # results of a thread before they are looked at
+SAMPLE = 5  # configs of a family, beside the defaults
+
+
+def here() -> ArchLimits:
+    return limits(torch.cuda.get_device_capability())
+
+
+def compiled(store: ArtifactStore, wanted: list[tuple[Config, Workload]]) -> list[Artifact]:
+    requests = []
+    for config, workload in wanted:
+        family = families.of(config)
+        traits = family.traits(config, workload)
+        variant = families.variant_of(family, config)
+        requests.append(BuildRequest(variant, traits, family.compile_arch(here())))
+    unique = list(dict.fromkeys(requests))
+    results = {r.request: r for r in build(unique, store)}
+    failed = {r.request: r.reason for r in results.values() if r.artifact is None}
+    assert not failed, failed
+    return [a for r in requests if (a := results[r].artifact) is not None]
+
+
+def configs(d_head: int, dtype: DType, count: int = SAMPLE) -> list[Config]:
+    """Of each family that runs here: the default, and some others."""
+    dice, found = random.Random(14), []
+    for family in families.runnable(here()):
+        able = [
+            c
+            for c in family.configs("all", dtypes=[dtype], d_head=d_head)
+            if family.constraints(c, here()) is None
+        ]
+        default = family.default_config(d_head, dtype)
+        assert family.constraints(default, here()) is None
+        found += [default, *dice.sample(able, min(count, len(able)))]
+    return found
+
+
+def scheduled_configs() -> list[Config]:
+    """One of each family that runs here, with a dynamic scheduler if the family has any."""
+    found = []
+    for family in families.runnable(here()):
+        able = [
+            c
+            for c in family.configs("all", dtypes=[DType.FP16], d_head=128)
+            if family.constraints(c, here()) is None
+        ]
+        found += sorted(able, key=family.scratch_bytes, reverse=True)[:1]
+    assert found
+    return found
+
+
+def stream() -> int:
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+def fresh(workload: Workload, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Room for results, full of NaN."""
+    return torch.full_like(inputs.q, torch.nan), lse_for(workload, torch.nan)
+
+
+def by_python(artifact: Artifact, workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
+    """O, and the log-sum-exp where the workload has it."""
+    out, lse = fresh(workload, inputs)
+    kernel = Kernel(artifact.variant, artifact.cubin, *artifact.symbols)
+    kernel.launch(workload, launch_args(inputs, out, lse), stream())
+    torch.cuda.synchronize()
+    return [out] if lse is None else [out, lse]
+
+
+def same_bits(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    kinds = {2: torch.int16, 4: torch.int32}
+    return all(
+        torch.equal(a.view(kinds[a.element_size()]), b.view(kinds[b.element_size()]))
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def workloads(d_head: int, dtype: DType) -> Iterator[Workload]:
+    yield Workload(3, 8, 8, 768, 1536, d_head, dtype)
+    yield Workload(2, 6, 3, 413, 1031, d_head, dtype, causal=True, bottom_right=True, lse=True)
+    yield Workload(1, 4, 1, 1031, 413, d_head, dtype, causal=True, softmax_scale=0.3)
+    yield Workload(40, 16, 4, 257, 300, d_head, dtype, lse=True)
+
+
+def bits(core: Core, store: ArtifactStore) -> str:
+    wanted = [
+        (config, workload)
+        for d_head, dtype in ((128, DType.FP16), (64, DType.BF16), (256, DType.FP16))
+        for config in configs(d_head, dtype, SAMPLE if d_head == 128 else 1)
+        for workload in workloads(d_head, dtype)
+    ]
+    for (config, workload), artifact in zip(wanted, compiled(store, wanted), strict=True):
+        inputs = make_inputs(workload, seed=14)
+        expected = by_python(artifact, workload, inputs)
+        out, lse = fresh(workload, inputs)
+        core.kernel(KernelImage.of(artifact)).launch(
+            workload, launch_args(inputs, out, lse), stream()
+        )
+        torch.cuda.synchronize()
+        found = [out] if lse is None else [out, lse]
+        assert same_bits(found, expected), f"{config} on {workload.key}"
+    return "right"
+
+
+class Tenant:
+    """A thread with a stream and inputs of its own."""
+
+    def __init__(self, kernel: CoreKernel, artifact: Artifact, seed: int) -> None:
+        # More tiles than multiprocessors, so that the scheduler counts.
+        self.workload = Workload(3, 16, 16, 512, 512, 128, DType.FP16)
+        self.inputs = make_inputs(self.workload, seed=seed)
+        (self.expected,) = by_python(artifact, self.workload, self.inputs)
+        self.stream = torch.cuda.Stream()
+        self.kernel, self.wrong = kernel, torch.zeros((), dtype=torch.int64, device="cuda")
+        self.outs = [torch.empty_like(self.inputs.q) for _ in range(BUFFERS)]
+        torch.cuda.synchronize()
+
+    def run(self, launches: int) -> None:
+        args = [launch_args(self.inputs, out) for out in self.outs]
+        with torch.cuda.stream(self.stream):
+            for _ in range(launches // BUFFERS):
+                for out in self.outs:
+                    out.fill_(torch.nan)
+                for one in args:
+                    self.kernel.launch(self.workload, one, self.stream.cuda_stream)
+                for out in self.outs:
+                    self.wrong += (out.view(torch.int16) != self.expected.view(torch.int16)).sum()
+
+
+def threads(core: Core, store: ArtifactStore) -> str:
+    wanted = [(c, Workload(3, 16, 16, 512, 512, 128, DType.FP16)) for c in scheduled_configs()]
+    for artifact in compiled(store, wanted):
+        kernel = core.kernel(KernelImage.of(artifact))
+        tenants = [Tenant(kernel, artifact, seed) for seed in range(THREADS)]
+        running = [threading.Thread(target=t.run, args=(LAUNCHES // THREADS,)) for t in tenants]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        torch.cuda.synchronize()
+        assert [int(t.wrong) for t in tenants] == [0] * THREADS, artifact.variant
+    return "right"
+
+
+def graphs(core: Core, store: ArtifactStore) -> str:
+    workload = Workload(3, 16, 16, 512, 512, 128, DType.FP16)
+    for artifact in compiled(store, [(c, workload) for c in scheduled_configs()]):
+        one, other = (make_inputs(workload, seed=seed) for seed in (1, 2))
+        (expected,) = by_python(artifact, workload, other)
+        kernel = core.kernel(KernelImage.of(artifact))
+        refused = False
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            out, _ = fresh(workload, one)
+            try:
+                kernel.launch(workload, launch_args(one, out), stream())
+            except DriverError as error:
+                refused = "fa_tune_prepare" in str(error)
+        assert refused
+        kernel.prepare()
+        captured = []
+        for _ in range(2):
+            out, _ = fresh(workload, one)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for _ in range(3):
+                    kernel.launch(workload, launch_args(one, out), stream())
+            captured.append((graph, out, torch.cuda.Stream()))
+        for name in ("q", "k", "v"):
+            getattr(one, name).copy_(getattr(other, name))
+        torch.cuda.synchronize()
+        for _ in range(200):  # side by side, and beside launches that are not captured
+            for graph, _, side in captured:
+                with torch.cuda.stream(side):
+                    graph.replay()
+            plain, _ = fresh(workload, one)
+            kernel.launch(workload, launch_args(one, plain), stream())
+        torch.cuda.synchronize()
+        for found in (plain, *(out for _, out, _ in captured)):
+            assert same_bits([found], [expected]), artifact.variant
+    return "right"
+
+
+def two_gpus(core: Core, store: ArtifactStore) -> str:
+    if torch.cuda.device_count() < 2:
+        return "one GPU"
+    workload = Workload(3, 16, 16, 512, 512, 128, DType.FP16)
+    for artifact in compiled(store, [(c, workload) for c in scheduled_configs()]):
+        inputs = make_inputs(workload, seed=1)
+        (expected,) = by_python(artifact, workload, inputs)
+        kernel = core.kernel(KernelImage.of(artifact))
+        there = Inputs(**{n: t.to("cuda:1") for n, t in inputs.tensors.items()})
+        results = []
+        for _ in range(20):
+            for device, given in ((0, inputs), (1, there)):
+                out = torch.full_like(given.q, torch.nan)
+                of_device = torch.cuda.current_stream(device).cuda_stream
+                kernel.launch(workload, launch_args(given, out), of_device, device)
+                results.append(out)
+        assert torch.cuda.current_device() == 0
+        torch.cuda.synchronize(0)
+        torch.cuda.synchronize(1)
+        for out in results:
+            assert same_bits([out.to("cuda:0")], [expected]), artifact.variant
+    return "right"
+
+
+def table(core: Core, store: ArtifactStore) -> str:
+    workload = Workload(2, 4, 4, 512, 512, 128, DType.FP16)
+    chosen, *_ = families.defaults(128, DType.FP16, here())
+    (artifact,) = compiled(store, [(chosen, workload)])
+    image, gpu = KernelImage.of(artifact), torch.cuda.get_device_name()
+    made = core.table([image], [TableEntry(gpu, workload, image.config)], [image.config])
+    inputs = make_inputs(workload, seed=1)
+    out, _ = fresh(workload, inputs)
+    made.launch(workload, launch_args(inputs, out), stream())
+    torch.cuda.synchronize()
+    assert same_bits([out], by_python(artifact, workload, inputs))
+    assert "measured on" in made.why(workload)
+    return "right"
+
+
+def cost(core: Core, store: ArtifactStore) -> str:
+    lines = []
+    for family in families.runnable(here()):
+        config = family.default_config(128, DType.FP16)
+        workload = Workload(1, 1, 1, *family.blocks(config), 128, DType.FP16)
+        (artifact,) = compiled(store, [(config, workload)])
+        lines.append(json.dumps({"family": family.name, **host_cost(KernelImage.of(artifact))}))
+    return "\n".join(lines)
+
+
+CHECKS: dict[str, Callable[[Core, ArtifactStore], str]] = {
+    "bits": bits,
+    "threads": threads,
+    "graphs": graphs,
+    "two_gpus": two_gpus,
+    "table": table,
+    "cost": cost,
+}
+
+
+if __name__ == "__main__":
+    use_device(0)
+    check, folder = sys.argv[1], Path(sys.argv[2])
+    print(CHECKS[check](Core(cache_dir=folder), ArtifactStore(folder)))

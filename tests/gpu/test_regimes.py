@@ -1,0 +1,53 @@
+"""Isolated and sustained times of one kernel and a library, from the command to the recording."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fa_tune import families
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.options import REGIMES, MachineOptions
+from fa_tune.core.workload import DType
+from fa_tune.store import recordings
+
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+
+PROGRAM = [sys.executable, "-c", "import sys; from fa_tune.cli import main; sys.exit(main())"]
+ROUNDS = 2
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("inputs", ["trained", "falling"])
+def test_a_bench_is_labelled_from_the_table_to_the_recording(
+    regime: str, inputs: str, tmp_path: Path, arch: str, machine: MachineOptions
+) -> None:
+    default, *_ = families.defaults(64, DType.FP16, parse_arch(arch))
+    config = families.variant(default)
+    asked = ["--d-head", "64", "--dtype", "fp16", "--seq-lens", "512", "--inputs", inputs]
+    asked += ["--regime", regime, "--runs", str(ROUNDS), "--ref", "fa2", "--json"]
+    places = ["--cache-dir", str(machine.cache_dir), "--record", str(tmp_path)]
+    done = subprocess.run(
+        [*PROGRAM, "bench", "--kernels", config.config, *asked, *places],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    method = "events" if regime == "isolated" else "sustained"
+    timings = json.loads(done.stdout)["timings"]
+    assert len(timings) == 2
+    for timing in timings:
+        assert timing["outcome"] == "ok", timing["reason"]
+        assert (timing["method"], timing["inputs"], timing["n"]) == (method, inputs, ROUNDS)
+    (recording,) = recordings.load_all(tmp_path)
+    assert recording.path.name.endswith(f"_{inputs}_{method}.csv")
+    assert recording.meta.inputs == inputs
+    assert {a.measurement.method for a in recording.attempts if a.measurement} == {method}

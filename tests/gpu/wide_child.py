@@ -1,0 +1,117 @@
+"""A worker that runs kernels on the problems of wide.py, on several streams at once, and on tensors
+of more than 2^31 elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fa_tune import families
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import Workload
+from fa_tune.gpu.kernels import launch_args
+from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.reference import Inputs, make_inputs
+from fa_tune.workers.main import Report
+from tests.gpu.items import check_kernels, load
+from tests.gpu.oracle import equal_bits
+from tests.gpu.wide import LARGE_SHAPE, MANY, STREAMS, check, why
+
+ROUNDS = 50
+GATE_CYCLES = 4_000_000  # about 2 ms
+
+
+def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """Items: subject, cubin, symbol, problems (workload, name of inputs).  Value: what is wrong."""
+    check_kernels(shared, items, report, check_all)
+
+
+def check_all(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
+    """What is wrong with any of the item's problems."""
+
+    def call(w: Workload, inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+        kernel.launch(w, launch_args(inputs, out, lse), torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+
+    return [
+        f"{item['subject']} {text}"
+        for key, name in item["problems"]
+        for text in check(name, Workload.from_key(key), call)
+    ]
+
+
+def handle_streams(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """Items: subject, cubin, symbol, workload.  Value: what is wrong."""
+    check_kernels(shared, items, report, check_streams)
+
+
+def check_streams(_: Kernel, item: Mapping[str, Any]) -> list[str]:
+    """Launches that overlap on several streams, each with a kernel and so with scratch of its own,
+    must give what each gives alone, to the bit."""
+    w = Workload.from_key(item["workload"])
+    kernels = [load(item) for _ in range(STREAMS)]
+    streams = [torch.cuda.Stream() for _ in range(STREAMS)]
+    given = [make_inputs(w, seed=i) for i in range(STREAMS)]
+    outs = [torch.full_like(one.q, math.nan) for one in given]
+    calls = [launch_args(one, out) for one, out in zip(given, outs, strict=True)]
+    alone = []
+    for kernel, args, out in zip(kernels, calls, outs, strict=True):
+        kernel.launch(w, args, torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+        alone.append(out.clone())
+    wrong = []
+    for round_ in range(ROUNDS):
+        for out in outs:
+            out.fill_(math.nan)
+        torch.cuda.synchronize()
+        # Launching takes longer than some kernels run: none begins before all are there.
+        gate = torch.cuda.Event()
+        torch.cuda._sleep(GATE_CYCLES)
+        gate.record()
+        for kernel, args, stream in zip(kernels, calls, streams, strict=True):
+            stream.wait_event(gate)
+            kernel.launch(w, args, stream.cuda_stream)
+        torch.cuda.synchronize()
+        wrong += [
+            f"{item['subject']} {w.key}: round {round_}, stream {i} differs"
+            for i in range(STREAMS)
+            if not equal_bits(outs[i], alone[i])
+        ]
+    return wrong[:4] + why("alone", w, given[0], alone[0], None)
+
+
+def handle_large(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """Items: subject, cubin, symbol, causal.  Value: what is wrong."""
+    check_kernels(shared, items, report, check_large)
+
+
+def check_large(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
+    """Contiguous tensors that end beyond 2^31 elements: the first, the last and the batches around
+    the limit are judged; of the others it is known that they were written."""
+    heads, seq_len, d_head = LARGE_SHAPE
+    batch = MANY // (heads * seq_len * d_head) + 3
+    variant = Variant.from_key(item["subject"])
+    dtype = families.config_of(variant).dtype
+    one = Workload(1, heads, heads, seq_len, seq_len, d_head, dtype, causal=item["causal"])
+    whole = Workload(batch, *(heads, heads, seq_len, seq_len, d_head, dtype), causal=item["causal"])
+    generator = torch.Generator(device="cuda").manual_seed(1)
+    shape = (batch, seq_len, heads, d_head)
+
+    def draw() -> torch.Tensor:
+        room = torch.empty(shape, dtype=dtype.to_torch_dtype(), device="cuda")
+        return room.normal_(generator=generator)
+
+    q, k, v = draw(), draw(), draw()
+    assert q.numel() > MANY
+    out = torch.full_like(q, math.nan)
+    kernel.launch(whole, launch_args(Inputs(q, k, v), out), torch.cuda.current_stream().cuda_stream)
+    torch.cuda.synchronize()
+    unwritten = sum(int(part.isnan().any()) for part in out)
+    wrong = [f"{unwritten} of {batch} batches have a NaN"] if unwritten else []
+    for b in (0, batch // 2, batch - 4, batch - 3, batch - 2, batch - 1):
+        part = slice(b, b + 1)
+        wrong += why(f"batch {b}", one, Inputs(q[part], k[part], v[part]), out[part], None)
+    return [f"{item['subject']} {text}" for text in wrong]

@@ -1,0 +1,144 @@
+"""Drawn inputs have the scores that their names promise."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fa_tune.core.inputs import HEADS, NORMAL, TRAINED, InputSpec
+from fa_tune.core.workload import DType, Workload
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: nothing to draw with")
+
+import torch
+from safetensors.torch import save_file
+
+from fa_tune.gpu.draw import draw
+from fa_tune.gpu.reference import Inputs, make_inputs
+
+WORKLOADS = (
+    Workload(1, 8, 8, 256, 512, 128, DType.FP16),
+    Workload(1, 8, 2, 256, 512, 64, DType.BF16),
+    Workload(2, 4, 4, 256, 512, 64, DType.FP16, softmax_scale=1e-3),
+    Workload(2, 4, 4, 256, 512, 64, DType.FP16, softmax_scale=30.0),
+    Workload(2, 4, 4, 256, 512, 256, DType.BF16, softmax_scale=1e-6),
+)
+
+
+def inputs(spec: str, workload: Workload, seed: int = 3) -> Inputs:
+    return make_inputs(workload, seed=seed, device="cpu", spec=InputSpec.parse(spec))
+
+
+def scores(given: Inputs, w: Workload) -> torch.Tensor:
+    """[batch, heads, seq_len_q, seq_len_kv], in nats."""
+    q, k = (t.transpose(1, 2).double() for t in (given.q, given.k))
+    return q @ k.repeat_interleave(w.heads // w.kv_heads, dim=1).transpose(-1, -2) * w.scale
+
+
+@pytest.mark.parametrize("w", WORKLOADS, ids=lambda w: w.key)
+@pytest.mark.parametrize("sigma", [1.0, 3.0, 6.0, 12.0])
+def test_peaked_scores_have_their_standard_deviation(w: Workload, sigma: float) -> None:
+    found = scores(inputs(f"peaked:{sigma}", w), w)
+    assert float(found.std()) == pytest.approx(sigma, rel=0.05)
+    assert abs(float(found.mean())) < 0.05 * sigma
+
+
+@pytest.mark.parametrize("w", WORKLOADS, ids=lambda w: w.key)
+def test_key_0_of_a_sink_is_12_nats_above(w: Workload) -> None:
+    usual = Workload(w.batch, w.heads, w.kv_heads, w.seq_len_q, w.seq_len_kv, w.d_head, w.dtype)
+    found = scores(inputs("sink", usual), usual)
+    gap = found[..., 0].mean() - found[..., 1:].mean()
+    assert float(gap) == pytest.approx(12.0, abs=0.25)
+    given = inputs("sink", w)
+    assert bool((given.q[..., 0].double() * given.k[:, :1, :1, 0].double() * w.scale > 11.9).all())
+
+
+@pytest.mark.parametrize("w", WORKLOADS[:2], ids=lambda w: w.key)
+def test_each_block_of_falling_inputs_is_12_nats_above_the_one_after_it(w: Workload) -> None:
+    found = scores(inputs("falling", w), w)
+    blocks = found.unflatten(-1, (-1, 128)).mean(-1)
+    steps = blocks[..., :-1] - blocks[..., 1:]
+    assert steps.shape[-1] == 3
+    assert float(steps.mean()) == pytest.approx(12.0, abs=0.1)
+    # So whoever goes from the last block to the first meets a new maximum in each.
+    highest = found.unflatten(-1, (-1, 128)).amax(-1)
+    assert float((highest[..., :-1] > highest[..., 1:]).double().mean()) > 0.99
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_even_the_last_of_a_thousand_falling_blocks_is_12_nats_below(dtype: DType) -> None:
+    w = Workload(1, 1, 1, 1, 1024 * 128, 16, dtype)
+    given = inputs("falling", w)
+    raised = given.q[..., :2].double() @ given.k[0, ::128, 0, :2].double().T * w.scale
+    steps = raised.flatten()[:-1] - raised.flatten()[1:]
+    assert float(steps.min()) > 11.9
+    assert float(steps.max()) < 12.1
+    assert bool(given.q.isfinite().all())
+    assert bool(given.k.isfinite().all())
+
+
+@pytest.mark.parametrize("w", WORKLOADS[:2], ids=lambda w: w.key)
+def test_heads_of_trained_inputs_differ(w: Workload) -> None:
+    found = scores(inputs("trained", w), w)
+    for head, (sigma, sink) in enumerate(HEADS):
+        rest = found[:, head, :, 1:]
+        assert float(rest.std()) == pytest.approx(sigma, rel=0.08)
+        above = float(found[:, head, :, 0].mean() - rest.mean())
+        assert above == pytest.approx(12.0 if sink else 0.0, abs=0.15 * sigma + 0.1)
+
+
+def test_with_one_head_batches_differ() -> None:
+    w = Workload(len(HEADS), 1, 1, 256, 256, 64, DType.FP16)
+    found = scores(inputs("trained", w), w)
+    sigmas = [float(found[b, 0, :, 1:].std()) for b in range(w.batch)]
+    assert sigmas == pytest.approx([sigma for sigma, _ in HEADS], rel=0.1)
+
+
+def test_normal_inputs_are_as_they_always_were() -> None:
+    w = WORKLOADS[1]
+    generator = torch.Generator().manual_seed(5)
+    shapes = [(1, 256, 8, 64), (1, 512, 2, 64), (1, 512, 2, 64)]
+    wanted = [torch.randn(s, generator=generator).to(torch.bfloat16) for s in shapes]
+    found = make_inputs(w, seed=5, device="cpu", spec=NORMAL)
+    for tensor, expected in zip((found.q, found.k, found.v), wanted, strict=True):
+        assert torch.equal(tensor, expected)
+
+
+@pytest.mark.parametrize("spec", ["normal", "peaked", "sink", "falling", "trained"])
+def test_a_seed_gives_the_same_again_and_strides_that_are_not_natural(spec: str) -> None:
+    w = WORKLOADS[1]
+    parsed = InputSpec.parse(spec)
+    one, same = (make_inputs(w, seed=1, device="cpu", spec=parsed) for _ in range(2))
+    assert torch.equal(one.q, same.q)
+    assert not torch.equal(one.q, inputs(spec, w, seed=2).q)
+    cut = make_inputs(w, seed=1, device="cpu", extra_heads=1, spec=parsed)
+    assert cut.q.shape == one.q.shape
+    assert not cut.q.is_contiguous()
+
+
+def test_a_file_is_repeated_and_cut(tmp_path: Path) -> None:
+    path = tmp_path / "qkv.safetensors"
+    shapes = {"q": (2, 300, 4, 64), "k": (2, 600, 2, 64), "v": (2, 600, 2, 64)}
+    held = {name: torch.randn(shape) for name, shape in shapes.items()}
+    save_file(held, path)
+    w = Workload(3, 6, 3, 256, 512, 64, DType.BF16)
+    found = inputs(f"file:{path}", w)
+    q, k, v = (held[name].to(torch.bfloat16) for name in "qkv")
+    assert found.q.shape == (3, 256, 6, 64)
+    assert found.k.shape == found.v.shape == (3, 512, 3, 64)
+    assert torch.equal(found.q[2, :, 5], q[0, :256, 1])
+    assert torch.equal(found.k[1, :, 2], k[1, :512, 0])
+    assert torch.equal(found.v[1, :, 1], v[1, :512, 1])
+    (cut, _, _) = draw(InputSpec.parse(f"file:{path}"), w, seed=0, device="cpu", extra_heads=1)
+    assert torch.equal(cut[0, :, 1:].to(torch.bfloat16)[:, 0], q[0, :256, 0])
+
+
+def test_trained_scores_are_finite_in_fp16_at_usual_scales() -> None:
+    w = Workload(1, 8, 8, 64, 64, 64, DType.FP16, softmax_scale=math.pi)
+    given = make_inputs(w, seed=0, device="cpu", spec=TRAINED)
+    assert bool(given.q.isfinite().all())
+    assert bool(given.k.isfinite().all())

@@ -1,0 +1,146 @@
+"""A choice is not taken that is behind the default on other inputs."""
+
+from __future__ import annotations
+
+import pytest
+
+from fa_tune.core.inputs import BUILT_IN, InputSpec
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType, benchmark_workload
+from fa_tune.search.decide import Rule
+from fa_tune.store.registry import file as store
+from fa_tune.tune.compare_inputs import MAX_CONTENDERS
+from fa_tune.tune.flow import search as run_search
+from fa_tune.tune.results import SearchResult, WorkloadResult
+from tests.tune import fakes
+from tests.tune.conftest import FakeComparer, World
+from tests.tune.fakes import FakeProfiler, Stages
+
+DEFAULT, FAST, NEXT, SLOW = fakes.keys(4)
+TIMES = {DEFAULT: 2e-3, FAST: 1e-3, NEXT: 1.5e-3, SLOW: 3e-3, "ref:fa2": 2e-3, "ref:cudnn": 2e-3}
+KEY = benchmark_workload(1024, 128, DType.FP16).key
+NAMES = [str(spec) for spec in BUILT_IN]
+
+
+@pytest.fixture
+def world(world: World) -> World:
+    world.profiler = FakeProfiler(lambda subject, _: TIMES[subject])
+    return world
+
+
+def search(world: World, *seq_lens: int, **changes: object) -> SearchResult:
+    return run_search(world.options(*seq_lens, **changes), world.progress)
+
+
+def only(result: SearchResult) -> WorkloadResult:
+    (one,) = result.results
+    return one
+
+
+def chosen(result: SearchResult) -> tuple[str, Rule]:
+    decision = only(result).decision
+    assert decision is not None
+    return decision.chosen.subject, decision.rule
+
+
+def test_the_choice_and_what_may_follow_meet_the_default_on_all_inputs(world: World) -> None:
+    found = search(world, 1024)
+    assert chosen(found) == (FAST, Rule.CLEAR_WINNER)
+    assert world.comparer.asked == [(KEY, name, (DEFAULT, FAST, NEXT)) for name in NAMES]
+    figures = only(found).on_inputs
+    assert [f.inputs for f in figures[FAST]] == NAMES
+    assert all(f.to_default is None for f in figures[DEFAULT])
+    (entry,) = store.load(world.registry).entries
+    assert entry.inputs == "trained"
+    assert list(entry.per_inputs) == NAMES
+    ratio = entry.per_inputs["falling"].ratio_to_default
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.97)
+
+
+@pytest.mark.parametrize("inputs", NAMES)
+def test_a_choice_that_is_behind_on_any_inputs_gives_way_to_the_next(
+    world: World, inputs: str
+) -> None:
+    world.comparer.ratio[FAST, inputs] = 1.05
+    found = search(world, 1024)
+    assert chosen(found) == (NEXT, Rule.BEHIND_ON_INPUTS)
+    decision = only(found).decision
+    assert decision is not None
+    assert f"takes 5.00 % more time than the default on {inputs} inputs" in decision.sentence
+    assert decision.to_default is not None
+    assert decision.to_default.value == pytest.approx(0.75)
+    assert any(inputs in warning for warning in world.progress.warnings)
+    (entry,) = store.load(world.registry).entries
+    assert entry.chosen.key == NEXT
+    assert entry.reason == decision.sentence
+    assert entry.confirmation is not None, "it is what the A/B test is about"
+    assert entry.confirmation.variant.key == NEXT
+
+
+def test_where_all_are_behind_the_default_stays(world: World) -> None:
+    world.comparer.ratio |= {(FAST, "falling"): 1.05, (NEXT, "sink"): 1.021}
+    found = search(world, 1024)
+    assert chosen(found) == (DEFAULT, Rule.BEHIND_ON_INPUTS)
+    (entry,) = store.load(world.registry).entries
+    assert (entry.chosen.key, entry.confirmation) == (DEFAULT, None)
+    assert [f.ratio_to_default for f in entry.per_inputs.values()] == [None] * len(NAMES)
+    assert world.confirmer.asked == []
+
+
+def test_two_percent_are_allowed(world: World) -> None:
+    world.comparer.ratio[FAST, "falling"] = 1.02
+    assert chosen(search(world, 1024))[0] == FAST
+
+
+def test_a_default_that_was_chosen_is_measured_alone(world: World) -> None:
+    world.profiler = FakeProfiler(lambda subject, _: 1e-3 if subject == DEFAULT else 2e-3)
+    assert chosen(search(world, 1024)) == (DEFAULT, Rule.DEFAULT_IS_LEADER)
+    assert {subjects for _, _, subjects in world.comparer.asked} == {(DEFAULT,)}
+
+
+def test_few_are_compared(world: World) -> None:
+    world.configs = fakes.configs(12)
+    world.profiler = FakeProfiler(lambda subject, _: 2e-3 if subject == DEFAULT else 1e-3)
+    search(world, 1024)
+    assert {len(subjects) for _, _, subjects in world.comparer.asked} == {1 + MAX_CONTENDERS}
+
+
+def test_a_search_on_other_inputs_compares_these_as_well(world: World) -> None:
+    spec = InputSpec.parse("peaked:4")
+    search(world, 1024, inputs=spec)
+    assert [inputs for _, inputs, _ in world.comparer.asked] == ["peaked:4", *NAMES]
+    (entry,) = store.load(world.registry).entries
+    assert entry.inputs == "peaked:4"
+
+
+def test_nothing_is_compared_twice(world: World) -> None:
+    world.comparer.ratio[FAST, "falling"] = 1.05
+    first = search(world, 1024)
+    world.comparer = FakeComparer()
+    world.progress = Stages()
+    again = search(world, 1024)
+    assert world.comparer.asked == []
+    assert chosen(again) == chosen(first) == (NEXT, Rule.BEHIND_ON_INPUTS)
+    assert only(again).on_inputs == only(first).on_inputs
+
+
+def test_attempts_on_other_inputs_never_mix(world: World) -> None:
+    search(world, 1024)
+    measured = len(world.profiler.measured)
+    search(world, 1024, inputs=InputSpec.parse("falling"))
+    assert len(world.profiler.measured) == 2 * measured
+    assert len({p.inputs for p in world.profiler.plans}) == 2
+
+
+def test_what_cannot_be_compared_is_a_warning(world: World) -> None:
+    world.comparer.broken["sink"] = (Outcome.CRASHED, "illegal address")
+    found = search(world, 1024)
+    assert chosen(found)[0] == FAST
+    assert "sink" not in [f.inputs for f in only(found).on_inputs[FAST]]
+    assert any("not compared: crashed: illegal address" in w for w in world.progress.warnings)
+
+
+def test_without_confirmation_nothing_is_compared(world: World) -> None:
+    search(world, 1024, confirm=False)
+    assert world.comparer.asked == []
