@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
+from fa_tune import ops
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected, Variant
@@ -16,10 +17,14 @@ from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.name_parser import is_whole
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm90.family import Sm90Family
+from fa_tune.ops.base import CheckCase
+from fa_tune.ops.traits import Traits
 
 _FAMILIES: dict[str, KernelFamily] = {
     family.name: family for family in (Sm80Family(), Sm90Family())
 }
+
+NOT_STATED = 0  # in place of a head dimension that a short form leaves out
 
 
 def get(name: str) -> KernelFamily:
@@ -95,7 +100,10 @@ def config_of(variant: Variant) -> Config:
 
 @lru_cache(maxsize=1 << 16)
 def _parsed(variant: Variant, family: KernelFamily) -> Config:  # another family: another parse
-    return family.parse(variant.config)
+    config = family.parse(variant.config, d_head=NOT_STATED)
+    if config.d_head == NOT_STATED:
+        raise InvalidConfig(f'no head dimension in "{variant.config[:100]}"')
+    return config
 
 
 def is_config(text: str) -> bool:
@@ -130,6 +138,20 @@ def parse(text: str, *, d_head: int = 128) -> Config:
     raise InvalidConfig(f'no config in "{shown}"; write it like {examples}')
 
 
+def verification_cases(
+    kernel: Variant, traits: str, *, thorough: bool = False
+) -> tuple[CheckCase, ...]:
+    """What a kernel is verified on, compiled with these traits; `thorough`: more of it."""
+    family, config = get(kernel.family), config_of(kernel)
+    return (
+        *ops.get(family.operation).verification_cases(
+            *(family.blocks(config), config.d_head, config.dtype, Traits.parse(traits)),
+            thorough=thorough,
+        ),
+        *(CheckCase(workload) for workload in family.extra_verification(config, traits)),
+    )
+
+
 @cache
 def canonical(recorded: Variant) -> Variant:
     """The variant as its family writes it today, whose words may have been others once; as it is
@@ -138,14 +160,14 @@ def canonical(recorded: Variant) -> Variant:
     if family is None:
         return recorded
     try:
-        return variant_of(family, family.parse(recorded.config))
+        return variant_of(family, _parsed(recorded, family))
     except InvalidConfig:
         return recorded
 
 
 def states_d_head(text: str) -> bool:
     """Whether a text says the head dimension of its config, or leaves it to the caller."""
-    return bool(parse(text, d_head=1) == parse(text, d_head=2))
+    return bool(parse(text, d_head=NOT_STATED).d_head != NOT_STATED)
 
 
 def named_configs(
