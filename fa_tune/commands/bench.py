@@ -19,6 +19,7 @@ from fa_tune.commands.shared.options import (
     measure_options,
     quiet_option,
     refuse_both,
+    wide_option,
     workload_options,
 )
 from fa_tune.commands.shared.progress import watching
@@ -42,6 +43,7 @@ from fa_tune.tune import single
 @csv_option()
 @json_option()
 @limit_option()
+@wide_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "cache_dir")
 @quiet_option()
 def command(
@@ -55,6 +57,7 @@ def command(
     csv: Path | None,
     as_json: bool,
     limit: int | None,
+    wide: bool,
     quiet: bool,
 ) -> None:
     """Time kernels with CUDA events: mean, median, minimum, maximum, standard deviation.
@@ -85,4 +88,4 @@ def command(
     progress.note_once(result.source)
     for warning in result.warnings:
         progress.warn_once(warning)
-    show_timings(result, csv=csv, as_json=as_json, limit=limit)
+    show_timings(result, csv=csv, as_json=as_json, limit=limit, wide=wide)

@@ -16,15 +16,15 @@ from fa_tune.commands.shared.options import (
     limit_option,
     option,
     unusual_options,
+    wide_option,
 )
-from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice
 from fa_tune.commands.shared.progress import PlainProgress
+from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.errors import NoUsableVariant, StorageError
 from fa_tune.core.workload import FIELDS, OPTIONAL, DType
 from fa_tune.report.formats import write
 from fa_tune.report.load import load_report_source, parse_report_source
-from fa_tune.report.summary import sentences, summarise
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.rows import Row, grouped
 
@@ -64,7 +64,8 @@ COUNT = click.IntRange(1, 65535)
     default="text",
     help="What to write: text for a terminal, markdown for a document, csv or json for programs.",
 )
-@limit_option()
+@limit_option(f"{FITTED_LIMIT} beside the references; 20 with --wide")
+@wide_option()
 @option(
     "--sort",
     "sort",
@@ -98,6 +99,7 @@ def command(
     paths: tuple[Path, ...],
     form: str,
     limit: int | None,
+    wide: bool,
     sort: str | None,
     decimal: str | None,
     seq_len: int | None,
@@ -140,11 +142,10 @@ def command(
     if not rows:
         raise NoUsableVariant(f"no measurements in {', '.join(map(str, paths))}")
     shown = _sorted(rows, *SORTS[sort]) if sort is not None else rows
-    write(shown, FORMATS[form], sys.stdout, limit=limit)
     if form == "text":
-        say()
-        for summary in summarise(rows):
-            say(" ".join(sentences(summary)))
+        show_rows(shown, limit, wide=wide, summed_up=True)
+    else:
+        write(shown, FORMATS[form], sys.stdout, limit=limit)
 
 
 def _load(path: Path, given: PartialWorkload, decimal: str | None, note: Note) -> list[Row]:

@@ -10,6 +10,7 @@ from fa_tune.commands.shared.options import (
     measure_options,
     option,
     quiet_option,
+    wide_option,
     workload_options,
 )
 from fa_tune.commands.shared.output import say, write_json
@@ -35,6 +36,7 @@ SCHEMA = "fa-tune-run-1"
 @workload_options("seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "common")
 @measure_options("references", "inputs", "seed")
 @json_option()
+@wide_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "cache_dir")
 @quiet_option()
 def command(
@@ -44,6 +46,7 @@ def command(
     measure: MeasureOptions,
     machine: MachineOptions,
     as_json: bool,
+    wide: bool,
     quiet: bool,
 ) -> None:
     """Verify one config on the GPU, then run it n times beside the reference kernels.
@@ -71,7 +74,7 @@ def command(
         say(verdict_sentence(report))
     if not as_json and result.attempts:
         say()
-        show_timings(result, csv=None, as_json=False, limit=None)
+        show_timings(result, csv=None, as_json=False, limit=None, wide=wide)
     if not report.verdicts and not report.failures:
         why = "; ".join(f"{r.constraint}: {r.reason}" for _, r in report.rejected)
         raise NoUsableVariant(f"the config cannot run on this GPU: {why or 'no reason is known'}")

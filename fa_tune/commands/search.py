@@ -22,6 +22,7 @@ from fa_tune.commands.shared.options import (
     quiet_option,
     refuse_both,
     registry_option,
+    wide_option,
     workload_options,
 )
 from fa_tune.commands.shared.output import write_json
@@ -113,13 +114,7 @@ from fa_tune.tune.staleness import why_stale
 @csv_option()
 @json_option()
 @limit_option("5 configs beside the chosen one and the default")
-@option(
-    "--wide",
-    "wide",
-    is_flag=True,
-    show_default=False,
-    help="Every config and column, with configs in full, however wide the lines become.",
-)
+@wide_option()
 @machine_options(
     *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "ncu", "recordings"),
     "cache_dir",
