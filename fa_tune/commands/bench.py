@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     INPUTS,
     csv_option,
@@ -29,7 +30,7 @@ from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, 
 from fa_tune.tune import single
 
 
-@click.command("bench")
+@click.command("bench", cls=GroupedCommand)
 @workload_options()
 @kernels_option()
 @family_option()

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     csv_option,
     json_option,
@@ -34,7 +35,7 @@ from fa_tune.tune import single
 from fa_tune.tune.results import ProfileResult
 
 
-@click.command("profile")
+@click.command("profile", cls=GroupedCommand)
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG…")
 @workload_options("seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "common")
 @measure_options(*("metrics", "profiler", "runs", "references", "clock_control", "inputs", "seed"))

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fa_tune import families
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.commands.shared.options import (
     MAX_HEAD_DIM,
@@ -175,7 +176,7 @@ def check(
         say(check_sentence(found))
 
 
-@command.command("best", short_help="Print the config to use for a workload.")
+@command.command("best", cls=GroupedCommand, short_help="Print the config to use for a workload.")
 @registry_option()
 @_gpu
 @option(

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     MAX_HEAD_DIM,
     MAX_TOKENS,
@@ -48,7 +49,7 @@ LENGTH = click.IntRange(1, MAX_TOKENS)
 COUNT = click.IntRange(1, 65535)
 
 
-@click.command("report")
+@click.command("report", cls=GroupedCommand)
 @click.argument(
     "paths",
     nargs=-1,

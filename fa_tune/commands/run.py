@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     json_option,
     machine_options,
@@ -30,7 +31,7 @@ from fa_tune.tune import single
 SCHEMA = "fa-tune-run-1"
 
 
-@click.command("run")
+@click.command("run", cls=GroupedCommand)
 @click.argument("config", type=Kernels(), metavar="CONFIG")
 @option("-n", "--times", "times", type=click.IntRange(1, 10_000), default=10, help="Runs.")
 @workload_options("seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "common")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fa_tune.commands.shared.axes import device_limits, expanded
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     axis_option,
     csv_option,
@@ -42,7 +43,7 @@ from fa_tune.tune.results import SearchResult
 from fa_tune.tune.staleness import why_stale
 
 
-@click.command("search")
+@click.command("search", cls=GroupedCommand)
 @workload_options()
 @kernels_option()
 @family_option()
