@@ -4,8 +4,11 @@
 // A binary is text: a line for each kernel, its symbol and the sizes of its parameters in bytes.
 //
 //     my_kernel 128 128 64
+//
+// Of a cubin or PTX every symbol that stands in it is a kernel, whose parameters are not recorded.
 #include "stub_driver.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -30,8 +33,29 @@ struct Kernel {
 };
 
 struct Library {
+    std::string compiled;  // a cubin or PTX, whole
     std::vector<std::unique_ptr<Kernel>> kernels;
 };
+
+// A cubin ends with its headers of sections or of segments.
+std::string cubin(const char* code) {
+    std::uint64_t offsets[2];
+    std::uint16_t sizes[6];
+    std::memcpy(offsets, code + 0x20, sizeof offsets);
+    std::memcpy(sizes, code + 0x34, sizeof sizes);
+    return {code, std::max(offsets[0] + std::uint64_t{sizes[1]} * sizes[2],
+                           offsets[1] + std::uint64_t{sizes[3]} * sizes[4])};
+}
+
+// The binary if it is a compiled one.
+std::string compiled(const char* code) {
+    if (std::memcmp(code,
+                    "\x7f"
+                    "ELF",
+                    4) == 0)
+        return cubin(code);
+    return std::strstr(code, ".version") != nullptr ? code : "";
+}
 
 struct Stream {
     std::atomic<std::uint64_t> id{0};
@@ -161,7 +185,8 @@ int cuLibraryLoadData(Library** library, const void* code, int*, void**, unsigne
                       unsigned) {
     CALLED;
     auto made = std::make_unique<Library>();
-    std::istringstream lines(static_cast<const char*>(code));
+    made->compiled = compiled(static_cast<const char*>(code));
+    std::istringstream lines(made->compiled.empty() ? static_cast<const char*>(code) : "");
     for (std::string line; std::getline(lines, line);) {
         std::istringstream words(line);
         auto kernel = std::make_unique<Kernel>();
@@ -189,7 +214,13 @@ int cuLibraryGetKernel(Kernel** kernel, Library* library, const char* name) {
             return 0;
         }
     }
-    return kNotFound;
+    if (library->compiled.find(name) == std::string::npos) return kNotFound;
+    const std::lock_guard<std::mutex> lock(mutex);
+    library->kernels.push_back(std::make_unique<Kernel>());
+    *kernel = library->kernels.back().get();
+    (*kernel)->symbol = name;
+    all_kernels.push_back(*kernel);
+    return 0;
 }
 
 int cuKernelSetAttribute(int attribute, int value, Kernel* kernel, int device) {
