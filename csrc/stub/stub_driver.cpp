@@ -1,61 +1,23 @@
 // A stub of the CUDA driver, libcuda.so.1: two devices, host memory for device memory, and kernels
 // that do nothing but to be recorded.  Tensor maps hold what they were made of.
-//
-// A binary is text: a line for each kernel, its symbol and the sizes of its parameters in bytes.
-//
-//     my_kernel 128 128 64
-//
-// Of a cubin or PTX every symbol that stands in it is a kernel, whose parameters are not recorded.
 #include "stub_driver.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <string>
 #include <vector>
+
+#include "stub_binary.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
 constexpr int kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500, kUnsupported = 900;
-constexpr int kDevices = 2;
-
-struct Kernel {
-    std::string symbol;
-    std::vector<std::size_t> params;
-    int shared_limit[kDevices] = {-1, -1};
-};
-
-struct Library {
-    std::string compiled;  // a cubin or PTX, whole
-    std::vector<std::unique_ptr<Kernel>> kernels;
-};
-
-// A cubin ends with its headers of sections or of segments.
-std::string cubin(const char* code) {
-    std::uint64_t offsets[2];
-    std::uint16_t sizes[6];
-    std::memcpy(offsets, code + 0x20, sizeof offsets);
-    std::memcpy(sizes, code + 0x34, sizeof sizes);
-    return {code, std::max(offsets[0] + std::uint64_t{sizes[1]} * sizes[2],
-                           offsets[1] + std::uint64_t{sizes[3]} * sizes[4])};
-}
-
-// The binary if it is a compiled one.
-std::string compiled(const char* code) {
-    if (std::memcmp(code,
-                    "\x7f"
-                    "ELF",
-                    4) == 0)
-        return cubin(code);
-    return std::strstr(code, ".version") != nullptr ? code : "";
-}
 
 struct Stream {
     std::atomic<std::uint64_t> id{0};
@@ -77,7 +39,6 @@ std::map<std::string, int> fail_error, fail_times;
 std::map<std::string, std::size_t> calls;
 auto& memory = *new std::map<unsigned long long, std::size_t>;  // the driver's until the very end
 std::vector<std::unique_ptr<Stream>> streams;
-std::vector<Kernel*> all_kernels;
 std::vector<std::unique_ptr<Library>> libraries;  // kept, so that tests can ask
 Attributes attributes;
 std::atomic<bool> recording{std::getenv("STUB_SILENT") == nullptr};
@@ -184,18 +145,8 @@ int cuCtxPopCurrent(Context** context) {
 int cuLibraryLoadData(Library** library, const void* code, int*, void**, unsigned, int*, void**,
                       unsigned) {
     CALLED;
-    auto made = std::make_unique<Library>();
-    made->compiled = compiled(static_cast<const char*>(code));
-    std::istringstream lines(made->compiled.empty() ? static_cast<const char*>(code) : "");
-    for (std::string line; std::getline(lines, line);) {
-        std::istringstream words(line);
-        auto kernel = std::make_unique<Kernel>();
-        words >> kernel->symbol;
-        for (std::size_t bytes = 0; words >> bytes;) kernel->params.push_back(bytes);
-        made->kernels.push_back(std::move(kernel));
-    }
+    auto made = std::make_unique<Library>(static_cast<const char*>(code));
     const std::lock_guard<std::mutex> lock(mutex);
-    for (auto& kernel : made->kernels) all_kernels.push_back(kernel.get());
     *library = made.get();
     libraries.push_back(std::move(made));
     return 0;
@@ -208,19 +159,9 @@ int cuLibraryUnload(Library*) {
 
 int cuLibraryGetKernel(Kernel** kernel, Library* library, const char* name) {
     CALLED;
-    for (auto& candidate : library->kernels) {
-        if (candidate->symbol == name) {
-            *kernel = candidate.get();
-            return 0;
-        }
-    }
-    if (library->compiled.find(name) == std::string::npos) return kNotFound;
     const std::lock_guard<std::mutex> lock(mutex);
-    library->kernels.push_back(std::make_unique<Kernel>());
-    *kernel = library->kernels.back().get();
-    (*kernel)->symbol = name;
-    all_kernels.push_back(*kernel);
-    return 0;
+    *kernel = library->find(name);
+    return *kernel == nullptr ? kNotFound : 0;
 }
 
 int cuKernelSetAttribute(int attribute, int value, Kernel* kernel, int device) {
@@ -516,8 +457,10 @@ EXPORT int stub_current_device(void) { return stack.empty() ? -1 : stack.back()-
 EXPORT int stub_shared_limit(const char* symbol, int device) {
     const std::lock_guard<std::mutex> lock(mutex);
     int limit = -1;
-    for (const Kernel* kernel : all_kernels) {
-        if (kernel->symbol == symbol) limit = kernel->shared_limit[device];
+    for (const auto& library : libraries) {
+        for (const auto& kernel : library->kernels()) {
+            if (kernel->symbol == symbol) limit = kernel->shared_limit[device];
+        }
     }
     return limit;
 }

@@ -8,7 +8,6 @@ import click
 
 from fa_tune.commands.shared.options import (
     D_HEADS,
-    dtype_option,
     machine_options,
     option,
     quiet_option,
@@ -16,6 +15,7 @@ from fa_tune.commands.shared.options import (
 )
 from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import Architectures, Kernels, WorkloadKeys
+from fa_tune.commands.shared.parameters import dtypes as dtype_names
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.options import MachineOptions
 from fa_tune.core.workload import DType, Workload
@@ -72,13 +72,20 @@ from fa_tune.tune.outputs import registry_path
     metavar="N,N,…",
     help="Head dimensions to export defaults for, and configs of --kernels.",
 )
-@dtype_option()
+@option(
+    "--dtype",
+    "dtypes",
+    type=dtype_names(),
+    default="fp16,bf16",
+    metavar="NAME,…",
+    help="Element types to export defaults for, and configs of --kernels.",
+)
 @option(
     "--lse",
     "lse",
     is_flag=True,
     default=False,
-    help="Every kernel once more with the log-sum-exp. Without it, if an entry has one.",
+    help="Every kernel with the log-sum-exp too, as is done anyway if an entry has one.",
 )
 @option(
     "--ptx",

@@ -44,7 +44,7 @@ def core(native_cache: Path) -> Path:
 @pytest.fixture(scope="session")
 def stub(native_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the stub."""
-    names = ("stub_driver.h", "stub_driver.cpp")
+    names = ("stub_driver.h", "stub_binary.h", "stub_driver.cpp")
     sources = {name: (STUB / name).read_text(encoding="utf-8") for name in names}
     options = ("-std=c++17", "-O2", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1")
     built = shared_library("cuda_stub", sources, options, (), native_cache)

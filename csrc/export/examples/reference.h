@@ -120,7 +120,7 @@ static double largest_error(const fa_tune_problem* p, const uint16_t* q, const u
             const double expected = seen > 0 ? sums[x] / total : 0; /* a query without keys: 0 */
             const double error =
                 fabs((double)to_float(o[row * p->d_head + x], p->dtype) - expected);
-            if (!(error <= largest)) largest = error; /* NaN as well */
+            if (largest == largest && !(error <= largest)) largest = error; /* NaN stays */
         }
     }
     free(weights);
