@@ -213,7 +213,7 @@ def _number(capability: tuple[int, int]) -> int:
 
 
 def _choices(made: Export, gpus: Sequence[tuple[str, int]]) -> Iterator[source.Choice]:
-    """Each entry's workload, one between all of them, and one of each kind for the defaults."""
+    """Each entry's workload, and one of each kind that is small and odd, on every GPU."""
     workloads = dict.fromkeys([e.workload for e in made.entries])
     workloads |= dict.fromkeys(_kinds(made))
     for place, (gpu, capability) in enumerate(gpus, start=1):
@@ -315,7 +315,8 @@ def _is_export(folder: Path) -> bool:
 
 
 def _write(folder: Path, texts: Mapping[str, str], images: Mapping[str, bytes]) -> None:
-    """Put it beside `folder`, then in its place."""
+    """Put it beside `folder`, then in its place; a link stays a link."""
+    folder = folder.resolve()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:

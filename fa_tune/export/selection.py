@@ -74,7 +74,7 @@ def select(registry: Registry, options: ExportOptions) -> Selection:
         arch = _arch_for(entry.gpu.compute_capability, archs)
         if arch is not None:
             _add(found, configs[entry.key], arch, lse, (entry.workload.causal,))
-    extra = list(_extra(options, archs))
+    extra = list(_extra(options, archs, found))
     for config, arch in extra:
         _add(found, config, arch, lse)
     own = {e.workload.d_head for e in found.entries} | {c.d_head for c, _ in extra}
@@ -156,26 +156,30 @@ def _serving(
 
 
 def _extra(
-    options: ExportOptions, archs: Sequence[ArchLimits]
+    options: ExportOptions, archs: Sequence[ArchLimits], found: Selection
 ) -> Iterator[tuple[Config, ArchLimits]]:
     """The configs of `--kernels` that run on an architecture."""
     if options.kernels is None:
         return
     for arch in archs:
-        if families.is_config(options.kernels):
-            configs = [families.parse(options.kernels)]
-        else:
-            chosen = families.runnable(arch)
-            configs = [
-                config
-                for d_head in options.d_heads or DEFAULT_D_HEADS
-                for config in families.named_configs(
-                    options.kernels, chosen, dtypes=options.dtypes, d_head=d_head
-                )
-            ]
-        for config in configs:
-            if families.constraints(config, arch) is None:
+        for config in _named(options.kernels, arch, options):
+            rejected = families.constraints(config, arch)
+            if rejected is None:
                 yield config, arch
+            else:
+                about = families.variant(config).config
+                found.left_out.append(f"{about} on {arch.arch}: {rejected.reason}")
+
+
+def _named(kernels: str, arch: ArchLimits, options: ExportOptions) -> list[Config]:
+    if families.is_config(kernels):
+        return [families.parse(kernels)]
+    chosen = families.runnable(arch)
+    return [
+        config
+        for d_head in options.d_heads or DEFAULT_D_HEADS
+        for config in families.named_configs(kernels, chosen, dtypes=options.dtypes, d_head=d_head)
+    ]
 
 
 def _add(

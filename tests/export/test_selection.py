@@ -116,6 +116,10 @@ def test_configs_beside_those_that_were_chosen() -> None:
     ladder = {families.variant(c) for c in families.get("sm80").configs("prog", d_head=128)}
     assert ladder <= {r.variant for r in found.kernels}
     assert {variant for variant, _ in found.ptx} == set(found.defaults)
+    found = select(Registry.of(), options(kernels=FAST, archs=("sm_80", "sm_90")))
+    assert {r.arch for r in found.kernels if r.variant.config == FAST} == {"sm_90a"}
+    assert len(found.left_out) == 1
+    assert found.left_out[0].startswith(f"{FAST} on sm_80: ")
     with pytest.raises(InvalidConfig, match="no-such-set"):
         select(Registry.of(), options(kernels="no-such-set", archs=("sm_80",)))
 
