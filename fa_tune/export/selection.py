@@ -22,6 +22,7 @@ from fa_tune.families.base import Config
 from fa_tune.ops.traits import Traits
 from fa_tune.store.registry.lookup import in_order, matches
 from fa_tune.store.registry.schema import Entry, Registry
+from fa_tune.tune.candidates import choose_configs
 
 DEFAULT_D_HEADS = (64, 128)  # without an entry and without a wish
 PTX_ARCH, PTX_CAPABILITY = "compute_80", (8, 0)
@@ -162,24 +163,14 @@ def _extra(
     if options.kernels is None:
         return
     for arch in archs:
-        for config in _named(options.kernels, arch, options):
+        d_heads, able = options.d_heads or DEFAULT_D_HEADS, families.runnable(arch)
+        for config in choose_configs(options.kernels, options.dtypes, d_heads, able):
             rejected = families.constraints(config, arch)
             if rejected is None:
                 yield config, arch
             else:
                 about = families.variant(config).config
                 found.left_out.append(f"{about} on {arch.arch}: {rejected.reason}")
-
-
-def _named(kernels: str, arch: ArchLimits, options: ExportOptions) -> list[Config]:
-    if families.is_config(kernels):
-        return [families.parse(kernels)]
-    chosen = families.runnable(arch)
-    return [
-        config
-        for d_head in options.d_heads or DEFAULT_D_HEADS
-        for config in families.named_configs(kernels, chosen, dtypes=options.dtypes, d_head=d_head)
-    ]
 
 
 def _add(

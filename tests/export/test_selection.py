@@ -120,6 +120,10 @@ def test_configs_beside_those_that_were_chosen() -> None:
     assert {r.arch for r in found.kernels if r.variant.config == FAST} == {"sm_90a"}
     assert len(found.left_out) == 1
     assert found.left_out[0].startswith(f"{FAST} on sm_80: ")
+    stated_by_option = options(
+        kernels=MMA.replace(", 64,", ",", 1), archs=("sm_80",), d_heads=(64,)
+    )
+    assert MMA in {r.variant.config for r in select(Registry.of(), stated_by_option).kernels}
     with pytest.raises(InvalidConfig, match="no-such-set"):
         select(Registry.of(), options(kernels="no-such-set", archs=("sm_80",)))
 

@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # What other programs use.
     "runtime": {"core", "families", "build", "workers", "gpu", "store"},
-    "export": {"core", "ops", "families", "build", "native", "store"},
+    "export": {"core", "ops", "families", "build", "native", "store", "tune"},
     "kernel_configs": {"core", "ops", "families"},
     # Around the flow.
     "evaluate": {"core", "families", "profile", "search", "store", "tune"},
