@@ -14,6 +14,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected, Variant
 from fa_tune.core.workload import FORWARD, DType
 from fa_tune.families.base import Config, KernelFamily
+from fa_tune.families.name_parser import is_whole
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm90.family import Sm90Family
 from fa_tune.ops.base import CheckCase
@@ -106,10 +107,10 @@ def is_config(text: str) -> bool:
 
 
 def parse(text: str, *, d_head: int = 128) -> Config:
-    """The config in a short form or kernel name, whichever family it is of.
+    """The config that a short form or kernel name is, whichever family it is of.
 
-    Raises InvalidConfig: what its family says of it, or, if it looks like no family's, how
-    each family's configs are written.
+    Nothing else may stand in the text, as in a row of a table.  Raises InvalidConfig: what its
+    family says of it, or, if it looks like no family's, how each family's configs are written.
     """
     meant = [f for f in all_families() if f.recognises(text)]
     found, errors = [], []
@@ -118,10 +119,12 @@ def parse(text: str, *, d_head: int = 128) -> Config:
             found.append(family.parse(text, d_head=d_head))
         except InvalidConfig as error:
             errors.append(error)
-    if len(found) == 1:
-        return found[0]
     shown = " ".join(text.split())
     shown = shown if len(shown) <= 100 else shown[:99] + "…"
+    if len(found) == 1:
+        if "{" not in text and not is_whole(text):
+            raise InvalidConfig(f'more than a config in "{shown}"; give the config alone')
+        return found[0]
     if found:
         raise InvalidConfig(f'more than one config in "{shown}"; give one')
     if errors:
@@ -155,6 +158,11 @@ def canonical(recorded: Variant) -> Variant:
         return variant_of(family, family.parse(recorded.config))
     except InvalidConfig:
         return recorded
+
+
+def states_d_head(text: str) -> bool:
+    """Whether a text says the head dimension of its config, or leaves it to the caller."""
+    return bool(parse(text, d_head=1) == parse(text, d_head=2))
 
 
 def named_configs(

@@ -75,7 +75,7 @@ def choose_configs(
     Raises InvalidConfig.
     """
     if families.is_config(kernels):
-        config = families.parse(kernels)
+        config = stated_config(kernels, d_heads)
         if named and families.of(config) not in chosen:
             asked = ", ".join(f.name for f in chosen)
             raise InvalidConfig(
@@ -91,6 +91,25 @@ def choose_configs(
     if not configs:
         raise InvalidConfig(f"the set {kernels!r} has no config for this dtype and d_head")
     return list(dict.fromkeys(configs))
+
+
+def stated_config(text: str, d_heads: Sequence[int]) -> Config:
+    """The config of a short form; one without a head dimension is for the one that is asked for.
+
+    Raises InvalidConfig for a text that is no config, or leaves open which of several is meant.
+    """
+    if families.states_d_head(text):
+        return families.parse(text)
+    if len(d_heads) != 1:
+        raise InvalidConfig(f"{text.strip()!r} states no head dimension; write it second")
+    return families.parse(text, d_head=d_heads[0])
+
+
+def note_of_d_head(text: str, config: Config) -> str | None:
+    """What is to be said of a short form that leaves the head dimension out: how it was read."""
+    if families.states_d_head(text):
+        return None
+    return f"{text.strip()!r} states no head dimension: read as {families.variant(config).config}"
 
 
 def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:

@@ -26,6 +26,7 @@ from fa_tune.tune.candidates import (
     choose_configs,
     choose_families,
     fits,
+    note_of_d_head,
     recorded_configs,
 )
 from fa_tune.tune.decide import decide_all
@@ -89,6 +90,10 @@ def open_search(
     choose = partial(choose_configs, options.kernels, grid.dtypes, grid.d_heads)
     if configs is None:
         configs = choose(chosen, named=bool(options.families))
+    if families.is_config(options.kernels) and (
+        note := note_of_d_head(options.kernels, configs[0])
+    ):
+        progress.note(note)
     check_writable(options, registry_path(options.registry))
     selection = choose_profiler(options.measure, machine, progress, wanted=wanted, configs=configs)
     progress.note(selection.source)

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
 from fa_tune.core.inputs import InputSpec
@@ -19,7 +18,9 @@ from fa_tune.tune.build import build_all, build_request, prepare
 from fa_tune.tune.candidates import (
     choose_configs,
     choose_families,
+    note_of_d_head,
     prune_configs,
+    stated_config,
     workloads_for,
 )
 from fa_tune.tune.measure import Sampling, measure_workload
@@ -46,7 +47,9 @@ def profile(
     ncu's report.  Raises NoUsableVariant if no config gives a measurement.
     """
     machine = open_machine(options.machine, progress)
-    parsed = [families.parse(text) for text in configs]
+    parsed = [stated_config(text, options.workloads.d_heads) for text in configs]
+    for note in filter(None, map(note_of_d_head, configs, parsed)):
+        progress.note(note)
     return _measure(parsed, options, machine, progress, export=export)
 
 

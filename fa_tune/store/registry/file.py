@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_data_path
 
 from fa_tune.core.errors import StorageError
+from fa_tune.core.files import read_bytes
 from fa_tune.store.registry.schema import Entry, Registry, from_json, to_json
 
 LOCK_TIMEOUT_S = 60.0
@@ -37,7 +38,7 @@ def load(path: Path | str) -> Registry:
     path = Path(path)
     with _storage_errors(f"cannot read registry {path}"):
         try:
-            data = path.read_bytes()
+            data = read_bytes(path, "registry")
         except FileNotFoundError:
             return Registry.of()
     return from_json(data, str(path))
