@@ -24,6 +24,8 @@ _FAMILIES: dict[str, KernelFamily] = {
     family.name: family for family in (Sm80Family(), Sm90Family())
 }
 
+NOT_STATED = 0  # in place of a head dimension that a short form leaves out
+
 
 def get(name: str) -> KernelFamily:
     """The family of that name; raises InvalidConfig listing the known ones."""
@@ -98,7 +100,10 @@ def config_of(variant: Variant) -> Config:
 
 @lru_cache(maxsize=1 << 16)
 def _parsed(variant: Variant, family: KernelFamily) -> Config:  # another family: another parse
-    return family.parse(variant.config)
+    config = family.parse(variant.config, d_head=NOT_STATED)
+    if config.d_head == NOT_STATED:
+        raise InvalidConfig(f'no head dimension in "{variant.config[:100]}"')
+    return config
 
 
 def is_config(text: str) -> bool:
@@ -155,14 +160,14 @@ def canonical(recorded: Variant) -> Variant:
     if family is None:
         return recorded
     try:
-        return variant_of(family, family.parse(recorded.config))
+        return variant_of(family, _parsed(recorded, family))
     except InvalidConfig:
         return recorded
 
 
 def states_d_head(text: str) -> bool:
     """Whether a text says the head dimension of its config, or leaves it to the caller."""
-    return bool(parse(text, d_head=1) == parse(text, d_head=2))
+    return bool(parse(text, d_head=NOT_STATED).d_head != NOT_STATED)
 
 
 def named_configs(

@@ -14,7 +14,7 @@ from fa_tune import families
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Rejected, Variant
-from fa_tune.core.options import SearchOptions
+from fa_tune.core.options import SearchOptions, Silent
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.search.prune import prune
@@ -22,6 +22,7 @@ from fa_tune.store.recordings import families_in
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import EntryKey
 from fa_tune.tune.session import Machine, ProfilerSelection, Session
+from fa_tune.tune.unrecorded import recorded_only
 
 RejectedVariants = tuple[tuple[Variant, Rejected], ...]
 
@@ -30,12 +31,18 @@ RejectedVariants = tuple[tuple[Variant, Rejected], ...]
 class Candidates:
     """What a search is between: on each of `workloads` the `configs` for it.  `always` are those
     that no strategy may leave out: the defaults, and what the registry holds.  `rejected` are
-    configs that cannot run."""
+    configs that cannot run; `asked` are all workloads, in their order."""
 
     workloads: tuple[Workload, ...]
     configs: tuple[Config, ...]
     always: tuple[Config, ...]
     rejected: RejectedVariants
+    asked: tuple[Workload, ...]
+
+    @property
+    def unrecorded(self) -> tuple[Workload, ...]:
+        """Workloads that a replay knows nothing of."""
+        return tuple(w for w in self.asked if w not in self.workloads)
 
 
 def choose_families(
@@ -214,8 +221,9 @@ def choose_candidates(
         raise NoUsableVariant(
             f"none of the {len(configs)} configs can run on {machine.arch}{first}"
         )
-    workloads = workloads_for(options, kept)
+    asked = workloads_for(options, kept)
+    workloads = recorded_only(asked, session.selection, Silent())
     beside = [*defaults.for_configs(kept), *incumbents(registry, session.selection, workloads)]
     always, _ = prune_configs(list(dict.fromkeys(beside)), machine)
     every = dict.fromkeys([*kept, *always])
-    return Candidates(workloads, tuple(every), tuple(always), rejected)
+    return Candidates(workloads, tuple(every), tuple(always), rejected, asked)

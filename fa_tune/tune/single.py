@@ -28,6 +28,7 @@ from fa_tune.tune.outputs import Recorder, check_writable
 from fa_tune.tune.profilers import choose_profiler, fall_back
 from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
 from fa_tune.tune.session import Machine, Session, open_machine, open_session
+from fa_tune.tune.unrecorded import recorded_only
 from fa_tune.tune.verify import verify_all
 
 ALL_DTYPES = (DType.BF16, DType.FP16)
@@ -151,7 +152,8 @@ def _attempts(
         mine = [c for c in configs if (c.dtype, c.d_head) == (dtype, d_head)]
         grid = dataclasses.replace(options.workloads, dtypes=(dtype,), d_heads=(d_head,))
         local = dataclasses.replace(options, workloads=grid, kernels="")
-        for prepared in prepare(session, workloads_for(local, mine), mine):
+        wanted = recorded_only(workloads_for(local, mine), session.selection, session.progress)
+        for prepared in prepare(session, wanted, mine):
             artifacts = prepared.artifacts
             attempts += prepared.failures
             resources |= {key: a.resources for key, a in artifacts.items()}

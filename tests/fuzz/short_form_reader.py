@@ -5,6 +5,7 @@ from __future__ import annotations
 
 QUOTES = "\"'`“”‘’"
 SM80_FLAGS = ("async", "eager", "swizzled", "buffer", "opt_softmax", "interleave", "pingpong")
+SM80_ORDERS = ("few_ahead", "far_ahead", "short_runs", "shared_maxima")  # from 1
 SM90_FLAGS = ("pingpong", "overlap", "cross_tile_overlap", "early_test_wait", "single_loop")
 # Word: field, value.
 SM90_CHOICES = {
@@ -72,6 +73,8 @@ def _sm80(parts: list[str], words: list[str], d_head: int) -> Read:
         pieces = word.split("_")
         if word in SM80_FLAGS:
             found = [(word, 1)]
+        elif word in SM80_ORDERS:
+            found = [("product_order", 1 + SM80_ORDERS.index(word))]
         elif len(pieces) == 5 and pieces[0] == "load" and pieces[4] == "tiles":
             for name, piece in zip("QKV", pieces[1:4], strict=True):
                 number = _number(piece)
@@ -88,7 +91,8 @@ def _sm80(parts: list[str], words: list[str], d_head: int) -> Read:
         read |= dict(found)
     if "Q" not in read:
         return None
-    return {**dict.fromkeys(SM80_FLAGS, 0), "stages": 1, "rescale": 0, **read}
+    usual = {**dict.fromkeys(SM80_FLAGS, 0), "stages": 1, "rescale": 0, "product_order": 0}
+    return {**usual, **read}
 
 
 def _sm90(parts: list[str], words: list[str], d_head: int) -> Read:

@@ -17,7 +17,7 @@ from tests.fuzz import ncu_reader
 from tests.fuzz.mutations import mutants
 from tests.profile.ncu.ncu_text import details, identity, raw
 
-MUTANTS = 5000  # of each page
+MUTANTS = 2000  # of each page
 DATA = Path(__file__).parents[1] / "report" / "data"
 OURS = "void k<FlashForwardKernelConfig{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1}>(Args)"
 CLI = "GPU Speed Of Light Throughput"

@@ -21,6 +21,7 @@ FORMS = (
     "(FP16, 128, 64, 4): async+eager+swizzled+load_0_1_1_tiles+stages_2+rescale_8+pingpong",
     '"(FP16, 128, 128, 64, 8): async+load_0_0_0_tiles+interleave"',
     "sm80:(FP16, 256, 64, 64, 4): eager+load_2_2_2_tiles+opt_softmax",
+    "(FP16, 128, 256, 64, 8): async+eager+swizzled+load_0_1_1_tiles+stages_2+pingpong+far_ahead",
     "sm90(FP16, 128, 128x128): stages_2+q_stages_2+pingpong+overlap+stale_max+dynamic",
     "sm90(BF16, 64, 192x96): stages_3+overlap+cross_tile_overlap+static+longest_first",
     "sm90(FP16, 128, 128x128, 2): stages_2+carry+trusting_rescale+ctas_2+early_look",
@@ -31,6 +32,7 @@ WORDS = (
     *("async", "eager", "buffer", "pingpong", "overlap", "stages_3", "stages_2"),
     *("load_0_0_0_tiles", "load_1_1_1_tiles"),
     *("single_loop", "stale_max", "trusting_rescale", "dynamic", "q_stages_1", "+buffer", "pin"),
+    *("few_ahead", "+shared_maxima"),
     *("sm90", "sm80:", "(FP16, 128", "): ", "async+eager", ", 64", "-1", "\u0662"),
 )  # fmt: skip
 

@@ -56,3 +56,14 @@ def test_how_a_short_form_without_a_head_dimension_was_read_is_said() -> None:
     config = stated_config(WITHOUT, (64,))
     assert "(FP16, 64, 64, 64, 4): async" in str(note_of_d_head(WITHOUT, config))
     assert note_of_d_head(config.short_form(), config) is None
+
+
+def test_a_narrow_search_keeps_what_a_wide_one_found_out(world: World) -> None:
+    world.profiler = FakeProfiler(known_times)
+    run_search(world.options(), world.progress)
+    (wide,) = store.load(world.registry).entries
+    world.configs = [SLOW.removeprefix("sm80:")]
+    run_search(world.options(), world.progress)
+    (entry,) = store.load(world.registry).entries
+    assert entry.chosen == wide.chosen
+    assert {r.variant for r in entry.runners_up} >= {r.variant for r in wide.runners_up}
