@@ -86,7 +86,7 @@ def spaces(tables: Iterable[SpaceTable]) -> pd.DataFrame:
 def registry(registry: Registry) -> pd.DataFrame:
     """One row per entry; ratios are the chosen config's time over the other's."""
     entries = registry.entries
-    text = {
+    text: dict[str, list[Any]] = {
         "gpu": [e.gpu.name for e in entries],
         "workload": [e.workload.key for e in entries],
         "method": [e.method for e in entries],
@@ -96,7 +96,7 @@ def registry(registry: Registry) -> pd.DataFrame:
         "reason": [e.reason for e in entries],
         "recorded_at": [e.provenance.recorded_at for e in entries],
     }
-    real = {
+    real: dict[str, list[Any]] = {
         "median_s": [e.median_s for e in entries],
         "interval_low_s": [e.interval_s[0] if e.interval_s else None for e in entries],
         "interval_high_s": [e.interval_s[1] if e.interval_s else None for e in entries],

@@ -3,7 +3,7 @@ nothing else; colours and fonts are the page's, so that they suit light and dark
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +45,12 @@ def roofline(results: Records, gpu: str) -> Spec | None:
     points = [r for r in results if r["tflops"] and r["flop_per_byte"]]
     if not points:
         return None
-    x = alt.X("flop_per_byte:Q", title="FLOP per byte that must move", scale=alt.Scale(type="log"))
-    y = alt.Y("tflops:Q", title="TFLOP/s (4·s²·d)", scale=alt.Scale(type="log"))
+    x = alt.X(
+        "flop_per_byte:Q",
+        title="FLOP per byte that must move",
+        scale=alt.Scale(type="log", nice=False),
+    )
+    y = alt.Y("tflops:Q", title="TFLOP/s (4·s²·d)", scale=alt.Scale(type="log", nice=False))
     chart: Any = (
         alt.Chart(_data(points))
         .mark_point(filled=True, size=45, opacity=0.75)
@@ -90,10 +94,10 @@ def winners(results: Records) -> Spec | None:
     cells = [r for r in results if r["config"] in chosen and r["loss_percent"] is not None]
     if not cells:
         return None
-    labels = list(dict.fromkeys(r["workload"] for r in cells))
+    labels = list(dict.fromkeys(r["short"] for r in cells))
     base = alt.Chart(_data(cells)).encode(
         x=alt.X("config:N", title="config", sort=sorted(chosen, key=_number)),
-        y=alt.Y("workload:N", title=None, sort=labels, axis=alt.Axis(labelLimit=_LABEL_PIXELS)),
+        y=alt.Y("short:N", title=None, sort=labels, axis=alt.Axis(labelLimit=_LABEL_PIXELS)),
         tooltip=_tooltip("workload", "config", "kernel", "loss_percent", "median_ms"),
     )
     squares = base.mark_rect().encode(
@@ -230,13 +234,13 @@ def differences(compared: Records) -> Spec | None:
 
     if not compared:
         return None
-    labels = list(dict.fromkeys(r["workload"] for r in compared))
+    labels = list(dict.fromkeys(r["short"] for r in compared))
     points = (
         alt.Chart(_data(compared))
         .mark_point(filled=True, size=45, opacity=0.7)
         .encode(
             x=alt.X("ratio:Q", title="time over the other's", scale=alt.Scale(zero=False)),
-            y=alt.Y("workload:N", title=None, sort=labels, axis=alt.Axis(labelLimit=_LABEL_PIXELS)),
+            y=alt.Y("short:N", title=None, sort=labels, axis=alt.Axis(labelLimit=_LABEL_PIXELS)),
             tooltip=_tooltip("workload", "config", "kernel", "ratio", "median_ms", "other_ms"),
         )
     )
@@ -285,6 +289,3 @@ def _spec(chart: Any, name: str, description: str) -> Spec:
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     spec["usermeta"] = {"figure": name}
     return spec
-
-
-Draw = Callable[[Records], Spec | None]

@@ -3,6 +3,7 @@ the program chooses.  Times are in milliseconds here, since people read them."""
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +28,11 @@ MAX_COVERING = 10  # configs per family of workloads
 
 @dataclass(frozen=True)
 class Place:
-    """One workload of one source: its rows, and what is chosen among them."""
+    """One workload of one source: its rows, and what is chosen among them.  `label` is all that is
+    known of it, `short` what the others on the page do not share."""
 
     label: str
+    short: str
     source: Source
     rows: Sequence[Row]
     decision: Decision | None
@@ -50,10 +53,22 @@ class Place:
 
 def places(sources: Iterable[Source]) -> list[Place]:
     """Every workload, in reading order."""
-    return [
-        Place(str(group), source, rows, _decision(rows))
+    found = [
+        (str(group), source, rows)
         for source in sources
         for group, rows in grouped(source.rows).items()
+    ]
+    parts = [re.split("[,;] ", label) for label, _, _ in found]
+    shared = set.intersection(*map(set, parts)) if parts else set()
+    return [
+        Place(
+            label=label,
+            short=", ".join(part for part in own if part not in shared) or label,
+            source=source,
+            rows=rows,
+            decision=_decision(rows),
+        )
+        for own, (label, source, rows) in zip(parts, found, strict=True)
     ]
 
 
@@ -100,6 +115,7 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
             out.append(
                 {
                     "workload": place.label,
+                    "short": place.short,
                     "key": workload.key if workload else "",
                     "config": numbers.get(subject, row.kernel),
                     "kernel": row.kernel,
@@ -268,6 +284,7 @@ def differences(
     return [
         {
             "workload": place.label,
+            "short": place.short,
             "config": numbers.get(subject_of(row), row.kernel),
             "kernel": row.kernel,
             "median_ms": row.rank_s * MS,

@@ -19,6 +19,7 @@ from fa_tune.report.page.source import Source
 
 SCHEMA = "fa-tune-page-1"
 TITLE = "fa-tune results"
+_EXPORT = "window.vegaEmbed = vegaEmbed;"
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,18 @@ def page(sources: Sequence[Source], against: Sequence[Source] = ()) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     template = environment.from_string((files / "page.html").read_text(encoding="utf-8"))
-    return template.render(
-        title=TITLE,
-        version=__version__,
-        sections=sections,
-        sources=sources,
-        against=against,
-        style=(files / "page.css").read_text(encoding="utf-8"),
-        script=(files / "page.js").read_text(encoding="utf-8"),
-        library=vl_convert.javascript_bundle().replace("</script", "<\\/script"),
-        document=_embedded(document),
+    return str(
+        template.render(
+            title=TITLE,
+            version=__version__,
+            sections=sections,
+            sources=sources,
+            against=against,
+            style=(files / "page.css").read_text(encoding="utf-8"),
+            script=(files / "page.js").read_text(encoding="utf-8"),
+            library=vl_convert.javascript_bundle(_EXPORT).replace("</script", "<\\/script"),
+            document=_embedded(document),
+        )
     )
 
 

@@ -16,6 +16,7 @@ from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Confirmation
 from fa_tune.store import recordings
 from fa_tune.store.recordings import META_SUFFIX, Decided, MeasuredOn, Meta
+from fa_tune.store.table.from_attempts import rows_from_measurements
 from fa_tune.store.table.rows import Row
 
 OnInputsBySubject = Mapping[str, Sequence[OnInputs]]
@@ -41,14 +42,13 @@ def source_of(path: Path, rows: Sequence[Row]) -> Source:
     raises ProfileFormatError where these are damaged."""
     tables = sorted(path.glob("*.csv")) if path.is_dir() else [path]
     metas = [recordings.load_meta(t) for t in tables if t.with_suffix(META_SUFFIX).is_file()]
-    folder = path if path.is_dir() else path.parent
-    documents = sorted(folder.glob(f"*{profile_json.SUFFIX}")) if metas else []
+    documents = sorted(path.glob(f"*{profile_json.SUFFIX}")) if path.is_dir() else []
     chosen: dict[str, str] = {}
     on_inputs: dict[str, dict[str, tuple[OnInputs, ...]]] = {}
     for meta in metas:
         for workload, decided in meta.decided.items():
-            if told := _chosen(decided):
-                chosen[workload] = told
+            if kept := _chosen(decided):
+                chosen[workload] = kept
             for subject, figures in decided.on_inputs.items():
                 told = tuple(_on_inputs(figure) for figure in figures)
                 on_inputs.setdefault(workload, {})[subject] = told
@@ -61,6 +61,11 @@ def source_of(path: Path, rows: Sequence[Row]) -> Source:
         profiled=tuple(m for document in documents for m in profile_json.load(document)),
         provenance=_provenance(metas),
     )
+
+
+def profiled_source(path: Path, measurements: Sequence[Measurement]) -> Source:
+    """What `fa-tune profile --json` wrote, as rows and with the counters."""
+    return Source(str(path), rows_from_measurements(measurements), profiled=measurements)
 
 
 def _chosen(decided: Decided) -> str:
