@@ -18,6 +18,7 @@ from fa_tune.report.load import load_report_source
 from fa_tune.report.page.render import write_page
 from fa_tune.report.page.source import Source, source_of
 from fa_tune.search.data_dependence import OnInputs
+from fa_tune.store.table.rows import Row
 from tests.project_files import ROOT
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -33,16 +34,21 @@ OTHER = ROOT / "profiles" / "nvidia_h100_80gb_hbm3" / "fast_events.csv"
 EXPLAINED = ROOT / "profiles" / "nvidia_h200" / "ladder_explain.json"
 SCREENS = [(360, "light"), (360, "dark"), (1600, "light"), (1600, "dark")]
 HEIGHT = 900
+LENGTHS = (512, 4096, 16384)  # axe-core takes a second for some hundred rows
+
+
+def _rows(path: Path) -> list[Row]:
+    return [row for row in load_report_source(path) if row.seq_len in LENGTHS]
 
 
 def _sources() -> tuple[list[Source], list[Source]]:
-    source = source_of(RECORDED, load_report_source(RECORDED))
-    key, chosen = next(iter(source.chosen.items()))
+    source = source_of(RECORDED, _rows(RECORDED))
+    key, chosen = next((k, c) for k, c in source.chosen.items() if "q4096_" in k)
     figures = [OnInputs("normal", 1e-3, None), OnInputs("sink", 1.2e-3, Ratio(0.9, None))]
     source = dataclasses.replace(
         source, on_inputs={key: {chosen: figures}}, profiled=profile_json.load(EXPLAINED)
     )
-    return [source], [source_of(OTHER, load_report_source(OTHER))]
+    return [source], [source_of(OTHER, _rows(OTHER))]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +128,7 @@ def test_every_section_has_its_figure(wide: Opened) -> None:
 
 def test_figures_draw_the_results_and_no_others(wide: Opened) -> None:
     document = _document(wide)
-    rows = load_report_source(RECORDED)
+    rows = _rows(RECORDED)
     timed = [row for row in rows if row.rank_s is not None]
     medians = [r["median_ms"] for r in document["sections"]["results"] if r["median_ms"]]
     assert sorted(medians) == pytest.approx(sorted(1e3 * row.rank_s for row in timed))
@@ -142,9 +148,9 @@ def test_the_chosen_configs_are_those_recorded(wide: Opened) -> None:
     decided = json.loads(RECORDED.with_suffix(".meta.json").read_text())["decided"]
     confirmed = {k: d["confirmed"]["chosen"] for k, d in decided.items() if d["confirmed"]}
     winners = _document(wide)["sections"]["winners"]
-    shown = {r["key"]: f"{r['family']}:{r['kernel']}" for r in winners}
-    assert confirmed
-    assert {key: shown[key] for key in confirmed} == confirmed
+    shown = {r["key"]: f"{r['family']}:{r['kernel']}" for r in winners if r["key"] in confirmed}
+    assert shown
+    assert shown.items() <= confirmed.items()
 
 
 def test_ties_show_one_workload_at_a_time(wide: Opened) -> None:
