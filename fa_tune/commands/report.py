@@ -23,10 +23,11 @@ from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.core.errors import NoUsableVariant, StorageError
 from fa_tune.core.workload import FIELDS, OPTIONAL, DType
 from fa_tune.profile import profile_json
-from fa_tune.report.formats import parquet, write
+from fa_tune.report.formats import write
 from fa_tune.report.load import load_report_source, parse_report_source
 from fa_tune.report.page.render import write_page
 from fa_tune.report.page.source import Source, profiled_source, source_of
+from fa_tune.report.parquet import parquet
 from fa_tune.report.summary import sentences, summarise
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.rows import Row, grouped

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from fa_tune import frames
-from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
 from fa_tune.report.tables import BEST_MARK, Table, tables_of
 from fa_tune.store.table.columns import Column, columns_of
@@ -79,23 +78,6 @@ def write_json(rows: Iterable[Row], stream: TextIO) -> None:
     document = {"schema": JSON_SCHEMA, "rows": [_object(row, columns) for row in rows]}
     json.dump(document, stream, indent=1, ensure_ascii=False, allow_nan=False)
     stream.write("\n")
-
-
-def parquet(rows: Iterable[Row]) -> bytes:
-    """`frames.results` as a Parquet file, the units beside the columns; raises ToolMissing."""
-    try:
-        import pyarrow  # optional, and slow to load
-        from pyarrow import parquet as files
-    except ImportError:
-        raise ToolMissing(
-            'Parquet needs pyarrow: pip install "pyarrow>=17", or take --format csv'
-        ) from None
-    frame = frames.results(rows)
-    table = pyarrow.Table.from_pandas(frame, preserve_index=False)
-    units = {f"unit:{name}": unit for name, unit in frame.attrs["units"].items()}
-    sink = pyarrow.BufferOutputStream()
-    files.write_table(table.replace_schema_metadata({**table.schema.metadata, **units}), sink)
-    return bytes(sink.getvalue())
 
 
 def _object(row: Row, columns: Sequence[Column]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from fa_tune.profile.explain import explain_pair
 from fa_tune.profile.stats import comparable
 from fa_tune.report.page.source import Source
 from fa_tune.search.decide import Decision, decide
-from fa_tune.store.table.rows import Row, grouped
+from fa_tune.store.table.rows import Row, best, grouped, paces
 
 Records = list[dict[str, Any]]
 MS = 1e3
@@ -60,16 +60,25 @@ def places(sources: Iterable[Source]) -> list[Place]:
     ]
     parts = [re.split("[,;] ", label) for label, _, _ in found]
     shared = set.intersection(*map(set, parts)) if parts else set()
+    apart = {tuple(p for p in own if not p.startswith("batch ")) for own in parts}
+    if len(apart) == len({tuple(own) for own in parts}):  # the batch follows from the others
+        shared |= {part for own in parts for part in own if part.startswith("batch ")}
     return [
         Place(
             label=label,
-            short=", ".join(part for part in own if part not in shared) or label,
+            short=_shortened(own, shared) or label,
             source=source,
             rows=rows,
             decision=_decision(rows),
         )
         for own, (label, source, rows) in zip(parts, found, strict=True)
     ]
+
+
+def _shortened(parts: Sequence[str], shared: Collection[str]) -> str:
+    """`4096, d128, causal`: the parts that tell workloads apart."""
+    told = [part for part in parts if part not in shared]
+    return ", ".join(p.replace("seq_len ", "").replace("d_head ", "d") for p in told)
 
 
 def subject_of(row: Row) -> str:
@@ -105,7 +114,7 @@ def numbers_of_configs(found: Sequence[Place]) -> dict[str, str]:
 
 
 def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
-    """Every row: `loss_percent` is its time above the fastest's, by paired ratios."""
+    """Every row: `loss_percent` is its time above that of the fastest of ours."""
     out: Records = []
     for place in found:
         loss, tied = _losses(place), set(place.decision.tie_set if place.decision else ())
@@ -143,13 +152,15 @@ def _intensity(workload: Workload | None) -> float | None:
 
 
 def _losses(place: Place) -> dict[str, float]:
-    if place.decision is None:
+    """How much more time each takes than the fastest of ours, in percent, by what rows are ranked
+    by; a library that is faster has less than 0."""
+    pace = paces(place.rows)
+    fastest = best(place.rows)
+    if fastest is None:
         return {}
-    losses = {s.subject: 100 * (s.to_leader.value - 1) for s in place.decision.standings}
-    for subject, ratio in place.decision.to_references.items():
-        of_chosen = 1 + losses[place.decision.chosen.subject] / 100
-        losses[subject] = 100 * (of_chosen / ratio.value - 1)
-    return losses
+    least = pace[id(fastest)]
+    timed = [row for row in place.rows if id(row) in pace]
+    return {subject_of(row): 100 * (pace[id(row)] / least - 1) for row in timed}
 
 
 def ties(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
