@@ -19,18 +19,23 @@ from fa_tune.commands.shared.options import (
     unusual_options,
     wide_option,
 )
-from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice
+from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice, OutputFile
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.errors import NoUsableVariant, StorageError
 from fa_tune.core.workload import FIELDS, OPTIONAL, DType
+from fa_tune.profile import profile_json
 from fa_tune.report.formats import write
 from fa_tune.report.load import load_report_source, parse_report_source
+from fa_tune.report.page.render import write_page
+from fa_tune.report.page.source import Source, profiled_source, source_of
+from fa_tune.report.parquet import parquet
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.rows import Row, grouped
 
 STDIN = STDOUT  # the same `-`
 FORMATS = {"text": "table", "markdown": "markdown", "csv": "csv", "json": "json"}
+PARQUET = "parquet"
 
 # Name on the command line -> row field and whether large values come first.
 SORTS = {
@@ -61,9 +66,24 @@ COUNT = click.IntRange(1, 65535)
     "--format",
     "-f",
     "form",
-    type=click.Choice(tuple(FORMATS)),
+    type=click.Choice((*FORMATS, PARQUET)),
     default="text",
-    help="What to write: text for a terminal, markdown for a document, csv or json for programs.",
+    help="What to write: text for a terminal, markdown for a document, csv, json or parquet for "
+    "programs; parquet is binary and goes into a pipe or a file.",
+)
+@option(
+    "--html",
+    "html",
+    type=OutputFile(stdout=False),
+    metavar="FILE",
+    help="Also write a page of figures and tables: one file that needs no network.",
+)
+@option(
+    "--against",
+    "against",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="With --html: another run, whose times the page compares with these.",
 )
 @limit_option(f"{FITTED_LIMIT} beside the references; 20 with --wide")
 @wide_option()
@@ -99,6 +119,8 @@ COUNT = click.IntRange(1, 65535)
 def command(
     paths: tuple[Path, ...],
     form: str,
+    html: Path | None,
+    against: Path | None,
     limit: int | None,
     wide: bool,
     sort: str | None,
@@ -118,13 +140,19 @@ def command(
     A PATH is a CSV file of fa-tune, or one of Nsight Compute's (`ncu --csv`, details or raw
     page) with any kernels in it, or a folder of such files; `-` is standard input. Parts of
     the workload that a file does not state are inferred from kernel names and grids; the
-    workload options override that. Notes go to standard error.
+    workload options override that. Notes go to standard error. For --html, a PATH may also be
+    what `fa-tune profile --json` wrote, whose counters tell the winner from the runner-up.
 
     \b
     Examples:
       fa-tune report profiles/autotune.csv --limit 5
       ncu --csv --page raw --import kernels.ncu-rep | fa-tune report - --format markdown
+      fa-tune report profiles/nvidia_h200/fast_ncu.csv --html results.html
     """
+    if against is not None and html is None:
+        raise click.UsageError("--against is a part of the page: give --html FILE as well")
+    if form == PARQUET and sys.stdout.isatty():
+        raise click.UsageError("parquet is binary: write it to a file, as in > results.parquet")
     said = PlainProgress()
     given = PartialWorkload(
         batch=batch,
@@ -137,12 +165,25 @@ def command(
         causal=causal,
         **unusual,
     )
-    rows: list[Row] = []
-    for path in dict.fromkeys(paths):
-        rows += _named(_load(path, given, decimal, said.note), path, several=len(set(paths)) > 1)
+
+    def source(path: Path, *, several: bool = False) -> Source:
+        if html is not None and path.name.endswith(".json") and path.is_file():
+            return profiled_source(path, profile_json.load(path))
+        rows = _named(_load(path, given, decimal, said.note), path, several=several)
+        return source_of(path, rows)
+
+    several = len(set(paths)) > 1
+    sources = [source(path, several=several) for path in dict.fromkeys(paths)]
+    rows = [row for found in sources for row in found.rows]
     if not rows:
         raise NoUsableVariant(f"no measurements in {', '.join(map(str, paths))}")
     shown = _sorted(rows, *SORTS[sort]) if sort is not None else rows
+    if html is not None:
+        write_page(html, sources, [source(against)] if against is not None else [])
+        said.note(f"The page is {html}.")
+    if form == PARQUET:
+        sys.stdout.buffer.write(parquet(shown))
+        return
     if form == "text":
         show_rows(shown, limit, wide=wide, summed_up=True)
     else:

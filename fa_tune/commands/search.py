@@ -27,14 +27,16 @@ from fa_tune.commands.shared.options import (
     workload_options,
 )
 from fa_tune.commands.shared.output import write_json
-from fa_tune.commands.shared.parameters import STDOUT, BudgetType
+from fa_tune.commands.shared.parameters import STDOUT, BudgetType, OutputFile
 from fa_tune.commands.shared.progress import PlainProgress, watching
+from fa_tune.commands.views.page import page_source
 from fa_tune.commands.views.search import search_document, show_search, workload_rows
 from fa_tune.commands.views.staleness import show_staleness
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.families.base import Config
 from fa_tune.report.formats import write
+from fa_tune.report.page.render import write_page
 from fa_tune.search.strategies import DEFAULT, STRATEGIES, USES_PRIORS
 from fa_tune.search.strategies.budget import Budget
 from fa_tune.tune import flow, session
@@ -112,6 +114,13 @@ from fa_tune.tune.staleness import why_stale
     "behind on any inputs the next best is taken, and where it gains nothing the default.",
 )
 @folder("--record", "record", help="Keep the measurements as a recording for replay in DIR.")
+@option(
+    "--html",
+    "html",
+    type=OutputFile(stdout=False),
+    metavar="FILE",
+    help="Also write a page of figures and tables: one file that needs no network.",
+)
 @csv_option()
 @json_option()
 @limit_option("5 configs beside the chosen one and the default")
@@ -137,6 +146,7 @@ def command(
     stale: bool,
     confirm: bool,
     record: Path | None,
+    html: Path | None,
     csv: Path | None,
     as_json: bool,
     limit: int | None,
@@ -195,6 +205,9 @@ def command(
     with watching(quiet) as progress, session.ready_workers(options.machine):
         result = flow.search(options, progress, configs)
     _warn(result, progress)
+    if html is not None:
+        write_page(html, [page_source(result)])
+        progress.note(f"The page is {html}.")
     _write(result, progress, as_json=as_json, csv=csv, limit=limit, wide=wide)
     if result.not_kept is not None:
         raise result.not_kept

@@ -22,6 +22,7 @@ HERTZ = "hz"
 BYTE = "byte"
 BYTE_PER_SECOND = "byte/s"
 PERCENT = "%"
+MAX_EXACT_DIGITS = 30  # before or after the point; beyond, integers would grow without bound
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,10 @@ def to_base(value: float | Decimal, unit: str) -> Quantity:
     A Decimal is converted without rounding before the last step.  Raises UnknownUnit.
     """
     known = parse_unit(unit)
+    if isinstance(value, Decimal) and abs(value.adjusted()) < MAX_EXACT_DIGITS:
+        numerator, denominator = value.as_integer_ratio()
+        # Python rounds a quotient of integers once, and correctly.
+        return Quantity(numerator * known.multiplier / (denominator * known.divisor), known.base)
     if isinstance(value, Decimal):
         with localcontext() as context:
             context.prec = 60

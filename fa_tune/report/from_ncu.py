@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fa_tune import families
-from fa_tune.core.model import REFERENCE_FAMILY, Quantity, Variant
+from fa_tune.core.model import REFERENCE_FAMILY, Variant
 from fa_tune.families.base import GridShape
 from fa_tune.families.kernel_names import KernelIdentity, identify
 from fa_tune.profile.ncu.launches import Launch, Missing
 from fa_tune.store.table.columns import counters_of
-from fa_tune.store.table.from_attempts import DURATION, cycle_metric, with_samples
+from fa_tune.store.table.from_attempts import CYCLES, DURATION, cycle_metric, with_samples
 from fa_tune.store.table.partial_workload import PartialWorkload, adopted
 from fa_tune.store.table.rows import BASELINE_LABEL, Row, completed, tiled_tflops
 
@@ -38,23 +38,29 @@ def rows_from_launches(
     over them, `median_s` their median, `n` their number.  `overrides` replace what would be
     inferred.  `on_note` gets a line for each thing that a reader should know.
     """
-    named = {launch.kernel_name: identify(launch.kernel_name) for launch in launches}
+    names = dict.fromkeys(launch.kernel_name for launch in launches)
+    named = {name: identify(name) for name in names}
     given = overrides or PartialWorkload()
-    shapes = [
-        given.merge(inferred(named[launch.kernel_name], launch)).fill_defaults()
+    # All that a shape is told by: many launches, few kinds.
+    kinds = {(launch.kernel_name, launch.grid): launch for launch in launches}
+    told_by = {
+        kind: given.merge(inferred(named[launch.kernel_name], launch)).fill_defaults()
         if named[launch.kernel_name].family
         else PartialWorkload()
-        for launch in launches
-    ]
-    told = shapes
-    complete = [shape for shape in shapes if not shape.missing]
-    shapes = [
-        adopted(shape, (c for c in complete if could_be(named[launch.kernel_name], c, launch)))
+        for kind, launch in kinds.items()
+    }
+    complete = list(dict.fromkeys(shape for shape in told_by.values() if not shape.missing))
+    shape_by = {
+        kind: adopted(
+            told_by[kind], (c for c in complete if could_be(named[launch.kernel_name], c, launch))
+        )
         if named[launch.kernel_name].family and named[launch.kernel_name].plain
-        else shape
-        for launch, shape in zip(launches, shapes, strict=True)
-    ]
-    cycles = cycle_metric(_numbers(launch) for launch in launches)
+        else told_by[kind]
+        for kind, launch in kinds.items()
+    }
+    told = [told_by[launch.kernel_name, launch.grid] for launch in launches]
+    shapes = [shape_by[launch.kernel_name, launch.grid] for launch in launches]
+    cycles = cycle_metric(_cycles(launch) for launch in launches)
     groups: dict[_Same, list[Launch]] = {}
     for launch, shape in zip(launches, shapes, strict=True):
         # The same grid may have served different problems, whose mean means nothing.
@@ -158,8 +164,8 @@ def _lacks(
     return f"unknown {', '.join(shape.missing)}: no rates" if shape.missing else ""
 
 
-def _numbers(launch: Launch) -> list[str]:
-    return [name for name, value in launch.metrics.items() if isinstance(value, Quantity)]
+def _cycles(launch: Launch) -> list[str]:
+    return [name for name in CYCLES if launch.quantity(name) is not None]
 
 
 def _mean(members: Sequence[Launch], metric: str) -> float | None:

@@ -78,8 +78,8 @@ def parse_report_source(
     and `decimal` the separator in ncu's numbers (None: found out).  Else as
     `load_report_source`; raises ProfileFormatError."""
     note = on_note or (lambda _: None)
-    text = data.decode("utf-8-sig", errors="replace")
-    if looks_like_ours(text):
+    if _is_ours(data):
+        text = data.decode("utf-8-sig", errors="replace")
         return _rows_of_ours(text, where, overrides or Overrides(), note)
     try:
         profile = parse_ncu_csv(data, decimal=decimal)
@@ -94,10 +94,14 @@ def _load_file(path: Path, overrides: Overrides, decimal: str | None, note: Note
     except FileNotFoundError:
         raise StorageError(f"cannot read {path}: no such file or folder") from None
     _refuse_other_formats(path, data)
-    # ncu's own files may be in other encodings.
-    if looks_like_ours(data[:START_BYTES].decode("utf-8-sig", errors="replace")):
+    if _is_ours(data):
         return _rows_of_ours(text_of(data, path), str(path), overrides, note)
     return _rows_of_ncu(profile_of(data, path, decimal=decimal), str(path), overrides, note)
+
+
+def _is_ours(data: bytes) -> bool:
+    # ncu's own files may be in other encodings.
+    return looks_like_ours(data[:START_BYTES].decode("utf-8-sig", errors="replace"))
 
 
 def _rows_of_ours(text: str, where: str, overrides: Overrides, note: Note) -> list[Row]:

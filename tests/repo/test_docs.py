@@ -194,7 +194,7 @@ def test_kernel_page_counts_the_sets() -> None:
 
 def test_the_snippet_of_usage_reads_a_registry(tmp_path: Path) -> None:
     """Run as a program of its own, with the registry that docs/registry.md shows."""
-    (snippet,) = _blocks("docs/usage.md", "python")
+    _, snippet = _blocks("docs/usage.md", "python")
     (example,) = _blocks("docs/registry.md", "json")
     path = tmp_path / "example.json"
     path.write_text(example, encoding="utf-8")
@@ -219,6 +219,13 @@ def test_the_snippet_of_usage_reads_a_registry(tmp_path: Path) -> None:
         "measured on b16_h16_kv16_q4096_k4096_d128_fp16_full\n"
         f"{config} {parse_short_form(config).threads} {parse_short_form(config).smem_bytes}\n"
     )
+
+
+def test_the_snippet_of_usage_makes_a_data_frame() -> None:
+    snippet, _ = _blocks("docs/usage.md", "python")
+    done = subprocess.run([sys.executable, "-c", snippet], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "16384" in done.stdout
 
 
 def test_kernel_page_has_the_constraints_of_the_code() -> None:

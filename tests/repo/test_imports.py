@@ -37,7 +37,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Numbers become a decision.
     "search": {"core", "ops", "families", "profile"},
     "store": {"core", "ops", "families"},
-    "report": {"core", "families", "profile", "store"},
+    "frames": {"core", "profile", "search", "store"},
+    "report": {"core", "families", "frames", "ops", "profile", "search", "store"},
     "fleet": {"core", "workers", "profile"},
     "tune": {
         *("core", "ops", "families", "build", "workers"),
@@ -45,13 +46,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # What other programs use.
     "runtime": {"core", "families", "build", "workers", "gpu", "store"},
-    "export": {"core", "families"},
+    "export": {"core", "ops", "families", "build", "native", "store", "tune"},
     "kernel_configs": {"core", "ops", "families"},
     # Around the flow.
     "evaluate": {"core", "families", "profile", "search", "store", "tune"},
     "commands": {
         *("core", "families", "profile", "search", "store"),
-        *("report", "tune", "evaluate"),
+        *("report", "tune", "export", "evaluate"),
     },
     "cli": {"core", "commands"},
     "__main__": {"cli"},
@@ -68,6 +69,10 @@ ONLY_IN: dict[str, set[str]] = {
     "ray": {"fa_tune.fleet.ray_cluster"},
     "rich": {"fa_tune.cli", "fa_tune.commands"},
     "prettytable": {"fa_tune.commands", "fa_tune.report"},
+    "pandas": {"fa_tune.frames"},
+    "altair": {"fa_tune.report.page"},
+    "jinja2": {"fa_tune.report.page"},
+    "vl_convert": {"fa_tune.report.page"},
 }
 
 # What is one family's own: everybody else asks `fa_tune.families` and the protocol.
@@ -75,7 +80,10 @@ OF_ONE_FAMILY = re.compile(r"fa_tune\.families\.(sm\d+\w*)\b")
 KNOWS_A_FAMILY = {"fa_tune.families", "fa_tune.kernel_configs", "fa_tune.export"}
 
 # Loaded by those who need them, when they need them.
-HEAVY = ("torch", "cupy", "pandas", "cuda", "scipy", "triton", "optuna", "matplotlib", "ray")
+HEAVY = (
+    *("torch", "cupy", "pandas", "cuda", "scipy", "triton", "optuna", "matplotlib", "ray"),
+    *("altair", "jinja2", "pyarrow", "vl_convert"),
+)
 
 
 @dataclass(frozen=True)

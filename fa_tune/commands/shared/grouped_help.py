@@ -17,7 +17,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     OWN: (),
     "Result": (
         *("limit", "wide", "as_json", "csv", "form", "sort", "record", "export"),
-        *("to", "plot"),
+        *("html", "against", "to", "plot"),
     ),
     "Measuring": (
         *("profiler", "runs", "references", "metrics", "inputs", "regime", "seed"),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 from fa_tune.core.errors import ProfileFormatError
 
@@ -31,6 +33,7 @@ IDENTITY = (
 )
 _NUMBERED = ("ID", "Process ID", "Context", "Stream", "Device")
 _ONE_LINE = (*_NUMBERED, "Block Size", "Grid Size", "CC", "Metric Unit", "Metric Value")
+BLOCK_ROWS = 512  # enough that columns which never change cost nothing
 _MAX_JOINED_LINES = 20  # a quoted field may contain line ends, but not a whole file
 # Of a line that is taken for a damaged row: with numbers where a row has them, and without.
 _FEWEST_PIECES, _MANY_PIECES = 4, 8
@@ -45,9 +48,52 @@ class LogRow:
     fields: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Texts:
+    """The texts of a column, joined: a list of them would take ten times the memory."""
+
+    joined: str
+    separator: str = "\0"
+
+    @property
+    def each(self) -> list[str]:
+        """Row by row."""
+        return self.joined.split(self.separator)
+
+
+@dataclass(frozen=True)
+class LogBlock:
+    """Rows of a raw page that follow one another, by column: the line of each row, and for each
+    column the one text that all rows have or the text of each."""
+
+    lines: tuple[int, ...]
+    columns: tuple[str | Texts, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[LogRow]) -> LogBlock | None:
+        """The same rows, which have equally many fields; None if they hold what would separate
+        them."""
+        columns: list[str | Texts] = []
+        for texts in zip(*(row.fields for row in rows), strict=True):
+            if texts.count(texts[0]) == len(texts):
+                columns.append(texts[0])
+                continue
+            joined = Texts(Texts.separator.join(texts))
+            if joined.joined.count(Texts.separator) != len(texts) - 1:
+                return None
+            columns.append(joined)
+        return cls(tuple(row.line for row in rows), tuple(columns))
+
+    def texts(self, place: int) -> list[str]:
+        """One column, row by row."""
+        column = self.columns[place]
+        return [column] * len(self.lines) if isinstance(column, str) else column.each
+
+
 @dataclass
 class LogTable:
-    """A header and what follows it.  `columns` maps a column's name to its place."""
+    """A header and what follows it.  `columns` maps a column's name to its place.  The rows of a
+    details page are in `rows`, those of a raw page, which are wide, in `blocks`."""
 
     line: int
     header: tuple[str, ...]
@@ -55,6 +101,33 @@ class LogTable:
     columns: Mapping[str, int]
     units: tuple[str, ...] | None = None  # the raw page's second line
     rows: list[LogRow] = field(default_factory=list)
+    blocks: list[LogBlock] = field(default_factory=list)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether each row is a launch, with a column for each metric."""
+        return "Metric Name" not in self.columns
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing stands under the header but units."""
+        return not self.rows and not self.blocks
+
+    def add(self, row: LogRow) -> None:
+        """Append a row."""
+        self.rows.append(row)
+        if self.is_raw and len(self.rows) == BLOCK_ROWS:
+            self.close()
+
+    def close(self) -> None:
+        """No row follows for now."""
+        if self.is_raw and self.rows:
+            block = LogBlock.of(self.rows)
+            if block is None:
+                line = self.rows[0].line
+                raise ProfileFormatError(f"a row from line {line} on holds a zero byte")
+            self.blocks.append(block)
+            self.rows.clear()
 
 
 @dataclass
@@ -90,12 +163,37 @@ def decode(data: bytes) -> tuple[str, tuple[str, ...]]:
         return data.decode("cp1252", errors="replace"), ("not UTF-8; read as Windows-1252",)
 
 
+class _Lines(Sequence[str]):
+    """`text.split("\\n")` without a second copy of the text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._starts = array("q", [0])
+        while end := text.find("\n", self._starts[-1]) + 1:
+            self._starts.append(end)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        last = place == len(self) - 1
+        end = len(self._text) if last else self._starts[place + 1] - 1
+        return self._text[self._starts[place] : end]
+
+
 def read_log(text: str) -> Log:
     """Find the tables of a log.  Raises ProfileFormatError for a row damaged in the middle and
     for one without a header before it; an incomplete last row is left out with a warning."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    lines = text.split("\n")
+    lines = _Lines(text)
     log = Log()
+    kept: dict[str, str] = {}  # of texts that recur, one
     table: LogTable | None = None
     broken: tuple[int, str] | None = None
     early: tuple[int, str] | None = None  # a line before any header that may be a row
@@ -141,11 +239,16 @@ def read_log(text: str) -> Log:
                 raise ProfileFormatError(
                     f"line {broken[0]} is no whole row, though rows follow it: {_start(broken[1])}"
                 )
-            table.rows.append(LogRow(number, tuple(fields)))
+            fields = fields[: len(table.header)]
+            if not table.is_raw:
+                fields = list(map(kept.setdefault, fields, fields))
+            table.add(LogRow(number, tuple(fields)))
         else:
             raise ProfileFormatError(
                 f"line {number} does not fit the header of line {table.line}: {_start(line)}"
             )
+    for table in log.tables:
+        table.close()
     if broken is not None:
         log.warnings.append(
             f"the last row (line {broken[0]}) is incomplete and was left out; "
@@ -174,6 +277,11 @@ def _header(line: str, number: int) -> LogTable | None:
 
 def _split(line: str) -> list[str] | None:
     """The fields of one CSV line; None if it is not well formed."""
+    if len(line) > 1 and line[0] == '"' == line[-1]:
+        inside = line[1:-1]
+        pieces = inside.split('","')
+        if inside.count('"') == 2 * (len(pieces) - 1):
+            return pieces  # every quotation mark is one between two fields
     try:
         fields = next(csv.reader([line], strict=True))
     except (csv.Error, StopIteration):
@@ -182,7 +290,7 @@ def _split(line: str) -> list[str] | None:
     return None if stray else fields
 
 
-def _record(lines: list[str], start: int, table: LogTable) -> tuple[list[str] | None, int]:
+def _record(lines: Sequence[str], start: int, table: LogTable) -> tuple[list[str] | None, int]:
     """The record that begins at `start` and how many lines it takes."""
     line = lines[start]
     fields = _split(line)
@@ -247,8 +355,8 @@ def _is_row(fields: list[str], table: LogTable) -> bool:
 
 def _is_units_row(fields: list[str], table: LogTable) -> bool:
     return (
-        not table.rows
-        and "Metric Name" not in table.columns
+        table.is_empty
+        and table.is_raw
         and len(fields) >= len(table.header)
         and not any(fields[table.columns[name]] for name in IDENTITY if name in table.columns)
     )
@@ -257,7 +365,7 @@ def _is_units_row(fields: list[str], table: LogTable) -> bool:
 def _needed(table: LogTable) -> int:
     """How many fields a whole row has at least.  Details pages leave out the rule columns of
     a metric's row; raw pages leave out nothing."""
-    if "Metric Name" not in table.columns:
+    if table.is_raw:
         return len(table.header)
     names = (*IDENTITY, "Section Name", "Metric Name", "Metric Unit", "Metric Value")
     return 1 + max(table.columns[name] for name in names if name in table.columns)
@@ -270,7 +378,7 @@ def _is_cut(fields: list[str], table: LogTable, *, last: bool) -> bool:
     very end of a file may have lost digits."""
     if len(fields) < _needed(table):
         return True
-    if last and "Metric Name" not in table.columns and not fields[-1]:
+    if last and table.is_raw and not fields[-1]:
         return True
     return last and not table.quoted and bool(fields[-1])
 

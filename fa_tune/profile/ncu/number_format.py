@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
+from typing import NamedTuple
 
 from fa_tune.core.errors import ProfileFormatError
 
@@ -40,16 +41,21 @@ class NumberStyle:
     grouping: str
 
     def value(self, text: str) -> Decimal | None:
-        """The number that `text` is in this style, or None if it is not well formed in it.
+        """The number that `text` is in this style, or None if it is not well formed in it."""
+        plain = self.plain(text)
+        return None if plain is None else Decimal(plain)
+
+    def plain(self, text: str) -> str | None:
+        """`text` as Python writes numbers, or None if it is not well formed in this style.
 
         Groups are of three digits and complete, and nothing but 0 itself begins with a zero."""
         plain, grouped = _patterns(self)
         if plain.fullmatch(text):
-            return Decimal(text.replace(self.decimal, "."))
+            return text.replace(self.decimal, ".")
         if grouped is not None and grouped.fullmatch(text):
             for mark in _GROUPINGS[self.grouping]:
                 text = text.replace(mark, "")
-            return Decimal(text.replace(self.decimal, "."))
+            return text.replace(self.decimal, ".")
         return None
 
 
@@ -72,8 +78,7 @@ def _patterns(style: NumberStyle) -> tuple[re.Pattern[str], re.Pattern[str] | No
     return plain, re.compile(rf"[+-]?[1-9][0-9]{{0,2}}{groups}{fraction}")
 
 
-@dataclass(frozen=True)
-class NumberCell:
+class NumberCell(NamedTuple):
     """A cell that may hold a number.  `whole` says that the metric counts something in its
     smallest unit (nanoseconds, bytes, cycles, launches), so it has no fraction."""
 
@@ -96,18 +101,17 @@ def decide_style(cells: Iterable[NumberCell], *, decimal: str | None = None) -> 
     remaining = [s for s in STYLES if decimal in (None, s.decimal)]
     witness = ""
     ambiguous: dict[str, bool] = {}
-    seen: set[str] = set()
-    for cell in cells:
-        text = cell.text
-        if _TWO_READINGS.fullmatch(text):
-            ambiguous[text] = ambiguous.get(text, False) or cell.whole
-        if text in seen or _PLAIN.fullmatch(text) or not looks_numeric(text):
+    shapes: dict[str, _Shape] = {}
+    for text, whole in cells:
+        form = text.translate(_DIGITS)
+        shape = shapes.get(form)
+        if shape is None:
+            shape = shapes[form] = _Shape.of(text)
+        if shape.has_two_readings:
+            ambiguous[text] = ambiguous.get(text, False) or whole
+        if not shape.styles:
             continue
-        seen.add(text)
-        fitting = [s for s in STYLES if s.value(text) is not None]
-        if not fitting:
-            continue  # like a version number: no number in any style
-        still = [s for s in remaining if s in fitting]
+        still = [s for s in remaining if s in shape.styles]
         if not still:
             raise ProfileFormatError(
                 f"numbers of two styles in one file: {witness!r} and {text!r}"
@@ -116,6 +120,8 @@ def decide_style(cells: Iterable[NumberCell], *, decimal: str | None = None) -> 
             )
         if len(still) < len(remaining):
             remaining, witness = still, text
+    if len({style.decimal for style in remaining}) == 1:
+        return remaining[0]  # every text has one reading
     remaining = _drop_fractions(remaining, [t for t, whole in ambiguous.items() if whole])
     for text in ambiguous:
         readings = sorted({v for s in remaining if (v := s.value(text)) is not None})
@@ -125,6 +131,23 @@ def decide_style(cells: Iterable[NumberCell], *, decimal: str | None = None) -> 
                 "file tells which; export it again with LC_ALL=C and more metrics"
             )
     return remaining[0]
+
+
+_DIGITS = str.maketrans("123456789", "111111111")  # zeros stay: a number does not begin with one
+
+
+class _Shape(NamedTuple):
+    """What texts have in common that differ in their digits, zeros apart.  `styles` are those in
+    which such a text is a number; none where it says nothing about the style."""
+
+    has_two_readings: bool
+    styles: tuple[NumberStyle, ...]
+
+    @classmethod
+    def of(cls, text: str) -> _Shape:
+        says_nothing = _PLAIN.fullmatch(text) or not looks_numeric(text)
+        styles = () if says_nothing else tuple(s for s in STYLES if s.plain(text) is not None)
+        return cls(_TWO_READINGS.fullmatch(text) is not None, styles)
 
 
 def _drop_fractions(styles: list[NumberStyle], whole: list[str]) -> list[NumberStyle]:

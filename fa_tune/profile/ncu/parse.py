@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 from fa_tune.core.errors import ProfileFormatError, StorageError, UnknownUnit
@@ -27,6 +28,7 @@ from fa_tune.profile.ncu.display_names import IDENTIFIERS
 from fa_tune.profile.ncu.launches import Launch, MetricValue, Missing, Profile
 from fa_tune.profile.ncu.log_tables import (
     IDENTITY,
+    LogBlock,
     LogRow,
     LogTable,
     decode,
@@ -36,6 +38,7 @@ from fa_tune.profile.ncu.log_tables import (
 )
 from fa_tune.profile.ncu.metrics import expected_unit, is_whole
 from fa_tune.profile.ncu.number_format import NumberCell, NumberStyle, decide_style, looks_numeric
+from fa_tune.profile.ncu.raw_columns import Cells, are_plain_integers, read_column
 
 _METRIC_COLUMNS = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
 _RULE_COLUMNS = (
@@ -56,6 +59,7 @@ _REPORT_ADVICE = (
     "`ncu --import FILE --page raw --csv --print-units base`"
 )
 _CAPABILITY = re.compile(r"[0-9]+[.,][0-9]+")
+Columns = Mapping[str, int]
 _DIMENSIONS = (SECOND, HERTZ, BYTE, BYTE_PER_SECOND, PERCENT)
 
 _MISSING = {
@@ -69,6 +73,7 @@ _MISSING = {
     "infinity": "inf",
 }
 _INSTANCED = Missing("instances")
+_NOT_READ = "cells that list instances were not read; --print-metric-instances none"
 # The aggregate followed by its instances: `240; 240` or `12 (3; 4; 5)`.
 _INSTANCES = re.compile(r"[+-]?[0-9][^;()]*(?:;.*|\(.*\))", re.DOTALL)
 
@@ -93,10 +98,10 @@ def parse_ncu_csv(text: str | bytes, *, decimal: str | None = None) -> Profile:
         raise ProfileFormatError(_no_table(text))
     for table in log.tables:
         _check_form(table)
-    forms = {"details" if "Metric Name" in t.columns else "raw" for t in log.tables}
+    forms = {"raw" if t.is_raw else "details" for t in log.tables}
     if len(forms) > 1:
         raise ProfileFormatError("a details page and a raw page in one file; split them")
-    tables = [table for table in log.tables if table.rows]
+    tables = [table for table in log.tables if not table.is_empty]
     if not tables:
         raise ProfileFormatError("a header and no launch: ncu was stopped before the first one")
     form = forms.pop()
@@ -104,17 +109,15 @@ def parse_ncu_csv(text: str | bytes, *, decimal: str | None = None) -> Profile:
         (cell for table in tables for cell in _number_cells(table)), decimal=decimal
     )
     warnings = [*remarks, *log.warnings]
-    warnings += [f"no launch under the header of line {t.line}" for t in log.tables if not t.rows]
+    warnings += [f"no launch under the header of line {t.line}" for t in log.tables if t.is_empty]
     launches: list[Launch] = []
     for table in tables:
         warnings += _unknown_columns(table)
         if form == "details":
             launches += _read_details(table, style, warnings)
         else:
-            launches += _read_raw(table, style)
+            launches += _read_raw(table, style, warnings)
     _refuse_repeated(launches)
-    if any(value == _INSTANCED for launch in launches for value in launch.metrics.values()):
-        warnings.append("cells that list instances were not read; --print-metric-instances none")
     return Profile(form, tuple(launches), tuple(log.diagnostics), tuple(dict.fromkeys(warnings)))
 
 
@@ -188,7 +191,7 @@ def _check_form(table: LogTable) -> None:
     needed = {"ID", "Process ID", "Kernel Name"}
     if "Metric Name" in columns:
         needed |= set(_METRIC_COLUMNS)
-    elif table.rows and table.units is None:
+    elif not table.is_empty and table.units is None:
         raise ProfileFormatError(f"no row of units under the header of line {table.line}")
     if missing := needed - columns:
         raise ProfileFormatError(
@@ -202,7 +205,7 @@ def _check_form(table: LogTable) -> None:
 def _is_rule(row: LogRow, table: LogTable) -> bool:
     """Rule rows name a rule and leave the metric's columns empty; a metric's row names none."""
     if row.fields[table.columns["Metric Name"]].strip():
-        if any(_field(row, table, column) for column in _RULE_COLUMNS):
+        if any(_field(row, table.columns, column) for column in _RULE_COLUMNS):
             raise ProfileFormatError(f"line {row.line} names both a metric and a rule")
         return False
     place = table.columns.get("Rule Name", len(row.fields))
@@ -242,18 +245,20 @@ def _raw_columns(table: LogTable) -> list[tuple[int, str, str]]:
 
 
 def _number_cells(table: LogTable) -> Iterator[NumberCell]:
-    if "Metric Name" in table.columns:
+    if not table.is_raw:
         for _, key, unit, text in _details_cells(table):
             if looks_numeric(text):
                 yield NumberCell(text, _is_whole(key, unit))
         return
     for place, name, unit in _raw_columns(table):
-        whole: bool | None = None
-        for row in table.rows:
-            text = row.fields[place].strip()
-            if looks_numeric(text):
-                whole = _is_whole(name, unit) if whole is None else whole
-                yield NumberCell(text, whole)
+        whole = _is_whole(name, unit)
+        for block in table.blocks:
+            column = block.columns[place]
+            if isinstance(column, str):
+                yield NumberCell(column.strip(), whole)
+            elif not are_plain_integers(column):
+                for text in dict.fromkeys(column.each):
+                    yield NumberCell(text.strip(), whole)
 
 
 def _is_whole(key: str, unit: str) -> bool:
@@ -308,71 +313,97 @@ def _read_details(table: LogTable, style: NumberStyle, warnings: list[str]) -> l
     metrics: dict[tuple[int, int], dict[str, MetricValue]] = {}
     first: dict[tuple[int, int], LogRow] = {}
     for row in table.rows:  # rule rows too: a launch may have nothing else
-        key = _launch_key(row, table)
+        key = _launch_key(row, table.columns)
         known = first.setdefault(key, row)
         metrics.setdefault(key, {})
-        if _field(row, table, "Kernel Name") != _field(known, table, "Kernel Name"):
+        if _field(row, table.columns, "Kernel Name") != _field(known, table.columns, "Kernel Name"):
             raise ProfileFormatError(
                 f"line {row.line}: launch {key[1]} of process {key[0]} has another kernel name "
                 f"than on line {known.line}"
             )
-    for row, name, unit, text in _details_cells(table):
-        value = _value(name, unit, text, style, row.line)
-        values = metrics[_launch_key(row, table)]
+    read: dict[tuple[str, str, str], MetricValue] = {}
+    for row, *cell in _details_cells(table):
+        name, unit, text = cell
+        value = read.get((name, unit, text))
+        if value is None:
+            value = read[name, unit, text] = _value(name, unit, text, style, row.line)
+        if value == _INSTANCED:
+            warnings.append(_NOT_READ)
+        values = metrics[_launch_key(row, table.columns)]
         if isinstance(values.get(name, Missing("")), Missing):
             values[name] = value
         elif values[name] != value and not isinstance(value, Missing):
             warnings.append(f"{name} has two values in one launch; the first is kept")
-    return [_launch(row, table, metrics[key]) for key, row in first.items()]
+    return [_launch(row, table.columns, metrics[key]) for key, row in first.items()]
 
 
-def _read_raw(table: LogTable, style: NumberStyle) -> list[Launch]:
-    columns = _raw_columns(table)
-    launches = []
-    for row in table.rows:
-        values = {
-            name: _value(name, unit, row.fields[place], style, row.line)
-            for place, name, unit in columns
-        }
-        launches.append(_launch(row, table, values))
+def _read_raw(table: LogTable, style: NumberStyle, warnings: list[str]) -> list[Launch]:
+    launches: list[Launch] = []
+    for i, block in enumerate(table.blocks):
+        launches += _read_block(block, table, style, warnings)
+        table.blocks[i] = LogBlock((), ())  # what has been read needs no room
     return launches
 
 
-def _launch_key(row: LogRow, table: LogTable) -> tuple[int, int]:
+def _read_block(
+    block: LogBlock, table: LogTable, style: NumberStyle, warnings: list[str]
+) -> Iterator[Launch]:
+    def value(name: str, unit: str, text: str, line: int) -> MetricValue:
+        found = _value(name, unit, text.strip(), style, line)
+        if found == _INSTANCED:
+            warnings.append(_NOT_READ)
+        return found
+
+    metrics = {
+        name: read_column(
+            name, unit, block.columns[place], block.lines, style, partial(value, name, unit)
+        )
+        for place, name, unit in _raw_columns(table)
+    }
+    identity = {
+        name: block.texts(table.columns[name]) for name in IDENTITY if name in table.columns
+    }
+    columns = {name: place for place, name in enumerate(identity)}
+    rows = zip(block.lines, zip(*identity.values(), strict=True), strict=True)
+    for i, (line, fields) in enumerate(rows):
+        yield _launch(LogRow(line, fields), columns, Cells(metrics, i))
+
+
+def _launch_key(row: LogRow, columns: Columns) -> tuple[int, int]:
     return (
-        whole_number(_field(row, table, "Process ID")),
-        whole_number(_field(row, table, "ID")),
+        whole_number(_field(row, columns, "Process ID")),
+        whole_number(_field(row, columns, "ID")),
     )
 
 
-def _launch(row: LogRow, table: LogTable, metrics: dict[str, MetricValue]) -> Launch:
-    process_id, launch_id = _launch_key(row, table)
-    capability = _field(row, table, "CC")
+def _launch(row: LogRow, columns: Columns, metrics: Mapping[str, MetricValue]) -> Launch:
+    process_id, launch_id = _launch_key(row, columns)
+    capability = _field(row, columns, "CC")
     if capability and not _CAPABILITY.fullmatch(capability):
         raise ProfileFormatError(f"line {row.line}: {capability[:40]!r} is no CC")
     for column in ("Context", "Stream", "Device"):
-        if (text := _field(row, table, column)) and not is_whole_number(text):
+        if (text := _field(row, columns, column)) and not is_whole_number(text):
             raise ProfileFormatError(f"line {row.line}: {text[:40]!r} is no {column}")
     return Launch(
         process_id,
         launch_id,
-        _field(row, table, "Kernel Name"),
-        _dimensions(row, table, "Block Size"),
-        _dimensions(row, table, "Grid Size"),
-        _field(row, table, "Device"),
+        _field(row, columns, "Kernel Name"),
+        _dimensions(row, columns, "Block Size"),
+        _dimensions(row, columns, "Grid Size"),
+        _field(row, columns, "Device"),
         capability,
         metrics,
     )
 
 
-def _field(row: LogRow, table: LogTable, column: str) -> str:
-    place = table.columns.get(column)
+def _field(row: LogRow, columns: Columns, column: str) -> str:
+    place = columns.get(column)
     return "" if place is None or place >= len(row.fields) else row.fields[place].strip()
 
 
-def _dimensions(row: LogRow, table: LogTable, column: str) -> tuple[int, int, int] | None:
+def _dimensions(row: LogRow, columns: Columns, column: str) -> tuple[int, int, int] | None:
     """`(128, 1, 1)`; None where the release printed no such column."""
-    text = _field(row, table, column)
+    text = _field(row, columns, column)
     if not text:
         return None
     inside = text.strip("() ")
@@ -386,7 +417,7 @@ def _dimensions(row: LogRow, table: LogTable, column: str) -> tuple[int, int, in
 
 def _unknown_columns(table: LogTable) -> list[str]:
     known = {*IDENTITY, *_RULE_COLUMNS, *_METRIC_COLUMNS, ""}
-    raw = "Metric Name" not in table.columns
+    raw = table.is_raw
     ignored = [
         repr(name)
         for name in table.columns

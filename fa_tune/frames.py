@@ -1,0 +1,161 @@
+"""Results, spaces, registries and ncu's files as pandas data frames, for notebooks and reports.
+
+Every value is in base units; `UNITS` has the unit of each column that has one, and so has each
+frame in `frame.attrs["units"]`.  A value that was not measured is missing (`pandas.NA`), never
+zero.  Columns have one type whatever the rows hold, so that frames of several files can be put
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fa_tune.core.model import Quantity
+from fa_tune.core.workload import DType
+from fa_tune.profile.ncu.launches import Profile
+from fa_tune.search.space_table import SpaceTable
+from fa_tune.store.registry.schema import Registry
+from fa_tune.store.table.columns import BOOLEAN, COLUMNS, RATIOS, SAMPLES, TEXT, WHOLE, Kind
+from fa_tune.store.table.rows import Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TYPES: Mapping[str, str] = {
+    WHOLE.name: "Int64",
+    BOOLEAN.name: "boolean",
+    TEXT.name: "string",
+    "dtype": "string",
+    "outcome": "string",
+    SAMPLES.name: "object",  # a tuple per row
+    RATIOS.name: "object",
+}
+UNITS: Mapping[str, str] = {
+    **dict.fromkeys(("duration_s", "median_s", "min_s", "max_s", "interval_low_s"), "s"),
+    **dict.fromkeys(("interval_high_s", "samples_s", "held_out_s"), "s"),
+    **dict.fromkeys(("duration_percent_of_baseline", "cycles_percent_of_baseline"), "%"),
+    **dict.fromkeys(("tflops", "attn_tflops", "matmul_tflops"), "TFLOP/s"),
+    "cycles": "cycle",
+    "registers": "register/thread",
+    "l2_hit_percent": "%",
+    "sm_clock_hz": "hz",
+    **dict.fromkeys(("seq_len", "seq_len_kv", "d_head"), "element"),
+}
+
+
+def results(rows: Iterable[Row]) -> pd.DataFrame:
+    """One row per kernel and workload, in the order given; the columns are the fields of `Row`,
+    then `workload`, the workload's key, and `source`."""
+    rows = list(rows)
+    columns = {
+        column.field: _series([getattr(row, column.field) for row in rows], _type(column.kind))
+        for column in COLUMNS
+    }
+    keys = [row.workload.key if row.workload else None for row in rows]
+    columns["workload"] = _series(keys, "string")
+    columns["source"] = _series([row.source for row in rows], "string")
+    return _frame(columns)
+
+
+def spaces(tables: Iterable[SpaceTable]) -> pd.DataFrame:
+    """One row per variant and workload of recorded spaces.  Besides `space`, `variant`,
+    `workload`, `outcome`, `reason`, `median_s` and `samples_s` there are `knob.NAME`, `fact.NAME`
+    and `counter.NAME` as in the files (docs/spaces.md); a column that a space lacks is missing in
+    its rows."""
+    found = [(table, row) for table in tables for row in table.rows]
+    columns = {
+        "space": _series([table.name for table, _ in found], "string"),
+        "variant": _series([row.variant for _, row in found], "string"),
+        "workload": _series([row.workload for _, row in found], "string"),
+        "outcome": _series([row.outcome for _, row in found], "string"),
+        "reason": _series([row.reason for _, row in found], "string"),
+        "median_s": _series([row.time_s for _, row in found], "Float64"),
+        "samples_s": _series([row.samples_s for _, row in found], "object"),
+    }
+    units: dict[str, str] = {}
+    for prefix, of in (("knob", "knobs"), ("fact", "facts"), ("counter", "counters")):
+        for name in dict.fromkeys(name for _, row in found for name in getattr(row, of)):
+            values = [getattr(row, of).get(name) for _, row in found]
+            columns[f"{prefix}.{name}"] = _series(values, None if prefix == "knob" else "Float64")
+    for table, _ in found:
+        units |= {f"counter.{name}": unit for name, unit in table.meta.units.items()}
+    return _frame(columns, units)
+
+
+def registry(registry: Registry) -> pd.DataFrame:
+    """One row per entry; ratios are the chosen config's time over the other's."""
+    entries = registry.entries
+    text: dict[str, list[Any]] = {
+        "gpu": [e.gpu.name for e in entries],
+        "workload": [e.workload.key for e in entries],
+        "method": [e.method for e in entries],
+        "inputs": [e.inputs for e in entries],
+        "family": [e.chosen.family for e in entries],
+        "kernel": [e.chosen.config for e in entries],
+        "reason": [e.reason for e in entries],
+        "recorded_at": [e.provenance.recorded_at for e in entries],
+    }
+    real: dict[str, list[Any]] = {
+        "median_s": [e.median_s for e in entries],
+        "interval_low_s": [e.interval_s[0] if e.interval_s else None for e in entries],
+        "interval_high_s": [e.interval_s[1] if e.interval_s else None for e in entries],
+        "matmul_tflops": [e.tflops for e in entries],
+        "ratio_to_default": [e.ratio_to_default and e.ratio_to_default.value for e in entries],
+    }
+    for name in sorted({name for e in entries for name in e.ratio_to_references}):
+        ratios = [e.ratio_to_references.get(name) for e in entries]
+        real[f"ratio_to_{name}"] = [ratio and ratio.value for ratio in ratios]
+    columns = {name: _series(values, "string") for name, values in text.items()}
+    columns |= {name: _series(values, "Float64") for name, values in real.items()}
+    columns["n"] = _series([e.n for e in entries], "Int64")
+    columns["tied"] = _series([len(e.tie_set) for e in entries], "Int64")
+    return _frame(columns)
+
+
+def launches(profile: Profile) -> pd.DataFrame:
+    """One row per launch that ncu profiled: `process_id`, `launch_id`, `kernel_name`, `device`,
+    and a column for each metric by ncu's name.  A metric that is a text somewhere has texts."""
+    found = profile.launches
+    columns = {
+        "process_id": _series([launch.process_id for launch in found], "Int64"),
+        "launch_id": _series([launch.launch_id for launch in found], "Int64"),
+        "kernel_name": _series([launch.kernel_name for launch in found], "string"),
+        "device": _series([launch.device for launch in found], "string"),
+    }
+    units: dict[str, str] = {}
+    for name in dict.fromkeys(name for launch in found for name in launch.metrics):
+        cells = [launch.metrics.get(name) for launch in found]
+        numbers = [cell.value if isinstance(cell, Quantity) else None for cell in cells]
+        texts = [cell if isinstance(cell, str) else None for cell in cells]
+        if any(text is not None for text in texts):
+            columns[name] = _series(texts, "string")
+            continue
+        columns[name] = _series(numbers, "Float64")
+        unit = next((cell.unit for cell in cells if isinstance(cell, Quantity)), "")
+        units |= {name: unit} if unit else {}
+    return _frame(columns, units)
+
+
+def _type(kind: Kind) -> str:
+    return TYPES.get(kind.name, "Float64")
+
+
+def _series(values: Sequence[Any], dtype: str | None) -> pd.Series:
+    import pandas as pd  # late: slow to load
+
+    plain = [value.name if isinstance(value, DType) else value for value in values]
+    if dtype == "string":
+        plain = [None if value is None else str(value) for value in plain]
+    series = pd.Series(plain, dtype=dtype if dtype is not None else "object")
+    return series if dtype is not None else series.convert_dtypes()
+
+
+def _frame(
+    columns: Mapping[str, pd.Series], units: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame(dict(columns))
+    frame.attrs["units"] = {n: u for n, u in {**UNITS, **(units or {})}.items() if n in columns}
+    return frame

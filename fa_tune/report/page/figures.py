@@ -1,0 +1,313 @@
+"""The numbers of a page: data frames, one per figure, made from sources by the rules by which
+the program chooses.  Times are in milliseconds here, since people read them."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fa_tune.core.errors import FaTuneError
+from fa_tune.core.model import REFERENCE_FAMILY, Measurement, Variant
+from fa_tune.core.workload import Workload
+from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.ops import flops
+from fa_tune.profile.explain import explain_pair
+from fa_tune.profile.stats import comparable
+from fa_tune.report.page.source import Source
+from fa_tune.search.decide import Decision, decide
+from fa_tune.store.table.rows import Row, best, grouped, paces
+
+Records = list[dict[str, Any]]
+MS = 1e3
+MAX_TIED = 12  # of a workload, the fastest first
+MAX_COVERING = 10  # configs per family of workloads
+
+
+@dataclass(frozen=True)
+class Place:
+    """One workload of one source: its rows, and what is chosen among them.  `label` is all that is
+    known of it, `short` what the others on the page do not share."""
+
+    label: str
+    short: str
+    source: Source
+    rows: Sequence[Row]
+    decision: Decision | None
+
+    @property
+    def chosen(self) -> str:
+        """The chosen variant's key, or the fastest one's where no choice is known; empty if there
+        is none."""
+        workload = self.rows[0].workload
+        recorded = self.source.chosen.get(workload.key, "") if workload else ""
+        if recorded in {subject_of(row) for row in self.rows}:
+            return recorded
+        if self.decision is None:
+            return ""
+        ranked = all(row.preference is not None for row in self.rows if row.is_variant)
+        return (self.decision.chosen if ranked else self.decision.leader).subject
+
+
+def places(sources: Iterable[Source]) -> list[Place]:
+    """Every workload, in reading order."""
+    found = [
+        (str(group), source, rows)
+        for source in sources
+        for group, rows in grouped(source.rows).items()
+    ]
+    parts = [re.split("[,;] ", label) for label, _, _ in found]
+    shared = set.intersection(*map(set, parts)) if parts else set()
+    apart = {tuple(p for p in own if not p.startswith("batch ")) for own in parts}
+    if len(apart) == len({tuple(own) for own in parts}):  # the batch follows from the others
+        shared |= {part for own in parts for part in own if part.startswith("batch ")}
+    return [
+        Place(
+            label=label,
+            short=_shortened(own, shared) or label,
+            source=source,
+            rows=rows,
+            decision=_decision(rows),
+        )
+        for own, (label, source, rows) in zip(parts, found, strict=True)
+    ]
+
+
+def _shortened(parts: Sequence[str], shared: Collection[str]) -> str:
+    """`4096, d128, causal`: the parts that tell workloads apart."""
+    told = [part for part in parts if part not in shared]
+    return ", ".join(p.replace("seq_len ", "").replace("d_head ", "d") for p in told)
+
+
+def subject_of(row: Row) -> str:
+    """`family:config`, or the name of a kernel that is nobody's."""
+    return f"{row.family}:{row.kernel}" if row.family else row.kernel
+
+
+def _decision(rows: Sequence[Row]) -> Decision | None:
+    measured = [
+        Measurement(
+            subject=f"{row.family}:{row.kernel}",
+            workload=str(row.group),
+            method=row.method,
+            samples_s=row.samples_s or (row.rank_s,),
+            relative=row.relative or (),
+        )
+        for row in rows
+        if row.rank_s is not None and row.family
+    ]
+    preferred = {subject_of(row): row.preference for row in rows}
+    try:
+        return decide(measured, None, tie_break=lambda subject: (preferred[subject] or 0,))
+    except FaTuneError:
+        return None  # no config of ours, or one that stands twice
+
+
+def numbers_of_configs(found: Sequence[Place]) -> dict[str, str]:
+    """`C1`, `C2`, … by subject, those that are chosen somewhere first; references keep their
+    names."""
+    chosen = [place.chosen for place in found if place.chosen]
+    every = [subject_of(row) for place in found for row in place.rows if row.is_variant]
+    return {subject: f"C{i}" for i, subject in enumerate(dict.fromkeys([*chosen, *every]), 1)}
+
+
+def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
+    """Every row: `loss_percent` is its time above that of the fastest of ours."""
+    out: Records = []
+    for place in found:
+        loss, tied = _losses(place), set(place.decision.tie_set if place.decision else ())
+        for row in place.rows:
+            subject = subject_of(row)
+            workload = row.workload
+            out.append(
+                {
+                    "workload": place.label,
+                    "short": place.short,
+                    "key": workload.key if workload else "",
+                    "config": numbers.get(subject, row.kernel),
+                    "kernel": row.kernel,
+                    "family": "reference" if row.is_reference else row.family or "other",
+                    "chosen": subject == place.chosen,
+                    "tied": subject in tied,
+                    "median_ms": None if row.rank_s is None else row.rank_s * MS,
+                    "tflops": row.matmul_tflops,
+                    "loss_percent": loss.get(subject),
+                    "registers": row.registers,
+                    "l2_hit_percent": row.l2_hit_percent,
+                    "n": row.n,
+                    "flop_per_byte": _intensity(workload),
+                    "outcome": str(row.outcome),
+                    "reason": row.reason,
+                }
+            )
+    return out
+
+
+def _intensity(workload: Workload | None) -> float | None:
+    if workload is None:
+        return None
+    return flops.matmul_flop(workload) / flops.moved_bytes(workload)
+
+
+def _losses(place: Place) -> dict[str, float]:
+    """How much more time each takes than the fastest of ours, in percent, by what rows are ranked
+    by; a library that is faster has less than 0."""
+    pace = paces(place.rows)
+    fastest = best(place.rows)
+    if fastest is None:
+        return {}
+    least = pace[id(fastest)]
+    timed = [row for row in place.rows if id(row) in pace]
+    return {subject_of(row): 100 * (pace[id(row)] / least - 1) for row in timed}
+
+
+def ties(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
+    """Samples of tied configs over the leader's of the same round, and the ratio's interval."""
+    out: Records = []
+    for place in found:
+        if place.decision is None or len(place.decision.tie_set) < 2:
+            continue
+        by_subject = {subject_of(row): row for row in place.rows if row.rank_s is not None}
+        samples = {s: row.samples_s or () for s, row in by_subject.items()}
+        compared = comparable(samples, {s: row.relative or () for s, row in by_subject.items()})
+        leader = compared[place.decision.leader.subject]
+        tied = [s for s in place.decision.standings if s.tied]
+        for standing in tied[:MAX_TIED]:
+            ratios = zip(compared[standing.subject], leader, strict=False)
+            interval = standing.to_leader.interval
+            out.append(
+                {
+                    "workload": place.label,
+                    "config": numbers[standing.subject],
+                    "kernel": Variant.from_key(standing.subject).config,
+                    "chosen": standing.subject == place.chosen,
+                    "ratio": standing.to_leader.value,
+                    "low": interval.low if interval else standing.to_leader.value,
+                    "high": interval.high if interval else standing.to_leader.value,
+                    "samples": [a / b for a, b in ratios],
+                }
+            )
+    return out
+
+
+def single_configs(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
+    """What each config would lose that served all workloads of its kind: those of one source,
+    method, head dimension and element type.  Only configs that were measured on all of them."""
+    kinds: dict[str, list[Place]] = {}
+    for place in found:
+        row = place.rows[0]
+        if place.decision is not None and row.d_head and row.dtype:
+            kind = f"d_head {row.d_head}, {row.dtype.name}, {row.method}"
+            kinds.setdefault("; ".join(filter(None, (kind, row.source))), []).append(place)
+    out: Records = []
+    for kind, members in kinds.items():
+        losses = [_losses(place) for place in members]
+        everywhere = set.intersection(*(set(loss) for loss in losses)) & numbers.keys()
+        entries = [
+            {
+                "workloads": f"{kind} ({len(members)})",
+                "config": numbers[subject],
+                "kernel": Variant.from_key(subject).config,
+                "mean_percent": statistics.fmean(loss[subject] for loss in losses),
+                "worst_percent": max(loss[subject] for loss in losses),
+                "worst_on": max(zip(losses, members, strict=True), key=lambda p: p[0][subject])[
+                    1
+                ].label,
+            }
+            for subject in everywhere
+        ]
+        out += sorted(entries, key=lambda e: (e["mean_percent"], e["config"]))[:MAX_COVERING]
+    return out
+
+
+def on_inputs(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
+    """How long configs took on other inputs, where that is recorded."""
+    out: Records = []
+    for place in found:
+        workload = place.rows[0].workload
+        figures = place.source.on_inputs.get(workload.key, {}) if workload else {}
+        for subject, told in figures.items():
+            fastest = min((figure.median_s for figure in told), default=0.0)
+            out += [
+                {
+                    "workload": place.label,
+                    "config": numbers.get(subject, subject),
+                    "inputs": figure.inputs,
+                    "median_ms": figure.median_s * MS,
+                    "over_fastest": figure.median_s / fastest,
+                    "to_default": figure.to_default.value if figure.to_default else None,
+                }
+                for figure in told
+            ]
+    return out
+
+
+def explanations(sources: Iterable[Source]) -> Records:
+    """Winner against runner-up on every workload that has counters of both: one record per kind
+    of cause, with the sentences that tell the pair."""
+    out: Records = []
+    for source in sources:
+        workloads: dict[tuple[str, str], list[Measurement]] = {}
+        for measured in source.profiled:
+            if not measured.subject.startswith(f"{REFERENCE_FAMILY}:"):
+                workloads.setdefault((measured.workload, measured.method), []).append(measured)
+        for (key, _), members in workloads.items():
+            members.sort(key=lambda m: statistics.median(m.samples_s))
+            if len(members) < 2:
+                continue
+            try:
+                told = explain_pair(members[1], members[0])
+            except FaTuneError:
+                continue
+            out += [
+                {
+                    "workload": key,
+                    "winner": _named(told.fast),
+                    "runner_up": _named(told.slow),
+                    "cause": finding.cause,
+                    "share_percent": 100 * finding.share,
+                    "told": " ".join(told.sentences),
+                }
+                for finding in told.findings
+            ]
+    return out
+
+
+def _named(subject: str) -> str:
+    variant = Variant.from_key(subject)
+    if variant.family == REFERENCE_FAMILY:
+        return REFERENCE_LABELS.get(variant.config, variant.config)
+    return variant.config
+
+
+def differences(
+    found: Sequence[Place], against: Sequence[Place], numbers: Mapping[str, str]
+) -> Records:
+    """Kernels that two runs have on one workload by one method; `ratio` is this run's time over
+    the other's, so that below 1 this run is faster."""
+    others: dict[tuple[str, str, str], float] = {}
+    for place in against:
+        for row in place.rows:
+            if row.rank_s is not None:
+                others.setdefault(_same(row), row.rank_s)
+    return [
+        {
+            "workload": place.label,
+            "short": place.short,
+            "config": numbers.get(subject_of(row), row.kernel),
+            "kernel": row.kernel,
+            "median_ms": row.rank_s * MS,
+            "other_ms": others[_same(row)] * MS,
+            "ratio": row.rank_s / others[_same(row)],
+        }
+        for place in found
+        for row in place.rows
+        if row.rank_s is not None and _same(row) in others
+    ]
+
+
+def _same(row: Row) -> tuple[str, str, str]:
+    workload = row.workload
+    return (workload.key if workload else str(row.group), row.method, subject_of(row))

@@ -1,0 +1,110 @@
+"""What a page is made from: rows, and what was recorded beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fa_tune.core.model import Measurement
+from fa_tune.profile import profile_json
+from fa_tune.profile.stats import Interval, Ratio
+from fa_tune.search.data_dependence import OnInputs
+from fa_tune.search.decide import Confirmation
+from fa_tune.store import recordings
+from fa_tune.store.recordings import META_SUFFIX, Decided, MeasuredOn, Meta
+from fa_tune.store.table.from_attempts import rows_from_measurements
+from fa_tune.store.table.rows import Row
+
+OnInputsBySubject = Mapping[str, Sequence[OnInputs]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Measurements of one origin.  `chosen` and `on_inputs` are by workload key, the subjects in
+    them by `family:config`; `profiled` are measurements with counters that explain; `provenance`
+    are lines for people, by what they say."""
+
+    name: str
+    rows: Sequence[Row]
+    gpu: str = ""
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    on_inputs: Mapping[str, OnInputsBySubject] = field(default_factory=dict)
+    profiled: Sequence[Measurement] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+def source_of(path: Path, rows: Sequence[Row]) -> Source:
+    """Rows that were read from `path`, with the provenance and the counters kept beside them;
+    raises ProfileFormatError where these are damaged."""
+    tables = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    metas = [recordings.load_meta(t) for t in tables if t.with_suffix(META_SUFFIX).is_file()]
+    documents = sorted(path.glob(f"*{profile_json.SUFFIX}")) if path.is_dir() else []
+    chosen: dict[str, str] = {}
+    on_inputs: dict[str, dict[str, tuple[OnInputs, ...]]] = {}
+    for meta in metas:
+        for workload, decided in meta.decided.items():
+            if kept := _chosen(decided):
+                chosen[workload] = kept
+            for subject, figures in decided.on_inputs.items():
+                told = tuple(_on_inputs(figure) for figure in figures)
+                on_inputs.setdefault(workload, {})[subject] = told
+    return Source(
+        name=str(path),
+        rows=rows,
+        gpu=_only(meta.device.name for meta in metas),
+        chosen=chosen,
+        on_inputs=on_inputs,
+        profiled=tuple(m for document in documents for m in profile_json.load(document)),
+        provenance=_provenance(metas),
+    )
+
+
+def profiled_source(path: Path, measurements: Sequence[Measurement]) -> Source:
+    """What `fa-tune profile --json` wrote, as rows and with the counters."""
+    return Source(str(path), rows_from_measurements(measurements), profiled=measurements)
+
+
+def _chosen(decided: Decided) -> str:
+    """The variant that a search kept, as far as its recording tells."""
+    confirmed = decided.confirmed
+    if decided.chosen or confirmed is None:
+        return decided.chosen
+    interval = Interval(*confirmed.interval) if confirmed.interval else None
+    ratio = Ratio(confirmed.ratio, interval)
+    told = Confirmation(confirmed.chosen, confirmed.default, ratio, confirmed.n)
+    return told.chosen if told.upheld else told.default
+
+
+def _only(names: Any) -> str:
+    found = set(names)
+    return str(found.pop()) if len(found) == 1 else ""
+
+
+def _on_inputs(figure: MeasuredOn) -> OnInputs:
+    interval = Interval(*figure.interval) if figure.interval else None
+    ratio = None if figure.ratio is None else Ratio(figure.ratio, interval)
+    return OnInputs(figure.inputs, figure.median_s, ratio)
+
+
+def _provenance(metas: Sequence[Meta]) -> dict[str, str]:
+    """Each fact once, with all values it has."""
+    found: dict[str, list[str]] = {}
+    for meta in metas:
+        facts = dataclasses.asdict(meta.provenance) | {"libraries": meta.measured_by.libraries}
+        for name, value in facts.items():
+            text = _text(value)
+            if text and text not in found.setdefault(name, []):
+                found[name].append(text)
+    return {name.replace("_", " "): "; ".join(values) for name, values in found.items() if values}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return (
+        json.dumps(value, sort_keys=True) if isinstance(value, dict) and value else str(value or "")
+    )

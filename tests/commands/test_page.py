@@ -1,0 +1,101 @@
+"""`report --html` and `search --html`: what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_tune.core.options import Progress, SearchOptions
+from fa_tune.tune.results import SearchResult
+from tests.commands import fakes
+from tests.commands.console import Console
+from tests.project_files import ROOT
+
+H200 = ROOT / "profiles" / "nvidia_h200"
+RECORDED = H200 / "fast_ncu.csv"
+
+
+def _document(path: Path) -> dict[str, Any]:
+    text = re.search(
+        r'<script type="application/json" id="fa-tune-page">(.*?)</script>', path.read_text()
+    )
+    assert text is not None
+    document: dict[str, Any] = json.loads(text[1])
+    return document
+
+
+def test_the_page_has_the_rows_of_the_report(console: Console, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = console("report", str(RECORDED), "--html", str(page), "-f", "json")
+    assert done.status == 0
+    rows = json.loads(done.out)["rows"]
+    shown = _document(page)["sections"]["results"]
+    assert [r["kernel"] for r in shown] == [row["kernel"] for row in rows]
+    assert [r["median_ms"] for r in shown] == pytest.approx([1e3 * r["median_s"] for r in rows])
+    fastest = [r for r in shown if r["chosen"]]
+    assert len(fastest) == len({r["workload"] for r in shown})
+
+
+def test_against_itself_nothing_differs(console: Console, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = console("report", str(RECORDED), "--html", str(page), "--against", str(RECORDED))
+    assert done.status == 0
+    compared = _document(page)["sections"]["differences"]
+    assert compared
+    assert {r["ratio"] for r in compared} == {1.0}
+
+
+def test_counters_explain_the_runner_up(console: Console, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    explained = H200 / "ladder_explain.json"
+    assert console("report", str(explained), "--html", str(page)).status == 0
+    told = _document(page)["sections"]["explained"]
+    assert told
+    assert all(r["winner"] != r["runner_up"] and r["told"] for r in told)
+
+
+def test_provenance_is_told(console: Console, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    console("report", str(RECORDED), "--html", str(page))
+    meta = json.loads(RECORDED.with_suffix(".meta.json").read_text())["provenance"]
+    text = page.read_text()
+    assert meta["recorded_at"].replace("+", "&#43;") in text or meta["recorded_at"] in text
+    assert meta["kernel_source_sha256"] in text
+
+
+def test_names_cannot_break_out_of_the_page(console: Console, tmp_path: Path) -> None:
+    hostile = "</script><script>alert(1)</script>"
+    table = tmp_path / "x.csv"
+    table.write_text(f'Kernel Name,Dur (ms),family\n"{hostile}",1.5,sm80\n')
+    page = tmp_path / "page.html"
+    console("report", str(table), "--html", str(page))
+    assert hostile not in page.read_text()
+    assert _document(page)["sections"]["results"][0]["kernel"] == hostile
+
+
+def test_wrong_uses_are_refused(console: Console, tmp_path: Path) -> None:
+    assert console("report", str(RECORDED), "--against", str(RECORDED)).status == 2
+    nowhere = tmp_path / "nowhere" / "page.html"
+    assert console("report", str(RECORDED), "--html", str(nowhere)).status == 2
+    assert console("report", str(H200 / "ladder_explain.json")).status == 5
+
+
+def test_a_search_writes_its_page(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def search(options: SearchOptions, progress: Progress, configs: Any) -> SearchResult:
+        return fakes.search_result()
+
+    monkeypatch.setattr("fa_tune.tune.flow.search", search)
+    page = tmp_path / "page.html"
+    assert console("search", "--html", str(page)).status == 0
+    document = _document(page)
+    result = fakes.search_result().results[0]
+    assert result.decision is not None
+    chosen = {f"{r['family']}:{r['kernel']}" for r in document["sections"]["winners"]}
+    assert chosen == {result.decision.chosen.subject}
+    assert fakes.WHOSE in page.read_text()

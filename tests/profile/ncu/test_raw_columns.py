@@ -1,0 +1,65 @@
+"""Raw pages of many launches are read by columns: the values are those of each cell by itself."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.model import Quantity
+from fa_tune.core.units import to_base
+from fa_tune.profile.ncu.launches import Missing
+from fa_tune.profile.ncu.log_tables import BLOCK_ROWS
+from fa_tune.profile.ncu.parse import parse_ncu_csv
+from tests.profile.ncu.ncu_text import DURATION, identity, raw
+
+COLUMNS = [
+    (DURATION, "ns"),
+    ("launch__registers_per_thread", "register/thread"),
+    ("sm__warps_active.avg", "%"),
+    ("device__attribute_display_name", ""),
+]
+LAUNCHES = 2 * BLOCK_ROWS + 3
+
+
+def _cells(i: int) -> list[str]:
+    active = "n/a" if i % 7 == 0 else f"{i / 4:,.2f}"
+    return [f"{1000 + i:,}", "168", active, "NVIDIA H200" if i % 2 else "NVIDIA H100"]
+
+
+def test_every_launch_has_its_own_values() -> None:
+    text = raw(COLUMNS, *((identity(i), _cells(i)) for i in range(LAUNCHES)))
+    launches = parse_ncu_csv(text).launches
+    assert [launch.launch_id for launch in launches] == list(range(LAUNCHES))
+    for i, launch in enumerate(launches):
+        assert launch.metrics == {
+            DURATION: Quantity((1000 + i) / 10**9, "s"),
+            "launch__registers_per_thread": Quantity(168.0, "register/thread"),
+            "sm__warps_active.avg": Missing("n/a") if i % 7 == 0 else Quantity(i / 4, "%"),
+            "device__attribute_display_name": "NVIDIA H200" if i % 2 else "NVIDIA H100",
+        }
+        assert launch.value("dram__bytes.sum") == Missing("not collected")
+
+
+@pytest.mark.parametrize("text", ["-5", "seven", "1e400", "1,23"])
+def test_one_bad_cell_among_many_is_refused_with_its_line(text: str) -> None:
+    rows = [(identity(i), _cells(i)) for i in range(LAUNCHES)]
+    bad = BLOCK_ROWS + 5
+    rows[bad][1][0] = text
+    with pytest.raises(ProfileFormatError, match=rf"line {bad + 3}, {DURATION}|{text}"):
+        parse_ncu_csv(raw(COLUMNS, *rows))
+
+
+@given(st.decimals(0, 10**12, places=3), st.sampled_from(["ns", "us", "ms", "s"]))
+def test_numbers_are_converted_as_one_by_one(number: Decimal, unit: str) -> None:
+    texts = [f"{number:,.3f}", f"{number + 1:,.3f}"]
+    launches = parse_ncu_csv(
+        raw([(DURATION, unit)], *((identity(i), [t]) for i, t in enumerate(texts))), decimal="."
+    ).launches
+    assert [launch.metrics[DURATION] for launch in launches] == [
+        to_base(number, unit),
+        to_base(number + 1, unit),
+    ]
