@@ -2,7 +2,7 @@
 
     0    done
     2    usage: an option, name or value that means nothing here
-    3    a tool, device or place to write is missing
+    3    a tool, device, file or place to write is missing
     4    nothing usable came out
     5    a file is malformed
     130  interrupted; not in the background of a shell script (`fa-tune … &`), where SIGINT
@@ -211,8 +211,8 @@ def _say_what_the_terminal_cannot_show() -> None:
 @click.group(
     cls=FaTuneGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit status: 0 done; 2 wrong usage; 3 a tool, device or place to write is missing; "
-    "4 nothing usable came out; 5 a file is malformed; 130 interrupted.",
+    epilog="Exit status: 0 done; 2 wrong usage; 3 a tool, device, file or place to write is "
+    "missing; 4 nothing usable came out; 5 a file is malformed; 130 interrupted.",
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def cli() -> None:

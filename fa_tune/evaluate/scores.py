@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.evaluate.replay import MEDIAN, UNLUCKY, Score
 from fa_tune.evaluate.strategies import Plan
 from fa_tune.search.space_table import RecordedWorkload
@@ -52,7 +52,7 @@ def read(path: Path, limit: int) -> dict[str, list[Score]]:
             for space in found["spaces"]
         }
     except OSError as error:
-        raise ProfileFormatError(f"{path} cannot be read: {error.strerror}") from None
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ProfileFormatError(f"{path} is no result of bench-search --json: {what}") from None

@@ -112,7 +112,9 @@ def read_t4(path: Path, workload: str) -> SpaceTable:
     """A T4 results file as a table with one workload; raises ProfileFormatError."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
     results = document.get("results") if isinstance(document, dict) else None
     if not isinstance(results, list) or not results:

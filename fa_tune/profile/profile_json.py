@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.model import Measurement, Quantity
 from fa_tune.core.workload import Workload
 
@@ -19,7 +19,9 @@ def load(path: Path) -> tuple[Measurement, ...]:
     """The measurements of a document that have a time; raises ProfileFormatError."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ProfileFormatError(f"{path} is no output of fa-tune profile --json ({SCHEMA})")

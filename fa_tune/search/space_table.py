@@ -204,8 +204,10 @@ def load(path: Path) -> SpaceTable:
     meta = _load_meta(path)
     try:
         text = gzip.decompress(path.read_bytes()).decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ProfileFormatError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
     recorded_rows = tuple(_rows(path, text, meta))
     if not recorded_rows:
         raise ProfileFormatError(f"{path} has no rows")
@@ -237,7 +239,8 @@ def find(places: Iterable[Path]) -> list[Path]:
     """The tables among `places`, files (either of a table's two) or folders (searched to any
     depth), sorted.
 
-    Raises ProfileFormatError for a place that does not exist or holds none.
+    Raises StorageError for a place that does not exist, ProfileFormatError for one that holds
+    none.
     """
     found: list[Path] = []
     for place in places:
@@ -247,7 +250,7 @@ def find(places: Iterable[Path]) -> list[Path]:
         if not inside:
             raise ProfileFormatError(f"no recorded space ({SUFFIX}) in {place}")
         if not inside[0].is_file():
-            raise ProfileFormatError(f"{place} does not exist")
+            raise StorageError(f"cannot read {place}: it does not exist")
         if not inside[0].name.endswith(SUFFIX):
             raise ProfileFormatError(f"{place} is no recorded space: its name ends in {SUFFIX}")
         found += inside

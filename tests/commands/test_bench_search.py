@@ -88,7 +88,7 @@ def test_the_plot_is_a_picture_and_always_the_same(
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["nowhere"], 5, "nowhere does not exist"),
+        (["nowhere"], 3, "cannot read nowhere"),
         (["kept", "--workload", "b1_h1_kv1_q8_k8_d64_bf16_causal"], 4, "no recorded space has b1_"),
         (["kept", "--plot", "x.gif"], 2, "a plot is .svg, .png, .pdf"),
         (["kept", "--strategy", "magic"], 2, "magic"),

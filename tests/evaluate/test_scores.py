@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.model import Outcome
 from fa_tune.evaluate.scores import document, read
 from fa_tune.evaluate.strategies import Plan, compare
@@ -69,5 +69,5 @@ def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> Non
     path.write_text(text)
     with pytest.raises(ProfileFormatError, match=message):
         read(path, 4)
-    with pytest.raises(ProfileFormatError, match="cannot be read"):
+    with pytest.raises(StorageError, match="cannot read"):
         read(tmp_path / "none.json", 4)
