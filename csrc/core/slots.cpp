@@ -14,7 +14,7 @@ struct Hint {
     std::uint64_t owner;
     std::size_t index;
 };
-constexpr std::size_t kHints = 16;
+constexpr std::size_t kHints = 64;
 thread_local Hint hints[kHints];
 
 // Memory of zeros, of the current context.

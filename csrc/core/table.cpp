@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <tuple>
 
 #include "problem.h"
@@ -11,8 +12,10 @@ using namespace fa_tune::core;
 
 namespace {
 
-double doublings(std::int64_t a, std::int64_t b) {
-    return std::abs(std::log2(static_cast<double>(a)) - std::log2(static_cast<double>(b)));
+Sizes sizes_of(const fa_tune_problem& problem) {
+    const auto log2 = [](std::int64_t size) { return std::log2(static_cast<double>(size)); };
+    return {log2(problem.seq_len_q), log2(problem.seq_len_kv), log2(problem.batch * problem.heads),
+            log2(problem.heads / problem.kv_heads)};
 }
 
 // Aligned bottom-right, where that is another mask than top-left.
@@ -36,12 +39,13 @@ bool same_time(const fa_tune_problem& a, const fa_tune_problem& b) {
 // rules.  All distances are in doublings.
 using Rank = std::tuple<bool, double, double, bool, bool, bool>;
 
-Rank rank_of(const fa_tune_problem& entry, const fa_tune_problem& asked) {
-    const double seq_len = (doublings(entry.seq_len_q, asked.seq_len_q) +
-                            doublings(entry.seq_len_kv, asked.seq_len_kv)) /
+Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_problem& asked,
+             const Sizes& wanted) {
+    const double seq_len = (std::abs(its.seq_len_q - wanted.seq_len_q) +
+                            std::abs(its.seq_len_kv - wanted.seq_len_kv)) /
                            2.0;
-    const double work = doublings(entry.batch * entry.heads, asked.batch * asked.heads);
-    const double group = doublings(entry.heads / entry.kv_heads, asked.heads / asked.kv_heads);
+    const double work = std::abs(its.work - wanted.work);
+    const double group = std::abs(its.group - wanted.group);
     const bool same = same_time(entry, asked);
     return {!same,
             seq_len + work + group,
@@ -121,7 +125,8 @@ Status fa_tune_table::add(const fa_tune_table_info& info) {
         if (status.ok()) status = check_config(entry.config, "an entry");
         if (!status.ok()) return status;
         if (entry.gpu == nullptr) return failure(FA_TUNE_INVALID, "an entry has no GPU");
-        entries_.push_back({entry.gpu, reduced(entry.problem), entry.config});
+        entries_.push_back(
+            {entry.gpu, reduced(entry.problem), sizes_of(entry.problem), entry.config});
     }
     for (std::size_t i = 0; i < info.default_count; ++i) {
         Status status = check_config(info.defaults[i], "a default");
@@ -171,14 +176,20 @@ Status fa_tune_table::find(const fa_tune_problem& problem, const Device& device,
 fa_tune_kernel* fa_tune_table::choose(const fa_tune_problem& problem, const Device& device,
                                       std::string* why) const {
     std::vector<std::pair<Rank, std::size_t>> ranked;
+    ranked.reserve(entries_.size());
+    const Sizes wanted = sizes_of(problem);
     for (std::size_t i = 0; i < entries_.size(); ++i) {
         const Entry& entry = entries_[i];
-        if (entry.gpu == device.name && same_kind(entry.problem, problem)) {
-            ranked.emplace_back(rank_of(entry.problem, problem), i);
+        if (same_kind(entry.problem, problem) && entry.gpu == device.name) {
+            ranked.emplace_back(rank_of(entry.problem, entry.sizes, problem, wanted), i);
         }
     }
-    std::sort(ranked.begin(), ranked.end());
-    for (const auto& [rank, i] : ranked) {
+    // Mostly the first one serves: a heap, not an order.
+    const auto later = std::greater<>();
+    std::make_heap(ranked.begin(), ranked.end(), later);
+    for (; !ranked.empty(); ranked.pop_back()) {
+        std::pop_heap(ranked.begin(), ranked.end(), later);
+        const auto& [rank, i] = ranked.back();
         const Entry& entry = entries_[i];
         fa_tune_kernel* kernel = kernel_of(entry.config, problem, device);
         if (kernel == nullptr) continue;

@@ -11,6 +11,18 @@
 #include "device.h"
 #include "kernel.h"
 
+namespace fa_tune::core {
+
+// Of a problem, as powers of two.
+struct Sizes {
+    double seq_len_q;
+    double seq_len_kv;
+    double work;   // batch times heads
+    double group;  // heads that share a kv head
+};
+
+}  // namespace fa_tune::core
+
 // The C ABI's opaque type.
 struct fa_tune_table {
   public:
@@ -34,6 +46,7 @@ struct fa_tune_table {
     struct Entry {
         std::string gpu;
         fa_tune_problem problem;
+        fa_tune::core::Sizes sizes;
         std::string config;
     };
     // A problem that was asked for, and what was found.

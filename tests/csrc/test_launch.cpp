@@ -2,6 +2,8 @@
 #include <climits>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -139,6 +141,44 @@ void tensors_that_16_byte_copies_cannot_read_are_refused() {
         CHECK_FAILS(call(given), FA_TUNE_INVALID, "the driver made no tensor map");
     }
     CHECK(stub_launch_count() == 0);
+}
+
+// Any integers: a refusal or a launch, and nothing that a sanitizer finds.
+void any_bits_are_refused_or_launched() {
+    stub_reset();
+    const fa_tune::Kernel maps = Variant::persistent().kernel();
+    const fa_tune::Kernel plain = Variant::plain().kernel();
+    std::mt19937_64 dice(14);
+    const auto some = [&](std::int64_t usual) -> std::int64_t {
+        const std::int64_t odd[] = {0,       -1,      1,         usual ^ 1,
+                                    INT_MAX, INT_MIN, INT64_MAX, INT64_MIN,
+                                    1 << 30, 65536,   usual / 2, std::int64_t(dice())};
+        return dice() % 12 != 0 ? usual : odd[dice() % std::size(odd)];
+    };
+    int launched = 0;
+    for (int i = 0; i < 20000; ++i) {
+        fa_tune_problem p = problem();
+        for (std::int64_t* field :
+             {&p.batch, &p.heads, &p.kv_heads, &p.seq_len_q, &p.seq_len_kv, &p.diagonal}) {
+            *field = some(*field);
+        }
+        for (std::int32_t* field : {&p.operation, &p.dtype, &p.d_head, &p.mask, &p.lse}) {
+            *field = static_cast<std::int32_t>(some(*field));
+        }
+        fa_tune_tensors given = tensors(p);
+        for (fa_tune_tensor* tensor : {&given.q, &given.k, &given.v, &given.o}) {
+            for (std::int64_t* stride :
+                 {&tensor->batch_stride, &tensor->seq_stride, &tensor->head_stride}) {
+                *stride = some(*stride);
+            }
+        }
+        const fa_tune::Kernel& kernel = i % 2 == 0 ? maps : plain;
+        const fa_tune_status status = fa_tune_launch(kernel.get(), &p, &given, 0, nullptr);
+        CHECK(status == FA_TUNE_OK || status == FA_TUNE_INVALID);
+        launched += status == FA_TUNE_OK;
+    }
+    CHECK(launched > 1000 && launched < 19000);
+    CHECK(stub_launch_count() == static_cast<std::size_t>(launched));
 }
 
 void blocks_that_do_not_divide_need_a_ragged_kernel() {
@@ -330,6 +370,7 @@ int main() {
     the_device_is_made_current_only_if_another_is();
     what_no_launch_may_have_is_refused();
     tensors_that_16_byte_copies_cannot_read_are_refused();
+    any_bits_are_refused_or_launched();
     blocks_that_do_not_divide_need_a_ragged_kernel();
     a_binary_of_another_architecture_is_refused();
     plans_out_of_range_are_refused();

@@ -6,6 +6,7 @@ says.  torch stays out of the test's own process.
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import threading
@@ -81,7 +82,7 @@ def counting_configs() -> list[Config]:
 
 
 def stream() -> int:
-    return torch.cuda.current_stream().cuda_stream
+    return int(torch.cuda.current_stream().cuda_stream)
 
 
 def fresh(workload: Workload, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -256,7 +257,7 @@ def cost(core: Core, store: ArtifactStore) -> str:
         config = family.default_config(128, DType.FP16)
         workload = Workload(1, 1, 1, *family.blocks(config), 128, DType.FP16)
         (artifact,) = compiled(store, [(config, workload)])
-        lines.append(f"{family.name} {host_cost(KernelImage.of(artifact))}")
+        lines.append(json.dumps({"family": family.name, **host_cost(KernelImage.of(artifact))}))
     return "\n".join(lines)
 
 
