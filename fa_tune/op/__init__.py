@@ -1,0 +1,14 @@
+"""Attention as an operator of torch.
+
+    from fa_tune.op import attention
+
+    out = attention(q, k, v, causal=True)  # q: [batch, seq_len, heads, d_head] on the GPU
+
+It has gradients, and a place in graphs that are compiled or captured.  Importing this makes no
+call of CUDA; the first time on a machine it compiles the C++ operators.
+"""
+
+from fa_tune.choice import Choice
+from fa_tune.op.api import attention, explain, prepare
+
+__all__ = ["Choice", "attention", "explain", "prepare"]
