@@ -30,6 +30,7 @@ from fa_tune.core.errors import FaTuneError, StorageError
 
 PROGRAM = "fa-tune"
 INTERRUPTED = 130
+_STANDARD_STREAMS = (0, 1, 2)
 READER_GONE = 141  # what a shell reports for a program that wrote into a closed pipe
 
 # Name -> its line in --help, in that order.  Each is the `command` of fa_tune.commands.<name>, with
@@ -121,6 +122,7 @@ class FaTuneGroup(HelpfulGroup):
         are raised and the command's own result is returned."""
         if not standalone_mode:
             return super().main(args, PROGRAM, complete_var, False, **settings)
+        _open_closed_streams()
         _say_what_the_terminal_cannot_show()
         sys.exit(self._status(args, complete_var, settings))
 
@@ -187,6 +189,16 @@ def _abandon(stream: TextIO) -> None:
         os.close(nowhere)
     except (OSError, ValueError):
         pass
+
+
+def _open_closed_streams() -> None:
+    """Where a shell closed a standard stream (`>&-`), its output goes nowhere; else the next file
+    to be opened would take its number, and get what is printed."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_STREAMS[-1]:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _say_what_the_terminal_cannot_show() -> None:

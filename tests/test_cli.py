@@ -19,7 +19,7 @@ from tests.interrupts import interruptible
 from tests.project_files import ROOT
 
 RUN = "import sys; sys.argv[0] = 'fa-tune'; from fa_tune.cli import main; sys.exit(main())"
-RAW = ROOT / "tests" / "report" / "data" / "raw_h200_seq4096.csv"
+RAW = ROOT / "profiles" / "nvidia_h200" / "tune_ncu.csv"
 HEAVY = ("torch", "pandas", "numpy", "cuda", "cupy", "pydantic", "rich", "prettytable", "pynvml")
 
 
@@ -228,7 +228,7 @@ def test_an_output_that_cannot_show_a_character_gets_it_escaped(
 ) -> None:
     done = _fa_tune({**environment, "PYTHONIOENCODING": "ascii"}, "report", str(RAW))
     assert done.returncode == 0
-    assert "\\u2026 27 more" in done.stdout
+    assert "\\u2026 22 more" in done.stdout
 
 
 def test_json_stays_json_in_any_encoding(environment: dict[str, str]) -> None:
@@ -237,3 +237,20 @@ def test_json_stays_json_in_any_encoding(environment: dict[str, str]) -> None:
     )
     assert done.returncode == 0, done.stderr
     json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (0,), (0, 1, 2)])
+def test_closed_standard_streams_end_in_no_traceback(
+    environment: dict[str, str], closed: tuple[int, ...], tmp_path: Path
+) -> None:
+    """What would be printed goes nowhere; above all into no file that takes the stream's number."""
+    shut = " ".join({0: "<&-", 1: ">&-", 2: "2>&-"}[number] for number in closed)
+    program = (
+        f"{sys.executable} -c 'from fa_tune.cli import main; main()' registry show "
+        f"--registry {tmp_path / 'none.json'}"
+    )
+    done = subprocess.run(
+        f"{{ {program} {shut}; }} 2>&1", shell=True, env=environment, capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stdout
+    assert done.returncode == 4

@@ -1,6 +1,7 @@
 // Devices and contexts: what is known of each, and which one is current.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "driver.h"

@@ -1,6 +1,7 @@
 // Problems: what is no problem at all, what a kernel does not compute, and in words.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "status.h"

@@ -23,6 +23,7 @@ from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
 from fa_tune.evaluate.kernel_tuner import all_strategies, require
+from fa_tune.evaluate.plot import require as require_plot
 from fa_tune.evaluate.plot import save
 from fa_tune.evaluate.replay import LEVELS, Score
 from fa_tune.evaluate.scores import document, read
@@ -154,7 +155,8 @@ def command(
       fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all --rival-seeds 20
     """
     refuse_both(csv, as_json)
-
+    if plot is not None:
+        require_plot(plot)
     spaces = _spaces(paths, workload)
     others = _spaces(paths, None) if transfer else []
     earlier = _earlier(add, limit)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fa_tune import families
 from fa_tune.commands.shared.axes import device_limits, expanded
 from fa_tune.commands.shared.options import (
     axis_option,
@@ -80,7 +81,7 @@ def command(
 
     \b
     Examples:
-      fa-tune record-space --dtype fp16 --to tune.space.csv.gz
+      fa-tune record-space --family sm80 --dtype fp16 --to tune.space.csv.gz
       fa-tune record-space --axis B_r=64,128 --axis n_warps=4,8 --to wide.space.csv.gz
     """
     if not to.name.endswith(SUFFIX):  # before hours of measuring rather than after
@@ -91,6 +92,10 @@ def command(
         configs = expanded(axes, kernels, grid.dtypes, grid.d_heads, chosen)
     else:
         configs = choose_configs(kernels, grid.dtypes, grid.d_heads, chosen, named=bool(names))
+    found = sorted({families.of(config).name for config in configs})
+    if len(found) > 1:
+        several = " or ".join(f"--family {name}" for name in found)
+        raise click.UsageError(f"a space has configs of one family: give {several}")
     options = SearchOptions(
         workloads=grid,
         kernels=kernels,

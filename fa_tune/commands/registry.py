@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from fa_tune import families
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.commands.shared.options import (
     MAX_HEAD_DIM,
@@ -23,7 +24,7 @@ from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.default_check import check_document, check_sentence, check_table
 from fa_tune.commands.views.registry_prose import entry_prose
 from fa_tune.commands.views.registry_table import best_document, entry_table, gpu_of, workload_text
-from fa_tune.core.errors import NoUsableVariant, StorageError
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant, RegistryError, StorageError
 from fa_tune.core.workload import (
     BENCHMARK_HEADS,
     FIELDS,
@@ -259,6 +260,11 @@ def best(
     found = find_match(kept, name, workload, method=method, driver=driver)
     if isinstance(found, NoMatch):
         raise NoUsableVariant(found.reason)
+    chosen = found.entry.chosen
+    try:
+        families.config_of(chosen)
+    except InvalidConfig as error:
+        raise RegistryError(f"{path}: {error}; search again, or mend the entry") from None
     said = PlainProgress()
     if not found.exact:
         said.note(f"note: {found.explanation}")
@@ -267,7 +273,7 @@ def best(
     if as_json:
         write_json({"schema": BEST_SCHEMA, **best_document(found, workload)})
     else:
-        say(found.entry.chosen.config)
+        say(chosen.config)
 
 
 @command.command("merge", short_help="Make one registry of several.")

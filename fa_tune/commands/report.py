@@ -148,14 +148,15 @@ def command(
 
 
 def _load(path: Path, given: PartialWorkload, decimal: str | None, note: Note) -> list[Row]:
-    if path != STDIN and (decimal is None or path.is_dir()):
-        return load_report_source(path, given, on_note=note)
-    where = "standard input" if path == STDIN else str(path)
+    if path != STDIN:
+        return load_report_source(path, given, decimal=decimal, on_note=note)
+    if sys.stdin is None:
+        raise StorageError("standard input is closed")
     try:
-        data = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+        data = sys.stdin.buffer.read()
     except OSError as error:
-        raise StorageError(f"cannot read {where}: {error.strerror}") from None
-    return parse_report_source(data, where, given, decimal=decimal, on_note=note)
+        raise StorageError(f"cannot read standard input: {error.strerror}") from None
+    return parse_report_source(data, "standard input", given, decimal=decimal, on_note=note)
 
 
 def _named(rows: Sequence[Row], path: Path, *, several: bool) -> list[Row]:

@@ -112,7 +112,14 @@ from fa_tune.tune.staleness import why_stale
 @folder("--record", "record", help="Keep the measurements as a recording for replay in DIR.")
 @csv_option()
 @json_option()
-@limit_option()
+@limit_option("5 configs beside the chosen one and the default")
+@option(
+    "--wide",
+    "wide",
+    is_flag=True,
+    show_default=False,
+    help="Every config and column, with configs in full, however wide the lines become.",
+)
 @machine_options(
     *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "ncu", "recordings"),
     "cache_dir",
@@ -137,13 +144,14 @@ def command(
     csv: Path | None,
     as_json: bool,
     limit: int | None,
+    wide: bool,
     quiet: bool,
 ) -> None:
     """Find the fastest kernel for each workload and keep it in the registry.
 
     Compiles every config of a set, checks its result against a reference, measures the correct
     ones, and chooses. There is one workload per sequence length, head dimension and element type.
-    Standard output gets a table and a summary for each; `*` marks the fastest config.
+    Standard output gets a table and a summary for each; `*` marks the chosen config.
 
     The set is taken from every family of kernels that runs on the device, or from those that
     --family names. The registry's entries and each family's default config compete as well.
@@ -191,7 +199,9 @@ def command(
     with watching(quiet) as progress, session.ready_workers(options.machine):
         result = flow.search(options, progress, configs)
     _warn(result, progress)
-    _write(result, progress, as_json=as_json, csv=csv, limit=limit)
+    _write(result, progress, as_json=as_json, csv=csv, limit=limit, wide=wide)
+    if result.not_kept is not None:
+        raise result.not_kept
     if all(found.decision is None for found in result.results):
         raise NoUsableVariant("no workload has a config that can be chosen")
 
@@ -226,6 +236,7 @@ def _write(
     as_json: bool,
     csv: Path | None,
     limit: int | None,
+    wide: bool,
 ) -> None:
     """The result on standard output, in the form that was asked for."""
     if as_json:
@@ -234,7 +245,7 @@ def _write(
         rows = [row for found in result.results for row in workload_rows(result, found)]
         write(rows, "csv", sys.stdout)
     else:
-        show_search(result, limit)
+        show_search(result, limit, wide=wide)
     if as_json or csv == STDOUT:
         progress.note(f"Measurements: {result.source}.")
 

@@ -34,7 +34,7 @@ RUN_LIMIT_S = 20.0
 def require() -> None:
     """Raise ToolMissing unless Kernel Tuner is installed."""
     if importlib.util.find_spec("kernel_tuner") is None:
-        raise ToolMissing('Kernel Tuner is not installed: pip install "fa-tune[benchmark]"')
+        raise ToolMissing("Kernel Tuner is not installed: pip install kernel-tuner")
 
 
 def version() -> str:

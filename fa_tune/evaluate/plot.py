@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,19 +14,25 @@ SUFFIXES = (".svg", ".png", ".pdf")
 _INCHES = (7.0, 3.6)  # of one space
 
 
+def require(path: Path) -> None:
+    """Raise InvalidConfig for a file that is no plot's, ToolMissing without matplotlib: to be asked
+    before anything is computed."""
+    if path.suffix not in SUFFIXES:
+        raise InvalidConfig(f"{path}: a plot is {', '.join(SUFFIXES)}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ToolMissing("matplotlib is not installed: pip install matplotlib")
+
+
 def save(path: Path, spaces: Sequence[Sequence[Score]]) -> None:
     """One panel per space: the share of the best at the median (solid) and for all but the
     unluckiest tenth of the seeds (dotted), over measurements.  Kernel Tuner's strategies are
     grey, and only their medians are drawn.
 
-    Raises InvalidConfig for another kind of file, ToolMissing without matplotlib, StorageError.
+    Raises what `require` does, and StorageError.
     """
-    if path.suffix not in SUFFIXES:
-        raise InvalidConfig(f"{path}: a plot is {', '.join(SUFFIXES)}")
-    try:
-        import matplotlib  # late: optional, and slow to load
-    except ImportError:
-        raise ToolMissing('matplotlib is not installed: pip install "fa-tune[benchmark]"') from None
+    require(path)
+    import matplotlib  # late: optional, and slow to load
+
     matplotlib.use("agg")
     from matplotlib import pyplot
 

@@ -14,6 +14,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected, Variant
 from fa_tune.core.workload import FORWARD, DType
 from fa_tune.families.base import Config, KernelFamily
+from fa_tune.families.name_parser import is_whole
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm90.family import Sm90Family
 from fa_tune.ops.base import CheckCase
@@ -22,6 +23,8 @@ from fa_tune.ops.traits import Traits
 _FAMILIES: dict[str, KernelFamily] = {
     family.name: family for family in (Sm80Family(), Sm90Family())
 }
+
+NOT_STATED = 0  # in place of a head dimension that a short form leaves out
 
 
 def get(name: str) -> KernelFamily:
@@ -97,7 +100,10 @@ def config_of(variant: Variant) -> Config:
 
 @lru_cache(maxsize=1 << 16)
 def _parsed(variant: Variant, family: KernelFamily) -> Config:  # another family: another parse
-    return family.parse(variant.config)
+    config = family.parse(variant.config, d_head=NOT_STATED)
+    if config.d_head == NOT_STATED:
+        raise InvalidConfig(f'no head dimension in "{variant.config[:100]}"')
+    return config
 
 
 def is_config(text: str) -> bool:
@@ -106,10 +112,10 @@ def is_config(text: str) -> bool:
 
 
 def parse(text: str, *, d_head: int = 128) -> Config:
-    """The config in a short form or kernel name, whichever family it is of.
+    """The config that a short form or kernel name is, whichever family it is of.
 
-    Raises InvalidConfig: what its family says of it, or, if it looks like no family's, how
-    each family's configs are written.
+    Nothing else may stand in the text, as in a row of a table.  Raises InvalidConfig: what its
+    family says of it, or, if it looks like no family's, how each family's configs are written.
     """
     meant = [f for f in all_families() if f.recognises(text)]
     found, errors = [], []
@@ -118,10 +124,12 @@ def parse(text: str, *, d_head: int = 128) -> Config:
             found.append(family.parse(text, d_head=d_head))
         except InvalidConfig as error:
             errors.append(error)
-    if len(found) == 1:
-        return found[0]
     shown = " ".join(text.split())
     shown = shown if len(shown) <= 100 else shown[:99] + "…"
+    if len(found) == 1:
+        if "{" not in text and not is_whole(text):
+            raise InvalidConfig(f'more than a config in "{shown}"; give the config alone')
+        return found[0]
     if found:
         raise InvalidConfig(f'more than one config in "{shown}"; give one')
     if errors:
@@ -152,9 +160,14 @@ def canonical(recorded: Variant) -> Variant:
     if family is None:
         return recorded
     try:
-        return variant_of(family, family.parse(recorded.config))
+        return variant_of(family, _parsed(recorded, family))
     except InvalidConfig:
         return recorded
+
+
+def states_d_head(text: str) -> bool:
+    """Whether a text says the head dimension of its config, or leaves it to the caller."""
+    return bool(parse(text, d_head=NOT_STATED).d_head != NOT_STATED)
 
 
 def named_configs(

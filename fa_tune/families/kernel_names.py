@@ -25,16 +25,21 @@ class KernelIdentity:
     dtype: DType | None = None
     causal: bool | None = None
     ragged: bool = False  # the name says that the blocks do not divide the sequence
+    plain: bool = True  # False where the name says that more than the workload was computed
 
 
-# Flash_fwd_kernel_traits<d_head, B_r, B_c, …>, and after it is_dropout, is_causal, is_local,
-# has_alibi, is_even_MN, …: the template parameters of FlashAttention 2's forward kernel.
+# Flash_fwd_kernel_traits<d_head, B_r, B_c, …>, and after it the switches of FlashAttention 2's
+# forward kernel.  The head dimension may be padded, which is_even_K tells.
 _FA2 = re.compile(
     r"flash_fwd_kernel<\S*?Flash_fwd_kernel_traits<(?:\(int\))?(?P<d_head>\d+)\s*,.*?>\s*>"
-    r"(?:\s*,\s*(?:\(bool\))?(?P<dropout>\w+)\s*,\s*(?:\(bool\))?(?P<causal>\w+)"
-    r"\s*,[^,]*,[^,]*,\s*(?:\(bool\))?(?P<even>\w+))?"
+    r"(?P<switches>(?:\s*,\s*(?:\(bool\))?\w+)*)"
 )
+_FA2_SWITCHES = ("dropout", "causal", "window", "ALiBi", "even_MN", "even_K")
+_FA2_SOFTCAP = 6  # its place, where there are eight switches
+# What makes another problem of the same lengths.
+_OTHER_PROBLEMS = ("dropout", "window", "ALiBi", "softcap")
 _TRUE = {"1", "true"}
+_FALSE = {"0", "false"}
 
 
 def identify(kernel_name: str) -> KernelIdentity:
@@ -45,11 +50,11 @@ def identify(kernel_name: str) -> KernelIdentity:
 
     try:
         config = families.parse(kernel_name)
+        family = families.of(config)
+        traits = Traits.parse(family.kernel_traits(kernel_name) or "plain")
     except InvalidConfig:
         pass
     else:
-        family = families.of(config)
-        traits = Traits.parse(family.kernel_traits(kernel_name) or "plain")
         return KernelIdentity(
             family.short_form(config),
             family.name,
@@ -63,16 +68,29 @@ def identify(kernel_name: str) -> KernelIdentity:
     if key is None:
         return KernelIdentity(kernel_name)
     found = _FA2.search(kernel_name)
-    masked = found["causal"] in _TRUE if found and found["causal"] else None
+    switches = _fa2_switches(found["switches"]) if found else {}
+    others = [name for name in _OTHER_PROBLEMS if switches.get(name)]
     return KernelIdentity(
-        REFERENCE_LABELS.get(key, key) + _part(kernel_name),
+        " ".join([REFERENCE_LABELS.get(key, key) + _part(kernel_name), *others]),
         REFERENCE_FAMILY,
         reference_blocks(kernel_name),
-        int(found["d_head"]) if found else None,
+        int(found["d_head"]) if found and switches.get("even_K", True) else None,
         _reference_dtype(kernel_name),
-        masked,
-        bool(found and found["even"] and found["even"] not in _TRUE),
+        None if switches.get("window") else switches.get("causal"),
+        not switches.get("even_MN", True),
+        not others,
     )
+
+
+def _fa2_switches(text: str) -> dict[str, bool]:
+    """Which of them are on; empty for a name that shows none or none that can be told."""
+    words = [re.sub(r"\(bool\)", "", part).strip() for part in text.split(",")[1:]]
+    if not set(words) <= _TRUE | _FALSE:
+        return {}
+    switches = dict(zip(_FA2_SWITCHES, (word in _TRUE for word in words), strict=False))
+    if len(words) > _FA2_SOFTCAP + 1:
+        switches["softcap"] = words[_FA2_SOFTCAP] in _TRUE
+    return switches
 
 
 def _part(kernel_name: str) -> str:

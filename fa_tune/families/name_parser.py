@@ -2,7 +2,8 @@
 
 What a name may contain comes from the config class's field metadata alone, so a knob added
 to the class is read without a change here.  Nothing is guessed or skipped: every word and
-value is accounted for, or InvalidConfig says in one line which one was not understood.
+value is accounted for, or InvalidConfig says in one line which one was not understood.  The
+functions at the end are for families that read their short forms themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -25,10 +26,13 @@ EXAMPLE = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+
 TILES_WORD = "load_<Q>_<K>_<V>_tiles"
 
 _QUOTES = "\"'`“”‘’"
-_CELL_ENDS = "|│┃;\t\r\n"
+_CELL_ENDS = "|│┃;,\t\r\n"
 _HEAD = re.compile(r"(?<![\w+)])\(([^()]*)\)\s*:")
 _TUPLE = re.compile(r"\(\s*\w+(?:\s*,\s*-?[0-9]+)+\s*\)")
-_WORDS = re.compile(rf"[^{re.escape(_QUOTES + _CELL_ENDS)},]*")
+_WORDS = re.compile(rf"[^{re.escape(_QUOTES + _CELL_ENDS)}]*")
+_CELL = re.compile(rf"([{re.escape(_CELL_ENDS)}])([^{re.escape(_CELL_ENDS)}]*)")
+_LAST_CELL = re.compile(rf"[^{re.escape(_CELL_ENDS)}]*\Z")
+_AFTER_STRUCT = re.compile(rf"[>,;){re.escape(_QUOTES)}\s]|\Z")  # in a kernel's name, or a literal
 _TILES = re.compile(r"load((?:_-?[0-9]+)*)_tiles")
 _NUMBERED = re.compile(r"(.+)_(-?[0-9]+)")
 _MAX_DIGITS = 9  # keeps every value inside a C++ int
@@ -37,8 +41,9 @@ _MAX_DIGITS = 9  # keeps every value inside a C++ int
 class NameParser(Generic[C]):
     """Parser of the names of one config class, a dataclass of `config_fields` fields."""
 
-    def __init__(self, config_class: type[C]) -> None:
+    def __init__(self, config_class: type[C], family: str = "") -> None:
         self.config_class = config_class
+        self.family = family  # may stand before a short form: `sm80:(FP16, …`
         self.fields: tuple[Field[Any], ...] = dataclasses.fields(config_class)  # type: ignore[arg-type]
         self._tuple = self._placed("tuple")
         self._tiles = self._placed("tiles")
@@ -63,6 +68,8 @@ class NameParser(Generic[C]):
         struct = self._struct.search(text)
         if struct is None:
             return self.short_form(text, d_head=d_head)
+        if _heads(text):
+            raise InvalidConfig(f"more than one config in {_show(text)}; give one")
         return self.demangled_typed(text) if "(" in struct[1] else self.demangled(text)
 
     # Struct in a demangled name -----------------------------------------------------------
@@ -86,6 +93,7 @@ class NameParser(Generic[C]):
         for struct in structs:
             if not struct[2]:
                 raise InvalidConfig(f"{name}{{ is not closed in {_show(text)}")
+            check_after_struct(text, struct.end())
             if typed and "(" not in struct[1]:
                 raise InvalidConfig(f"no value with a type, like (int)128, in {_show(struct[0])}")
             values = _split_values(struct[1])
@@ -112,19 +120,24 @@ class NameParser(Generic[C]):
         Spaces around commas and `+` do not matter.  A tuple one number short has no head
         dimension and gets `d_head`.  Words stand in any order, each at most once.
         """
-        heads = [head for head in _HEAD.finditer(text) if "," in head[1]]
+        heads = _heads(text)
         if not heads:
             if _TUPLE.search(text):
                 raise InvalidConfig(f"no ':' and words after the parentheses in {_show(text)}")
             raise InvalidConfig(f"no config in {_show(text)}; write it like {EXAMPLE!r}")
-        return _only([self._one_short_form(text, head, d_head) for head in heads], text)
+        starts = [head.start() for head in heads]
+        parts = zip(heads, [0, *starts], [*starts[1:], len(text)], strict=False)
+        configs = []
+        for head, before, end in parts:
+            configs.append(self._one_short_form(text[:end], head, d_head))
+            check_before(text[before : head.start()], self.family)
+        return _only(configs, text)
 
     def _one_short_form(self, text: str, head: re.Match[str], d_head: int) -> C:
-        words = _WORDS.match(text, head.end())
-        assert words is not None  # the pattern matches the empty string too
+        words = words_after(text, head.end())
         values = self._tuple_values(head[1], d_head)
         values |= self._word_values(words[0].strip())
-        self._check_rest(text[words.end() :])
+        check_after(text[words.end() :], self._is_word)
         return self.config_class(**values)
 
     def _tuple_values(self, inside: str, d_head: int) -> dict[str, Any]:
@@ -176,27 +189,10 @@ class NameParser(Generic[C]):
         if (numbered := _NUMBERED.fullmatch(word)) and numbered[1] in self._numbers:
             field = self._numbers[numbered[1]]
             return {field.name: _integer(field.name, numbered[2])}
-        first, _, rest = word.partition(" ")
-        if rest and self._knows(first):
-            raise InvalidConfig(f"unexpected {_show(rest.strip())} after {_show(first)}")
-        near = self._nearest(word)
-        known = ", ".join(self._vocabulary())
-        hint = f"did you mean {near}?" if near else f"known words: {known}"
-        raise InvalidConfig(f"unknown word {_show(word)}; {hint}")
+        raise unknown_word(word, self._vocabulary(), self._knows)
 
-    def _check_rest(self, rest: str) -> None:
-        """What follows a short form must be other cells, never more of the config."""
-        after = rest.lstrip(_QUOTES)
-        quoted = after != rest
-        after = after.lstrip(" ")
-        if quoted and after and after[0] not in _CELL_ENDS + ",":
-            raise InvalidConfig(f"unexpected {_show(after)} after the config")
-        if not quoted and after.startswith(","):
-            # A comma ends a cell of a CSV row; but `…_tiles, buffer` is a slip for `+buffer`.
-            cell = _WORDS.match(after, 1)
-            for word in (w.strip() for w in (cell[0] if cell else "").split("+")):
-                if word and (self._knows(word) or self._nearest(word)):
-                    raise InvalidConfig(f"{_show(word)} stands after ','; join words by '+'")
+    def _is_word(self, word: str) -> bool:
+        return self._knows(word) or nearest(word, self._vocabulary()) is not None
 
     def _knows(self, word: str) -> bool:
         try:
@@ -211,11 +207,80 @@ class NameParser(Generic[C]):
             words[TILES_WORD] = "load_0_0_0_tiles"
         return words | {f"{w}_<n>": f"{w}_0" for w in self._numbers}
 
-    def _nearest(self, word: str) -> str | None:
-        vocabulary = {looks: shown for shown, looks in self._vocabulary().items()}
-        looks = re.sub(r"[0-9]+", "0", word.lower())
-        near = difflib.get_close_matches(looks, vocabulary, n=1, cutoff=0.7)
-        return vocabulary[near[0]] if near else None
+
+# For every family's short form ----------------------------------------------------------------
+
+
+def words_after(text: str, place: int) -> re.Match[str]:
+    """What a cell has from `place` on, where the words of a short form stand."""
+    words = _WORDS.match(text, place)
+    assert words is not None  # the pattern matches the empty string too
+    return words
+
+
+def check_before(before: str, family: str) -> None:
+    """Within its cell nothing stands before a short form but quotes and the family's name.
+    Raises InvalidConfig."""
+    cell = _LAST_CELL.search(before)
+    beside = (cell[0] if cell else "").strip().strip(_QUOTES).strip()
+    if beside not in ("", f"{family}:"):
+        raise InvalidConfig(f"unexpected {_show(beside)} before the config")
+
+
+def check_after(after: str, is_word: Callable[[str], bool]) -> None:
+    """What follows the words of a short form is other cells, never more of the config: raises
+    InvalidConfig for text behind its quotes, and for a cell with something like a word."""
+    rest = after.lstrip(_QUOTES + " ")
+    if rest and rest[0] not in _CELL_ENDS:
+        raise InvalidConfig(f"unexpected {_show(rest)} after the config")
+    for separator, cell in _CELL.findall(rest):
+        for word in re.split(r"[^\w-]+", cell):
+            if word and is_word(word):
+                raise InvalidConfig(f"{_show(word)} stands after {separator!r}; join words by '+'")
+
+
+def check_after_struct(text: str, end: int) -> None:
+    """A struct ends where a template argument or a literal ends.  Raises InvalidConfig."""
+    if _AFTER_STRUCT.match(text, end) is None:
+        raise InvalidConfig(f"unexpected {_show(text[end:])} after the config")
+
+
+def unknown_word(
+    word: str, vocabulary: Mapping[str, str], knows: Callable[[str], bool]
+) -> InvalidConfig:
+    """The error for a word that is not in the vocabulary: what it may have been meant as."""
+    first, _, rest = word.partition(" ")
+    if rest and knows(first):
+        return InvalidConfig(f"unexpected {_show(rest.strip())} after {_show(first)}")
+    near = nearest(word, vocabulary)
+    hint = f"did you mean {near}?" if near else f"known words: {', '.join(vocabulary)}"
+    return InvalidConfig(f"unknown word {_show(word)}; {hint}")
+
+
+def nearest(word: str, vocabulary: Mapping[str, str]) -> str | None:
+    """The word most like `word`.  `vocabulary` has how each is shown, and how it looks with every
+    number as 0."""
+    shown = {looks: shows for shows, looks in vocabulary.items()}
+    looks = re.sub(r"[0-9]+", "0", word.lower())
+    near = difflib.get_close_matches(looks, shown, n=1, cutoff=0.7)
+    return shown[near[0]] if near else None
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text is one cell: a config by itself, in quotes or not, and no row of a table."""
+    bare = text.strip()
+    while len(bare) > 1 and bare[0] in _QUOTES and bare[-1] in _QUOTES:
+        bare = bare[1:-1].strip()
+    outside = re.sub(r"\([^()]*\)", "()", bare)
+    return not set(outside) & set(_QUOTES + _CELL_ENDS)
+
+
+# Parts ----------------------------------------------------------------------------------------
+
+
+def _heads(text: str) -> list[re.Match[str]]:
+    """Where short forms begin: parentheses with commas, and a colon."""
+    return [head for head in _HEAD.finditer(text) if "," in head[1]]
 
 
 def _only(configs: Sequence[C], text: str) -> C:

@@ -12,8 +12,10 @@ may be off by 2^-24 of what has come together, and tensor cores truncate after e
 known better than: u nats.
 A log-sum-exp is then open by u.  An output Σ w_j v_j is by (e^u − 1) Σ w_j |v_j − o|, since every
 weight changes by a factor of at most e^u; and by no more than the weight that can leave the largest
-key, times the range of V.  With scores of a few nats u is 1e-6 and matters to nothing; with
-scores of 1e5 it is the better part of what errors there are, and chance decides who has more.
+key, times the range of V.  Also, each of its keys / 16 additions in tensor cores cuts off 2^-24 of
+it on average, which shows from some 10,000 keys on.  With scores of a few nats u is 1e-6 and
+matters to nothing; with scores of 1e5 it is the better part of what errors there are, and chance
+decides who has more.
 """
 
 from __future__ import annotations
@@ -226,6 +228,7 @@ def _forward_part(inputs: Inputs, w: Workload, part: _Part, precise: torch.dtype
     value_range = (v.amax(-2, keepdim=True) - v.amin(-2, keepdim=True)).to(precise)
     most = (others * u.exp()).clamp_(max=1) * value_range
     bound = torch.minimum(torch.expm1(u) * spread, most)
+    bound = bound + o.abs() * (w.seq_len_kv / ADDED_AT_ONCE * 2.0**-24)
     p, total32, _ = _weights(_scores(q.float(), k.float(), w.scale, hidden))
     same = (p.div_(total32).to(q.dtype).float() @ v.float()).to(q.dtype)
     return _Found(o, bound, same, lse, score_open)

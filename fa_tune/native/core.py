@@ -104,7 +104,8 @@ class Core:
 
 
 class CoreKernel:
-    """One compiled variant; launches may be made by any threads on any streams at once."""
+    """One compiled variant; launches may be made by any threads on any streams at once.  It is
+    unloaded with this object, which must outlive its launches."""
 
     def __init__(self, core: Core, image: KernelImage) -> None:
         self._core = core
@@ -144,7 +145,8 @@ class CoreKernel:
 
 class CoreTable:
     """Which kernel serves a problem: `entries` by `store.registry.lookup`'s rules, those that serve
-    equally well in their order; else the first of `defaults` that can.
+    equally well in their order; else the first of `defaults` that can.  It must outlive its
+    launches.
 
     Raises InvalidConfig for an entry or a default without a kernel.
     """

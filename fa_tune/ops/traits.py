@@ -9,6 +9,7 @@ from fa_tune.core.errors import InvalidConfig
 
 _STRUCT = re.compile(r"WorkloadTraits\{([^{}]*)\}")
 _TRUE = {"1", "true"}
+_FALSE = {"0", "false"}
 
 
 @dataclass(frozen=True, order=True)
@@ -37,12 +38,15 @@ class Traits:
     @classmethod
     def in_kernel_name(cls, text: str) -> Traits | None:
         """From the `WorkloadTraits{…}` in a demangled kernel name, values as 1/0 or true/false,
-        with or without their type; None if there is no such struct."""
+        with or without their type; None if there is no such struct.  Raises InvalidConfig for
+        one whose values are no traits."""
         found = _STRUCT.search(text)
         if found is None:
             return None
-        values = [re.sub(r"^\(\w+\)", "", v.strip()) in _TRUE for v in found[1].split(",")]
-        return cls(**{f.name: value for f, value in zip(fields(cls), values, strict=False)})
+        values = [re.sub(r"^\(\w+\)", "", v.strip()) for v in found[1].split(",")]
+        if len(values) != len(fields(cls)) or not set(values) <= _TRUE | _FALSE:
+            raise InvalidConfig(f"not traits: {found[0][:80]!r}")
+        return cls(*(value in _TRUE for value in values))
 
     def to_cpp_struct(self) -> str:
         """The C++ literal."""

@@ -18,9 +18,16 @@ DEFAULT_LIMIT = 20  # rows per table of text
 JSON_SCHEMA = "fa-tune-report-1"
 
 
-def write_text(rows: Iterable[Row], stream: TextIO, limit: int | None = DEFAULT_LIMIT) -> None:
-    """One table per workload; `*` marks the fastest of ours; at most `limit` rows each."""
-    for i, table in enumerate(tables_of(rows, limit)):
+def write_text(
+    rows: Iterable[Row],
+    stream: TextIO,
+    limit: int | None = DEFAULT_LIMIT,
+    *,
+    chosen: str | None = None,
+) -> None:
+    """One table per workload; `*` marks the fastest of ours, or the `chosen` variant by its key; at
+    most `limit` rows each."""
+    for i, table in enumerate(tables_of(rows, limit, chosen=chosen)):
         stream.write(("\n" if i else "") + _text(table) + "\n")
 
 

@@ -15,13 +15,14 @@ from fa_tune import families
 from fa_tune.core.model import REFERENCE_FAMILY, Quantity, Variant
 from fa_tune.families.base import GridShape
 from fa_tune.families.kernel_names import KernelIdentity, identify
-from fa_tune.profile.ncu.launches import Launch
+from fa_tune.profile.ncu.launches import Launch, Missing
 from fa_tune.store.table.columns import counters_of
 from fa_tune.store.table.from_attempts import DURATION, cycle_metric, with_samples
 from fa_tune.store.table.partial_workload import PartialWorkload, adopted
 from fa_tune.store.table.rows import BASELINE_LABEL, Row, completed, tiled_tflops
 
 Note = Callable[[str], None]
+ANY_HEAD_DIM = 64  # no grid depends on it
 UNKNOWN_KERNEL = "not a known attention kernel"
 
 
@@ -45,10 +46,11 @@ def rows_from_launches(
         else PartialWorkload()
         for launch in launches
     ]
+    told = shapes
     complete = [shape for shape in shapes if not shape.missing]
     shapes = [
         adopted(shape, (c for c in complete if could_be(named[launch.kernel_name], c, launch)))
-        if named[launch.kernel_name].family
+        if named[launch.kernel_name].family and named[launch.kernel_name].plain
         else shape
         for launch, shape in zip(launches, shapes, strict=True)
     ]
@@ -64,6 +66,10 @@ def rows_from_launches(
     ]
     if on_note:
         _remark(rows, on_note)
+        _remark_assumptions(
+            [named[launch.kernel_name].label for launch in launches], told, shapes, given, on_note
+        )
+        _remark_zeros(launches, on_note)
     return completed(rows)
 
 
@@ -93,7 +99,8 @@ def inferred(identity: KernelIdentity, launch: Launch) -> PartialWorkload:
         return known
     length = implied.query_blocks * identity.blocks[0]
     guess = replace(known, seq_len=length, heads=implied.heads, batch=implied.batch)
-    return guess if _required_grid(identity, guess.fill_defaults()) == implied else known
+    checked = guess.fill_defaults().merge(PartialWorkload(d_head=ANY_HEAD_DIM))
+    return guess if _required_grid(identity, checked) == implied else known
 
 
 def could_be(identity: KernelIdentity, shape: PartialWorkload, launch: Launch) -> bool:
@@ -109,7 +116,7 @@ def _implied_by_grid(identity: KernelIdentity, grid: tuple[int, int, int]) -> Gr
         config = families.config_of(Variant(identity.family, identity.label))
         return families.of(config).grid_shape(config, grid)
     # Of the references, FlashAttention 2's forward kernel alone has a grid that tells.
-    if identity.label != BASELINE_LABEL or identity.d_head is None:
+    if identity.label != BASELINE_LABEL or identity.blocks is None:
         return None
     query_blocks, batch, heads = grid
     return GridShape(query_blocks, heads, batch)
@@ -142,8 +149,10 @@ def _lacks(
     identity: KernelIdentity, shape: PartialWorkload, members: Sequence[Launch], row: Row
 ) -> str:
     if not row.n:
-        value = members[0].metrics.get(DURATION)
-        return f"no duration: {getattr(value, 'reason', 'not collected')}"
+        value = members[0].value(DURATION)
+        if isinstance(value, Missing):
+            return f"no duration: {value.reason}"
+        return f"no duration: the file has {getattr(value, 'value', value):g}"
     if not identity.family:
         return UNKNOWN_KERNEL
     return f"unknown {', '.join(shape.missing)}: no rates" if shape.missing else ""
@@ -170,3 +179,36 @@ def _remark(rows: Sequence[Row], on_note: Note) -> None:
         )
     if strangers := sorted({row.kernel for row in rows if not row.family}):
         on_note(f"{len(strangers)} kernels are no known attention kernels: {strangers[0][:80]}, …")
+
+
+def _remark_assumptions(
+    labels: Sequence[str],
+    told: Sequence[PartialWorkload],
+    shapes: Sequence[PartialWorkload],
+    given: PartialWorkload,
+    on_note: Note,
+) -> None:
+    """What rates rest on that neither a name nor a grid nor an option says."""
+    taken = sorted(
+        {
+            label
+            for label, before, after in zip(labels, told, shapes, strict=True)
+            if before.missing and not after.missing
+        }
+    )
+    if taken:
+        on_note(
+            f"{', '.join(taken)}: the workload is taken from the other kernels of the file; give "
+            "it with --seq-len, --d-head, --causal, … if it differs"
+        )
+    if given.seq_len_kv is None and any(not shape.missing for shape in shapes):
+        on_note(
+            "as many keys as queries, and heads of keys as of queries, are assumed; else give "
+            "--seq-len-kv and --kv-heads"
+        )
+
+
+def _remark_zeros(launches: Sequence[Launch], on_note: Note) -> None:
+    zeros = sum(1 for m in launches if (q := m.quantity(DURATION)) is not None and q.value <= 0)
+    if zeros:
+        on_note(f"{zeros} of {len(launches)} launches have a duration of 0 and were left out")

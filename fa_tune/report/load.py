@@ -7,43 +7,48 @@ from dataclasses import replace
 from pathlib import Path
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.files import read_bytes
 from fa_tune.profile.ncu.launches import Profile
-from fa_tune.profile.ncu.parse import parse_ncu_csv, read_profile
+from fa_tune.profile.ncu.parse import parse_ncu_csv, profile_of
 from fa_tune.report.from_ncu import rows_from_launches
 from fa_tune.store.table.partial_workload import PartialWorkload
-from fa_tune.store.table.read_csv import looks_like_ours, parse_rows, read_text
+from fa_tune.store.table.read_csv import looks_like_ours, parse_rows, text_of
 from fa_tune.store.table.rows import Row, completed, ordered
 
 Overrides = PartialWorkload
 """What the user says about the workload; a part left None is inferred."""
 
 Note = Callable[[str], None]
+START_BYTES = 4096  # in which the heading lies
 
 
 def load_report_source(
-    path: str | Path, overrides: Overrides | None = None, *, on_note: Note | None = None
+    path: str | Path,
+    overrides: Overrides | None = None,
+    *,
+    decimal: str | None = None,
+    on_note: Note | None = None,
 ) -> list[Row]:
     """The rows of a file or folder, in table order, rates and percentages filled in.
 
     A folder gives the rows of the CSV files directly in it, each file's rows compared among
     themselves only (`Row.source` is the file's name).  `overrides` fill in what a file does
-    not say and, for ncu's files, replace what would be inferred.  `on_note` gets one line
-    for each thing that a reader should know.
+    not say and, for ncu's files, replace what would be inferred.  `decimal` is the separator in
+    ncu's numbers (None: found out).  `on_note` gets one line for each thing that a reader should
+    know.
 
     Raises StorageError for a path that cannot be read, ProfileFormatError for a file that is
     none of these; its message says what to do instead where the file is recognised.
     """
     path = Path(path)
     note = on_note or (lambda _: None)
-    if not path.exists():
-        raise StorageError(f"cannot read {path}: no such file or folder")
     if not path.is_dir():
-        return _load_file(path, overrides or Overrides(), note)
+        return _load_file(path, overrides or Overrides(), decimal, note)
     files = _csv_files(path)
     rows: list[Row] = []
     for file in files:
         source = file.name if len(files) > 1 else ""
-        loaded = _load_file(file, overrides or Overrides(), note)
+        loaded = _load_file(file, overrides or Overrides(), decimal, note)
         rows += [replace(row, source=source) for row in loaded]
     return ordered(rows)
 
@@ -83,11 +88,16 @@ def parse_report_source(
     return _rows_of_ncu(profile, where, overrides or Overrides(), note)
 
 
-def _load_file(path: Path, overrides: Overrides, note: Note) -> list[Row]:
-    _refuse_other_formats(path)
-    if _is_ours(path):
-        return _rows_of_ours(read_text(path), str(path), overrides, note)
-    return _rows_of_ncu(read_profile(path), str(path), overrides, note)
+def _load_file(path: Path, overrides: Overrides, decimal: str | None, note: Note) -> list[Row]:
+    try:
+        data = read_bytes(path)
+    except FileNotFoundError:
+        raise StorageError(f"cannot read {path}: no such file or folder") from None
+    _refuse_other_formats(path, data)
+    # ncu's own files may be in other encodings.
+    if looks_like_ours(data[:START_BYTES].decode("utf-8-sig", errors="replace")):
+        return _rows_of_ours(text_of(data, path), str(path), overrides, note)
+    return _rows_of_ncu(profile_of(data, path, decimal=decimal), str(path), overrides, note)
 
 
 def _rows_of_ours(text: str, where: str, overrides: Overrides, note: Note) -> list[Row]:
@@ -105,27 +115,13 @@ def _rows_of_ncu(profile: Profile, where: str, overrides: Overrides, note: Note)
     )
 
 
-def _is_ours(path: Path) -> bool:
-    """From the first line; ncu's own files may be in other encodings."""
-    return looks_like_ours(_start(path).decode("utf-8", errors="replace"))
-
-
-def _refuse_other_formats(path: Path) -> None:
+def _refuse_other_formats(path: Path, data: bytes) -> None:
     """Name what cannot be a table of measurements, and the way to one."""
-    start = _start(path)
     if path.name.endswith(".meta.json"):
         beside = path.name.removesuffix(".meta.json") + ".csv"
         raise ProfileFormatError(f"{path} describes a recording; give {beside} beside it instead")
-    if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+    if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
         raise ProfileFormatError(
             f"{path} is JSON, not a table of measurements; "
             "a registry is shown by: fa-tune registry show"
         )
-
-
-def _start(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(4096)
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from None

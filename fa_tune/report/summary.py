@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fa_tune.core import units
 from fa_tune.core.model import Outcome
-from fa_tune.store.table.rows import Group, Row, best, grouped
+from fa_tune.store.table.rows import Group, Row, best, grouped, paces
 
 NEAR = 1.01  # within one per cent: two runs of one kernel differ by as much
 
@@ -17,7 +17,7 @@ NEAR = 1.01  # within one per cent: two runs of one kernel differ by as much
 class GroupSummary:
     """One workload's result.
 
-    `winner` is the fastest of ours by median, None if none has a time.  `speed_over` is
+    `winner` is the fastest of ours, None if none has a time.  `speed_over` is
     reference time / winner time by reference label, so above 1 the winner is faster.
     `timed` and `failed` count ours; `near` those within 1 % of the winner, itself aside.
     """
@@ -41,15 +41,17 @@ def summarise(rows: Iterable[Row]) -> list[GroupSummary]:
 
 def _summary(group: Group, rows: list[Row]) -> GroupSummary:
     ours = [row for row in rows if row.is_variant]
-    winner = best(ours)
-    times = [row.rank_s for row in ours if row.rank_s is not None]
+    winner = best(rows)
+    pace = paces(rows)
+    times = [pace[id(row)] for row in ours if id(row) in pace]
     speed_over: dict[str, float] = {}
     near = 0
-    if winner is not None and winner.rank_s is not None:
+    if winner is not None:
+        fastest = pace[id(winner)]
         for row in rows:
-            if row.is_reference and row.rank_s is not None and row.kernel not in speed_over:
-                speed_over[row.kernel] = row.rank_s / winner.rank_s
-        near = sum(time <= winner.rank_s * NEAR for time in times) - 1
+            if row.is_reference and id(row) in pace and row.kernel not in speed_over:
+                speed_over[row.kernel] = pace[id(row)] / fastest
+        near = sum(time <= fastest * NEAR for time in times) - 1
     failed: Counter[Outcome] = Counter(row.outcome for row in ours)
     del failed[Outcome.OK]
     return GroupSummary(group, winner, speed_over, len(times), near, failed)

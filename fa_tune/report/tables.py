@@ -31,13 +31,18 @@ class Table:
     rest: str
 
 
-def tables_of(rows: Iterable[Row], limit: int | None = None) -> list[Table]:
-    """One table per workload, method and recording, at most `limit` rows in each."""
-    return [_table(str(group), members, limit) for group, members in grouped(rows).items()]
+def tables_of(
+    rows: Iterable[Row], limit: int | None = None, *, chosen: str | None = None
+) -> list[Table]:
+    """One table per workload, method and recording, at most `limit` rows in each.  `chosen` is the
+    key of the variant to mark; None: the fastest."""
+    groups = grouped(rows).items()
+    return [_table(str(group), members, limit, chosen) for group, members in groups]
 
 
-def _table(title: str, rows: Sequence[Row], limit: int | None) -> Table:
-    winner = best(rows)
+def _table(title: str, rows: Sequence[Row], limit: int | None, chosen: str | None) -> Table:
+    marked = (row for row in rows if f"{row.family}:{row.kernel}" == chosen)
+    winner = best(rows) if chosen is None else next(marked, None)
     shown = list(rows if limit is None else rows[: max(limit, 0)])
     if winner is not None and shown and not any(row is winner for row in shown):
         shown[-1] = winner

@@ -12,6 +12,9 @@ with its line number instead of being skipped.
     {"kind":"attempt","fp":"5d1c…","subject":"sm80:(FP16, …","outcome":"ok","measurement":{…}}
     {"kind":"verdict","fp":"…",…}
     {"kind":"build_failure","fp":"…",…}
+
+Every line but the first ends in a checksum, `"crc32":"…"`, of the bytes before it; lines of older
+journals have none.
 """
 
 from __future__ import annotations
@@ -60,6 +63,10 @@ __all__ = [
 LOCK_TIMEOUT_S = 60.0
 _LINES_AT_ONCE = 256  # few enough to stay in the processor's cache
 _MEND = "delete that line, or move the file away to start anew; nothing was changed"
+
+
+class NewerJournal(ValueError):
+    """Written by a later version: nothing is wrong with the file."""
 
 
 class Journal:
@@ -201,6 +208,8 @@ class Journal:
         except BaseException as e:
             # Half-taken contents must not be built upon: the next reading starts afresh.
             line_number, self._contents = self._contents.line_number, _Contents()
+            if isinstance(e, NewerJournal):
+                raise JournalError(f"{self.path}: {e}") from None
             if isinstance(e, ValueError):
                 raise JournalError(f"{self.path}:{line_number}: {e}; {_MEND}") from None
             raise
@@ -296,8 +305,9 @@ def _check_header(line: bytes) -> None:
     if kind != "fa-tune journal" or type(version) is not int:
         raise ValueError("not an fa-tune journal")
     if version > VERSION:
-        raise ValueError(
-            f"journal version {version} is newer than this fa-tune reads ({VERSION}); update it"
+        raise NewerJournal(
+            f"journal version {version} is newer than this fa-tune reads ({VERSION}); update "
+            "fa-tune, or move the file away to start anew"
         )
 
 

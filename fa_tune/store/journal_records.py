@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +22,14 @@ from fa_tune.store import measurement_fields
 from fa_tune.store.fingerprint import Fingerprint
 
 VERSION = 1
+# The end of a line that has a checksum: of the bytes before it, brace included.
+_CHECKSUM = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\s*\Z')
+_COMMON = {"kind", "fp", "at", "subject"}
+_KEYS = {
+    "attempt": _COMMON | {"workload", "outcome", "reason", "measurement"},
+    "verdict": _COMMON | {"verdict"},
+    "build_failure": _COMMON | {"traits", "outcome", "reason"},
+}
 HEADER = b'{"kind":"fa-tune journal","version":1}\n'
 
 
@@ -111,7 +121,9 @@ def parse_lines(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
     if not all(line.startswith(b'{"kind":') for line in lines):
         return None
     try:
-        bodies: list[dict[str, Any]] = _decode("[" + b",".join(lines).decode() + "]")
+        bodies: list[dict[str, Any]] = _decode(
+            "[" + b",".join(map(_without_checksum, lines)).decode() + "]"
+        )
     except (ValueError, RecursionError):
         return None
     return bodies if len(bodies) == len(lines) else None
@@ -119,6 +131,7 @@ def parse_lines(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
 
 def parse_line(line: bytes) -> dict[str, Any]:
     """The JSON object of one line; raises ValueError with the reason."""
+    line = _without_checksum(line)
     try:
         body = _decode(line.decode())
     except json.JSONDecodeError as e:
@@ -132,10 +145,25 @@ def parse_line(line: bytes) -> dict[str, Any]:
     return body
 
 
+def _without_checksum(line: bytes) -> bytes:
+    """A line as it was before its checksum was added; raises ValueError if it was changed since.
+    Lines of older journals have none."""
+    found = _CHECKSUM.search(line)
+    if found is None:
+        return line
+    body = line[: found.start()] + b"}"
+    if zlib.crc32(body) != int(found[1], 16):
+        raise ValueError("its checksum does not fit: the line was changed")
+    return body
+
+
 def decode_body(body: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> Record | Fingerprint:
     """The record or fingerprint of one line's object; `known` are the fingerprints of earlier
     lines by digest.  Raises ValueError with the reason for anything that does not fit."""
     try:
+        known_keys = _KEYS.get(body["kind"], body.keys())
+        if (unknown := sorted(body.keys() - known_keys)) and known_keys <= body.keys():
+            raise ValueError(f"unknown field {_shown(unknown[0])}")
         match body["kind"]:
             case "attempt":
                 return _attempt(body, known)
@@ -163,7 +191,8 @@ def decode_body(body: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> Re
 
 
 def _line(body: Mapping[str, Any]) -> bytes:
-    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    text = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+    return text[:-1] + b',"crc32":"%08x"}\n' % zlib.crc32(text)
 
 
 def _plain(fingerprint: Fingerprint) -> dict[str, Any]:

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from statistics import fmean, median
+from typing import Any, NoReturn
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fa_tune import families
-from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import (
     REFERENCE_FAMILY,
@@ -30,6 +33,7 @@ from fa_tune.core.model import (
     Quantity,
     Variant,
 )
+from fa_tune.core.workload import Workload
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
 from fa_tune.store.table.columns import COUNTERS
 from fa_tune.store.table.from_attempts import CYCLES, rows_from_attempts
@@ -39,6 +43,8 @@ from fa_tune.store.table.write_csv import write_csv
 
 META_SUFFIX = ".meta.json"
 SCHEMA = 1
+_GONE_FROM_DEVICE = ("l2_bytes", "sm_count")  # fields of older recordings
+METHODS = ("ncu", "events", "sustained")
 SOURCES = "kernel_source_sha256_by_family"  # in `Provenance.extra`, with several families
 # How the packages of `MeasuredBy.versions` are called, in the order they are told.
 VERSION_LABELS = {"torch": "torch", "cupy": "CuPy", **REFERENCE_LABELS}
@@ -118,6 +124,9 @@ class Meta:
     """The `.meta.json` of a recording.  `decided`, by workload key, and `measured_by` are empty in
     old ones; `inputs` is the text of what Q, K and V held."""
 
+    # Holds for the dataclasses inside as well.
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
     schema: int
     device: DeviceInfo
     provenance: Provenance
@@ -161,10 +170,42 @@ def save(path: Path, attempts: Iterable[Attempt], resources: Mapping[str, Any], 
 def load(path: Path) -> Recording:
     """Read one recording; raises ProfileFormatError for a damaged table or provenance."""
     meta = load_meta(path)
-    attempts = (_attempt(row, meta) for row in read_rows(path))
-    decided = {key: _canonical(found) for key, found in meta.decided.items()}
+    attempts = []
+    for row in read_rows(path):
+        if wrong := _row_contradiction(row, meta):
+            raise ProfileFormatError(f"{path}: {row.kernel}: {wrong}")
+        attempts.append(_attempt(row, meta))
+    try:
+        decided = {key: _canonical(found) for key, found in meta.decided.items()}
+    except InvalidConfig as error:
+        raise ProfileFormatError(f"{path.with_suffix(META_SUFFIX)}: decided: {error}") from None
     meta = dataclasses.replace(meta, decided=decided)
-    return Recording(path, meta, tuple(a for a in attempts if a is not None))
+    return Recording(path, meta, tuple(attempts))
+
+
+def _row_contradiction(row: Row, meta: Meta) -> str | None:
+    """What in a row cannot be true; None if nothing."""
+    if row.workload is None:
+        return "the row states no workload"
+    if row.method != meta.provenance.method and (row.method or row.samples_s):
+        return f"the row is by {row.method or 'no method'}, its provenance {meta.provenance.method}"
+    samples = row.samples_s or ()
+    if row.outcome is Outcome.OK and not samples:
+        return "the row has no samples"
+    if samples and row.n not in (None, len(samples)):
+        return f"n is {row.n}, but there are {len(samples)} samples"
+    if samples and row.median_s is not None and not _close(row.median_s, median(samples)):
+        return "the median is not that of the samples"
+    if samples and row.duration_s is not None and not _close(row.duration_s, fmean(samples)):
+        return "the duration is not the mean of the samples"
+    for ratios, of in ((row.relative, samples), (row.held_out_relative, row.held_out_s or ())):
+        if ratios and len(ratios) != len(of):
+            return f"{len(ratios)} ratios to the baseline for {len(of)} samples"
+    return None
+
+
+def _close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-9)
 
 
 def _canonical(decided: Decided) -> Decided:
@@ -193,16 +234,56 @@ def load_meta(path: Path) -> Meta:
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileFormatError(f"{path} has no readable {meta_path.name}: {error}") from error
     try:
-        meta = TypeAdapter(Meta).validate_json(text)
+        raw = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        if isinstance(raw, dict) and isinstance(raw.get("device"), dict):
+            for name in _GONE_FROM_DEVICE:
+                raw["device"].pop(name, None)
+        meta = TypeAdapter(Meta).validate_json(json.dumps(raw))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ProfileFormatError(f"{meta_path}: {where}: {first['msg']}") from None
+    except (ValueError, RecursionError) as error:
+        raise ProfileFormatError(f"{meta_path}: Invalid JSON: {error}") from None
     if meta.schema != SCHEMA:
         raise ProfileFormatError(
             f"{meta_path}: schema {meta.schema} is not the one this fa-tune reads ({SCHEMA})"
         )
+    if wrong := _contradiction(meta):
+        raise ProfileFormatError(f"{meta_path}: {wrong}")
     return meta
+
+
+def _contradiction(meta: Meta) -> str | None:
+    """What in a provenance cannot be true; None if nothing."""
+    p = meta.provenance
+    if p.gpu != meta.device.name:
+        return f"provenance.gpu is {p.gpu!r}, but device.name {meta.device.name!r}"
+    if p.method not in METHODS:
+        return f"provenance.method is {p.method!r}, not {' or '.join(METHODS)}"
+    try:
+        time = datetime.fromisoformat(p.recorded_at)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        return f"provenance.recorded_at is no ISO 8601 time with a zone: {p.recorded_at!r}"
+    try:
+        for key in meta.decided:
+            Workload.from_key(key)
+    except InvalidConfig as error:
+        return f"decided: {error}"
+    return None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number that JSON has")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a field is given twice in one object")
+    return fields
 
 
 def _taken_of(path: Path) -> tuple[str, str]:
@@ -239,10 +320,9 @@ def metas(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*/*{META_SUFFIX}")) or sorted(folder.glob(f"*{META_SUFFIX}"))
 
 
-def _attempt(row: Row, meta: Meta) -> Attempt | None:
+def _attempt(row: Row, meta: Meta) -> Attempt:
     workload = row.workload
-    if workload is None:
-        return None
+    assert workload is not None  # `_row_contradiction`
     if row.family == REFERENCE_FAMILY:
         name = _LABEL_TO_NAME.get(row.kernel, row.kernel.lower())
         subject = Variant(REFERENCE_FAMILY, name).key
@@ -260,21 +340,13 @@ def _attempt(row: Row, meta: Meta) -> Attempt | None:
                 "clocks": meta.provenance.clock_policy,
                 "cache": meta.provenance.cache_policy,
             },
-            relative=_filed(row.relative, row.samples_s),
+            relative=row.relative or (),
             preference=row.preference,
             inputs=row.inputs,
             held_out_s=row.held_out_s or (),
-            held_out_relative=_filed(row.held_out_relative, row.held_out_s),
+            held_out_relative=row.held_out_relative or (),
         )
     return Attempt(subject, workload.key, row.outcome, row.reason, measurement)
-
-
-def _filed(
-    ratios: tuple[float, ...] | None, samples: tuple[float, ...] | None
-) -> tuple[float, ...]:
-    """Ratios to the baseline; none if there is not one for each sample."""
-    ratios = ratios or ()
-    return ratios if len(ratios) == len(samples or ()) else ()
 
 
 def remove(path: Path) -> None:

@@ -14,7 +14,7 @@ from fa_tune import families
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Rejected, Variant
-from fa_tune.core.options import SearchOptions
+from fa_tune.core.options import SearchOptions, Silent
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.search.prune import prune
@@ -22,6 +22,7 @@ from fa_tune.store.recordings import families_in
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import EntryKey
 from fa_tune.tune.session import Machine, ProfilerSelection, Session
+from fa_tune.tune.unrecorded import recorded_only
 
 RejectedVariants = tuple[tuple[Variant, Rejected], ...]
 
@@ -30,12 +31,18 @@ RejectedVariants = tuple[tuple[Variant, Rejected], ...]
 class Candidates:
     """What a search is between: on each of `workloads` the `configs` for it.  `always` are those
     that no strategy may leave out: the defaults, and what the registry holds.  `rejected` are
-    configs that cannot run."""
+    configs that cannot run; `asked` are all workloads, in their order."""
 
     workloads: tuple[Workload, ...]
     configs: tuple[Config, ...]
     always: tuple[Config, ...]
     rejected: RejectedVariants
+    asked: tuple[Workload, ...]
+
+    @property
+    def unrecorded(self) -> tuple[Workload, ...]:
+        """Workloads that a replay knows nothing of."""
+        return tuple(w for w in self.asked if w not in self.workloads)
 
 
 def choose_families(
@@ -75,7 +82,7 @@ def choose_configs(
     Raises InvalidConfig.
     """
     if families.is_config(kernels):
-        config = families.parse(kernels)
+        config = stated_config(kernels, d_heads)
         if named and families.of(config) not in chosen:
             asked = ", ".join(f.name for f in chosen)
             raise InvalidConfig(
@@ -91,6 +98,25 @@ def choose_configs(
     if not configs:
         raise InvalidConfig(f"the set {kernels!r} has no config for this dtype and d_head")
     return list(dict.fromkeys(configs))
+
+
+def stated_config(text: str, d_heads: Sequence[int]) -> Config:
+    """The config of a short form; one without a head dimension is for the one that is asked for.
+
+    Raises InvalidConfig for a text that is no config, or leaves open which of several is meant.
+    """
+    if families.states_d_head(text):
+        return families.parse(text)
+    if len(d_heads) != 1:
+        raise InvalidConfig(f"{text.strip()!r} states no head dimension; write it second")
+    return families.parse(text, d_head=d_heads[0])
+
+
+def note_of_d_head(text: str, config: Config) -> str | None:
+    """What is to be said of a short form that leaves the head dimension out: how it was read."""
+    if families.states_d_head(text):
+        return None
+    return f"{text.strip()!r} states no head dimension: read as {families.variant(config).config}"
 
 
 def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
@@ -195,8 +221,9 @@ def choose_candidates(
         raise NoUsableVariant(
             f"none of the {len(configs)} configs can run on {machine.arch}{first}"
         )
-    workloads = workloads_for(options, kept)
+    asked = workloads_for(options, kept)
+    workloads = recorded_only(asked, session.selection, Silent())
     beside = [*defaults.for_configs(kept), *incumbents(registry, session.selection, workloads)]
     always, _ = prune_configs(list(dict.fromkeys(beside)), machine)
     every = dict.fromkeys([*kept, *always])
-    return Candidates(workloads, tuple(every), tuple(always), rejected)
+    return Candidates(workloads, tuple(every), tuple(always), rejected, asked)

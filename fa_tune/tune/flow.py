@@ -10,7 +10,7 @@ from functools import partial
 
 from fa_tune import families
 from fa_tune.core import input_files
-from fa_tune.core.errors import NoUsableVariant, ToolMissing
+from fa_tune.core.errors import NoUsableVariant, RegistryError, StorageError, ToolMissing
 from fa_tune.core.model import Resources
 from fa_tune.core.options import DEFAULT_KERNELS, Progress, SearchOptions
 from fa_tune.core.workload import Workload
@@ -26,7 +26,9 @@ from fa_tune.tune.candidates import (
     choose_configs,
     choose_families,
     fits,
+    note_of_d_head,
     recorded_configs,
+    workloads_for,
 )
 from fa_tune.tune.decide import decide_all
 from fa_tune.tune.dispatch import run_on_gpus
@@ -46,6 +48,7 @@ from fa_tune.tune.search_state import SearchState
 from fa_tune.tune.session import Session, open_machine, open_session
 from fa_tune.tune.strategy_run import explore
 from fa_tune.tune.tie_break import tie_break_for
+from fa_tune.tune.unrecorded import recorded_only
 from fa_tune.tune.verify import calibrate
 
 
@@ -86,12 +89,18 @@ def open_search(
     machine = open_machine(options.machine, progress)
     # Whatever is recorded or runs here, a set that nobody knows is told first.
     chosen = choose_families(options.families, machine.limits)
+    named = configs is None
     choose = partial(choose_configs, options.kernels, grid.dtypes, grid.d_heads)
     if configs is None:
         configs = choose(chosen, named=bool(options.families))
+    if families.is_config(options.kernels) and (
+        note := note_of_d_head(options.kernels, configs[0])
+    ):
+        progress.note(note)
     check_writable(options, registry_path(options.registry))
     selection = choose_profiler(options.measure, machine, progress, wanted=wanted, configs=configs)
     progress.note(selection.source)
+    recorded_only(workloads_for(options, configs), selection, progress)
     able = choose_families((), machine.limits, selection)
     if families.is_config(options.kernels):
         chosen = (families.of(configs[0]),)
@@ -99,7 +108,7 @@ def open_search(
         out = ", ".join(f.name for f in chosen if f not in able)
         progress.note(f"no recording holds kernels of {out}: left out")
         chosen, configs = able, [c for c in configs if families.of(c) in able] or choose(able)
-    if options.kernels == DEFAULT_KERNELS:  # a set that was named is what was wanted
+    if named and options.kernels == DEFAULT_KERNELS:  # what was named is what was wanted
         held = recorded_configs(selection, chosen, wanted)
         if held and not set(held) & set(configs):
             progress.note(
@@ -229,10 +238,15 @@ def decide(state: SearchState, candidates: Candidates, measured: Measured) -> De
     registry = registry_file.load(state.registry)  # as it was before this search
     selection = state.session.selection
     results = decide_all(measured.workloads, registry, selection, state.tie_break)
-    by_workload = {result.workload: result for result in (*results, *measured.unusable)}
+    unrecorded = [
+        WorkloadResult(w, (), None, f"no recording by {selection.method} holds it")
+        for w in candidates.unrecorded
+    ]
+    found = (*results, *measured.unusable, *unrecorded)
+    by_workload = {result.workload: result for result in found}
     prepared = [found.prepared for found in measured.workloads]
     return Decided(
-        tuple(by_workload[w] for w in candidates.workloads if w in by_workload),
+        tuple(by_workload[w] for w in candidates.asked if w in by_workload),
         {p.workload.key: p.verdicts for p in prepared},
         {key: a.resources for p in prepared for key, a in p.artifacts.items()},
     )
@@ -276,6 +290,10 @@ def write_outputs(state: SearchState, candidates: Candidates, decided: Decided) 
     if all(r.decision is None for r in result.results):
         problems = "; ".join(dict.fromkeys(r.problem for r in result.results))
         raise NoUsableVariant(f"nothing was measured: {problems}")
-    for refused in keep_in_registry(state.registry, result, session.selection, decided.verdicts):
+    try:
+        kept = keep_in_registry(state.registry, result, session.selection, decided.verdicts)
+    except (StorageError, RegistryError) as error:  # the results are not lost with it
+        return dataclasses.replace(result, registry=None, not_kept=error)
+    for refused in kept:
         session.progress.note(refused)
     return result

@@ -18,6 +18,7 @@ from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.model import (
     Artifact,
     Attempt,
+    Outcome,
     Provenance,
     Resources,
     Variant,
@@ -30,10 +31,11 @@ from fa_tune.ops import flops
 from fa_tune.profile.stats import Interval
 from fa_tune.profile.stats import Ratio as MeasuredRatio
 from fa_tune.search.data_dependence import OnInputs
-from fa_tune.search.decide import Decision
+from fa_tune.search.decide import Decision, Standing
 from fa_tune.store import recordings
 from fa_tune.store.recordings import SOURCES, Confirmed, Decided, MeasuredBy, MeasuredOn, Recording
 from fa_tune.store.registry import file as registry_file
+from fa_tune.store.registry.combine import Found
 from fa_tune.store.registry.schema import (
     Confirmation,
     Entry,
@@ -241,11 +243,34 @@ def keep_in_registry(
     `verdicts` by workload key and subject.  Raises RegistryError, StorageError.
     """
     entries = [
-        entry_of(found, found.decision, selection, verdicts.get(found.workload.key, {}))
+        _found(
+            entry_of(found, found.decision, selection, verdicts.get(found.workload.key, {})),
+            found.decision,
+            found.attempts,
+        )
         for found in result.results
         if found.decision is not None
     ]
     return registry_file.put(path, entries)
+
+
+def _found(entry: Entry, decision: Decision, attempts: Sequence[Attempt]) -> Found:
+    """An entry with everything that its choice was made among."""
+    others = {runner.variant: runner for runner in _runners_up(decision.runners_up)}
+    failed = {
+        Variant.from_key(a.subject)
+        for a in attempts
+        if a.outcome not in (Outcome.OK, Outcome.NOT_RECORDED) and not is_reference(a.subject)
+    }
+    return Found(entry, others, failed - {entry.chosen} - others.keys())
+
+
+def _runners_up(standings: Sequence[Standing]) -> tuple[RunnerUp, ...]:
+    return tuple(
+        RunnerUp(Variant.from_key(s.subject), s.median_s, ratio)
+        for s in standings
+        if (ratio := _ratio(s.to_chosen)) is not None
+    )
 
 
 def entry_of(
@@ -286,11 +311,7 @@ def entry_of(
             if (ratio := _ratio(found)) is not None
         },
         tie_set=tuple(Variant.from_key(s) for s in decision.tie_set),
-        runners_up=tuple(
-            RunnerUp(Variant.from_key(s.subject), s.median_s, ratio)
-            for s in decision.runners_up[:MAX_RUNNERS_UP]
-            if (ratio := _ratio(s.to_chosen)) is not None
-        ),
+        runners_up=_runners_up(decision.runners_up[:MAX_RUNNERS_UP]),
         verdict=VerdictSummary.of(verdict) if verdict is not None else None,
         confirmation=Confirmation(
             Variant.from_key(confirmed.chosen),

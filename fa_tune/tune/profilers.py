@@ -13,7 +13,7 @@ from fa_tune.core.errors import GpusLost, InvalidConfig, NoUsableVariant, ToolMi
 from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config
 from fa_tune.families.equal_sources import oldest_equal
 from fa_tune.fleet.ray_cluster import remote_profiler
@@ -127,10 +127,20 @@ def _replay(
     found = _load_recordings(machine.options)
     gpu = _most_recorded(found)
     found = tuple(r for r in found if r.meta.device.name == gpu)
+    configs = list(configs)
     subjects = {families.variant(config).key for config in configs}
     keys = {workload.key for workload in wanted}
     inputs, found = _of_inputs(found, keys, subjects, inputs)
-    method = _most_wanted(found, keys, subjects)
+    # The method does not hang on the dtype: what is asked for in one is asked for in all.
+    method = _most_wanted(
+        found,
+        {dataclasses.replace(w, dtype=dtype).key for w in wanted for dtype in DType},
+        {
+            families.variant(dataclasses.replace(config, dtype=dtype)).key
+            for config in configs
+            for dtype in DType
+        },
+    )
     chosen = [r for r in found if r.meta.provenance.method == method]
     recorded = {
         recording.label: {(a.workload, a.subject): a for a in recording.attempts}
@@ -153,7 +163,10 @@ def _replay(
     how = f"with {method} on {inputs} inputs"
     source = f"recorded on an {gpu} on {date} {how}, replayed from {names}"
     if any(_is_of_other_sources(recording) for recording in told):
-        progress.warn("the recordings were made with other kernel sources than these")
+        progress.warn(
+            "the recordings were made with other kernel sources than these, whose times may "
+            "differ; search on a GPU to measure these"
+        )
     device = told[0].meta.device
     return ProfilerSelection(profiler, device, source, told[0], tuple(chosen), inputs)
 

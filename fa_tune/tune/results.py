@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fa_tune.build.compile import BuildResult
+from fa_tune.core.errors import FaTuneError
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict
 from fa_tune.core.workload import Workload
@@ -79,7 +80,8 @@ class SearchResult:
     """A finished search.  `source` says where the measurements come from, e.g. "measured on this
     machine's NVIDIA H200 under ncu …" or "recorded on an NVIDIA H200 on 2026-…, replayed".
     `rejected` are configs that cannot run; `reused` attempts came from the journal.
-    `disagreement` is that of the GPUs, where several measured."""
+    `disagreement` is that of the GPUs, where several measured.  `not_kept`: why the choices are not
+    in the registry, where it could not be written."""
 
     results: tuple[WorkloadResult, ...]
     rejected: tuple[tuple[Variant, Rejected], ...]
@@ -92,6 +94,7 @@ class SearchResult:
     measured: int = 0
     warnings: tuple[str, ...] = ()
     disagreement: Disagreement | None = None
+    not_kept: FaTuneError | None = None
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
 from fa_tune.core.inputs import InputSpec
@@ -19,7 +18,9 @@ from fa_tune.tune.build import build_all, build_request, prepare
 from fa_tune.tune.candidates import (
     choose_configs,
     choose_families,
+    note_of_d_head,
     prune_configs,
+    stated_config,
     workloads_for,
 )
 from fa_tune.tune.measure import Sampling, measure_workload
@@ -27,6 +28,7 @@ from fa_tune.tune.outputs import Recorder, check_writable
 from fa_tune.tune.profilers import choose_profiler, fall_back
 from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
 from fa_tune.tune.session import Machine, Session, open_machine, open_session
+from fa_tune.tune.unrecorded import recorded_only
 from fa_tune.tune.verify import verify_all
 
 ALL_DTYPES = (DType.BF16, DType.FP16)
@@ -46,7 +48,9 @@ def profile(
     ncu's report.  Raises NoUsableVariant if no config gives a measurement.
     """
     machine = open_machine(options.machine, progress)
-    parsed = [families.parse(text) for text in configs]
+    parsed = [stated_config(text, options.workloads.d_heads) for text in configs]
+    for note in filter(None, map(note_of_d_head, configs, parsed)):
+        progress.note(note)
     return _measure(parsed, options, machine, progress, export=export)
 
 
@@ -148,7 +152,8 @@ def _attempts(
         mine = [c for c in configs if (c.dtype, c.d_head) == (dtype, d_head)]
         grid = dataclasses.replace(options.workloads, dtypes=(dtype,), d_heads=(d_head,))
         local = dataclasses.replace(options, workloads=grid, kernels="")
-        for prepared in prepare(session, workloads_for(local, mine), mine):
+        wanted = recorded_only(workloads_for(local, mine), session.selection, session.progress)
+        for prepared in prepare(session, wanted, mine):
             artifacts = prepared.artifacts
             attempts += prepared.failures
             resources |= {key: a.resources for key, a in artifacts.items()}

@@ -80,7 +80,7 @@ def test_without_a_gpu_several_cannot_be_meant(
 
 
 def test_the_gpus_disagreement_is_told(console: Console, asked: list[SearchOptions]) -> None:
-    done = console("search", "--devices", "all")
+    done = console("search", "--devices", "all", "--wide")
     assert (
         "2 GPUs timed the same pair of kernels: times differ by up to 2.00 %, their ratio by "
         "0.20 %." in done.out

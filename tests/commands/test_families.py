@@ -159,7 +159,7 @@ def test_the_summary_tells_the_winner_and_each_familys_best(
     console: Console, searched: Callable[..., None]
 ) -> None:
     searched()
-    out = console("search").out
+    out = console("search", "--wide").out
     assert f"{WAVE} takes 4 ms" in out
     assert (
         f"the best of sm80, {fakes.FAST}, takes 2.00x its time and 0.89x that of sm80's default"

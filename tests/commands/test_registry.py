@@ -27,6 +27,7 @@ def entry(
     method: str = "ncu",
 ) -> Entry:
     workload = benchmark_workload(seq_len, 128, dtype)
+    config = config.replace("FP16", dtype.name)
     provenance = Provenance(
         *(gpu, "580.1", "13.0", "13.0", method, "2025.3.1", ("--csv",), "none", "all", "ab" * 32),
         recorded_at="2026-01-02T03:04:05+00:00",
@@ -296,3 +297,20 @@ def test_check_of_recordings_and_of_nothing(console: Console, registry: Path) ->
     nothing = console("registry", "check", "--gpu", "NVIDIA Z")
     assert nothing.status == 4
     assert nothing.err == f"error: no choice to check in {registry}\n"
+
+
+def test_best_prints_nothing_that_is_no_config(console: Console, registry: Path) -> None:
+    text = registry.read_text().replace("(FP16, 128, 64, 64, 4): ", "(FP16, 128, 64, 64, 4): x+")
+    registry.write_text(text)
+    done = console("registry", "best", "--seq-len", "1024", "--dtype", "fp16")
+    assert done.status == 5
+    assert done.out == ""
+
+
+def test_nothing_of_a_registry_reaches_the_terminal_as_a_command(
+    console: Console, registry: Path
+) -> None:
+    registry.write_text(registry.read_text().replace("it is the fastest", "it \\u001b[2Jis"))
+    done = console("registry", "show")
+    assert done.status == 5
+    assert "\x1b" not in done.out + done.err

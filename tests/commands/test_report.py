@@ -3,7 +3,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ def _stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 def test_table_of_an_ncu_file_names_the_winner(console: Console) -> None:
     done = console("report", str(RAW), "--limit", "3")
     assert done.status == 0
-    assert not done.err
+    assert "--seq-len-kv" in done.err
     assert "… 44 more" in done.out
     last = done.out.splitlines()[-1]
     assert "the fastest of 45 configs is (FP16, 128, 128, 64, 4): async+eager" in last
@@ -150,3 +152,60 @@ def test_unreadable_paths_are_status_3(console: Console, tmp_path: Path) -> None
     assert console("report", "nowhere.csv").status == 3
     assert console("report", "empty").status == 3
     assert console("report", "nowhere.csv", "--decimal", ",").status == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("noise.csv", bytes(range(256)) * 40),
+        ("noise.ncu-rep", b"\0\1garbage" * 1000),
+        ("returns.csv", b"a,b\rc,d\r" * 100),
+        ("quotes.csv", b'"' * 200_000),
+        ("wide.csv", b"x" * 200_000),
+        ("twice.csv", RAW.read_bytes().replace(b'"0","2212"', b'"1","2212"', 1)),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_in_one_line(
+    console: Console, tmp_path: Path, name: str, content: bytes
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    done = console("report", str(path))
+    assert done.status == 5
+    assert done.err.startswith("error: ")
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_header_twice_is_one_table_and_a_remark(console: Console, tmp_path: Path) -> None:
+    lines = RAW.read_text().splitlines(keepends=True)
+    (header,) = (i for i, line in enumerate(lines) if "Kernel Name" in line)
+    path = tmp_path / "twice.csv"
+    path.write_text("".join([*lines[: header + 1], *lines[header:]]))
+    done = console("report", str(path), "--format", "csv")
+    assert done.status == 0
+    assert done.out == console("report", str(RAW), "--format", "csv").out
+
+
+def test_a_pipe_is_read_once(console: Console, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(RAW.read_bytes(),))
+    writer.start()
+    done = console("report", str(pipe), "--format", "csv")
+    writer.join()
+    assert done.status == 0
+    assert done.out == console("report", str(RAW), "--format", "csv").out
+
+
+def test_what_has_no_end_is_refused(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fa_tune.core.files.MAX_BYTES", 1 << 20)
+    done = console("report", "/dev/zero")
+    assert done.status != 0
+    assert done.err.startswith("error: ")
+
+
+def test_closed_standard_input(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    done = console("report", "-")
+    assert done.status != 0
+    assert done.err.startswith("error: ")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fa_tune.core.errors import StorageError
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.core.workload import DType
 from fa_tune.tune.results import SearchResult, WorkloadResult
@@ -155,7 +156,7 @@ def test_references_can_be_left_out(console: Console, search: Search) -> None:
 
 
 def test_says_whose_measurements_first_and_last(console: Console, search: Search) -> None:
-    done = console("search")
+    done = console("search", "--wide")
     assert done.lines[0] == fakes.WHOSE
     assert done.out.splitlines()[-1] == f"Measurements: {fakes.WHOSE}."
 
@@ -169,7 +170,7 @@ def test_says_whose_even_if_the_search_did_not(
 
 def test_summary_names_winner_ratios_failures_and_place(console: Console, search: Search) -> None:
     search.result = fakes.search_result([fakes.workload_result(n) for n in (1024, 4096)])
-    done = console("search")
+    done = console("search", "--wide")
     lines = done.out.splitlines()
     title = "seq_len 4096, d_head 128, FP16, full, batch 16, 16 heads; ncu"
     assert title in lines
@@ -195,7 +196,7 @@ def test_summary_counts_ties(console: Console, search: Search) -> None:
     )
     decision = decide([a.measurement for a in tied if a.measurement], None)
     search.result = fakes.search_result([WorkloadResult(w, tied, decision)])
-    assert "; tied with 1 other." in console("search").out
+    assert "; tied with 1 other." in console("search", "--wide").out
 
 
 def test_a_reference_without_time_is_named(console: Console, search: Search) -> None:
@@ -204,7 +205,7 @@ def test_a_reference_without_time_is_named(console: Console, search: Search) -> 
     one = fakes.workload_result()
     lost = fakes.failed("ref:fa3", Outcome.NOT_RECORDED, "no recording holds it")
     search.result = fakes.search_result([replace(one, attempts=(*one.attempts, lost))])
-    assert "FA3 was not measured (no recording holds it)" in console("search").out
+    assert "FA3 was not measured (no recording holds it)" in console("search", "--wide").out
 
 
 def test_json_is_all_that_stdout_gets(console: Console, search: Search) -> None:
@@ -279,8 +280,27 @@ def test_no_choice_at_all_is_status_4(console: Console, search: Search) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2])
 def test_limit_cuts_the_tables_not_the_csv(console: Console, search: Search, limit: int) -> None:
-    table = console("search", "--limit", str(limit)).out
+    table = console("search", "--limit", str(limit), "--wide").out
     assert f"… {5 - limit} more" in table
     assert "| * |" in table  # the winner is shown whatever the limit
     whole = console("search", "--limit", str(limit), "--csv", "-").out
     assert len(list(csv.DictReader(io.StringIO(whole)))) == 5
+
+
+def test_an_option_given_twice_is_refused(console: Console, search: Search) -> None:
+    done = console("search", "--seq-lens", "1024", "--seq-lens", "4096")
+    assert done.status == 2
+    assert "--seq-lens is given twice" in done.err
+    assert not search.options
+    assert console("search", "--axis", "n_warps=4", "--axis", "B_r=64").status == 0
+
+
+def test_a_registry_that_cannot_be_written_does_not_lose_the_table(
+    console: Console, search: Search
+) -> None:
+    error = StorageError("cannot write registry r.json: No space left on device")
+    search.result = replace(fakes.search_result(), registry=None, not_kept=error)
+    done = console("search")
+    assert done.status == 3
+    assert "seq_len 4096" in done.out
+    assert done.lines[-1] == f"error: {error}"

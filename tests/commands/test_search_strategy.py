@@ -54,7 +54,7 @@ def test_by_default_everything_is_measured(console: Console, search: Search) -> 
 
 
 def test_the_summary_tells_what_was_skipped(console: Console, search: Search) -> None:
-    out = console("search").out
+    out = console("search", "--wide").out
     assert (
         "Learned measured 10 of 40 configs; audit of 2 of 30 skipped configs: the fastest of "
         "them, x, takes 10.00 % less time than the fastest that the strategy found; at 95 % "

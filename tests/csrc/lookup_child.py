@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Variant
@@ -23,7 +24,7 @@ from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.native.core import Core, CoreTable, KernelImage, TableEntry
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.lookup import METHODS, in_order, matches
-from fa_tune.store.registry.schema import Entry, Gpu, Registry
+from fa_tune.store.registry.schema import Entry, EntryKey, Gpu, Registry
 from tests.csrc.stub import image
 
 GPUS = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")  # the first is the stub's
@@ -58,21 +59,36 @@ def some_workload(dice: random.Random) -> Workload:
     )
 
 
+def some_detail(dice: random.Random) -> dict[str, Any]:
+    return dice.choice(
+        (
+            {"softmax_scale": dice.choice((None, 0.5, 2.0))},
+            {"lse": dice.random() < 0.5},
+            {"causal": True, "bottom_right": dice.random() < 0.5},
+        )
+    )
+
+
 def some_registry(dice: random.Random, like: Entry) -> Registry:
-    found = {}
+    found: dict[EntryKey, Entry] = {}
     for _ in range(dice.choice((1, 5, 40))):
         gpu, method = dice.choice(GPUS), dice.choice((*METHODS, "other"))
+        workload = some_workload(dice)
+        if found and dice.random() < 0.4:  # one that is as near as another
+            workload = dataclasses.replace(
+                dice.choice(list(found.values())).workload, **some_detail(dice)
+            )
         made = dataclasses.replace(
             like,
             gpu=Gpu(gpu, (9, 0)),
-            workload=some_workload(dice),
+            workload=workload,
             method=method,
             chosen=Variant("sm80", f"config {len(found)}"),
             provenance=dataclasses.replace(like.provenance, gpu=gpu, method=method),
             confirmation=None,
         )
         found[made.key] = made
-    return Registry.of(found.values())
+    return Registry.of(list(found.values()))
 
 
 def kinds(workload: Workload, *, lacks_lse: bool) -> Iterable[str]:

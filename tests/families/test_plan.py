@@ -24,7 +24,7 @@ H200 = limits((9, 0))
 def configs() -> list[Config]:
     found = []
     for family in families.all_families():
-        sets = [family.configs("all", d_head=d) for d in (64, 128)]
+        sets = [family.configs(key, d_head=d) for d in (64, 128) for key in ("all", "fast")]
         found += [c for c in itertools.chain(*sets) if family.constraints(c, H200) is None]
     return found
 

@@ -6,6 +6,7 @@ says.  torch stays out of the test's own process.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import sys
@@ -22,7 +23,7 @@ from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import DriverError
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import Config
+from fa_tune.families.base import Config, KernelFamily
 from fa_tune.gpu.kernels import launch_args, lse_for, use_device
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, make_inputs
@@ -52,33 +53,28 @@ def compiled(store: ArtifactStore, wanted: list[tuple[Config, Workload]]) -> lis
     return [a for r in requests if (a := results[r].artifact) is not None]
 
 
+def able(family: KernelFamily, d_head: int, dtype: DType) -> list[Config]:
+    """What runs here, each config once."""
+    sets = [family.configs(key, dtypes=[dtype], d_head=d_head) for key in ("all", "fast")]
+    found = [family.default_config(d_head, dtype), *itertools.chain(*sets)]
+    return [c for c in dict.fromkeys(found) if family.constraints(c, here()) is None]
+
+
 def configs(d_head: int, dtype: DType, count: int = SAMPLE) -> list[Config]:
-    """Of each family that runs here: the default, and some others."""
+    """Of each family that runs here: the default, one that counts tiles, and some others."""
     dice, found = random.Random(14), []
     for family in families.runnable(here()):
-        able = [
-            c
-            for c in family.configs("all", dtypes=[dtype], d_head=d_head)
-            if family.constraints(c, here()) is None
-        ]
-        default = family.default_config(d_head, dtype)
-        assert family.constraints(default, here()) is None
-        found += [default, *dice.sample(able, min(count, len(able)))]
-    return found
+        default, *others = able(family, d_head, dtype)
+        found += [default, *dice.sample(others, min(count, len(others)))]
+    return list(dict.fromkeys([*found, *(scheduled_configs() if d_head == 128 else ())]))
 
 
-def counting_configs() -> list[Config]:
-    """Of each family with a dynamic scheduler, one that has it."""
-    found = []
-    for family in families.runnable(here()):
-        able = [
-            c
-            for c in family.configs("all", dtypes=[DType.FP16], d_head=128)
-            if family.constraints(c, here()) is None and family.scratch_bytes(c)
-        ]
-        found += able[:1]
-    assert found
-    return found
+def scheduled_configs() -> list[Config]:
+    """One of each family that runs here, with a dynamic scheduler if the family has any."""
+    return [
+        max(able(family, 128, DType.FP16), key=family.scratch_bytes)
+        for family in families.runnable(here())
+    ]
 
 
 def stream() -> int:
@@ -125,9 +121,8 @@ def bits(core: Core, store: ArtifactStore) -> str:
         inputs = make_inputs(workload, seed=14)
         expected = by_python(artifact, workload, inputs)
         out, lse = fresh(workload, inputs)
-        core.kernel(KernelImage.of(artifact)).launch(
-            workload, launch_args(inputs, out, lse), stream()
-        )
+        kernel = core.kernel(KernelImage.of(artifact))
+        kernel.launch(workload, launch_args(inputs, out, lse), stream())
         torch.cuda.synchronize()
         found = [out] if lse is None else [out, lse]
         assert same_bits(found, expected), f"{config} on {workload.key}"
@@ -144,6 +139,7 @@ class Tenant:
         (self.expected,) = by_python(artifact, self.workload, self.inputs)
         self.stream = torch.cuda.Stream()
         self.kernel, self.wrong = kernel, torch.zeros((), dtype=torch.int64, device="cuda")
+        self.launched = 0
         self.outs = [torch.empty_like(self.inputs.q) for _ in range(BUFFERS)]
         torch.cuda.synchronize()
 
@@ -155,12 +151,13 @@ class Tenant:
                     out.fill_(torch.nan)
                 for one in args:
                     self.kernel.launch(self.workload, one, self.stream.cuda_stream)
+                    self.launched += 1
                 for out in self.outs:
                     self.wrong += (out.view(torch.int16) != self.expected.view(torch.int16)).sum()
 
 
 def threads(core: Core, store: ArtifactStore) -> str:
-    wanted = [(c, Workload(3, 16, 16, 512, 512, 128, DType.FP16)) for c in counting_configs()]
+    wanted = [(c, Workload(3, 16, 16, 512, 512, 128, DType.FP16)) for c in scheduled_configs()]
     for artifact in compiled(store, wanted):
         kernel = core.kernel(KernelImage.of(artifact))
         tenants = [Tenant(kernel, artifact, seed) for seed in range(THREADS)]
@@ -170,13 +167,14 @@ def threads(core: Core, store: ArtifactStore) -> str:
         for thread in running:
             thread.join()
         torch.cuda.synchronize()
+        assert sum(t.launched for t in tenants) == LAUNCHES, "a thread has failed"
         assert [int(t.wrong) for t in tenants] == [0] * THREADS, artifact.variant
     return "right"
 
 
 def graphs(core: Core, store: ArtifactStore) -> str:
     workload = Workload(3, 16, 16, 512, 512, 128, DType.FP16)
-    for artifact in compiled(store, [(c, workload) for c in counting_configs()]):
+    for artifact in compiled(store, [(c, workload) for c in scheduled_configs()]):
         one, other = (make_inputs(workload, seed=seed) for seed in (1, 2))
         (expected,) = by_python(artifact, workload, other)
         kernel = core.kernel(KernelImage.of(artifact))
@@ -216,7 +214,7 @@ def two_gpus(core: Core, store: ArtifactStore) -> str:
     if torch.cuda.device_count() < 2:
         return "one GPU"
     workload = Workload(3, 16, 16, 512, 512, 128, DType.FP16)
-    for artifact in compiled(store, [(c, workload) for c in counting_configs()]):
+    for artifact in compiled(store, [(c, workload) for c in scheduled_configs()]):
         inputs = make_inputs(workload, seed=1)
         (expected,) = by_python(artifact, workload, inputs)
         kernel = core.kernel(KernelImage.of(artifact))

@@ -68,7 +68,7 @@ def data(tmp_path: Path) -> Recorded:
                         d: 0.8e-3,
                     },
                 )
-        save(folder / f"{name}.csv", attempts, {}, replace(meta, note=""))
+        save(folder / f"{name}.csv", attempts, {}, replace(meta, note="", decided={}))
     return Recorded(folder)
 
 

@@ -61,7 +61,7 @@ def test_ragged_length_is_not_in_the_grid() -> None:
     row = _only(rows_from_launches([launch], overrides=given, on_note=notes.append))
     assert (row.seq_len, row.seq_len_kv, row.kv_heads, row.reason) == (500, 500, 4, "")
     assert row.matmul_tflops is not None
-    assert len(notes) == 1
+    assert not any("have no TFLOP/s" in note for note in notes[1:])
 
 
 @pytest.mark.parametrize(("causal", "even"), [("0", "1"), ("1", "1"), ("(bool)1", "true")])
@@ -162,3 +162,56 @@ def test_strangers_are_kept_and_named() -> None:
 def test_file_without_grid() -> None:
     row = _only(rows_from_launches([_launch(OURS % (BARE, "0, 0, 0"), None)]))
     assert (row.seq_len, row.d_head) == (None, 128)
+
+
+def _switched(**on: int) -> str:
+    names = ("dropout", "causal", "window", "alibi", "even_MN", "even_K", "softcap", "softmax")
+    values = {"even_MN": 1, "even_K": 1} | on
+    switches = ", ".join(str(values.get(name, 0)) for name in names)
+    return FA2.partition(">>, ")[0] + f">>, {switches}>(Flash_fwd_params)"
+
+
+@pytest.mark.parametrize("problem", ["window", "dropout", "alibi", "softcap"])
+def test_fa2_that_solved_another_problem_is_no_baseline_and_has_no_rates(problem: str) -> None:
+    launches = [
+        _launch(FA2.format(causal=0, even=1), (4, 3, 16), 100),
+        _launch(_switched(**{problem: 1}), (4, 3, 16), 50),
+    ]
+    rows = {row.kernel: row for row in rows_from_launches(launches)}
+    assert rows.keys() > {"FA2"}
+    (other,) = (row for name, row in rows.items() if name != "FA2")
+    assert other.matmul_tflops is None
+    assert other.seq_len is None
+    assert rows["FA2"].matmul_tflops is not None
+
+
+def test_a_padded_head_dimension_is_not_taken_for_the_tensors_own() -> None:
+    row = _only(rows_from_launches([_launch(_switched(even_K=0), (4, 3, 16))]))
+    assert row.d_head is None
+    assert row.matmul_tflops is None
+    assert "d_head" in row.reason
+    given = PartialWorkload(d_head=56)
+    row = _only(rows_from_launches([_launch(_switched(even_K=0), (4, 3, 16))], overrides=given))
+    assert (row.d_head, row.seq_len, row.batch) == (56, 512, 3)
+
+
+def test_what_rates_rest_on_is_said() -> None:
+    notes: list[str] = []
+    launches = [_launch(FA2.format(causal=0, even=1), (4, 3, 16)), _launch(CUDNN, (132, 1, 1))]
+    rows_from_launches(launches, on_note=notes.append)
+    assert any("cuDNN" in note for note in notes)
+    assert any("--seq-len-kv" in note for note in notes)
+    notes.clear()
+    given = PartialWorkload(seq_len_kv=512, kv_heads=16)
+    rows_from_launches(launches[:1], overrides=given, on_note=notes.append)
+    assert not notes
+
+
+def test_a_duration_of_zero_is_named_as_such() -> None:
+    notes: list[str] = []
+    launches = [_launch(OURS % (BARE, "0, 0, 0"), (8, 4, 2), us) for us in (0.0, 100.0)]
+    row = _only(rows_from_launches(launches, on_note=notes.append))
+    assert row.n == 1
+    assert any("1 of 2 launches" in note for note in notes)
+    row = _only(rows_from_launches(launches[:1]))
+    assert "not collected" not in row.reason

@@ -26,7 +26,7 @@ FIRST = "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles"
 def _load(path: Path, **overrides: int) -> list[Row]:
     notes: list[str] = []
     rows = load_report_source(path, Overrides(**overrides), on_note=notes.append)
-    assert notes == []
+    assert not [n for n in notes if "assumed" not in n and "taken from the other" not in n]
     return rows
 
 

@@ -21,6 +21,7 @@ from tests.store.journal_records import (
     build_failure,
     failed,
     fill,
+    older,
     verdict,
 )
 
@@ -81,7 +82,7 @@ def test_a_last_line_of_zeros_after_a_power_cut_is_ignored(path: Path) -> None:
 
 def replace_line(path: Path, number: int, change: Callable[[bytes], bytes]) -> None:
     lines = path.read_bytes().split(b"\n")
-    lines[number - 1] = change(lines[number - 1])
+    lines[number - 1] = change(older(lines[number - 1]))
     path.write_bytes(b"\n".join(lines))
 
 
@@ -131,7 +132,7 @@ def test_an_open_journal_notices_that_the_file_was_edited_under_it(
     path: Path, added: bytes
 ) -> None:
     journal = fill(path, attempt(1), attempt(2))
-    edited = path.read_bytes().replace(b'"reason":""', b'"reason":"' + added + b'"', 1)
+    edited = older(path.read_bytes()).replace(b'"reason":""', b'"reason":"' + added + b'"', 1)
     path.write_bytes(edited.rstrip(b"\n"))
     journal.append(attempt(3))
     reasons = [r.attempt.reason for r in Journal(path).records() if isinstance(r, AttemptRecord)]
@@ -197,3 +198,39 @@ def test_any_damage_ends_in_a_journal_error_or_records_that_were_written(
         Journal(path)
     except JournalError as e:
         assert str(e).startswith(f"{path}:")  # noqa: PT017 - either end is right
+
+
+# Checksums
+
+
+def test_every_line_but_the_first_has_a_checksum_and_older_lines_do_without(path: Path) -> None:
+    records = (attempt(1), failed(2), verdict(), build_failure())
+    fill(path, *records)
+    data = path.read_bytes()
+    assert all(b'"crc32":"' in line for line in data.splitlines()[1:])
+    path.write_bytes(older(data))
+    assert Journal(path).records() == records
+    fill(path, attempt(5))
+    assert Journal(path).records() == (*records, attempt(5))
+
+
+def test_a_digit_that_changed_is_noticed(path: Path) -> None:
+    fill(path, attempt(1), attempt(2))
+    path.write_bytes(path.read_bytes().replace(b"0.0015", b"0.0016", 1))
+    with pytest.raises(JournalError, match=r":3: its checksum does not fit"):
+        Journal(path)
+
+
+def test_a_checksum_that_cannot_be_read_is_damage_and_no_older_line(path: Path) -> None:
+    fill(path, attempt(1), attempt(2))
+    path.write_bytes(path.read_bytes().replace(b'"crc32"', b'"crc33"'))
+    with pytest.raises(JournalError, match=r":2: unknown field"):
+        Journal(path)
+
+
+def test_a_later_version_is_not_called_damage(path: Path) -> None:
+    fill(path, attempt(1))
+    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":99', 1))
+    with pytest.raises(JournalError, match="update fa-tune") as error:
+        Journal(path)
+    assert "delete that line" not in str(error.value)

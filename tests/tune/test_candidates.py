@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.store.registry import file as store
+from fa_tune.tune.candidates import note_of_d_head, stated_config
 from fa_tune.tune.flow import search as run_search
 from tests.tune import fakes
 from tests.tune.conftest import World
@@ -36,3 +40,30 @@ def test_the_default_competes_with_a_set_that_lacks_it(world: World) -> None:
     (one,) = run_search(world.options(), world.progress).results
     assert one.decision is not None
     assert one.decision.chosen.subject == DEFAULT
+
+
+WITHOUT = "(FP16, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax"
+
+
+def test_a_short_form_without_a_head_dimension_is_for_the_one_asked_for() -> None:
+    assert stated_config(WITHOUT, (64,)).d_head == 64
+    assert stated_config(WITHOUT.replace("64, 64,", "64, 64, 64,"), (128, 256)).d_head == 64
+    with pytest.raises(InvalidConfig, match="states no head dimension"):
+        stated_config(WITHOUT, (64, 128))
+
+
+def test_how_a_short_form_without_a_head_dimension_was_read_is_said() -> None:
+    config = stated_config(WITHOUT, (64,))
+    assert "(FP16, 64, 64, 64, 4): async" in str(note_of_d_head(WITHOUT, config))
+    assert note_of_d_head(config.short_form(), config) is None
+
+
+def test_a_narrow_search_keeps_what_a_wide_one_found_out(world: World) -> None:
+    world.profiler = FakeProfiler(known_times)
+    run_search(world.options(), world.progress)
+    (wide,) = store.load(world.registry).entries
+    world.configs = [SLOW.removeprefix("sm80:")]
+    run_search(world.options(), world.progress)
+    (entry,) = store.load(world.registry).entries
+    assert entry.chosen == wide.chosen
+    assert {r.variant for r in entry.runners_up} >= {r.variant for r in wide.runners_up}

@@ -243,14 +243,14 @@ def test_a_recording_says_which_gpus_and_libraries_measured(tmp_path: Path) -> N
 
 def test_a_recording_is_named_by_gpu_set_and_method(tmp_path: Path) -> None:
     options = dataclasses.replace(OPTIONS, kernels="128,64")
-    measured = fakes.selected(FakeProfiler(method="events"))
+    measured = fakes.selected(FakeProfiler(method="ncu"))
     recorder = outputs.Recorder(tmp_path, options, measured)
     recorder.finish(search_result(result()))
     path = recorder.path
-    assert path == tmp_path / "nvidia_h200" / "128_64_trained_events.csv"
+    assert path == tmp_path / "nvidia_h200" / "128_64_trained_ncu.csv"
     recording = recordings.load(path)
     assert recording.meta.device == H200
-    assert recording.meta.provenance.method == "events"
+    assert recording.meta.provenance.method == "ncu"
     assert {a.subject for a in recording.attempts} == {a.subject for a in result().attempts}
 
 

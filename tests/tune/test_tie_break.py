@@ -92,7 +92,11 @@ def test_of_several_recordings_the_one_that_holds_most_of_a_workload_counts() ->
 def test_recordings_of_this_gpu_and_method_are_read_and_no_others(tmp_path: Path) -> None:
     events = recording({SHORTER: {A: 1.0, B: 2.0}})
     recordings.save(tmp_path / events.path, events.attempts, {}, events.meta)
-    other = dataclasses.replace(events.meta, device=dataclasses.replace(H200, name="NVIDIA X"))
+    other = dataclasses.replace(
+        events.meta,
+        device=dataclasses.replace(H200, name="NVIDIA X"),
+        provenance=dataclasses.replace(events.meta.provenance, gpu="NVIDIA X"),
+    )
     recordings.save(tmp_path / "nvidia_x" / "fast_events.csv", events.attempts, {}, other)
     (tmp_path / "nvidia_x" / "fast_events.csv").write_text("damaged, but of another GPU")
     machine = fakes.machine(tmp_path / "cache", recordings=tmp_path)

@@ -17,6 +17,7 @@ from fa_tune.core.options import MachineOptions
 from fa_tune.core.workload import DType
 from fa_tune.families.axes import expand, read_value
 from fa_tune.families.base import Config, KernelFamily
+from fa_tune.tune.candidates import stated_config
 from fa_tune.tune.session import DEFAULT_ARCH
 
 MAX_CONFIGS = 1_000_000
@@ -37,7 +38,7 @@ def expanded(
     """
     words = _words(axes)
     if families.is_config(kernels):
-        bases = [families.parse(kernels)]
+        bases = [stated_config(kernels, d_heads)]
     else:
         having = [f for f in chosen if words.keys() <= _fields(f)] or list(chosen[:1])
         bases = [f.default_config(h, t) for f in having for t in dtypes for h in d_heads]

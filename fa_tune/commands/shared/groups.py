@@ -34,4 +34,20 @@ class HelpfulGroup(click.Group):
             near = difflib.get_close_matches(name.lower(), known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             ctx.fail(f"no command {name[:40]!r}; {hint}")
-        return super().resolve_command(ctx, args)
+        found, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not ctx.resilient_parsing:
+            with click.Context(command, ctx, found, resilient_parsing=True) as inner:
+                _refuse_repeated(command, inner, rest)
+        return found, command, rest
+
+
+def _refuse_repeated(command: click.Command, ctx: click.Context, args: list[str]) -> None:
+    """An option that takes one value is given once: the first would be lost without a word."""
+    try:
+        _, _, order = command.make_parser(ctx).parse_args(args=list(args))
+    except click.UsageError:
+        return  # told where the command is parsed
+    given = [p for p in order if isinstance(p, click.Option) and not (p.multiple or p.count)]
+    for one in given:
+        if not one.is_flag and given.count(one) > 1:
+            raise click.UsageError(f"{one.opts[0]} is given twice", ctx)

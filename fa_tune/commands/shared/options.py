@@ -440,13 +440,13 @@ def json_option() -> Decorator[Any]:
     )
 
 
-def limit_option() -> Decorator[Any]:
+def limit_option(default: str = "20") -> Decorator[Any]:
     """`--limit`: rows for people."""
     return option(
         "--limit",
         "limit",
         type=click.IntRange(1, 1_000_000),
-        show_default="20",
+        show_default=default,
         help="Rows to show per table; CSV and JSON always hold all.",
     )
 

@@ -9,17 +9,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from fa_tune.commands.shared.output import rows_as_objects, say
+from fa_tune.commands.views import search_table
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Outcome, Rejected, Variant, is_reference
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
-from fa_tune.report.formats import write
+from fa_tune.report.formats import write_text
 from fa_tune.report.summary import against_each
 from fa_tune.store.table.from_attempts import rows_from_attempts
 from fa_tune.store.table.rows import Row
 from fa_tune.tune.results import SearchResult, WorkloadResult
 
 SCHEMA = "fa-tune-search-1"
+ALL = 1_000_000  # rows
 
 
 def workload_rows(result: SearchResult, found: WorkloadResult) -> list[Row]:
@@ -27,27 +29,76 @@ def workload_rows(result: SearchResult, found: WorkloadResult) -> list[Row]:
     return rows_from_attempts(found.attempts, result.resources)
 
 
-def show_search(result: SearchResult, limit: int | None) -> None:
-    """A table and a summary for each workload on standard output."""
+def show_search(result: SearchResult, limit: int | None, *, wide: bool = False) -> None:
+    """A table and a summary for each workload on standard output: fitted to the terminal, or with
+    every column and config."""
+    if wide:
+        width = None
+        _show_wide(result, limit)
+    else:
+        width = search_table.terminal_width()
+        _show_fitted(result, limit, width)
+    closing = []
+    if result.rejected:
+        closing.append(rejected_line(result.rejected))
+    if result.reused and result.measured:
+        closing.append(f"{result.measured} measured now, {result.reused} taken from earlier runs.")
+    if result.disagreement is not None:
+        closing.append(f"{result.disagreement.sentence}.")
+    if result.registry is not None and any(found.decision for found in result.results):
+        closing.append(f"Kept in {result.registry}.")
+    closing.append(f"Measurements: {result.source}.")
+    for text in closing:
+        say(text if width is None else search_table.wrapped(text, width))
+
+
+def _show_fitted(result: SearchResult, limit: int | None, width: int) -> None:
+    legend = search_table.Legend()
+    sentences = []
+    for found in result.results:
+        rows = workload_rows(result, found)
+        name = str(rows[0].group) if rows else found.workload.key
+        lines = search_table.table_lines(found, rows, legend, limit)
+        if lines:
+            say(search_table.wrapped(name, width))
+            for line in lines:
+                say(line)
+            say()
+        sentences.append(search_table.sentence(found, name, legend))
+    if any(found.decision for found in result.results):
+        say(search_table.wrapped(search_table.KEY, width))
+        for line in legend.lines(width):
+            say(line)
+        say()
+    for text in sentences:
+        say(search_table.wrapped(text, width))
+
+
+def _show_wide(result: SearchResult, limit: int | None) -> None:
     summaries = []
     for found in result.results:
         rows = workload_rows(result, found)
         # Nothing but "no recording holds it" is told better by the one line below.
         if any(row.outcome is not Outcome.NOT_RECORDED for row in rows):
-            write(rows, "table", sys.stdout, limit=limit)
+            chosen = found.decision.chosen.subject if found.decision else None
+            write_text(_by_choice(found, rows), sys.stdout, limit or ALL, chosen=chosen)
             say()
         summaries.append(summary(found, rows))
     for text in summaries:
         say(text)
-    if result.rejected:
-        say(rejected_line(result.rejected))
-    if result.reused and result.measured:
-        say(f"{result.measured} measured now, {result.reused} taken from earlier runs.")
-    if result.disagreement is not None:
-        say(f"{result.disagreement.sentence}.")
-    if result.registry is not None and any(found.decision for found in result.results):
-        say(f"Kept in {result.registry}.")
-    say(f"Measurements: {result.source}.")
+
+
+def _by_choice(found: WorkloadResult, rows: Sequence[Row]) -> list[Row]:
+    """The rows in the order of the ratios by which was chosen; the rest stays behind them."""
+    if found.decision is None:
+        return list(rows)
+    ratio = {s.subject: s.to_chosen.value for s in found.decision.standings}
+
+    def key(row: Row) -> tuple[int, float]:
+        behind = ratio.get(f"{row.family}:{row.kernel}")
+        return (0, 0.0) if row.is_reference else (2, 0.0) if behind is None else (1, behind)
+
+    return sorted(rows, key=key)
 
 
 def search_document(result: SearchResult) -> dict[str, Any]:

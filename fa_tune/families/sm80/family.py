@@ -117,16 +117,17 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
     def geometry(
         self, config: FlashForwardKernelConfig, workload: Workload, device: LaunchDevice
     ) -> LaunchGeometry:
-        for name, size in (("heads", workload.heads), ("batch", workload.batch)):
-            if size > MAX_GRID_ROWS:
-                raise InvalidConfig(f"{name} must be at most {MAX_GRID_ROWS}, not {size}")
         query_blocks = -(-workload.seq_len_q // config.B_r)
-        grid = (query_blocks, workload.heads, workload.batch)
         if config.ping_pong:
             tiles = query_blocks * workload.heads * workload.batch
             if tiles > MAX_TILES:
                 raise InvalidConfig(f"{workload.key} has {tiles} tiles; a launch takes {MAX_TILES}")
             grid = (min(tiles, device.multiprocessors), 1, 1)
+        else:
+            for name, size in (("heads", workload.heads), ("batch", workload.batch)):
+                if size > MAX_GRID_ROWS:
+                    raise InvalidConfig(f"{name} must be at most {MAX_GRID_ROWS}, not {size}")
+            grid = (query_blocks, workload.heads, workload.batch)
         return LaunchGeometry(
             grid=grid,
             block=(config.threads, 1, 1),

@@ -14,7 +14,7 @@ from fa_tune.families.name_parser import NameParser
 from fa_tune.families.reference_kernels import reference_label
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 
-_PARSER = NameParser(FlashForwardKernelConfig)
+_PARSER = NameParser(FlashForwardKernelConfig, "sm80")
 
 
 def parse_short_form(text: str, *, d_head: int = 128) -> FlashForwardKernelConfig:

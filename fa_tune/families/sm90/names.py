@@ -16,44 +16,62 @@ from typing import Any
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
 from fa_tune.families.fields import python_type
+from fa_tune.families.name_parser import (
+    check_after,
+    check_after_struct,
+    check_before,
+    nearest,
+    unknown_word,
+    words_after,
+)
 from fa_tune.families.sm90 import old_names
 from fa_tune.families.sm90.config import GROUP_ROWS, Sm90Config
 
 _SHORT_FORM = re.compile(
     r"\bsm90\s*\(\s*(?P<dtype>\w+)\s*,\s*(?:(?P<d_head>\d+)\s*,\s*)?"
-    r"(?P<B_r>\d+)\s*x\s*(?P<B_c>\d+)\s*(?:,\s*(?P<consumers>\d+)\s*)?\)\s*:\s*"
-    r"(?P<words>\w+(?:\s*\+\s*\w+)*)"
+    r"(?P<B_r>\d+)\s*x\s*(?P<B_c>\d+)\s*(?:,\s*(?P<consumers>\d+)\s*)?\)\s*:"
 )
+_HEAD = re.compile(r"sm90\s*\(")
 _STRUCT = re.compile(r"\bSm90Config\s*\{([^{}]*)\}")
-_NUMBERED = re.compile(r"(\w+?)_(\d{1,9})")
+_NUMBERED = re.compile(r"(\w+?)_([0-9]{1,9})")
 _EXAMPLE = "sm90(FP16, 128, 128x128): stages_2+pingpong+overlap"
 _MOST = 10**9
+_FLAGS = {"0": False, "1": True, "false": False, "true": True}
 
 
 def parse(text: str, *, d_head: int = 128) -> Sm90Config:
-    """The config of a short form, alone or inside other text, or of a demangled kernel name.
+    """The config of a short form, alone or as a cell of a row, or of a demangled kernel name.
 
     `d_head` serves a short form without it.  Raises InvalidConfig for anything else, for more
     than one config, for a word that is unknown, given twice or missing, and for a knob that was
     removed, which it names.
     """
-    forms = list(_SHORT_FORM.finditer(text))
-    structs = _STRUCT.findall(text)
-    if len(forms) + len(structs) > 1:
+    structs = list(_STRUCT.finditer(text))
+    heads = len(_HEAD.findall(text))
+    if heads + len(structs) > 1:
         raise InvalidConfig(f"more than one config in {_shown(text)}; give one")
     if structs:
-        return _from_struct(structs[0], text)
-    if not forms:
+        check_after_struct(text, structs[0].end())
+        return _from_struct(structs[0][1], text)
+    found = _SHORT_FORM.search(text)
+    if found is None:
         raise InvalidConfig(f"no sm90 config in {_shown(text)}; write it like {_EXAMPLE!r}")
-    found = forms[0]
+    words = words_after(text, found.end())
+    check_before(text[: found.start()], "sm90")
+    config = _from_short_form(found, words[0], text, d_head)
+    check_after(text[words.end() :], _is_word)
+    return config
+
+
+def _from_short_form(found: re.Match[str], words: str, text: str, d_head: int) -> Sm90Config:
     values: dict[str, Any] = {
         "dtype": DType.from_string(found["dtype"]),
         "d_head": _number(found["d_head"], text) if found["d_head"] else d_head,
         "mma_warpgroups": _warpgroups(found, text),
         "B_c": _number(found["B_c"], text),
     }
-    words = re.split(r"\s*\+\s*", found["words"])
-    for word in old_names.translated(words, values["d_head"], _shown(text)):
+    given = [word.strip() for word in words.split("+")] if words.strip() else []
+    for word in old_names.translated(given, values["d_head"], _shown(text)):
         name, value = _meaning(word, text)
         if name in values:
             raise InvalidConfig(f'"{word}" in {_shown(text)} says again what another word says')
@@ -76,6 +94,15 @@ def _warpgroups(found: re.Match[str], text: str) -> int:
 
 def _meaning(word: str, text: str) -> tuple[str, Any]:
     """The field that a word of the short form sets, and to what."""
+    meant = _read_word(word)
+    if meant is not None:
+        return meant
+    if not word:
+        raise InvalidConfig(f"an empty word beside a '+' in {_shown(text)}")
+    raise unknown_word(word, _vocabulary(), _knows)
+
+
+def _read_word(word: str) -> tuple[str, Any] | None:
     numbered = _NUMBERED.fullmatch(word)
     for f in dataclasses.fields(Sm90Config):
         meta = f.metadata
@@ -83,18 +110,41 @@ def _meaning(word: str, text: str) -> tuple[str, Any]:
             case "flag" if word == meta["word"]:
                 return f.name, True
             case "count" | "number" if numbered and numbered[1] == meta["word"]:
-                return f.name, _number(numbered[2], text)
+                return f.name, int(numbered[2])
             case "choice":
                 for member in meta["type"]:
                     if word == member.word and member is not f.default:
                         return f.name, member
-    raise InvalidConfig(f'unknown word "{word[:40]}" in {_shown(text)}')
+    return None
+
+
+def _knows(word: str) -> bool:
+    return _read_word(word) is not None
+
+
+def _is_word(word: str) -> bool:
+    return _knows(word) or nearest(word, _vocabulary()) is not None
+
+
+def _vocabulary() -> dict[str, str]:
+    """How each word is shown, and how it looks with every number as 0."""
+    words: dict[str, str] = {}
+    for f in dataclasses.fields(Sm90Config):
+        meta = f.metadata
+        match meta["place"]:
+            case "flag":
+                words[meta["word"]] = meta["word"]
+            case "count" | "number":
+                words[f"{meta['word']}_<n>"] = f"{meta['word']}_0"
+            case "choice":
+                words |= {member.word: member.word for member in meta["type"] if member.word}
+    return words
 
 
 def _from_struct(body: str, text: str) -> Sm90Config:
     fields = dataclasses.fields(Sm90Config)
     parts = [re.sub(r"^\(\s*[\w:]+\s*\)", "", part.strip()).strip() for part in body.split(",")]
-    if len(parts) == len(old_names.FIELDS):
+    if len(parts) == len(old_names.FIELDS) and all(re.fullmatch(r"[\w:]+", p) for p in parts):
         return parse(old_names.short_form(parts, _shown(text)))
     if len(parts) != len(fields):
         raise InvalidConfig(
@@ -104,8 +154,10 @@ def _from_struct(body: str, text: str) -> Sm90Config:
     for f, part in zip(fields, parts, strict=True):
         kind = python_type(f)
         member = part.rpartition("::")[2]
-        if kind is bool and part in ("true", "false"):
-            values.append(part == "true")
+        if kind is bool:
+            if part not in _FLAGS:
+                raise InvalidConfig(f"{f.name} must be 0, 1, true or false in {_shown(text)}")
+            values.append(_FLAGS[part])
         elif "::" in part and member in getattr(kind, "__members__", {}):
             values.append(kind[member])  # type: ignore[index]
         else:

@@ -53,7 +53,7 @@ _USUAL = {"q_stages": "1", "v_stages": "0", "m_tiles": "1", "cluster": "1", "cta
 def translated(words: Sequence[str], d_head: int, shown: str) -> Iterator[str]:
     """The present words for these; raises InvalidConfig, naming it, for a removed knob."""
     for word in words:
-        number = re.fullmatch(r"(\w+?)_(\d{1,9})", word)
+        number = re.fullmatch(r"(\w+?)_([0-9]{1,9})", word)
         if word in _REMOVED or (number and number[1] in _REMOVED_NUMBERS):
             knob = _REMOVED.get(word) or word
             raise InvalidConfig(f"the knob {knob} in {shown} was removed: it was never fastest")

@@ -30,7 +30,10 @@ IDENTITY = (
     "CC",
 )
 _NUMBERED = ("ID", "Process ID", "Context", "Stream", "Device")
+_ONE_LINE = (*_NUMBERED, "Block Size", "Grid Size", "CC", "Metric Unit", "Metric Value")
 _MAX_JOINED_LINES = 20  # a quoted field may contain line ends, but not a whole file
+# Of a line that is taken for a damaged row: with numbers where a row has them, and without.
+_FEWEST_PIECES, _MANY_PIECES = 4, 8
 _WHOLE = re.compile("[0-9]+|[0-9]{1,3}(?:[.,'\u2019 \u00a0\u202f\u2009][0-9]{3})+")
 
 
@@ -88,13 +91,14 @@ def decode(data: bytes) -> tuple[str, tuple[str, ...]]:
 
 
 def read_log(text: str) -> Log:
-    """Find the tables of a log.  Raises ProfileFormatError for a row damaged in the middle;
-    an incomplete last row is left out with a warning."""
+    """Find the tables of a log.  Raises ProfileFormatError for a row damaged in the middle and
+    for one without a header before it; an incomplete last row is left out with a warning."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     lines = text.split("\n")
     log = Log()
     table: LogTable | None = None
     broken: tuple[int, str] | None = None
+    early: tuple[int, str] | None = None  # a line before any header that may be a row
     i = 0
     while i < len(lines):
         line, number = lines[i], i + 1
@@ -103,15 +107,30 @@ def read_log(text: str) -> Log:
             log.diagnostics.append(line.rstrip())
             continue
         if (header := _header(line, number)) is not None:
+            if early is not None:
+                raise ProfileFormatError(
+                    f"line {early[0]} is a row before the header of line {number}: "
+                    f"{_start(early[1])}"
+                )
             table = header
             log.tables.append(table)
             continue
-        if table is None or not line.strip() or (table.quoted and line[0] not in '",'):
+        if table is None:
+            if early is None and _looks_like_row(line):
+                early = (number, line)
+            continue
+        if not line.strip():
+            continue
+        if table.quoted and line[0] not in '",':
+            if _looks_like_row(line):
+                broken = broken or (number, line)
             continue  # the program's own output
         fields, used = _record(lines, i - 1, table)
         if fields is None or _is_cut(fields, table, last=i - 1 + used >= len(lines)):
             begun = fields or line.removeprefix('"').split('","')
-            if _could_be_row(begun, table, only=number == len(lines)):
+            last = number == len(lines)
+            unclosed = last and fields is None and line.startswith('"')
+            if unclosed or _looks_like_row(line) or _could_be_row(begun, table, only=last):
                 broken = broken or (number, line)
             continue
         i += used - 1
@@ -156,9 +175,11 @@ def _header(line: str, number: int) -> LogTable | None:
 def _split(line: str) -> list[str] | None:
     """The fields of one CSV line; None if it is not well formed."""
     try:
-        return next(csv.reader([line], strict=True))
+        fields = next(csv.reader([line], strict=True))
     except (csv.Error, StopIteration):
         return None
+    stray = '""' not in line and any('"' in field for field in fields)  # which csv lets pass
+    return None if stray else fields
 
 
 def _record(lines: list[str], start: int, table: LogTable) -> tuple[list[str] | None, int]:
@@ -170,14 +191,16 @@ def _record(lines: list[str], start: int, table: LogTable) -> tuple[list[str] | 
     terminated = start + 1 < len(lines)
     body = line.rstrip()
     closed = body.endswith(('"', '",'))
-    if terminated and closed and (pieces := _pieces(body)) and _is_row(pieces, table):
+    pieces = _pieces(body) if terminated and closed else []
+    if pieces and _is_row(pieces, table) and _quoted_within(pieces) <= _name_column(table):
         return pieces, 1  # a quotation mark inside a kernel's name, not doubled
     for end in range(start + 2, min(start + _MAX_JOINED_LINES, len(lines)) + 1):
         if lines[end - 1].startswith(("==", '"')):
             break
         fields = _split("\n".join(lines[start:end]))
         if fields is not None and _is_row(fields, table):
-            return fields, end - start
+            whole = all("\n" not in fields[p] for n, p in table.columns.items() if n in _ONE_LINE)
+            return (fields, end - start) if whole else (None, 1)
     return None, 1
 
 
@@ -185,6 +208,22 @@ def _pieces(line: str) -> list[str]:
     """A closed line split at `","`, for one whose quotation marks do not add up."""
     tail = [""] if line.endswith(",") else []
     return line.removesuffix(",").removeprefix('"').removesuffix('"').split('","') + tail
+
+
+def _name_column(table: LogTable) -> set[int]:
+    return {table.columns["Kernel Name"]}
+
+
+def _quoted_within(pieces: list[str]) -> set[int]:
+    """The places of the fields with a quotation mark in them."""
+    return {place for place, piece in enumerate(pieces) if '"' in piece}
+
+
+def _looks_like_row(line: str) -> bool:
+    """Many quoted fields beside one another, or some with numbers first: a row, however damaged."""
+    pieces = line.split('","')
+    numbered = line.lstrip('"')[:1].isdigit()
+    return len(pieces) >= (_FEWEST_PIECES if numbered else _MANY_PIECES)
 
 
 def is_whole_number(text: str) -> bool:
@@ -230,6 +269,8 @@ def _is_cut(fields: list[str], table: LogTable, *, last: bool) -> bool:
     ncu quotes every value and ends every row with a line feed, so an unquoted number at the
     very end of a file may have lost digits."""
     if len(fields) < _needed(table):
+        return True
+    if last and "Metric Name" not in table.columns and not fields[-1]:
         return True
     return last and not table.quoted and bool(fields[-1])
 

@@ -11,11 +11,15 @@ into one cell whose printed number is a meaningless sum.  A cell that lists a me
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 from fa_tune.core.errors import ProfileFormatError, StorageError, UnknownUnit
+from fa_tune.core.files import read_bytes
+from fa_tune.core.model import Quantity
 from fa_tune.core.units import BYTE, BYTE_PER_SECOND, HERTZ, PERCENT, SECOND, parse_unit, to_base
 from fa_tune.profile.ncu import ncu_rep
 from fa_tune.profile.ncu.diagnose import diagnose_log
@@ -51,6 +55,7 @@ _REPORT_ADVICE = (
     "this is an ncu report, not its text; print it with "
     "`ncu --import FILE --page raw --csv --print-units base`"
 )
+_CAPABILITY = re.compile(r"[0-9]+[.,][0-9]+")
 _DIMENSIONS = (SECOND, HERTZ, BYTE, BYTE_PER_SECOND, PERCENT)
 
 _MISSING = {
@@ -91,20 +96,23 @@ def parse_ncu_csv(text: str | bytes, *, decimal: str | None = None) -> Profile:
     forms = {"details" if "Metric Name" in t.columns else "raw" for t in log.tables}
     if len(forms) > 1:
         raise ProfileFormatError("a details page and a raw page in one file; split them")
-    if not any(table.rows for table in log.tables):
+    tables = [table for table in log.tables if table.rows]
+    if not tables:
         raise ProfileFormatError("a header and no launch: ncu was stopped before the first one")
     form = forms.pop()
     style = decide_style(
-        (cell for table in log.tables for cell in _number_cells(table)), decimal=decimal
+        (cell for table in tables for cell in _number_cells(table)), decimal=decimal
     )
     warnings = [*remarks, *log.warnings]
+    warnings += [f"no launch under the header of line {t.line}" for t in log.tables if not t.rows]
     launches: list[Launch] = []
-    for table in log.tables:
+    for table in tables:
         warnings += _unknown_columns(table)
         if form == "details":
             launches += _read_details(table, style, warnings)
         else:
             launches += _read_raw(table, style)
+    _refuse_repeated(launches)
     if any(value == _INSTANCED for launch in launches for value in launch.metrics.values()):
         warnings.append("cells that list instances were not read; --print-metric-instances none")
     return Profile(form, tuple(launches), tuple(log.diagnostics), tuple(dict.fromkeys(warnings)))
@@ -119,11 +127,16 @@ def read_profile(path: str | Path, *, decimal: str | None = None) -> Profile:
     """
     path = Path(path)
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+        data = read_bytes(path)
+    except FileNotFoundError:
+        raise StorageError(f"cannot read {path}: no such file") from None
+    return profile_of(data, path, decimal=decimal)
+
+
+def profile_of(data: bytes, path: Path, *, decimal: str | None = None) -> Profile:
+    """`read_profile` of a file whose bytes are at hand."""
     if _is_report(data) or (path.suffix in _REPORT_SUFFIXES and b"\0" in data[:4096]):
-        module = ncu_rep.find_module()
+        module = ncu_rep.find_module() if path.is_file() else None
         if module is not None:
             return ncu_rep.read_report(path, module=module)
         raise ProfileFormatError(f"{path}: {_REPORT_ADVICE}")
@@ -152,6 +165,19 @@ def _no_table(text: str) -> str:
     return "no ncu table in it" + rerun
 
 
+def _refuse_repeated(launches: list[Launch]) -> None:
+    """A launch that stands twice would be counted twice."""
+    seen: set[tuple[int, int]] = set()
+    for launch in launches:
+        key = (launch.process_id, launch.launch_id)
+        if key in seen:
+            raise ProfileFormatError(
+                f"launch {key[1]} of process {key[0]} stands twice: a row is repeated, or files "
+                "were joined; give each file by itself"
+            )
+        seen.add(key)
+
+
 def _check_form(table: LogTable) -> None:
     columns = set(table.columns)
     if "Metric Value" not in columns and len(columns & _SUMMARY_COLUMNS) >= 2:
@@ -174,8 +200,10 @@ def _check_form(table: LogTable) -> None:
 
 
 def _is_rule(row: LogRow, table: LogTable) -> bool:
-    """Rule rows name a rule and leave the metric's columns empty."""
+    """Rule rows name a rule and leave the metric's columns empty; a metric's row names none."""
     if row.fields[table.columns["Metric Name"]].strip():
+        if any(_field(row, table, column) for column in _RULE_COLUMNS):
+            raise ProfileFormatError(f"line {row.line} names both a metric and a rule")
         return False
     place = table.columns.get("Rule Name", len(row.fields))
     if place < len(row.fields) and row.fields[place]:
@@ -237,6 +265,8 @@ def _is_whole(key: str, unit: str) -> bool:
 
 def _value(key: str, unit: str, text: str, style: NumberStyle, line: int) -> MetricValue:
     """One cell.  Raises UnknownUnit or ProfileFormatError, naming the metric and the line."""
+    if "\n" in text.strip():
+        raise ProfileFormatError(f"line {line}, {key}: a line ends within {text[:40]!r}")
     text = text.removeprefix("(!)").strip()  # how old releases mark a failed metric
     reason = _MISSING.get(text.lower().lstrip("+-"))
     if reason is not None:
@@ -246,17 +276,29 @@ def _value(key: str, unit: str, text: str, style: NumberStyle, line: int) -> Met
     number = style.value(text)
     try:
         if number is None:
-            base = parse_unit(unit).base
-            if base in _DIMENSIONS or expected_unit(key) is not None:
+            # Only names of things, which have no unit, are no numbers.
+            if parse_unit(unit).base or expected_unit(key) is not None:
                 raise ProfileFormatError(f"{text!r} is no number")
             return text
-        quantity = to_base(number, unit)
+        quantity = _quantity(number, unit, text)
         expected = expected_unit(key)
+        if quantity.value < 0 and expected in _DIMENSIONS:
+            raise ProfileFormatError(f"{text!r} is negative")
         if expected not in (None, quantity.unit):
             raise UnknownUnit(f"{unit!r} is no unit that converts to {expected!r}")
         return quantity
     except ProfileFormatError as error:
         raise type(error)(f"line {line}, {key}: {error}") from error
+
+
+def _quantity(number: Decimal, unit: str, text: str) -> Quantity:
+    try:
+        quantity = to_base(number, unit)
+    except ArithmeticError:
+        raise ProfileFormatError(f"{text[:40]!r} is too large") from None
+    if not math.isfinite(quantity.value):
+        raise ProfileFormatError(f"{text[:40]!r} is too large")
+    return quantity
 
 
 # Pages --------------------------------------------------------------------------------------
@@ -305,6 +347,12 @@ def _launch_key(row: LogRow, table: LogTable) -> tuple[int, int]:
 
 def _launch(row: LogRow, table: LogTable, metrics: dict[str, MetricValue]) -> Launch:
     process_id, launch_id = _launch_key(row, table)
+    capability = _field(row, table, "CC")
+    if capability and not _CAPABILITY.fullmatch(capability):
+        raise ProfileFormatError(f"line {row.line}: {capability[:40]!r} is no CC")
+    for column in ("Context", "Stream", "Device"):
+        if (text := _field(row, table, column)) and not is_whole_number(text):
+            raise ProfileFormatError(f"line {row.line}: {text[:40]!r} is no {column}")
     return Launch(
         process_id,
         launch_id,
@@ -312,14 +360,14 @@ def _launch(row: LogRow, table: LogTable, metrics: dict[str, MetricValue]) -> La
         _dimensions(row, table, "Block Size"),
         _dimensions(row, table, "Grid Size"),
         _field(row, table, "Device"),
-        _field(row, table, "CC"),
+        capability,
         metrics,
     )
 
 
 def _field(row: LogRow, table: LogTable, column: str) -> str:
     place = table.columns.get(column)
-    return "" if place is None else row.fields[place].strip()
+    return "" if place is None or place >= len(row.fields) else row.fields[place].strip()
 
 
 def _dimensions(row: LogRow, table: LogTable, column: str) -> tuple[int, int, int] | None:

@@ -91,7 +91,7 @@ def _optuna() -> Any:
     try:
         import optuna  # late: optional, and slow to load
     except ImportError:
-        raise ToolMissing('Optuna is not installed: pip install "fa-tune[strategies]"') from None
+        raise ToolMissing("Optuna is not installed: pip install optuna") from None
     return optuna
 
 

@@ -16,7 +16,9 @@ from filelock import FileLock, Timeout
 from platformdirs import user_data_path
 
 from fa_tune.core.errors import StorageError
-from fa_tune.store.registry.schema import Entry, Registry, from_json, to_json
+from fa_tune.core.files import read_bytes
+from fa_tune.store.registry.combine import Found, combined
+from fa_tune.store.registry.schema import Registry, from_json, to_json
 
 LOCK_TIMEOUT_S = 60.0
 VARIABLE = "FA_TUNE_REGISTRY"
@@ -37,7 +39,7 @@ def load(path: Path | str) -> Registry:
     path = Path(path)
     with _storage_errors(f"cannot read registry {path}"):
         try:
-            data = path.read_bytes()
+            data = read_bytes(path, "registry")
         except FileNotFoundError:
             return Registry.of()
     return from_json(data, str(path))
@@ -67,26 +69,21 @@ def save(path: Path | str, registry: Registry) -> None:
     update(path, lambda _: registry)
 
 
-def put(path: Path | str, entries: Sequence[Entry]) -> tuple[str, ...]:
-    """Add a search's entries; each replaces the entry with its key, since the newest search
-    is the one its user wants.  A replay does not replace a measurement.
+def put(path: Path | str, found: Sequence[Found]) -> tuple[str, ...]:
+    """Add a search's entries, each combined with the entry that has its key (`combine.combined`).
 
-    Returns one sentence per entry that was not taken.  Raises as `update` does.
+    Returns one sentence per entry that is not the search's own choice.  Raises as `update` does.
     """
     kept: list[str] = []
 
     def add(registry: Registry) -> Registry:
         kept.clear()
         by_key = {e.key: e for e in registry.entries}
-        for entry in entries:
-            present = by_key.get(entry.key)
-            if present is not None and (present.source, entry.source) == ("measured", "replay"):
-                kept.append(
-                    f"kept the measured entry for {entry.key.workload} on {entry.gpu.name}: "
-                    "a replay does not replace it"
-                )
-            else:
-                by_key[entry.key] = entry
+        for one in found:
+            entry, why = combined(by_key.get(one.entry.key), one)
+            by_key[entry.key] = entry
+            if why is not None:
+                kept.append(why)
         return Registry.of(list(by_key.values()))
 
     update(path, add)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from pydantic import (
 )
 
 from fa_tune import families
-from fa_tune.core.errors import RegistryError
+from fa_tune.core.errors import InvalidConfig, RegistryError
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Provenance, Variant, Verdict
 from fa_tune.core.workload import Workload
@@ -200,6 +201,17 @@ class Entry:
         if c is not None and self.chosen != (c.variant if c.upheld else c.default):
             raise ValueError("the chosen variant is not the one that the confirmation leaves")
         parse_time(p.recorded_at)
+        self._check_chosen()
+
+    def _check_chosen(self) -> None:
+        """What was chosen for a workload computes it.  A config that no family of today can read
+        is left for who asks for it."""
+        try:
+            config = families.config_of(self.chosen)
+        except InvalidConfig:
+            return
+        if (config.dtype, config.d_head) != (self.workload.dtype, self.workload.d_head):
+            raise ValueError(f"{self.chosen.config} is not for {self.workload.key}")
 
     @property
     def key(self) -> EntryKey:
@@ -264,6 +276,8 @@ def from_json(data: str | bytes, where: str) -> Registry:
     except RecursionError:
         raise RegistryError(f"{where}: nested too deeply{_MEND}") from None
     _check_version(raw, where)
+    if wrong := _unprintable(raw):
+        raise RegistryError(f"{where}: {wrong!r} has a control character{_MEND}")
     if raw["schema"] < SCHEMA:
         text = json.dumps(_from_older(raw))
     try:
@@ -317,6 +331,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # any but tab and line feed
 _MEND = "; mend the file or move it away, it was left as it is"
 
 
@@ -334,6 +349,14 @@ def _check_version(raw: object, where: str) -> None:
             f"{where}: schema {version} is newer than this fa-tune reads ({SCHEMA}); "
             "update fa-tune, or give another registry"
         )
+
+
+def _unprintable(raw: object) -> str | None:
+    """The first text in a document that would do something to a terminal."""
+    if isinstance(raw, str):
+        return raw[:60] if _CONTROL.search(raw) else None
+    parts = [*raw, *raw.values()] if isinstance(raw, dict) else raw if isinstance(raw, list) else []
+    return next((text for text in map(_unprintable, parts) if text is not None), None)
 
 
 # What a version of the schema added to an entry, with the value that older entries mean.

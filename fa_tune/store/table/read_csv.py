@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.files import read_bytes
 from fa_tune.core.model import REFERENCE_FAMILY
 from fa_tune.families.kernel_names import identify
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
@@ -41,9 +43,13 @@ def read_rows(path: str | Path, *, on_note: Callable[[str], None] | None = None)
 def read_text(path: str | Path) -> str:
     """A file's text, UTF-8; raises StorageError or ProfileFormatError."""
     try:
-        raw = Path(path).read_bytes()
-    except OSError as error:
+        return text_of(read_bytes(Path(path)), path)
+    except FileNotFoundError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from None
+
+
+def text_of(raw: bytes, path: str | Path) -> str:
+    """A file's bytes as text; raises ProfileFormatError for what is not UTF-8."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -52,8 +58,11 @@ def read_text(path: str | Path) -> str:
 
 def looks_like_ours(text: str) -> bool:
     """Whether the first line is a heading with a kernel's name and a duration in ms."""
-    first = text.lstrip("\ufeff").lstrip("\r\n").partition("\n")[0]
-    headings = {cell.strip() for row in csv.reader([first]) for cell in row}
+    first = re.split(r"[\r\n]", text.lstrip("\ufeff\r\n"), maxsplit=1)[0]
+    try:
+        headings = {cell.strip() for row in csv.reader([first]) for cell in row}
+    except csv.Error:
+        return False
     return {NAME.heading, DURATION.heading} <= headings
 
 

@@ -7,8 +7,9 @@ never as zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from fa_tune import families
@@ -35,8 +36,8 @@ class Row(WorkloadParts):
     """One kernel on one workload, as far as that is known.
 
     `kernel` is a config's short form, a reference's label (`FA2`), or, for a kernel that
-    nobody recognised, its name.  `duration_s` is the mean over `n` runs; `median_s` is what
-    ranks.  The two `…_percent_of_baseline` are 100·baseline/value, so above 100 is better
+    nobody recognised, its name.  `duration_s` is the mean over `n` runs; `median_s` the
+    median.  The two `…_percent_of_baseline` are 100·baseline/value, so above 100 is better
     than the baseline.  `tflops` counts what the tiled kernel does and `attn_tflops` the
     softmax too, both over the mean; `matmul_tflops` is 4·s²·d over the median.
     `reason` says why the outcome is not ok, or what an ok row lacks.
@@ -86,7 +87,7 @@ class Row(WorkloadParts):
 
     @property
     def rank_s(self) -> float | None:
-        """What decides the order: the median, else the mean; None without a valid time."""
+        """The median, else the mean; None without a valid time."""
         if self.outcome is not Outcome.OK:
             return None
         return self.median_s if self.median_s is not None else self.duration_s
@@ -146,23 +147,37 @@ def grouped(rows: Iterable[Row]) -> dict[Group, list[Row]]:
     return {group: found[group] for group in sorted(found, key=Group._order)}
 
 
+def paces(rows: Iterable[Row]) -> dict[int, float]:
+    """What rows of one group are ranked by, by their identity: the median of their ratios to the
+    baseline beside each sample, as a search chooses, or where one has none, the median time.  What
+    has no valid time is absent."""
+    timed = [row for row in rows if row.rank_s is not None]
+    if all(row.relative for row in timed):
+        return {id(row): median(row.relative or ()) for row in timed}
+    return {id(row): row.rank_s for row in timed if row.rank_s is not None}
+
+
 def ordered(rows: Iterable[Row]) -> list[Row]:
-    """Group by group: references first (the baseline at the top), then ours and others by
-    ascending duration; what has no valid time comes last, in the order it came."""
+    """Group by group: references first (the baseline at the top), then ours and others, the
+    fastest first; what has no valid time comes last, in the order it came."""
+    out: list[Row] = []
+    for members in grouped(rows).values():
+        pace = paces(members)
 
-    def key(row: Row) -> tuple[object, ...]:
-        timed = row.rank_s is not None and row.duration_s is not None
-        duration_s = row.duration_s if timed else 0.0
-        rank = 2 if not timed else 0 if row.is_reference else 1
-        return (rank, rank == 0 and row.kernel != BASELINE_LABEL, duration_s)
+        def key(row: Row, pace: Mapping[int, float] = pace) -> tuple[object, ...]:
+            rank = 2 if id(row) not in pace else 0 if row.is_reference else 1
+            return (rank, rank == 0 and row.kernel != BASELINE_LABEL, pace.get(id(row), 0.0))
 
-    return [row for members in grouped(rows).values() for row in sorted(members, key=key)]
+        out += sorted(members, key=key)
+    return out
 
 
 def best(rows: Iterable[Row]) -> Row | None:
-    """The fastest of ours by `rank_s`, references aside; None if none has a time."""
-    timed = [row for row in rows if row.is_variant and row.rank_s is not None]
-    return min(timed, key=lambda row: (row.rank_s, row.kernel), default=None)
+    """The fastest of ours, references aside; None if none has a time."""
+    rows = list(rows)
+    pace = paces(rows)
+    timed = [row for row in rows if row.is_variant and id(row) in pace]
+    return min(timed, key=lambda row: (pace[id(row)], row.kernel), default=None)
 
 
 def completed(rows: Iterable[Row]) -> list[Row]:

@@ -192,7 +192,8 @@ def test_one_launch_cannot_have_two_kernels() -> None:
 
 def test_two_tables_in_one_log() -> None:
     table = details((identity(0), [TEN_US, CLOCK]))
-    assert len(parse_ncu_csv(PREAMBLE + table + PREAMBLE + table).launches) == 2
+    other = details((identity(1), [TEN_US, CLOCK]))
+    assert len(parse_ncu_csv(PREAMBLE + table + PREAMBLE + other).launches) == 2
     with pytest.raises(ProfileFormatError, match="a details page and a raw page"):
         parse_ncu_csv(table + raw([(DURATION, "ns")], (identity(), ["1"])))
 

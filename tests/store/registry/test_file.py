@@ -17,10 +17,25 @@ import pytest
 from filelock import FileLock
 
 from fa_tune.core.errors import RegistryError, StorageError
+from fa_tune.core.model import Variant
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.schema import Entry, Registry, from_json
+from fa_tune.store.registry.combine import Found
+from fa_tune.store.registry.schema import Entry, Ratio, Registry, RunnerUp, from_json
 
 MakeEntry = Callable[..., Entry]
+
+
+def found(*entries: Entry) -> list[Found]:
+    """Entries that were chosen among all that they tell of."""
+    return [Found(e, others_of(e)) for e in entries]
+
+
+def others_of(entry: Entry) -> dict[Variant, RunnerUp]:
+    tied = {v: RunnerUp(v, entry.median_s, Ratio(1.0, None)) for v in entry.tie_set}
+    others = tied | {runner.variant: runner for runner in entry.runners_up}
+    return {variant: runner for variant, runner in others.items() if variant != entry.chosen}
+
+
 FORK = multiprocessing.get_context("fork")
 
 
@@ -43,13 +58,13 @@ def test_a_missing_file_is_empty_and_loading_creates_nothing(path: Path) -> None
 
 
 def test_only_the_file_and_its_lock_are_left(path: Path, make_entry: MakeEntry) -> None:
-    registry_file.put(path, [make_entry()])
+    registry_file.put(path, found(make_entry()))
     assert {p.name for p in path.parent.iterdir()} <= {path.name, f"{path.name}.lock"}
 
 
 def test_put_replaces_by_key_and_keeps_the_rest(path: Path, make_entry: MakeEntry) -> None:
-    registry_file.put(path, [make_entry(n=50), make_entry(1024)])
-    assert registry_file.put(path, [make_entry(n=5), make_entry(method="events")]) == ()
+    registry_file.put(path, found(make_entry(n=50), make_entry(1024)))
+    assert registry_file.put(path, found(make_entry(n=5), make_entry(method="events"))) == ()
     assert registry_file.load(path) == Registry.of(
         [make_entry(n=5), make_entry(1024), make_entry(method="events")]
     )
@@ -57,9 +72,9 @@ def test_put_replaces_by_key_and_keeps_the_rest(path: Path, make_entry: MakeEntr
 
 def test_a_replay_never_replaces_a_measurement(path: Path, make_entry: MakeEntry) -> None:
     replay = make_entry(source="replay", recording="profiles/a.csv", n=50)
-    assert registry_file.put(path, [replay]) == ()
-    assert registry_file.put(path, [make_entry()]) == ()
-    (said,) = registry_file.put(path, [replay, make_entry(1024)])
+    assert registry_file.put(path, found(replay)) == ()
+    assert registry_file.put(path, found(make_entry())) == ()
+    (said,) = registry_file.put(path, found(replay, make_entry(1024)))
     assert "kept the measured entry" in said
     assert registry_file.load(path) == Registry.of([make_entry(), make_entry(1024)])
 
@@ -86,7 +101,7 @@ def test_a_file_that_does_not_read_is_left_as_it_is(
     for action in (
         lambda: registry_file.load(path),
         lambda: registry_file.save(path, Registry.of()),
-        lambda: registry_file.put(path, [make_entry()]),
+        lambda: registry_file.put(path, found(make_entry())),
     ):
         with pytest.raises(RegistryError) as e:
             action()
@@ -99,10 +114,10 @@ def test_a_file_that_does_not_read_is_left_as_it_is(
 def test_a_result_that_could_not_be_read_back_is_not_written(
     path: Path, make_entry: MakeEntry
 ) -> None:
-    registry_file.put(path, [make_entry()])
+    registry_file.put(path, found(make_entry()))
     before = path.read_bytes()
     with pytest.raises(RegistryError, match=r"entries\[0\].median_s"):
-        registry_file.put(path, [make_entry(1024, median_s=float("inf"))])
+        registry_file.put(path, found(make_entry(1024, median_s=float("inf"))))
     assert path.read_bytes() == before
 
 
@@ -111,7 +126,7 @@ def test_a_result_that_could_not_be_read_back_is_not_written(
 
 def put_some(path: Path, entries: list[Entry]) -> None:
     for entry in entries:
-        registry_file.put(path, [entry])
+        registry_file.put(path, found(entry))
 
 
 def test_concurrent_writers_lose_nothing(path: Path, make_entry: MakeEntry) -> None:
@@ -132,9 +147,9 @@ def test_concurrent_writers_lose_nothing(path: Path, make_entry: MakeEntry) -> N
 
 def put_until_killed(path: Path, entry: Entry, other: Entry, ready: int) -> None:
     for _ in range(10_000):
-        registry_file.put(path, [entry])
+        registry_file.put(path, found(entry))
         os.write(ready, b".")
-        registry_file.put(path, [other])
+        registry_file.put(path, found(other))
 
 
 def test_kill_9_leaves_the_old_file_or_the_new_one(path: Path, make_entry: MakeEntry) -> None:
@@ -152,7 +167,7 @@ def test_kill_9_leaves_the_old_file_or_the_new_one(path: Path, make_entry: MakeE
         child.join()
         os.close(read_end)
         assert registry_file.load(path).entries in ((one,), (two,))
-    registry_file.put(path, [make_entry(1024)])
+    registry_file.put(path, found(make_entry(1024)))
     assert len(registry_file.load(path).entries) == 2
     assert {p.name for p in path.parent.iterdir()} <= {path.name, f"{path.name}.lock"}
 
@@ -160,11 +175,11 @@ def test_kill_9_leaves_the_old_file_or_the_new_one(path: Path, make_entry: MakeE
 def test_a_lock_held_too_long_is_one_line(
     path: Path, make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry_file.put(path, [make_entry()])
+    registry_file.put(path, found(make_entry()))
     monkeypatch.setattr(registry_file, "LOCK_TIMEOUT_S", 0.05)
     with FileLock(f"{path}.lock"):
         with pytest.raises(StorageError, match="locked by another process"):
-            registry_file.put(path, [make_entry()])
+            registry_file.put(path, found(make_entry()))
         assert len(registry_file.load(path).entries) == 1  # reading waits for nobody
 
 
@@ -172,7 +187,7 @@ def test_a_lock_held_too_long_is_one_line(
 
 
 def test_a_full_disk_is_one_line_and_leaves_the_old_file(path: Path, make_entry: MakeEntry) -> None:
-    registry_file.put(path, [make_entry()])
+    registry_file.put(path, found(make_entry()))
     before = path.read_bytes()
     read_end, write_end = os.pipe()
 
@@ -180,7 +195,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file(path: Path, make_entry:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
         try:
-            registry_file.put(path, [make_entry(1024)])
+            registry_file.put(path, found(make_entry(1024)))
         except StorageError as e:
             os.write(write_end, str(e).encode())
 
@@ -199,7 +214,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file(path: Path, make_entry:
 def test_a_read_only_disk_can_be_read_and_refuses_writing_in_one_line(
     path: Path, make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry_file.put(path, [make_entry()])
+    registry_file.put(path, found(make_entry()))
     real_open = os.open
 
     def read_only_open(file: str, flags: int, *rest: int, **named: int) -> int:
@@ -210,13 +225,13 @@ def test_a_read_only_disk_can_be_read_and_refuses_writing_in_one_line(
     monkeypatch.setattr(os, "open", read_only_open)
     assert len(registry_file.load(path).entries) == 1
     with pytest.raises(StorageError, match=r"cannot write registry .*: Read-only file system"):
-        registry_file.put(path, [make_entry()])
+        registry_file.put(path, found(make_entry()))
 
 
 def test_a_failure_of_the_last_step_leaves_the_old_file(
     path: Path, make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry_file.put(path, [make_entry()])
+    registry_file.put(path, found(make_entry()))
     before = path.read_bytes()
 
     def no_rename(source: object, target: object) -> None:
@@ -224,7 +239,7 @@ def test_a_failure_of_the_last_step_leaves_the_old_file(
 
     monkeypatch.setattr(os, "replace", no_rename)
     with pytest.raises(StorageError, match="Input/output error"):
-        registry_file.put(path, [make_entry(1024)])
+        registry_file.put(path, found(make_entry(1024)))
     assert path.read_bytes() == before
     assert {p.name for p in path.parent.iterdir()} <= {path.name, f"{path.name}.lock"}
 
@@ -234,17 +249,17 @@ def test_a_path_that_cannot_be_is_a_storage_error(tmp_path: Path, make_entry: Ma
     with pytest.raises(StorageError, match="Not a directory"):
         registry_file.load(tmp_path / "file" / "r.json")
     with pytest.raises(StorageError, match="cannot write registry"):
-        registry_file.put(tmp_path / "file" / "r.json", [make_entry()])
+        registry_file.put(tmp_path / "file" / "r.json", found(make_entry()))
     with pytest.raises(StorageError, match="Is a directory"):
         registry_file.load(tmp_path)
 
 
 def test_a_link_stays_a_link_and_the_mode_stays(path: Path, make_entry: MakeEntry) -> None:
     real = path.parent / "real" / "r.json"
-    registry_file.put(real, [make_entry()])
+    registry_file.put(real, found(make_entry()))
     real.chmod(0o640)
     path.symlink_to(real)
-    registry_file.put(path, [make_entry(1024)])
+    registry_file.put(path, found(make_entry(1024)))
     assert path.is_symlink()
     assert len(registry_file.load(real).entries) == 2
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
@@ -253,7 +268,7 @@ def test_a_link_stays_a_link_and_the_mode_stays(path: Path, make_entry: MakeEntr
 def test_text_in_a_registry_is_never_executed(path: Path, make_entry: MakeEntry) -> None:
     marker = path.parent / "executed"
     hostile = f"__import__('pathlib').Path({str(marker)!r}).touch()"
-    registry_file.put(path, [make_entry(reason=hostile, extra={"!!python/object": hostile})])
+    registry_file.put(path, found(make_entry(reason=hostile, extra={"!!python/object": hostile})))
     assert registry_file.load(path).entries[0].reason == hostile
     assert from_json(path.read_bytes(), "r").entries[0].provenance.extra["!!python/object"]
     assert not marker.exists()

@@ -1,0 +1,39 @@
+"""A search without a GPU says what it has no recording of, and by which method it answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands.console import Console
+
+
+def test_a_search_is_refused_without_compiling(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+
+    def never(*arguments: object, **settings: object) -> None:
+        raise AssertionError("something is compiled")
+
+    monkeypatch.setattr("fa_tune.tune.build.build", never)
+    done = console(
+        *("search", "--seq-lens", "1024", "--kv-heads", "4", "--dtype", "fp16"),
+        *("--registry", str(tmp_path / "r.json")),
+    )
+    assert done.status == 4
+    assert "kv_heads" in done.err
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_the_method_does_not_hang_on_the_dtype(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str
+) -> None:
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+    asked = ("search", "--seq-lens", "1024,4096", "--json", "--registry", str(tmp_path / "r.json"))
+    both = console(*asked)
+    one = console(*asked, "--dtype", dtype)
+    assert both.status == one.status == 0
+    assert json.loads(both.out)["method"] == json.loads(one.out)["method"]

@@ -1,0 +1,60 @@
+"""What a replay cannot answer is told before anything is compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.model import Attempt, Measurement, Outcome
+from fa_tune.core.options import Silent
+from fa_tune.core.workload import DType, benchmark_workload
+from fa_tune.profile.replay import ReplayProfiler
+from fa_tune.store import recordings
+from fa_tune.store.recordings import Meta, Recording
+from fa_tune.tune.session import ProfilerSelection
+from fa_tune.tune.unrecorded import recorded_only
+from tests.store.test_recordings import ORIGIN
+from tests.tune.fakes import H200
+
+HELD = benchmark_workload(4096, 128, DType.FP16)
+SUBJECT = "ref:fa2"
+
+
+def replaying() -> ProfilerSelection:
+    attempt = Attempt(
+        SUBJECT, HELD.key, Outcome.OK, "", Measurement(SUBJECT, HELD.key, "ncu", (1.0,))
+    )
+    recording = Recording(Path("a.csv"), Meta(recordings.SCHEMA, H200, ORIGIN), (attempt,))
+    profiler = ReplayProfiler(
+        {"a": {}}, method="ncu", version="", arguments=(), clock_policy="", cache_policy=""
+    )
+    return ProfilerSelection(profiler, H200, "recorded", recording, (recording,))
+
+
+def test_what_is_recorded_is_kept_and_the_rest_warned_of() -> None:
+    progress = Silent()
+    grouped = dataclasses.replace(HELD, kv_heads=4)
+    assert recorded_only([HELD, grouped], replaying(), progress) == (HELD,)
+    (warning,) = progress.warnings
+    assert "kv_heads 16, not 4" in warning
+    assert HELD.key in warning
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"kv_heads": 4}, "kv_heads 16, not 4"),
+        ({"seq_len_q": 1}, "seq_len 4096, not 1"),
+        ({"dtype": DType.BF16}, "dtype FP16, not BF16"),
+        ({"causal": True}, "causal False, not True"),
+    ],
+)
+def test_the_part_that_is_missing_is_named(change: dict[str, object], said: str) -> None:
+    wanted = dataclasses.replace(HELD, **change)  # type: ignore[arg-type]
+    with pytest.raises(NoUsableVariant) as error:
+        recorded_only([wanted], replaying(), Silent())
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
