@@ -10,5 +10,15 @@ call of CUDA; the first time on a machine it compiles the C++ operators.
 
 from fa_tune.choice import Choice
 from fa_tune.op.api import attention, explain, prepare
+from fa_tune.op.fallback import FallbackWarning
+from fa_tune.op.sdpa import disable_sdpa, enable_sdpa
 
-__all__ = ["Choice", "attention", "explain", "prepare"]
+__all__ = [
+    "Choice",
+    "FallbackWarning",
+    "attention",
+    "disable_sdpa",
+    "enable_sdpa",
+    "explain",
+    "prepare",
+]

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ from fa_tune.gpu.kernels import launch_args, lse_for, use_device
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, make_inputs
 from fa_tune.native.core import KernelImage
-from fa_tune.op import attention, explain, prepare
+from fa_tune.op import attention, enable_sdpa, explain, prepare
 from fa_tune.op.state import operators
 from tests.csrc.host_cost import host_cost as cost_of_core
 
@@ -322,6 +323,73 @@ def first_calls() -> str:
     attention(q, q, q, causal=True)
     torch.cuda.synchronize()
     return f"first call {time.perf_counter() - start:.3f} s"
+
+
+def kernels_of(call: Callable[[], Any]) -> str:
+    """The names of the kernels that a call launches."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        call()
+        torch.cuda.synchronize()
+    return " ".join(event.key for event in found.key_averages())
+
+
+def sdpa_kernels() -> None:
+    """Before, during and after; in the default order, which prefers cuDNN on some GPUs."""
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    q = draw(2, 4, 256, 128)
+    attention(*(t.transpose(1, 2) for t in (q, q, q)), return_lse=True)
+
+    def call() -> torch.Tensor:
+        found: torch.Tensor = sdpa(q, q, q, is_causal=True)
+        return found
+
+    call()
+    before, bits_before = kernels_of(call), call()
+    order = torch._C._get_sdp_priority_order()
+    with enable_sdpa():
+        call()
+        during, ours = kernels_of(call), call()
+    after = kernels_of(call)
+    assert "fa_tune::" in during, during
+    assert "fa_tune::" not in before + after, (before, after)
+    assert torch._C._get_sdp_priority_order() == order
+    assert same_bits([call()], [bits_before])
+    assert (ours - bits_before).abs().max() < 4e-3
+
+
+def sdpa_values() -> None:
+    """Ours beside torch's, with gradients and fewer kv heads; torch's own bits for the rest."""
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    shapes = [((2, 4, 200, 64), (2, 4, 200, 64), True), ((2, 4, 100, 128), (2, 2, 300, 128), False)]
+    for q_shape, k_shape, causal in shapes:
+        q, k, v = draw(*q_shape), draw(*k_shape), draw(*k_shape)
+        seed = draw(*q_shape)
+
+        def run(*t: Any, causal: bool = causal) -> Any:
+            return sdpa(*t, is_causal=causal, enable_gqa=True)
+
+        right = run(*(t.double() for t in (q, k, v)))
+        exact = grads(run, [t.double() for t in (q, k, v)], seed)
+        plain = grads(run, [q, k, v], seed)
+        with enable_sdpa():
+            assert (run(q, k, v) - right).abs().max() < 4e-3
+            found = grads(run, [q, k, v], seed)
+        for a, b, c in zip(found, plain, exact, strict=True):
+            assert (a - c).abs().max() <= 2 * (b - c).abs().max() + 1e-3 * c.abs().max()
+    compiled = torch.compile(lambda t: sdpa(t, t, t, is_causal=True) * 2, fullgraph=True)
+    q = draw(2, 4, 128, 64)
+    with enable_sdpa():
+        assert same_bits([compiled(q)], [sdpa(q, q, q, is_causal=True) * 2])
+    others: list[tuple[torch.Tensor, dict[str, Any]]] = [
+        (draw(2, 4, 128, 80), {}),  # a head dimension that is not ours
+        (draw(2, 4, 128, 64, dtype=torch.float32), {}),
+        (draw(2, 4, 128, 64), {"attn_mask": torch.ones(128, 128, device="cuda").tril().bool()}),
+    ]
+    for t, options in others:
+        expected = sdpa(t, t, t, **options)
+        with enable_sdpa(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert same_bits([sdpa(t, t, t, **options)], [expected]), (t.shape, options)
 
 
 def host_cost() -> str:

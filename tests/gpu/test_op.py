@@ -22,6 +22,8 @@ CHECKS = (
     "graphs_on_two_streams",
     "threads",
     "new_lengths",
+    "sdpa_kernels",
+    "sdpa_values",
     "host_cost",
     "gradients",
     "gradients_elsewhere",
