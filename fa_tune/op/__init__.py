@@ -12,6 +12,7 @@ from fa_tune.choice import Choice
 from fa_tune.op.api import attention, explain, prepare
 from fa_tune.op.fallback import FallbackWarning
 from fa_tune.op.sdpa import disable_sdpa, enable_sdpa
+from fa_tune.op.transformers_attention import register_transformers
 
 __all__ = [
     "Choice",
@@ -21,4 +22,5 @@ __all__ = [
     "enable_sdpa",
     "explain",
     "prepare",
+    "register_transformers",
 ]
