@@ -11,6 +11,11 @@ call of CUDA; the first time on a machine it compiles the C++ operators.
 from fa_tune.choice import Choice
 from fa_tune.op.api import attention, explain, prepare
 from fa_tune.op.fallback import FallbackWarning
+from fa_tune.op.flash_attn import (
+    flash_attn_func,
+    flash_attn_varlen_func,
+    flash_attn_with_kvcache,
+)
 from fa_tune.op.sdpa import disable_sdpa, enable_sdpa
 from fa_tune.op.transformers_attention import register_transformers
 
@@ -21,6 +26,9 @@ __all__ = [
     "disable_sdpa",
     "enable_sdpa",
     "explain",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+    "flash_attn_with_kvcache",
     "prepare",
     "register_transformers",
 ]

@@ -26,7 +26,16 @@ from fa_tune.gpu.kernels import launch_args, lse_for, use_device
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, make_inputs
 from fa_tune.native.core import KernelImage
-from fa_tune.op import attention, enable_sdpa, explain, prepare
+from fa_tune.op import (
+    attention,
+    enable_sdpa,
+    explain,
+    flash_attn_func,
+    flash_attn_varlen_func,
+    flash_attn_with_kvcache,
+    prepare,
+    register_transformers,
+)
 from fa_tune.op.state import operators
 from tests.csrc.host_cost import host_cost as cost_of_core
 
@@ -390,6 +399,77 @@ def sdpa_values() -> None:
         with enable_sdpa(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert same_bits([sdpa(t, t, t, **options)], [expected]), (t.shape, options)
+
+
+def flash_attn_functions() -> None:
+    """Beside torch's, by lengths, heads, masks and dtypes of flash-attention's own tests; ours runs
+    what it can, and what it cannot is still right."""
+    lengths = [(113, 203), (128, 217), (108, 256), (256, 512), (512, 256), (1, 239), (1023, 1024)]
+    for n_q, n_kv in lengths:
+        for d_head, dtype in ((64, torch.bfloat16), (128, torch.float16), (80, torch.float16)):
+            for kv_heads, causal in ((6, False), (2, True), (1, True)):
+                q = draw(4, n_q, 6, d_head, dtype=dtype)
+                k, v = (draw(4, n_kv, kv_heads, d_head, dtype=dtype) for _ in range(2))
+                seed = draw(*q.shape, dtype=dtype)
+
+                def plain(*t: Any, causal: bool = causal) -> Any:
+                    return reference(*t, causal, causal)
+
+                def theirs(*t: Any, causal: bool = causal) -> Any:
+                    return flash_attn_func(*t, causal=causal)
+
+                right = plain(*(t.double() for t in (q, k, v)))
+                limit = 2 * (plain(q, k, v) - right).abs().max() + 1e-4
+                said = (n_q, n_kv, d_head, kv_heads, causal)
+                assert (theirs(q, k, v) - right).abs().max() <= limit, said
+                exact = grads(plain, [t.double() for t in (q, k, v)], seed)
+                low, found = grads(plain, [q, k, v], seed), grads(theirs, [q, k, v], seed)
+                for a, b, c in zip(found, low, exact, strict=True):
+                    bound = 2 * (b - c).abs().max() + 1e-3 * c.abs().max() + 1e-5
+                    assert (a - c).abs().max() <= bound, said
+    q, k = draw(300, 4, 64), draw(500, 2, 64)
+    starts = [
+        torch.tensor(s, dtype=torch.int32, device="cuda") for s in ([0, 100, 300], [0, 250, 500])
+    ]
+    out = flash_attn_varlen_func(q, k, k, *starts, 200, 250, causal=True)
+    alone = [
+        flash_attn_func(q[None, a], k[None, b], k[None, b], causal=True)[0]
+        for a, b in ((slice(100), slice(250)), (slice(100, 300), slice(250, 500)))
+    ]
+    assert (out - torch.cat(alone)).abs().max() < 4e-3
+    cache, new, one = draw(2, 64, 2, 64), draw(2, 1, 2, 64), draw(2, 1, 4, 64)
+    for length in (10, torch.tensor([10, 10], dtype=torch.int32, device="cuda")):
+        found = flash_attn_with_kvcache(one, cache, cache, new, new, cache_seqlens=length)
+        expected = flash_attn_func(one, cache[:, :11], cache[:, :11])
+        assert (found - expected).abs().max() < 4e-3
+    windowed = flash_attn_func(*(draw(1, 128, 4, 64) for _ in range(3)), window_size=(16, 0))
+    assert windowed.isfinite().all()
+
+
+def transformers_models() -> str:
+    """The same tokens as eager attention: dynamic and static cache, padding, chunks, window."""
+    try:
+        from tests.op import tiny_models
+    except ImportError as error:
+        return f"right (not run: {error})"
+    register_transformers()
+    for kind in ("llama", "mistral", "qwen"):
+        model = tiny_models.make(kind).to("cuda", torch.float16)
+        for padded in (False, True):
+            for static in (False, True):
+                tokens = []
+                for name in ("eager", "fa_tune"):
+                    model.set_attn_implementation(name)
+                    tokens.append(tiny_models.generated(model, padded=padded, static=static))
+                assert tokens[0] == tokens[1], (kind, padded, static)
+        for static in (False, True):
+            logits = []
+            for name in ("eager", "fa_tune"):
+                model.set_attn_implementation(name)
+                logits.append(tiny_models.chunked(model, static=static))
+            scale = logits[0].abs().max()
+            assert (logits[0] - logits[1]).abs().max() <= 2e-2 * scale, (kind, static)
+    return "right"
 
 
 def host_cost() -> str:

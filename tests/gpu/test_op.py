@@ -24,6 +24,8 @@ CHECKS = (
     "new_lengths",
     "sdpa_kernels",
     "sdpa_values",
+    "flash_attn_functions",
+    "transformers_models",
     "host_cost",
     "gradients",
     "gradients_elsewhere",
@@ -70,3 +72,17 @@ def test_the_operators_are_right(check: str, said: dict[str, str]) -> None:
 def test_without_a_compiler_python_stands_in() -> None:
     found = run("python_op", CXX="/no/such/compiler")
     assert found == {"python_op": "right"}
+
+
+def test_the_example_runs() -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed: no models")
+    done = subprocess.run(
+        [sys.executable, "examples/llama.py", "--layers", "2", "--seq-len", "256"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    print(done.stdout)
