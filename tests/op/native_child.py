@@ -20,7 +20,7 @@ import torch
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest, BuildResult
-from fa_tune.choice import Chooser, chooser
+from fa_tune.choice import Chooser, chooser, representative
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Artifact, Outcome, Resources
@@ -207,6 +207,36 @@ def buckets(operators: Operators) -> str:
     return "right"
 
 
+def partition(operators: Operators) -> str:
+    """C++ has the buckets of `fa_tune.choice.representative`."""
+    assert operators.native is not None
+    dice, stands = random.Random(2), set()
+    for _ in range(300):
+        kv_heads = dice.choice((1, 2, 3))
+        heads, batch = kv_heads * dice.choice((1, 2, 3)), dice.choice((1, 2, 3, 5))
+        n_q, n_kv = (dice.choice((1, 2, 3, 45, 46, 64, 90, 91, 181, 182, 362)) for _ in range(2))
+        causal = dice.random() < 0.5
+        bottom_right = causal and dice.random() < 0.5
+        q, k = draw(batch, n_q, heads, 64), draw(batch, n_kv, kv_heads, 64)
+        api.attention(q, k, k, causal=causal, bottom_right=bottom_right)
+        workload = Workload(
+            *(batch, heads, kv_heads, n_q, n_kv, 64, DType.FP16),
+            causal=causal,
+            bottom_right=bottom_right,
+        )
+        # What it counts as need not tell how the mask is aligned; the bucket does.
+        stands.add((workload.bottom_right, key_of(workload)))
+    assert operators.native.choices() == len(stands) + len(OneTuned.tuned)
+    return "right"
+
+
+def key_of(workload: Workload) -> tuple[object, ...]:
+    found = representative(workload)
+    work = (workload.batch * workload.heads) ** 2
+    lengths = (found.seq_len_q, found.seq_len_kv)
+    return work.bit_length() // 2, found.heads, *lengths, found.causal
+
+
 def threads(operators: Operators) -> str:
     """Eight at once on the same new problems: no deadlock, and every launch is made."""
     stub, failed = Stub(), []
@@ -274,7 +304,9 @@ def cost(operators: Operators) -> str:
     return json.dumps(found)
 
 
-CHECKS = {one.__name__: one for one in (views, results, refused, buckets, threads, fork, cost)}
+CHECKS = {
+    one.__name__: one for one in (views, results, refused, buckets, partition, threads, fork, cost)
+}
 
 
 if __name__ == "__main__":
