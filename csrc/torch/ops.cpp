@@ -9,7 +9,6 @@
 // lengths need a choice per doubling.  Problems that were tuned by themselves are no part of it.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
-#include <torch/headeronly/core/ScalarType.h>
 
 #include <algorithm>
 #include <array>
@@ -54,7 +53,6 @@ FA_TUNE_API std::size_t fa_tune_torch_choices(void);
 
 namespace {
 
-using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using torch::stable::detail::StableLibrary;
 
