@@ -192,7 +192,7 @@ def threads() -> None:
 def gradients() -> None:
     """Errors to fp64 at most twice those of torch's own attention with materialised scores."""
     shapes = [(2, 4, 4, 256, 256), (2, 6, 2, 200, 333), (1, 4, 1, 333, 200), (1, 4, 2, 300, 64)]
-    for dtype, d_head in ((torch.float16, 128), (torch.bfloat16, 64), (torch.float16, 256)):
+    for dtype, d_head in ((torch.float16, 128), (torch.bfloat16, 64)):
         for batch, heads, kv_heads, n_q, n_kv in shapes:
             for causal, bottom_right in ((False, False), (True, False), (True, True)):
                 q = draw(batch, n_q, heads, d_head, dtype=dtype)
