@@ -15,10 +15,11 @@ import torch.nn.attention
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from fa_tune.core.errors import ToolMissing
+from fa_tune.core.errors import FaTuneError, NoUsableVariant, ToolMissing
 from fa_tune.core.workload import MAX_SCALE, MIN_SCALE
 from fa_tune.op import library  # noqa: F401  defines the operators
 from fa_tune.op.fallback import tell
+from fa_tune.op.native import translated
 
 NAME = "fa_tune"
 _OP = "aten::_scaled_dot_product_flash_attention"
@@ -32,8 +33,8 @@ class Override:
     """The flash backend's operator by ours, from now on; `remove` ends it."""
 
     def __init__(self, dispatch_key: str = "CUDA") -> None:
-        self._key = dispatch_key
         self._torchs = torch.library.get_kernel(_OP, dispatch_key)
+        self._order = _flash_first() if dispatch_key == "CUDA" else None
         self._refused: dict[tuple[int, torch.dtype], str] = {}  # what no kernel runs
         self._library = torch.library.Library("aten", "IMPL")
         self._library.impl(
@@ -43,7 +44,6 @@ class Override:
             with_keyset=True,
             allow_override=True,
         )
-        self._order = _flash_first() if dispatch_key == "CUDA" else None
 
     def remove(self) -> None:
         """Back to what was before."""
@@ -74,21 +74,20 @@ class Override:
             four = [t.transpose(1, 2) for t in (query, key, value, out)]
             try:
                 _fwd_out(*four[:3], is_causal, False, scale, four[3], lse)
-            except RuntimeError as error:
-                reason = str(error)
-            except ValueError as error:  # InvalidConfig of the operator in Python
-                reason = str(error)
+            except (RuntimeError, FaTuneError) as error:  # from C++, from Python
+                found = translated(error) if isinstance(error, RuntimeError) else error
+                reason = str(found)
+                if isinstance(found, NoUsableVariant):
+                    self._refused[query.shape[3], query.dtype] = reason
             else:
                 return _results(query, key, out, lse)
-            if "NoUsableVariant" in reason:
-                self._refused[query.shape[3], query.dtype] = reason
         tell(_WHO, reason)
         if not return_debug_mask and self._suits_cudnn(query, key, value, dropout_p, is_causal):
             return _by_cudnn(query, key, value, is_causal, scale)
-        found: tuple[Any, ...] = self._torchs.call_boxed(
+        results: tuple[Any, ...] = self._torchs.call_boxed(
             keys, query, key, value, dropout_p, is_causal, return_debug_mask, scale=scale
         )
-        return found
+        return results
 
     def _reason(
         self,
@@ -120,9 +119,10 @@ class Override:
         self, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool
     ) -> bool:
         """Whether torch would have taken it, and flash's backward can follow it."""
-        if self._order is None or dropout_p > 0:
+        order = self._order  # another thread may remove this
+        if order is None or dropout_p > 0:
             return False
-        before, _ = self._order
+        before, _ = order
         cudnn, flash = SDPBackend.CUDNN_ATTENTION.value, SDPBackend.FLASH_ATTENTION.value
         if before.index(cudnn) > before.index(flash):
             return False
