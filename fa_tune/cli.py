@@ -45,6 +45,7 @@ COMMANDS = {
     "verify": "Check every config's result against a reference.",
     "space": "List configs, and why others are not among them.",
     "build": "Compile a set and show what each kernel uses.",
+    "export": "Write the chosen kernels as a C++ library.",
     "registry": "Chosen configs: show, check, best, merge.",
     "record-space": "Measure a whole space and keep it as a table.",
     "spaces": "Recorded spaces: show, export, import.",

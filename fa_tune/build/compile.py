@@ -116,6 +116,22 @@ def build(
     return [results[index] for index in range(len(requests))]
 
 
+def build_ptx(variant: Variant, traits: str, arch: str) -> tuple[tuple[str, ...], bytes]:
+    """The symbol of each launch, and PTX with a final zero, for a virtual architecture
+    (`compute_80`).  Compiled in this process, and not kept: without ptxas that is quick.  Raises
+    CompileError, ToolMissing."""
+    family, config = families.get(variant.family), families.config_of(variant)
+    names = [spec.name_expression for spec in family.kernels(config, traits)]
+    ptx = nvrtc.compile_ptx(
+        family.entry_source(config, traits),
+        "kernel.cu",
+        family.source_files(),
+        (f"--gpu-architecture={arch}", *family.compile_options(arch)),
+        tuple(dict.fromkeys(names)),
+    )
+    return tuple(ptx.lowered[name] for name in names), ptx.text
+
+
 def _keep(store: ArtifactStore, key: ArtifactKey, reply: CompileReply) -> Stored | None:
     """Store what will come out the same next time; a crash or a timeout may not."""
     if reply.outcome not in (Outcome.OK, Outcome.COMPILE_FAILED):

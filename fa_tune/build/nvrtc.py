@@ -11,7 +11,7 @@ import ctypes
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,15 @@ class Compiled:
     log: str
     lowered: Mapping[str, str]
     compile_s: float
+
+
+@dataclass(frozen=True)
+class Ptx:
+    """One translation unit compiled for a virtual architecture: the text with its final zero, and
+    `lowered` as `Compiled` has it."""
+
+    text: bytes
+    lowered: Mapping[str, str]
 
 
 class CompileError(NoUsableVariant):
@@ -59,6 +68,36 @@ def compile_cubin(
     """
     lib = _bindings()
     start = time.perf_counter()
+    with _program(source, name, headers) as program:
+        log = _compile(program, options, name_expressions)
+        lowered = _lowered(program, name_expressions)
+        cubin = bytearray(_checked(lib.nvrtcGetCUBINSize(program)))
+        if not cubin:
+            raise CompileError(f"{log}\nerror: no cubin; the options name no real architecture")
+        _checked(lib.nvrtcGetCUBIN(program, cubin))
+    return Compiled(bytes(cubin), log, lowered, time.perf_counter() - start)
+
+
+def compile_ptx(
+    source: str,
+    name: str,
+    headers: Mapping[str, str],
+    options: Sequence[str],
+    name_expressions: Sequence[str],
+) -> Ptx:
+    """As `compile_cubin`, for options that name a virtual architecture (`compute_80`)."""
+    lib = _bindings()
+    with _program(source, name, headers) as program:
+        _compile(program, options, name_expressions)
+        lowered = _lowered(program, name_expressions)
+        text = bytearray(_checked(lib.nvrtcGetPTXSize(program)))
+        _checked(lib.nvrtcGetPTX(program, text))
+    return Ptx(bytes(text), lowered)
+
+
+@contextlib.contextmanager
+def _program(source: str, name: str, headers: Mapping[str, str]) -> Iterator[Any]:
+    lib = _bindings()
     program = _checked(
         lib.nvrtcCreateProgram(
             source.encode(),
@@ -69,29 +108,35 @@ def compile_cubin(
         )
     )
     try:
-        for expression in name_expressions:
-            _checked(lib.nvrtcAddNameExpression(program, expression.encode()))
-        status = lib.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
-        log = _text(lib.nvrtcGetProgramLogSize, lib.nvrtcGetProgramLog, program)
-        refusals = (
-            lib.nvrtcResult.NVRTC_ERROR_COMPILATION,
-            lib.nvrtcResult.NVRTC_ERROR_INVALID_OPTION,
-        )
-        if status in refusals:
-            raise CompileError(log)
-        _checked((status,))
-        # Asking for a name that was not added crashes some releases of the bindings.
-        lowered = {
-            expression: _checked(lib.nvrtcGetLoweredName(program, expression.encode())).decode()
-            for expression in name_expressions
-        }
-        cubin = bytearray(_checked(lib.nvrtcGetCUBINSize(program)))
-        if not cubin:
-            raise CompileError(f"{log}\nerror: no cubin; the options name no real architecture")
-        _checked(lib.nvrtcGetCUBIN(program, cubin))
+        yield program
     finally:
         lib.nvrtcDestroyProgram(program)
-    return Compiled(bytes(cubin), log, lowered, time.perf_counter() - start)
+
+
+def _compile(program: Any, options: Sequence[str], name_expressions: Sequence[str]) -> str:
+    """The log; raises CompileError."""
+    lib = _bindings()
+    for expression in name_expressions:
+        _checked(lib.nvrtcAddNameExpression(program, expression.encode()))
+    status = lib.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
+    log = _text(lib.nvrtcGetProgramLogSize, lib.nvrtcGetProgramLog, program)
+    refusals = (
+        lib.nvrtcResult.NVRTC_ERROR_COMPILATION,
+        lib.nvrtcResult.NVRTC_ERROR_INVALID_OPTION,
+    )
+    if status in refusals:
+        raise CompileError(log)
+    _checked((status,))
+    return log
+
+
+def _lowered(program: Any, name_expressions: Sequence[str]) -> dict[str, str]:
+    # Asking for a name that was not added crashes some releases of the bindings.
+    lib = _bindings()
+    return {
+        expression: _checked(lib.nvrtcGetLoweredName(program, expression.encode())).decode()
+        for expression in name_expressions
+    }
 
 
 @cache

@@ -23,6 +23,12 @@ from fa_tune.families.base import KernelSpec
 ROOT = Path(__file__).resolve().parents[2]
 
 
+class Threads(int):
+    """A config: how many threads."""
+
+    d_head = 64
+
+
 class ReverseFamily:
     """A family of one small kernel; its config is a number of threads, as text."""
 
@@ -32,9 +38,9 @@ class ReverseFamily:
         self.scale = "2.0f"
         self.hashed = 0
 
-    def parse(self, short_form: str) -> int:
+    def parse(self, short_form: str, *, d_head: int = 128) -> Threads:
         try:
-            return int(short_form)
+            return Threads(int(short_form))
         except ValueError:
             raise InvalidConfig(f"not a number of threads: {short_form!r}") from None
 

@@ -16,6 +16,7 @@ from fa_tune.native.build import core_library, host_compiler, shared_library
 from tests.project_files import ROOT
 
 HERE = ROOT / "tests" / "csrc"
+STUB = ROOT / "csrc" / "stub"
 # What a process must find in place of the driver.
 RunWithStub = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -43,8 +44,8 @@ def core(native_cache: Path) -> Path:
 @pytest.fixture(scope="session")
 def stub(native_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the stub."""
-    names = ("stub_driver.h", "stub_driver.cpp")
-    sources = {name: (HERE / name).read_text(encoding="utf-8") for name in names}
+    names = ("stub_driver.h", "stub_binary.h", "stub_driver.cpp")
+    sources = {name: (STUB / name).read_text(encoding="utf-8") for name in names}
     options = ("-std=c++17", "-O2", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1")
     built = shared_library("cuda_stub", sources, options, (), native_cache)
     folder = tmp_path_factory.mktemp("driver")

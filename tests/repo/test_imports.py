@@ -47,13 +47,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "choice": {"core", "families", "build", "store"},
     "op": {"core", "families", "native", "choice"},
     "runtime": {"core", "families", "workers", "gpu", "choice", "op"},
-    "export": {"core", "families"},
+    "export": {"core", "ops", "families", "build", "native", "store", "tune"},
     "kernel_configs": {"core", "ops", "families"},
     # Around the flow.
     "evaluate": {"core", "families", "profile", "search", "store", "tune"},
     "commands": {
         *("core", "families", "profile", "search", "store"),
-        *("report", "tune", "evaluate"),
+        *("report", "tune", "export", "evaluate"),
     },
     "cli": {"core", "commands"},
     "__main__": {"cli"},

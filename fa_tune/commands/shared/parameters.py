@@ -301,6 +301,32 @@ class Architecture(ParamType):
         return _items(s for s in self.suggestions if s.startswith(incomplete))
 
 
+class Architectures(_CommaList):
+    """`sm_90a,sm_80`, each as `Architecture` reads it."""
+
+    name = "archs"
+    example = "sm_90a,sm_80"
+
+    def convert_word(
+        self, word: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """One architecture."""
+        return Architecture().convert(word, param, ctx)
+
+
+class WorkloadKeys(_CommaList):
+    """Keys of workloads."""
+
+    name = "keys"
+    example = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
+
+    def convert_word(
+        self, word: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Workload:
+        """One workload."""
+        return WorkloadKey().convert(word, param, ctx)
+
+
 class Kernels(ParamType):
     """A set's key or one config's short form; what it means is the search's business."""
 

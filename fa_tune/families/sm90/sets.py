@@ -85,12 +85,9 @@ FAST: dict[int, tuple[tuple[str, str], ...]] = {
     80: (
         *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
         *(("192x112", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
-        *(("192x96", words) for words in (f"{_BEST}+{_EARLY}",)),
     ),
-    96: (
-        *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
-        *(("192x96", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
-    ),
+    # 192x96 is 5 % faster on long sequences, but keeps a word of a thread in local memory.
+    96: (*(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),),
     112: (
         *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
         *(("192x96", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),

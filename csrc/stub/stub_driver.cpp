@@ -1,9 +1,5 @@
 // A stub of the CUDA driver, libcuda.so.1: two devices, host memory for device memory, and kernels
 // that do nothing but to be recorded.  Tensor maps hold what they were made of.
-//
-// A binary is text: a line for each kernel, its symbol and the sizes of its parameters in bytes.
-//
-//     my_kernel 128 128 64
 #include "stub_driver.h"
 
 #include <atomic>
@@ -12,26 +8,16 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <string>
 #include <vector>
+
+#include "stub_binary.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
 constexpr int kInvalidValue = 1, kInvalidContext = 201, kNotFound = 500, kUnsupported = 900;
-constexpr int kDevices = 2;
-
-struct Kernel {
-    std::string symbol;
-    std::vector<std::size_t> params;
-    int shared_limit[kDevices] = {-1, -1};
-};
-
-struct Library {
-    std::vector<std::unique_ptr<Kernel>> kernels;
-};
 
 struct Stream {
     std::atomic<std::uint64_t> id{0};
@@ -53,7 +39,6 @@ std::map<std::string, int> fail_error, fail_times;
 std::map<std::string, std::size_t> calls;
 auto& memory = *new std::map<unsigned long long, std::size_t>;  // the driver's until the very end
 std::vector<std::unique_ptr<Stream>> streams;
-std::vector<Kernel*> all_kernels;
 std::vector<std::unique_ptr<Library>> libraries;  // kept, so that tests can ask
 Attributes attributes;
 std::atomic<bool> recording{std::getenv("STUB_SILENT") == nullptr};
@@ -160,17 +145,8 @@ int cuCtxPopCurrent(Context** context) {
 int cuLibraryLoadData(Library** library, const void* code, int*, void**, unsigned, int*, void**,
                       unsigned) {
     CALLED;
-    auto made = std::make_unique<Library>();
-    std::istringstream lines(static_cast<const char*>(code));
-    for (std::string line; std::getline(lines, line);) {
-        std::istringstream words(line);
-        auto kernel = std::make_unique<Kernel>();
-        words >> kernel->symbol;
-        for (std::size_t bytes = 0; words >> bytes;) kernel->params.push_back(bytes);
-        made->kernels.push_back(std::move(kernel));
-    }
+    auto made = std::make_unique<Library>(static_cast<const char*>(code));
     const std::lock_guard<std::mutex> lock(mutex);
-    for (auto& kernel : made->kernels) all_kernels.push_back(kernel.get());
     *library = made.get();
     libraries.push_back(std::move(made));
     return 0;
@@ -183,13 +159,9 @@ int cuLibraryUnload(Library*) {
 
 int cuLibraryGetKernel(Kernel** kernel, Library* library, const char* name) {
     CALLED;
-    for (auto& candidate : library->kernels) {
-        if (candidate->symbol == name) {
-            *kernel = candidate.get();
-            return 0;
-        }
-    }
-    return kNotFound;
+    const std::lock_guard<std::mutex> lock(mutex);
+    *kernel = library->find(name);
+    return *kernel == nullptr ? kNotFound : 0;
 }
 
 int cuKernelSetAttribute(int attribute, int value, Kernel* kernel, int device) {
@@ -485,8 +457,10 @@ EXPORT int stub_current_device(void) { return stack.empty() ? -1 : stack.back()-
 EXPORT int stub_shared_limit(const char* symbol, int device) {
     const std::lock_guard<std::mutex> lock(mutex);
     int limit = -1;
-    for (const Kernel* kernel : all_kernels) {
-        if (kernel->symbol == symbol) limit = kernel->shared_limit[device];
+    for (const auto& library : libraries) {
+        for (const auto& kernel : library->kernels()) {
+            if (kernel->symbol == symbol) limit = kernel->shared_limit[device];
+        }
     }
     return limit;
 }

@@ -1,0 +1,112 @@
+// Attention on the GPU, compared with the host's.
+//
+//     attend b2_h4_kv2_q300_k413_d128_fp16_causal_br [FILE]
+//
+// FILE gets Q, K, V and O as they are in memory, one after another.
+#include <cstdio>
+#include <fa_tune/exported.hpp>
+#include <utility>
+#include <vector>
+
+#include "device.h"
+#include "reference.h"
+
+namespace {
+
+using Elements = std::vector<std::uint16_t>;
+
+// A tensor's elements on the device, while it lives.
+class OnDevice {
+  public:
+    explicit OnDevice(const Elements& elements)
+        : address_(device_allocate(bytes_of(elements))), bytes_(bytes_of(elements)) {
+        copy_to_device(address_, elements.data(), bytes_);
+    }
+    OnDevice(const OnDevice&) = delete;
+    OnDevice& operator=(const OnDevice&) = delete;
+    ~OnDevice() { device_free(address_); }
+
+    device_address address() const { return address_; }
+    void read(Elements& elements) const { copy_from_device(elements.data(), address_, bytes_); }
+
+  private:
+    static std::size_t bytes_of(const Elements& elements) {
+        return elements.size() * sizeof elements[0];
+    }
+    device_address address_;
+    std::size_t bytes_;
+};
+
+struct Example {
+    fa_tune_problem problem;
+    Elements q, k, v, o;
+
+    explicit Example(const fa_tune_problem& p)
+        : problem(p),
+          q(count(p.seq_len_q, p.heads)),
+          k(count(p.seq_len_kv, p.kv_heads)),
+          v(k.size()),
+          o(q.size()) {
+        std::uint32_t seed = 0;
+        for (Elements* tensor : {&q, &k, &v}) {
+            fill(tensor->data(), tensor->size(), p.dtype, ++seed);
+        }
+    }
+
+    void compute() {
+        const OnDevice dq(q), dk(k), dv(v), d_o(o);
+        const fa_tune_problem& p = problem;
+        fa_tune_tensors tensors{};
+        tensors.q = contiguous(dq.address(), p.seq_len_q, p.heads, p.d_head);
+        tensors.k = contiguous(dk.address(), p.seq_len_kv, p.kv_heads, p.d_head);
+        tensors.v = contiguous(dv.address(), p.seq_len_kv, p.kv_heads, p.d_head);
+        tensors.o = contiguous(d_o.address(), p.seq_len_q, p.heads, p.d_head);
+        fa_tune::launch(p, tensors);
+        d_o.read(o);
+    }
+
+    void write(const char* path) const {
+        std::FILE* const file = std::fopen(path, "wb");
+        bool written = file != nullptr;
+        for (const Elements* tensor : {&q, &k, &v, &o}) {
+            written = written && std::fwrite(tensor->data(), sizeof(std::uint16_t), tensor->size(),
+                                             file) == tensor->size();
+        }
+        if (file == nullptr || std::fclose(file) != 0 || !written) {
+            throw std::runtime_error(std::string("cannot write ") + path);
+        }
+    }
+
+  private:
+    std::size_t count(std::int64_t seq_len, std::int64_t heads) const {
+        return static_cast<std::size_t>(problem.batch * seq_len * heads * problem.d_head);
+    }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    fa_tune_problem problem;
+    if (argc < 2 || !parse_problem(argv[1], &problem)) {
+        std::fprintf(stderr, "usage: attend b2_h4_kv2_q300_k413_d128_fp16_causal_br [FILE]\n");
+        return 2;
+    }
+    try {
+        fa_tune::init();
+        use_device(0);
+        Example example(problem);
+        example.compute();
+        const double error = largest_error(&problem, example.q.data(), example.k.data(),
+                                           example.v.data(), example.o.data());
+        std::printf("%s\nlargest error %.2e, allowed %.2e\n", fa_tune::why(problem).c_str(), error,
+                    allowed_error(problem.dtype));
+        if (argc > 2) example.write(argv[2]);
+        return error <= allowed_error(problem.dtype) ? 0 : 1;
+    } catch (const fa_tune::Error& error) {
+        std::fprintf(stderr, "attend: %s\n", error.what());
+        return error.status() == FA_TUNE_NO_DRIVER ? NOTHING_TO_RUN_ON : 1;
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "attend: %s\n", error.what());
+        return 1;
+    }
+}

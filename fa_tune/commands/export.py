@@ -1,0 +1,149 @@
+"""`fa-tune export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fa_tune.commands.shared.options import (
+    D_HEADS,
+    machine_options,
+    option,
+    quiet_option,
+    registry_option,
+)
+from fa_tune.commands.shared.output import say
+from fa_tune.commands.shared.parameters import Architectures, Kernels, WorkloadKeys
+from fa_tune.commands.shared.parameters import dtypes as dtype_names
+from fa_tune.commands.shared.progress import watching
+from fa_tune.core.options import MachineOptions
+from fa_tune.core.workload import DType, Workload
+from fa_tune.export.project import Export, export
+from fa_tune.export.selection import ExportOptions
+from fa_tune.tune.outputs import registry_path
+
+
+@click.command("export")
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="The folder to write: a new or empty one, or an earlier export, which is replaced.",
+)
+@registry_option()
+@option(
+    "--workloads",
+    "workloads",
+    type=WorkloadKeys(),
+    default=(),
+    show_default="all of the registry",
+    metavar="KEY,KEY,…",
+    help="Export only what serves these workloads, which are named by keys like "
+    "b16_h16_kv16_q4096_k4096_d128_fp16_full.",
+)
+@option(
+    "--arch",
+    "archs",
+    type=Architectures(),
+    default=(),
+    show_default="those of the registry's GPUs",
+    metavar="ARCH,ARCH,…",
+    help="Architectures to compile for, like sm_90a,sm_80; code for sm_80 runs on 8.6 and 8.9 too.",
+)
+@option(
+    "--kernels",
+    "-k",
+    "kernels",
+    type=Kernels(),
+    show_default="none",
+    metavar="KEY|CONFIG",
+    help="Configs to export beside those that were chosen: a set like prog, or one config's short "
+    "form. Programs name them through flash_kernels.cuh.",
+)
+@option(
+    "--d-head",
+    "d_heads",
+    type=D_HEADS,
+    default=(),
+    show_default="those that were chosen for, else 64,128",
+    metavar="N,N,…",
+    help="Head dimensions to export defaults for, and configs of --kernels.",
+)
+@option(
+    "--dtype",
+    "dtypes",
+    type=dtype_names(),
+    default="fp16,bf16",
+    metavar="NAME,…",
+    help="Element types to export defaults for, and configs of --kernels.",
+)
+@option(
+    "--lse",
+    "lse",
+    is_flag=True,
+    default=False,
+    help="Every kernel with the log-sum-exp too, as is done anyway if an entry has one.",
+)
+@option(
+    "--ptx",
+    "ptx",
+    is_flag=True,
+    default=False,
+    help="The defaults as PTX too, for GPUs of compute capability 8.0 and later that --arch does "
+    "not cover; the driver compiles it when it is first loaded.",
+)
+@machine_options("jobs", "compile_timeout_s", "cache_dir")
+@quiet_option()
+def command(
+    folder: Path,
+    registry: Path | None,
+    workloads: tuple[Workload, ...],
+    archs: tuple[str, ...],
+    kernels: str | None,
+    d_heads: tuple[int, ...],
+    dtypes: tuple[DType, ...],
+    lse: bool,
+    ptx: bool,
+    machine: MachineOptions,
+    quiet: bool,
+) -> None:
+    """Write the chosen kernels as a C++ library, which needs neither Python nor the CUDA toolkit.
+
+    A CMake project with the kernels compiled, the choice by workload as the registry made it,
+    examples and tests. What nobody tuned runs with the default. No GPU is needed.
+
+    \b
+    Examples:
+      fa-tune export --to attention
+      fa-tune export --to attention --arch sm_90a,sm_80 --d-head 64,128 --ptx
+      cmake -S attention -B build && cmake --build build && ctest --test-dir build
+    """
+    options = ExportOptions(
+        registry=registry_path(registry),
+        archs=archs,
+        workloads=workloads,
+        kernels=kernels,
+        d_heads=d_heads,
+        dtypes=dtypes,
+        lse=lse,
+        ptx=ptx,
+    )
+    with watching(quiet) as progress:
+        made = export(folder, options, machine, progress)
+        for sentence in made.left_out:
+            progress.warn(f"left out: {sentence}")
+    _show(made)
+
+
+def _show(made: Export) -> None:
+    configs = {kernel.variant.key for kernel in made.kernels}
+    archs = ", ".join(sorted({kernel.arch for kernel in made.kernels}))
+    mib = sum(len(kernel.image.image) for kernel in made.kernels) / 2**20
+    say(
+        f"{len(made.kernels)} kernels of {len(configs)} configs ({mib:.1f} MiB, {archs}, NVRTC "
+        f"{made.nvrtc}) for {len(made.entries)} entries of the registry in {made.folder}."
+    )
+    say(f"Defaults: {'; '.join(made.defaults)}.")

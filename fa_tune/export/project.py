@@ -1,0 +1,339 @@
+"""The exported library: a CMake project of the C++ core and kernels, in a folder of its own.
+
+select ─ which kernels ─→ build ─ cubins ─→ texts and images ─→ the folder, whole or not at all
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fa_tune
+from fa_tune import families
+from fa_tune.build import nvrtc
+from fa_tune.build.cache import ArtifactStore, source_sha256
+from fa_tune.build.compile import build, build_ptx, kernel_source_sha256
+from fa_tune.core import paths
+from fa_tune.core.errors import NoUsableVariant, StorageError, ToolMissing
+from fa_tune.core.model import Variant
+from fa_tune.core.options import MachineOptions, Progress
+from fa_tune.core.workload import DType, Workload
+from fa_tune.export import table_source as source
+from fa_tune.export.selection import (
+    PTX_ARCH,
+    ExportOptions,
+    Selection,
+    kernel_computes,
+    select,
+)
+from fa_tune.families.plan import Portability, compiled_for
+from fa_tune.native.abi import ABI_VERSION
+from fa_tune.native.core import KernelImage
+from fa_tune.native.sources import core_sources
+from fa_tune.store.registry import file as registry_file
+from fa_tune.store.registry.lookup import matches
+from fa_tune.store.registry.schema import Entry, Registry, to_json
+
+SCHEMA = "fa-tune-export-1"
+MANIFEST = "MANIFEST.json"
+UNTUNED = "a GPU that nobody tuned"  # in the library's own tests
+_HEADERS = ("fa_tune.h", "fa_tune.hpp", "fa_tune_plan.h")  # of the core, that programs include
+
+
+@dataclass(frozen=True)
+class ExportedKernel:
+    """A kernel of the library: `arch` as it was compiled for, `file` within the folder."""
+
+    variant: Variant
+    traits: str
+    arch: str
+    file: str
+    image: KernelImage
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was exported; `left_out` has a sentence for each thing that was not."""
+
+    folder: Path
+    kernels: tuple[ExportedKernel, ...]
+    entries: tuple[Entry, ...]
+    defaults: tuple[str, ...]
+    left_out: tuple[str, ...]
+    nvrtc: str
+
+
+def export(
+    folder: Path, options: ExportOptions, machine: MachineOptions, progress: Progress
+) -> Export:
+    """Write the project to `folder`, which is new, empty or an earlier export that is replaced.
+
+    `machine` says where compiled kernels are kept and how they are compiled; no GPU is needed.
+    Raises StorageError, RegistryError, ToolMissing without NVRTC, and what `select` raises.
+    """
+    _check_folder(folder)
+    selected = select(registry_file.load(options.registry), options)
+    made = _compiled(folder, selected, machine, progress)
+    texts = _texts(made)
+    _write(folder, texts, {kernel.file: kernel.image.image for kernel in made.kernels})
+    return made
+
+
+def choose(made: Export, gpu: str, capability: int, workload: Workload) -> str | None:
+    """The config that the library is to run a workload with on a GPU, whose compute capability is
+    ten times the major version and the minor; None if nothing computes it."""
+    able = {
+        kernel.variant.key
+        for kernel in made.kernels
+        if kernel_computes(families.config_of(kernel.variant), kernel.traits, workload)
+        and _runs_on(kernel.arch, capability)
+    }
+    found = matches(Registry.of(made.entries), gpu, workload)
+    names = [*(match.entry.chosen.key for match in found), *made.defaults]
+    return next((name for name in names if name in able), None)
+
+
+def _runs_on(arch: str, capability: int) -> bool:
+    least, portability = compiled_for(arch)
+    if portability is Portability.EXACT:
+        return capability == least
+    if portability is Portability.MINOR and capability // 10 != least // 10:
+        return False
+    return capability >= least
+
+
+# Compiling ----------------------------------------------------------------------------------
+
+
+def _compiled(
+    folder: Path, selected: Selection, machine: MachineOptions, progress: Progress
+) -> Export:
+    left_out = list(selected.left_out)
+    progress.stage("compile", len(selected.kernels) + len(selected.ptx))
+    results = build(
+        selected.kernels,
+        ArtifactStore(machine.cache_dir),
+        jobs=machine.jobs,
+        timeout_s=machine.compile_timeout_s,
+        on_result=lambda result: progress.advance(result.request.variant.config),
+    )
+    kernels: list[ExportedKernel] = []
+    for result in results:
+        if (artifact := result.artifact) is None:
+            about = f"{result.request.variant.config}, {result.request.traits}"
+            left_out.append(f"{about}: {result.outcome.replace('_', ' ')}: {result.reason}")
+            continue
+        file = f"images/{len(kernels)}.cubin"
+        image = KernelImage.of(artifact)
+        kernels.append(
+            ExportedKernel(artifact.variant, artifact.traits, artifact.arch, file, image)
+        )
+    for variant, traits in selected.ptx:
+        symbols, text = build_ptx(variant, traits, PTX_ARCH)
+        config = families.config_of(variant)
+        plan = families.of(config).plan(config, traits, PTX_ARCH)
+        image = KernelImage(variant.key, plan, symbols, text)
+        file = f"images/{len(kernels)}.ptx"
+        kernels.append(ExportedKernel(variant, traits, PTX_ARCH, file, image))
+        progress.advance(variant.config)
+    there = {kernel.variant.key for kernel in kernels}
+    if not there:
+        raise NoUsableVariant("; ".join(["nothing was compiled", *left_out]))
+    return Export(
+        folder=folder,
+        kernels=tuple(kernels),
+        entries=tuple(e for e in selected.entries if e.chosen.key in there),
+        defaults=tuple(v.key for v in selected.defaults if v.key in there),
+        left_out=tuple(dict.fromkeys(left_out)),
+        nvrtc=nvrtc.version(),
+    )
+
+
+# Texts --------------------------------------------------------------------------------------
+
+
+def _texts(made: Export) -> dict[str, str]:
+    """File name -> text of everything but the images."""
+    core = core_sources()
+    texts = {
+        f"include/fa_tune/{name}" if name in _HEADERS else f"src/{name}": text
+        for name, text in core.items()
+    }
+    texts |= _fixed()
+    texts |= {f"include/fa_tune/{name}": text for name, text in source.config_headers().items()}
+    variants = [kernel.variant for kernel in made.kernels]
+    images = [kernel.image for kernel in made.kernels]
+    gpus = _gpus(made)
+    choices = list(_choices(made, gpus))
+    texts["include/fa_tune/flash_kernels.cuh"] = source.flash_kernels(variants)
+    texts["src/exported_table.h"] = source.table_header(images, made.entries, made.defaults)
+    texts["src/images.S"] = source.image_symbols([Path(k.file).name for k in made.kernels])
+    texts["tests/choices.h"] = source.choices_header(gpus, choices)
+    texts["cmake/exported.cmake"] = _cmake(made, len(gpus))
+    texts[MANIFEST] = json.dumps(_manifest(made, core), indent=2, ensure_ascii=False) + "\n"
+    return texts
+
+
+def _fixed() -> dict[str, str]:
+    """What every export has alike: csrc/export, and the stub of the driver for its tests."""
+    folder = paths.csrc_dir()
+    named = {
+        str(path.relative_to(folder / "export")): path
+        for path in sorted((folder / "export").rglob("*"))
+        if path.is_file()
+    }
+    named |= {f"tests/{path.name}": path for path in sorted((folder / "stub").iterdir())}
+    moved = {
+        name.replace("include/", "include/fa_tune/", 1) if name.startswith("include/") else name: p
+        for name, p in named.items()
+    }
+    try:
+        return {name: path.read_text(encoding="utf-8") for name, path in moved.items()}
+    except OSError as error:
+        raise ToolMissing(
+            f"the source {error.filename} of exports cannot be read: {error.strerror}"
+        ) from None
+
+
+def _gpus(made: Export) -> list[tuple[str, int]]:
+    """GPUs to try the library's choice for: those of the entries, and unknown ones."""
+    tuned = {(e.gpu.name, _number(e.gpu.compute_capability)) for e in made.entries}
+    untuned = {(UNTUNED, compiled_for(kernel.arch)[0]) for kernel in made.kernels}
+    return [*sorted(tuned), *sorted(untuned)]
+
+
+def _number(capability: tuple[int, int]) -> int:
+    return 10 * capability[0] + capability[1]
+
+
+def _choices(made: Export, gpus: Sequence[tuple[str, int]]) -> Iterator[source.Choice]:
+    """Each entry's workload, and one of each kind that is small and odd, on every GPU."""
+    workloads = dict.fromkeys([e.workload for e in made.entries])
+    workloads |= dict.fromkeys(_kinds(made))
+    for place, (gpu, capability) in enumerate(gpus, start=1):
+        for workload in workloads:
+            config = choose(made, gpu, capability, workload)
+            if config is not None:
+                yield source.Choice(place, workload, config)
+
+
+def _kinds(made: Export) -> Iterator[Workload]:
+    """A small workload of each kind that some kernel computes whatever the lengths are."""
+    configs = [families.config_of(kernel.variant) for kernel in made.kernels]
+    kinds = sorted({(c.dtype, c.d_head) for c in configs})
+    for dtype, d_head in kinds:
+        for causal in (False, True):
+            shape = (2, 4, 2, 300, 413, d_head, DType(dtype))
+            workload = Workload(*shape, causal=causal, bottom_right=causal)
+            if any(
+                kernel_computes(config, kernel.traits, workload)
+                for config, kernel in zip(configs, made.kernels, strict=True)
+            ):
+                yield workload
+
+
+def _cmake(made: Export, gpus: int) -> str:
+    files = "".join(f"    ${{CMAKE_CURRENT_LIST_DIR}}/../{k.file}\n" for k in made.kernels)
+    problems = "".join(f"    {workload.key}\n" for workload in _kinds(made))
+    return (
+        "# Generated by `fa-tune export`.\n"
+        f"set(FA_TUNE_VERSION {_numeric_version()})\n"
+        f"set(FA_TUNE_IMAGES\n{files})\n"
+        "# What the examples compute as tests.\n"
+        f"set(FA_TUNE_EXAMPLE_PROBLEMS\n{problems})\n"
+        "# Of tests/choices.h.\n"
+        f"set(FA_TUNE_GPUS {gpus})\n"
+    )
+
+
+def _numeric_version() -> str:
+    numbers = []
+    for word in fa_tune.__version__.split("."):
+        if not word.isdigit():
+            break
+        numbers.append(word)
+    return ".".join(numbers) or "0"
+
+
+def _manifest(made: Export, core: Mapping[str, str]) -> dict[str, Any]:
+    names = sorted({kernel.variant.family for kernel in made.kernels})
+    return {
+        "schema": SCHEMA,
+        "fa_tune": fa_tune.__version__,
+        "abi": ABI_VERSION,
+        "nvrtc": made.nvrtc,
+        "sources_sha256": {
+            "core": source_sha256(core),
+            **{name: kernel_source_sha256(name) for name in names},
+        },
+        "kernels": [
+            {
+                "config": kernel.variant.key,
+                "traits": kernel.traits,
+                "arch": kernel.arch,
+                "file": kernel.file,
+                "sha256": hashlib.sha256(kernel.image.image).hexdigest(),
+                "symbols": list(kernel.image.symbols),
+            }
+            for kernel in made.kernels
+        ],
+        "defaults": list(made.defaults),
+        "entries": json.loads(to_json(Registry.of(made.entries)))["entries"],
+        "left_out": list(made.left_out),
+    }
+
+
+# The folder ---------------------------------------------------------------------------------
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse to replace what is no export."""
+    try:
+        used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        raise StorageError(f"cannot read {folder}: {error.strerror}") from error
+    if used and not _is_export(folder):
+        raise StorageError(
+            f"{folder} is there and no earlier export; name a folder that is new or empty"
+        )
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and str(manifest.get("schema", "")).startswith(
+        SCHEMA.rpartition("-")[0]
+    )
+
+
+def _write(folder: Path, texts: Mapping[str, str], images: Mapping[str, bytes]) -> None:
+    """Put it beside `folder`, then in its place; a link stays a link."""
+    folder = folder.resolve()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+            fresh, old = Path(temporary, "new"), Path(temporary, "old")
+            for name, text in texts.items():
+                _place(fresh, name).write_text(text, encoding="utf-8")
+            for name, image in images.items():
+                _place(fresh, name).write_bytes(image)
+            if folder.exists():
+                folder.rename(old)
+            fresh.rename(folder)
+            shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise StorageError(f"cannot write {error.filename}: {error.strerror}") from error
+
+
+def _place(root: Path, name: str) -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,218 @@
+"""What goes into an exported library: entries, the kernels that they need, and defaults.
+
+A kernel is compiled for a mask, for whole blocks or any length (ragged), with or without the
+log-sum-exp.  An entry serves every workload of its kind that it is nearest to.  So each config is
+exported for the masks it was chosen for, each both for whole blocks and for any length; with the
+log-sum-exp too where it is asked for or an entry has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fa_tune import families
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.arch import ArchLimits, limits, parse_arch
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import DType, Workload
+from fa_tune.families.base import Config
+from fa_tune.ops.traits import Traits
+from fa_tune.store.registry.lookup import in_order, matches
+from fa_tune.store.registry.schema import Entry, Registry
+from fa_tune.tune.candidates import choose_configs
+
+DEFAULT_D_HEADS = (64, 128)  # without an entry and without a wish
+PTX_ARCH, PTX_CAPABILITY = "compute_80", (8, 0)
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What to export.  `archs` empty: those of the entries' GPUs.  `workloads` empty: every entry,
+    else those that serve these.  `kernels` is a set's key or one config's short form, exported
+    beside what was chosen.  `d_heads` empty: those of the entries.  `dtypes` and `d_heads` are what
+    defaults are exported for, and the configs of a set.  `ptx`: the defaults as PTX as well."""
+
+    registry: Path
+    archs: tuple[str, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    kernels: str | None = None
+    d_heads: tuple[int, ...] = ()
+    dtypes: tuple[DType, ...] = tuple(DType)
+    lse: bool = False
+    ptx: bool = False
+
+
+@dataclass
+class Selection:
+    """What was selected: `kernels` to compile, `ptx` the (variant, traits) to compile to PTX,
+    `defaults` in the order of preference, `left_out` one sentence for each thing that was."""
+
+    entries: list[Entry] = field(default_factory=list)
+    kernels: list[BuildRequest] = field(default_factory=list)
+    ptx: list[tuple[Variant, str]] = field(default_factory=list)
+    defaults: list[Variant] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def select(registry: Registry, options: ExportOptions) -> Selection:
+    """Choose what to export.  Raises InvalidConfig for a set or an architecture that means nothing,
+    NoUsableVariant where nothing is to be exported."""
+    found = Selection()
+    archs = [parse_arch(text) for text in options.archs] or _archs_of(registry.entries)
+    if not archs:
+        raise NoUsableVariant(
+            f"there is nothing in the registry {options.registry}; fa-tune search fills it, "
+            "and --arch names architectures to export the defaults for"
+        )
+    configs = {e.key: c for e in registry.entries if (c := _usable(e, archs, found)) is not None}
+    legal = [e for e in registry.entries if e.key in configs]
+    found.entries = in_order(_serving(legal, options.workloads, found))
+    lse = (False, True) if options.lse or any(e.workload.lse for e in found.entries) else (False,)
+    for entry in found.entries:
+        arch = _arch_for(entry.gpu.compute_capability, archs)
+        if arch is not None:
+            _add(found, configs[entry.key], arch, lse, (entry.workload.causal,))
+    extra = list(_extra(options, archs, found))
+    for config, arch in extra:
+        _add(found, config, arch, lse)
+    own = {e.workload.d_head for e in found.entries} | {c.d_head for c, _ in extra}
+    _add_defaults(found, options, archs, options.d_heads or sorted(own) or DEFAULT_D_HEADS, lse)
+    found.kernels = list(dict.fromkeys(found.kernels))
+    if not found.kernels and not found.ptx:
+        raise NoUsableVariant("; ".join(["there is nothing to export", *found.left_out]))
+    return found
+
+
+def kernel_computes(config: Config, traits: str, workload: Workload) -> bool:
+    """Whether a config compiled with these traits computes a workload: with its mask and its
+    log-sum-exp, and its lengths."""
+    family, wanted = families.of(config), Traits.parse(traits)
+    if (config.dtype, config.d_head) != (workload.dtype, workload.d_head):
+        return False
+    needed = Traits.parse(family.traits(config, workload))
+    same = (wanted.causal, wanted.lse) == (needed.causal, needed.lse)
+    return same and (wanted.ragged or not needed.ragged)
+
+
+def _archs_of(entries: Iterable[Entry]) -> list[ArchLimits]:
+    found = []
+    for capability in sorted({e.gpu.compute_capability for e in entries}, reverse=True):
+        try:
+            found.append(limits(capability))
+        except InvalidConfig:  # the entry says so
+            continue
+    return found
+
+
+def _arch_for(capability: tuple[int, int], archs: Sequence[ArchLimits]) -> ArchLimits | None:
+    """The latest of `archs` whose code runs on a device."""
+    able = [a for a in archs if a.compute_capability[0] == capability[0]]
+    able = [a for a in able if a.compute_capability <= capability]
+    return max(able, key=lambda a: a.compute_capability, default=None)
+
+
+def _usable(entry: Entry, archs: Sequence[ArchLimits], found: Selection) -> Config | None:
+    """The config of an entry; None, and a sentence, where it cannot be exported."""
+    about = f"{entry.workload.key} on {entry.gpu.name}: {entry.chosen.config}"
+    arch = _arch_for(entry.gpu.compute_capability, archs)
+    if arch is None:
+        major_minor = "{}{}".format(*entry.gpu.compute_capability)
+        found.left_out.append(f"{about}: no architecture that is exported runs on sm_{major_minor}")
+        return None
+    try:
+        config = families.config_of(entry.chosen)
+        family = families.of(config)
+        family.plan(config, str(Traits()), family.compile_arch(arch))
+        rejected = families.constraints(config, arch)
+    except InvalidConfig as error:
+        found.left_out.append(f"{about}: {error}")
+        return None
+    if rejected is not None:
+        found.left_out.append(f"{about}: {rejected.reason}")
+        return None
+    return config
+
+
+def _serving(
+    entries: Sequence[Entry], workloads: Sequence[Workload], found: Selection
+) -> Iterator[Entry]:
+    """Those of the entries that serve one of the workloads, each once; without workloads all."""
+    usable = Registry.of(entries)
+    if not workloads:
+        yield from usable.entries
+        return
+    kept = {}
+    for workload in workloads:
+        served = False
+        for gpu in sorted({e.gpu.name for e in usable.entries}):
+            for match in matches(usable, gpu, workload)[:1]:
+                kept[match.entry.key] = match.entry
+                served = True
+        if not served:
+            found.left_out.append(f"{workload.key}: no entry serves it; a default will")
+    yield from kept.values()
+
+
+def _extra(
+    options: ExportOptions, archs: Sequence[ArchLimits], found: Selection
+) -> Iterator[tuple[Config, ArchLimits]]:
+    """The configs of `--kernels` that run on an architecture."""
+    if options.kernels is None:
+        return
+    for arch in archs:
+        d_heads, able = options.d_heads or DEFAULT_D_HEADS, families.runnable(arch)
+        for config in choose_configs(options.kernels, options.dtypes, d_heads, able):
+            rejected = families.constraints(config, arch)
+            if rejected is None:
+                yield config, arch
+            else:
+                about = families.variant(config).config
+                found.left_out.append(f"{about} on {arch.arch}: {rejected.reason}")
+
+
+def _add(
+    found: Selection,
+    config: Config,
+    arch: ArchLimits,
+    lse: Sequence[bool],
+    masks: Sequence[bool] = (False, True),
+) -> Variant:
+    family = families.of(config)
+    variant = families.variant_of(family, config)
+    compiled_for = family.compile_arch(arch)
+    found.kernels += [BuildRequest(variant, t, compiled_for) for t in _traits(masks, lse)]
+    return variant
+
+
+def _traits(masks: Sequence[bool], lse: Sequence[bool]) -> Iterator[str]:
+    for causal in masks:
+        for with_lse in lse:
+            for ragged in (False, True):
+                yield str(Traits(causal=causal, ragged=ragged, lse=with_lse))
+
+
+def _add_defaults(
+    found: Selection,
+    options: ExportOptions,
+    archs: Sequence[ArchLimits],
+    d_heads: Sequence[int],
+    lse: Sequence[bool],
+) -> None:
+    """What runs untuned: of each architecture the default of the preferred family."""
+    kinds = [(d_head, dtype) for d_head in d_heads for dtype in options.dtypes]
+    for arch in sorted(archs, key=lambda a: a.compute_capability, reverse=True):
+        for d_head, dtype in kinds:
+            configs = families.defaults(d_head, dtype, arch)[:1]
+            found.defaults += [_add(found, config, arch, lse) for config in configs]
+            if not configs:
+                found.left_out.append(f"{dtype.name} d_head {d_head}: no default on {arch.arch}")
+    if options.ptx:
+        for d_head, dtype in kinds:
+            for config in families.defaults(d_head, dtype, limits(PTX_CAPABILITY))[:1]:
+                variant = families.variant(config)
+                found.ptx += [(variant, traits) for traits in _traits((False, True), lse)]
+                found.defaults.append(variant)
+    found.defaults = list(dict.fromkeys(found.defaults))

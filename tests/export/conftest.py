@@ -1,0 +1,105 @@
+"""One export, built once, with the stub of the driver that is part of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fa_tune.build import nvrtc
+from fa_tune.core.errors import ToolMissing
+from fa_tune.core.options import MachineOptions, Silent
+from fa_tune.core.workload import DType
+from fa_tune.export.project import Export, export
+from fa_tune.export.selection import ExportOptions
+from fa_tune.native.build import host_compiler
+from tests.export.small_registry import saved
+
+STRICT = "-Wall -Wextra -Wshadow -Werror -O0"
+
+
+@dataclass(frozen=True)
+class Built:
+    """An export: its folder, where it was built, and where it is installed."""
+
+    made: Export
+    folder: Path
+    build: Path
+    prefix: Path
+
+    @property
+    def library(self) -> Path:
+        return self.build / "libfa_tune.so"
+
+    @property
+    def with_stub(self) -> dict[str, str]:
+        """The environment of programs that find the stub in place of the driver."""
+        return {**os.environ, "LD_LIBRARY_PATH": str(self.build / "stub")}
+
+
+def tool(name: str) -> str:
+    """A program of this environment, else of the machine."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def run(*command: str, env: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    return done.stdout
+
+
+def configure_and_build(source: Path, build: Path, *options: str) -> None:
+    ninja = ("-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}")
+    run(tool("cmake"), "-S", str(source), "-B", str(build), *ninja, *options)
+    run(tool("cmake"), "--build", str(build))
+
+
+@pytest.fixture(scope="session")
+def compiled_cache(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder of compiled kernels, kept between runs where pytest keeps anything."""
+    try:
+        nvrtc.version()
+        host_compiler()
+    except ToolMissing as error:
+        pytest.skip(str(error))
+    given = os.environ.get("FA_TUNE_TEST_CACHE")
+    cache = getattr(request.config, "cache", None)
+    if given:
+        return Path(given)
+    return Path(cache.mkdir("exports")) if cache else tmp_path_factory.mktemp("exports")
+
+
+@pytest.fixture(scope="session")
+def options(tmp_path_factory: pytest.TempPathFactory) -> ExportOptions:
+    registry = saved(tmp_path_factory.mktemp("registry") / "registry.json")
+    return ExportOptions(registry, dtypes=(DType.FP16,), ptx=True)
+
+
+@pytest.fixture(scope="session")
+def exported(
+    options: ExportOptions, compiled_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Export:
+    """The small registry's kernels and defaults."""
+    folder = tmp_path_factory.mktemp("export") / "attention"
+    return export(folder, options, MachineOptions(cache_dir=compiled_cache), Silent())
+
+
+@pytest.fixture(scope="session")
+def built(exported: Export, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    root = tmp_path_factory.mktemp("built")
+    options = (f"-DCMAKE_C_FLAGS={STRICT}", f"-DCMAKE_CXX_FLAGS={STRICT}")
+    configure_and_build(exported.folder, root / "build", "-DCMAKE_BUILD_TYPE=Debug", *options)
+    run(tool("cmake"), "--install", str(root / "build"), "--prefix", str(root / "prefix"))
+    return Built(exported, exported.folder, root / "build", root / "prefix")

@@ -1,0 +1,80 @@
+"""A registry of a few configs on two GPU models, for exports that are quick to compile."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+
+from fa_tune import families
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import DType, Workload
+from fa_tune.store.registry import file as registry_file
+from fa_tune.store.registry.schema import Entry, Gpu, Registry
+from tests.project_files import ROOT
+
+H200 = Gpu("NVIDIA H200", (9, 0))
+A100 = Gpu("NVIDIA A100-SXM4-80GB", (8, 0))
+D_HEAD = 64
+FAST, OTHER = "sm90(FP16, 64, 128x128): stages_2", "sm90(FP16, 64, 192x128): stages_2+pingpong"
+MMA = "(FP16, 64, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
+# GPU, (batch, heads, kv heads, length of queries, of keys), causal, config, method.
+CHOSEN = (
+    (H200, (16, 16, 16, 512, 512), False, FAST, "events"),
+    (H200, (16, 16, 16, 512, 512), False, OTHER, "ncu"),
+    (H200, (16, 16, 16, 4096, 4096), False, FAST, "ncu"),
+    (H200, (4, 16, 4, 16384, 16384), False, OTHER, "events"),
+    (H200, (1, 8, 1, 1000, 3000), False, MMA, "events"),
+    (H200, (16, 16, 16, 2048, 2048), True, FAST, "events"),
+    (A100, (16, 16, 16, 1024, 1024), False, MMA, "events"),
+    (A100, (2, 16, 16, 8192, 8192), True, MMA, "events"),
+)
+
+
+def like() -> Entry:
+    """Some good entry."""
+    path = ROOT / "tests" / "store" / "registry" / "data" / "schema-3.json"
+    return registry_file.load(path).entries[0]
+
+
+def entry(gpu: Gpu, workload: Workload, config: str, method: str = "events") -> Entry:
+    parsed = families.parse(config)
+    given = like()
+    return dataclasses.replace(
+        given,
+        gpu=gpu,
+        workload=workload,
+        method=method,
+        chosen=Variant(families.of(parsed).name, config),
+        provenance=dataclasses.replace(given.provenance, gpu=gpu.name, method=method),
+        confirmation=None,
+    )
+
+
+def small_registry() -> Registry:
+    return Registry.of(
+        entry(gpu, Workload(*shape, D_HEAD, DType.FP16, causal=causal), config, method)
+        for gpu, shape, causal, config, method in CHOSEN
+    )
+
+
+def saved(path: Path) -> Path:
+    registry_file.save(path, small_registry())
+    return path
+
+
+def some_workload(dice: random.Random) -> Workload:
+    kv_heads = dice.choice((1, 3, 8, 16))
+    causal = dice.random() < 0.4
+    lengths = [dice.choice((dice.randint(1, 20_000), 128 * dice.randint(1, 64))) for _ in range(2)]
+    return Workload(
+        dice.randint(1, 32),
+        kv_heads * dice.choice((1, 2, 4)),
+        kv_heads,
+        *lengths,
+        D_HEAD,
+        DType.FP16,
+        causal=causal,
+        bottom_right=causal and dice.random() < 0.4,
+        softmax_scale=dice.choice((None, 0.5)),
+    )

@@ -1,0 +1,278 @@
+"""An exported library: built, tested and used as its users do, without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fa_tune
+from fa_tune import families
+from fa_tune.build import nvrtc
+from fa_tune.build.compile import kernel_source_sha256
+from fa_tune.core.arch import limits
+from fa_tune.core.errors import StorageError
+from fa_tune.core.options import MachineOptions, Silent
+from fa_tune.core.workload import DType, Workload
+from fa_tune.export.project import Export, export
+from fa_tune.export.selection import ExportOptions
+from fa_tune.store.registry.lookup import matches
+from fa_tune.store.registry.schema import to_json
+from tests.export.conftest import Built, configure_and_build, run, tool
+from tests.export.small_registry import A100, D_HEAD, H200, small_registry, some_workload
+from tests.project_files import ROOT
+
+UNTUNED = ("NVIDIA B200", (10, 0))  # nothing but PTX runs there
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[str]:
+    page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    return [text for found, text in FENCE.findall(page) if found == language]
+
+
+def has_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+# The project --------------------------------------------------------------------------------
+
+
+def test_its_own_tests_pass(built: Built) -> None:
+    shown = run(tool("ctest"), "--test-dir", str(built.build), "-R", "choices", "--no-tests=error")
+    for place in (1, 2, 3):  # an H200, an A100, and at least one that nobody tuned
+        assert re.search(rf"choices_{place} \.* *Passed", shown), shown
+
+
+def test_its_own_tests_can_fail(built: Built, tmp_path: Path) -> None:
+    """Of a library whose table has its entries the other way round."""
+    text = (built.folder / "src" / "exported_table.h").read_text(encoding="utf-8")
+    names = re.findall(r'^    \{"NVIDIA H200".*"(sm90:[^"]+)"\},$', text, re.MULTILINE)
+    assert len(set(names)) == 2
+    a, b = sorted(set(names))
+    head, _, rows = text.partition("const fa_tune_entry")
+    swapped = rows.replace(a, "?").replace(b, a).replace("?", b)
+    (tmp_path / "exported_table.h").write_text(f"{head}const fa_tune_entry{swapped}")
+    include = built.folder / "include" / "fa_tune"
+    # The file's own folder comes first where a quoted include is searched.
+    unit = tmp_path / "exported.cpp"
+    unit.write_text((built.folder / "src" / "exported.cpp").read_text(encoding="utf-8"))
+    objects = [str(p) for p in built.build.glob("CMakeFiles/fa_tune.dir/src/*.o")]
+    others = [o for o in objects if "/exported.cpp" not in o]
+    command = ["c++", "-std=c++17", "-shared", "-fPIC", f"-I{include}", str(unit), *others]
+    library = tmp_path / built.library.resolve().name
+    run(*command, "-ldl", "-o", str(library))
+    test = [str(built.build / "test_exported"), "2"]  # the H200, after the A100
+    env = {**built.with_stub, "LD_PRELOAD": str(library)}
+    done = subprocess.run(test, env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "instead of" in done.stderr
+
+
+def test_examples_say_that_there_is_no_driver(built: Built) -> None:
+    if has_driver():
+        pytest.skip("this machine has a driver")
+    for program in ("attend", "attend_c"):
+        command = [str(built.build / program), f"b1_h1_kv1_q64_k64_d{D_HEAD}_fp16_full"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 77  # which ctest counts as skipped
+        assert done.stderr.startswith(f"{program}: no CUDA driver found")
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_library_needs_nothing_but_the_standard_libraries(built: Built) -> None:
+    shown = run("ldd", str(built.library))
+    names = {Path(line.split()[0]).name.split(".")[0] for line in shown.splitlines()}
+    allowed = {"linux-vdso", "libstdc++", "libm", "libgcc_s", "libc", "libdl", "libpthread"}
+    assert not {name for name in names if not name.startswith("ld-")} - allowed
+
+
+# Other projects -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def consumer(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project that docs/export.md shows, built with the installed package."""
+    source = tmp_path_factory.mktemp("consumer")
+    (cmake,), (program_c,), (program, by_config) = blocks("cmake"), blocks("c"), blocks("cpp")
+    more = "add_library(by_config STATIC by_config.cpp)\n"
+    more += "target_link_libraries(by_config PRIVATE fa_tune::fa_tune)\n"
+    more += "target_compile_features(by_config PRIVATE cxx_std_20)\n"
+    (source / "CMakeLists.txt").write_text(cmake + more)
+    (source / "program.cpp").write_text(program)
+    (source / "program.c").write_text(program_c)
+    (source / "by_config.cpp").write_text(by_config)
+    configure_and_build(source, source / "build", f"-DCMAKE_PREFIX_PATH={built.prefix}")
+    return source / "build"
+
+
+@pytest.mark.parametrize("program", ["program", "program_c"])
+def test_another_project_finds_the_package(consumer: Path, built: Built, program: str) -> None:
+    """Its problem has a head dimension that is not there, which the library says."""
+    command = [str(consumer / program)]
+    done = subprocess.run(command, capture_output=True, text=True, env=built.with_stub)
+    assert done.returncode == 1
+    assert "no kernel computes b2_h16_kv16_q4096_k4096_d128_fp16_full" in done.stderr
+    assert f"fp16, d_head {D_HEAD}, full" in done.stderr
+    if not has_driver():
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stderr.startswith("no CUDA driver found")
+        assert len(done.stderr.splitlines()) == 1
+
+
+# What it chooses ----------------------------------------------------------------------------
+
+
+def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
+    """What `fa_tune.runtime` takes."""
+    for match in matches(small_registry(), gpu, workload):
+        config = families.config_of(match.entry.chosen)
+        if families.constraints(config, limits(capability)) is None:
+            return match.entry.chosen.key
+    (default, *_) = families.defaults(workload.d_head, workload.dtype, limits(capability))
+    return families.variant(default).key
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability"),
+    [
+        (H200.name, H200.compute_capability),
+        (A100.name, A100.compute_capability),
+        ("NVIDIA H100 80GB HBM3", (9, 0)),
+        ("NVIDIA A10", (8, 6)),
+        UNTUNED,
+    ],
+)
+def test_random_workloads_run_as_in_python(
+    built: Built, tmp_path: Path, gpu: str, capability: tuple[int, int]
+) -> None:
+    dice = random.Random(f"14 {gpu}")
+    workloads = [e.workload for e in small_registry().entries]
+    workloads += [some_workload(dice) for _ in range(400)]
+    keys = tmp_path / "keys"
+    keys.write_text("".join(f"{w.key}\n" for w in workloads))
+    number = "{}{}".format(*capability)
+    child = [sys.executable, "-m", "tests.export.choices_child", str(built.library), gpu, number]
+    done = subprocess.run(
+        [*child, str(keys)], cwd=ROOT, env=built.with_stub, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected = [by_python(gpu, capability, w) for w in workloads]
+    assert done.stdout.splitlines() == expected
+    if gpu in (H200.name, A100.name):
+        assert len(set(expected)) == len(
+            {e.chosen for e in small_registry().entries if e.gpu.name == gpu}
+        )
+
+
+def test_what_was_not_exported_is_not_found(built: Built, tmp_path: Path) -> None:
+    lacking = (
+        Workload(1, 1, 1, 64, 64, D_HEAD, DType.BF16),
+        Workload(1, 1, 1, 64, 64, D_HEAD, DType.FP16, lse=True),
+    )
+    (tmp_path / "keys").write_text("".join(f"{w.key}\n" for w in lacking))
+    child = [sys.executable, "-m", "tests.export.choices_child", str(built.library), H200.name]
+    command = [*child, "90", str(tmp_path / "keys")]
+    done = subprocess.run(command, cwd=ROOT, env=built.with_stub, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["NOT_FOUND", "NOT_FOUND"], done.stderr
+
+
+def test_short_forms_are_those_of_python(built: Built, tmp_path: Path) -> None:
+    dice = random.Random(14)
+    configs = []
+    for key in ("all", "wide"):  # of both families; all knobs of one
+        configs += dice.sample(families.named_configs(key, families.all_families()), 80)
+    assert {type(c) for c in configs} == {f.config_class for f in families.all_families()}
+    lines = [f"    std::puts(name_of({c.to_cpp_struct()}).c_str());\n" for c in configs]
+    text = "#include <cstdio>\n#include <fa_tune/flash_kernels.cuh>\n"
+    text += f"int main() {{\n    using namespace fa_tune;\n{''.join(lines)}}}\n"
+    (tmp_path / "names.cpp").write_text(text)
+    include, program = f"-I{built.prefix / 'include'}", str(tmp_path / "names")
+    run("c++", "-std=c++20", include, str(tmp_path / "names.cpp"), "-o", program)
+    assert run(program).splitlines() == [families.variant(c).key for c in configs]
+
+
+def test_a_config_that_is_not_there_is_named(built: Built, tmp_path: Path) -> None:
+    """Without a driver, too: what the map lacks, no device can have."""
+    unknown = families.parse("sm90(FP16, 64, 128x96): stages_2")
+    text = f"""
+#include <cstdio>
+#include <fa_tune/flash_kernels.cuh>
+int main() {{
+    using namespace fa_tune;
+    try {{
+        find({unknown.to_cpp_struct()}, fa_tune_problem{{}});
+    }} catch (const Error& error) {{
+        std::puts(error.what());
+        return error.status() == FA_TUNE_NOT_FOUND ? 0 : 2;
+    }}
+    return 1;
+}}
+"""
+    (tmp_path / "unknown.cpp").write_text(text)
+    options = ("-std=c++20", f"-I{built.prefix / 'include'}", f"-L{built.build}", "-lfa_tune")
+    program = str(tmp_path / "unknown")
+    rpath = f"-Wl,-rpath,{built.build}"
+    run("c++", str(tmp_path / "unknown.cpp"), *options, rpath, "-o", program)
+    said = run(program)
+    there = {kernel.variant.key for kernel in built.made.kernels}
+    assert said.startswith(f"there is no {families.variant(unknown).key}; there is: ")
+    assert set(said.strip().partition("there is: ")[2].split("; ")) == there
+
+
+# The folder ---------------------------------------------------------------------------------
+
+
+def test_the_manifest_says_what_is_there(exported: Export) -> None:
+    manifest = json.loads((exported.folder / "MANIFEST.json").read_text(encoding="utf-8"))
+    assert manifest["fa_tune"] == fa_tune.__version__
+    assert manifest["nvrtc"] == nvrtc.version()
+    assert manifest["entries"] == json.loads(to_json(small_registry()))["entries"]
+    hashes = manifest["sources_sha256"]
+    assert all(hashes[name] == kernel_source_sha256(name) for name in ("sm80", "sm90"))
+    for kernel in manifest["kernels"]:
+        image = (exported.folder / kernel["file"]).read_bytes()
+        assert hashlib.sha256(image).hexdigest() == kernel["sha256"]
+        assert all(symbol.encode() in image for symbol in kernel["symbols"])
+    files = {p.name for p in (exported.folder / "images").iterdir()}
+    assert files == {Path(kernel["file"]).name for kernel in manifest["kernels"]}
+
+
+def test_an_export_is_replaced_and_nothing_else(
+    options: ExportOptions, compiled_cache: Path, exported: Export, tmp_path: Path
+) -> None:
+    machine = MachineOptions(cache_dir=compiled_cache)
+    folder = tmp_path / "attention"
+    folder.mkdir()
+    export(folder, options, machine, Silent())
+    (folder / "of an earlier one").touch()
+    export(folder, options, machine, Silent())
+    assert [p.name for p in tmp_path.iterdir()] == ["attention"]
+    found, expected = (
+        {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+        for root in (folder, exported.folder)
+    )
+    assert found.keys() == expected.keys()
+    # The compiler gives what is internal to PTX another name each time.
+    changing = {p for p in expected if p.suffix == ".ptx"} | {Path("MANIFEST.json")}
+    assert {p for p in expected if found[p] != expected[p]} <= changing
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("keep")
+    with pytest.raises(StorageError, match="is there and no earlier export"):
+        export(tmp_path / "mine", options, machine, Silent())
+    assert (tmp_path / "mine" / "notes").read_text() == "keep"
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot write"):
+        export(tmp_path / "file" / "below", options, machine, Silent())

@@ -1,0 +1,135 @@
+"""What goes into an export; nothing is compiled here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fa_tune import families
+from fa_tune.core.arch import limits
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import DType, Workload
+from fa_tune.export.selection import ExportOptions, kernel_computes, select
+from fa_tune.store.registry.schema import Gpu, Registry
+from tests.export.small_registry import D_HEAD, FAST, H200, MMA, OTHER, entry, small_registry
+
+NOWHERE = Path("registry.json")
+SHAPE = (2, 4, 4, 512, 512)
+
+
+def options(**given: object) -> ExportOptions:
+    return ExportOptions(**{"registry": NOWHERE, "dtypes": (DType.FP16,), **given})  # type: ignore[arg-type]
+
+
+def chosen_on_h200(*pairs: tuple[Workload, str]) -> Registry:
+    return Registry.of(entry(H200, workload, config) for workload, config in pairs)
+
+
+def test_each_mask_that_a_config_was_chosen_for_with_and_without_whole_blocks() -> None:
+    full, causal = (Workload(*SHAPE, D_HEAD, DType.FP16, causal=c) for c in (False, True))
+    found = select(chosen_on_h200((full, FAST), (causal, OTHER)), options())
+    traits = {
+        config: Counter(r.traits for r in found.kernels if r.variant.config == config)
+        for config in (FAST, OTHER)
+    }
+    assert traits[FAST] == Counter(["plain", "ragged"])
+    assert traits[OTHER] == Counter(["causal", "causal+ragged"])
+    (default, *_) = families.defaults(D_HEAD, DType.FP16, limits((9, 0)))
+    assert found.defaults == [families.variant(default)]
+    assert {r.traits for r in found.kernels if r.variant == found.defaults[0]} == {
+        *("plain", "ragged", "causal", "causal+ragged")
+    }
+    assert {r.arch for r in found.kernels} == {"sm_90a"}
+    assert not found.left_out
+
+
+@pytest.mark.parametrize("by_entry", [True, False])
+def test_the_log_sum_exp_comes_by_wish_or_by_an_entry(by_entry: bool) -> None:
+    workload = Workload(*SHAPE, D_HEAD, DType.FP16, lse=by_entry)
+    found = select(chosen_on_h200((workload, FAST)), options(lse=not by_entry))
+    assert {r.traits for r in found.kernels if r.variant.config == FAST} == {
+        *("plain", "ragged", "lse", "ragged+lse")
+    }
+
+
+def test_every_workload_of_an_entrys_kind_has_a_kernel() -> None:
+    found = select(small_registry(), options())
+    for e in found.entries:
+        for q in (1, 512, 1000):
+            asked = dataclasses.replace(e.workload, seq_len_q=q, bottom_right=False)
+            config = families.config_of(e.chosen)
+            traits = [r.traits for r in found.kernels if r.variant == e.chosen]
+            assert any(kernel_computes(config, t, asked) for t in traits)
+
+
+def test_only_what_serves_the_workloads() -> None:
+    near = Workload(16, 16, 16, 3900, 3900, D_HEAD, DType.FP16)
+    found = select(small_registry(), options(workloads=(near,), archs=("sm_90a",)))
+    assert [e.workload.seq_len_q for e in found.entries] == [4096]
+    other = dataclasses.replace(near, dtype=DType.BF16)
+    found = select(small_registry(), options(workloads=(near, other), archs=("sm_90",)))
+    assert any(other.key in text and "a default will" in text for text in found.left_out)
+
+
+def test_entries_that_cannot_be_exported_are_left_out() -> None:
+    workload = Workload(*SHAPE, D_HEAD, DType.FP16)
+    other = dataclasses.replace(workload, batch=3)
+    registry = Registry.of(
+        [
+            entry(H200, workload, FAST),
+            entry(Gpu("NVIDIA V100", (7, 0)), workload, MMA),
+            dataclasses.replace(
+                entry(H200, other, MMA), chosen=Variant("sm80", "(FP16, 64): of another version")
+            ),
+        ]
+    )
+    found = select(registry, options())
+    assert [e.workload for e in found.entries] == [workload]
+    assert len(found.left_out) == 2
+    assert any("sm_70" in text for text in found.left_out)
+    # Code for sm_90a does not run there.
+    found = select(registry, options(archs=("sm_80",)))
+    assert not found.entries
+    assert any("no architecture" in text for text in found.left_out)
+
+
+def test_devices_of_a_later_minor_version_run_the_earlier_code() -> None:
+    workload = Workload(*SHAPE, D_HEAD, DType.FP16)
+    registry = Registry.of([entry(Gpu("NVIDIA L40S", (8, 9)), workload, MMA)])
+    found = select(registry, options(archs=("sm_80", "sm_90")))
+    assert {r.arch for r in found.kernels if r.variant.config == MMA} == {"sm_80"}
+    assert {r.arch for r in select(registry, options()).kernels} == {"sm_89"}
+
+
+def test_configs_beside_those_that_were_chosen() -> None:
+    found = select(Registry.of(), options(kernels=MMA, archs=("sm_80",)))
+    assert {r.traits for r in found.kernels if r.variant.config == MMA} == {
+        *("plain", "ragged", "causal", "causal+ragged")
+    }
+    found = select(
+        Registry.of(), options(kernels="prog", archs=("sm_80",), d_heads=(128,), ptx=True)
+    )
+    ladder = {families.variant(c) for c in families.get("sm80").configs("prog", d_head=128)}
+    assert ladder <= {r.variant for r in found.kernels}
+    assert {variant for variant, _ in found.ptx} == set(found.defaults)
+    found = select(Registry.of(), options(kernels=FAST, archs=("sm_80", "sm_90")))
+    assert {r.arch for r in found.kernels if r.variant.config == FAST} == {"sm_90a"}
+    assert len(found.left_out) == 1
+    assert found.left_out[0].startswith(f"{FAST} on sm_80: ")
+    stated_by_option = options(
+        kernels=MMA.replace(", 64,", ",", 1), archs=("sm_80",), d_heads=(64,)
+    )
+    assert MMA in {r.variant.config for r in select(Registry.of(), stated_by_option).kernels}
+    with pytest.raises(InvalidConfig, match="no-such-set"):
+        select(Registry.of(), options(kernels="no-such-set", archs=("sm_80",)))
+
+
+def test_nothing_to_export_is_one_sentence() -> None:
+    with pytest.raises(NoUsableVariant, match=r"nothing in the registry registry\.json.*--arch"):
+        select(Registry.of(), options())
+    with pytest.raises(NoUsableVariant, match="no default"):
+        select(Registry.of(), options(archs=("sm_80",), d_heads=(1000,)))

@@ -1,0 +1,46 @@
+"""Results of an exported example beside those of `fa_tune.runtime`: a program of its own.
+
+Arguments: a registry, a folder of compiled kernels, then for each problem its key and the file
+that the example wrote.  Prints `right`.
+"""
+
+from __future__ import annotations
+
+import sys
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fa_tune.core.workload import Workload
+from fa_tune.runtime.dispatch import Attention
+
+
+def tensors(workload: Workload, path: Path) -> list[torch.Tensor]:
+    """Q, K, V and O."""
+    w = workload
+    of_queries = (w.batch, w.seq_len_q, w.heads, w.d_head)
+    of_keys = (w.batch, w.seq_len_kv, w.kv_heads, w.d_head)
+    left, found = np.fromfile(path, dtype=np.int16), []
+    for shape in (of_queries, of_keys, of_keys, of_queries):
+        one, left = left[: prod(shape)], left[prod(shape) :]
+        dtype = w.dtype.to_torch_dtype()
+        found.append(torch.from_numpy(one.copy()).view(dtype).reshape(shape).cuda())
+    assert not len(left)
+    return found
+
+
+def main(registry: str, cache_dir: str, *problems: str) -> None:
+    run = Attention(registry, cache_dir=Path(cache_dir))
+    for key, path in zip(problems[::2], problems[1::2], strict=True):
+        w = Workload.from_key(key)
+        q, k, v, o = tensors(w, Path(path))
+        expected = run(q, k, v, causal=w.causal, bottom_right=w.bottom_right)
+        assert torch.equal(o.view(torch.int16), expected.view(torch.int16)), key
+        assert o.float().abs().max() > 0.01, key
+    print("right")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

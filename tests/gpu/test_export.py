@@ -1,0 +1,98 @@
+"""An exported library on a GPU: its examples are right, and give Python's bits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fa_tune import families
+from fa_tune.core import devices
+from fa_tune.core.arch import limits
+from fa_tune.core.options import MachineOptions, Silent
+from fa_tune.core.workload import DType, Workload
+from fa_tune.export.project import Export, export
+from fa_tune.export.selection import ExportOptions
+from fa_tune.store.registry import file as registry_file
+from fa_tune.store.registry.schema import Entry, Gpu, Registry
+from tests.export.conftest import configure_and_build, run, tool
+from tests.export.small_registry import entry
+from tests.project_files import ROOT
+
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+
+D_HEADS = (64, 128)
+
+
+def chosen() -> list[Entry]:
+    """For each type and head dimension, short and long sequences by different families, where the
+    device runs several; nothing for causal masks, so that the default runs."""
+    device = devices.find_device()
+    assert device is not None
+    gpu = Gpu(device.name, device.compute_capability)
+    found = []
+    for dtype in DType:
+        for d_head in D_HEADS:
+            configs = families.defaults(d_head, dtype, limits(device.compute_capability))
+            for config, seq_len in zip(configs, (256, 2048), strict=False):
+                workload = Workload(2, 4, 4, seq_len, seq_len, d_head, dtype)
+                found.append(entry(gpu, workload, families.of(config).short_form(config)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("registry") / "registry.json"
+    registry_file.save(path, Registry.of(chosen()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def exported(
+    registry: Path, machine: MachineOptions, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Export, Path]:
+    """The export, and where it is built."""
+    root = tmp_path_factory.mktemp("export")
+    made = export(root / "attention", ExportOptions(registry), machine, Silent())
+    assert not made.left_out
+    configure_and_build(made.folder, root / "build")
+    return made, root / "build"
+
+
+def problems() -> list[str]:
+    """Whole blocks and others, of each entry and of the defaults."""
+    shapes = ((2, 4, 4, 256, 256), (1, 2, 2, 1024, 1024), (1, 6, 2, 413, 1031), (3, 4, 1, 1031, 77))
+    return [
+        Workload(*shape, d_head, dtype, causal=causal, bottom_right=bottom_right).key
+        for dtype in DType
+        for d_head in D_HEADS
+        for shape in shapes
+        for causal, bottom_right in ((False, False), (True, False), (True, True))
+    ]
+
+
+def test_the_exports_own_tests_pass(exported: tuple[Export, Path]) -> None:
+    """None is skipped: the examples compute, and compare with the host."""
+    _, build = exported
+    shown = run(tool("ctest"), "--test-dir", str(build), "--output-on-failure", "--no-tests=error")
+    assert "Skipped" not in shown
+
+
+def test_the_example_gives_pythons_bits(
+    exported: tuple[Export, Path], registry: Path, machine: MachineOptions, tmp_path: Path
+) -> None:
+    _, build = exported
+    arguments, used = [], set()
+    for place, key in enumerate(dict.fromkeys(problems())):
+        path = str(tmp_path / f"{place}.bin")
+        used.add(run(str(build / "attend"), key, path).partition(":")[0])
+        arguments += [key, path]
+    assert used == {e.chosen.family for e in chosen()}
+    child = [sys.executable, "-m", "tests.gpu.export_child", str(registry), str(machine.cache_dir)]
+    done = subprocess.run(
+        [*child, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip() == "right"
