@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     INPUTS,
     csv_option,
@@ -19,6 +20,7 @@ from fa_tune.commands.shared.options import (
     measure_options,
     quiet_option,
     refuse_both,
+    wide_option,
     workload_options,
 )
 from fa_tune.commands.shared.progress import watching
@@ -28,7 +30,7 @@ from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, 
 from fa_tune.tune import single
 
 
-@click.command("bench")
+@click.command("bench", cls=GroupedCommand)
 @workload_options()
 @kernels_option()
 @family_option()
@@ -42,6 +44,7 @@ from fa_tune.tune import single
 @csv_option()
 @json_option()
 @limit_option()
+@wide_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "cache_dir")
 @quiet_option()
 def command(
@@ -55,6 +58,7 @@ def command(
     csv: Path | None,
     as_json: bool,
     limit: int | None,
+    wide: bool,
     quiet: bool,
 ) -> None:
     """Time kernels with CUDA events: mean, median, minimum, maximum, standard deviation.
@@ -85,4 +89,4 @@ def command(
     progress.note_once(result.source)
     for warning in result.warnings:
         progress.warn_once(warning)
-    show_timings(result, csv=csv, as_json=as_json, limit=limit)
+    show_timings(result, csv=csv, as_json=as_json, limit=limit, wide=wide)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     csv_option,
     family_option,
@@ -41,7 +42,7 @@ from fa_tune.profile.stats import MARGIN, Ratio
 SCHEMA = "fa-tune-bench-decisions-1"
 
 
-@click.command("bench-decisions")
+@click.command("bench-decisions", cls=GroupedCommand)
 @workload_options()
 @kernels_option()
 @family_option()

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     csv_option,
     d_head_option,
@@ -55,7 +56,7 @@ _CSV_HEADINGS = (
 )
 
 
-@click.command("build")
+@click.command("build", cls=GroupedCommand)
 @kernels_option()
 @family_option()
 @d_head_option()

@@ -10,6 +10,7 @@ import click
 
 from fa_tune import families
 from fa_tune.commands.shared.axes import device_limits
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     json_option,
     machine_options,
@@ -45,7 +46,7 @@ CORRELATED = 8  # counters to show
 ENOUGH = 5  # configs whose ranks mean something
 
 
-@click.command("explain")
+@click.command("explain", cls=GroupedCommand)
 @click.argument("kernels", nargs=-1, metavar="[A [B]]")
 @option(
     "--from",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     csv_option,
     json_option,
@@ -17,23 +17,25 @@ from fa_tune.commands.shared.options import (
     option,
     quiet_option,
     refuse_both,
+    wide_option,
     workload_options,
 )
 from fa_tune.commands.shared.output import rows_as_objects, say, write_json, write_rows_csv
 from fa_tune.commands.shared.parameters import STDOUT, OutputFile
 from fa_tune.commands.shared.progress import PlainProgress, watching
-from fa_tune.commands.views.counters import counter_tables, explains
+from fa_tune.commands.views.counters import counter_tables, explains, fitted_counter_tables
+from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.model import Attempt
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.profile.profile_json import SCHEMA
-from fa_tune.report.formats import write
+from fa_tune.report.fitted import Legend, terminal_width, wrapped
 from fa_tune.store.table.from_attempts import rows_from_attempts
 from fa_tune.store.table.rows import Row
 from fa_tune.tune import single
 from fa_tune.tune.results import ProfileResult
 
 
-@click.command("profile")
+@click.command("profile", cls=GroupedCommand)
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG…")
 @workload_options("seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "common")
 @measure_options(*("metrics", "profiler", "runs", "references", "clock_control", "inputs", "seed"))
@@ -46,7 +48,8 @@ from fa_tune.tune.results import ProfileResult
 )
 @csv_option()
 @json_option()
-@limit_option()
+@limit_option(f"{FITTED_LIMIT} beside the references; 20 with --wide")
+@wide_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir")
 @quiet_option()
 def command(
@@ -58,6 +61,7 @@ def command(
     csv: Path | None,
     as_json: bool,
     limit: int | None,
+    wide: bool,
     quiet: bool,
 ) -> None:
     """Measure one config or several beside the reference kernels.
@@ -90,24 +94,34 @@ def command(
     if as_json:
         write_json(_document(result, rows))
     elif csv != STDOUT:
-        write(rows, "table", sys.stdout, limit=limit)
+        legend = show_rows(rows, limit, wide=wide, summed_up=False)
         if measure.metrics != "rank":
-            _show_counters(result, progress)
+            _show_counters(result, progress, None if wide else legend)
         if result.export is not None:
             say(f"Report kept in {result.export}.")
-        say(f"Measurements: {result.source}.")
+        source = f"Measurements: {result.source}."
+        say(source if wide else wrapped(source, terminal_width()))
     if as_json or csv == STDOUT:
         progress.note(f"Measurements: {result.source}.")
     if export is not None and result.export is None:
         progress.warn(f"no report was written to {export}")
 
 
-def _show_counters(result: ProfileResult, progress: PlainProgress) -> None:
+def _show_counters(result: ProfileResult, progress: PlainProgress, legend: Legend | None) -> None:
     if not explains(result.attempts):
         progress.warn("these measurements hold no counters that explain, only those that rank")
-    for text in counter_tables(result.attempts):
+    for text in _counter_tables(result, legend):
         say()
         say(text)
+
+
+def _counter_tables(result: ProfileResult, legend: Legend | None) -> list[str]:
+    if legend is None:
+        return counter_tables(result.attempts)
+    width, known = terminal_width(), len(legend)
+    texts = fitted_counter_tables(result.attempts, legend, width)
+    lines = legend.lines(width, after=known)
+    return [*texts, "\n".join(lines)] if lines else texts
 
 
 def _document(result: ProfileResult, rows: list[Row]) -> dict[str, Any]:

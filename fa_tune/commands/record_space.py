@@ -8,6 +8,7 @@ import click
 
 from fa_tune import families
 from fa_tune.commands.shared.axes import device_limits, expanded
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     axis_option,
     family_option,
@@ -27,7 +28,7 @@ from fa_tune.tune import record_space
 from fa_tune.tune.candidates import choose_configs, choose_families
 
 
-@click.command("record-space")
+@click.command("record-space", cls=GroupedCommand)
 @workload_options()
 @kernels_option()
 @family_option()

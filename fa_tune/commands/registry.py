@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fa_tune import families
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.commands.shared.options import (
     MAX_HEAD_DIM,
@@ -17,13 +18,13 @@ from fa_tune.commands.shared.options import (
     option,
     registry_option,
     unusual_options,
+    wide_option,
 )
 from fa_tune.commands.shared.output import say, write_json
 from fa_tune.commands.shared.parameters import DTypeChoice, OutputFile, WorkloadKey
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.default_check import check_document, check_sentence, check_table
-from fa_tune.commands.views.registry_prose import entry_prose
-from fa_tune.commands.views.registry_table import best_document, entry_table, gpu_of, workload_text
+from fa_tune.commands.views.registry_table import best_document, gpu_of, show_entries
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, RegistryError, StorageError
 from fa_tune.core.workload import (
     BENCHMARK_HEADS,
@@ -77,6 +78,7 @@ _method = option(
 @option("--dtype", "dtype", type=DTypeChoice(), metavar="fp16|bf16", help="Only this type.")
 @_method
 @json_option()
+@wide_option()
 def show(
     registry: Path | None,
     gpu: str | None,
@@ -86,6 +88,7 @@ def show(
     dtype: DType | None,
     method: str | None,
     as_json: bool,
+    wide: bool,
 ) -> None:
     """List the registry's entries: workload, chosen config, time and ratios; then each in words:
     the rule that chose it, its gain over the default in the search and in the comparison
@@ -119,10 +122,7 @@ def show(
     if as_json:
         click.echo(to_json(Registry.of(entries)), nl=False)
     else:
-        say(entry_table(entries))
-        for entry in entries:
-            say(entry_prose(entry, workload_text(entry.workload)))
-            say()
+        show_entries(entries, wide=wide)
         say(f"{len(entries)} of {len(kept.entries)} entries in {path}.")
 
 
@@ -176,7 +176,7 @@ def check(
         say(check_sentence(found))
 
 
-@command.command("best", short_help="Print the config to use for a workload.")
+@command.command("best", cls=GroupedCommand, short_help="Print the config to use for a workload.")
 @registry_option()
 @_gpu
 @option(

@@ -10,16 +10,18 @@ from typing import Any
 
 import click
 
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     MAX_HEAD_DIM,
     MAX_TOKENS,
     limit_option,
     option,
     unusual_options,
+    wide_option,
 )
-from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice, OutputFile
 from fa_tune.commands.shared.progress import PlainProgress
+from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.errors import NoUsableVariant, StorageError
 from fa_tune.core.workload import FIELDS, OPTIONAL, DType
 from fa_tune.profile import profile_json
@@ -28,7 +30,6 @@ from fa_tune.report.load import load_report_source, parse_report_source
 from fa_tune.report.page.render import write_page
 from fa_tune.report.page.source import Source, profiled_source, source_of
 from fa_tune.report.parquet import parquet
-from fa_tune.report.summary import sentences, summarise
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.rows import Row, grouped
 
@@ -53,7 +54,7 @@ LENGTH = click.IntRange(1, MAX_TOKENS)
 COUNT = click.IntRange(1, 65535)
 
 
-@click.command("report")
+@click.command("report", cls=GroupedCommand)
 @click.argument(
     "paths",
     nargs=-1,
@@ -84,7 +85,8 @@ COUNT = click.IntRange(1, 65535)
     metavar="PATH",
     help="With --html: another run, whose times the page compares with these.",
 )
-@limit_option()
+@limit_option(f"{FITTED_LIMIT} beside the references; 20 with --wide")
+@wide_option()
 @option(
     "--sort",
     "sort",
@@ -120,6 +122,7 @@ def command(
     html: Path | None,
     against: Path | None,
     limit: int | None,
+    wide: bool,
     sort: str | None,
     decimal: str | None,
     seq_len: int | None,
@@ -181,11 +184,10 @@ def command(
     if form == PARQUET:
         sys.stdout.buffer.write(parquet(shown))
         return
-    write(shown, FORMATS[form], sys.stdout, limit=limit)
     if form == "text":
-        say()
-        for summary in summarise(rows):
-            say(" ".join(sentences(summary)))
+        show_rows(shown, limit, wide=wide, summed_up=True)
+    else:
+        write(shown, FORMATS[form], sys.stdout, limit=limit)
 
 
 def _load(path: Path, given: PartialWorkload, decimal: str | None, note: Note) -> list[Row]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     json_option,
     machine_options,
     measure_options,
     option,
     quiet_option,
+    wide_option,
     workload_options,
 )
 from fa_tune.commands.shared.output import say, write_json
@@ -29,12 +31,13 @@ from fa_tune.tune import single
 SCHEMA = "fa-tune-run-1"
 
 
-@click.command("run")
+@click.command("run", cls=GroupedCommand)
 @click.argument("config", type=Kernels(), metavar="CONFIG")
 @option("-n", "--times", "times", type=click.IntRange(1, 10_000), default=10, help="Runs.")
 @workload_options("seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "common")
 @measure_options("references", "inputs", "seed")
 @json_option()
+@wide_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "cache_dir")
 @quiet_option()
 def command(
@@ -44,6 +47,7 @@ def command(
     measure: MeasureOptions,
     machine: MachineOptions,
     as_json: bool,
+    wide: bool,
     quiet: bool,
 ) -> None:
     """Verify one config on the GPU, then run it n times beside the reference kernels.
@@ -71,7 +75,7 @@ def command(
         say(verdict_sentence(report))
     if not as_json and result.attempts:
         say()
-        show_timings(result, csv=None, as_json=False, limit=None)
+        show_timings(result, csv=None, as_json=False, limit=None, wide=wide)
     if not report.verdicts and not report.failures:
         why = "; ".join(f"{r.constraint}: {r.reason}" for _, r in report.rejected)
         raise NoUsableVariant(f"the config cannot run on this GPU: {why or 'no reason is known'}")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fa_tune.commands.shared.axes import device_limits, expanded
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     axis_option,
     csv_option,
@@ -22,6 +23,7 @@ from fa_tune.commands.shared.options import (
     quiet_option,
     refuse_both,
     registry_option,
+    wide_option,
     workload_options,
 )
 from fa_tune.commands.shared.output import write_json
@@ -43,7 +45,7 @@ from fa_tune.tune.results import SearchResult
 from fa_tune.tune.staleness import why_stale
 
 
-@click.command("search")
+@click.command("search", cls=GroupedCommand)
 @workload_options()
 @kernels_option()
 @family_option()
@@ -122,13 +124,7 @@ from fa_tune.tune.staleness import why_stale
 @csv_option()
 @json_option()
 @limit_option("5 configs beside the chosen one and the default")
-@option(
-    "--wide",
-    "wide",
-    is_flag=True,
-    show_default=False,
-    help="Every config and column, with configs in full, however wide the lines become.",
-)
+@wide_option()
 @machine_options(
     *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "ncu", "recordings"),
     "cache_dir",

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from fa_tune.commands.shared.axes import device_limits, expanded
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     axis_option,
     d_head_option,
@@ -36,7 +37,7 @@ NOT_BY_RULES = ("fast", "wide", "prog", "all")  # sets that the tune rules have 
 Explained = Sequence[tuple["Config", Rejected]]
 
 
-@click.command("space")
+@click.command("space", cls=GroupedCommand)
 @kernels_option()
 @family_option()
 @d_head_option()

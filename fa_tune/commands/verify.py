@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     INPUTS,
     family_option,
@@ -31,7 +32,7 @@ from fa_tune.tune import single
 SCHEMA = "fa-tune-verify-1"
 
 
-@click.command("verify")
+@click.command("verify", cls=GroupedCommand)
 @kernels_option()
 @family_option()
 @workload_options("d_heads", "masks", "lse")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build import nvrtc
-from fa_tune.build.cache import default_cache_dir
+from fa_tune.build.cache import ArtifactStore, default_cache_dir
 from fa_tune.core import devices
 from fa_tune.core import paths as locations
 from fa_tune.core.devices import cuda_driver_version
@@ -23,17 +23,20 @@ from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.store import recordings
+from fa_tune.store.journal import Journal
+from fa_tune.store.registry import file as registry_file
 from fa_tune.tune.build import build_all, build_request
 from fa_tune.tune.outputs import registry_path
 from fa_tune.tune.results import Check
-from fa_tune.tune.session import Machine, open_machine
+from fa_tune.tune.session import JOURNAL, Machine, open_machine
 
 TINY = Workload(1, 1, 1, 128, 128, 64, DType.FP16)
 
 
 def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
     """Look at Python, NVRTC, driver, GPU, ncu and its permission (profiles one small kernel),
-    torch and CuPy, the cache and registry folders, and the recordings."""
+    torch and CuPy, the cache and registry folders, and what registry, journal, cache and recordings
+    hold."""
     checks = [Check("Python", True, sys.version.split()[0])]
     here: Machine | None = None
 
@@ -44,7 +47,7 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         except FaTuneError as error:
             checks.append(Check(name, False if needed else None, str(error), fix))
 
-    progress.stage("doctor", 8)
+    progress.stage("doctor", 11)
     look(
         "compiler", lambda: f"NVRTC {nvrtc.version()}", "reinstall with the extra cuda12 or cuda13"
     )
@@ -57,7 +60,12 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         checks += _gpus()
     look("cache folder", lambda: _writable(machine.cache_dir or default_cache_dir()), "--cache-dir")
     look("registry folder", lambda: _writable(registry_path(None).parent), "--registry")
-    look("recordings", lambda: _recordings(machine), needed=False)
+    look("registry", _registry, "mend or move the file; fa-tune search makes a new one")
+    look(
+        "journal", lambda: _journal(machine), "mend or move the file; its results are measured anew"
+    )
+    look("cache", lambda: _cache(machine), "name another folder with --cache-dir")
+    look("recordings", lambda: _recordings(machine), "name others: --recordings", needed=False)
     gpu = here is not None and here.device is not None
     for package, why in (("torch", "reference kernels"), ("cupy", "kernel launches")):
         checks.append(_package(package, why, needed=gpu))
@@ -106,6 +114,30 @@ def _writable(folder: Path) -> str:
             return str(folder)
     except OSError as error:
         raise StorageError(f"{folder}: {error.strerror or os.strerror(error.errno or 0)}") from None
+
+
+def _registry() -> str:
+    path = registry_path(None)
+    kept = registry_file.load(path).entries
+    if not kept:
+        return f"nothing in {path} yet; fa-tune search fills it"
+    gpus = ", ".join(dict.fromkeys(entry.gpu.name for entry in kept))
+    for entry in kept:
+        families.config_of(entry.chosen)  # a form that is no longer understood
+    return f"{len(kept)} entries in {path} ({gpus})"
+
+
+def _journal(machine: MachineOptions) -> str:
+    path = (machine.cache_dir or default_cache_dir()) / JOURNAL
+    journal = Journal(path)
+    count = len(journal.records())
+    return "; ".join((f"{count} records in {path}", *journal.warnings))
+
+
+def _cache(machine: MachineOptions) -> str:
+    store = ArtifactStore(machine.cache_dir or default_cache_dir())
+    size = store.size()
+    return f"{size.entries} compiled kernels, {size.size_bytes / 1e6:.1f} MB, in {store.path}"
 
 
 def _recordings(machine: MachineOptions) -> str:

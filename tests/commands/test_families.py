@@ -186,10 +186,8 @@ def test_the_registry_shows_the_family_and_whose_default_is_meant(
     path = tmp_path / "kept.json"
     kept = dataclasses.replace(entry(), chosen=Variant("wave", WAVE))
     registry_file.save(path, Registry.of([kept]))
-    (row,) = [
-        line for line in console("registry", "show", "--registry", str(path)).out.splitlines()
-        if WAVE in line
-    ]  # fmt: skip
+    done = console("registry", "show", "--wide", "--registry", str(path))
+    (row,) = [line for line in done.out.splitlines() if WAVE in line]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[3:5] == ["wave", WAVE]
     assert "2.00 (sm80)" in cells

@@ -54,7 +54,7 @@ def profile(monkeypatch: pytest.MonkeyPatch) -> Profile:
 def test_configs_and_options_are_handed_on(console: Console, profile: Profile) -> None:
     done = console(
         *("profile", fakes.FAST, fakes.SLOW, "--seq-lens", "512,1024", "--metrics", "full"),
-        *("--export", "kept.ncu-rep", "--ref", "fa2", "--batch", "2"),
+        *("--export", "kept.ncu-rep", "--ref", "fa2", "--batch", "2", "--wide"),
     )
     assert done.status == 0, done.err
     ((configs, options, export),) = profile.calls
@@ -75,7 +75,7 @@ def test_a_kept_report_is_named(console: Console, profile: Profile, tmp_path: Pa
 
 
 def test_counters_stand_side_by_side(console: Console, profile: Profile) -> None:
-    out = console("profile", fakes.FAST, fakes.SLOW, "--metrics", "explain").out
+    out = console("profile", fakes.FAST, fakes.SLOW, "--metrics", "explain", "--wide").out
     assert "Counters at seq_len 4096, d_head 128, FP16" in out
     rows = {
         cells[0]: cells[1:]
@@ -119,7 +119,7 @@ def test_json_has_samples_and_counters(console: Console, profile: Profile) -> No
 def test_csv_goes_to_a_file_beside_the_table(
     console: Console, profile: Profile, tmp_path: Path
 ) -> None:
-    done = console("profile", fakes.FAST, "--csv", "t.csv")
+    done = console("profile", fakes.FAST, "--csv", "t.csv", "--wide")
     assert "Dur (ms)" in done.out
     assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
 
@@ -134,6 +134,6 @@ def test_same_label_of_two_metrics_is_told_apart(console: Console, profile: Prof
     counters = {TENSOR_PIPE: Quantity(1, "%"), other: Quantity(2, "%")}
     found = (fakes.attempt(fakes.key(fakes.FAST), (5.0,), counters=counters),)
     profile.result = fakes.profile_result(found)
-    out = console("profile", fakes.FAST, "--metrics", "full").out
+    out = console("profile", fakes.FAST, "--metrics", "full", "--wide").out
     assert f"| {other}" in out
     assert f"| {TENSOR_PIPE}" in out

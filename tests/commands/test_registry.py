@@ -71,7 +71,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_show_lists_entries_as_speeds(console: Console, registry: Path) -> None:
-    done = console("registry", "show", "--seq-len", "4096", "--dtype", "fp16")
+    done = console("registry", "show", "--wide", "--seq-len", "4096", "--dtype", "fp16")
     assert done.status == 0
     (row,) = [line for line in done.out.splitlines() if line.startswith("|") and H200 in line]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -87,7 +87,7 @@ def test_show_says_all_of_it_in_words(console: Console, tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     confirmed = Confirmation(chosen, default, Ratio(0.96, (0.95, 0.97)), 40, True)
     save(path, Registry.of([dataclasses.replace(entry(4096), confirmation=confirmed)]))
-    done = console("registry", "show", "--registry", str(path))
+    done = console("registry", "show", "--wide", "--registry", str(path))
     (words,) = [line for line in done.out.splitlines() if line.startswith("FP16 s4096")]
     for part in (
         "Its median is 5 ms (95 %: 4.9 ms to 5.1 ms) of 5 samples by ncu, 440 TFLOP/s",
@@ -109,7 +109,7 @@ def test_show_says_what_was_not_confirmed(console: Console, tmp_path: Path) -> N
     plain = entry(4096)
     kept = dataclasses.replace(plain, chosen=default, confirmation=confirmed)
     save(path, Registry.of([kept, entry(1024)]))
-    out = console("registry", "show", "--registry", str(path)).out
+    out = console("registry", "show", "--wide", "--registry", str(path)).out
     assert f"{fakes.FAST} took 2.00 % more time than the default: not confirmed" in out
     assert "It was not compared with the default again after the search." in out
 

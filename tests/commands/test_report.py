@@ -23,7 +23,7 @@ def _stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 def test_table_of_an_ncu_file_names_the_winner(console: Console) -> None:
-    done = console("report", str(RAW), "--limit", "3")
+    done = console("report", str(RAW), "--limit", "3", "--wide")
     assert done.status == 0
     assert "--seq-len-kv" in done.err
     assert "… 44 more" in done.out

@@ -10,9 +10,9 @@ import pytest
 from fa_tune import families
 from fa_tune.commands.views import search_table
 from fa_tune.commands.views.search import workload_rows
-from fa_tune.commands.views.search_table import Legend
 from fa_tune.core.errors import FaTuneError
 from fa_tune.core.model import Variant
+from fa_tune.report.fitted import Legend
 from fa_tune.search.decide import decide
 from fa_tune.store.registry import file as registry_file
 from fa_tune.tune.results import WorkloadResult
@@ -115,6 +115,6 @@ def test_the_chosen_one_and_the_default_are_shown_whatever_the_limit() -> None:
     decision = decide([a.measurement for a in tied if a.measurement], fakes.key(fakes.SLOW))
     result = fakes.search_result([WorkloadResult(w, tied, decision)])
     rows = workload_rows(result, result.results[0])
-    lines = search_table.table_lines(result.results[0], rows, Legend(), 1)
+    lines = search_table.table_lines(result.results[0], rows, Legend(), 1, 80)
     assert any(line.startswith("*") for line in lines)
     assert any("default" in line for line in lines)

@@ -40,7 +40,7 @@ def _cells(out: str, kernel: str) -> list[str]:
 def test_bench_shows_the_five_figures_of_the_samples(
     console: Console, bench: list[SearchOptions]
 ) -> None:
-    done = console("bench", "--kernels", "prog", "--runs", "3")
+    done = console("bench", "--kernels", "prog", "--runs", "3", "--wide")
     assert done.status == 0
     assert (bench[0].kernels, bench[0].measure.runs) == ("prog", 3)
     samples = (5.0, 5.1, 4.9)
@@ -68,7 +68,7 @@ def test_a_table_names_the_method(console: Console, monkeypatch: pytest.MonkeyPa
     assert one.measurement is not None
     found = (replace(one, measurement=replace(one.measurement, method="sustained")),)
     monkeypatch.setattr("fa_tune.tune.single.bench", lambda *_: fakes.profile_result(found))
-    assert "; sustained" in console("bench").out
+    assert "; sustained" in console("bench", "--wide").out
     assert json.loads(console("bench", "--json").out)["timings"][0]["method"] == "sustained"
 
 
@@ -86,7 +86,7 @@ def test_bench_for_programs(console: Console, bench: list[SearchOptions]) -> Non
 def test_one_sample_has_no_deviation(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     found = (fakes.attempt(fakes.key(fakes.FAST), (5.0,)),)
     monkeypatch.setattr("fa_tune.tune.single.bench", lambda *_: fakes.profile_result(found))
-    assert _cells(console("bench").out, fakes.FAST)[5] == ""
+    assert _cells(console("bench", "--wide").out, fakes.FAST)[5] == ""
     assert json.loads(console("bench", "--json").out)["timings"][0]["sd_s"] is None
 
 
@@ -114,7 +114,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_run_verifies_then_times(console: Console, run: Run) -> None:
-    done = console("run", fakes.FAST, "-n", "7", "--seq-lens", "512")
+    done = console("run", fakes.FAST, "-n", "7", "--seq-lens", "512", "--wide")
     assert done.status == 0
     config, options, n = run.calls[0]
     assert (config, n, options.workloads.seq_lens) == (fakes.FAST, 7, (512,))

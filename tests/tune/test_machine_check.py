@@ -211,4 +211,35 @@ def test_a_damaged_recording_is_told_but_hinders_nothing(world: World) -> None:
     meta.write_text("{")
     check = doctor(world, recordings=world.folder / "profiles")["recordings"]
     assert check.ok is None
+    assert check.fix
     assert "x.meta.json" in check.detail
+
+
+def test_what_searches_kept_is_counted(world: World) -> None:
+    found = doctor(world)
+    assert found["registry"].detail.startswith(f"nothing in {registry_path(None)} yet")
+    assert found["journal"].detail == f"0 records in {world.folder / 'cache' / 'journal.jsonl'}"
+    assert "compiled kernels" in found["cache"].detail
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema": "other"}', "\0"])
+def test_a_damaged_registry_needs_attention(world: World, text: str) -> None:
+    path = registry_path(None)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    found = doctor(world)["registry"]
+    assert found.ok is False
+    assert str(path) in found.detail
+    assert found.fix
+    assert path.read_text() == text
+
+
+def test_a_damaged_journal_needs_attention(world: World) -> None:
+    path = world.folder / "cache" / "journal.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("no journal\nat all\n")
+    found = doctor(world)["journal"]
+    assert found.ok is False
+    assert str(path) in found.detail
+    assert found.fix
+    assert path.read_text() == "no journal\nat all\n"

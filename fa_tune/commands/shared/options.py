@@ -451,6 +451,17 @@ def limit_option(default: str = "20") -> Decorator[Any]:
     )
 
 
+def wide_option() -> Decorator[Any]:
+    """`--wide`: tables in full."""
+    return option(
+        "--wide",
+        "wide",
+        is_flag=True,
+        show_default=False,
+        help="Every config and column, with configs in full, however wide the lines become.",
+    )
+
+
 def quiet_option() -> Decorator[Any]:
     """`--quiet`: no bar."""
     return option(

@@ -10,6 +10,7 @@ from fa_tune.core.model import Attempt, Measurement, Variant, is_reference
 from fa_tune.core.workload import Workload
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
 from fa_tune.profile.ncu.metrics import METRICS, RANK, label
+from fa_tune.report.fitted import Legend, fitted
 
 METRIC = "metric"
 NOT_COLLECTED = "–"  # never a zero
@@ -23,18 +24,56 @@ def explains(attempts: Sequence[Attempt]) -> bool:
 
 def counter_tables(attempts: Sequence[Attempt]) -> list[str]:
     """One table per workload, with a legend of its columns; none where nothing was counted."""
+    return [_table(key, found) for key, found in _by_workload(attempts).items()]
+
+
+def fitted_counter_tables(attempts: Sequence[Attempt], legend: Legend, width: int) -> list[str]:
+    """The same with configs by number, and as many beside one another as fit."""
+    return [_fitted(key, found, legend, width) for key, found in _by_workload(attempts).items()]
+
+
+def _by_workload(attempts: Sequence[Attempt]) -> dict[str, list[Measurement]]:
     by_workload: dict[str, list[Measurement]] = {}
     for attempt in attempts:
         if attempt.measurement is not None and attempt.measurement.counters:
             by_workload.setdefault(attempt.workload, []).append(attempt.measurement)
-    return [_table(key, found) for key, found in by_workload.items()]
+    return by_workload
 
 
-def _table(workload: str, measurements: Sequence[Measurement]) -> str:
-    names = _column_names(measurements)
+def _fitted(workload: str, measurements: Sequence[Measurement], legend: Legend, width: int) -> str:
+    names = [
+        _reference_name(m) if _is_reference(m) else legend.number(m.subject) for m in measurements
+    ]
+    columns = list(zip(*_cells(measurements), strict=True))
+    headings = [METRIC, *names]
+    lines: list[str] = []
+    begin = 1
+    while begin < len(headings):
+        end = begin + 1
+        block = _columns_beside(headings, columns, begin, end, width)
+        while end < len(headings):
+            more = _columns_beside(headings, columns, begin, end + 1, width)
+            if max(map(len, more)) > width:
+                break
+            block, end = more, end + 1
+        lines += ([""] if lines else []) + block
+        begin = end
+    return "\n".join([_title(workload), *lines])
+
+
+def _columns_beside(
+    headings: Sequence[str], columns: Sequence[Sequence[str]], begin: int, end: int, width: int
+) -> list[str]:
+    chosen = (0, *range(begin, end))
+    rows = list(zip(*(columns[i] for i in chosen), strict=True))
+    return fitted([headings[i] for i in chosen], rows, width, left=(METRIC,))
+
+
+def _cells(measurements: Sequence[Measurement]) -> list[list[str]]:
+    """A line per metric: its name, then each kernel's."""
     ordered = _metrics(measurements)
     repeated = {text for text in map(label, ordered) if [*map(label, ordered)].count(text) > 1}
-    rows = [
+    return [
         [
             # Two identifiers may have one label: then the identifier tells them apart.
             metric if label(metric) in repeated else label(metric),
@@ -45,14 +84,27 @@ def _table(workload: str, measurements: Sequence[Measurement]) -> str:
         ]
         for metric in ordered
     ]
+
+
+def _table(workload: str, measurements: Sequence[Measurement]) -> str:
+    names = _column_names(measurements)
+    rows = _cells(measurements)
     legend = [
         f"{name} = {Variant.from_key(m.subject).config}"
         for name, m in zip(names, measurements, strict=True)
         if not _is_reference(m)
     ]
+    return "\n".join([_title(workload), text_table([METRIC, *names], rows, {METRIC}), *legend])
+
+
+def _title(workload: str) -> str:
     w = Workload.from_key(workload)
-    title = f"Counters at seq_len {w.seq_len_q}, d_head {w.d_head}, {w.dtype.name}"
-    return "\n".join([title, text_table([METRIC, *names], rows, {METRIC}), *legend])
+    return f"Counters at seq_len {w.seq_len_q}, d_head {w.d_head}, {w.dtype.name}"
+
+
+def _reference_name(measurement: Measurement) -> str:
+    key = Variant.from_key(measurement.subject).config
+    return REFERENCE_LABELS.get(key, key)
 
 
 def _column_names(measurements: Sequence[Measurement]) -> list[str]:
@@ -61,8 +113,7 @@ def _column_names(measurements: Sequence[Measurement]) -> list[str]:
     ours = 0
     for m in measurements:
         if _is_reference(m):
-            key = Variant.from_key(m.subject).config
-            names.append(REFERENCE_LABELS.get(key, key))
+            names.append(_reference_name(m))
         else:
             names.append(_letters(ours))
             ours += 1

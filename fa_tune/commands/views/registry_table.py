@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
-from fa_tune.commands.shared.output import text_table
-from fa_tune.commands.views.registry_prose import figures_of
+from fa_tune.commands.shared.output import say, text_table
+from fa_tune.commands.views.registry_prose import entry_prose, figures_of
 from fa_tune.core import devices, units
 from fa_tune.core.model import reference_subject
 from fa_tune.core.workload import Workload, labels
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.report.fitted import Legend, fitted, terminal_width, wrapped
 from fa_tune.search.data_dependence import worst
 from fa_tune.store.registry.lookup import Match
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, entry_text
@@ -37,8 +38,59 @@ _HEADINGS = (
     "x default at worst",
     "from",
 )
+_FITTED = (
+    *("", "workload", "time", "TFLOP/s", "default"),
+    *(REFERENCE_LABELS[name] for name in _REFERENCES),
+    *("tied", "n"),
+)
+_SPARE = ("n", "tied", "TFLOP/s", *(REFERENCE_LABELS[name] for name in reversed(_REFERENCES)))
+_KEY = "default and packages: how many times their speed it has; tied: as fast as it"
 _ONLY_IF_KNOWN = (*_HEADINGS_OF_REFERENCES[2:], "x default at worst")
 _LEFT = {"x default at worst", "GPU", "workload", "method", "family", "config", "from"}
+
+
+def show_entries(entries: Sequence[Entry], *, wide: bool) -> None:
+    """Each entry on standard output, in a table and in words; `wide`: every column, with configs
+    in full."""
+    if wide:
+        say(entry_table(entries))
+        for entry in entries:
+            say(entry_prose(entry, workload_text(entry.workload)))
+            say()
+        return
+    width, legend = terminal_width(), Legend()
+    of_method: dict[str, list[Entry]] = {}
+    for entry in entries:
+        of_method.setdefault(f"{entry.gpu.name}; {entry.method}", []).append(entry)
+    for title, members in of_method.items():
+        rows = [[legend.number(entry.chosen.key), *_figures(entry)] for entry in members]
+        say(wrapped(title, width))
+        say("\n".join(fitted(_FITTED, rows, width, left=_FITTED[:2], spare=_SPARE)))
+        say()
+    told = []
+    for entry in entries:
+        named = [entry.chosen, *entry.tie_set]
+        named += [entry.default] if entry.default is not None else []
+        text = entry_prose(entry, workload_text(entry.workload))
+        told.append(legend.numbered(text, list(dict.fromkeys(v.key for v in named))))
+    say(wrapped(_KEY, width))
+    say("\n".join(legend.lines(width)))
+    for text in told:
+        say()
+        say(wrapped(text, width))
+    say()
+
+
+def _figures(entry: Entry) -> list[str]:
+    return [
+        workload_text(entry.workload),
+        units.format_seconds(entry.median_s),
+        f"{entry.tflops:.0f}",
+        _speed(entry.ratio_to_default),
+        *(_speed(_reference(entry, name)) for name in _REFERENCES),
+        str(max(len(entry.tie_set) - 1, 0)),
+        str(entry.n),
+    ]
 
 
 def entry_table(entries: Sequence[Entry]) -> str:

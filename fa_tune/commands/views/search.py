@@ -14,6 +14,7 @@ from fa_tune.commands.views.registry_prose import against, data_dependence, with
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Outcome, Rejected, Variant, is_reference
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.report.fitted import Legend, terminal_width, wrapped
 from fa_tune.report.formats import write_text
 from fa_tune.report.summary import against_each
 from fa_tune.store.table.from_attempts import rows_from_attempts
@@ -36,7 +37,7 @@ def show_search(result: SearchResult, limit: int | None, *, wide: bool = False) 
         width = None
         _show_wide(result, limit)
     else:
-        width = search_table.terminal_width()
+        width = terminal_width()
         _show_fitted(result, limit, width)
     closing = []
     if result.rejected:
@@ -49,29 +50,29 @@ def show_search(result: SearchResult, limit: int | None, *, wide: bool = False) 
         closing.append(f"Kept in {result.registry}.")
     closing.append(f"Measurements: {result.source}.")
     for text in closing:
-        say(text if width is None else search_table.wrapped(text, width))
+        say(text if width is None else wrapped(text, width))
 
 
 def _show_fitted(result: SearchResult, limit: int | None, width: int) -> None:
-    legend = search_table.Legend()
+    legend = Legend()
     sentences = []
     for found in result.results:
         rows = workload_rows(result, found)
         name = str(rows[0].group) if rows else found.workload.key
-        lines = search_table.table_lines(found, rows, legend, limit)
+        lines = search_table.table_lines(found, rows, legend, limit, width)
         if lines:
-            say(search_table.wrapped(name, width))
+            say(wrapped(name, width))
             for line in lines:
                 say(line)
             say()
         sentences.append(search_table.sentence(found, name, legend))
     if any(found.decision for found in result.results):
-        say(search_table.wrapped(search_table.KEY, width))
+        say(wrapped(search_table.KEY, width))
         for line in legend.lines(width):
             say(line)
         say()
     for text in sentences:
-        say(search_table.wrapped(text, width))
+        say(wrapped(text, width))
 
 
 def _show_wide(result: SearchResult, limit: int | None) -> None:

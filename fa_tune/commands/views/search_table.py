@@ -6,105 +6,27 @@ made: the order of the rows, the mark, and the figures.
 
 from __future__ import annotations
 
-import re
-import shutil
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from fa_tune import families
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.core import units
-from fa_tune.core.model import Outcome, Variant, is_reference, reference_name
+from fa_tune.core.model import Outcome, is_reference, reference_name
 from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.report.fitted import Legend, fitted
 from fa_tune.search.decide import Decision
 from fa_tune.store.table.rows import Row
 from fa_tune.tune.results import WorkloadResult
 
 DEFAULT_LIMIT = 5  # configs per workload, beside the chosen one and the default
-DEFAULT_WIDTH = 80
 CHOSEN, TIED = "*", "="
 KEY = f"{CHOSEN} chosen, {TIED} tied with the fastest; x: time over the chosen one's, paired"
 _HEADINGS = ("", "config", "time", "x", "TFLOP/s", "regs", "L2 %", "n", "")
-
-
-class Legend:
-    """The configs that were named, each by a number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, subject: str) -> str:
-        """`#1` for a subject, the same each time."""
-        return f"#{self._numbers.setdefault(subject, len(self._numbers) + 1)}"
-
-    def numbered(self, sentence: str, subjects: Sequence[str]) -> str:
-        """A sentence with the subjects' configs by their numbers."""
-        for subject in sorted(subjects, key=len, reverse=True):
-            config = Variant.from_key(subject).config
-            if config in sentence:
-                # No longer config begins with this one.
-                pattern = rf"(?:\w+:)?{re.escape(config)}(?![+\w])"
-                if re.search(pattern, sentence):
-                    sentence = re.sub(pattern, self.number(subject), sentence)
-        return sentence
-
-    def lines(self, width: int) -> list[str]:
-        """Every config, by family; what all of a family share is said once."""
-        out: list[str] = []
-        for name in families.family_names():
-            own = {s: n for s, n in self._numbers.items() if Variant.from_key(s).family == name}
-            out += _family_lines(name, own, width)
-        return out
-
-
-def _family_lines(name: str, numbers: Mapping[str, int], width: int) -> list[str]:
-    parted = {n: _parted(Variant.from_key(s).config) for s, n in numbers.items()}
-    if not parted:
-        return []
-    words = [words for _, words in parted.values()]
-    shared = [w for w in words[0] if all(w in others for others in words)] if words[1:] else []
-    lines = []
-    if shared:
-        lines += _folded(f"{name}, all with ", shared, width)
-    more = "+ " if shared else ""
-    for n, (head, own) in parted.items():
-        rest = [word for word in own if word not in shared]
-        lines += _folded(f"  #{n} {head}: {more}" if rest else f"  #{n} {head}", rest, width)
-    return lines
-
-
-def _parted(config: str) -> tuple[str, list[str]]:
-    """`sm90(FP16, 128, 128x128)` and its words."""
-    head, _, words = config.partition("):")
-    return f"{head})", words.strip().split("+") if words.strip() else []
-
-
-def _folded(begin: str, words: Sequence[str], width: int) -> list[str]:
-    """Words joined by `+`, in lines that fit."""
-    lines, line = [], begin
-    for i, word in enumerate(words):
-        piece = word + ("+" if i + 1 < len(words) else "")
-        if len(line) + len(piece) > width and line.strip():
-            lines.append(line.rstrip())
-            line = " " * 6
-        line += piece
-    return [*lines, line]
-
-
-def terminal_width() -> int:
-    """Columns of the terminal, or of one that is not there."""
-    return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
-
-
-def wrapped(text: str, width: int) -> str:
-    """A sentence in lines that fit."""
-    return textwrap.fill(
-        text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
+_LEFT = ("", "config")
+_SPARE = ("n", "regs", "L2 %", "TFLOP/s")
 
 
 def table_lines(
-    found: WorkloadResult, rows: Sequence[Row], legend: Legend, limit: int | None
+    found: WorkloadResult, rows: Sequence[Row], legend: Legend, limit: int | None, width: int
 ) -> list[str]:
     """The references, the best configs, the chosen one and the default."""
     decision = found.decision
@@ -129,7 +51,7 @@ def table_lines(
                 ]
             )
     hidden = sum(s.subject not in shown for s in standings)
-    out = _aligned([_HEADINGS, *lines])
+    out = fitted(_HEADINGS, lines, width, left=_LEFT, spare=_SPARE)
     return out + ([f"  … {hidden} more (--wide)"] if hidden else [])
 
 
@@ -154,21 +76,6 @@ def _figures(row: Row, seconds: float, ratio: float, note: str) -> list[str]:
         str(row.n or ""),
         note,
     ]
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Columns that have something, beside one another."""
-    kept = [i for i in range(len(_HEADINGS)) if i == 0 or any(line[i] for line in lines[1:])]
-    widths = {i: max(len(line[i]) for line in lines) for i in kept}
-    last = len(_HEADINGS) - 1
-    out = []
-    for line in lines:
-        cells = [
-            line[i].ljust(widths[i]) if i in (0, 1, last) else line[i].rjust(widths[i])
-            for i in kept
-        ]
-        out.append("  ".join(cells).rstrip())
-    return out
 
 
 def sentence(found: WorkloadResult, name: str, legend: Legend) -> str:

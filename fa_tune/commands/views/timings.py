@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fa_tune.commands.shared.output import say, text_table, write_json, write_rows_csv
+from fa_tune.commands.shared.output import one_line, say, text_table, write_json, write_rows_csv
 from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.workload import Workload
+from fa_tune.report.fitted import Legend, fitted, terminal_width, wrapped
 from fa_tune.report.formats import DEFAULT_LIMIT
 from fa_tune.store.table.from_attempts import rows_from_attempts, workload_text
 from fa_tune.tune.results import ProfileResult
@@ -30,6 +31,7 @@ class Timing:
     that makes it; `inputs` what it was measured on, `method` how."""
 
     kernel: str
+    subject: str
     is_reference: bool
     workload: str
     outcome: Outcome
@@ -49,7 +51,14 @@ class Timing:
     def of(cls, attempt: Attempt) -> Timing:
         """The timing of an attempt; a failed one has no times."""
         (row,) = rows_from_attempts([attempt])
-        facts = (row.kernel, row.is_reference, attempt.workload, attempt.outcome, attempt.reason)
+        facts = (
+            row.kernel,
+            attempt.subject,
+            row.is_reference,
+            attempt.workload,
+            attempt.outcome,
+            attempt.reason,
+        )
         if not row.samples_s:
             return cls(*facts)
         return cls(
@@ -68,9 +77,12 @@ class Timing:
 
     def cells(self) -> list[str]:
         """The table's cells; what is missing stays empty."""
+        return [self.kernel, *self.figures()]
+
+    def figures(self) -> list[str]:
+        """The cells after the kernel's name."""
         times = (getattr(self, f"{name}_s") for name in _TIMES)
         return [
-            self.kernel,
             *("" if t is None else f"{t / MILLISECOND_S:.4f}" for t in times),
             str(len(self.samples_s)) if self.samples_s else "",
             "" if self.tflops is None else f"{self.tflops:.1f}",
@@ -79,7 +91,7 @@ class Timing:
 
 
 def show_timings(
-    result: ProfileResult, *, csv: Path | None, as_json: bool, limit: int | None
+    result: ProfileResult, *, csv: Path | None, as_json: bool, limit: int | None, wide: bool
 ) -> None:
     """The result on standard output, as a table per workload or for machines."""
     timings = [Timing.of(attempt) for attempt in result.attempts]
@@ -88,10 +100,16 @@ def show_timings(
     if as_json:
         write_json(document(result))
     elif csv != STDOUT:
+        width, legend = None if wide else terminal_width(), Legend()
         for (workload, inputs), members in _grouped(timings).items():
-            say(_table(workload, inputs, members, limit))
+            say(_table(workload, inputs, members, limit, legend, width))
             say()
-        say(f"Measurements: {result.source}.")
+        source = f"Measurements: {result.source}."
+        if width is not None:
+            if lines := legend.lines(width):
+                say("\n".join([*lines, ""]))
+            source = wrapped(source, width)
+        say(source)
 
 
 def document(result: ProfileResult) -> dict[str, Any]:
@@ -131,25 +149,52 @@ def _grouped(timings: Sequence[Timing]) -> dict[tuple[str, str], list[Timing]]:
     return found
 
 
-def _table(workload: str, inputs: str, timings: Sequence[Timing], limit: int | None) -> str:
+def _table(
+    workload: str,
+    inputs: str,
+    timings: Sequence[Timing],
+    limit: int | None,
+    legend: Legend,
+    width: int | None,
+) -> str:
     """References first, then ours by median; what has no time last, with its reason."""
     ordered = sorted(
         timings,
         key=lambda t: (t.median_s is None, not t.is_reference, t.median_s or 0.0, t.kernel),
     )
     shown = ordered[: DEFAULT_LIMIT if limit is None else limit]
-    headings = ["Kernel Name", *(f"{n} (ms)" for n in _TIMES), "n", "TFLOP/s", "launch (µs)"]
-    rows = [t.cells() for t in shown]
-    if any(t.outcome is not Outcome.OK for t in shown):
-        headings += ["outcome", "reason"]
-        rows = [
-            [*cells, t.outcome.replace("_", " "), t.reason]
-            for cells, t in zip(rows, shown, strict=True)
-        ]
     title = workload_text(Workload.from_key(workload))
     title += f", {inputs} inputs" if inputs else ""
     methods = ", ".join(dict.fromkeys(t.method for t in timings if t.method))
     title += f"; {methods}" if methods else ""
     rest = f"… {len(ordered) - len(shown)} more" if len(ordered) > len(shown) else ""
-    table = text_table(headings, rows, {"Kernel Name", "outcome", "reason"})
+    if width is not None:
+        title, rest = wrapped(title, width), f"  {rest}" if rest else ""
+    table = _in_full(shown) if width is None else _fitted(shown, legend, width)
     return "\n".join(part for part in (title, table, rest) if part)
+
+
+def _in_full(timings: Sequence[Timing]) -> str:
+    headings = ["Kernel Name", *(f"{n} (ms)" for n in _TIMES), "n", "TFLOP/s", "launch (µs)"]
+    rows = [t.cells() for t in timings]
+    if any(t.outcome is not Outcome.OK for t in timings):
+        headings += ["outcome", "reason"]
+        rows = [
+            [*cells, t.outcome.replace("_", " "), t.reason]
+            for cells, t in zip(rows, timings, strict=True)
+        ]
+    return text_table(headings, rows, {"Kernel Name", "outcome", "reason"})
+
+
+def _fitted(timings: Sequence[Timing], legend: Legend, width: int) -> str:
+    """Configs by number and times in milliseconds; what went wrong under the table."""
+    headings = ("ms", *_TIMES, "n", "TFLOP/s", "launch (µs)")
+    names = [t.kernel if t.is_reference else legend.number(t.subject) for t in timings]
+    rows = [[name, *t.figures()] for name, t in zip(names, timings, strict=True)]
+    why = [
+        wrapped(f"{name}: {t.outcome.replace('_', ' ')}: {one_line(t.reason)}", width)
+        for name, t in zip(names, timings, strict=True)
+        if t.outcome is not Outcome.OK
+    ]
+    spare = ("n", "sd", "max", "min", "launch (µs)")
+    return "\n".join([*fitted(headings, rows, width, left=("ms",), spare=spare), *why])

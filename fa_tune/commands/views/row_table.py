@@ -1,0 +1,100 @@
+"""Measurements as `report` and `profile` show them, fitted to a terminal or in full."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from fa_tune.commands.shared.output import one_line, say
+from fa_tune.core import units
+from fa_tune.core.model import Outcome
+from fa_tune.report.fitted import Legend, fitted, terminal_width, wrapped
+from fa_tune.report.formats import write
+from fa_tune.report.summary import sentences, summarise
+from fa_tune.store.table.rows import Row, best, grouped, paces
+
+FITTED_LIMIT = 10  # rows per table, beside the references and the fastest
+FASTEST = "*"
+KEY = f"{FASTEST} fastest of ours; x: time over the fastest's, paired where the rounds are known"
+_HEADINGS = (
+    *("", "kernel", "time", "x", "TFLOP/s", "cycles", "GHz", "regs", "L2 %", "n"),
+    "outcome",
+)
+_LEFT = ("", "kernel", "outcome")
+_SPARE = ("GHz", "cycles", "n", "regs", "L2 %", "TFLOP/s")
+
+
+def show_rows(rows: Sequence[Row], limit: int | None, *, wide: bool, summed_up: bool) -> Legend:
+    """A table per workload on standard output, and with `summed_up` a summary of each in words;
+    `wide`: every column, with configs in full.  Returns the configs' numbers."""
+    legend = Legend()
+    if wide:
+        write(rows, "table", sys.stdout, limit=limit)
+        for i, summary in enumerate(summarise(rows) if summed_up else ()):
+            say(("" if i else "\n") + " ".join(sentences(summary)))
+        return legend
+    width = terminal_width()
+    for group, members in grouped(rows).items():
+        say(wrapped(str(group), width))
+        for line in _table(members, legend, limit or FITTED_LIMIT, width):
+            say(line)
+        say()
+    subjects = list(dict.fromkeys(_subject(row) for row in rows if not row.is_reference))
+    told = []
+    for summary in summarise(rows) if summed_up else ():
+        own = [_subject(summary.winner)] if summary.winner is not None else []
+        told.append(legend.numbered(" ".join(sentences(summary)), own))
+    if subjects:
+        say(wrapped(KEY, width))
+        for line in legend.lines(width):
+            say(line)
+    for i, text in enumerate(told):
+        say(("" if i else "\n") + wrapped(text, width))
+    return legend
+
+
+def _subject(row: Row) -> str:
+    return f"{row.family}:{row.kernel}"
+
+
+def _table(rows: Sequence[Row], legend: Legend, limit: int, width: int) -> list[str]:
+    """The references, the first `limit` of the others and the fastest, in the order given; under
+    them why one has no time."""
+    winner = best(rows)
+    others = [row for row in rows if not row.is_reference]
+    few = {id(row) for row in (*others[:limit], *([winner] if winner else []))}
+    shown = [row for row in rows if row.is_reference or id(row) in few]
+    pace = paces(rows)
+    fastest = pace[id(winner)] if winner is not None else min(pace.values(), default=0.0)
+    repeated = any((row.n or 0) > 1 for row in shown)
+    cells = []
+    why = []
+    for row in shown:
+        name = row.kernel if row.is_reference else legend.number(_subject(row))
+        mark = FASTEST if row is winner else ""
+        ratio = f"{pace[id(row)] / fastest:.3f}" if id(row) in pace and fastest else ""
+        cells.append([mark, name, *_figures(row, ratio, repeated=repeated)])
+        if row.reason:
+            why.append(wrapped(f"{name}: {one_line(row.reason)}", width))
+    lines = fitted(_HEADINGS, cells, width, left=_LEFT, spare=_SPARE)
+    hidden = [row for row in others if id(row) not in few]
+    failed = sum(row.outcome is not Outcome.OK for row in hidden)
+    if hidden:
+        which = f", {failed} of them without a result" if failed else ""
+        lines.append(f"  … {len(hidden)} more{which} (--limit, --wide)")
+    return [*lines, *why]
+
+
+def _figures(row: Row, ratio: str, *, repeated: bool) -> list[str]:
+    """The cells after the name; what is missing stays empty."""
+    return [
+        units.format_seconds(row.rank_s) if row.rank_s is not None else "",
+        ratio,
+        f"{row.matmul_tflops:.0f}" if row.matmul_tflops else "",
+        f"{row.cycles:,.0f}" if row.cycles else "",
+        f"{row.sm_clock_hz / 1e9:.2f}" if row.sm_clock_hz else "",
+        str(row.registers or ""),
+        f"{row.l2_hit_percent:.1f}" if row.l2_hit_percent is not None else "",
+        str(row.n or "") if repeated else "",
+        "" if row.outcome is Outcome.OK else row.outcome.replace("_", " "),
+    ]

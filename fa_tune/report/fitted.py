@@ -1,0 +1,130 @@
+"""Tables fitted to a terminal: configs by number with a legend, no column without a value."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+
+from fa_tune import families
+
+DEFAULT_WIDTH = 80
+_GAP = "  "
+
+
+class Legend:
+    """The configs that were named, each by a number.  A subject is `family:config`, or `:name`
+    for a kernel of nobody's."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, subject: str) -> str:
+        """`#1` for a subject, the same each time."""
+        return f"#{self._numbers.setdefault(subject, len(self._numbers) + 1)}"
+
+    def numbered(self, sentence: str, subjects: Sequence[str]) -> str:
+        """A sentence with the subjects' configs by their numbers."""
+        for subject in sorted(subjects, key=len, reverse=True):
+            config = _config(subject)
+            if config in sentence:
+                # No longer config begins with this one.
+                pattern = rf"(?:\w+:)?{re.escape(config)}(?![+\w])"
+                if re.search(pattern, sentence):
+                    sentence = re.sub(pattern, self.number(subject), sentence)
+        return sentence
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def lines(self, width: int, after: int = 0) -> list[str]:
+        """The configs with numbers above `after`, by family; what all of a family share is said
+        once."""
+        of_family: dict[str, dict[str, int]] = {name: {} for name in families.family_names()}
+        others: dict[str, int] = {}
+        for subject, number in list(self._numbers.items())[after:]:
+            of_family.get(subject.partition(":")[0], others)[subject] = number
+        out: list[str] = []
+        for name, numbers in of_family.items():
+            out += _family_lines(name, numbers, width)
+        for subject, number in others.items():
+            out += textwrap.wrap(
+                f"  #{number} {_config(subject)}", width, subsequent_indent=" " * 6
+            )
+        return out
+
+
+def _config(subject: str) -> str:
+    return subject.partition(":")[2]
+
+
+def _family_lines(name: str, numbers: Mapping[str, int], width: int) -> list[str]:
+    parted = {n: _parted(_config(s)) for s, n in numbers.items()}
+    if not parted:
+        return []
+    words = [words for _, words in parted.values()]
+    shared = [w for w in words[0] if all(w in others for others in words)] if words[1:] else []
+    lines = []
+    if shared:
+        lines += _folded(f"{name}, all with ", shared, width)
+    more = "+ " if shared else ""
+    for n, (head, own) in parted.items():
+        rest = [word for word in own if word not in shared]
+        lines += _folded(f"  #{n} {head}: {more}" if rest else f"  #{n} {head}", rest, width)
+    return lines
+
+
+def _parted(config: str) -> tuple[str, list[str]]:
+    """`sm90(FP16, 128, 128x128)` and its words."""
+    head, _, words = config.partition("):")
+    return f"{head.removesuffix(')')})", words.strip().split("+") if words.strip() else []
+
+
+def _folded(begin: str, words: Sequence[str], width: int) -> list[str]:
+    """Words joined by `+`, in lines that fit."""
+    lines, line = [], begin
+    for i, word in enumerate(words):
+        piece = word + ("+" if i + 1 < len(words) else "")
+        if len(line) + len(piece) > width and line.strip():
+            lines.append(line.rstrip())
+            line = " " * 6
+        line += piece
+    return [*lines, line]
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, or of one that is not there."""
+    return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+
+
+def wrapped(text: str, width: int) -> str:
+    """A sentence in lines that fit."""
+    return textwrap.fill(
+        text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def fitted(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    left: Collection[str] = (),
+    spare: Sequence[str] = (),
+) -> list[str]:
+    """Columns beside one another, those named in `left` to the left; where the lines are too long,
+    the `spare` ones go, in that order.  A column without a value is left out, save the first."""
+    kept = [i for i in range(len(headings)) if i == 0 or any(row[i] for row in rows)]
+    widths = {i: max(len(line[i]) for line in (headings, *rows)) for i in kept}
+    for heading in spare:
+        if sum(widths[i] for i in kept) + len(_GAP) * (len(kept) - 1) <= width:
+            break
+        kept = [i for i in kept if headings[i] != heading]
+    return [
+        _GAP.join(
+            line[i].ljust(widths[i]) if headings[i] in left else line[i].rjust(widths[i])
+            for i in kept
+        ).rstrip()
+        for line in (headings, *rows)
+    ]

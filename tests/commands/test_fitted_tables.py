@@ -1,0 +1,127 @@
+"""What report, profile, bench and the registry print fits a terminal, and says which is which."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fa_tune.core.model import Outcome, Quantity
+from fa_tune.core.paths import profiles_dir
+from fa_tune.profile.ncu.metrics import INSTRUCTIONS, L2_HIT_RATE, TENSOR_PIPE
+from fa_tune.report.fitted import Legend, fitted
+from fa_tune.report.load import load_report_source
+from fa_tune.store.table.rows import best, grouped
+from tests.commands import fakes
+from tests.commands.console import Console
+from tests.project_files import ROOT
+
+RAW = ROOT / "tests/report/data/raw_h200_seq4096.csv"
+CONFIG = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer"
+OTHER = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax"
+
+
+@pytest.fixture
+def replayed(console: Console, monkeypatch: pytest.MonkeyPatch) -> Console:
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+    return console
+
+
+def _counted() -> Callable[..., object]:
+    counters = {TENSOR_PIPE: Quantity(61.26, "%"), INSTRUCTIONS: Quantity(1.2e9, "inst")}
+    hit = {L2_HIT_RATE: Quantity(91.0, "%")}
+    found = (
+        fakes.attempt(fakes.key(fakes.FAST), (5.0, 5.1, 4.9), counters=counters),
+        fakes.attempt(fakes.key(fakes.SLOW), (9.0, 9.1, 8.9), counters=hit),
+        fakes.attempt("ref:fa2", (6.0, 6.1, 6.2), counters=counters),
+        *(a for a in fakes.attempts() if a.outcome is Outcome.CRASHED),
+    )
+    return lambda *_, **__: fakes.profile_result(found)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", str(RAW)),
+        ("report", str(profiles_dir() / "autotune.csv"), "--sort", "cycles"),
+        ("profile", CONFIG, OTHER, "--seq-lens", "4096", "--metrics", "explain"),
+        ("bench",),
+    ],
+    ids=("ncu", "csv", "profile", "bench"),
+)
+def test_nothing_is_wider_than_the_terminal(
+    replayed: Console, monkeypatch: pytest.MonkeyPatch, width: int, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("fa_tune.tune.single.bench", _counted())
+    done = replayed(*arguments)
+    assert done.status == 0, done.err
+    long = [line for line in done.out.splitlines() if len(line) > width]
+    assert not long
+
+
+def test_a_registry_fits_and_names_its_configs(replayed: Console, tmp_path: Path) -> None:
+    kept = tmp_path / "r.json"
+    search = ("search", "--seq-lens", "1024,4096", "--registry", str(kept))
+    assert replayed(*search).status == 0
+    out = replayed("registry", "show", "--registry", str(kept)).out
+    assert all(len(line) <= 80 for line in out.splitlines() if str(kept) not in line)
+    assert not re.search(r"^.*async\+.*stays", out, re.MULTILINE)
+    numbers = set(re.findall(r"#\d+", out))
+    assert numbers == set(re.findall(r"^  (#\d+) ", out, re.MULTILINE)), "each is in the legend"
+
+
+def test_the_fastest_is_marked_in_every_table(replayed: Console) -> None:
+    out = replayed("report", str(profiles_dir() / "autotune.csv"), "--limit", "1").out
+    rows = load_report_source(profiles_dir() / "autotune.csv")
+    marked = re.findall(r"^\* {2}#\d+ +(\S+ \S+) +1\.000\b", out, re.MULTILINE)
+    assert len(marked) == len(grouped(rows))
+    assert all(best(members) for members in grouped(rows).values())
+
+
+def test_numbers_are_the_same_in_table_counters_and_legend(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fa_tune.tune.single.profile", _counted())
+    out = console("profile", fakes.FAST, "--metrics", "explain").out
+    (fast,) = re.findall(r"^  (#\d+) .*" + re.escape(fakes.FAST[-12:]), out, re.MULTILINE)
+    assert re.search(rf"^\*  {fast} ", out, re.MULTILINE)
+    counters = out[out.index("Counters at") :].splitlines()
+    names = re.split(r" {2,}", counters[1])
+    (line,) = [line for line in counters if line.startswith("tensor pipe busy")]
+    assert re.split(r" {2,}", line)[names.index(fast)] == "61.3 %"
+
+
+def test_what_failed_is_said_under_the_table(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fa_tune.tune.single.bench", _counted())
+    out = console("bench").out
+    (why,) = re.findall(r"^(#\d+): crashed: (.*)$", out, re.MULTILINE)
+    assert why[1] == "the GPU reported an illegal address"
+    assert re.search(rf"^  {why[0]} ", out, re.MULTILINE)
+
+
+def test_a_kernel_of_nobody_s_is_in_the_legend() -> None:
+    legend = Legend()
+    assert legend.number(":void other<int, 3>(float *)") == "#1"
+    assert legend.lines(20) == ["  #1 void other<int,", "      3>(float *)"]
+
+
+def test_spare_columns_go_first_and_empty_ones_always() -> None:
+    headings, rows = ("name", "a", "b", "none"), [("x", "1234567890", "22", "")]
+    assert fitted(headings, rows, 80)[0].split() == ["name", "a", "b"]
+    assert fitted(headings, rows, 12, spare=("a", "b"))[0].split() == ["name", "b"]
+
+
+def test_several_tables_share_a_legend_but_say_once_what_all_have() -> None:
+    legend = Legend()
+    for config in (CONFIG, OTHER):
+        legend.number(f"sm80:{config}")
+    lines = legend.lines(80)
+    assert lines[0] == "sm80, all with async+eager+swizzled"
+    assert sum(line.count("swizzled") for line in lines) == 1
+    assert legend.lines(80, after=1)[0].startswith("  #2 ")

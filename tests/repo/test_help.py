@@ -1,0 +1,156 @@
+"""Help is grouped, and its examples are commands that run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from fa_tune.cli import cli
+from fa_tune.commands.shared.grouped_help import HEADINGS, OWN, GroupedCommand
+from tests.commands.console import Console
+from tests.project_files import ROOT
+
+MANY = 16  # options, from which on a list of them needs headings
+
+# What has to run on the GPU, or reads files that the reader has; these are only parsed.
+NEEDS_MORE = {
+    *("bench", "run", "verify", "build", "record-space", "bench-decisions", "bench-search"),
+    *("doctor", "completion", "export", "registry merge", "spaces import", "spaces export"),
+}
+
+
+def _walk(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+    yield " ".join(words), command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from _walk(child, (*words, name))
+
+
+COMMANDS = [(name, command) for name, command in _walk(cli, ()) if name]
+
+
+def _examples() -> list[tuple[str, str]]:
+    """(command, line) of every example in a command's help that begins with the program."""
+    found = []
+    for name, command in COMMANDS:
+        text = (command.help or "").partition("Example")[2].replace("\\\n", "")
+        lines = [line.strip() for line in text.splitlines()]
+        found += [(name, line) for line in lines if line.startswith("fa-tune ")]
+    return found
+
+
+EXAMPLES = _examples()
+RUN = [
+    line
+    for name, line in EXAMPLES
+    if " ".join(line.split()[1:3]) not in NEEDS_MORE
+    and line.split()[1] not in NEEDS_MORE
+    and "--export" not in line  # ncu itself writes that file
+    and "--kernels wide" not in line  # thousands of configs
+    and "--strategy" not in line  # slow: many proposals
+]
+
+
+def _headings(command: click.Command) -> list[str]:
+    text = command.get_help(click.Context(command, info_name="it"))
+    return re.findall(r"^(\w[\w ]*):$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS)
+def test_many_options_have_headings(name: str, command: click.Command) -> None:
+    options = [p for p in command.params if isinstance(p, click.Option)]
+    if len(options) < MANY:
+        return
+    assert isinstance(command, GroupedCommand)
+    assert len(set(_headings(command)) & HEADINGS.keys()) > 2
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS)
+def test_every_option_is_in_the_help_once(name: str, command: click.Command) -> None:
+    if not isinstance(command, GroupedCommand):
+        return
+    text = command.get_help(click.Context(command, info_name="it"))
+    for option in command.params:
+        if isinstance(option, click.Option):
+            pattern = rf"^  (-\w, )?{re.escape(option.opts[0])}\b(?!-)"
+            assert len(re.findall(pattern, text, re.MULTILINE)) == 1, option.name
+    order = [heading for heading in _headings(command) if heading in HEADINGS]
+    assert order == sorted(order, key=list(HEADINGS).index)
+
+
+def test_no_option_has_two_headings() -> None:
+    names = [name for names in HEADINGS.values() for name in names]
+    assert len(names) == len(set(names))
+    assert not HEADINGS[OWN]
+
+
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS if len(command.params) > 3])
+def test_commands_have_an_example(name: str) -> None:
+    assert any(name == given for given, _ in EXAMPLES)
+
+
+@pytest.mark.parametrize("line", [line for _, line in EXAMPLES])
+def test_examples_parse(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command: click.Command = cli
+    context = click.Context(cli, info_name="fa-tune")
+    words = _words(line)
+    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
+    while isinstance(command, click.Group):
+        name, found, words = command.resolve_command(context, words)
+        assert found is not None
+        command = found
+        context = click.Context(command, parent=context, info_name=name)
+    command.make_context(command.name, words)
+
+
+def _words(line: str) -> list[str]:
+    words = shlex.split(line)[1:]
+    return words[: words.index(">")] if ">" in words else words
+
+
+@pytest.fixture
+def console(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Console:
+    """In a folder with the recordings, on a machine without a GPU."""
+    for name in [n for n in os.environ if n.startswith("FA_TUNE_") or n == "KERNELS"]:
+        monkeypatch.delenv(name)
+    for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
+    return Console(capsys)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry that the first example in need of one fills."""
+    return tmp_path_factory.mktemp("kept") / "registry.json"
+
+
+@pytest.mark.parametrize("line", RUN)
+def test_examples_run_without_a_gpu(
+    console: Console, kept: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    if line.startswith("fa-tune registry"):
+        monkeypatch.setenv("FA_TUNE_REGISTRY", str(kept))
+    if line.startswith("fa-tune registry") and not kept.exists():
+        assert console("search", "--dtype", "fp16", "--seq-lens", "4096").status == 0
+    done = console(*_words(line))
+    assert done.status == 0, done.err
+    assert done.out
+
+
+def test_most_examples_of_what_needs_no_gpu_are_run() -> None:
+    assert {line.split()[1] for line in RUN} >= {"search", "profile", "explain", "report"}
