@@ -12,19 +12,30 @@ from functools import cache
 from pathlib import Path
 
 import platformdirs
+from filelock import FileLock
 
 from fa_tune.core.errors import StorageError, ToolMissing
-from fa_tune.native.sources import core_sources
+from fa_tune.native.sources import core_sources, torch_sources
 
 COMPILERS = ("c++", "g++", "clang++")  # after what CXX names
 _FOLDER = "native-v1"
 _TIMEOUT_S = 300.0
+# The stable ABI of torch 2.10.
+_TORCH_TARGET = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 _CORE_OPTIONS = ("-std=c++17", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
 def core_library(cache_dir: Path | None = None) -> Path:
     """The C++ core as a shared library; see `shared_library`."""
     return shared_library("fa_tune", core_sources(), _CORE_OPTIONS, ("-ldl",), cache_dir)
+
+
+def torch_library(torch: Path, cache_dir: Path | None = None) -> Path:
+    """The operators of `csrc/torch` with the core in them, for a torch of 2.10 or later that is
+    installed in the folder `torch`.  What is built runs in every such torch."""
+    options = (*_CORE_OPTIONS, _TORCH_TARGET, f"-isystem{torch / 'include'}")
+    libraries = ("-ldl", f"-L{torch / 'lib'}", "-ltorch_cpu")
+    return shared_library("fa_tune_torch", torch_sources(), options, libraries, cache_dir)
 
 
 def shared_library(
@@ -50,9 +61,12 @@ def shared_library(
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            made = _compiled(compiler, Path(folder), sources, options, libraries)
-            made.replace(target)
+        with FileLock(target.parent / "lock"):  # one process compiles for all
+            if target.is_file():
+                return target
+            with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+                made = _compiled(compiler, Path(folder), sources, options, libraries)
+                made.replace(target)
     except OSError as error:
         raise StorageError(f"cannot write {error.filename}: {error.strerror}") from error
     return target

@@ -109,6 +109,7 @@ class CoreKernel:
 
     def __init__(self, core: Core, image: KernelImage) -> None:
         self._core = core
+        self.plan = image.call.plan
         self._kept = _Kept()
         self._handle = ctypes.c_void_p()
         info = self._kept.info(image)
@@ -117,6 +118,11 @@ class CoreKernel:
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self._core.library.fa_tune_kernel_destroy(self._handle)
+
+    @property
+    def handle(self) -> int:
+        """Its fa_tune_kernel, which lives as long as this object."""
+        return self._handle.value or 0
 
     def prepare(self, device: int = CURRENT_DEVICE) -> None:
         """Load it on a device, as a captured launch needs; raises DriverError."""

@@ -1,8 +1,9 @@
-"""The files that the C++ core is made of."""
+"""The files that the C++ core, and the torch operator on top of it, are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from fa_tune.core import paths
 from fa_tune.core.errors import ToolMissing
@@ -18,10 +19,18 @@ def core_sources() -> Mapping[str, str]:
     installation without them."""
     core, kernels = paths.csrc_dir() / "core", paths.kernels_dir()
     files = {p.name: p for p in sorted(core.iterdir()) if p.suffix in SUFFIXES}
-    files |= {name: kernels / name for name in PARAMS}
+    return _texts(files | {name: kernels / name for name in PARAMS})
+
+
+def torch_sources() -> Mapping[str, str]:
+    """The core's and those of the torch operator; see `core_sources`."""
+    return {**core_sources(), **_texts({"ops.cpp": paths.csrc_dir() / "torch" / "ops.cpp"})}
+
+
+def _texts(files: Mapping[str, Path]) -> Mapping[str, str]:
     try:
         return {name: path.read_text(encoding="utf-8") for name, path in files.items()}
     except OSError as error:
         raise ToolMissing(
-            f"the source {error.filename} of the C++ core cannot be read: {error.strerror}"
+            f"the source {error.filename} of the C++ library cannot be read: {error.strerror}"
         ) from None

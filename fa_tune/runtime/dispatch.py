@@ -1,35 +1,21 @@
-"""Attention on one's own tensors, by the kernel that the registry holds for them.
-
-    from fa_tune.runtime import attention
-
-    out = attention(q, k, v, causal=True)  # q: [batch, seq_len, heads, d_head] on the GPU
-
-Shapes → workload → the registry's entry (the very workload's, else the nearest that can run,
-else the default) → compiled once, then from the cache → launched on torch's current stream.
-"""
+"""Attention by one's own registry and cache folder, launched by CuPy, on one GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 import torch
 
-from fa_tune import families
-from fa_tune.build.cache import ArtifactStore
-from fa_tune.build.compile import BuildRequest, build, kernel_source_sha256
+from fa_tune.choice import Chooser
+from fa_tune.choice.tensors import check_lse, workload_of
 from fa_tune.core import arch
-from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
-from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import Config, LaunchArgs, TensorArg
+from fa_tune.core.workload import Workload
+from fa_tune.families.base import LaunchArgs, TensorArg
 from fa_tune.gpu.launch import Kernel
-from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.lookup import matches
-from fa_tune.store.registry.schema import Registry
 
 
 class Problem(TypedDict, total=False):
@@ -68,10 +54,9 @@ class Attention:
     ) -> None:
         self.device = torch.cuda.current_device() if device is None else device
         properties = torch.cuda.get_device_properties(self.device)
-        self._gpu = properties.name
-        self._limits = arch.limits((properties.major, properties.minor))
-        self._registry: Registry = registry_file.load(registry or registry_file.default_path())
-        self._store = ArtifactStore(cache_dir)
+        limits = arch.limits((properties.major, properties.minor))
+        self._chooser = Chooser(properties.name, limits, registry, cache_dir=cache_dir)
+        self._chooser.check()
         self._chosen: dict[Workload, Chosen] = {}
 
     def __call__(
@@ -98,7 +83,7 @@ class Attention:
         if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
             raise InvalidConfig(f"out must be like q, {tuple(q.shape)}, not {tuple(out.shape)}")
         if lse is not None:
-            _check_lse(lse, workload)
+            check_lse(lse, workload)
         arguments = LaunchArgs.forward(
             q=TensorArg.of(q, "Q"),
             k=TensorArg.of(k, "K"),
@@ -118,100 +103,7 @@ class Attention:
         return self._chosen[workload]
 
     def _choose(self, workload: Workload) -> Chosen:
-        reasons = []
-        for config, why, from_registry in self._candidates(workload):
-            family = families.of(config)
-            if (rejected := family.constraints(config, self._limits)) is not None:
-                reasons.append(rejected.reason)
-                continue
-            variant = families.variant_of(family, config)
-            traits = family.traits(config, workload)
-            request = BuildRequest(variant, traits, family.compile_arch(self._limits))
-            (built,) = build([request], self._store, jobs=1)
-            if built.artifact is None:
-                reasons.append(built.reason)
-                continue
-            with torch.cuda.device(self.device):
-                artifact = built.artifact
-                kernel = Kernel(variant, artifact.cubin, *artifact.symbols)
-            return Chosen(variant, kernel, why, from_registry)
-        told = "; ".join(dict.fromkeys(reasons))
-        raise NoUsableVariant(f"no kernel runs {workload.key} on {self._gpu}: {told or 'none'}")
-
-    def _candidates(self, workload: Workload) -> Iterator[tuple[Config, str, bool]]:
-        """Configs to try, in order, each with the reason why and whether it was looked up."""
-        known: Mapping[str, str] = {name: _sources(name) for name in families.family_names()}
-        found = matches(self._registry, self._gpu, workload, kernel_source_sha256=known)
-        for match in found:
-            variant = match.entry.chosen
-            try:
-                config = families.config_of(variant)
-            except InvalidConfig:  # of another version, with other knobs
-                continue
-            yield config, "; ".join((match.explanation, *match.warnings)), True
-        why = f"the default: the registry has nothing for {workload.key} on {self._gpu}"
-        for config in families.defaults(workload.d_head, workload.dtype, self._limits):
-            yield config, why, False
-
-
-def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    out: torch.Tensor | None = None,
-    lse: torch.Tensor | None = None,
-    **problem: Unpack[Problem],
-) -> torch.Tensor:
-    """`Attention` with the user's own registry, on q's GPU; see `Attention.__call__`."""
-    if not q.is_cuda:  # before a GPU is asked for, which may not be there
-        raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {q.device}")
-    return _shared(q.device.index)(q, k, v, out=out, lse=lse, **problem)
-
-
-def workload_of(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    lse: bool = False,
-    **problem: Unpack[Problem],
-) -> Workload:
-    """The problem that tensors make; raises InvalidConfig where they make none."""
-    dtypes = {one.to_torch_dtype(): one for one in DType}
-    if any(t.ndim != 4 for t in (q, k, v)) or k.shape != v.shape:
-        shapes = ", ".join(str(tuple(t.shape)) for t in (q, k, v))
-        raise InvalidConfig(f"Q, K, V must be [batch, seq, heads, d_head], K like V: {shapes}")
-    if (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
-        raise InvalidConfig(
-            f"Q and K differ in batch or d_head: {tuple(q.shape)} and {tuple(k.shape)}"
-        )
-    if q.dtype not in dtypes or {k.dtype, v.dtype} != {q.dtype}:
-        raise InvalidConfig(f"Q, K, V must all be fp16 or all bf16, not {q.dtype}, {k.dtype}")
-    return Workload(
-        batch=q.shape[0],
-        heads=q.shape[2],
-        kv_heads=k.shape[2],
-        seq_len_q=q.shape[1],
-        seq_len_kv=k.shape[1],
-        d_head=q.shape[3],
-        dtype=dtypes[q.dtype],
-        lse=lse,
-        **problem,
-    )
-
-
-def _check_lse(lse: torch.Tensor, workload: Workload) -> None:
-    shape = (workload.batch, workload.heads, workload.seq_len_q)
-    if tuple(lse.shape) != shape or lse.dtype != torch.float32 or not lse.is_contiguous():
-        raise InvalidConfig(f"lse must be fp32 {shape}, contiguous, not {tuple(lse.shape)}")
-
-
-@cache
-def _shared(device: int | None) -> Attention:
-    return Attention(device=device)
-
-
-@cache
-def _sources(family: str) -> str:
-    return kernel_source_sha256(family)
+        choice = self._chooser.choose(workload)
+        with torch.cuda.device(self.device):
+            kernel = Kernel(choice.variant, choice.artifact.cubin, *choice.artifact.symbols)
+        return Chosen(choice.variant, kernel, choice.why, choice.from_registry)

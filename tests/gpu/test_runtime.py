@@ -24,7 +24,7 @@ from fa_tune.core.model import Provenance, Variant
 from fa_tune.core.workload import DType
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Entry, Gpu, Registry
-from fa_tune.runtime.dispatch import Attention, workload_of
+from fa_tune.runtime import Attention, workload_of
 
 folder = Path(sys.argv[1])
 

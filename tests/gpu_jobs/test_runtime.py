@@ -23,8 +23,11 @@ if not TYPE_CHECKING:
 
 import torch
 
+import fa_tune.runtime
+from fa_tune.choice import chooser
+from fa_tune.choice.tensors import workload_of
 from fa_tune.runtime import dispatch as runtime
-from fa_tune.runtime.dispatch import Attention, workload_of
+from fa_tune.runtime.dispatch import Attention
 
 WORKLOAD = benchmark_workload(4096, 128, DType.FP16)
 H200 = limits((9, 0))
@@ -87,7 +90,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
-    monkeypatch.setattr(runtime, "build", build)
+    monkeypatch.setattr(chooser, "build", build)
     monkeypatch.setattr(runtime, "Kernel", lambda variant, *_: variant)
     return asked
 
@@ -143,7 +146,7 @@ def test_where_nothing_compiles_one_line_says_why(
     def refuse(requests: Any, *_: object, **__: object) -> list[Any]:
         return [SimpleNamespace(artifact=None, reason="ptxas died") for _ in requests]
 
-    monkeypatch.setattr(runtime, "build", refuse)
+    monkeypatch.setattr(chooser, "build", refuse)
     with pytest.raises(NoUsableVariant, match=r"no kernel runs .* on NVIDIA H200: ptxas died"):
         attention(tmp_path).chosen(WORKLOAD)
 
@@ -151,4 +154,4 @@ def test_where_nothing_compiles_one_line_says_why(
 def test_tensors_on_the_cpu_are_refused_before_a_gpu_is_asked_for() -> None:
     q, k, v = (torch.zeros(1, 4, 2, 64, dtype=torch.float16) for _ in range(3))
     with pytest.raises(InvalidConfig, match="must be on a GPU; Q is on cpu"):
-        runtime.attention(q, k, v)
+        fa_tune.runtime.attention(q, k, v)

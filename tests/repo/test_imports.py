@@ -45,7 +45,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("profile", "search", "store", "fleet"),
     },
     # What other programs use.
-    "runtime": {"core", "families", "build", "workers", "gpu", "store"},
+    "choice": {"core", "families", "build", "store"},
+    "op": {"core", "families", "native", "choice"},
+    "runtime": {"core", "families", "workers", "gpu", "choice", "op"},
     "export": {"core", "ops", "families", "build", "native", "store", "tune"},
     "kernel_configs": {"core", "ops", "families"},
     # Around the flow.
@@ -60,10 +62,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Package -> the modules that may import it, in any way but for type checkers.
 CHILD = {"fa_tune.gpu", "fa_tune.runtime"}
+OPERATOR = "fa_tune.op"  # of other programs' processes; never CuPy
 ONLY_IN: dict[str, set[str]] = {
-    "cuda": {"fa_tune.build.nvrtc"},
+    "cuda": {"fa_tune.build.nvrtc", "fa_tune.op.driver_kernel"},
     "cupy": CHILD,
-    "torch": {*CHILD, "fa_tune.core.workload"},  # DType.to_torch_dtype
+    "torch": {*CHILD, OPERATOR, "fa_tune.core.workload"},  # DType.to_torch_dtype
     "pynvml": {*CHILD, "fa_tune.core.devices"},
     "click": {"fa_tune.cli", "fa_tune.commands"},
     "ray": {"fa_tune.fleet.ray_cluster"},
@@ -278,7 +281,7 @@ def test_heavy_packages_stay_unloaded(module: str) -> None:
 
 
 def test_no_module_but_the_childs_loads_heavy_packages() -> None:
-    apart = {*CHILD, "fa_tune.__main__"}
+    apart = {*CHILD, OPERATOR, "fa_tune.__main__"}
     light = [m for m in _modules() if not _is_in(m, apart)]
     heavy = _loaded_after("".join(f"import {m}\n" for m in light)) & set(HEAVY)
     assert not heavy, f"loaded by some module at import: {sorted(heavy)}"

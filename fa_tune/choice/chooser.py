@@ -1,0 +1,155 @@
+"""What runs a workload on a GPU: the registry's entry for it, else the nearest one that can, else
+the default; compiled at its first use, by one process for all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+
+from filelock import FileLock
+
+from fa_tune import families
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildRequest, build, kernel_source_sha256
+from fa_tune.core.arch import ArchLimits
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.model import Artifact, Variant
+from fa_tune.core.workload import Workload
+from fa_tune.families.base import Config
+from fa_tune.store.registry import file as registry_file
+from fa_tune.store.registry.lookup import matches
+from fa_tune.store.registry.schema import Registry
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What runs a workload, and why; `from_registry` is False for a default."""
+
+    variant: Variant
+    artifact: Artifact
+    why: str
+    from_registry: bool
+
+    def __str__(self) -> str:
+        return f"{self.variant.key}: {self.why}"
+
+
+class Chooser:
+    """Chooses for one GPU model, called as the driver spells it.  `registry` and `cache_dir` None:
+    the user's own.
+
+    The registry is read once, at the first choice, which raises RegistryError for one that cannot
+    be read; make another object to see what a search has added since.
+    """
+
+    def __init__(
+        self,
+        gpu: str,
+        limits: ArchLimits,
+        registry: Path | str | None = None,
+        *,
+        cache_dir: Path | None = None,
+    ) -> None:
+        self.gpu = gpu
+        self._limits = limits
+        self._path = registry
+        self._store = ArtifactStore(cache_dir)
+
+    @cached_property
+    def _registry(self) -> Registry:
+        return registry_file.load(self._path or registry_file.default_path())
+
+    def check(self) -> None:
+        """Raise RegistryError for a registry that cannot be read."""
+        _ = self._registry
+
+    @cached_property
+    def tuned(self) -> frozenset[Workload]:
+        """The workloads that were tuned on this GPU model, with the usual softmax scale."""
+        return frozenset(
+            replace(entry.workload, softmax_scale=None)
+            for entry in self._registry.entries
+            if entry.gpu.name == self.gpu
+        )
+
+    def choose(self, workload: Workload, like: Workload | None = None) -> Choice:
+        """What runs a workload, compiled; `like` is the one to look up in its place.  Raises
+        NoUsableVariant, StorageError, ToolMissing."""
+        reasons = []
+        for config, why, from_registry in self._candidates(like or workload):
+            family = families.of(config)
+            if (rejected := family.constraints(config, self._limits)) is not None:
+                reasons.append(rejected.reason)
+                continue
+            variant = families.variant_of(family, config)
+            traits = family.traits(config, workload)
+            request = BuildRequest(variant, traits, family.compile_arch(self._limits))
+            with _alone(self._store.path.parent / "locks", request):
+                (built,) = build([request], self._store, jobs=1)
+            if built.artifact is None:
+                reasons.append(built.reason)
+                continue
+            if like is not None and like != workload:
+                why = f"{workload.key} counts as {like.key}: {why}"
+            return Choice(variant, built.artifact, why, from_registry)
+        told = "; ".join(dict.fromkeys(reasons))
+        raise NoUsableVariant(f"no kernel runs {workload.key} on {self.gpu}: {told or 'none'}")
+
+    def _candidates(self, workload: Workload) -> Iterator[tuple[Config, str, bool]]:
+        """Configs to try, in order, each with the reason why and whether it was looked up."""
+        known: Mapping[str, str] = {name: _sources(name) for name in families.family_names()}
+        found = matches(self._registry, self.gpu, workload, kernel_source_sha256=known)
+        for match in found:
+            variant = match.entry.chosen
+            try:
+                config = families.config_of(variant)
+            except InvalidConfig:  # of another version, with other knobs
+                continue
+            yield config, "; ".join((match.explanation, *match.warnings)), True
+        why = f"the default: the registry has nothing for {workload.key} on {self.gpu}"
+        for config in families.defaults(workload.d_head, workload.dtype, self._limits):
+            yield config, why, False
+
+
+def representative(workload: Workload) -> Workload:
+    """The workload that stands for all of its bucket: batch·heads and lengths are the nearest
+    powers of two in doublings, the heads one group.  So growing lengths need a choice per
+    doubling.  csrc/torch/ops.cpp has the same buckets."""
+    group = workload.heads // workload.kv_heads
+    work = 1 << _nearest_log2(workload.batch * workload.heads)
+    q, kv = (1 << _nearest_log2(n) for n in (workload.seq_len_q, workload.seq_len_kv))
+    return replace(
+        workload,
+        batch=max(1, work // group),
+        heads=group,
+        kv_heads=1,
+        seq_len_q=q,
+        seq_len_kv=kv,
+        softmax_scale=None,
+    )
+
+
+def _nearest_log2(n: int) -> int:
+    return (n * n).bit_length() // 2
+
+
+@contextmanager
+def _alone(folder: Path, request: BuildRequest) -> Iterator[None]:
+    """As the one process that builds it; where nothing can be written, as one of several."""
+    told = f"{request.variant.key} {request.traits} {request.arch}"
+    lock = FileLock(folder / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.lock")
+    with ExitStack() as held:
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(lock)
+        yield
+
+
+@cache
+def _sources(family: str) -> str:
+    return kernel_source_sha256(family)

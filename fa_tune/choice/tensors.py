@@ -1,0 +1,46 @@
+"""The problem that tensors make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import DType, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+
+def workload_of(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, lse: bool = False, **problem: Any
+) -> Workload:
+    """The problem that tensors make; `problem` has what they do not tell, by the workload's fields.
+    Raises InvalidConfig where they make none."""
+    dtypes = {one.to_torch_dtype(): one for one in DType}
+    if any(t.ndim != 4 for t in (q, k, v)) or k.shape != v.shape:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (q, k, v))
+        raise InvalidConfig(f"Q, K, V must be [batch, seq, heads, d_head], K like V: {shapes}")
+    if (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
+        raise InvalidConfig(
+            f"Q and K differ in batch or d_head: {tuple(q.shape)} and {tuple(k.shape)}"
+        )
+    if q.dtype not in dtypes or {k.dtype, v.dtype} != {q.dtype}:
+        raise InvalidConfig(f"Q, K, V must all be fp16 or all bf16, not {q.dtype}, {k.dtype}")
+    return Workload(
+        batch=q.shape[0],
+        heads=q.shape[2],
+        kv_heads=k.shape[2],
+        seq_len_q=q.shape[1],
+        seq_len_kv=k.shape[1],
+        d_head=q.shape[3],
+        dtype=dtypes[q.dtype],
+        lse=lse,
+        **problem,
+    )
+
+
+def check_lse(lse: torch.Tensor, workload: Workload) -> None:
+    """Raise InvalidConfig where a log-sum-exp has no room in `lse`."""
+    shape = (workload.batch, workload.heads, workload.seq_len_q)
+    if tuple(lse.shape) != shape or str(lse.dtype) != "torch.float32" or not lse.is_contiguous():
+        raise InvalidConfig(f"lse must be fp32 {shape}, contiguous, not {tuple(lse.shape)}")

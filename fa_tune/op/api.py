@@ -1,0 +1,113 @@
+"""Attention on tensors, and what can be asked and prepared beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fa_tune.choice import Choice
+from fa_tune.choice.tensors import workload_of
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import Workload
+from fa_tune.op import autograd, state
+from fa_tune.op.native import translated
+
+_fwd = torch.ops.fa_tune.fwd.default
+_fwd_out = torch.ops.fa_tune.fwd_out.default
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    bottom_right: bool = False,
+    softmax_scale: float | None = None,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+) -> Any:
+    """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head] like q, on the current stream.
+
+    k and v may have fewer heads.  A causal mask is aligned top-left, with `bottom_right` so that
+    the last query sees every key.  `out` and `lse`, fp32 [batch, heads, seq_len_q], contiguous,
+    are written if given; `return_lse` gives (out, lse).  Rows that see no key are 0, their
+    log-sum-exp is -inf.  Gradients flow to q, k and v, but not through the log-sum-exp.  Under
+    autocast, inputs are cast as for torch's attention.
+
+    Raises InvalidConfig for tensors that make no such problem, for `out` or `lse` where a gradient
+    is wanted, and for a problem that is new while a graph is captured (`prepare`);
+    NoUsableVariant where nothing runs it.  A compiled graph raises RuntimeError at run time.
+    """
+    if torch.is_autocast_enabled("cuda"):
+        q, k, v = _cast(q), _cast(k), _cast(v)
+    wants_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    try:
+        if wants_grad:
+            if out is not None or lse is not None:
+                raise InvalidConfig("out and lse carry no gradient: leave them out, or detach")
+            made, rows = autograd.Attention.apply(q, k, v, causal, bottom_right, softmax_scale)
+        elif out is None and lse is None:
+            made, rows = _fwd(q, k, v, causal, bottom_right, softmax_scale, return_lse)
+        else:
+            made = q.new_empty(q.shape) if out is None else out
+            rows = _room_for_lse(q) if lse is None and return_lse else lse
+            _fwd_out(q, k, v, causal, bottom_right, softmax_scale, made, rows)
+    except RuntimeError as error:
+        raise translated(error) from None
+    return (made, rows) if return_lse else made
+
+
+def prepare(
+    *workloads: Workload,
+    like: tuple[Tensor, Tensor, Tensor] | None = None,
+    device: int | None = None,
+    **problem: Any,
+) -> None:
+    """Compile and load the kernels of workloads on a GPU (None: torch's current one, or that of the
+    tensors), so that later calls, captured ones too, find them.
+
+    `like` is q, k, v of a call, whose further arguments are `causal`, `bottom_right` and
+    `return_lse`.  A call that wants gradients computes the log-sum-exp.  Raises as `attention`.
+    """
+    if like is not None:
+        workloads = (*workloads, _workload(*like, **problem))
+        device = like[0].device.index if device is None else device
+    operators = state.operators()
+    device = torch.cuda.current_device() if device is None else device
+    for workload in workloads:
+        operators.prepare(workload, device)
+
+
+def explain(q: Tensor, k: Tensor, v: Tensor, **problem: Any) -> Choice:
+    """What runs a call with these tensors, and why: a Choice, whose text is one line.  It is
+    compiled if it was not.  `problem`: `causal`, `bottom_right`, `return_lse`.  Raises as
+    `attention`."""
+    return state.operators().plans.choice(_workload(q, k, v, **problem), q.device.index)
+
+
+def _workload(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    bottom_right: bool = False,
+    return_lse: bool = False,
+) -> Workload:
+    if not q.is_cuda:
+        raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {q.device}")
+    return workload_of(q, k, v, lse=return_lse, causal=causal, bottom_right=bottom_right)
+
+
+def _room_for_lse(q: Tensor) -> Tensor:
+    return q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+
+
+def _cast(tensor: Tensor) -> Tensor:
+    wanted = torch.get_autocast_dtype("cuda")
+    casts = tensor.is_cuda and tensor.is_floating_point() and tensor.dtype != torch.float64
+    return tensor.to(wanted) if casts else tensor

@@ -1,0 +1,301 @@
+"""FlashAttention 2's functions: by our kernels where they can, by torch's FlashAttention 2 where it
+can, else by plain matrix products.
+
+Causal masks are aligned bottom-right.  Packed batches of more than one sequence, dropout and
+windows are torch's; ALiBi and softcap are matrix products, which need memory for all scores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.op.api import attention
+from fa_tune.op.fallback import tell
+
+Window = tuple[int, int]
+_EVERY: Window = (-1, -1)
+_HALF = (torch.float16, torch.bfloat16)
+_FLASH2_D_HEAD = 256
+_refused: dict[tuple[int, torch.dtype], str] = {}
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What FlashAttention 2 computes beside softmax(scale · Q Kᵀ) V."""
+
+    causal: bool = False
+    scale: float | None = None
+    dropout_p: float = 0.0
+    window: Window = _EVERY
+    softcap: float = 0.0
+    alibi_slopes: Tensor | None = None
+
+    def why_not_plain(self) -> str:
+        """In a few words; "" for plain attention."""
+        windowed = self.window[0] >= 0 or (self.window[1] >= 0 and not self.causal)
+        asked = {
+            "dropout": self.dropout_p > 0,
+            "a window": windowed,
+            "softcap": self.softcap > 0,
+            "ALiBi": self.alibi_slopes is not None,
+        }
+        return next((name for name, wanted in asked.items() if wanted), "")
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = _EVERY,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    """Attention of [batch, seq_len, heads, d_head] tensors, like q.  `return_attn_probs` gives
+    (out, log-sum-exp fp32 [batch, heads, seq_len_q], None).
+
+    `deterministic` is torch's `use_deterministic_algorithms`, and has no effect here.  Raises
+    InvalidConfig for tensors that make no such problem.
+    """
+    options = _Options(causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes)
+    out, lse = _dense(q, k, v, options, return_attn_probs)
+    return (out, lse, None) if return_attn_probs else out
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = _EVERY,
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+) -> Any:
+    """Attention of packed sequences: q [total_q, heads, d_head]; sequence i is rows
+    cu_seqlens_q[i] to cu_seqlens_q[i + 1], int32.  The log-sum-exp is [heads, total_q].  Else as
+    `flash_attn_func`; a block table is refused with InvalidConfig."""
+    if block_table is not None:
+        _refuse("a block table")
+    options = _Options(causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes)
+    if cu_seqlens_q.numel() == 2 and (max_seqlen_q, max_seqlen_k) == (q.shape[0], k.shape[0]):
+        out, lse = _dense(q[None], k[None], v[None], options, return_attn_probs)
+        out, lse = out[0], None if lse is None else lse[0]
+    elif _suits_flash2(q, options):
+        tell("flash_attn_varlen_func", "a packed batch")
+        lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        out, lse = _by_flash2(q, k, v, options, *lengths)
+    else:
+        tell("flash_attn_varlen_func", "a packed batch")
+        out, lse = _packed(q, k, v, cu_seqlens_q, cu_seqlens_k, options)
+    return (out, lse, None) if return_attn_probs else out
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    block_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = _EVERY,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """Attention to the first `cache_seqlens` keys of a cache (None: all), after `k` and `v` were
+    written behind them, in place.  It has no gradients.  `return_softmax_lse` gives (out,
+    log-sum-exp).
+
+    One length for the whole batch, an int or None, runs our kernels; a tensor of lengths is matrix
+    products.  `num_splits` is only about speed and has no effect.  Rotary embeddings, a block table
+    and padding on the left are refused with InvalidConfig.
+    """
+    for name, given in (
+        ("rotary embeddings", rotary_cos if rotary_cos is not None else rotary_sin),
+        ("a block table", block_table),
+        ("padding on the left", cache_leftpad),
+    ):
+        if given is not None:
+            _refuse(name)
+    options = _Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
+    with torch.no_grad():
+        length: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
+        if k is not None and v is not None:
+            if cache_seqlens is None:
+                raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
+            _append(k_cache, k, length, cache_batch_idx)
+            _append(v_cache, v, length, cache_batch_idx)
+            length = length + k.shape[1]
+        keys, values = k_cache, v_cache
+        if cache_batch_idx is not None:
+            keys, values = keys[cache_batch_idx.long()], values[cache_batch_idx.long()]
+        if isinstance(length, Tensor):
+            tell("flash_attn_with_kvcache", "lengths that only the device knows")
+            out, lse = _by_products(q, keys, values, options, length)
+        else:
+            out, lse = _dense(q, keys[:, :length], values[:, :length], options, return_softmax_lse)
+    return (out, lse) if return_softmax_lse else out
+
+
+def _append(cache: Tensor, new: Tensor, length: int | Tensor, batch_idx: Tensor | None) -> None:
+    rows = torch.arange(new.shape[0], device=cache.device) if batch_idx is None else batch_idx
+    start = length if isinstance(length, Tensor) else torch.full_like(rows, length)
+    places = start.long()[:, None] + torch.arange(new.shape[1], device=cache.device)
+    cache[rows.long()[:, None], places] = new.to(cache.dtype)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise InvalidConfig(f"{what}: FlashAttention 2 takes this, fa-tune does not")
+
+
+# Ways to compute ----------------------------------------------------------------------------
+
+
+def _dense(
+    q: Tensor, k: Tensor, v: Tensor, options: _Options, wants_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    reason = _why_not_ours(q, k, v, options)
+    if not reason:
+        bottom_right = options.causal and q.shape[1] != k.shape[1]
+        try:
+            found = attention(
+                *(q, k, v),
+                causal=options.causal,
+                bottom_right=bottom_right,
+                softmax_scale=options.scale,
+                return_lse=wants_lse,
+            )
+        except NoUsableVariant as error:
+            reason = _refused[q.shape[3], q.dtype] = str(error)
+        else:
+            return found if wants_lse else (found, None)
+    tell("flash_attn_func", reason)
+    if _suits_flash2(q, options):
+        return _by_flash2(q, k, v, options, None, None, q.shape[1], k.shape[1])
+    return _by_products(q, k, v, options)
+
+
+def _why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: _Options) -> str:
+    if reason := options.why_not_plain():
+        return reason
+    if not q.is_cuda:
+        return f"the tensors are on the {q.device.type}"
+    if q.dtype not in _HALF:
+        return f"{q.dtype} is neither fp16 nor bf16"
+    if 0 in q.shape or 0 in k.shape:
+        return "there is nothing to attend to"
+    return _refused.get((q.shape[-1], q.dtype), "")
+
+
+def _suits_flash2(q: Tensor, options: _Options) -> bool:
+    return (
+        q.is_cuda
+        and q.dtype in _HALF
+        and q.shape[-1] % 8 == 0
+        and q.shape[-1] <= _FLASH2_D_HEAD
+        and options.softcap == 0
+        and options.alibi_slopes is None
+        and q.numel() > 0
+    )
+
+
+def _by_flash2(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: _Options,
+    cum_q: Tensor | None,
+    cum_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+) -> tuple[Tensor, Tensor]:
+    left, right = options.window
+    if options.causal:
+        right = 0
+    windowed = left >= 0 or (right >= 0 and not options.causal)
+    found = torch.ops.aten._flash_attention_forward(
+        *(q, k, v, cum_q, cum_k, max_q, max_k, options.dropout_p, options.causal, False),
+        scale=options.scale,
+        window_size_left=left if windowed else None,
+        window_size_right=right if windowed else None,
+    )
+    return found[0], found[1]
+
+
+def _packed(
+    q: Tensor, k: Tensor, v: Tensor, cum_q: Tensor, cum_k: Tensor, options: _Options
+) -> tuple[Tensor, Tensor]:
+    outs, rows = [], []
+    bounds_q, bounds_k = cum_q.tolist(), cum_k.tolist()
+    for i in range(len(bounds_q) - 1):
+        queries = slice(bounds_q[i], bounds_q[i + 1])
+        keys = slice(bounds_k[i], bounds_k[i + 1])
+        out, lse = _by_products(q[None, queries], k[None, keys], v[None, keys], options)
+        outs.append(out[0])
+        rows.append(lse[0])
+    return torch.cat(outs), torch.cat(rows, 1)
+
+
+def _by_products(
+    q: Tensor, k: Tensor, v: Tensor, options: _Options, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Matrix products in fp32 at least; `lengths`: how many keys each of the batch has."""
+    group, kind = q.shape[2] // k.shape[2], torch.promote_types(q.dtype, torch.float32)
+    keys, values = (t.to(kind).repeat_interleave(group, 2) for t in (k, v))
+    scale = 1 / math.sqrt(q.shape[3]) if options.scale is None else options.scale
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.to(kind), keys) * scale
+    if options.softcap > 0:
+        scores = options.softcap * torch.tanh(scores / options.softcap)
+    n_q, n_kv = q.shape[1], k.shape[1]
+    column = torch.arange(n_kv, device=q.device)[None, None, None]
+    last = (
+        torch.full((1,), n_kv, device=q.device) if lengths is None else lengths.to(q.device)
+    ).view(-1, 1, 1, 1)
+    # How far a key lies before the query that is aligned with it.
+    row = torch.arange(n_q, device=q.device)[None, None, :, None] + last - n_q
+    if options.alibi_slopes is not None:
+        slopes = options.alibi_slopes.to(kind).view(-1, q.shape[2], 1, 1)
+        scores = scores - slopes * (row - column).abs()
+    hidden = column >= last
+    left, right = options.window
+    if options.causal:
+        right = 0
+    if right >= 0:
+        hidden = hidden | (column > row + right)
+    if left >= 0:
+        hidden = hidden | (column < row - left)
+    blind = hidden.all(-1, keepdim=True)
+    scores = scores.masked_fill(hidden & ~blind, -torch.inf)
+    lse = scores.detach().logsumexp(-1).masked_fill(blind[..., 0], -torch.inf)
+    weights = scores.softmax(-1).masked_fill(blind, 0.0)
+    weights = torch.nn.functional.dropout(weights, options.dropout_p)
+    out = torch.einsum("bhqk,bkhd->bqhd", weights, values).to(q.dtype)
+    return out, lse.float()

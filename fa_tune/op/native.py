@@ -1,0 +1,130 @@
+"""The operators in C++ (csrc/torch): built once, loaded, and told how to choose."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fa_tune.core.errors import FaTuneError, ToolMissing
+from fa_tune.core.workload import DType, Workload
+from fa_tune.native import abi
+from fa_tune.native.build import torch_library
+from fa_tune.native.core import Core, problem_of
+
+_LEAST_TORCH = (2, 10)  # of the stable ABI that csrc/torch needs
+_TEXT_BYTES = 2048
+_RESOLVER = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.POINTER(abi.Problem),
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+)
+_PROBLEM = ctypes.POINTER(abi.Problem)
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "fa_tune_torch_register": (None, (ctypes.c_char_p,)),
+    "fa_tune_torch_set_resolver": (None, (_RESOLVER,)),
+    "fa_tune_torch_set_stream": (None, (ctypes.c_void_p,)),
+    "fa_tune_torch_add_exact": (None, (_PROBLEM, ctypes.c_int)),
+    "fa_tune_torch_prepare": (
+        ctypes.c_int,
+        (_PROBLEM, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t),
+    ),
+    "fa_tune_torch_forget": (None, ()),
+    "fa_tune_torch_choices": (ctypes.c_size_t, ()),
+}
+# (workload, device) -> the fa_tune_kernel for it, loaded there; device -> the workloads with
+# kernels of their own.
+Resolve = Callable[[Workload, int], int]
+Tuned = Callable[[int], frozenset[Workload]]
+
+
+class NativeOp:
+    """The library.  Raises ToolMissing where there is no compiler, or a torch before 2.10."""
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        if _torch_version() < _LEAST_TORCH:
+            raise ToolMissing(f"torch {torch.__version__} is older than 2.10")
+        self.core = Core(torch_library(Path(torch.__file__).parent, cache_dir))
+        self._library = self.core.library
+        for name, (result, parameters) in _FUNCTIONS.items():
+            function = getattr(self._library, name)
+            function.restype, function.argtypes = result, parameters
+        self._devices: set[int] = set()  # whose tuned workloads C++ knows
+
+    def start(self, resolve: Resolve, tuned: Tuned, dispatch_key: str = "CUDA") -> None:
+        """Register the operators, which choose by `resolve`."""
+        self._resolve, self._tuned = resolve, tuned
+        self._callback = _RESOLVER(self._resolved)  # kept as long as the library
+        self._library.fa_tune_torch_set_resolver(self._callback)
+        if torch.version.cuda is not None:
+            found = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
+            stream = ctypes.cast(found.aoti_torch_get_current_cuda_stream, ctypes.c_void_p)
+            self._library.fa_tune_torch_set_stream(stream)
+        self._library.fa_tune_torch_register(dispatch_key.encode())
+
+    def prepare(self, workload: Workload, device: int) -> None:
+        """Choose and load the kernel of a workload.  Raises as a call would."""
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        if not self._library.fa_tune_torch_prepare(problem_of(workload), device, text, _TEXT_BYTES):
+            raise translated(RuntimeError(text.value.decode(errors="replace")))
+
+    def forget(self) -> None:
+        """Choose anew from now on."""
+        self._devices = set()
+        self._library.fa_tune_torch_forget()
+
+    def choices(self) -> int:
+        """How many choices C++ keeps: buckets and workloads with kernels of their own."""
+        return int(self._library.fa_tune_torch_choices())
+
+    def _resolved(self, problem: Any, device: int, kernel: Any, text: int, size: int) -> int:
+        """The resolver: any exception is told in `text`."""
+        try:
+            if device not in self._devices:
+                for workload in self._tuned(device):
+                    self._library.fa_tune_torch_add_exact(problem_of(workload), device)
+                self._devices.add(device)
+            kernel[0] = self._resolve(workload_of_problem(problem[0]), device)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}".encode()[: size - 1]
+            ctypes.memmove(text, told + b"\0", len(told) + 1)
+            return 0
+        return 1
+
+
+def translated(error: RuntimeError) -> Exception:
+    """What C++ tells as text, by the name in front of it; any other error as it is."""
+    name, colon, text = str(error).partition(": ")
+    known = {kind.__name__: kind for kind in _subclasses(FaTuneError)}
+    return known[name](text) if colon and name in known else error
+
+
+def workload_of_problem(problem: abi.Problem) -> Workload:
+    """The workload of a problem, with the usual scale."""
+    return Workload(
+        batch=problem.batch,
+        heads=problem.heads,
+        kv_heads=problem.kv_heads,
+        seq_len_q=problem.seq_len_q,
+        seq_len_kv=problem.seq_len_kv,
+        d_head=problem.d_head,
+        dtype=DType(problem.dtype),
+        causal=problem.mask != abi.Mask.FULL,
+        bottom_right=problem.mask == abi.Mask.CAUSAL_BR,
+        lse=bool(problem.lse),
+    )
+
+
+def _subclasses(kind: type[FaTuneError]) -> list[type[FaTuneError]]:
+    return [sub for one in kind.__subclasses__() for sub in (one, *_subclasses(one))]
+
+
+def _torch_version() -> tuple[int, ...]:
+    numbers = torch.__version__.partition("+")[0].split(".")[:2]
+    return tuple(int(n) for n in numbers if n.isdigit())

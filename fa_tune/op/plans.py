@@ -1,0 +1,120 @@
+"""Which kernel serves which problem on which GPU: chosen at the first problem of a bucket.
+
+Problems that were tuned have kernels of their own; all others share one or two per bucket, see
+`fa_tune.choice.representative`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+
+from fa_tune.choice import Choice, Chooser, representative
+from fa_tune.core import arch
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import Artifact
+from fa_tune.core.workload import Workload
+from fa_tune.families.base import LaunchArgs
+from fa_tune.families.plan import Plan
+
+
+class Kernel(Protocol):
+    """A compiled variant that can be launched."""
+
+    @property
+    def plan(self) -> Plan:
+        """Which problems it computes."""
+
+    def prepare(self, device: int) -> None:
+        """Load it on a device.  Raises DriverError."""
+
+    def launch(self, workload: Workload, args: LaunchArgs, stream: int, device: int) -> None:
+        """Enqueue one call.  Raises InvalidConfig, DriverError."""
+
+
+def chooser_of(device: int) -> Chooser:
+    """By the user's own registry, for a CUDA device."""
+    properties = torch.cuda.get_device_properties(device)
+    return Chooser(properties.name, arch.limits((properties.major, properties.minor)))
+
+
+def is_capturing() -> bool:
+    """Whether torch's current stream is captured in a graph."""
+    return torch.version.cuda is not None and bool(torch.cuda.is_current_stream_capturing())
+
+
+class Plans:
+    """Chooses by `choosers` (a CUDA device -> its Chooser) and makes kernels by `load`.  Any
+    threads may call it."""
+
+    def __init__(
+        self, load: Callable[[Artifact], Kernel], choosers: Callable[[int], Chooser] = chooser_of
+    ) -> None:
+        self._load = load
+        self._chooser_of = choosers
+        self._lock = threading.RLock()
+        self._choosers: dict[int, Chooser] = {}
+        self._kernels: dict[Artifact, Kernel] = {}  # kept: C++ has their addresses
+
+    def anew(self) -> Plans:
+        """One that has chosen nothing."""
+        return Plans(self._load, self._chooser_of)
+
+    def chooser(self, device: int) -> Chooser:
+        """That of a device."""
+        with self._lock:
+            if device not in self._choosers:
+                self._choosers[device] = self._chooser_of(device)
+            return self._choosers[device]
+
+    def choice(self, workload: Workload, device: int) -> Choice:
+        """What runs a workload on a device, and why; compiled if need be.  Raises
+        NoUsableVariant."""
+        plain = replace(workload, softmax_scale=None)
+        with self._lock:
+            chooser = self.chooser(device)
+            like = plain if plain in chooser.tuned else representative(plain)
+            return chooser.choose(plain, like)
+
+    def kernel(self, workload: Workload, device: int) -> Kernel:
+        """The kernel of `choice`, loaded on the device.  Raises InvalidConfig while torch captures
+        a graph, NoUsableVariant, DriverError."""
+        if is_capturing():
+            raise InvalidConfig(
+                f"no kernel for {workload.key} is loaded, and a graph is being captured: call "
+                "fa_tune.op.prepare() for it before"
+            )
+        with self._lock:
+            choice = self.choice(workload, device)
+            kernel = self._kernels.get(choice.artifact)
+            if kernel is None:
+                kernel = self._kernels[choice.artifact] = self._load(choice.artifact)
+            kernel.prepare(device)
+            return kernel
+
+
+class Memo:
+    """`Plans.kernel` remembered, for callers in Python; C++ has a memo of its own."""
+
+    def __init__(self, plans: Plans) -> None:
+        self._plans = plans
+        self._found: dict[tuple[Workload, int], list[Kernel]] = {}
+
+    def kernel(self, workload: Workload, device: int) -> Kernel:
+        """As `Plans.kernel`."""
+        plain = replace(workload, softmax_scale=None)
+        tuned = plain in self._plans.chooser(device).tuned
+        served = self._found.setdefault((plain if tuned else representative(plain), device), [])
+        for kernel in served:
+            if bool(kernel.plan.ragged) == _is_ragged(kernel.plan, plain):
+                return kernel
+        served.append(self._plans.kernel(plain, device))
+        return served[-1]
+
+
+def _is_ragged(plan: Plan, workload: Workload) -> bool:
+    return bool(workload.seq_len_q % plan.block_q or workload.seq_len_kv % plan.block_kv)

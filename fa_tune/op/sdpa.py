@@ -1,0 +1,247 @@
+"""torch's `scaled_dot_product_attention` by our kernels, of a program as it is.
+
+torch asks its backends in an order of priority; the flash backend's operator is overridden, and put
+first.  What is not ours goes where torch would have sent it.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.nn.attention
+from torch import Tensor
+from torch.nn.attention import SDPBackend
+
+from fa_tune.core.errors import FaTuneError, NoUsableVariant, ToolMissing
+from fa_tune.core.workload import MAX_SCALE, MIN_SCALE
+from fa_tune.op import library  # noqa: F401  defines the operators
+from fa_tune.op.fallback import tell
+from fa_tune.op.native import translated
+
+NAME = "fa_tune"
+_OP = "aten::_scaled_dot_product_flash_attention"
+_WHO = "scaled_dot_product_attention"
+_ROW_BYTES = 16
+_fwd_out = torch.ops.fa_tune.fwd_out.default
+_lock = threading.RLock()
+
+
+class Override:
+    """The flash backend's operator by ours, from now on; `remove` ends it."""
+
+    def __init__(self, dispatch_key: str = "CUDA") -> None:
+        self._torchs = torch.library.get_kernel(_OP, dispatch_key)
+        self._order = _flash_first() if dispatch_key == "CUDA" else None
+        self._refused: dict[tuple[int, torch.dtype], str] = {}  # what no kernel runs
+        self._library = torch.library.Library("aten", "IMPL")
+        self._library.impl(
+            "_scaled_dot_product_flash_attention",
+            self._attend,
+            dispatch_key,
+            with_keyset=True,
+            allow_override=True,
+        )
+
+    def remove(self) -> None:
+        """Back to what was before."""
+        if self._order is not None:
+            before, ours = self._order
+            if torch._C._get_sdp_priority_order() == ours:  # nobody has set another
+                torch._C._set_sdp_priority_order(before)
+            self._order = None
+        self._library._destroy()
+
+    def _attend(
+        self,
+        keys: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        return_debug_mask: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> tuple[Any, ...]:
+        """The operator: tensors are [batch, heads, seq_len, d_head]."""
+        reason = self._reason(query, key, value, dropout_p, return_debug_mask, scale)
+        if not reason:
+            out = torch.empty_like(query)
+            lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+            four = [t.transpose(1, 2) for t in (query, key, value, out)]
+            try:
+                _fwd_out(*four[:3], is_causal, False, scale, four[3], lse)
+            except (RuntimeError, FaTuneError) as error:  # from C++, from Python
+                found = translated(error) if isinstance(error, RuntimeError) else error
+                reason = str(found)
+                if isinstance(found, NoUsableVariant):
+                    self._refused[query.shape[3], query.dtype] = reason
+            else:
+                return _results(query, key, out, lse)
+        tell(_WHO, reason)
+        if not return_debug_mask and self._suits_cudnn(query, key, value, dropout_p, is_causal):
+            return _by_cudnn(query, key, value, is_causal, scale)
+        results: tuple[Any, ...] = self._torchs.call_boxed(
+            keys, query, key, value, dropout_p, is_causal, return_debug_mask, scale=scale
+        )
+        return results
+
+    def _reason(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        dropout_p: float,
+        return_debug_mask: bool,
+        scale: float | None,
+    ) -> str:
+        """Why it is not ours; "" if it is, as far as that is known."""
+        if dropout_p > 0:
+            return "dropout"
+        if return_debug_mask:
+            return "the debug mask is wanted"
+        if query.dtype not in (torch.float16, torch.bfloat16):
+            return f"{query.dtype} is neither fp16 nor bf16"
+        if key.shape != value.shape or key.shape[1] == 0 or query.shape[1] % key.shape[1]:
+            return "K and V differ in shape, or their heads do not divide Q's"
+        if 0 in query.shape or 0 in key.shape:
+            return "there is nothing to attend to"
+        if scale is not None and not MIN_SCALE <= scale <= MAX_SCALE:
+            return "a scale that is not positive"
+        if any(not _has_whole_rows(t) for t in (query, key, value)):
+            return f"rows that do not start at multiples of {_ROW_BYTES} bytes"
+        return self._refused.get((query.shape[3], query.dtype), "")
+
+    def _suits_cudnn(
+        self, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool
+    ) -> bool:
+        """Whether torch would have taken it, and flash's backward can follow it."""
+        order = self._order  # another thread may remove this
+        if order is None or dropout_p > 0:
+            return False
+        before, _ = order
+        cudnn, flash = SDPBackend.CUDNN_ATTENTION.value, SDPBackend.FLASH_ATTENTION.value
+        if before.index(cudnn) > before.index(flash):
+            return False
+        grouped = query.shape[1] != key.shape[1]
+        asked = torch.backends.cuda.SDPAParams(query, key, value, None, 0.0, is_causal, grouped)
+        return bool(torch.backends.cuda.can_use_cudnn_attention(asked))
+
+
+def _has_whole_rows(tensor: Tensor) -> bool:
+    *outer, last = tensor.stride()
+    used = (s for s, n in zip(outer, tensor.shape, strict=False) if n > 1)
+    aligned = not any(x * tensor.element_size() % _ROW_BYTES for x in used)
+    return aligned and last == 1 and tensor.data_ptr() % _ROW_BYTES == 0
+
+
+def _results(query: Tensor, key: Tensor, out: Tensor, lse: Tensor) -> tuple[Any, ...]:
+    """With a random state that nothing was drawn from, and no debug mask."""
+    state = query.new_empty((2,), dtype=torch.uint64)
+    unused, mask = query.new_empty((), dtype=torch.uint64), query.new_empty((0,))
+    return out, lse, None, None, query.shape[2], key.shape[2], state, unused, mask
+
+
+def _by_cudnn(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None
+) -> tuple[Any, ...]:
+    found = torch.ops.aten._scaled_dot_product_cudnn_attention(
+        query, key, value, None, True, 0.0, is_causal, False, scale=scale
+    )
+    out = torch.empty_like(query)
+    return _results(query, key, out.copy_(found[0]), found[1].squeeze(-1).contiguous())
+
+
+def _flash_first() -> tuple[list[int], list[int]]:
+    """Torch's order of backends with flash in front: the order before, and the one now."""
+    if torch.cuda.is_available():
+        # The first call installs the default order, which would replace this one.
+        one = torch.zeros(1, 1, 1, 8, device="cuda", dtype=torch.float16)
+        torch.nn.functional.scaled_dot_product_attention(one, one, one)
+    before = list(torch._C._get_sdp_priority_order())
+    flash = SDPBackend.FLASH_ATTENTION.value
+    ours = [flash, *(backend for backend in before if backend != flash)]
+    torch._C._set_sdp_priority_order(ours)
+    return before, ours
+
+
+class _State:
+    active: Override | None = None
+    former: str | None = None  # the implementation that was active in torch's registry
+
+
+def _activate() -> None:
+    attention = torch.nn.attention
+    if not hasattr(attention, "register_flash_attention_impl"):
+        _State.active = Override()
+        return
+
+    def register() -> Override:
+        _State.active = Override()
+        return _State.active
+
+    _State.former = attention.current_flash_attention_impl()
+    attention.register_flash_attention_impl(NAME, register_fn=register)
+    attention.activate_flash_attention_impl(NAME)
+
+
+def _is_active() -> bool:
+    if _State.active is None:
+        return False
+    current = getattr(torch.nn.attention, "current_flash_attention_impl", lambda: NAME)
+    return bool(current() == NAME)  # others may have taken torch's place
+
+
+class SdpaEnabled:
+    """What `enable_sdpa` gives: a context that ends it, unless it was enabled before."""
+
+    def __init__(self, *, outermost: bool) -> None:
+        self._outermost = outermost
+
+    def __enter__(self) -> SdpaEnabled:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._outermost:
+            disable_sdpa()
+
+
+def enable_sdpa() -> SdpaEnabled:
+    """From now on torch's `scaled_dot_product_attention` runs our kernels where it can: fp16 and
+    bf16 without dropout and without a mask but `is_causal`.  Gradients are those of torch's flash
+    backend.  All else is computed as before, with one warning for each reason.
+
+    Also a context manager: `with enable_sdpa(): …`.  A graph that is compiled follows whatever is
+    enabled when it runs, as far as it was compiled with the flash backend.
+
+    Raises ToolMissing for a torch that cannot give its own kernel back.
+    """
+    if not hasattr(torch.library, "get_kernel"):
+        raise ToolMissing(f"torch {torch.__version__} is too old for enable_sdpa; 2.10 is not")
+    with _lock:
+        outermost = not _is_active()
+        if outermost:
+            _activate()
+        return SdpaEnabled(outermost=outermost)
+
+
+def disable_sdpa() -> None:
+    """End what `enable_sdpa` began; nothing happens if it did not."""
+    with _lock:
+        if not _is_active():
+            return
+        override, _State.active = _State.active, None
+        if hasattr(torch.nn.attention, "restore_flash_attention_impl"):
+            torch.nn.attention.restore_flash_attention_impl()
+            if _State.former is not None:
+                torch.nn.attention.activate_flash_attention_impl(_State.former)
+        elif override is not None:
+            override.remove()

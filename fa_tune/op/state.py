@@ -1,0 +1,112 @@
+"""What is behind the operators in this process: C++ if it can be had, else Python; and the choices
+made so far."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fa_tune.core.errors import StorageError, ToolMissing
+from fa_tune.core.model import Artifact
+from fa_tune.core.workload import Workload
+from fa_tune.native.core import Core, CoreKernel, KernelImage
+from fa_tune.op import backward
+from fa_tune.op.driver_kernel import DriverKernel
+from fa_tune.op.library import LIBRARY
+from fa_tune.op.native import NativeOp
+from fa_tune.op.plans import Kernel, Memo, Plans
+from fa_tune.op.python_op import PythonOp
+
+
+class Operators:
+    """The operators' implementation for a dispatch key; `cache_dir` None: the user's own.
+
+    `native` is None where they are in Python, and `why_python` says why.
+    """
+
+    def __init__(self, dispatch_key: str = "CUDA", cache_dir: Path | None = None) -> None:
+        self.native: NativeOp | None = None
+        self.why_python = ""
+        self._core: Core | None = None
+        try:
+            self.native = NativeOp(cache_dir)
+            self._core = self.native.core
+        except (ToolMissing, StorageError) as error:
+            self.why_python = str(error)
+            with suppress(ToolMissing, StorageError):
+                self._core = Core(cache_dir=cache_dir)
+        self._former: list[Plans] = []  # whose kernels cannot be unloaded
+        self.plans = Plans(self.load)
+        self._memo = Memo(self.plans)
+        if self.native is not None:
+            self.native.start(
+                self._handle,
+                lambda device: self.plans.chooser(device).tuned,
+                dispatch_key,
+            )
+            return
+        op = PythonOp(lambda workload, device: self._memo.kernel(workload, device))
+        LIBRARY.impl("fwd", op.fwd, dispatch_key)
+        LIBRARY.impl("fwd_out", op.fwd_out, dispatch_key)
+
+    def load(self, artifact: Artifact) -> Kernel:
+        """A kernel to launch."""
+        if self._core is None:
+            return DriverKernel(artifact)
+        return self._core.kernel(KernelImage.of(artifact))
+
+    def _handle(self, workload: Workload, device: int) -> int:
+        kernel = self.plans.kernel(workload, device)
+        assert isinstance(kernel, CoreKernel)
+        return kernel.handle
+
+    def prepare(self, workload: Workload, device: int) -> None:
+        """Choose, compile and load what runs a workload.  Raises as a call would."""
+        if self.native is not None:
+            self.native.prepare(workload, device)
+        else:
+            self._memo.kernel(workload, device)
+
+    def forget(self) -> None:
+        """Choose anew from now on: in a forked child, where locks may be held for ever and nothing
+        that the parent loaded is of use."""
+        self._former.append(self.plans)
+        self.plans = self.plans.anew()
+        self._memo = Memo(self.plans)
+        if self.native is not None:
+            self.native.forget()
+
+
+def bwd(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    bottom_right: bool,
+    scale: float | None,
+) -> backward.Gradients:
+    """fa_tune::bwd on a GPU."""
+    return backward.gradients(
+        backward.of_torch, grad_out, q, k, v, out, lse, causal, bottom_right, scale
+    )
+
+
+def operators() -> Operators:
+    """Those of this process.  Raises ToolMissing for a torch without CUDA."""
+    if _operators is None:
+        raise ToolMissing("this torch was built without CUDA")
+    return _operators
+
+
+_operators: Operators | None = None
+if torch.version.cuda is not None:
+    _operators = Operators()
+    LIBRARY.impl("bwd", bwd, "CUDA")
+    os.register_at_fork(after_in_child=_operators.forget)

@@ -1,0 +1,99 @@
+"""Which workloads share a kernel, and who compiles it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fa_tune.choice import Chooser, chooser, representative
+from fa_tune.core.arch import limits
+from fa_tune.core.errors import RegistryError
+from fa_tune.core.workload import DType, Workload
+from fa_tune.store.registry.lookup import distance
+
+SIZES = st.integers(1, 1 << 20)
+WORKLOADS = st.builds(
+    lambda batch, kv_heads, group, q, kv, causal, lse: Workload(
+        *(batch, kv_heads * group, kv_heads, q, kv, 128, DType.FP16), causal=causal, lse=lse
+    ),
+    st.integers(1, 300),
+    st.integers(1, 64),
+    st.sampled_from((1, 2, 3, 4, 7, 8)),
+    SIZES,
+    SIZES,
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@given(WORKLOADS)
+def test_a_representative_is_near_and_stands_for_itself(workload: Workload) -> None:
+    found = representative(workload)
+    assert found.heads // found.kv_heads == workload.heads // workload.kv_heads
+    assert (found.causal, found.lse) == (workload.causal, workload.lse)
+    for n in (found.seq_len_q, found.seq_len_kv):
+        assert n & (n - 1) == 0
+    # Half a doubling for each of lengths and batch·heads; a group that is no power of two, more.
+    assert distance(found, workload) <= 2.6
+    assert representative(found).seq_len_q == found.seq_len_q
+
+
+@given(st.integers(1, 1 << 30))
+def test_growing_lengths_need_a_choice_per_doubling(n: int) -> None:
+    stands = [
+        representative(Workload(1, 8, 8, 1, m, 128, DType.FP16)).seq_len_kv for m in (n, n + 1)
+    ]
+    assert stands[0] <= stands[1] <= 2 * stands[0]
+
+
+def test_one_of_several_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Choosers of one cache folder, as in several processes, compile a variant after each other."""
+    inside, most = [0], [0]
+
+    def build(requests: Any, *_: object, **__: object) -> list[Any]:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.05)
+        inside[0] -= 1
+        return [SimpleNamespace(artifact="made", reason="")]
+
+    monkeypatch.setattr(chooser, "build", build)
+    workload = Workload(1, 4, 4, 64, 64, 128, DType.FP16)
+    made = [
+        Chooser("NVIDIA H200", limits((9, 0)), tmp_path / "none.json", cache_dir=tmp_path)
+        for _ in range(4)
+    ]
+    running = [threading.Thread(target=one.choose, args=(workload,)) for one in made]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert most == [1]
+
+
+def test_a_folder_that_cannot_be_written_is_no_obstacle(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built = SimpleNamespace(artifact="made", reason="")
+    monkeypatch.setattr(chooser, "build", lambda *_, **__: [built])
+    (tmp_path / "file").write_text("")
+    workload = Workload(1, 4, 4, 64, 64, 128, DType.FP16)
+    found = Chooser(
+        "NVIDIA H200", limits((9, 0)), tmp_path / "none.json", cache_dir=tmp_path / "file"
+    ).choose(workload, representative(workload))
+    assert found.artifact == "made"
+    assert "counts as" in found.why
+
+
+def test_a_damaged_registry_is_told_at_the_first_choice(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text("{")
+    made = Chooser("NVIDIA H200", limits((9, 0)), tmp_path / "r.json", cache_dir=tmp_path)
+    with pytest.raises(RegistryError):
+        made.choose(Workload(1, 4, 4, 64, 64, 128, DType.FP16))

@@ -1,0 +1,318 @@
+"""The operators on a GPU: every check that is named, in one process; see `op_checks.main`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import DType, Workload
+from fa_tune.gpu.kernels import launch_args, lse_for
+from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.reference import Inputs, make_inputs
+from fa_tune.native.core import KernelImage
+from fa_tune.op import attention, explain, prepare
+from fa_tune.op.state import operators
+from tests.csrc.host_cost import host_cost as cost_of_core
+from tests.gpu.op_checks import draw, grads, main, reference, same_bits
+
+THREADS, LAUNCHES = 8, 200
+
+
+def by_cupy(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
+    """The same kernel, launched as it is measured."""
+    artifact = operators().plans.choice(workload, 0).artifact
+    out, lse = torch.full_like(inputs.q, torch.nan), lse_for(workload, torch.nan)
+    kernel = Kernel(artifact.variant, artifact.cubin, *artifact.symbols)
+    stream = torch.cuda.current_stream().cuda_stream
+    kernel.launch(workload, launch_args(inputs, out, lse), stream)
+    torch.cuda.synchronize()
+    return [out] if lse is None else [out, lse]
+
+
+def by_op(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
+    found = attention(
+        *(inputs.q, inputs.k, inputs.v),
+        causal=workload.causal,
+        bottom_right=workload.bottom_right,
+        softmax_scale=workload.softmax_scale,
+        return_lse=workload.lse,
+    )
+    torch.cuda.synchronize()
+    return list(found) if workload.lse else [found]
+
+
+def workloads() -> Iterator[Workload]:
+    for d_head, dtype in ((128, DType.FP16), (64, DType.BF16), (96, DType.FP16)):
+        yield Workload(3, 8, 8, 768, 1536, d_head, dtype)
+        yield Workload(2, 6, 3, 413, 1031, d_head, dtype, causal=True, bottom_right=True, lse=True)
+        yield Workload(1, 4, 1, 1031, 413, d_head, dtype, causal=True, softmax_scale=0.3)
+
+
+def bits_of_the_measured_kernel() -> None:
+    assert operators().native is not None, operators().why_python
+    for workload in workloads():
+        inputs = make_inputs(workload, seed=15)
+        assert same_bits(by_op(workload, inputs), by_cupy(workload, inputs)), workload.key
+        given = torch.empty_like(inputs.q)
+        lse = lse_for(workload, torch.nan)
+        attention(
+            *(inputs.q, inputs.k, inputs.v),
+            causal=workload.causal,
+            bottom_right=workload.bottom_right,
+            softmax_scale=workload.softmax_scale,
+            out=given,
+            lse=lse,
+        )
+        assert same_bits([given], by_op(workload, inputs)[:1]), workload.key
+        chosen = explain(inputs.q, inputs.k, inputs.v, causal=workload.causal)
+        assert chosen.variant.key in str(chosen)
+
+
+def opcheck() -> None:
+    q, k = draw(2, 100, 4, 64), draw(2, 70, 2, 64)
+    ops = torch.ops.fa_tune
+    for causal, bottom_right, need_lse in ((False, False, False), (True, True, True)):
+        torch.library.opcheck(ops.fwd.default, (q, k, k, causal, bottom_right, None, need_lse))
+    out, lse = torch.empty_like(q), torch.empty(2, 4, 100, device="cuda")
+    torch.library.opcheck(ops.fwd_out.default, (q, k, k, True, False, 0.3, out, lse))
+    torch.library.opcheck(ops.fwd_out.default, (q, k, k, False, False, None, out, None))
+    attention(q, k, k, out=out, lse=lse)
+    torch.library.opcheck(ops.bwd.default, (q, q, k, k, out, lse, False, False, None))
+
+
+def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return attention(q * 1.5, k, v + 1, causal=True).mul(2)
+
+
+def compiled_fullgraph() -> None:
+    run = torch.compile(block, fullgraph=True)
+    q, k = draw(2, 256, 4, 64), draw(2, 256, 2, 64)
+    assert same_bits([run(q, k, k)], [block(q, k, k)])
+    q.requires_grad_()
+    run(q, k, k).sum().backward()
+    found, q.grad = q.grad, None
+    block(q, k, k).sum().backward()
+    assert found is not None
+    assert q.grad is not None
+    assert (found - q.grad).abs().max() <= 1e-2 * q.grad.abs().max()
+
+
+def compiled_dynamic() -> None:
+    run = torch.compile(block, fullgraph=True, dynamic=True)
+    for n in (256, 300, 301, 411):
+        q = draw(2, n, 4, 64)
+        assert same_bits([run(q, q, q)], [block(q, q, q)]), n
+
+
+def compiled_reduce_overhead() -> None:
+    run = torch.compile(block, fullgraph=True, mode="reduce-overhead")
+    q = draw(2, 256, 4, 64)
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        assert same_bits([run(q, q, q).clone()], [block(q, q, q)])
+        q = draw(2, 256, 4, 64)
+
+
+def graphs_on_two_streams() -> None:
+    q, other = draw(3, 512, 16, 128), draw(3, 512, 16, 128)
+    prepare(like=(q, q, q))
+    expected = attention(other, other, other)
+    captured = []
+    for _ in range(2):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = attention(attention(q, q, q) * 0 + q, q, q)
+        captured.append((graph, out, torch.cuda.Stream()))
+    q.copy_(other)
+    torch.cuda.synchronize()
+    for _ in range(100):
+        for graph, _, side in captured:
+            with torch.cuda.stream(side):
+                graph.replay()
+        plain = attention(q, q, q)
+    torch.cuda.synchronize()
+    assert same_bits([plain, *(out for _, out, _ in captured)], [expected] * 3)
+
+
+def miss_in_capture() -> None:
+    q = draw(1, 100, 2, 192)  # a head dimension that no other check has
+    refused = ""
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        try:
+            attention(q, q, q)
+        except InvalidConfig as error:
+            refused = str(error)
+    assert "prepare()" in refused, refused
+    prepare(like=(q, q, q))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attention(q, q, q)
+    graph.replay()
+    assert same_bits([out], [attention(q, q, q)])
+
+
+def threads() -> None:
+    wrong = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator("cuda").manual_seed(seed)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            q = torch.randn(
+                (2, 700, 8, 128), generator=generator, device="cuda", dtype=torch.float16
+            )
+            first = attention(q, q, q)
+            for _ in range(LAUNCHES):
+                if not same_bits([attention(q, q, q)], [first]):
+                    wrong.append(seed)
+            if not same_bits([first], [expected[seed]]):
+                wrong.append(seed)
+
+    expected = {}
+    for seed in range(THREADS):
+        generator = torch.Generator("cuda").manual_seed(seed)
+        q = torch.randn((2, 700, 8, 128), generator=generator, device="cuda", dtype=torch.float16)
+        expected[seed] = attention(q, q, q)
+    torch.cuda.synchronize()
+    running = [threading.Thread(target=work, args=(seed,)) for seed in range(THREADS)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert not wrong, wrong
+
+
+def gradients() -> None:
+    """Errors to fp64 at most twice those of torch's own attention with materialised scores."""
+    shapes = [(2, 4, 4, 256, 256), (2, 6, 2, 200, 333), (1, 4, 1, 333, 200), (1, 4, 2, 300, 64)]
+    for dtype, d_head in ((torch.float16, 128), (torch.bfloat16, 64)):
+        for batch, heads, kv_heads, n_q, n_kv in shapes:
+            for causal, bottom_right in ((False, False), (True, False), (True, True)):
+                q = draw(batch, n_q, heads, d_head, dtype=dtype)
+                k, v = (draw(batch, n_kv, kv_heads, d_head, dtype=dtype) for _ in range(2))
+                seed = draw(*q.shape, dtype=dtype)
+
+                def plain(*t: Any, mask: Any = (causal, bottom_right)) -> Any:
+                    return reference(*t, *mask)
+
+                def ours(*t: Any, mask: Any = (causal, bottom_right)) -> Any:
+                    return attention(*t, causal=mask[0], bottom_right=mask[1])
+
+                right = grads(plain, [t.double() for t in (q, k, v)], seed)
+                torchs, found = grads(plain, [q, k, v], seed), grads(ours, [q, k, v], seed)
+                for name, a, b, c in zip("qkv", found, torchs, right, strict=True):
+                    error, allowed = (a - c).abs().max(), (b - c).abs().max()
+                    limit = 2 * allowed + 1e-3 * c.abs().max() + 1e-5
+                    assert error <= limit, (
+                        f"d{name} {dtype} d_head {d_head} {q.shape} {k.shape} causal {causal} "
+                        f"br {bottom_right}: {error} > {limit}"
+                    )
+
+
+def gradients_elsewhere() -> None:
+    """Under autocast, with checkpointing, with strided and expanded gradients; never detached."""
+    q = draw(2, 128, 4, 64, dtype=torch.float32).requires_grad_()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        out = attention(q, q, q, causal=True)
+    assert out.dtype == torch.bfloat16
+    out.sum().backward()
+    assert q.grad is not None
+    assert q.grad.dtype == torch.float32
+    half = draw(2, 128, 4, 64).requires_grad_()
+    checkpoint(lambda t: attention(t, t, t), half, use_reentrant=False).sum().backward()
+    again = half.detach().clone().requires_grad_()
+    attention(again, again, again).sum().backward()
+    assert half.grad is not None
+    assert again.grad is not None
+    assert torch.allclose(half.grad, again.grad, atol=1e-3)
+    out, lse = attention(again, again, again, return_lse=True)
+    assert out.requires_grad
+    assert not lse.requires_grad
+
+
+def two_gpus() -> str:
+    if torch.cuda.device_count() < 2:
+        return "one GPU"
+    q = draw(2, 300, 4, 128)
+    there = q.to("cuda:1")
+    for _ in range(10):
+        one, other = attention(q, q, q), attention(there, there, there)
+    assert torch.cuda.current_device() == 0
+    assert same_bits([one], [other.to("cuda:0")])
+    return "right"
+
+
+def new_lengths() -> None:
+    """No new choice and no compilation for a length of a known bucket: 10 µs and a launch."""
+    native = operators().native
+    assert native is not None
+    q = draw(1, 1, 8, 128)
+    keys = [draw(1, n, 8, 128) for n in range(1030, 1290)]
+    for k in (keys[0], draw(1, 1152, 8, 128)):
+        attention(q, k, k)
+    before = native.choices()
+    for k in keys:
+        attention(q, k, k)
+    assert native.choices() == before
+
+
+def python_op() -> None:
+    """What stands in where no C++ can be compiled: the same bits.  Needs CXX to name nothing."""
+    assert operators().native is None
+    for workload in list(workloads())[:3]:
+        inputs = make_inputs(workload, seed=15)
+        assert same_bits(by_op(workload, inputs), by_cupy(workload, inputs)), workload.key
+    graphs_on_two_streams()
+
+
+def first_calls() -> str:
+    """Seconds of first calls: of a kernel that is compiled, and in new processes from the cache."""
+    q = draw(1, 64, 2, 128)
+    start = time.perf_counter()
+    attention(q, q, q, causal=True)
+    torch.cuda.synchronize()
+    return f"first call {time.perf_counter() - start:.3f} s"
+
+
+def host_cost() -> str:
+    """Nanoseconds per call, as JSON: medians over rounds that alternate, with an idle GPU before
+    each and without the queue ever being full.  `bare_ns` is cuLaunchKernel's alone."""
+    workload = Workload(1, 1, 1, 128, 128, 128, DType.FP16)
+    artifact = operators().plans.choice(workload, 0).artifact
+    q, out = draw(1, 128, 1, 128), draw(1, 128, 1, 128)
+    lse = torch.empty(1, 1, 128, device="cuda")
+    fwd_out, turned = torch.ops.fa_tune.fwd_out.default, q.transpose(1, 2)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    calls: dict[str, Callable[[], Any]] = {
+        "fwd_out_ns": lambda: fwd_out(q, q, q, False, False, None, out, None),
+        "fwd_out_lse_ns": lambda: fwd_out(q, q, q, False, False, None, out, lse),
+        "attention_ns": lambda: attention(q, q, q),
+        "attention_lse_ns": lambda: attention(q, q, q, return_lse=True),
+        "empty_ns": lambda: torch.empty_like(q),
+        "empty_with_lse_ns": lambda: (torch.empty_like(q), torch.empty_like(lse)),
+        "sdpa_ns": lambda: sdpa(turned, turned, turned),
+        "nothing_ns": lambda: None,
+    }
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for round_number in range(35):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter_ns()
+            for _ in range(200):
+                call()
+            if round_number >= 5:
+                times[name].append((time.perf_counter_ns() - start) / 200)
+    found = {name: round(statistics.median(some), 1) for name, some in times.items()}
+    bare = cost_of_core(KernelImage.of(artifact))
+    return json.dumps({**found, "core": bare})
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,161 @@
+"""The drop-ins on a GPU: every check that is named, in one process; see `op_checks.main`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fa_tune.op import (
+    attention,
+    enable_sdpa,
+    flash_attn_func,
+    flash_attn_varlen_func,
+    flash_attn_with_kvcache,
+    register_transformers,
+)
+from tests.gpu.op_checks import draw, grads, main, reference, same_bits
+
+
+def kernels_of(call: Callable[[], Any]) -> str:
+    """The names of the kernels that a call launches."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        call()
+        torch.cuda.synchronize()
+    return " ".join(event.key for event in found.key_averages())
+
+
+def sdpa_kernels() -> None:
+    """Before, during and after; in the default order, which prefers cuDNN on some GPUs."""
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    q = draw(2, 4, 256, 128)
+    attention(*(t.transpose(1, 2) for t in (q, q, q)), return_lse=True)
+
+    def call() -> torch.Tensor:
+        found: torch.Tensor = sdpa(q, q, q, is_causal=True)
+        return found
+
+    call()
+    before, bits_before = kernels_of(call), call()
+    order = torch._C._get_sdp_priority_order()
+    with enable_sdpa():
+        call()
+        during, ours = kernels_of(call), call()
+    after = kernels_of(call)
+    assert "fa_tune" in during, during
+    assert "fa_tune" not in before + after, (before, after)
+    assert torch._C._get_sdp_priority_order() == order
+    assert same_bits([call()], [bits_before])
+    assert (ours - bits_before).abs().max() < 4e-3
+
+
+def sdpa_values() -> None:
+    """Ours beside torch's, with gradients and fewer kv heads; torch's own bits for the rest."""
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    shapes = [((2, 4, 200, 64), (2, 4, 200, 64), True), ((2, 4, 100, 128), (2, 2, 300, 128), False)]
+    for q_shape, k_shape, causal in shapes:
+        q, k, v = draw(*q_shape), draw(*k_shape), draw(*k_shape)
+        seed = draw(*q_shape)
+
+        def run(*t: Any, causal: bool = causal) -> Any:
+            return sdpa(*t, is_causal=causal, enable_gqa=True)
+
+        right = run(*(t.double() for t in (q, k, v)))
+        exact = grads(run, [t.double() for t in (q, k, v)], seed)
+        plain = grads(run, [q, k, v], seed)
+        with enable_sdpa():
+            assert (run(q, k, v) - right).abs().max() < 4e-3
+            found = grads(run, [q, k, v], seed)
+        for a, b, c in zip(found, plain, exact, strict=True):
+            assert (a - c).abs().max() <= 2 * (b - c).abs().max() + 1e-3 * c.abs().max()
+    compiled = torch.compile(lambda t: sdpa(t, t, t, is_causal=True) * 2, fullgraph=True)
+    q = draw(2, 4, 128, 64)
+    with enable_sdpa():
+        assert same_bits([compiled(q)], [sdpa(q, q, q, is_causal=True) * 2])
+    others: list[tuple[torch.Tensor, dict[str, Any]]] = [
+        (draw(2, 4, 128, 80), {}),  # a head dimension that is not ours
+        (draw(2, 4, 128, 64, dtype=torch.float32), {}),
+        (draw(2, 4, 128, 64), {"attn_mask": torch.ones(128, 128, device="cuda").tril().bool()}),
+    ]
+    for t, options in others:
+        expected = sdpa(t, t, t, **options)
+        with enable_sdpa(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert same_bits([sdpa(t, t, t, **options)], [expected]), (t.shape, options)
+
+
+def flash_attn_functions() -> None:
+    """Beside torch's, by lengths, heads, masks and dtypes of flash-attention's own tests; ours runs
+    what it can, and what it cannot is still right."""
+    lengths = [(113, 203), (128, 217), (108, 256), (256, 512), (512, 256), (1, 239), (1023, 1024)]
+    for n_q, n_kv in lengths:
+        for d_head, dtype in ((64, torch.bfloat16), (128, torch.float16), (80, torch.float16)):
+            for kv_heads, causal in ((6, False), (2, True), (1, True)):
+                q = draw(4, n_q, 6, d_head, dtype=dtype)
+                k, v = (draw(4, n_kv, kv_heads, d_head, dtype=dtype) for _ in range(2))
+                seed = draw(*q.shape, dtype=dtype)
+
+                def plain(*t: Any, causal: bool = causal) -> Any:
+                    return reference(*t, causal, causal)
+
+                def theirs(*t: Any, causal: bool = causal) -> Any:
+                    return flash_attn_func(*t, causal=causal)
+
+                right = plain(*(t.double() for t in (q, k, v)))
+                limit = 2 * (plain(q, k, v) - right).abs().max() + 1e-4
+                said = (n_q, n_kv, d_head, kv_heads, causal)
+                assert (theirs(q, k, v) - right).abs().max() <= limit, said
+                exact = grads(plain, [t.double() for t in (q, k, v)], seed)
+                low, found = grads(plain, [q, k, v], seed), grads(theirs, [q, k, v], seed)
+                for a, b, c in zip(found, low, exact, strict=True):
+                    bound = 2 * (b - c).abs().max() + 1e-3 * c.abs().max() + 1e-5
+                    assert (a - c).abs().max() <= bound, said
+    q, k = draw(300, 4, 64), draw(500, 2, 64)
+    starts = [
+        torch.tensor(s, dtype=torch.int32, device="cuda") for s in ([0, 100, 300], [0, 250, 500])
+    ]
+    out = flash_attn_varlen_func(q, k, k, *starts, 200, 250, causal=True)
+    alone = [
+        flash_attn_func(q[None, a], k[None, b], k[None, b], causal=True)[0]
+        for a, b in ((slice(100), slice(250)), (slice(100, 300), slice(250, 500)))
+    ]
+    assert (out - torch.cat(alone)).abs().max() < 4e-3
+    cache, new, one = draw(2, 64, 2, 64), draw(2, 1, 2, 64), draw(2, 1, 4, 64)
+    for length in (10, torch.tensor([10, 10], dtype=torch.int32, device="cuda")):
+        found = flash_attn_with_kvcache(one, cache, cache, new, new, cache_seqlens=length)
+        expected = flash_attn_func(one, cache[:, :11], cache[:, :11])
+        assert (found - expected).abs().max() < 4e-3
+    windowed = flash_attn_func(*(draw(1, 128, 4, 64) for _ in range(3)), window_size=(16, 0))
+    assert windowed.isfinite().all()
+
+
+def transformers_models() -> str:
+    """The same tokens as eager attention: dynamic and static cache, padding, chunks, window."""
+    try:
+        from tests.op import tiny_models
+    except ImportError as error:
+        return str(error)
+    register_transformers()
+    for kind in ("llama", "mistral", "qwen"):
+        model = tiny_models.make(kind).to("cuda", torch.float16)
+        for padded in (False, True):
+            for static in (False, True):
+                tokens = []
+                for name in ("eager", "fa_tune"):
+                    model.set_attn_implementation(name)
+                    tokens.append(tiny_models.generated(model, padded=padded, static=static))
+                assert tokens[0] == tokens[1], (kind, padded, static)
+        for static in (False, True):
+            logits = []
+            for name in ("eager", "fa_tune"):
+                model.set_attn_implementation(name)
+                logits.append(tiny_models.chunked(model, static=static))
+            scale = logits[0].abs().max()
+            assert (logits[0] - logits[1]).abs().max() <= 2e-2 * scale, (kind, static)
+    return "right"
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,97 @@
+"""The operators on a GPU: the bits of the measured kernel; compiled, captured, in threads; their
+gradients; what a call costs the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.project_files import ROOT
+
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+
+CHECKS = (
+    "first_calls",
+    "bits_of_the_measured_kernel",
+    "opcheck",
+    "miss_in_capture",
+    "graphs_on_two_streams",
+    "threads",
+    "new_lengths",
+    "host_cost",
+    "gradients",
+    "gradients_elsewhere",
+    "two_gpus",
+    "compiled_fullgraph",
+    "compiled_dynamic",
+    "compiled_reduce_overhead",
+)
+DROP_INS = ("sdpa_kernels", "sdpa_values", "flash_attn_functions", "transformers_models")
+MEASURED = ("first_calls", "host_cost")
+
+
+def run(program: str, *checks: str, **variables: str) -> dict[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.gpu.{program}", *checks],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, str]:
+    """What each check says, of one process."""
+    return run("op_child", *CHECKS)
+
+
+@pytest.fixture(scope="module")
+def dropins_said() -> dict[str, str]:
+    return run("op_dropins_child", *DROP_INS)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_operators_are_right(check: str, said: dict[str, str]) -> None:
+    """`pytest -s` shows what is measured."""
+    if said[check] == "one GPU":
+        pytest.skip("needs two GPUs")
+    if check in MEASURED:
+        print(said[check])
+        assert "Traceback" not in said[check]
+    else:
+        assert said[check] == "right"
+
+
+@pytest.mark.parametrize("check", DROP_INS)
+def test_the_drop_ins_are_right(check: str, dropins_said: dict[str, str]) -> None:
+    if check == "transformers_models":
+        pytest.importorskip("transformers", reason="transformers is not installed: no models")
+    assert dropins_said[check] == "right"
+
+
+def test_without_a_compiler_python_stands_in() -> None:
+    found = run("op_child", "python_op", CXX="/no/such/compiler")
+    assert found == {"python_op": "right"}
+
+
+def test_the_example_runs() -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed: no models")
+    done = subprocess.run(
+        [sys.executable, "examples/llama.py", "--layers", "2", "--seq-len", "256"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    print(done.stdout)

@@ -1,0 +1,313 @@
+"""The operators in C++ on CPU tensors, with a stub in place of the driver: run by test_native.
+
+Arguments: the stub's folder for compiled libraries, a check by its name.  Prints `right` or JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fa_tune import families
+from fa_tune.build.compile import BuildRequest, BuildResult
+from fa_tune.choice import Chooser, chooser, representative
+from fa_tune.core.arch import limits
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.model import Artifact, Outcome, Resources
+from fa_tune.core.workload import DType, Workload
+from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
+from fa_tune.native.core import CoreKernel, KernelImage
+from fa_tune.op import api
+from fa_tune.op.plans import Plans
+from fa_tune.op.state import Operators
+from tests.csrc.stub import Stub, image
+
+DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=60 << 20)
+SYMBOL = "kernel"
+TUNED = Workload(2, 4, 4, 1000, 1000, 128, DType.FP16)
+compiled: list[BuildRequest] = []
+
+
+def build(requests: list[BuildRequest], *_: object, **__: object) -> list[BuildResult]:
+    compiled.extend(requests)
+    time.sleep(0.01)  # other threads get their turn
+    return [
+        BuildResult(
+            request,
+            Outcome.OK,
+            Artifact(
+                request.variant,
+                request.traits,
+                request.arch,
+                "",
+                SYMBOL,
+                Resources(1, 0, 0, 0, 0, 0, 1, 1),
+            ),
+            "",
+            cached=False,
+        )
+        for request in requests
+    ]
+
+
+class OneTuned(Chooser):
+    """Of an H200, whose registry has one workload."""
+
+    tuned = frozenset({TUNED})
+
+
+def load_with(operators: Operators) -> Callable[[Artifact], CoreKernel]:
+    def load(artifact: Artifact) -> CoreKernel:
+        family = families.get(artifact.variant.family)
+        config = families.config_of(artifact.variant)
+        plain = Workload(1, 1, 1, 1, 1, config.d_head, config.dtype)
+        four = LaunchArgs.forward(*(TensorArg(4096 * i, (8, 8, 8)) for i in range(1, 5)))
+        (step,) = family.launches(config, plain, four, DEVICE)
+        sizes = [array.nbytes for array in step.args]
+        call = family.plan(config, artifact.traits, artifact.arch)
+        assert operators.native is not None
+        made = KernelImage(artifact.variant.key, call, (SYMBOL,), image(SYMBOL, sizes))
+        return operators.native.core.kernel(made)
+
+    return load
+
+
+def started(folder: str) -> Operators:
+    chooser.build = build  # type: ignore[assignment]
+    operators = Operators("CPU", Path(folder))
+    assert operators.native is not None, operators.why_python
+    made = OneTuned(
+        "NVIDIA H200", limits((9, 0)), Path(folder) / "none.json", cache_dir=Path(folder)
+    )
+    operators.plans = Plans(load_with(operators), lambda device: made)
+    return operators
+
+
+def draw(batch: int, length: int, heads: int, d_head: int = 128) -> torch.Tensor:
+    return torch.zeros(batch, length, heads, d_head, dtype=torch.float16)
+
+
+def views(operators: Operators) -> str:
+    """Grid and parameters are those of the core with the same tensors."""
+    stub, dice = Stub(), random.Random(1)
+    for _ in range(200):
+        kv_heads = dice.choice((1, 2, 3))
+        heads, batch, d_head = kv_heads * dice.choice((1, 2, 5)), dice.choice((1, 3)), 128
+        n_q, n_kv = (dice.choice((1, 64, 384, 1000, 1031)) for _ in range(2))
+        q = draw(batch, n_q, heads).transpose(1, 2).contiguous().transpose(1, 2)
+        k, v = draw(batch, n_kv, 2 * kv_heads).chunk(2, 2)
+        causal = dice.random() < 0.6
+        bottom_right = causal and dice.random() < 0.5
+        scale = dice.choice((None, 0.5))
+        out = draw(batch, n_q, heads) if dice.random() < 0.5 else torch.zeros_like(q)
+        lse = torch.zeros(batch, heads, n_q) if dice.random() < 0.5 else None
+        stub.launched()
+        api.attention(
+            *(q, k, v),
+            causal=causal,
+            bottom_right=bottom_right,
+            softmax_scale=scale,
+            out=out,
+            lse=lse,
+        )
+        (found,) = stub.launched()
+        workload = Workload(
+            *(batch, heads, kv_heads, n_q, n_kv, d_head, DType.FP16),
+            causal=causal,
+            bottom_right=bottom_right,
+            lse=lse is not None,
+            softmax_scale=scale,
+        )
+        args = LaunchArgs.forward(
+            *(TensorArg.of(t) for t in (q, k, v, out)),
+            TensorArg(0 if lse is None else lse.data_ptr()),
+        )
+        operators.plans.kernel(workload, -1).launch(workload, args, 0, -1)
+        (expected,) = stub.launched()
+        assert found == expected, workload
+    return "right"
+
+
+def results(operators: Operators) -> str:
+    """Fresh tensors: contiguous, of the right shapes, and where the kernel writes."""
+    q, k = draw(2, 100, 6).transpose(1, 2).contiguous().transpose(1, 2), draw(2, 50, 3)
+    out, lse = api.attention(q, k, k, return_lse=True)
+    assert out.shape == q.shape
+    assert out.is_contiguous()
+    assert out.dtype == q.dtype
+    assert (lse.shape, lse.dtype) == ((2, 6, 100), torch.float32)
+    plain = torch.ops.fa_tune.fwd(q, k, k, False, False, None, False)
+    assert plain[1].shape == (0,)
+    return "right"
+
+
+def refused(operators: Operators) -> str:
+    """By the same exceptions as Python's, each in one line; and a call after each."""
+    q, k = draw(1, 64, 4), draw(1, 64, 2)
+    moved = torch.zeros(q.numel() + 8, dtype=q.dtype)[4 : 4 + q.numel()].view(q.shape)
+    turned = q.transpose(1, 3).contiguous().transpose(1, 3)
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        ("dimensions", lambda: api.attention(q[0], k, k)),
+        ("K and V differ", lambda: api.attention(q, k, k[:, :8])),
+        ("batch or d_head", lambda: api.attention(q, k[..., :64], k[..., :64])),
+        ("do not divide", lambda: api.attention(q[:, :, :3], k, k)),
+        ("fp16", lambda: api.attention(q.float(), k.float(), k.float())),
+        ("fp16", lambda: api.attention(q, k.bfloat16(), k)),
+        ("bottom_right", lambda: api.attention(q, k, k, bottom_right=True)),
+        ("softmax_scale", lambda: api.attention(q, k, k, softmax_scale=0.0)),
+        ("softmax_scale", lambda: api.attention(q, k, k, softmax_scale=float("nan"))),
+        ("at least 1", lambda: api.attention(q[:, :0], k, k)),
+        ("contiguous", lambda: api.attention(turned, k, k)),
+        ("16", lambda: api.attention(moved, k, k)),
+        ("out must be", lambda: api.attention(q, k, k, out=k)),
+        ("lse must be", lambda: api.attention(q, k, k, lse=torch.zeros(3))),
+        ("no gradient", lambda: api.attention(q.requires_grad_(), k, k, out=draw(1, 64, 4))),
+    ]
+    for said, call in calls:
+        with pytest.raises(InvalidConfig) as caught:
+            call()
+        assert said in str(caught.value)
+        assert "\n" not in str(caught.value)
+        with torch.no_grad():
+            api.attention(q, k, k)
+    odd = draw(1, 64, 4, 48)
+    with pytest.raises(NoUsableVariant, match="no kernel runs"):
+        api.attention(odd, odd, odd)
+    return "right"
+
+
+def buckets(operators: Operators) -> str:
+    """Growing lengths cost a choice per doubling; a tuned workload has one of its own."""
+    assert operators.native is not None
+    q = draw(2, 1, 8)
+    for n_kv in range(1, 2049):
+        k = draw(2, n_kv, 8)
+        api.attention(q, k, k)
+    choices = operators.native.choices()
+    assert 11 <= choices <= 13 + 1, choices  # and the tuned one, known beforehand
+    assert len(compiled) <= 2 * choices
+    before = len(compiled)
+    tuned, near = (draw(2, n, 4) for n in (1000, 1008))
+    api.attention(near, near, near)
+    assert len(compiled) == before + 1
+    api.attention(tuned, tuned, tuned)
+    assert len(compiled) == before + 2, "the bucket of its neighbours serves it"
+    api.attention(tuned, tuned, tuned)
+    assert len(compiled) == before + 2
+    return "right"
+
+
+def partition(operators: Operators) -> str:
+    """C++ has the buckets of `fa_tune.choice.representative`."""
+    assert operators.native is not None
+    dice, stands = random.Random(2), set()
+    for _ in range(300):
+        kv_heads = dice.choice((1, 2, 3))
+        heads, batch = kv_heads * dice.choice((1, 2, 3)), dice.choice((1, 2, 3, 5))
+        n_q, n_kv = (dice.choice((1, 2, 3, 45, 46, 64, 90, 91, 181, 182, 362)) for _ in range(2))
+        causal = dice.random() < 0.5
+        bottom_right = causal and dice.random() < 0.5
+        q, k = draw(batch, n_q, heads, 64), draw(batch, n_kv, kv_heads, 64)
+        api.attention(q, k, k, causal=causal, bottom_right=bottom_right)
+        workload = Workload(
+            *(batch, heads, kv_heads, n_q, n_kv, 64, DType.FP16),
+            causal=causal,
+            bottom_right=bottom_right,
+        )
+        # What it counts as need not tell how the mask is aligned; the bucket does.
+        stands.add((workload.bottom_right, key_of(workload)))
+    assert operators.native.choices() == len(stands) + len(OneTuned.tuned)
+    return "right"
+
+
+def key_of(workload: Workload) -> tuple[object, ...]:
+    found = representative(workload)
+    work = (workload.batch * workload.heads) ** 2
+    lengths = (found.seq_len_q, found.seq_len_kv)
+    return work.bit_length() // 2, found.heads, *lengths, found.causal
+
+
+def threads(operators: Operators) -> str:
+    """Eight at once on the same new problems: no deadlock, and every launch is made."""
+    stub, failed = Stub(), []
+    lengths = [2**i + j for i in range(12) for j in (0, 1)]
+
+    def work(seed: int) -> None:
+        mine = random.Random(seed).sample(lengths, len(lengths))
+        try:
+            for n in mine:
+                q = draw(1, n, 4)
+                api.attention(q, q, q, causal=True)
+        except Exception as error:
+            failed.append(error)
+
+    running = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in running), "deadlock"
+    assert not failed, failed
+    assert len(stub.launched()) == 8 * len(lengths)
+    return "right"
+
+
+def fork(operators: Operators) -> str:
+    """A child of a process that has only imported and set up goes on by itself, also where a thread
+    of the parent held the locks."""
+    os.register_at_fork(after_in_child=operators.forget)
+    q = draw(1, 64, 4)
+    for held in (False, True):
+        if held:
+            operators.plans._lock.acquire()
+        child = os.fork()
+        if child == 0:
+            done = threading.Thread(target=lambda: api.attention(q, q, q), daemon=True)
+            done.start()
+            done.join(20)
+            os._exit(int(done.is_alive()) or len(compiled) != 1)
+        assert os.waitpid(child, 0)[1] == 0, held
+        if held:
+            operators.plans._lock.release()
+    api.attention(q, q, q)
+    return "right"
+
+
+def cost(operators: Operators) -> str:
+    """Microseconds of the host per call."""
+    q, out = draw(1, 128, 4), draw(1, 128, 4)
+    fwd_out = torch.ops.fa_tune.fwd_out.default
+    calls: dict[str, Callable[[], Any]] = {
+        "fwd_out_us": lambda: fwd_out(q, q, q, False, False, None, out, None),
+        "attention_us": lambda: api.attention(q, q, q),
+        "attention_lse_us": lambda: api.attention(q, q, q, return_lse=True),
+        "empty_us": lambda: torch.empty_like(q),
+    }
+    found = {}
+    for name, call in calls.items():
+        for _ in range(100):
+            call()
+        start = time.perf_counter()
+        for _ in range(2000):
+            call()
+        found[name] = (time.perf_counter() - start) / 2000 * 1e6
+    return json.dumps(found)
+
+
+CHECKS = {
+    one.__name__: one for one in (views, results, refused, buckets, partition, threads, fork, cost)
+}
+
+
+if __name__ == "__main__":
+    print(CHECKS[sys.argv[3]](started(sys.argv[2])))

@@ -1,0 +1,164 @@
+"""FlashAttention 2's functions on the CPU: by matrix products, and by ours where they can."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: no operators")
+
+import torch
+from torch.nn.attention.bias import causal_lower_right
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.op import flash_attn
+from fa_tune.op.flash_attn import (
+    flash_attn_func,
+    flash_attn_varlen_func,
+    flash_attn_with_kvcache,
+)
+from tests.op import twins
+
+sdpa = torch.nn.functional.scaled_dot_product_attention
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+def by_torch(q: Any, k: Any, v: Any, **options: Any) -> torch.Tensor:
+    found: torch.Tensor = sdpa(*(t.transpose(1, 2) for t in (q, k, v)), enable_gqa=True, **options)
+    return found.transpose(1, 2)
+
+
+@pytest.mark.parametrize(("n_q", "n_kv"), [(7, 7), (3, 9)])
+def test_dense(n_q: int, n_kv: int) -> None:
+    q, k, v = draw(2, n_q, 4, 16), draw(2, n_kv, 2, 16), draw(2, n_kv, 2, 16)
+    assert torch.allclose(flash_attn_func(q, k, v), by_torch(q, k, v), atol=1e-5)
+    causal = by_torch(q, k, v, attn_mask=torch.ones(n_q, n_kv).tril(n_kv - n_q).bool())
+    assert torch.allclose(flash_attn_func(q, k, v, causal=True), causal, atol=1e-5)
+    out, lse, probabilities = flash_attn_func(q, k, v, softmax_scale=0.5, return_attn_probs=True)
+    assert torch.allclose(out, by_torch(q, k, v, scale=0.5), atol=1e-5)
+    scores = twins.scores_of(q, k, False, False, 0.5)
+    assert torch.allclose(lse, scores.logsumexp(-1).float(), atol=1e-5)
+    assert probabilities is None
+
+
+def test_windows_softcap_and_alibi() -> None:
+    q, k, v = draw(1, 6, 2, 16), draw(1, 8, 2, 16), draw(1, 8, 2, 16)
+    place = torch.arange(6)[:, None] + 2 - torch.arange(8)  # how far a key lies behind
+    near = (place <= 3) & (place >= -1)
+    found = flash_attn_func(q, k, v, window_size=(3, 1))
+    assert torch.allclose(found, by_torch(q, k, v, attn_mask=near), atol=1e-5)
+    found = flash_attn_func(q, k, v, causal=True, window_size=(3, -1))
+    seen = (place <= 3) & (place >= 0)
+    assert torch.allclose(found, by_torch(q, k, v, attn_mask=seen), atol=1e-5)
+    slopes = torch.tensor([0.5, 0.25])
+    bias = -slopes[None, :, None, None] * place.abs()
+    found = flash_attn_func(q, k, v, alibi_slopes=slopes)
+    assert torch.allclose(found, by_torch(q, k, v, attn_mask=bias), atol=1e-5)
+    scores = 5 * torch.tanh(torch.einsum("bqhd,bkhd->bhqk", q, k) / 4 / 5)
+    expected = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+    assert torch.allclose(flash_attn_func(q, k, v, softcap=5.0), expected, atol=1e-5)
+    kept = flash_attn_func(q, k, v, dropout_p=0.5)
+    assert not torch.allclose(kept, by_torch(q, k, v), atol=1e-3)
+
+
+def test_rows_without_keys_are_zero() -> None:
+    q, k = draw(1, 6, 2, 16).requires_grad_(), draw(1, 4, 2, 16)
+    out, lse, _ = flash_attn_func(q, k, k, causal=True, return_attn_probs=True)
+    assert (out[:, :2] == 0).all()
+    assert lse[..., :2].isneginf().all()
+    expected = by_torch(q[:, 2:], k, k, attn_mask=causal_lower_right(4, 4))
+    assert torch.allclose(out[:, 2:], expected, atol=1e-5)
+    out.sum().backward()
+    assert q.grad is not None
+    assert q.grad.isfinite().all()
+    assert (q.grad[:, :2] == 0).all()
+
+
+def test_packed_sequences() -> None:
+    lengths_q, lengths_k = [3, 1, 5], [4, 6, 5]
+    starts_q = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
+    starts_k = torch.tensor([0, 4, 10, 15], dtype=torch.int32)
+    q, k, v = draw(9, 4, 16), draw(15, 2, 16), draw(15, 2, 16)
+    out, lse, _ = flash_attn_varlen_func(
+        q, k, v, starts_q, starts_k, 5, 6, causal=True, return_attn_probs=True
+    )
+    assert lse.shape == (4, 9)
+    parts = zip(q.split(lengths_q), k.split(lengths_k), v.split(lengths_k), strict=True)
+    alone = [flash_attn_func(a[None], b[None], c[None], causal=True)[0] for a, b, c in parts]
+    assert torch.allclose(out, torch.cat(alone), atol=1e-6)
+    single = flash_attn_varlen_func(q, k, v, starts_q[[0, 3]], starts_k[[0, 3]], 9, 15, causal=True)
+    expected = flash_attn_func(q[None], k[None], v[None], causal=True)[0]
+    assert torch.allclose(single, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_a_cache_is_appended_to_and_read(as_tensor: bool) -> None:
+    keys, values = draw(2, 10, 2, 16), draw(2, 10, 2, 16)
+    new_k, new_v, q = draw(2, 2, 2, 16), draw(2, 2, 2, 16), draw(2, 2, 4, 16)
+    lengths = torch.tensor([5, 3] if as_tensor else [5, 5], dtype=torch.int32)
+    before = keys.clone()
+    out, lse = flash_attn_with_kvcache(
+        *(q, keys, values, new_k, new_v),
+        cache_seqlens=lengths if as_tensor else 5,
+        causal=True,
+        return_softmax_lse=True,
+    )
+    for i, n in enumerate(lengths.tolist()):
+        assert torch.equal(keys[i, n : n + 2], new_k[i])
+        assert torch.equal(keys[i, :n], before[i, :n])
+        assert torch.equal(keys[i, n + 2 :], before[i, n + 2 :])
+        one, rows, _ = flash_attn_func(
+            *(q[[i]], keys[[i], : n + 2], values[[i], : n + 2]),
+            causal=True,
+            return_attn_probs=True,
+        )
+        assert torch.allclose(out[i], one[0], atol=1e-5)
+        assert torch.allclose(lse[i], rows[0], atol=1e-5)
+
+
+def test_some_rows_of_a_cache() -> None:
+    keys, values, q = draw(4, 6, 2, 16), draw(4, 6, 2, 16), draw(2, 1, 2, 16)
+    rows = torch.tensor([3, 1], dtype=torch.int32)
+    new = draw(2, 1, 2, 16)
+    found = flash_attn_with_kvcache(
+        q, keys, values, new, new, cache_seqlens=4, cache_batch_idx=rows
+    )
+    assert torch.equal(keys[3, 4], new[0, 0])
+    expected = flash_attn_func(q, keys[[3, 1], :5], values[[3, 1], :5])
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_what_nobody_here_computes_is_refused() -> None:
+    q, table = draw(1, 1, 2, 16), torch.zeros(1, 1, dtype=torch.int32)
+    starts = torch.tensor([0, 1], dtype=torch.int32)
+    with pytest.raises(InvalidConfig, match="a block table"):
+        flash_attn_varlen_func(q[0], q[0], q[0], starts, starts, 1, 1, block_table=table)
+    for name in ("block_table", "cache_leftpad", "rotary_cos"):
+        with pytest.raises(InvalidConfig, match="fa-tune does not"):
+            flash_attn_with_kvcache(q, q, q, **{name: table})
+    with pytest.raises(InvalidConfig, match="no place"):
+        flash_attn_with_kvcache(q, q, q, q, q)
+
+
+def test_ours_runs_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash_attn, "_why_not_ours", lambda q, k, v, options: "")
+    q, k = draw(2, 3, 4, 16).half(), draw(2, 5, 2, 16).half()
+    with twins.registered():
+        out, lse, _ = flash_attn_func(q, k, k, causal=True, return_attn_probs=True)
+    expected = twins.fwd(q, k, k, True, True, None, True)
+    assert torch.equal(out, expected[0])
+    assert torch.equal(lse, expected[1])

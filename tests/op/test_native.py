@@ -1,0 +1,36 @@
+"""The operators in C++, on CPU tensors with a stub of the driver: what they launch and refuse, and
+what they choose when."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.project_files import ROOT
+
+pytest.importorskip("torch", reason="torch is not installed: no operators")
+
+
+@pytest.mark.parametrize(
+    "check", ["views", "results", "refused", "buckets", "partition", "threads", "fork", "cost"]
+)
+def test_operators_in_cpp(check: str, stub: Path, native_cache: Path) -> None:
+    """Each in a process of its own.  `pytest -s` shows the cost."""
+    silent = {"STUB_SILENT": "1"} if check == "cost" else {}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.op.native_child", str(stub), str(native_cache), check],
+        cwd=ROOT,
+        env={**os.environ, "LD_LIBRARY_PATH": str(stub), **silent},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    if check == "cost":
+        print(done.stdout)
+    else:
+        assert done.stdout.strip() == "right"

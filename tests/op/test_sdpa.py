@@ -1,0 +1,155 @@
+"""The override of torch's flash backend, on the CPU with a kernel of its own as torch's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: no operators")
+
+import torch
+import torch.nn.attention
+
+from fa_tune.op import fallback, sdpa
+from tests.op import twins
+
+aten = torch.ops.aten
+
+
+def torchs(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> Any:
+    """What torch's own kernel gives here: sevens."""
+    return sdpa._results(query, key, torch.full_like(query, 7), query[..., 0].float())
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    made = sdpa.Override
+    monkeypatch.setattr(sdpa, "Override", lambda: made("CPU"))
+    monkeypatch.setattr(fallback, "_told", set())
+    with twins.registered(), torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("_scaled_dot_product_flash_attention", torchs, "CPU", allow_override=True)
+        yield
+        sdpa.disable_sdpa()
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    return torch.randn(*shape).to(dtype)
+
+
+def call(*args: Any, **others: Any) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = aten._scaled_dot_product_flash_attention(*args, **others)
+    return found
+
+
+def is_torchs(found: tuple[Any, ...]) -> bool:
+    return bool((found[0] == 7).all())
+
+
+def test_before_during_and_after() -> None:
+    q, k = draw(2, 4, 8, 16), draw(2, 2, 8, 16)
+    assert is_torchs(call(q, k, k))
+    with sdpa.enable_sdpa():
+        assert torch.nn.attention.current_flash_attention_impl() == "fa_tune"
+        out, lse, *rest = call(q, k, k, 0.0, True, scale=0.5)
+        turned = (t.transpose(1, 2) for t in (q, k, k))
+        right, right_lse = twins.fwd(*turned, True, False, 0.5, True)
+        assert torch.equal(out, right.transpose(1, 2))
+        assert torch.equal(lse, right_lse)
+        assert out.stride() == torch.empty_like(q).stride()
+        assert rest[2:4] == [8, 8]
+        with sdpa.enable_sdpa():
+            pass
+        assert not is_torchs(call(q, k, k)), "an inner context ends what it did not begin"
+    assert torch.nn.attention.current_flash_attention_impl() is None
+    assert is_torchs(call(q, k, k))
+    sdpa.disable_sdpa()
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_results_lie_as_torch_says(transposed: bool) -> None:
+    q = draw(2, 8, 4, 16).transpose(1, 2) if transposed else draw(2, 4, 8, 16)
+    with sdpa.enable_sdpa():
+        out = call(q, q, q)[0]
+    with torch.device("meta"):
+        expected = aten._scaled_dot_product_flash_attention(*(q.to("meta"),) * 3)[0]
+    assert out.stride() == expected.stride()
+
+
+def odd_rows() -> torch.Tensor:
+    return draw(2, 4, 8, 17)[..., :16]
+
+
+@pytest.mark.parametrize(
+    ("reason", "tensors", "options"),
+    [
+        ("dropout", [draw(2, 4, 8, 16)] * 3, {"dropout_p": 0.1}),
+        ("debug mask", [draw(2, 4, 8, 16)] * 3, {"return_debug_mask": True}),
+        ("neither fp16 nor bf16", [draw(2, 4, 8, 16, dtype=torch.float32)] * 3, {}),
+        ("not positive", [draw(2, 4, 8, 16)] * 3, {"scale": -1.0}),
+        ("16 bytes", [odd_rows()] * 3, {}),
+        ("nothing to attend", [draw(0, 4, 8, 16)] * 3, {}),
+        ("do not divide", [draw(2, 4, 8, 16), *[draw(2, 3, 8, 16)] * 2], {}),
+    ],
+)
+def test_what_is_not_ours_is_torchs_and_told_once(
+    reason: str, tensors: list[torch.Tensor], options: dict[str, Any]
+) -> None:
+    with sdpa.enable_sdpa(), pytest.warns(fallback.FallbackWarning, match=reason):
+        assert is_torchs(call(*tensors, **options))
+    with sdpa.enable_sdpa(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert is_torchs(call(*tensors, **options))
+
+
+def test_what_no_kernel_runs_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(*_: object) -> None:
+        asked.append(1)
+        raise RuntimeError("NoUsableVariant: no kernel runs it")
+
+    monkeypatch.setattr(sdpa, "_fwd_out", refuse)
+    q = draw(2, 4, 8, 16)
+    with sdpa.enable_sdpa():
+        with pytest.warns(fallback.FallbackWarning, match="no kernel runs it"):
+            assert is_torchs(call(q, q, q))
+        assert is_torchs(call(q, q, q))
+    assert len(asked) == 1, "asked again for what nothing runs"
+
+
+def test_another_implementation_is_active_again_afterwards() -> None:
+    class Other:
+        def remove(self) -> None:
+            pass
+
+    torch.nn.attention.register_flash_attention_impl("other", register_fn=Other)
+    torch.nn.attention.activate_flash_attention_impl("other")
+    try:
+        with sdpa.enable_sdpa():
+            assert torch.nn.attention.current_flash_attention_impl() == "fa_tune"
+        assert torch.nn.attention.current_flash_attention_impl() == "other"
+    finally:
+        torch.nn.attention.restore_flash_attention_impl()
+
+
+def test_compiled_graphs_follow() -> None:
+    torch.compiler.reset()
+    q = draw(2, 4, 8, 16)
+    run = torch.compile(lambda t: call(t, t, t)[0] + 1, fullgraph=True)
+    with sdpa.enable_sdpa():
+        ours = run(q)
+        assert torch.allclose(ours, call(q, q, q)[0] + 1, atol=1e-3)
+    assert (run(q) == 8).all()

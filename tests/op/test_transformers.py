@@ -1,0 +1,101 @@
+"""Models of Transformers run the same with our attention as with their own, on the CPU twins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: no operators")
+    pytest.importorskip("transformers", reason="transformers is not installed: no models")
+
+import torch
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.op import register_transformers, transformers_attention
+from tests.op import tiny_models, twins
+
+KINDS = ("llama", "mistral", "qwen")
+calls: list[tuple[int, int]] = []  # lengths of what ran by ours
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    ours = transformers_attention.attention
+
+    def counted(q: Any, k: Any, v: Any, **problem: Any) -> Any:
+        calls.append((q.shape[1], k.shape[1]))
+        return ours(q, k, v, **problem)
+
+    monkeypatch.setattr(transformers_attention, "_DEVICES", ("cpu",))
+    monkeypatch.setattr(transformers_attention, "_DTYPES", (torch.float32,))
+    monkeypatch.setattr(transformers_attention, "attention", counted)
+    calls.clear()
+    register_transformers()
+    with twins.registered():
+        yield
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("static", [False, True])
+def test_the_same_tokens(kind: str, padded: bool, static: bool) -> None:
+    model = tiny_models.make(kind)
+    model.set_attn_implementation("eager")
+    expected = tiny_models.generated(model, padded=padded, static=static)
+    assert not calls
+    model.set_attn_implementation("fa_tune")
+    assert tiny_models.generated(model, padded=padded, static=static) == expected
+    if not padded and not static and kind != "mistral":
+        steps = [(10, 10), *((1, n) for n in range(11, 10 + tiny_models.NEW_TOKENS))]
+        assert calls == [step for step in steps for _ in range(2)], "prefill and decoding are ours"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("static", [False, True])
+def test_a_prompt_in_two_parts(kind: str, static: bool) -> None:
+    model = tiny_models.make(kind)
+    model.set_attn_implementation("eager")
+    expected = tiny_models.chunked(model, static=static)
+    model.set_attn_implementation("fa_tune")
+    assert torch.allclose(tiny_models.chunked(model, static=static), expected, atol=1e-4)
+    if kind != "mistral" and not static:
+        assert (4, 10) in calls
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_no_graph_breaks(padded: bool) -> None:
+    torch.compiler.reset()
+    model = tiny_models.make("llama")
+    given = tiny_models.prompts("cpu", padded=padded)
+    if not padded:
+        del given["attention_mask"]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = model(**given, use_cache=False).logits
+        model.set_attn_implementation("fa_tune")
+        run = torch.compile(model, fullgraph=True, backend="aot_eager")
+        found = run(**given, use_cache=False).logits
+    rows = tiny_models.prompts("cpu", padded=padded)["attention_mask"].bool()
+    assert torch.allclose(found[rows], expected[rows], atol=1e-4)
+
+
+def test_gradients_reach_the_weights() -> None:
+    model = tiny_models.make("llama")
+    given = tiny_models.prompts("cpu", padded=False)
+    grads = []
+    for name in ("eager", "fa_tune"):
+        model.set_attn_implementation(name)
+        model.zero_grad()
+        model(**given, labels=given["input_ids"]).loss.backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    for one, other in zip(*grads, strict=True):
+        assert torch.allclose(one, other, atol=1e-4 * float(one.abs().max()) + 1e-6)
+
+
+def test_names_that_transformers_knows_are_refused() -> None:
+    for name in ("my_flash", "sdpa", "eager", "paged|x"):
+        with pytest.raises(InvalidConfig, match="a meaning of its own"):
+            register_transformers(name)

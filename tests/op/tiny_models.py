@@ -1,0 +1,85 @@
+"""Models of Transformers with random weights, small enough for a test, and what to ask of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import (
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    StaticCache,
+)
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 256,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "initializer_range": 0.2,
+}
+NEW_TOKENS = 12
+WINDOW = 6
+
+
+def make(kind: str) -> Any:
+    torch.manual_seed(0)
+    if kind == "llama":
+        model = LlamaForCausalLM(LlamaConfig(**SIZES))
+    elif kind == "mistral":
+        model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=WINDOW))
+    else:
+        model = Qwen2ForCausalLM(Qwen2Config(**SIZES))
+    return model.eval()
+
+
+def prompts(device: str, *, padded: bool) -> dict[str, torch.Tensor]:
+    torch.manual_seed(1)
+    tokens = torch.randint(2, SIZES["vocab_size"], (3, 10))
+    mask = torch.ones_like(tokens)
+    if padded:
+        for row, n in enumerate((0, 3, 7)):
+            tokens[row, :n] = mask[row, :n] = 0
+    return {"input_ids": tokens.to(device), "attention_mask": mask.to(device)}
+
+
+@torch.no_grad()
+def generated(model: Any, *, padded: bool, static: bool) -> list[list[int]]:
+    """Tokens, greedily."""
+    options = {"cache_implementation": "static"} if static else {}
+    given = prompts(model.device.type, padded=padded)
+    found = model.generate(
+        **given, max_new_tokens=NEW_TOKENS, do_sample=False, disable_compile=True, **options
+    )
+    tokens: list[list[int]] = found.tolist()
+    return tokens
+
+
+@torch.no_grad()
+def chunked(model: Any, *, static: bool) -> torch.Tensor:
+    """Logits of a prompt that is read in two parts."""
+    tokens = prompts(model.device.type, padded=False)["input_ids"]
+    cache = (
+        StaticCache(config=model.config, max_cache_len=16)
+        if static
+        else DynamicCache(config=model.config)
+    )
+    parts = []
+    for start, stop in ((0, 6), (6, 10)):
+        position = torch.arange(start, stop, device=tokens.device)
+        found = model(
+            tokens[:, start:stop], past_key_values=cache, cache_position=position, use_cache=True
+        )
+        parts.append(found.logits)
+    return torch.cat(parts, 1)
