@@ -226,7 +226,7 @@ def test_a_full_disk_under_stdout_is_status_3(environment: dict[str, str], form:
 def test_an_output_that_cannot_show_a_character_gets_it_escaped(
     environment: dict[str, str],
 ) -> None:
-    done = _fa_tune({**environment, "PYTHONIOENCODING": "ascii"}, "report", str(RAW))
+    done = _fa_tune({**environment, "PYTHONIOENCODING": "ascii"}, "report", "--wide", str(RAW))
     assert done.returncode == 0
     assert "\\u2026 22 more" in done.stdout
 

@@ -17,5 +17,5 @@ def test_random_problems_are_launched_and_refused_alike(run_with_stub: RunWithSt
     for family in ("sm80", "sm90"):
         assert seen[f"{family} launched"] > PROBLEMS / 10
         assert seen[f"{family} refused"] > PROBLEMS / 100
-        assert PROBLEMS / 50 < seen[f"{family} with counters"] < seen[f"{family} launched"]
+        assert PROBLEMS / 200 < seen[f"{family} with counters"] < seen[f"{family} launched"]
     assert all(seen[f"d_head {d}"] for d in range(32, 257, 32))

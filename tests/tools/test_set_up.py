@@ -246,8 +246,8 @@ def test_missing_packages_are_named_in_one_line(fresh: Path, bare_python: str) -
     assert done.returncode == 3
     assert done.stdout == ""
     (line,) = errors
-    assert line.startswith("error: cannot install click>=8.1")
-    for name in ("pandas>=2.2", "pydantic>=2.7", "nvidia-cuda-nvrtc==13.0.88"):
+    assert line.startswith("error: cannot install ")
+    for name in ("click>=8.1", "pandas>=2.2", "pydantic>=2.7", "nvidia-cuda-nvrtc==13.0.88"):
         assert name in line
     assert "PIP_FIND_LINKS" in line
     # Nothing is broken by it: with a source of packages the next start goes on.

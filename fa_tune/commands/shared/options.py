@@ -51,10 +51,8 @@ from fa_tune.core.workload import BENCHMARK_HEADS, FIELDS, MASKS, USUAL
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
-
 MAX_TOKENS = 1 << 20
 MAX_HEAD_DIM = 1024
-
 SEQ_LENS = WholeNumbers(1, MAX_TOKENS, "1024,4096")
 D_HEADS = WholeNumbers(1, MAX_HEAD_DIM, "64,128")
 

@@ -7,17 +7,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.model import Measurement
 from fa_tune.profile import profile_json
 from fa_tune.profile.stats import Interval, Ratio
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Confirmation
-from fa_tune.store import recordings
-from fa_tune.store.recordings import META_SUFFIX, Decided, MeasuredOn, Meta
 from fa_tune.store.table.from_attempts import rows_from_measurements
 from fa_tune.store.table.rows import Row
+
+if TYPE_CHECKING:
+    from fa_tune.store.recordings import Decided, MeasuredOn, Meta
 
 OnInputsBySubject = Mapping[str, Sequence[OnInputs]]
 
@@ -40,8 +41,12 @@ class Source:
 def source_of(path: Path, rows: Sequence[Row]) -> Source:
     """Rows that were read from `path`, with the provenance and the counters kept beside them;
     raises ProfileFormatError where these are damaged."""
+    from fa_tune.store import recordings  # its schema takes long to load
+
     tables = sorted(path.glob("*.csv")) if path.is_dir() else [path]
-    metas = [recordings.load_meta(t) for t in tables if t.with_suffix(META_SUFFIX).is_file()]
+    metas = [
+        recordings.load_meta(t) for t in tables if t.with_suffix(recordings.META_SUFFIX).is_file()
+    ]
     documents = sorted(path.glob(f"*{profile_json.SUFFIX}")) if path.is_dir() else []
     chosen: dict[str, str] = {}
     on_inputs: dict[str, dict[str, tuple[OnInputs, ...]]] = {}
