@@ -25,8 +25,7 @@ struct WgmmaM64K16 {
         return made;
     }
 
-    static void ss(float (&d)[kN / 2], unsigned long long a, unsigned long long b,
-                   int accumulate) {
+    static void ss(float (&d)[kN / 2], unsigned long long a, unsigned long long b, int accumulate) {
         emulator::Product made = product(d, b, accumulate);
         made.a = a;
         emulator::issue(made);
