@@ -16,6 +16,7 @@ from functools import cache, cached_property, lru_cache, total_ordering
 from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.lengths import Lengths, lengths_of
 
 if TYPE_CHECKING:
     import torch
@@ -132,6 +133,11 @@ class Workload:
     each row is wanted, fp32 [batch, heads, seq_len_q].  `softmax_scale` multiplies the scores;
     None: 1 / sqrt(d_head).  `op` is the operation, see `fa_tune.ops`.
 
+    A `packed` batch is sequences of any lengths, one after another: Q [total_q, heads, d_head],
+    K and V [total_kv, kv_heads, d_head], the log-sum-exp [heads, total_q].  `seq_len_q` and
+    `seq_len_kv` are the longest, and a causal mask is aligned bottom-right in each sequence.
+    `lengths` says which they are, see `core.lengths`; "": only the device knows.
+
     Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, an alignment
     without a mask, or a scale that is not between 1e-30 and 1e30.
     """
@@ -178,9 +184,26 @@ class Workload:
         usual_text="1 / sqrt(d_head)",
         limits=(MIN_SCALE, MAX_SCALE),
     )
+    packed: bool = _field(
+        Effect.KIND, bool, default=False, key="packed", label="packed", short="packed"
+    )
+    total_q: int = _field(Effect.SIZE, int, default=0, key="tq", label="{} queries in all")
+    total_kv: int = _field(Effect.SIZE, int, default=0, key="tk", label="{} keys in all")
+    lengths: str = _field(
+        Effect.DETAIL,
+        str,
+        default="",
+        key="len",
+        label="lengths {}",
+        short="{}",
+        help="Pack sequences of these lengths, the longest of --seq-lens: equal, uniform-SEED, "
+        "lognormal-SIGMA-SEED, or a list such as 5+0+7.",
+        usual_text="not packed",
+    )
     op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
 
     def __post_init__(self) -> None:
+        self._settle_lengths()
         for name in ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -199,6 +222,51 @@ class Workload:
             )
         usual = self.softmax_scale == 1 / math.sqrt(self.d_head)
         object.__setattr__(self, "softmax_scale", None if usual else float(self.softmax_scale))
+
+    def _settle_lengths(self) -> None:
+        if self.lengths:
+            found = lengths_of(self.lengths, self.batch, self.seq_len_q, self.seq_len_kv)
+            given = (self.total_q, self.total_kv)
+            totals = (sum(q for q, _ in found), sum(kv for _, kv in found))
+            if self.packed and any(given) and given != totals:
+                raise InvalidConfig(
+                    f"lengths {self.lengths} are {totals[0]} queries and {totals[1]} keys, not "
+                    f"{given[0]} and {given[1]}"
+                )
+            settled = {
+                "packed": True,
+                "batch": len(found),
+                "seq_len_q": max(1, *(q for q, _ in found)),
+                "seq_len_kv": max(1, *(kv for _, kv in found)),
+                "total_q": totals[0],
+                "total_kv": totals[1],
+            }
+            for name, value in settled.items():
+                object.__setattr__(self, name, value)
+        if not self.packed:
+            if self.total_q or self.total_kv:
+                raise InvalidConfig("total_q and total_kv are those of a packed batch")
+            return
+        for name in ("total_q", "total_kv"):
+            if getattr(self, name) < 1:
+                raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.causal:  # there is one alignment
+            object.__setattr__(self, "bottom_right", False)
+
+    @property
+    def members(self) -> Lengths:
+        """The queries and keys of each sequence of a packed batch; where only the device knows
+        them, as many for each."""
+        if self.lengths:
+            return lengths_of(self.lengths, self.batch, self.seq_len_q, self.seq_len_kv)
+        return ((-(-self.total_q // self.batch), -(-self.total_kv // self.batch)),) * self.batch
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """Extents of the tensors: batch elements, and the rows of Q and of K and V in each."""
+        if self.packed:
+            return 1, self.total_q, self.total_kv
+        return self.batch, self.seq_len_q, self.seq_len_kv
 
     def __lt__(self, other: Workload) -> bool:
         return self._order < other._order
@@ -310,6 +378,8 @@ def _key_part(spec: FieldSpec, value: Any) -> str:
         return spec.words[value]
     if spec.type is bool:
         return spec.key
+    if spec.type is str:
+        return f"{spec.key}{value}"
     return spec.key + (value.name.lower() if isinstance(value, DType) else repr(value))
 
 
@@ -335,8 +405,8 @@ def _key_pattern() -> re.Pattern[str]:
         elif spec.type is bool:
             part = f"(?P<{name}>{spec.key})"
         else:
-            number = r"\d+" if spec.type is int else "[-+.0-9e]+"
-            part = f"{spec.key}(?P<{name}>{number})"
+            value = {int: r"\d+", float: "[-+.0-9e]+", str: "[-+.0-9a-z]+"}[spec.type]
+            part = f"{spec.key}(?P<{name}>{value})"
         separator = "" if name == next(iter(FIELDS)) else "_"
         pattern += f"(?:{separator}{part})?" if name in OPTIONAL else separator + part
     return re.compile(pattern)
@@ -358,6 +428,10 @@ class WorkloadParts:
     bottom_right: bool | None = None
     lse: bool | None = None
     softmax_scale: float | None = None
+    packed: bool | None = None
+    total_q: int | None = None
+    total_kv: int | None = None
+    lengths: str | None = None
     op: str | None = None
 
     @property

@@ -72,6 +72,11 @@ class LaunchArgs:
     was compiled with that trait.  `softmax_scale` and `diagonal` (with a causal mask, query i sees
     key j when j ≤ i + diagonal) replace the workload's own.  `scratch` and `workspace` are the
     addresses of the family's `scratch_bytes` and `workspace_bytes`, 0 without any.
+
+    A packed batch has `cu_seqlens_q` and `cu_seqlens_kv`, int32 [batch + 1] on the device:
+    sequence i is rows cu_seqlens[i] to cu_seqlens[i + 1], of which `used_q` and `used_kv`, int32
+    [batch], may say how many count.  Q, K, V and O are [1, rows of all sequences, heads, d_head],
+    `lse` is [heads, rows of all sequences].
     """
 
     tensors: Mapping[str, TensorArg]
@@ -134,14 +139,25 @@ class LaunchArgs:
         self._check_rows(workload)
         if workload.lse and not self.lse.address:
             raise InvalidConfig(f"{workload.key} has the log-sum-exp: the launch must give lse")
+        if workload.packed:
+            self._check_packed(workload)
         diagonal = workload.diagonal if self.diagonal is None else self.diagonal
         if self.softmax_scale is not None:
             workload = replace(workload, softmax_scale=self.softmax_scale)
         diagonal = max(-workload.seq_len_q, min(diagonal, workload.seq_len_kv))
         return diagonal, workload.scale
 
+    def _check_packed(self, workload: Workload) -> None:
+        if self.diagonal is not None:
+            raise InvalidConfig("each sequence of a packed batch has a diagonal of its own")
+        for name in ("cu_seqlens_q", "cu_seqlens_kv"):
+            if not self[name].address:
+                raise InvalidConfig(f"{workload.key} needs {name}, which the launch does not give")
+
     def _check_rows(self, workload: Workload) -> None:
         for spec in ops.get(workload.op).tensors(workload):
+            if len(spec.shape) < 3:  # read element by element
+                continue
             tensor = self[spec.name]
             # The stride of an extent of 1 is never used, and contiguous tensors give none.
             used = [s for s, n in zip(tensor.strides, spec.shape, strict=False) if n > 1]

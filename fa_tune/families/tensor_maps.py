@@ -33,6 +33,9 @@ def tensor_map(
     first, with boxes of 64 columns by `box_rows` rows of one head.
 
     `queries`: the tensor has the workload's query heads and length, not those of K and V.
+    The map of a packed tensor begins a box before it and has dimensions (d_head, rows of a box,
+    heads, rows of the tensor), see kernels/common/packed_batch.cuh.
+
     Returns an array of one 128-byte element.  Maps are kept: a launch with the same tensors
     makes none.  Raises InvalidConfig for an address or stride that is no multiple of 16 bytes,
     ToolMissing without a driver.
@@ -42,6 +45,16 @@ def tensor_map(
         if queries
         else (workload.seq_len_kv, workload.kv_heads)
     )
+    if workload.packed:
+        rows = workload.rows[1 if queries else 2]
+        _, row_stride, head_stride = tensor.strides
+        return _encoded(
+            tensor.address - box_rows * row_stride * workload.dtype.size_bytes,
+            (row_stride, row_stride, head_stride),
+            (workload.d_head, box_rows, heads, rows + 1),
+            workload.dtype,
+            box_rows,
+        )
     return _encoded(
         tensor.address,
         tensor.strides,

@@ -7,6 +7,7 @@ hold nothing else, so that it is exact: the product of two elements of which one
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from itertools import cycle, islice
 
@@ -26,7 +27,7 @@ def draw(
 ) -> Tensors:
     """Q, K and V in fp32, the same for one seed; each with `extra_heads` more heads at its
     beginning than the workload has."""
-    w = workload
+    w = in_one_row(workload)
     if spec.kind is Kind.FILE:
         return _of_file(spec.path, w, device, extra_heads)
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -49,6 +50,15 @@ def draw(
         _scale(q, k, w, sigmas)
         _add_sink(q, k, w, sinks)
     return q, k, v
+
+
+def in_one_row(workload: Workload) -> Workload:
+    """A packed batch as one sequence of all its rows; another workload as it is."""
+    if not workload.packed:
+        return workload
+    batch, rows_q, rows_kv = workload.rows
+    alone = {"packed": False, "total_q": 0, "total_kv": 0, "lengths": ""}
+    return replace(workload, batch=batch, seq_len_q=rows_q, seq_len_kv=rows_kv, **alone)
 
 
 def _scale(q: torch.Tensor, k: torch.Tensor, w: Workload, sigma: torch.Tensor) -> None:

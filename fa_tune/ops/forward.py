@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, DType, Workload
@@ -34,26 +35,33 @@ class Forward:
     name = FORWARD
 
     def tensors(self, workload: Workload) -> tuple[TensorSpec, ...]:
-        """Q, K, V, O and, where it is wanted, the log-sum-exp."""
+        """Q, K, V, O and, where they are wanted, the log-sum-exp and where sequences begin.  A
+        packed batch is one element with the rows of all sequences."""
         w = workload
-        queries = (w.batch, w.seq_len_q, w.heads, w.d_head)
-        keys = (w.batch, w.seq_len_kv, w.kv_heads, w.d_head)
-        found = (
+        batch, rows_q, rows_kv = w.rows
+        queries = (batch, rows_q, w.heads, w.d_head)
+        keys = (batch, rows_kv, w.kv_heads, w.d_head)
+        found = [
             TensorSpec("q", queries, w.dtype),
             TensorSpec("k", keys, w.dtype),
             TensorSpec("v", keys, w.dtype),
             TensorSpec("o", queries, w.dtype, output=True),
-        )
-        if not w.lse:
-            return found
-        rows = (w.batch, w.heads, w.seq_len_q)
-        return (*found, TensorSpec("lse", rows, None, output=True, tolerance=LSE_TOLERANCE))
+        ]
+        if w.lse:
+            rows = (batch, w.heads, rows_q)
+            found.append(TensorSpec("lse", rows, None, output=True, tolerance=LSE_TOLERANCE))
+        if w.packed:
+            beginnings = (w.batch + 1,)
+            found += [TensorSpec(n, beginnings, None) for n in ("cu_seqlens_q", "cu_seqlens_kv")]
+        return tuple(found)
 
     # Work -----------------------------------------------------------------------------------
 
     def unmasked_pairs(self, workload: Workload) -> int:
         """Query–key pairs of one head that attend; causal: query i sees key j when
-        j ≤ i + workload.diagonal."""
+        j ≤ i + workload.diagonal; of a packed batch those of all sequences."""
+        if workload.packed:
+            return sum(map(self.unmasked_pairs, sequences(workload)))
         q, kv = workload.seq_len_q, workload.seq_len_kv
         if not workload.causal:
             return q * kv
@@ -65,6 +73,8 @@ class Forward:
 
     def visited_tiles(self, workload: Workload, B_r: int, B_c: int) -> int:
         """With a causal mask the tiles in which some query of the tile sees some key."""
+        if workload.packed:
+            return sum(self.visited_tiles(one, B_r, B_c) for one in sequences(workload))
         rows, columns = -(-workload.seq_len_q // B_r), -(-workload.seq_len_kv // B_c)
         if not workload.causal:
             return rows * columns
@@ -74,15 +84,17 @@ class Forward:
     def matmul_flop(self, workload: Workload) -> int:
         """2 products × 2 operations × batch·heads·pairs·d_head."""
         pairs = self.unmasked_pairs(workload)
-        return 4 * workload.batch * workload.heads * pairs * workload.d_head
+        return 4 * workload.rows[0] * workload.heads * pairs * workload.d_head
 
     def attn_flop(self, workload: Workload) -> int:
         """batch·heads·(4·pairs·d + 6·pairs), pairs = s² without a mask."""
         pairs = self.unmasked_pairs(workload)
-        return workload.batch * workload.heads * (4 * pairs * workload.d_head + 6 * pairs)
+        return workload.rows[0] * workload.heads * (4 * pairs * workload.d_head + 6 * pairs)
 
     def total_flop(self, workload: Workload, B_r: int, B_c: int) -> int:
         """All tiles that a kernel computes plus the final division of O."""
+        if workload.packed:
+            return sum(self.total_flop(one, B_r, B_c) for one in sequences(workload))
         if workload.seq_len_q % B_r or workload.seq_len_kv % B_c:
             lengths = f"{workload.seq_len_q}x{workload.seq_len_kv}"
             raise InvalidConfig(f"blocks {B_r}x{B_c} do not divide sequences {lengths}")
@@ -94,9 +106,15 @@ class Forward:
     # Compiling ------------------------------------------------------------------------------
 
     def traits(self, workload: Workload, blocks: tuple[int, int], *, lse: bool = False) -> Traits:
-        """Ragged: a block does not divide its sequence."""
-        ragged = bool(workload.seq_len_q % blocks[0] or workload.seq_len_kv % blocks[1])
-        return Traits(causal=workload.causal, ragged=ragged, lse=lse or workload.lse)
+        """Ragged: a block does not divide its sequence, or a packed batch, whose lengths only the
+        device knows."""
+        ragged = workload.packed or bool(workload.seq_len_q % blocks[0] or workload.seq_len_kv % blocks[1])
+        return Traits(
+            causal=workload.causal,
+            ragged=ragged,
+            lse=lse or workload.lse,
+            packed=workload.packed,
+        )
 
     # Checking -------------------------------------------------------------------------------
 
@@ -116,6 +134,8 @@ class Forward:
 
         Thorough: scales from 1e-6 to 1e6, scores of 12 nats of standard deviation, and lengths to
         131072."""
+        if traits.packed:
+            return _packed_cases(blocks, d_head, dtype, traits, thorough=thorough)
         block = math.lcm(*blocks)
         lengths = [(block, block), (3 * block, 2 * block), (2 * block, 5 * block)]
         inputs_at = (2 * block, 3 * block)
@@ -160,6 +180,55 @@ class Forward:
     def error_limits(self, reference: Figures, output: Figures, dtype: DType) -> Figures:
         """Those of `reference_limits`."""
         return reference_limits(reference, output, dtype)
+
+
+def sequences(workload: Workload) -> tuple[Workload, ...]:
+    """The sequences of a packed batch that have queries and keys, each as a problem of its own,
+    with a causal mask that is aligned bottom-right."""
+    alone = {"batch": 1, "packed": False, "total_q": 0, "total_kv": 0, "lengths": ""}
+    return tuple(
+        replace(
+            workload, seq_len_q=q, seq_len_kv=kv, bottom_right=workload.causal, **alone
+        )
+        for q, kv in workload.members
+        if q and kv
+    )
+
+
+def _packed_cases(
+    blocks: tuple[int, int], d_head: int, dtype: DType, traits: Traits, *, thorough: bool
+) -> tuple[CheckCase, ...]:
+    """Sequences without queries, without keys and without either, of one row, of whole blocks and
+    of parts; more of them than are ordered; a few long ones among many short ones; scores of 1e5.
+    Thorough: 16384 keys beside a few."""
+    rows, keys = blocks
+    large = round(LARGE_SCORE / (LARGEST_NORMAL * math.sqrt(d_head)))
+    listed = (
+        f"1+0+{rows}+{2 * rows + 17}+3x1+7+{keys}+{3 * keys + 5}+0",
+        f"0+0+{3 * rows + 1}+64+0+{rows - 1}x0+5+{keys - 1}+0+{keys}+{2 * keys + 1}",
+    )
+    found = [
+        ((5, 6, 2), (1, 1), listed[0], None),
+        ((6, 3, 3), (1, 1), listed[1], 1.5 / math.sqrt(d_head)),
+        ((24, 4, 1), (3 * rows + 9, 5 * keys + 9), "lognormal-1.2-1", None),
+        ((9, 4, 2), (rows + 1, rows + 1), "uniform-2", float(large)),
+        ((301, 2, 1), (40, 40), "uniform-5", None),
+    ]
+    if thorough:
+        found.append(((12, 4, 2), (16384, 16384), "lognormal-2-7", None))
+        found.append(((4, 2, 1), (100, 100), f"16384+1+0+{rows}x{keys}+16384+3+777", None))
+    return tuple(
+        CheckCase(
+            Workload(
+                *(*shape, *longest, d_head, dtype),
+                causal=traits.causal,
+                lse=traits.lse,
+                softmax_scale=scale,
+                lengths=lengths,
+            )
+        )
+        for shape, longest, lengths, scale in found
+    )
 
 
 def tile_softmax_flop(B_r: int, B_c: int, d_head: int) -> int:

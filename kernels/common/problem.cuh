@@ -8,6 +8,7 @@ struct WorkloadTraits {
     bool causal;  // mask keys after the diagonal
     bool ragged;  // a sequence length is no multiple of its block
     bool lse;     // write the log-sum-exp of every row
+    bool packed = false;  // sequences of any lengths, one after another; ragged as well
 };
 
 // Two words of global memory of a dynamic scheduler, zero before and after a launch.

@@ -17,14 +17,16 @@ namespace fa_tune::sm80 {
 struct BlockRange {
     int end, unmasked;
 
-    template <int kRows, int kKeys, bool kCausal>
-    __device__ __forceinline__ static BlockRange of(const ForwardParams& params, int first_query) {
-        int keys = params.seq_len_kv;
-        int whole_keys = params.seq_len_kv;
+    template <int kRows, int kKeys, bool kCausal, bool kPacked>
+    __device__ __forceinline__ static BlockRange of(const ForwardParams& params,
+                                                    const Sequence<kPacked>& sequence,
+                                                    int first_query) {
+        int keys = sequence.keys(params);
+        int whole_keys = sequence.keys(params);
         if constexpr (kCausal) {
-            const int last_query = min(first_query + kRows, params.seq_len_q) - 1;
-            keys = max(0, min(keys, last_query + params.diagonal + 1));
-            whole_keys = max(0, min(whole_keys, first_query + params.diagonal + 1));
+            const int last_query = min(first_query + kRows, sequence.queries(params)) - 1;
+            keys = max(0, min(keys, last_query + sequence.diagonal(params) + 1));
+            whole_keys = max(0, min(whole_keys, first_query + sequence.diagonal(params) + 1));
         }
         return {(keys + kKeys - 1) / kKeys, whole_keys / kKeys};
     }

@@ -2,7 +2,8 @@
 // element and walks that head's keys and values in blocks of B_c, from the last to the first
 // (masked blocks, if any, are the last ones and so come first).
 //
-//     grid    (query blocks, heads, batch)
+//     grid    (query blocks, heads, batch); of a packed batch (tiles, heads), of all sequences, the
+//             longest first, and no fewer than there are
 //     block   32 n_warps threads; warp w owns rows [w, w + 1) * B_r / n_warps
 //
 // What a warp does with a block is in warp_tile.cuh; how blocks come to shared memory, and who
@@ -31,9 +32,18 @@ template <FlashForwardKernelConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(32 * CFG.n_warps, min_ctas_per_sm<CFG>())
     flash_forward_kernel(const __grid_constant__ ForwardParams params) {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
-    CpAsyncMainloop<CFG, TRAITS> loop(
-        params, static_cast<unsigned>(__cvta_generic_to_shared(shared_memory)));
-    loop.run();
+    const unsigned smem = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
+    if constexpr (TRAITS.packed) {
+        const PackedTile tile =
+            own_tile<32 * CFG.n_warps, CFG.B_r, TRAITS.causal>(params.packed, smem);
+        if (tile.m_block < 0) return;
+        CpAsyncMainloop<CFG, TRAITS> loop(params, smem, tile.m_block * CFG.B_r,
+                                          Sequence<true>::of(params, tile.member));
+        loop.run();
+    } else {
+        CpAsyncMainloop<CFG, TRAITS> loop(params, smem, blockIdx.x * CFG.B_r, {});
+        loop.run();
+    }
 }
 
 // The maps are of whole tensors, four-dimensional: (d_head, sequence, heads, batch).

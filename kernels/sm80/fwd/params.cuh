@@ -1,11 +1,16 @@
 // What a launch passes to the kernel.
 #pragma once
 
+#include "common/packed_batch.cuh"
+
 namespace fa_tune::sm80 {
 
 // Strides are in elements; the last dimension (d_head) is contiguous.
 // q, o: [batch, seq_len_q, heads, d_head]; k, v: [batch, seq_len_kv, heads / heads_per_kv, d_head]
 // lse: [batch, heads, seq_len_q], contiguous, fp32; read only with WorkloadTraits::lse.
+// Of a packed batch seq_len_q and seq_len_kv are the rows of all sequences, lse is
+// [heads, seq_len_q], and each sequence has a diagonal of its own, so that its last query sees all
+// its keys.
 struct TensorStrides {
     long long batch, seq, head;
 };
@@ -26,6 +31,7 @@ struct ForwardParams {
     int batch;
     int l2_head_group;  // ping_pong: see work_stream.cuh
     float softmax_scale;
+    PackedBatch packed;
 };
 
 }  // namespace fa_tune::sm80

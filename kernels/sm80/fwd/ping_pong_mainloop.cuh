@@ -83,6 +83,7 @@ struct PingPongMainloop {
     const unsigned items;  // of blocks, twice as many as stages, and the stream's own
     const PingPongBarriers<kStages> barriers;
     Tile warp_tile;
+    [[no_unique_address]] Sequence<TRAITS.packed> sequence;  // of the block
 
     __device__ __forceinline__ PingPongMainloop(const ForwardParams& p, const ptx::TensorMap& q_map,
                                                 const ptx::TensorMap& k_map,
@@ -114,11 +115,14 @@ struct PingPongMainloop {
     __device__ __forceinline__ void load(const ptx::TensorMap& map, unsigned target, unsigned full,
                                          const WorkItem& item) const {
         ptx::mbarrier_arrive_expect_tx(full, KVTile::kBytes);
+        const BoxPlace box =
+            Sequence<TRAITS.packed>::of(params, item.batch)
+                .template kv_box<CFG.B_c>(item.block * CFG.B_c, item.batch);
 #pragma unroll
         for (int panel = 0; panel < KVTile::kPanels; ++panel) {
             ptx::cp_async_bulk_tensor_4d_load(target + panel * KVTile::kPanelBytes, map, full,
                                               ptx::kEvictLast, KVTile::kPanelColumns * panel,
-                                              item.block * CFG.B_c, item.kv_head(), item.batch);
+                                              box.second, item.kv_head(), box.fourth);
         }
     }
 
@@ -137,18 +141,27 @@ struct PingPongMainloop {
         load(v_map, v_smem + stage * KVTile::kBytes, barriers.v_full(stage), item);
     }
 
+    // This warp's rows of Q and O.
+    __device__ __forceinline__ BoxPlace q_box(const WorkItem& item,
+                                              const Sequence<TRAITS.packed>& of_item) const {
+        return of_item.template q_box<Tile::kRowsPerWarp>(
+            item.first_query + warp_tile.warp * Tile::kRowsPerWarp, item.batch);
+    }
+
     // Ask for this warp's rows of Q.
     __device__ __forceinline__ void load_q(const WorkItem& item) const {
         __syncwarp();
         if (!ptx::elect_sync()) return;
         const unsigned full = barriers.q_full(warp_tile.warp);
         ptx::mbarrier_arrive_expect_tx(full, QTile::kPanels * kWarpBytes);
+        const auto of_item = Sequence<TRAITS.packed>::of(params, item.batch);
 #pragma unroll
         for (int panel = 0; panel < QTile::kPanels; ++panel) {
+            const BoxPlace box = q_box(item, of_item);
             ptx::cp_async_bulk_tensor_4d_load(
                 q_smem + panel * QTile::kPanelBytes + warp_tile.warp * kWarpBytes, q_map, full,
-                ptx::kEvictFirst, QTile::kPanelColumns * panel,
-                item.first_query + warp_tile.warp * Tile::kRowsPerWarp, item.head(), item.batch);
+                ptx::kEvictFirst, QTile::kPanelColumns * panel, box.second, item.head(),
+                box.fourth);
         }
     }
 
@@ -191,13 +204,14 @@ struct PingPongMainloop {
     __device__ __forceinline__ bool masked(const WorkItem& item) const {
         if constexpr (!kMasked) return false;
         return item.block >=
-               BlockRange::of<CFG.B_r, CFG.B_c, TRAITS.causal>(params, item.first_query).unmasked;
+               BlockRange::of<CFG.B_r, CFG.B_c, TRAITS.causal>(params, sequence, item.first_query)
+                   .unmasked;
     }
 
     // Whether no row of this warp sees anything of a block, which is not the tile's last.
     __device__ __forceinline__ bool fully_masked(const WorkItem& item) const {
         const int last_row = item.first_query + (warp_tile.warp + 1) * Tile::kRowsPerWarp - 1;
-        return item.block > 0 && item.block * CFG.B_c > last_row + params.diagonal;
+        return item.block > 0 && item.block * CFG.B_c > last_row + sequence.diagonal(params);
     }
 
     // Where the maxima of a tile's first and last block are taken: in the code of the usual block,
@@ -214,7 +228,7 @@ struct PingPongMainloop {
             const bool needs_max = first || last || partly;
             auto softmax = [&](bool with_maxima) {
                 if (last) load_next_q(now.next());
-                if (partly) warp_tile.mask(params, item.first_query, item.block * CFG.B_c);
+                if (partly) warp_tile.mask(params, sequence, item.first_query, item.block * CFG.B_c);
                 return warp_tile.stale_max_softmax(with_maxima);
             };
             if constexpr (kSharedMaxima) {
@@ -232,7 +246,7 @@ struct PingPongMainloop {
         } else {
             if (scores_missing) Products::multiply_qk(warp_tile, k_offset);
             if (last) load_next_q(now.next());
-            if (partly) warp_tile.mask(params, item.first_query, item.block * CFG.B_c);
+            if (partly) warp_tile.mask(params, sequence, item.first_query, item.block * CFG.B_c);
             warp_tile.softmax.advance(warp_tile.s, warp_tile.o, first);
             warp_tile.exponentiate();
         }
@@ -242,18 +256,17 @@ struct PingPongMainloop {
     __device__ __forceinline__ void write_output(const WorkItem& item) {
         if (ptx::elect_sync()) ptx::cp_async_bulk_wait_group_read();
         __syncwarp();
-        Epilogue<TRAITS, Tile>::stage(warp_tile, params, o_smem, item.batch, item.head(),
+        Epilogue<TRAITS, Tile>::stage(warp_tile, params, sequence, o_smem, item.batch, item.head(),
                                       item.first_query);
         ptx::fence_proxy_async_shared();
         __syncwarp();
         if (ptx::elect_sync()) {
+            const BoxPlace box = q_box(item, sequence);
 #pragma unroll
             for (int panel = 0; panel < QTile::kPanels; ++panel) {
                 ptx::cp_async_bulk_tensor_4d_store(
                     o_map, o_smem + panel * QTile::kPanelBytes + warp_tile.warp * kWarpBytes,
-                    QTile::kPanelColumns * panel,
-                    item.first_query + warp_tile.warp * Tile::kRowsPerWarp, item.head(),
-                    item.batch);
+                    QTile::kPanelColumns * panel, box.second, item.head(), box.fourth);
             }
             ptx::cp_async_bulk_commit_group();
         }
@@ -275,6 +288,9 @@ struct PingPongMainloop {
             const Position next = now.next();
             const unsigned v_offset = now.stage * KVTile::kBytes;
             const WorkItem item = WorkItem::load(slot(now));
+            if constexpr (TRAITS.packed) {
+                if (first) sequence = Sequence<true>::of(params, item.batch);
+            }
             if (TRAITS.causal && fully_masked(item)) {
                 // Nothing to multiply: others may have the turn.
                 release(barriers.k_empty(now.stage));
@@ -348,7 +364,17 @@ struct PingPongMainloop {
 
     __device__ __forceinline__ void run() {
         if (threadIdx.x == 0) barriers.init(CFG.n_warps);
+        if constexpr (TRAITS.packed) {
+            list_members<32 * CFG.n_warps, CFG.B_r>(params.packed, q_smem);
+            ptx::fence_proxy_async_shared();  // bulk copies come there next
+        }
         __syncthreads();
+        if constexpr (TRAITS.packed) {
+            if (static_cast<int>(blockIdx.x) >= stream().tiles()) {  // fewer tiles than CTAs
+                if (threadIdx.x == 0) stream().release_counters();
+                return;
+            }
+        }
         if (warp_tile.warp == 0 && ptx::elect_sync()) fill();
         mainloop();
     }

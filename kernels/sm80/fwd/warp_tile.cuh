@@ -110,10 +110,11 @@ struct WarpTile : Constraints<CFG> {
     }
 
     // Scores of the block that starts at `first_key` which must not count become -inf.
-    __device__ __forceinline__ void mask(const ForwardParams& params, int first_query,
+    __device__ __forceinline__ void mask(const ForwardParams& params,
+                                         const Sequence<TRAITS.packed>& sequence, int first_query,
                                          int first_key) {
         mma_sync::mask_scores<TRAITS.causal>(s, first_query + warp * kRowsPerWarp, first_key,
-                                             params.seq_len_kv, params.diagonal, lane);
+                                             sequence.keys(params), sequence.diagonal(params), lane);
     }
 
     // P = softmax of the block's scores.  `needs_max`: with its maxima; otherwise false comes back,

@@ -56,26 +56,45 @@ struct WorkStream {
         return (p.seq_len_q + CFG.B_r - 1) / CFG.B_r;
     }
 
+    __device__ __forceinline__ int tiles() const {
+        if constexpr (TRAITS.packed) {
+            return p.packed.members[p.packed.batch].first_tile * p.heads;
+        } else {
+            return m_blocks() * p.heads * p.batch;
+        }
+    }
+
     // The item of the first block of tile `number`.
     __device__ __forceinline__ WorkItem first_of(int number) const {
-        int m_block, head_in_all;
-        const int rows = m_blocks();
-        if constexpr (TRAITS.causal) {
-            const int section = number / (p.l2_head_group * rows);
-            const int in_section = number - section * p.l2_head_group * rows;
-            const int first_head = section * p.l2_head_group;
-            const int heads = min(p.l2_head_group, p.heads * p.batch - first_head);
-            m_block = rows - 1 - in_section / heads;
-            head_in_all = first_head + in_section % heads;
+        int m_block, head, batch;
+        if constexpr (TRAITS.packed) {
+            const PackedTile tile = packed_tile<TRAITS.causal>(number, p);
+            if (tile.m_block < 0) return {0, 0, 0, -1};
+            m_block = tile.m_block;
+            head = tile.head;
+            batch = tile.member;
         } else {
-            head_in_all = number / rows;
-            m_block = number - head_in_all * rows;
+            int head_in_all;
+            const int rows = m_blocks();
+            if constexpr (TRAITS.causal) {
+                const int section = number / (p.l2_head_group * rows);
+                const int in_section = number - section * p.l2_head_group * rows;
+                const int first_head = section * p.l2_head_group;
+                const int heads = min(p.l2_head_group, p.heads * p.batch - first_head);
+                m_block = rows - 1 - in_section / heads;
+                head_in_all = first_head + in_section % heads;
+            } else {
+                head_in_all = number / rows;
+                m_block = number - head_in_all * rows;
+            }
+            batch = head_in_all / p.heads;
+            head = head_in_all - batch * p.heads;
         }
-        const int batch = head_in_all / p.heads;
-        const int head = head_in_all - batch * p.heads;
         const int first_query = m_block * CFG.B_r;
+        const auto sequence = Sequence<TRAITS.packed>::of(p, batch);
         // A tile whose rows see no key visits block 0, all masked: every tile takes one path.
-        const int end = max(1, BlockRange::of<CFG.B_r, CFG.B_c, TRAITS.causal>(p, first_query).end);
+        const int end = max(
+            1, BlockRange::of<CFG.B_r, CFG.B_c, TRAITS.causal>(p, sequence, first_query).end);
         const unsigned kv_head = head / p.heads_per_kv;
         return {first_query, static_cast<int>(head | kv_head << 16), batch, end - 1};
     }
@@ -97,7 +116,7 @@ struct WorkStream {
             --item.block;
         } else {
             const int number = ptx::ld_shared(smem + 16);
-            if (number < m_blocks() * p.heads * p.batch) {
+            if (number < tiles()) {
                 fetch_next();
                 item = first_of(number);
             } else {
@@ -109,17 +128,17 @@ struct WorkStream {
         return item;
     }
 
-  private:
-    __device__ __forceinline__ void fetch_next() const {
-        ptx::st_shared(smem + 16, static_cast<int>(gridDim.x + atomicAdd(&p.counters[0], 1u)));
-    }
-
     // Every CTA is refused once; the last one leaves the counters as they were.
     __device__ __forceinline__ void release_counters() const {
         if (atomicAdd(&p.counters[1], 1u) == gridDim.x - 1) {
             p.counters[0] = 0;
             p.counters[1] = 0;
         }
+    }
+
+  private:
+    __device__ __forceinline__ void fetch_next() const {
+        ptx::st_shared(smem + 16, static_cast<int>(gridDim.x + atomicAdd(&p.counters[0], 1u)));
     }
 };
 

@@ -40,6 +40,8 @@ struct Consumer {
     float a[2];  // what O must be multiplied with
     int block;   // the key block whose scores come next, or last came
     ProductsType products;
+    // What the tile belongs to, and the one whose scores begin.
+    [[no_unique_address]] Sequence<TRAITS.packed> sequence, next_sequence;
 
     __device__ __forceinline__ Consumer(const ForwardParams& params, const ptx::TensorMap& o_map,
                                         const SharedAddress<CFG>& smem, int warpgroup)
@@ -64,6 +66,7 @@ struct Consumer {
         int unreleased = -1;  // a Q buffer from which O may still be on its way
         bool more;
         do {
+            sequence = next_sequence;
             if constexpr (kSkipsHidden) skip_hidden(last_block(tile));
             first_softmax(tile);
             if (unreleased >= 0) epilogue.release_q(unreleased);
@@ -85,7 +88,7 @@ struct Consumer {
             }
             keep_registers(products.o);
             v.release(lane);
-            epilogue.run(tile, slot, softmax, products.o);
+            epilogue.run(tile, sequence, slot, softmax, products.o);
             if constexpr (CFG.q_stages == 1) {
                 epilogue.release_q(slot);
             } else {
@@ -185,7 +188,8 @@ struct Consumer {
     // The tile's first scores.  Without a tile those of whatever is in shared memory, for a branch
     // around wgmma would make the compiler wait for each of them.
     __device__ __forceinline__ void begin_scores(const WorkTile& tile, bool valid) {
-        block = key_blocks<CFG, TRAITS>(p, tile) - 1;
+        next_sequence = Sequence<TRAITS.packed>::of(p, tile.batch);
+        block = key_blocks<CFG, TRAITS>(p, tile, next_sequence) - 1;
         if (valid) {
             ptx::mbarrier_wait(smem.q_full(q_slot()), q_ring.parity);
             k.wait();
@@ -313,7 +317,8 @@ struct Consumer {
 
     __device__ __forceinline__ void mask(int first_row, int block) {
         mask_scores<TRAITS.causal>(products.s, first_row + 16 * warp + lane / 4,
-                                   block * CFG.B_c + 2 * (lane % 4), p.seq_len_kv, p.diagonal);
+                                   block * CFG.B_c + 2 * (lane % 4), sequence.keys(p),
+                                   sequence.diagonal(p));
     }
 
     // --- where the warpgroup is ------------------------------------------------------------
@@ -328,12 +333,12 @@ struct Consumer {
 
     // Key blocks below this one are seen whole by all rows of the warpgroup.
     __device__ __forceinline__ int unmasked_blocks(const WorkTile& tile) const {
-        return max(0, first_row(tile) + p.diagonal + 1) / CFG.B_c;
+        return max(0, first_row(tile) + sequence.diagonal(p) + 1) / CFG.B_c;
     }
 
     // The last block of which a row of the warpgroup sees a key; if none sees any, the first.
     __device__ __forceinline__ int last_block(const WorkTile& tile) const {
-        return max(0, first_row(tile) + 63 + p.diagonal) / CFG.B_c;
+        return max(0, first_row(tile) + 63 + sequence.diagonal(p)) / CFG.B_c;
     }
 
     // Warpgroups issue their products in turn, each when the one before it has issued its own.

@@ -74,6 +74,11 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
         ptx::prefetch_tensormap(v_map);
         ptx::prefetch_tensormap(o_map);
     }
+    if constexpr (TRAITS.packed) {
+        list_members<128 * (1 + CFG.mma_warpgroups), CFG.B_r()>(params.packed, smem.base);
+        ptx::fence_proxy_async_shared();  // bulk copies come there next
+        __syncthreads();
+    }
     // Its divisions take as long as the barriers.
     const WorkTile first = TileOrder<CFG, TRAITS>{params}.first();
     __syncthreads();
@@ -86,6 +91,9 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
         }
     } else {
         if constexpr (Registers::kSplit) ptx::setmaxnreg_inc<Registers::kConsumer>();
+        if constexpr (TRAITS.packed) {
+            if (first.number < 0) return;  // there are fewer tiles than CTAs
+        }
         Consumer<CFG, TRAITS> consumer(params, o_map, smem, warp / 4 - 1);
         consumer.run(first);
     }

@@ -1,10 +1,15 @@
 // What a launch passes to the kernel besides the tensor maps.
 #pragma once
 
+#include "common/packed_batch.cuh"
+
 namespace fa_tune::sm90 {
 
 // Work is cut into tiles of B_r query rows of one head; common/work_tile.cuh has their order.
 // lse: [batch, heads, seq_len_q], contiguous, fp32; written only with WorkloadTraits::lse.
+// Of a packed batch seq_len_q and seq_len_kv are the rows of all sequences, lse is
+// [heads, seq_len_q], m_blocks and total_heads are not used, and each sequence has a diagonal of
+// its own, so that its last query sees all its keys.
 struct ForwardParams {
     float* lse;
     unsigned* counters;  // scheduler "dynamic": two, zero before and after the launch
@@ -17,6 +22,7 @@ struct ForwardParams {
     int total_heads;    // heads times batch
     int l2_head_group;  // neighbouring heads whose tiles are handed out together
     float softmax_scale;
+    PackedBatch packed;
 };
 
 }  // namespace fa_tune::sm90

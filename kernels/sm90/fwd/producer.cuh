@@ -29,12 +29,14 @@ struct Producer {
     const SharedAddress<CFG> smem;
     RingPosition<CFG.q_stages> q_ring;
     RingPosition<CFG.stages> k_ring, v_ring;
+    [[no_unique_address]] Sequence<TRAITS.packed> sequence;  // of the tile
 
     __device__ __forceinline__ void run(const WorkTile& first) {
         ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
         for (WorkTile tile = first; tile.number >= 0; tile = tiles.next(tile)) {
+            sequence = Sequence<TRAITS.packed>::of(p, tile.batch);
             const int kv_head = tile.head / p.heads_per_kv;
-            int block = key_blocks<CFG, TRAITS>(p, tile) - 1;
+            int block = key_blocks<CFG, TRAITS>(p, tile, sequence) - 1;
             if (block <= kFetchAt) tiles.fetch_next();
             load_k(block, kv_head, tile.batch);
             load_q(tile);
@@ -57,11 +59,12 @@ struct Producer {
             ptx::mbarrier_wait(smem.q_empty(slot), q_ring.parity ^ 1);
             ptx::mbarrier_arrive_expect_tx(full, QTile::kBytes);
             const int row = first_row<CFG>(tile, w);
+            const BoxPlace box = sequence.template q_box<64>(row, tile.batch);
 #pragma unroll
             for (int panel = 0; panel < QTile::kPanels; ++panel) {
                 ptx::cp_async_bulk_tensor_4d_load(smem.q(slot) + panel * QTile::kPanelBytes, q_map,
-                                                  full, ptx::kEvictFirst, 64 * panel, row,
-                                                  tile.head, tile.batch);
+                                                  full, ptx::kEvictFirst, 64 * panel,
+                                                  box.second, tile.head, box.fourth);
             }
         }
         q_ring.advance();
@@ -84,11 +87,12 @@ struct Producer {
         const unsigned destination = tiles + ring.stage * KVBlock::kBytes;
         ptx::mbarrier_wait(empty_barriers + 8 * ring.stage, ring.parity ^ 1);
         ptx::mbarrier_arrive_expect_tx(full, KVBlock::kBytes);
+        const BoxPlace box = sequence.template kv_box<CFG.B_c>(block * CFG.B_c, batch);
 #pragma unroll
         for (int panel = 0; panel < KVBlock::kPanels; ++panel) {
             ptx::cp_async_bulk_tensor_4d_load(destination + panel * KVBlock::kPanelBytes, map, full,
-                                              ptx::kEvictLast, 64 * panel, block * CFG.B_c, kv_head,
-                                              batch);
+                                              ptx::kEvictLast, 64 * panel, box.second, kv_head,
+                                              box.fourth);
         }
         ring.advance();
     }

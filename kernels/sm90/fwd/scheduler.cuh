@@ -41,6 +41,11 @@ struct TileOrder {
     }
 
     __device__ __forceinline__ WorkTile decode(int number) const {
+        if constexpr (TRAITS.packed) {
+            const PackedTile tile = packed_tile<kLongestFirst>(number, p);
+            if (tile.m_block < 0) return kNoWorkTile;
+            return {number, tile.m_block, tile.head, tile.member};
+        }
         int m_block, head;
         const bool valid = number < p.m_blocks * p.total_heads;
         if constexpr (kLongestFirst) {
@@ -150,13 +155,16 @@ __device__ __forceinline__ int first_row(const WorkTile& tile, int warpgroup) {
 // Key blocks [0, end) of a tile are visited, from the last one down.  A tile whose rows see no
 // key visits block 0, all masked: every tile takes the same path.
 template <Sm90Config CFG, WorkloadTraits TRAITS>
-__device__ __forceinline__ int key_blocks(const ForwardParams& p, const WorkTile& tile) {
+__device__ __forceinline__ int key_blocks(const ForwardParams& p, const WorkTile& tile,
+                                          const Sequence<TRAITS.packed>& sequence) {
     constexpr int kRows = CFG.B_r();
-    int keys = p.seq_len_kv;
+    int keys = sequence.keys(p);
     if constexpr (TRAITS.causal) {
         const int end = tile.m_block + 1;
-        const int last_row = min(end * kRows, p.seq_len_q) - 1;
-        keys = max(1, min(keys, last_row + p.diagonal + 1));
+        const int last_row = min(end * kRows, sequence.queries(p)) - 1;
+        keys = max(1, min(keys, last_row + sequence.diagonal(p) + 1));
+    } else if constexpr (TRAITS.packed) {
+        keys = max(1, keys);
     }
     return (keys + CFG.B_c - 1) / CFG.B_c;
 }

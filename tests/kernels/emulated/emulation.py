@@ -187,6 +187,10 @@ class Emulated:
             lse=TensorArg(lse[GUARD:].ctypes.data),
             scratch=scratch.ctypes.data,
         )
+        workspace = np.full(family.workspace_bytes(config, workload), 0xFF, np.uint8)
+        args = dataclasses.replace(
+            args, tensors={**args.tensors, **problem.more()}, workspace=workspace.ctypes.data
+        )
         with _host_driver():
             values = family.kernel_args(config, workload, args, device)
         geometry = family.geometry(config, workload, device)

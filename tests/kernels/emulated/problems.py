@@ -115,6 +115,10 @@ class Problem:
             k, v = (np.broadcast_to(t, (w.batch, *t.shape[1:])) for t in (k, v))
         return cls(w, q, k, v, layout if layout in ("strided", "transposed") else "plain")
 
+    def more(self) -> dict[str, TensorArg]:
+        """The launch's other tensors."""
+        return {}
+
     def out(self) -> Room:
         """Room for O."""
         return Room.of(self.q.shape, self.out_layout)
