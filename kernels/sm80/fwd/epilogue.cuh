@@ -98,9 +98,8 @@ struct Epilogue {
                                                      const Sequence<TRAITS.packed>& sequence,
                                                      int batch, int head, int first_query, int row,
                                                      float value) {
-        long long index =
-            (static_cast<long long>(batch) * params.heads + head) * params.seq_len_q + first_query +
-            row;
+        const long long of_batch = TRAITS.packed ? 0 : static_cast<long long>(batch);
+        long long index = (of_batch * params.heads + head) * params.seq_len_q + first_query + row;
         if constexpr (TRAITS.packed) index += sequence.first_query;
         if (tile.lane % 4 == 0 && first_query + row < sequence.queries(params)) {
             params.lse[index] = value;
