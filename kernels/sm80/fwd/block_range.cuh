@@ -8,6 +8,7 @@
 // The walk goes from the last block to the first, so masked blocks come first.
 #pragma once
 
+#include "common/sequence.cuh"
 #include "sm80/fwd/params.cuh"
 
 namespace fa_tune::sm80 {

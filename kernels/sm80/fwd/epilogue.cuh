@@ -14,6 +14,7 @@
 #pragma once
 
 #include "common/problem.cuh"
+#include "common/sequence.cuh"
 #include "mma_sync/copy.cuh"
 #include "ptx/stmatrix.cuh"
 #include "sm80/fwd/params.cuh"

@@ -10,6 +10,7 @@
 // waits for whom, is in cp_async_mainloop.cuh and, with ping_pong, in ping_pong_mainloop.cuh.
 #pragma once
 
+#include "common/member_order.cuh"
 #include "sm80/fwd/cp_async_mainloop.cuh"
 #include "sm80/fwd/ping_pong_mainloop.cuh"
 

@@ -120,9 +120,9 @@ struct PingPongMainloop {
                 .template kv_box<CFG.B_c>(item.block * CFG.B_c, item.batch);
 #pragma unroll
         for (int panel = 0; panel < KVTile::kPanels; ++panel) {
-            ptx::cp_async_bulk_tensor_4d_load(target + panel * KVTile::kPanelBytes, map, full,
-                                              ptx::kEvictLast, KVTile::kPanelColumns * panel,
-                                              box.second, item.kv_head(), box.fourth);
+            load_box<TRAITS.packed>(target + panel * KVTile::kPanelBytes, map, full,
+                                    ptx::kEvictLast, KVTile::kPanelColumns * panel,
+                                    item.kv_head(), box);
         }
     }
 
@@ -158,10 +158,9 @@ struct PingPongMainloop {
 #pragma unroll
         for (int panel = 0; panel < QTile::kPanels; ++panel) {
             const BoxPlace box = q_box(item, of_item);
-            ptx::cp_async_bulk_tensor_4d_load(
+            load_box<TRAITS.packed>(
                 q_smem + panel * QTile::kPanelBytes + warp_tile.warp * kWarpBytes, q_map, full,
-                ptx::kEvictFirst, QTile::kPanelColumns * panel, box.second, item.head(),
-                box.fourth);
+                ptx::kEvictFirst, QTile::kPanelColumns * panel, item.head(), box);
         }
     }
 
@@ -264,9 +263,9 @@ struct PingPongMainloop {
             const BoxPlace box = q_box(item, sequence);
 #pragma unroll
             for (int panel = 0; panel < QTile::kPanels; ++panel) {
-                ptx::cp_async_bulk_tensor_4d_store(
+                store_box<TRAITS.packed>(
                     o_map, o_smem + panel * QTile::kPanelBytes + warp_tile.warp * kWarpBytes,
-                    QTile::kPanelColumns * panel, box.second, item.head(), box.fourth);
+                    QTile::kPanelColumns * panel, item.head(), box);
             }
             ptx::cp_async_bulk_commit_group();
         }

@@ -15,6 +15,7 @@
 #pragma once
 
 #include "common/problem.cuh"
+#include "common/sequence.cuh"
 #include "common/swizzle.cuh"
 #include "mma_sync/element.cuh"
 #include "mma_sync/fragment_stream.cuh"

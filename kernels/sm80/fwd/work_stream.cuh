@@ -13,6 +13,7 @@
 // published with the block of K; its `block` is -1 behind the last block of the last tile.
 #pragma once
 
+#include "common/member_order.cuh"
 #include "common/problem.cuh"
 #include "common/work_tile.cuh"
 #include "ptx/shared_words.cuh"

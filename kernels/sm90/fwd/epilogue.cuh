@@ -119,8 +119,8 @@ struct Epilogue {
                                                              tile.batch);
 #pragma unroll
             for (int panel = 0; panel < QTile::kPanels; ++panel) {
-                ptx::cp_async_bulk_tensor_4d_store(o_map, smem.q(slot) + panel * QTile::kPanelBytes,
-                                                   64 * panel, box.second, tile.head, box.fourth);
+                store_box<TRAITS.packed>(o_map, smem.q(slot) + panel * QTile::kPanelBytes,
+                                         64 * panel, tile.head, box);
             }
             ptx::cp_async_bulk_commit_group();
         }

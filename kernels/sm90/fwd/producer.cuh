@@ -62,9 +62,8 @@ struct Producer {
             const BoxPlace box = sequence.template q_box<64>(row, tile.batch);
 #pragma unroll
             for (int panel = 0; panel < QTile::kPanels; ++panel) {
-                ptx::cp_async_bulk_tensor_4d_load(smem.q(slot) + panel * QTile::kPanelBytes, q_map,
-                                                  full, ptx::kEvictFirst, 64 * panel,
-                                                  box.second, tile.head, box.fourth);
+                load_box<TRAITS.packed>(smem.q(slot) + panel * QTile::kPanelBytes, q_map, full,
+                                        ptx::kEvictFirst, 64 * panel, tile.head, box);
             }
         }
         q_ring.advance();
@@ -90,9 +89,8 @@ struct Producer {
         const BoxPlace box = sequence.template kv_box<CFG.B_c>(block * CFG.B_c, batch);
 #pragma unroll
         for (int panel = 0; panel < KVBlock::kPanels; ++panel) {
-            ptx::cp_async_bulk_tensor_4d_load(destination + panel * KVBlock::kPanelBytes, map, full,
-                                              ptx::kEvictLast, 64 * panel, box.second, kv_head,
-                                              box.fourth);
+            load_box<TRAITS.packed>(destination + panel * KVBlock::kPanelBytes, map, full,
+                                    ptx::kEvictLast, 64 * panel, kv_head, box);
         }
         ring.advance();
     }

@@ -13,8 +13,10 @@
 #pragma once
 
 #include "common/constants.cuh"
+#include "common/member_order.cuh"
 #include "common/pipeline.cuh"
 #include "common/problem.cuh"
+#include "common/sequence.cuh"
 #include "common/work_tile.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared_words.cuh"

@@ -1,0 +1,131 @@
+// What the rows of Q and the keys of a tile belong to: an element of the batch, or a sequence of a
+// packed one.
+#pragma once
+
+#include "common/packed_batch.cuh"
+#include "ptx/cp_async_bulk.cuh"
+
+namespace fa_tune {
+
+__device__ __forceinline__ int queries_of(const PackedBatch& batch, int member) {
+    if (batch.used_q != nullptr) return batch.used_q[member];
+    return batch.cu_seqlens_q[member + 1] - batch.cu_seqlens_q[member];
+}
+
+__device__ __forceinline__ int keys_of(const PackedBatch& batch, int member) {
+    if (batch.used_kv != nullptr) return batch.used_kv[member];
+    return batch.cu_seqlens_kv[member + 1] - batch.cu_seqlens_kv[member];
+}
+
+// Where a box of a tensor map lies: its second and its last coordinate.
+//
+// The map of a packed tensor has dimensions (d_head, kFar, heads, kFar + 1, rows + 1), of which the
+// second and the last have the stride s of a row and the fourth 2^34 - s.  At kFar = 2^30 of the
+// fourth, an address is 2^64 - kFar s further on, that is, kFar rows before.  So the second and the
+// last coordinate say the row by their sum less kFar, and where the second ends, ends the sequence:
+// what is beyond reads as zeros and is not written.
+//
+//     box of 4 rows, 3 of them left      second    kFar - 3 ... kFar - 1 | kFar
+//                                        last      first row + 3
+struct BoxPlace {
+    int second, last;
+};
+
+constexpr int kFar = 1 << 30;
+
+template <bool kPacked>
+__device__ __forceinline__ void load_box(unsigned destination, const ptx::TensorMap& map,
+                                         unsigned barrier, unsigned long long policy, int column,
+                                         int head, const BoxPlace& place) {
+    if constexpr (kPacked) {
+        ptx::cp_async_bulk_tensor_5d_load(destination, map, barrier, policy, column, place.second,
+                                          head, kFar, place.last);
+    } else {
+        ptx::cp_async_bulk_tensor_4d_load(destination, map, barrier, policy, column, place.second,
+                                          head, place.last);
+    }
+}
+
+template <bool kPacked>
+__device__ __forceinline__ void store_box(const ptx::TensorMap& map, unsigned source, int column,
+                                          int head, const BoxPlace& place) {
+    if constexpr (kPacked) {
+        ptx::cp_async_bulk_tensor_5d_store(map, source, column, place.second, head, kFar,
+                                           place.last);
+    } else {
+        ptx::cp_async_bulk_tensor_4d_store(map, source, column, place.second, head, place.last);
+    }
+}
+
+// What a tile's rows and keys belong to: one element of a dense batch ...
+template <bool kPacked>
+struct Sequence {
+    template <class Params>
+    __device__ __forceinline__ static Sequence of(const Params&, int) {
+        return {};
+    }
+    template <class Params>
+    __device__ __forceinline__ static const int& queries(const Params& p) {
+        return p.seq_len_q;
+    }
+    template <class Params>
+    __device__ __forceinline__ static const int& keys(const Params& p) {
+        return p.seq_len_kv;
+    }
+    template <class Params>
+    __device__ __forceinline__ static const int& diagonal(const Params& p) {
+        return p.diagonal;
+    }
+    // A box that begins at a row of Q, or of K and V.
+    template <int kRows>
+    __device__ __forceinline__ static BoxPlace q_box(int row, int batch) {
+        return {row, batch};
+    }
+    template <int kRows>
+    __device__ __forceinline__ static BoxPlace kv_box(int row, int batch) {
+        return {row, batch};
+    }
+};
+
+// ... or a sequence of a packed one.
+template <>
+struct Sequence<true> {
+    int first_query, n_queries, first_key, n_keys, of_diagonal;
+
+    template <class Params>
+    __device__ __forceinline__ static Sequence of(const Params& p, int member) {
+        const PackedBatch& batch = p.packed;
+        const int queries = queries_of(batch, member), keys = keys_of(batch, member);
+        return {batch.cu_seqlens_q[member], queries, batch.cu_seqlens_kv[member], keys,
+                keys - queries};
+    }
+    template <class Params>
+    __device__ __forceinline__ const int& queries(const Params&) const {
+        return n_queries;
+    }
+    template <class Params>
+    __device__ __forceinline__ const int& keys(const Params&) const {
+        return n_keys;
+    }
+    template <class Params>
+    __device__ __forceinline__ const int& diagonal(const Params&) const {
+        return of_diagonal;
+    }
+    template <int kRows>
+    __device__ __forceinline__ BoxPlace q_box(int row, int) const {
+        return box<kRows>(row, first_query, n_queries);
+    }
+    template <int kRows>
+    __device__ __forceinline__ BoxPlace kv_box(int row, int) const {
+        return box<kRows>(row, first_key, n_keys);
+    }
+
+  private:
+    template <int kRows>
+    __device__ __forceinline__ static BoxPlace box(int row, int first, int length) {
+        const int left = max(0, min(length - row, kRows));
+        return {kFar - left, first + row + left};
+    }
+};
+
+}  // namespace fa_tune
