@@ -18,10 +18,10 @@ from fa_tune.core.workload import DType
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
 from fa_tune.tune import single
 from fa_tune.workers.supervisor import WorkerUnusable
-from tests.fleet.gpu_child import time_s
-from tests.fleet.gpu_machine import LENGTHS, N_CONFIGS, SEARCH, SPACE, Machine, pretend
 from tests.tune import fakes
 from tests.tune.fakes import Stages
+from tests.tune.fleet.gpu_child import time_s
+from tests.tune.fleet.gpu_machine import LENGTHS, N_CONFIGS, SEARCH, SPACE, Machine, pretend
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_a_gpu_lost_while_it_verifies_is_not_used_to_measure(machine: Machine) -
 def test_a_job_that_no_gpu_can_do_is_not_the_gpus_fault(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimeJob, "handler", "tests.fleet.gpu_child:too_large")
+    monkeypatch.setattr(TimeJob, "handler", "tests.tune.fleet.gpu_child:too_large")
     with pytest.raises(WorkerUnusable, match="the inputs do not fit"):
         machine.search()
     assert not [w for w in machine.progress.warnings if "is lost" in w]
