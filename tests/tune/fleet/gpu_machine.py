@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from fa_tune.core import devices
-from fa_tune.core.jobs import ABTestJob, CalibrateJob, ProbeJob, TimeJob, VerifyJob
+from fa_tune.core.jobs import (
+    ABTestJob,
+    CalibrateJob,
+    CompareInputsJob,
+    ProbeJob,
+    TimeJob,
+    VerifyJob,
+)
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.profile.events import EventsProfiler
@@ -109,6 +116,7 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(CalibrateJob, "handler", "tests.tune.fleet.gpu_child:calibrate")
     monkeypatch.setattr(VerifyJob, "handler", "tests.tune.fleet.gpu_child:calibrate")
     monkeypatch.setattr(ABTestJob, "handler", "tests.tune.fleet.gpu_child:confirm")
+    monkeypatch.setattr(CompareInputsJob, "handler", "tests.tune.fleet.gpu_child:compare")
     monkeypatch.setattr(ProbeJob, "handler", "tests.tune.fleet.gpu_child:probe")
     compiler = FakeCompiler()
     selection = ProfilerSelection(EventsProfiler(), H200, "measured on this machine's NVIDIA H200")

@@ -40,9 +40,9 @@ def everything() -> set[tuple[str, str]]:
 
 
 def attempts_in(machine: Machine) -> list[AttemptRecord]:
-    """The journal's attempts, without the confirmations."""
+    """The journal's attempts, without the confirmations and comparisons on other inputs."""
     found = [r for r in machine.journal.records() if isinstance(r, AttemptRecord)]
-    return [r for r in found if r.fingerprint.method != "runtime"]
+    return [r for r in found if r.fingerprint.method not in ("runtime", "inputs")]
 
 
 def journaled(machine: Machine) -> Counter[tuple[str, str]]:
@@ -68,6 +68,8 @@ def test_workloads_are_spread_and_each_stays_on_one_gpu(machine: Machine) -> Non
         assert record.attempt.measurement is not None
         assert {record.attempt.measurement.gpu_uuid} == where[record.attempt.workload]
     assert result.measured == len(everything())
+    assert {gpu for gpu, *_ in machine.log("compared")} == {"GPU-a", "GPU-b", "GPU-c"}
+    assert not machine.progress.warnings
 
 
 def test_several_gpus_choose_what_one_chooses(machine: Machine) -> None:

@@ -23,7 +23,7 @@ from filelock import FileLock
 
 from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import InvalidConfig, ToolMissing
-from fa_tune.core.jobs import ABTestJob, CalibrateJob, ProbeJob
+from fa_tune.core.jobs import ABTestJob, CalibrateJob, CompareInputsJob, ProbeJob
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType
@@ -114,7 +114,7 @@ class Cluster:
     def journaled(self) -> Counter[tuple[str, str]]:
         records = Journal(self.own / "cache" / "journal.jsonl").records()
         found = [r for r in records if isinstance(r, AttemptRecord)]
-        attempts = [r.attempt for r in found if r.fingerprint.method != "runtime"]
+        attempts = [r.attempt for r in found if r.fingerprint.method not in ("runtime", "inputs")]
         assert {a.outcome for a in attempts} == {Outcome.OK}
         return Counter((a.subject, a.workload) for a in attempts)
 
@@ -136,6 +136,7 @@ def machine(
 
     monkeypatch.setattr(ray_cluster, "ACTOR", "tests.tune.fleet.ray_child:FakeGpu")
     monkeypatch.setattr(ABTestJob, "handler", "tests.tune.fleet.gpu_child:confirm")
+    monkeypatch.setattr(CompareInputsJob, "handler", "tests.tune.fleet.gpu_child:compare")
     monkeypatch.setattr(ProbeJob, "handler", "tests.tune.fleet.gpu_child:probe")
     monkeypatch.setattr(CalibrateJob, "handler", "tests.tune.fleet.gpu_child:calibrate")
     monkeypatch.setattr(building, "build_all", build)
