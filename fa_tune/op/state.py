@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fa_tune.build.native.core import Core, CoreKernel, KernelImage
 from fa_tune.core.errors import StorageError, ToolMissing
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
-from fa_tune.native.core import Core, CoreKernel, KernelImage
 from fa_tune.op import backward
 from fa_tune.op.driver_kernel import DriverKernel
 from fa_tune.op.library import LIBRARY
@@ -51,6 +51,7 @@ class Operators:
             return
         op = PythonOp(lambda workload, device: self._memo.kernel(workload, device))
         LIBRARY.impl("fwd", op.fwd, dispatch_key)
+        LIBRARY.impl("fwd_lse", op.fwd_lse, dispatch_key)
         LIBRARY.impl("fwd_out", op.fwd_out, dispatch_key)
 
     def load(self, artifact: Artifact) -> Kernel:
