@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 // Changes with any function, struct or plan field of the ABI.
-#define FA_TUNE_ABI_VERSION 1
+#define FA_TUNE_ABI_VERSION 2
 
 typedef enum fa_tune_status {
     FA_TUNE_OK = 0,
@@ -74,8 +74,12 @@ typedef struct fa_tune_problem {
     int32_t mask;          // fa_tune_mask
     int64_t diagonal;      // with FA_TUNE_MASK_DIAGONAL only
     int32_t lse;           // 1: the log-sum-exp of each row is wanted
-    int32_t reserved;      // 0
+    int32_t packed;        // 1: sequences of any lengths one after another, see fa_tune_tensors
     double softmax_scale;  // 1e-30 to 1e30; 0: the usual one, 1 / sqrt(d_head)
+    // Of a packed batch: the rows of Q and of K in all.  seq_len_q and seq_len_kv are the longest
+    // then, and a causal mask, whichever, is aligned bottom-right in each sequence.
+    int64_t total_q;
+    int64_t total_kv;
 } fa_tune_problem;
 
 // A tensor in device memory: Q and O [batch, seq_len_q, heads, d_head], K and V [batch,
@@ -94,8 +98,18 @@ typedef struct fa_tune_tensors {
     fa_tune_tensor v;
     fa_tune_tensor o;
     // fp32 [batch, heads, seq_len_q], contiguous, a multiple of 16; needed where the problem has
-    // it.
+    // it.  Of a packed batch [heads, total_q].
     void* lse;
+    // Of a packed batch, whose Q and O are [total_q, heads, d_head] and K and V [total_kv, kv_heads,
+    // d_head]: int32 [batch + 1] in device memory, sequence i is rows cu_seqlens[i] to
+    // cu_seqlens[i + 1]; and int32 [batch], how many of them count, NULL: all.
+    const int32_t* cu_seqlens_q;
+    const int32_t* cu_seqlens_kv;
+    const int32_t* used_q;
+    const int32_t* used_kv;
+    // fa_tune_workspace_bytes of device memory, a multiple of 16; NULL where these are 0.  Other
+    // calls may use it once this one is done, and it may hold anything.
+    void* workspace;
 } fa_tune_tensors;
 
 // The version of the ABI that this library was built with; compare with FA_TUNE_ABI_VERSION.
@@ -142,6 +156,11 @@ FA_TUNE_API const fa_tune_plan* fa_tune_kernel_plan(const fa_tune_kernel* kernel
 // Loads a kernel on a device (-1: the current one), which the first launch there does otherwise;
 // needed before a launch there is captured.
 FA_TUNE_API fa_tune_status fa_tune_prepare(fa_tune_kernel* kernel, int device);
+
+// What a call of the kernel needs as workspace on a device (-1: the current one).
+FA_TUNE_API fa_tune_status fa_tune_workspace_bytes(const fa_tune_kernel* kernel,
+                                                   const fa_tune_problem* problem, int device,
+                                                   size_t* bytes);
 
 // Enqueues a call and returns.  `device`: that of the tensors and of the stream; it is made current
 // for the call if it is not (-1: the current one, or 0 if there is none).  `stream`: 0 is the

@@ -96,6 +96,8 @@ typedef struct fa_tune_plan {
     int32_t ragged;
     // 1: compiled to write the log-sum-exp, always
     int32_t lse;
+    // 1: compiled for packed batches, and for no others
+    int32_t packed;
     // compiled for: ten times the major version and the minor
     int32_t compute_capability;
     // which devices that serves: fa_tune_portability

@@ -29,8 +29,24 @@ Status check_size(const char* name, std::int64_t size) {
     return {};
 }
 
+Status check_packed(const fa_tune_problem& problem) {
+    if (problem.packed != 0 && problem.packed != 1) {
+        return failure(FA_TUNE_INVALID, "packed must be 0 or 1, not %d", problem.packed);
+    }
+    if (problem.packed == 0) {
+        if (problem.total_q == 0 && problem.total_kv == 0) return {};
+        return failure(FA_TUNE_INVALID, "total_q and total_kv are those of a packed batch");
+    }
+    if (problem.mask == FA_TUNE_MASK_DIAGONAL) {
+        return failure(FA_TUNE_INVALID, "each sequence of a packed batch has a diagonal of its own");
+    }
+    Status status = check_size("total_q", problem.total_q);
+    return status.ok() ? check_size("total_kv", problem.total_kv) : status;
+}
+
 bool is_ragged(const fa_tune_plan& plan, const fa_tune_problem& problem) {
-    return problem.seq_len_q % plan.block_q != 0 || problem.seq_len_kv % plan.block_kv != 0;
+    return problem.packed != 0 || problem.seq_len_q % plan.block_q != 0 ||
+           problem.seq_len_kv % plan.block_kv != 0;
 }
 
 }  // namespace
@@ -67,7 +83,8 @@ Status check_problem(const fa_tune_problem& problem) {
     if (problem.lse != 0 && problem.lse != 1) {
         return failure(FA_TUNE_INVALID, "lse must be 0 or 1, not %d", problem.lse);
     }
-    if (problem.reserved != 0) return failure(FA_TUNE_INVALID, "reserved must be 0");
+    Status status = check_packed(problem);
+    if (!status.ok()) return status;
     const double scale = problem.softmax_scale;
     if (scale != 0 && !(scale >= kMinScale && scale <= kMaxScale)) {  // NaN is not, either
         return failure(FA_TUNE_INVALID, "softmax_scale must be between %g and %g, not %g",
@@ -79,7 +96,7 @@ Status check_problem(const fa_tune_problem& problem) {
 bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
     return plan.operation == problem.operation && plan.dtype == problem.dtype &&
            plan.d_head == problem.d_head && (plan.causal != 0) == is_causal(problem) &&
-           plan.lse == problem.lse && (plan.ragged != 0 || !is_ragged(plan, problem));
+           plan.lse == problem.lse && plan.packed == problem.packed && (plan.ragged != 0 || !is_ragged(plan, problem));
 }
 
 Status check_computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
@@ -102,6 +119,7 @@ bool runs_on(const fa_tune_plan& plan, int compute_capability) {
 
 std::int32_t diagonal_of(const fa_tune_problem& problem) {
     std::int64_t diagonal = 0;
+    if (problem.packed != 0) return 0;
     if (problem.mask == FA_TUNE_MASK_CAUSAL_BR) diagonal = problem.seq_len_kv - problem.seq_len_q;
     if (problem.mask == FA_TUNE_MASK_DIAGONAL) diagonal = problem.diagonal;
     // Beyond the tensor it is the same mask as at its edge, and sums stay within 32 bits.
@@ -120,9 +138,13 @@ std::string key_of(const fa_tune_problem& p) {
                   static_cast<long long>(p.seq_len_kv), p.d_head, dtype_name(p.dtype),
                   is_causal(p) ? "causal" : "full");
     std::string key = text;
-    if (p.mask == FA_TUNE_MASK_CAUSAL_BR && p.seq_len_q != p.seq_len_kv) key += "_br";
+    const bool aligned = p.packed == 0 && p.seq_len_q != p.seq_len_kv;
+    if (p.mask == FA_TUNE_MASK_CAUSAL_BR && aligned) key += "_br";
     if (p.mask == FA_TUNE_MASK_DIAGONAL) key += "_diagonal" + std::to_string(p.diagonal);
     if (p.lse != 0) key += "_lse";
+    if (p.packed != 0) {
+        key += "_packed_tq" + std::to_string(p.total_q) + "_tk" + std::to_string(p.total_kv);
+    }
     return key;
 }
 
@@ -130,7 +152,7 @@ std::string kind_of(const fa_tune_plan& plan) {
     const char* form = plan.portability == FA_TUNE_PORTABILITY_LATER ? "compute" : "sm";
     return std::string(dtype_name(plan.dtype)) + ", d_head " + std::to_string(plan.d_head) +
            (plan.causal != 0 ? ", causal" : ", full") + (plan.ragged != 0 ? ", ragged" : "") +
-           (plan.lse != 0 ? ", with lse" : "") + ", " + form + "_" +
+           (plan.lse != 0 ? ", with lse" : "") + (plan.packed != 0 ? ", packed" : "") + ", " + form + "_" +
            std::to_string(plan.compute_capability) +
            (plan.portability == FA_TUNE_PORTABILITY_EXACT ? "a" : "");
 }

@@ -27,9 +27,19 @@ std::int32_t diagonal_of(const fa_tune_problem& problem);
 
 double scale_of(const fa_tune_problem& problem);
 
+// Extents of the tensors: a packed batch is one element with the rows of all sequences.
+inline std::int64_t batch_of(const fa_tune_problem& p) { return p.packed != 0 ? 1 : p.batch; }
+inline std::int64_t rows_of(const fa_tune_problem& p) {
+    return p.packed != 0 ? p.total_q : p.seq_len_q;
+}
+inline std::int64_t keys_of(const fa_tune_problem& p) {
+    return p.packed != 0 ? p.total_kv : p.seq_len_kv;
+}
+
 inline bool is_causal(const fa_tune_problem& problem) { return problem.mask != FA_TUNE_MASK_FULL; }
 
-// b16_h16_kv16_q4096_k4096_d128_fp16_full, with _br, _lse or _diagonal3 where it is so.
+// b16_h16_kv16_q4096_k4096_d128_fp16_full, with _br, _lse, _diagonal3 or
+// _packed_tq9000_tk9000 where it is so.
 std::string key_of(const fa_tune_problem& problem);
 
 // fp16, d_head 128, causal, ragged, with lse, sm_90

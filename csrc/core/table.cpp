@@ -16,24 +16,27 @@ namespace {
 
 Sizes sizes_of(const fa_tune_problem& problem) {
     const auto log2 = [](std::int64_t size) { return std::log2(static_cast<double>(size)); };
-    return {log2(problem.seq_len_q), log2(problem.seq_len_kv), log2(problem.batch * problem.heads),
+    const std::int64_t rows = problem.packed != 0 ? problem.total_q : problem.batch;
+    return {log2(problem.seq_len_q), log2(problem.seq_len_kv), log2(rows * problem.heads),
             log2(problem.heads / problem.kv_heads)};
 }
 
 // Aligned bottom-right, where that is another mask than top-left.
 bool is_bottom_right(const fa_tune_problem& problem) {
-    return problem.mask == FA_TUNE_MASK_CAUSAL_BR && problem.seq_len_q != problem.seq_len_kv;
+    return problem.mask == FA_TUNE_MASK_CAUSAL_BR && problem.packed == 0 &&
+           problem.seq_len_q != problem.seq_len_kv;
 }
 
 bool same_kind(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.operation == b.operation && a.dtype == b.dtype && a.d_head == b.d_head &&
-           is_causal(a) == is_causal(b);
+           is_causal(a) == is_causal(b) && a.packed == b.packed;
 }
 
 // Other than what costs no time: the scale, and which diagonal.
 bool same_time(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.batch == b.batch && a.heads == b.heads && a.kv_heads == b.kv_heads &&
            a.seq_len_q == b.seq_len_q && a.seq_len_kv == b.seq_len_kv &&
+           a.total_q == b.total_q && a.total_kv == b.total_kv &&
            is_bottom_right(a) == is_bottom_right(b) && a.lse == b.lse;
 }
 
@@ -73,6 +76,9 @@ fa_tune_problem reduced(const fa_tune_problem& problem) {
                  : is_causal(problem)     ? FA_TUNE_MASK_CAUSAL
                                           : FA_TUNE_MASK_FULL;
     found.lse = problem.lse;
+    found.packed = problem.packed;
+    found.total_q = problem.total_q;
+    found.total_kv = problem.total_kv;
     found.softmax_scale = scale_of(problem);
     return found;
 }

@@ -103,6 +103,7 @@ class Plan:
     causal: int = integer("1: compiled with a causal mask, which it always applies")
     ragged: int = integer("1: compiled for lengths that are no multiples of the blocks")
     lse: int = integer("1: compiled to write the log-sum-exp, always")
+    packed: int = integer("1: compiled for packed batches, and for no others")
     compute_capability: int = integer("compiled for: ten times the major version and the minor")
     portability: Portability = integer("which devices that serves: fa_tune_portability")
 
@@ -136,6 +137,7 @@ class CallPlan:
             causal=int(wanted.causal),
             ragged=int(wanted.ragged),
             lse=int(wanted.lse),
+            packed=int(wanted.packed),
             compute_capability=capability,
             portability=portability,
         )

@@ -32,6 +32,9 @@ class Kernel(Protocol):
     def prepare(self, device: int) -> None:
         """Load it on a device.  Raises DriverError."""
 
+    def workspace_bytes(self, workload: Workload, device: int) -> int:
+        """Device memory that a launch needs in `args.workspace`."""
+
     def launch(self, workload: Workload, args: LaunchArgs, stream: int, device: int) -> None:
         """Enqueue one call.  Raises InvalidConfig, DriverError."""
 
@@ -117,4 +120,6 @@ class Memo:
 
 
 def _is_ragged(plan: Plan, workload: Workload) -> bool:
-    return bool(workload.seq_len_q % plan.block_q or workload.seq_len_kv % plan.block_kv)
+    return workload.packed or bool(
+        workload.seq_len_q % plan.block_q or workload.seq_len_kv % plan.block_kv
+    )

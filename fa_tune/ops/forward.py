@@ -108,7 +108,9 @@ class Forward:
     def traits(self, workload: Workload, blocks: tuple[int, int], *, lse: bool = False) -> Traits:
         """Ragged: a block does not divide its sequence, or a packed batch, whose lengths only the
         device knows."""
-        ragged = workload.packed or bool(workload.seq_len_q % blocks[0] or workload.seq_len_kv % blocks[1])
+        ragged = workload.packed or bool(
+            workload.seq_len_q % blocks[0] or workload.seq_len_kv % blocks[1]
+        )
         return Traits(
             causal=workload.causal,
             ragged=ragged,
@@ -187,9 +189,7 @@ def sequences(workload: Workload) -> tuple[Workload, ...]:
     with a causal mask that is aligned bottom-right."""
     alone = {"batch": 1, "packed": False, "total_q": 0, "total_kv": 0, "lengths": ""}
     return tuple(
-        replace(
-            workload, seq_len_q=q, seq_len_kv=kv, bottom_right=workload.causal, **alone
-        )
+        replace(workload, seq_len_q=q, seq_len_kv=kv, bottom_right=workload.causal, **alone)
         for q, kv in workload.members
         if q and kv
     )

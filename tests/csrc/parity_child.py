@@ -10,7 +10,7 @@ import json
 import random
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tests.csrc.stub import Launched, Stub, image
 DEVICE = LaunchDevice(multiprocessors=114, l2_bytes=50 << 20)
 ARCH = limits((9, 0))
 SYMBOL = "kernel"
+WORKSPACE = 0x7E0000000100
 COUNTERS = 0x7F0000000100  # what Python is told; C++ has an address of its own
 D_HEADS = range(32, 257, 32)
 
@@ -76,6 +77,8 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
         heads = kv_heads = dice.choice((65535, 65536, 1 << 20))
         batch = dice.choice((1, 65536))
     causal = dice.random() < 0.6
+    packed = dice.random() < 0.3
+    totals = {"total_q": some_length(dice, rows), "total_kv": some_length(dice, keys)}
     return Workload(
         *(batch, heads, kv_heads, some_length(dice, rows), some_length(dice, keys)),
         config.d_head,
@@ -84,6 +87,8 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
         bottom_right=causal and dice.random() < 0.5,
         lse=dice.random() < 0.4,
         softmax_scale=dice.choice((None, None, 1.0, dice.uniform(0.01, 3))),
+        packed=packed,
+        **(totals if packed else {}),
     )
 
 
@@ -110,7 +115,8 @@ def some_tensor(
 
 
 def some_args(dice: random.Random, w: Workload) -> LaunchArgs:
-    queries, keys = (w.batch, w.seq_len_q, w.heads), (w.batch, w.seq_len_kv, w.kv_heads)
+    batch, rows_q, rows_kv = w.rows
+    queries, keys = (batch, rows_q, w.heads), (batch, rows_kv, w.kv_heads)
     four = [
         some_tensor(dice, i, lengths, w.d_head)
         for i, lengths in enumerate((queries, keys, keys, queries))
@@ -121,13 +127,23 @@ def some_args(dice: random.Random, w: Workload) -> LaunchArgs:
     span = w.seq_len_q + w.seq_len_kv
     diagonal = dice.choice((None, None, dice.randint(-span, span), 1 << 40, -(1 << 70)))
     scale = dice.choice((None, None, None, 0.5, 1e-31, 0.0, float("nan"), 1e30))
-    return LaunchArgs.forward(
+    args = LaunchArgs.forward(
         *four,
         TensorArg(lse),
-        diagonal=diagonal if w.causal else None,
+        diagonal=diagonal if w.causal and (not w.packed or dice.random() < 0.1) else None,
         softmax_scale=scale if dice.random() < 0.3 else None,
         scratch=COUNTERS,
+        workspace=WORKSPACE,
     )
+    if not w.packed:
+        return args
+    given = {name: 4 * dice.randrange(1, 1 << 40) for name in ("cu_seqlens_q", "cu_seqlens_kv")}
+    if dice.random() < 0.3:
+        given |= {name: 4 * dice.randrange(1, 1 << 40) for name in ("used_q", "used_kv")}
+    if dice.random() < 0.03:
+        del given["cu_seqlens_kv"]
+    more = {name: TensorArg(address) for name, address in given.items()}
+    return replace(args, tensors={**args.tensors, **more})
 
 
 def some_case(dice: random.Random) -> Case:
@@ -139,7 +155,10 @@ def some_case(dice: random.Random) -> Case:
 def by_python(case: Case) -> LaunchStep | None:
     """The launch, None if it is refused."""
     try:
-        (step,) = case.family.launches(case.config, case.workload, case.args, DEVICE)
+        args = case.args
+        if not case.family.workspace_bytes(case.config, case.workload):
+            args = replace(args, workspace=0)
+        (step,) = case.family.launches(case.config, case.workload, args, DEVICE)
     except InvalidConfig:
         return None
     return step
@@ -159,7 +178,10 @@ class ByCpp:
             made = KernelImage(str(case.config), call, (SYMBOL,), image(SYMBOL, sizes))
             self._kernels[key] = self._core.kernel(made)
         try:
-            self._kernels[key].launch(case.workload, case.args)
+            needed = self._kernels[key].workspace_bytes(case.workload)
+            assert needed == case.family.workspace_bytes(case.config, case.workload), case
+            args = case.args if needed else replace(case.args, workspace=0)
+            self._kernels[key].launch(case.workload, args)
         except InvalidConfig:
             assert not self._stub.launched()
             return None
@@ -210,6 +232,8 @@ def main(library: str, count: str, seed: str) -> None:
         assert (python is None) == (cpp is None), f"{case}: {python}, {cpp}"
         seen[f"{case.family.name} {'refused' if cpp is None else 'launched'}"] += 1
         seen[f"d_head {case.config.d_head}"] += 1
+        if case.workload.packed:
+            seen[f"packed {'refused' if cpp is None else 'launched'}"] += 1
         if python is not None and cpp is not None:
             counters = compare(case, python, cpp)
             seen[f"{case.family.name} with counters"] += counters

@@ -97,6 +97,9 @@ def test_static_asserts_say_the_same_sentences() -> None:
     assert sentences == [sentence for _, sentence, _ in CONSTRAINTS]
 
 
+PACKED_BYTES = 5 * 8 + 2 * 4  # kernels/common/packed_batch.cuh, PackedBatch
+
+
 def test_parameters_are_laid_out_as_the_struct() -> None:
     """kernels/sm90/fwd/params.cuh: pointers, then 32-bit numbers, padded to 8 bytes."""
     text = (kernels_dir() / "sm90" / "fwd" / "params.cuh").read_text()
@@ -104,7 +107,7 @@ def test_parameters_are_laid_out_as_the_struct() -> None:
     body = body[: body.index("};")]
     names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
     assert list(params_dtype().names or ()) == names
-    assert params_dtype().itemsize == 2 * 8 + 9 * 4 + 4
+    assert params_dtype().itemsize == 2 * 8 + 9 * 4 + 4 + PACKED_BYTES
 
 
 def test_shared_memory_is_the_kernels_own_sum() -> None:

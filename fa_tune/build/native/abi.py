@@ -11,7 +11,7 @@ from typing import Any
 from fa_tune.core.errors import ToolMissing
 from fa_tune.families.plan import LaunchPlan, Plan
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 
 class Status(IntEnum):
@@ -50,8 +50,10 @@ class Problem(ctypes.Structure):
         ("mask", ctypes.c_int32),
         ("diagonal", ctypes.c_int64),
         ("lse", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("packed", ctypes.c_int32),
         ("softmax_scale", ctypes.c_double),
+        ("total_q", ctypes.c_int64),
+        ("total_kv", ctypes.c_int64),
     )
 
 
@@ -72,6 +74,8 @@ class Tensors(ctypes.Structure):
     _fields_ = (
         *((name, Tensor) for name in ("q", "k", "v", "o")),
         ("lse", ctypes.c_void_p),
+        *((n, ctypes.c_void_p) for n in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")),
+        ("workspace", ctypes.c_void_p),
     )
 
 
@@ -136,6 +140,10 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "fa_tune_kernel_config": (ctypes.c_char_p, (_HANDLE,)),
     "fa_tune_kernel_plan": (ctypes.POINTER(CPlan), (_HANDLE,)),
     "fa_tune_prepare": (ctypes.c_int, (_HANDLE, ctypes.c_int)),
+    "fa_tune_workspace_bytes": (
+        ctypes.c_int,
+        (_HANDLE, _PROBLEM, ctypes.c_int, ctypes.POINTER(ctypes.c_size_t)),
+    ),
     "fa_tune_launch": (ctypes.c_int, (_HANDLE, _PROBLEM, _TENSORS, ctypes.c_int, ctypes.c_void_p)),
     "fa_tune_table_create": (ctypes.c_int, (ctypes.POINTER(TableInfo), _HANDLE_OUT)),
     "fa_tune_table_destroy": (None, (_HANDLE,)),

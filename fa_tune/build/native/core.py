@@ -128,6 +128,17 @@ class CoreKernel:
         """Load it on a device, as a captured launch needs; raises DriverError."""
         self._core.check(self._core.library.fa_tune_prepare(self._handle, device))
 
+    def workspace_bytes(self, workload: Workload, device: int = CURRENT_DEVICE) -> int:
+        """Device memory that a launch needs in `args.workspace`; raises InvalidConfig for what
+        the kernel does not compute."""
+        n_bytes = ctypes.c_size_t()
+        self._core.check(
+            self._core.library.fa_tune_workspace_bytes(
+                self._handle, problem_of(workload), device, n_bytes
+            )
+        )
+        return n_bytes.value
+
     def launch(
         self,
         workload: Workload,
@@ -238,13 +249,18 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
         diagonal=diagonal,
         lse=workload.lse,
         softmax_scale=workload.scale,
+        packed=workload.packed,
+        total_q=workload.total_q,
+        total_kv=workload.total_kv,
     )
 
 
 def tensors_of(args: LaunchArgs) -> abi.Tensors:
     """The tensors of a forward pass."""
     four = {name: _tensor(args[name]) for name in ("q", "k", "v", "o")}
-    return abi.Tensors(**four, lse=args.lse.address)
+    names = ("lse", "cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")
+    more = {name: args[name].address for name in names}
+    return abi.Tensors(**four, **more, workspace=args.workspace)
 
 
 def _tensor(tensor: TensorArg) -> abi.Tensor:

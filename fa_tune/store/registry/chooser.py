@@ -121,6 +121,8 @@ def representative(workload: Workload) -> Workload:
     powers of two in doublings, the heads one group.  So growing lengths need a choice per
     doubling.  csrc/torch/ops.cpp has the same buckets."""
     group = workload.heads // workload.kv_heads
+    if workload.packed:
+        return _representative_packed(workload, group)
     work = 1 << _nearest_log2(workload.batch * workload.heads)
     q, kv = (1 << _nearest_log2(n) for n in (workload.seq_len_q, workload.seq_len_kv))
     return replace(
@@ -131,6 +133,21 @@ def representative(workload: Workload) -> Workload:
         seq_len_q=q,
         seq_len_kv=kv,
         softmax_scale=None,
+    )
+
+
+def _representative_packed(workload: Workload, group: int) -> Workload:
+    """The rows in all are of one group of heads, too."""
+    totals = {
+        name: max(1, (1 << _nearest_log2(getattr(workload, name) * workload.heads)) // group)
+        for name in ("total_q", "total_kv")
+    }
+    sizes = {
+        name: 1 << _nearest_log2(getattr(workload, name))
+        for name in ("batch", "seq_len_q", "seq_len_kv")
+    }
+    return replace(
+        workload, heads=group, kv_heads=1, lengths="", softmax_scale=None, **totals, **sizes
     )
 
 

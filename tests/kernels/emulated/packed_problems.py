@@ -10,7 +10,7 @@ import numpy as np
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import TensorArg
 from fa_tune.ops.forward import sequences
-from tests.kernels.emulated.problems import FLOOR, GUARD, Bits, Problem, Room, attention, to_float
+from tests.kernels.emulated.problems import FLOOR, GUARD, Problem, Room, attention, to_float
 
 LIMIT_TIMES = 2
 
@@ -76,9 +76,7 @@ def faults(problem: PackedProblem, out: Room, lse: np.ndarray) -> list[str]:
     exact = np.full(problem.q.shape, np.nan)
     same = np.full(problem.q.shape, np.nan)
     exact_lse = np.full((w.heads, w.total_q), np.nan)
-    spans = zip(
-        problem.begin_q, problem.used_q, problem.begin_kv, problem.used_kv, strict=False
-    )
+    spans = zip(problem.begin_q, problem.used_q, problem.begin_kv, problem.used_kv, strict=False)
     for first, n, first_key, n_keys in spans:
         rows, keys = slice(first, first + n), slice(first_key, first_key + n_keys)
         if not n_keys:
