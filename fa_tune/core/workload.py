@@ -268,6 +268,20 @@ class Workload:
             return 1, self.total_q, self.total_kv
         return self.batch, self.seq_len_q, self.seq_len_kv
 
+    def dense(self, batch: int, seq_len_q: int, seq_len_kv: int) -> Workload:
+        """The same of a batch that is not packed; a causal mask is aligned bottom-right."""
+        return dataclasses.replace(
+            self,
+            batch=batch,
+            seq_len_q=seq_len_q,
+            seq_len_kv=seq_len_kv,
+            bottom_right=self.causal,
+            packed=False,
+            total_q=0,
+            total_kv=0,
+            lengths="",
+        )
+
     def __lt__(self, other: Workload) -> bool:
         return self._order < other._order
 

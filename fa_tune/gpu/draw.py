@@ -7,7 +7,6 @@ hold nothing else, so that it is exact: the product of two elements of which one
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 from itertools import cycle, islice
 
@@ -54,11 +53,7 @@ def draw(
 
 def in_one_row(workload: Workload) -> Workload:
     """A packed batch as one sequence of all its rows; another workload as it is."""
-    if not workload.packed:
-        return workload
-    batch, rows_q, rows_kv = workload.rows
-    alone = {"packed": False, "total_q": 0, "total_kv": 0, "lengths": ""}
-    return replace(workload, batch=batch, seq_len_q=rows_q, seq_len_kv=rows_kv, **alone)
+    return workload.dense(*workload.rows) if workload.packed else workload
 
 
 def _scale(q: torch.Tensor, k: torch.Tensor, w: Workload, sigma: torch.Tensor) -> None:

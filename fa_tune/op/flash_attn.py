@@ -1,7 +1,8 @@
 """FlashAttention 2's functions: by our kernels where they can, by torch's FlashAttention 2 where it
 can, else by plain matrix products.
 
-Causal masks are aligned bottom-right.  Dropout and windows are torch's; ALiBi and softcap are matrix products, which need memory for all scores.
+Causal masks are aligned bottom-right.  Dropout and windows are torch's; ALiBi and softcap are
+matrix products, which need memory for all scores.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, DType, Workload
@@ -187,12 +186,7 @@ class Forward:
 def sequences(workload: Workload) -> tuple[Workload, ...]:
     """The sequences of a packed batch that have queries and keys, each as a problem of its own,
     with a causal mask that is aligned bottom-right."""
-    alone = {"batch": 1, "packed": False, "total_q": 0, "total_kv": 0, "lengths": ""}
-    return tuple(
-        replace(workload, seq_len_q=q, seq_len_kv=kv, bottom_right=workload.causal, **alone)
-        for q, kv in workload.members
-        if q and kv
-    )
+    return tuple(workload.dense(1, q, kv) for q, kv in workload.members if q and kv)
 
 
 def _packed_cases(

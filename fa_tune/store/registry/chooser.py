@@ -138,16 +138,21 @@ def representative(workload: Workload) -> Workload:
 
 def _representative_packed(workload: Workload, group: int) -> Workload:
     """The rows in all are of one group of heads, too."""
-    totals = {
-        name: max(1, (1 << _nearest_log2(getattr(workload, name) * workload.heads)) // group)
-        for name in ("total_q", "total_kv")
-    }
-    sizes = {
-        name: 1 << _nearest_log2(getattr(workload, name))
-        for name in ("batch", "seq_len_q", "seq_len_kv")
-    }
+    q, kv = (
+        max(1, (1 << _nearest_log2(total * workload.heads)) // group)
+        for total in (workload.total_q, workload.total_kv)
+    )
     return replace(
-        workload, heads=group, kv_heads=1, lengths="", softmax_scale=None, **totals, **sizes
+        workload,
+        batch=1 << _nearest_log2(workload.batch),
+        heads=group,
+        kv_heads=1,
+        seq_len_q=1 << _nearest_log2(workload.seq_len_q),
+        seq_len_kv=1 << _nearest_log2(workload.seq_len_kv),
+        total_q=q,
+        total_kv=kv,
+        lengths="",
+        softmax_scale=None,
     )
 
 
