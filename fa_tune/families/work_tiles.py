@@ -28,7 +28,7 @@ def l2_head_group(workload: Workload, l2_bytes: int) -> int:
     return heads
 
 
-MEMBER_BYTES = 8  # kernels/common/packed_batch.cuh, PackedMember
+MEMBER_BYTES = 32  # kernels/common/packed_batch.cuh, PackedMember
 
 
 def tiles_of_head(workload: Workload, tile_rows: int) -> int:

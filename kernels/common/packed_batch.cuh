@@ -9,10 +9,12 @@
 
 namespace fa_tune {
 
-// A sequence of a packed batch, and the tiles of one head before its own.
-struct PackedMember {
-    int index;
-    int first_tile;
+// A sequence of a packed batch in the order of work.
+struct alignas(16) PackedMember {
+    int first_tile;  // how many tiles of one head come before its own
+    int first_query, queries;
+    int first_key, keys;
+    int unused[3];
 };
 
 // All of it 0 without the trait.

@@ -7,16 +7,6 @@
 
 namespace fa_tune {
 
-__device__ __forceinline__ int queries_of(const PackedBatch& batch, int member) {
-    if (batch.used_q != nullptr) return batch.used_q[member];
-    return batch.cu_seqlens_q[member + 1] - batch.cu_seqlens_q[member];
-}
-
-__device__ __forceinline__ int keys_of(const PackedBatch& batch, int member) {
-    if (batch.used_kv != nullptr) return batch.used_kv[member];
-    return batch.cu_seqlens_kv[member + 1] - batch.cu_seqlens_kv[member];
-}
-
 // Where a box of a tensor map lies: its second and its last coordinate.
 //
 // The map of a packed tensor has dimensions (d_head, kFar, heads, kFar + 1, rows + 1), of which the
@@ -92,12 +82,18 @@ template <>
 struct Sequence<true> {
     int first_query, n_queries, first_key, n_keys, of_diagonal;
 
+    __device__ __forceinline__ static Sequence of(const PackedMember& member) {
+        return {member.first_query, member.queries, member.first_key, member.keys,
+                member.keys - member.queries};
+    }
+    // That of a place in the order of work.
     template <class Params>
-    __device__ __forceinline__ static Sequence of(const Params& p, int member) {
-        const PackedBatch& batch = p.packed;
-        const int queries = queries_of(batch, member), keys = keys_of(batch, member);
-        return {batch.cu_seqlens_q[member], queries, batch.cu_seqlens_kv[member], keys,
-                keys - queries};
+    __device__ __forceinline__ static Sequence of(const Params& p, int place) {
+        return of(p.packed.members[place]);
+    }
+    // The part from a query on, with all keys.
+    __device__ __forceinline__ Sequence from(int query) const {
+        return {first_query + query, n_queries - query, first_key, n_keys, of_diagonal + query};
     }
     template <class Params>
     __device__ __forceinline__ const int& queries(const Params&) const {

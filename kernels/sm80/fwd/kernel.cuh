@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, min_ctas_per_sm<CFG>())
         const PackedTile tile =
             own_tile<32 * CFG.n_warps, CFG.B_r, TRAITS.causal>(params.packed, smem);
         if (tile.m_block < 0) return;
-        CpAsyncMainloop<CFG, TRAITS> loop(params, smem, tile.m_block * CFG.B_r,
-                                          Sequence<true>::of(params, tile.member));
+        __syncthreads();  // Q comes where the order was
+        CpAsyncMainloop<CFG, TRAITS> loop(params, smem, tile.m_block * CFG.B_r, tile.sequence);
         loop.run();
     } else {
         CpAsyncMainloop<CFG, TRAITS> loop(params, smem, blockIdx.x * CFG.B_r, {});

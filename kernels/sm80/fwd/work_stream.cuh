@@ -69,11 +69,11 @@ struct WorkStream {
     __device__ __forceinline__ WorkItem first_of(int number) const {
         int m_block, head, batch;
         if constexpr (TRAITS.packed) {
-            const PackedTile tile = packed_tile<TRAITS.causal>(number, p);
+            const PackedTile tile = packed_tile<TRAITS.causal>(number, 0, p);
             if (tile.m_block < 0) return {0, 0, 0, -1};
             m_block = tile.m_block;
             head = tile.head;
-            batch = tile.member;
+            batch = tile.place;
         } else {
             int head_in_all;
             const int rows = m_blocks();

@@ -71,7 +71,7 @@ struct Consumer {
             first_softmax(tile);
             if (unreleased >= 0) epilogue.release_q(unreleased);
             const int accumulate = mainloop(tile);
-            const WorkTile next = tiles.next();
+            const WorkTile next = tiles.next(next_sequence);
             more = next.number >= 0;
             const int slot = q_slot();
             q_ring.advance();
@@ -188,7 +188,6 @@ struct Consumer {
     // The tile's first scores.  Without a tile those of whatever is in shared memory, for a branch
     // around wgmma would make the compiler wait for each of them.
     __device__ __forceinline__ void begin_scores(const WorkTile& tile, bool valid) {
-        next_sequence = Sequence<TRAITS.packed>::of(p, tile.batch);
         block = key_blocks<CFG, TRAITS>(p, tile, next_sequence) - 1;
         if (valid) {
             ptx::mbarrier_wait(smem.q_full(q_slot()), q_ring.parity);

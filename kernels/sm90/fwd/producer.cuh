@@ -33,8 +33,9 @@ struct Producer {
 
     __device__ __forceinline__ void run(const WorkTile& first) {
         ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
-        for (WorkTile tile = first; tile.number >= 0; tile = tiles.next(tile)) {
-            sequence = Sequence<TRAITS.packed>::of(p, tile.batch);
+        WorkTile next{};  // of a packed batch
+        for (WorkTile tile = first; tile.number >= 0;
+             tile = TRAITS.packed ? next : tiles.next(tile)) {
             const int kv_head = tile.head / p.heads_per_kv;
             int block = key_blocks<CFG, TRAITS>(p, tile, sequence) - 1;
             if (block <= kFetchAt) tiles.fetch_next();
@@ -46,7 +47,14 @@ struct Producer {
                 load_k(block - 1, kv_head, tile.batch);
                 load_v(block, kv_head, tile.batch);
             }
-            load_v(0, kv_head, tile.batch);
+            if constexpr (TRAITS.packed) {
+                Sequence<true> next_sequence;
+                next = tiles.find_next(tile, next_sequence);
+                load_v(0, kv_head, tile.batch);
+                sequence = next_sequence;
+            } else {
+                load_v(0, kv_head, tile.batch);
+            }
         }
         tiles.release_counters();
     }

@@ -35,7 +35,27 @@ struct TileOrder {
 
     const ForwardParams& p;
 
-    __device__ __forceinline__ WorkTile first() const { return decode(blockIdx.x); }
+    // `smem`: that of Q, which the order of a packed batch is found in.
+    __device__ __forceinline__ WorkTile first(unsigned smem,
+                                              Sequence<TRAITS.packed>& sequence) const {
+        if constexpr (TRAITS.packed) {
+            constexpr int kThreads = 128 * (1 + CFG.mma_warpgroups);
+            const int number = blockIdx.x;
+            const WorkTile tile = placed(
+                number, first_packed_tile<kThreads, CFG.B_r(), kLongestFirst>(p, smem), sequence);
+            ptx::fence_proxy_async_shared();  // bulk copies come there next
+            return tile;
+        } else {
+            return decode(blockIdx.x);
+        }
+    }
+
+    // The tile `number` of a packed batch, which comes after `last`, and what it belongs to.  Its
+    // `batch` is the place of its sequence in the order of work.
+    __device__ __forceinline__ WorkTile decode_packed(int number, const WorkTile& last,
+                                                      Sequence<true>& sequence) const {
+        return placed(number, packed_tile<kLongestFirst>(number, last.batch, p), sequence);
+    }
 
     // The next tile of a CTA with the static scheduler.
     __device__ __forceinline__ int following(int number) const {
@@ -43,11 +63,6 @@ struct TileOrder {
     }
 
     __device__ __forceinline__ WorkTile decode(int number) const {
-        if constexpr (TRAITS.packed) {
-            const PackedTile tile = packed_tile<kLongestFirst>(number, p);
-            if (tile.m_block < 0) return kNoWorkTile;
-            return {number, tile.m_block, tile.head, tile.member};
-        }
         int m_block, head;
         const bool valid = number < p.m_blocks * p.total_heads;
         if constexpr (kLongestFirst) {
@@ -57,6 +72,13 @@ struct TileOrder {
         }
         const int batch = head / p.heads;
         return {valid ? number : -1, m_block, head - batch * p.heads, batch};
+    }
+
+  private:
+    __device__ __forceinline__ static WorkTile placed(int number, const PackedTile& tile,
+                                                      Sequence<true>& sequence) {
+        sequence = tile.sequence;
+        return {tile.m_block < 0 ? -1 : number, tile.m_block, tile.head, tile.place};
     }
 };
 
@@ -74,6 +96,21 @@ struct WorkTileSlots {
         ptx::st_shared_v4(smem.work_tile(ring.stage), words);
         ptx::mbarrier_arrive(full);
         ring.advance();
+    }
+
+    // What consumers need to know of a tile of a packed batch.
+    __device__ __forceinline__ static WorkTile packed(const WorkTile& tile,
+                                                      const Sequence<true>& sequence) {
+        const Sequence<true> own = sequence.from(tile.m_block * CFG.B_r());
+        return {tile.number < 0 ? -1 : tile.head, own.first_query, own.n_queries, own.n_keys};
+    }
+
+    // ... becomes the first tile of the sequence that begins with it.
+    __device__ __forceinline__ static WorkTile unpacked(const WorkTile& told,
+                                                        Sequence<true>& sequence) {
+        const int queries = told.head, keys = told.batch;
+        sequence = {told.m_block, queries, 0, keys, keys - queries};
+        return {told.number, 0, told.number, 0};
     }
 
     // By a warp, of which lane 0 has the tile.
@@ -97,6 +134,17 @@ struct WorkTileSlots {
 template <Sm90Config CFG>
 struct ConsumerTiles {
     WorkTileSlots<CFG> slots;
+
+    // Of a packed batch with what it belongs to.
+    template <bool kPacked>
+    __device__ __forceinline__ WorkTile next(Sequence<kPacked>& sequence) {
+        if constexpr (kPacked) {
+            const WorkTile told = next();
+            return WorkTileSlots<CFG>::unpacked(told, sequence);
+        } else {
+            return next();
+        }
+    }
 
     __device__ __forceinline__ WorkTile next() {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return kNoWorkTile;
@@ -123,6 +171,17 @@ struct ProducerTiles {
         if constexpr (CFG.scheduler == Scheduler::DYNAMIC) {
             fetched = gridDim.x + atomicAdd(&order.p.counters[0], 1u);
         }
+    }
+
+    // The same of a packed batch, with what it belongs to, while its number may still be on its
+    // way; before the last load of `tile`, so that the search for its sequence costs no time.
+    __device__ __forceinline__ WorkTile find_next(const WorkTile& tile, Sequence<true>& sequence) {
+        if constexpr (CFG.scheduler == Scheduler::SINGLE) return kNoWorkTile;
+        const int number = CFG.scheduler == Scheduler::DYNAMIC ? fetched
+                                                               : order.following(tile.number);
+        const WorkTile found = order.decode_packed(number, tile, sequence);
+        slots.write(WorkTileSlots<CFG>::packed(found, sequence));
+        return found;
     }
 
     __device__ __forceinline__ WorkTile next(const WorkTile& tile) {
