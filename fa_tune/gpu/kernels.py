@@ -66,7 +66,7 @@ def named_args(tensors: Mapping[str, torch.Tensor]) -> LaunchArgs:
         {
             name: TensorArg.of(tensor, name.upper())
             if tensor.ndim == 4
-            else TensorArg(tensor.data_ptr())
+            else TensorArg(tensor.data_ptr(), (tensor.stride(0), 0, 0))
             for name, tensor in tensors.items()
         }
     )

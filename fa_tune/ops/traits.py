@@ -10,6 +10,7 @@ from fa_tune.core.errors import InvalidConfig
 _STRUCT = re.compile(r"WorkloadTraits\{([^{}]*)\}")
 _TRUE = {"1", "true"}
 _FALSE = {"0", "false"}
+_FIRST_TRAITS = 3  # of the first release
 
 
 @dataclass(frozen=True, order=True)
@@ -20,6 +21,11 @@ class Traits:
     causal: bool = False
     ragged: bool = False
     lse: bool = False
+    window: bool = False
+    sink: bool = False
+    softcap: bool = False
+    alibi: bool = False
+    hook: bool = False
 
     def __str__(self) -> str:
         return "+".join(f.name for f in fields(self) if getattr(self, f.name)) or "plain"
@@ -38,13 +44,15 @@ class Traits:
     @classmethod
     def in_kernel_name(cls, text: str) -> Traits | None:
         """From the `WorkloadTraits{…}` in a demangled kernel name, values as 1/0 or true/false,
-        with or without their type; None if there is no such struct.  Raises InvalidConfig for
-        one whose values are no traits."""
+        with or without their type; None if there is no such struct.  A kernel of an older release
+        has fewer, and none of the others.  Raises InvalidConfig for one whose values are no
+        traits."""
         found = _STRUCT.search(text)
         if found is None:
             return None
         values = [re.sub(r"^\(\w+\)", "", v.strip()) for v in found[1].split(",")]
-        if len(values) != len(fields(cls)) or not set(values) <= _TRUE | _FALSE:
+        known = _FIRST_TRAITS <= len(values) <= len(fields(cls))
+        if not known or not set(values) <= _TRUE | _FALSE:
             raise InvalidConfig(f"not traits: {found[0][:80]!r}")
         return cls(*(value in _TRUE for value in values))
 

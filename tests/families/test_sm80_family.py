@@ -199,7 +199,7 @@ def test_parameters_are_laid_out_as_the_struct() -> None:
     names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
     fields = [name.removesuffix("_address") for name in params_dtype().names or ()]
     assert fields == names
-    assert params_dtype().itemsize == 6 * 8 + 4 * 3 * 8 + 7 * 4 + 4
+    assert params_dtype().itemsize == 6 * 8 + 4 * 3 * 8 + 7 * 4 + 4 + score_dtype().itemsize
     assert np.zeros(1, params_dtype()).dtype.alignment == 8
 
 
