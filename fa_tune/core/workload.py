@@ -130,9 +130,9 @@ class Workload:
     key alone, or with `bottom_right` so that the last query sees every key; where the lengths
     are equal these are one mask, and the workload says top-left.  A window hides keys that are
     far from i + `diagonal`: those more than `window_left` before it, and more than `window_right`
-    behind it.  A side that hides no key is None; a right side of 0 is a causal mask.  `lse`: the log-sum-exp of
-    each row is wanted, fp32 [batch, heads, seq_len_q].  `softmax_scale` multiplies the scores;
-    None: 1 / sqrt(d_head).  `op` is the operation, see `fa_tune.ops`.
+    behind it.  A side that hides no key is None; a right side of 0 is a causal mask.  `lse`: the
+    log-sum-exp of each row is wanted, fp32 [batch, heads, seq_len_q].  `softmax_scale` multiplies
+    the scores; None: 1 / sqrt(d_head).  `op` is the operation, see `fa_tune.ops`.
 
     `softcap` c: scores s become c · tanh(s / c).  `alibi`: slope · |i + diagonal - j| is then taken
     from them, a slope for each head or for each head of each batch element.  `sink`: the sum of a
@@ -292,7 +292,7 @@ class Workload:
 
     @property
     def mask(self) -> str:
-        """`full`, `causal` (aligned top-left) or `causal_br` (bottom-right), whatever the window."""
+        """`full`, `causal` (aligned top-left) or `causal_br` (bottom-right), without the window."""
         return MASKS[self.causal + self.bottom_right] if self.causal else MASKS[0]
 
     @property

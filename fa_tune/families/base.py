@@ -71,8 +71,8 @@ class LaunchArgs:
     absent.  `lse` is fp32 [batch, heads, seq_len_q], contiguous; it is written where the kernel
     was compiled with that trait.  `sink` is fp32 [heads], `alibi_slopes` fp32 [batch, heads] with
     contiguous heads, whose batch stride may be 0.  `softmax_scale` and `diagonal` (the place of
-    query i among the keys is i + diagonal) replace the workload's own.  `scratch` and `workspace` are the
-    addresses of the family's `scratch_bytes` and `workspace_bytes`, 0 without any.
+    query i among the keys is i + diagonal) replace the workload's own.  `scratch` and `workspace`
+    are the addresses of the family's `scratch_bytes` and `workspace_bytes`, 0 without any.
     """
 
     tensors: Mapping[str, TensorArg]

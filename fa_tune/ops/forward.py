@@ -32,6 +32,7 @@ LONG = (16384, 131072)
 LEFTS = (70, 0, 5, 200)
 RIGHTS = (3, 100)
 SOFTCAPS = (15.0, 50.0, 2.0)
+SHAPE = ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head", "dtype")
 
 
 class Forward:
@@ -213,11 +214,12 @@ def example(
     traits: Traits, shape: tuple[Any, ...], number: int, *, bottom_right: bool, **fields: Any
 ) -> Workload:
     """A workload with these traits but `ragged`: windows, caps and what else there is to choose
-    differ from `number` to number.  `shape`: the fields that have no usual value.  A window that
+    differ from `number` to number.  `shape`: the fields of SHAPE.  A window that
     would hide nothing is left out."""
     if traits.window:
         fields["window_left"] = LEFTS[number % len(LEFTS)]
-    plain = {
+    plain: dict[str, Any] = {
+        **dict(zip(SHAPE, shape, strict=True)),
         "bottom_right": bottom_right,
         "lse": traits.lse,
         "sink": traits.sink,
@@ -226,10 +228,10 @@ def example(
         **fields,
     }
     if traits.causal and traits.window and number % 2:
-        found = Workload(*shape, window_right=RIGHTS[number // 2 % len(RIGHTS)], **plain)
+        found = Workload(window_right=RIGHTS[number // 2 % len(RIGHTS)], **plain)
         if found.window_right is not None:
             return found
-    return Workload(*shape, causal=traits.causal, **plain)
+    return Workload(causal=traits.causal, **plain)
 
 
 def tile_softmax_flop(B_r: int, B_c: int, d_head: int) -> int:

@@ -14,6 +14,7 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families.score_params import score_dtype
 from fa_tune.families.sm80.config import (
     BARRIER_BYTES,
     CONSTRAINTS,
