@@ -208,7 +208,7 @@ def test_inputs_are_normal_around_their_mean() -> None:
 
 
 def test_extra_heads_make_every_stride_unnatural_but_the_last() -> None:
-    for tensor in dataclasses.astuple(inputs(extra_heads=3)):
+    for tensor in inputs(extra_heads=3).tensors.values():
         batch, seq, heads, d = tensor.stride()
         assert d == 1
         assert heads == W.d_head
