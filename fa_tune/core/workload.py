@@ -302,6 +302,11 @@ class Workload:
         return self.seq_len_kv - self.seq_len_q if self.bottom_right else 0
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it has neither a window nor anything else that changes scores or their sum."""
+        return not self.unusual.keys() & PLAIN_WITHOUT
+
+    @property
     def scale(self) -> float:
         """What the scores are multiplied by."""
         return 1 / math.sqrt(self.d_head) if self.softmax_scale is None else self.softmax_scale
@@ -353,6 +358,7 @@ FIELDS: Mapping[str, FieldSpec] = {f.name: f.metadata["spec"] for f in dataclass
 USUAL: Mapping[str, Any] = {
     f.name: f.default for f in dataclasses.fields(Workload) if f.default is not dataclasses.MISSING
 }
+PLAIN_WITHOUT = {"window_left", "window_right", "sink", "softcap", "alibi"}
 OPTIONAL = tuple(name for name in USUAL if FIELDS[name].words is None)
 # The order in which people read: what the kernels are for, how large it is, and then the rest.
 _READ_FIRST = ("d_head", "dtype", "causal", "seq_len_q", "seq_len_kv", "batch", "heads", "kv_heads")

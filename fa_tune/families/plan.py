@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from fa_tune import ops
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import Workload
 from fa_tune.ops.traits import Traits
 
 _ARCH = re.compile(r"(?P<kind>sm|compute)_(?P<number>\d+)(?P<specific>a?)")
@@ -112,6 +114,12 @@ class Plan:
     hook: int = integer("1: compiled with a function for scores of one's own")
     compute_capability: int = integer("compiled for: ten times the major version and the minor")
     portability: Portability = integer("which devices that serves: fa_tune_portability")
+
+    def has_traits_of(self, workload: Workload) -> bool:
+        """Whether a workload of its type and d_head asks for the traits it was compiled with."""
+        traits = ops.get(workload.op).traits(workload, (self.block_q, self.block_kv))
+        names = (f.name for f in dataclasses.fields(traits))
+        return all(bool(getattr(self, name)) == getattr(traits, name) for name in names)
 
 
 @dataclass(frozen=True)

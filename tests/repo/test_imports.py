@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What other programs use.
     "choice": {"core", "families", "build", "store"},
     "op": {"core", "families", "native", "choice"},
-    "runtime": {"core", "families", "workers", "gpu", "choice", "op"},
+    "runtime": {"core", "workers", "gpu", "choice", "op"},
     "export": {"core", "ops", "families", "build", "native", "store", "tune"},
     "kernel_configs": {"core", "ops", "families"},
     # Around the flow.
