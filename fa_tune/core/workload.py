@@ -137,10 +137,11 @@ class Workload:
     `softcap` c: scores s become c · tanh(s / c).  `alibi`: slope · |i + diagonal - j| is then taken
     from them, a slope for each head or for each head of each batch element.  `sink`: the sum of a
     row's exponentials has one more, of a score that every head has for itself, and whose value
-    is 0; it is in the log-sum-exp.
+    is 0; it is in the log-sum-exp.  `score_hook`: the digest of a function that scores go through
+    after ALiBi, see `core.hooks`.
 
     Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, an alignment
-    of nothing, or a scale or soft cap that is not between 1e-30 and 1e30.
+    of nothing, a scale or soft cap that is not between 1e-30 and 1e30, or a soft cap beside a hook.
     """
 
     batch: int = _size("b")
@@ -236,6 +237,14 @@ class Workload:
         short="alibi",
         help="Take a multiple of the distance from each score.",
     )
+    score_hook: str | None = _field(
+        Effect.DETAIL,
+        str,
+        default=None,
+        key="hook",
+        label="score hook {}",
+        short="hook {}",
+    )
     op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
 
     def __post_init__(self) -> None:
@@ -258,6 +267,8 @@ class Workload:
             object.__setattr__(self, name, float(value))
         if self.softmax_scale == 1 / math.sqrt(self.d_head):
             object.__setattr__(self, "softmax_scale", None)
+        if self.score_hook is not None and self.softcap is not None:
+            raise InvalidConfig("softcap and a score hook: write the cap into the hook")
         self._settle_mask()
 
     def _settle_mask(self) -> None:
@@ -358,7 +369,7 @@ FIELDS: Mapping[str, FieldSpec] = {f.name: f.metadata["spec"] for f in dataclass
 USUAL: Mapping[str, Any] = {
     f.name: f.default for f in dataclasses.fields(Workload) if f.default is not dataclasses.MISSING
 }
-PLAIN_WITHOUT = {"window_left", "window_right", "sink", "softcap", "alibi"}
+PLAIN_WITHOUT = {"window_left", "window_right", "sink", "softcap", "alibi", "score_hook"}
 OPTIONAL = tuple(name for name in USUAL if FIELDS[name].words is None)
 # The order in which people read: what the kernels are for, how large it is, and then the rest.
 _READ_FIRST = ("d_head", "dtype", "causal", "seq_len_q", "seq_len_kv", "batch", "heads", "kv_heads")
@@ -395,6 +406,8 @@ def _key_part(spec: FieldSpec, value: Any) -> str:
         return spec.words[value]
     if spec.type is bool:
         return spec.key
+    if isinstance(value, str):
+        return spec.key + value
     return spec.key + (value.name.lower() if isinstance(value, DType) else repr(value))
 
 
@@ -420,8 +433,8 @@ def _key_pattern() -> re.Pattern[str]:
         elif spec.type is bool:
             part = f"(?P<{name}>{spec.key})"
         else:
-            number = r"\d+" if spec.type is int else "[-+.0-9e]+"
-            part = f"{spec.key}(?P<{name}>{number})"
+            written = {int: r"\d+", str: "[0-9a-f]{16}"}.get(spec.type, "[-+.0-9e]+")
+            part = f"{spec.key}(?P<{name}>{written})"
         separator = "" if name == next(iter(FIELDS)) else "_"
         pattern += f"(?:{separator}{part})?" if name in OPTIONAL else separator + part
     return re.compile(pattern)
@@ -448,6 +461,7 @@ class WorkloadParts:
     sink: bool | None = None
     softcap: float | None = None
     alibi: bool | None = None
+    score_hook: str | None = None
     op: str | None = None
 
     @property

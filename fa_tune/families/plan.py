@@ -119,7 +119,7 @@ class Plan:
         """Whether a workload of its type and d_head asks for the traits it was compiled with."""
         traits = ops.get(workload.op).traits(workload, (self.block_q, self.block_kv))
         names = (f.name for f in dataclasses.fields(traits))
-        return all(bool(getattr(self, name)) == getattr(traits, name) for name in names)
+        return all(bool(getattr(self, name)) == bool(getattr(traits, name)) for name in names)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class CallPlan:
             sink=int(wanted.sink),
             softcap=int(wanted.softcap),
             alibi=int(wanted.alibi),
-            hook=int(wanted.hook),
+            hook=int(bool(wanted.hook)),
             compute_capability=capability,
             portability=portability,
         )

@@ -52,7 +52,9 @@ def set_scores(params: Any, workload: Workload, args: LaunchArgs) -> None:
     score["alibi_batch_stride"] = args["alibi_slopes"].strides[0]
     if workload.alibi:
         score["alibi_diagonal"] = max(-FARTHEST, min(diagonal, FARTHEST))
-    if workload.softcap is None:
+    if workload.score_hook is not None:
+        params["softmax_scale"], score["score_scale"] = 1, scale
+    elif workload.softcap is None:
         params["softmax_scale"], score["score_scale"] = scale, scale
     else:
         params["softmax_scale"] = 2 * workload.softcap

@@ -227,9 +227,12 @@ def _forward_part(inputs: Inputs, w: Workload, part: _Part, precise: torch.dtype
     if slopes is not None:
         slopes = slopes[part.batch, part.heads].unflatten(0, (-1, group))[..., None, None]
 
+    heads = torch.arange(w.heads, device=q.device)[part.heads]
+    heads = heads.unflatten(0, (-1, group))[..., None, None]
+
     def scores(dtype: torch.dtype) -> torch.Tensor:
         products = (q.to(dtype) @ k.to(dtype).transpose(-1, -2)).mul_(w.scale)
-        found = changed_scores(products, w, slopes, rows=part.rows)
+        found = changed_scores(products, w, slopes, rows=part.rows, of=(part.batch, heads))
         return found if hidden is None else found.masked_fill_(hidden, -math.inf)
 
     weights, total, lse = _weights(scores(precise), sink)

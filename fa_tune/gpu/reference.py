@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from fa_tune import ops
+from fa_tune.core import hooks
 from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.draw import draw
@@ -112,7 +114,9 @@ def attention(
                 k = inputs.k[b, :, h // group].to(dtype)
                 scores = q @ k.T
                 slope = None if inputs.alibi_slopes is None else inputs.alibi_slopes[b, h]
-                scores = changed_scores(scores, workload, slope, rows=rows, diagonal=diagonal)
+                scores = changed_scores(
+                    scores, workload, slope, rows=rows, diagonal=diagonal, of=(b, h)
+                )
                 if hidden is not None:
                     scores = scores.masked_fill(hidden, float("-inf"))
                 if inputs.sink is not None:
@@ -136,6 +140,10 @@ def log_sum_exp(inputs: Inputs, workload: Workload, *, diagonal: int | None = No
         workload,
         None if slopes is None else slopes[..., None, None],
         diagonal=diagonal,
+        of=tuple(
+            torch.arange(n, device=q.device).view(shape)
+            for n, shape in ((workload.batch, (-1, 1, 1, 1)), (workload.heads, (-1, 1, 1)))
+        ),
     )
     hidden = hidden_pairs(workload, q.device, diagonal)
     if hidden is not None:
@@ -153,14 +161,19 @@ def changed_scores(
     *,
     rows: slice | None = None,
     diagonal: int | None = None,
+    of: tuple[Any, ...] = (),
 ) -> torch.Tensor:
-    """What soft cap and ALiBi make of scaled products [..., rows, seq_len_kv]; `slopes` in a shape
-    that goes with them."""
+    """What soft cap, ALiBi and a hook make of scaled products [..., rows, seq_len_kv]; `slopes` and
+    `of`, the numbers of batch elements and heads, in shapes that go with them."""
     if workload.softcap is not None:
         scores = torch.tanh(scores / workload.softcap) * workload.softcap
     if slopes is not None:
         away = places(workload, scores.device, diagonal, rows=rows).abs().to(scores.dtype)
         scores = scores - slopes.to(scores.dtype) * away
+    if workload.score_hook is not None:
+        queries = torch.arange(workload.seq_len_q, device=scores.device)[rows or slice(None), None]
+        keys = torch.arange(workload.seq_len_kv, device=scores.device)
+        scores = hooks.twin_of(workload.score_hook)(scores, *of, queries, keys)
     return scores
 
 

@@ -233,6 +233,8 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
         diagonal = max(-_INT64, min(args.diagonal, _INT64))
     if workload.op.upper() not in Operation.__members__:
         raise InvalidConfig(f"C++ has no kernels of {workload.op}")
+    if workload.score_hook is not None:
+        raise InvalidConfig("C++ launches no kernels with a score hook")
     return abi.Problem(
         operation=Operation[workload.op.upper()],
         dtype=int(workload.dtype),

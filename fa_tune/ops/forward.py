@@ -117,6 +117,7 @@ class Forward:
             sink=workload.sink,
             softcap=workload.softcap is not None,
             alibi=workload.alibi,
+            hook=workload.score_hook or "",
         )
 
     # Checking -------------------------------------------------------------------------------
@@ -225,6 +226,7 @@ def example(
         "sink": traits.sink,
         "softcap": SOFTCAPS[number % len(SOFTCAPS)] if traits.softcap else None,
         "alibi": traits.alibi,
+        "score_hook": traits.hook or None,
         **fields,
     }
     if traits.causal and traits.window and number % 2:

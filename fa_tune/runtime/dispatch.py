@@ -27,6 +27,7 @@ class Problem(TypedDict, total=False):
     window_left: int | None
     window_right: int | None
     softcap: float | None
+    score_hook: str | None
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,9 @@ class Attention:
         """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head] like q, on the current stream.
 
         k and v may have fewer heads.  `bottom_right` aligns a causal mask so that the last query
-        sees every key; windows, `sink` [heads] and `alibi_slopes` [heads] or [batch, heads] are
-        those of `Workload`.  `out` is written if given; `lse`, fp32 [batch, heads, seq_len], gets
-        the log-sum-exp.  Raises InvalidConfig for tensors that make no such problem,
+        sees every key; windows, hooks, `sink` [heads] and `alibi_slopes` [heads] or [batch, heads]
+        are those of `Workload`.  `out` is written if given; `lse`, fp32 [batch, heads, seq_len],
+        gets the log-sum-exp.  Raises InvalidConfig for tensors that make no such problem,
         NoUsableVariant where nothing runs it.
         """
         if any(t.device != torch.device("cuda", self.device) for t in (q, k, v)):

@@ -13,6 +13,7 @@
 #include "common/constants.cuh"
 #include "common/problem.cuh"
 #include "common/score_params.cuh"
+#include "common/tanh.cuh"
 #include "ptx/ex2.cuh"
 
 #ifdef FA_TUNE_SCORE_HOOK

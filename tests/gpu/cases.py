@@ -18,6 +18,7 @@ from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.ops.forward import example, has_alignment
 from fa_tune.ops.traits import Traits
+from tests.gpu.score_hooks import HOOKS
 from tests.tools import required_sm90
 from tests.tools.required import ALL_D_HEADS, code_path_sample
 
@@ -170,7 +171,7 @@ def _random_workload(
 
 
 # Fields of a workload that change its scores or what its rows see, by how often they are drawn.
-FEATURES = {"window": 0.6, "sink": 0.4, "softcap": 0.35, "alibi": 0.3}
+FEATURES = {"window": 0.6, "sink": 0.4, "softcap": 0.35, "alibi": 0.3, "hook": 0.25}
 MIXTURES = 3  # sets of features for each config: every set is another kernel
 
 
@@ -197,7 +198,9 @@ def _features(dice: random.Random) -> frozenset[str]:
 def _with_features(dice: random.Random, plain: Workload, features: frozenset[str]) -> Workload:
     w = plain
     fields: dict[str, Any] = {"sink": "sink" in features, "alibi": "alibi" in features}
-    if "softcap" in features:
+    if "hook" in features:
+        fields["score_hook"] = HOOKS[len(features) % len(HOOKS)]
+    elif "softcap" in features:
         fields["softcap"] = dice.choice((0.5, 5.0, 30.0, 50.0))
     if "window" in features:
         sides = dice.choice(("left", "right", "both", "both"))

@@ -115,7 +115,10 @@ def attention(
         slopes = None
         if inputs.alibi_slopes is not None:
             slopes = inputs.alibi_slopes[batch, heads].unflatten(1, (-1, group))[..., None, None]
-        scores = changed_scores((q @ k.transpose(-1, -2)) * w.scale, w, slopes)
+        batches = torch.arange(w.batch, device=q.device)[batch].view(-1, 1, 1, 1, 1)
+        of_heads = torch.arange(w.heads, device=q.device)[heads].unflatten(0, (-1, group))
+        of = (batches, of_heads[..., None, None])
+        scores = changed_scores((q @ k.transpose(-1, -2)) * w.scale, w, slopes, of=of)
         if hidden is not None:
             scores = scores.masked_fill(hidden, -math.inf)
         if inputs.sink is not None:
