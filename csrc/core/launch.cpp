@@ -1,6 +1,7 @@
 #include "launch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -178,21 +179,34 @@ sm80::TensorStrides strides_of(const fa_tune_tensor& tensor) {
 template <class Params>
 void set_problem(const Call& call, Params& params) {
     const fa_tune_problem& problem = call.problem;
+    const fa_tune_tensors& tensors = call.tensors;
     params.heads = static_cast<int>(problem.heads);
     params.heads_per_kv = static_cast<int>(problem.heads / problem.kv_heads);
     params.seq_len_q = static_cast<int>(rows_of(problem));
     params.seq_len_kv = static_cast<int>(keys_of(problem));
-    params.diagonal = diagonal_of(problem);
-    params.softmax_scale = static_cast<float>(scale_of(problem));
-    if (problem.packed == 0) return;
-    const fa_tune_tensors& tensors = call.tensors;
-    params.packed = {tensors.cu_seqlens_q,
-                     tensors.cu_seqlens_kv,
-                     tensors.used_q,
-                     tensors.used_kv,
-                     static_cast<PackedMember*>(tensors.workspace),
-                     static_cast<int>(problem.batch),
-                     0};
+    params.diagonal = last_diagonal_of(problem);
+    const double scale = scale_of(problem), cap = problem.softcap;
+    params.softmax_scale = static_cast<float>(cap != 0 ? 2 * cap : scale);
+    ScoreParams& score = params.score;
+    score.score_scale = static_cast<float>(cap != 0 ? -2 * scale / cap / std::log(2) : scale);
+    score.sink = static_cast<const float*>(tensors.sink);
+    score.alibi_slopes = static_cast<const float*>(tensors.alibi_slopes);
+    score.alibi_batch_stride = static_cast<int>(tensors.alibi_batch_stride);
+    score.first_diagonal = first_diagonal_of(problem);
+    if (problem.alibi != 0) {
+        const auto farthest = std::int64_t{1} << 30;
+        score.alibi_diagonal =
+            static_cast<int>(std::clamp(diagonal_of(problem), -farthest, farthest));
+    }
+    if (problem.packed != 0) {
+        params.packed = {tensors.cu_seqlens_q,
+                         tensors.cu_seqlens_kv,
+                         tensors.used_q,
+                         tensors.used_kv,
+                         static_cast<PackedMember*>(tensors.workspace),
+                         static_cast<int>(problem.batch),
+                         0};
+    }
 }
 
 void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* counters,
@@ -283,10 +297,20 @@ Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tens
     if (status.ok()) status = check_tensor("V", problem, tensors.v, keys, problem.kv_heads);
     if (status.ok()) status = check_tensor("O", problem, tensors.o, rows, problem.heads);
     if (!status.ok()) return status;
-    if (problem.packed != 0 &&
-        (tensors.cu_seqlens_q == nullptr || tensors.cu_seqlens_kv == nullptr)) {
-        return failure(FA_TUNE_INVALID, "%s needs cu_seqlens_q and cu_seqlens_kv",
-                       key_of(problem).c_str());
+    const bool packed = problem.packed != 0;
+    const struct {
+        const char* name;
+        bool wanted;
+        const void* address;
+    } more[] = {{"sink", problem.sink != 0, tensors.sink},
+                {"alibi_slopes", problem.alibi != 0, tensors.alibi_slopes},
+                {"cu_seqlens_q", packed, tensors.cu_seqlens_q},
+                {"cu_seqlens_kv", packed, tensors.cu_seqlens_kv}};
+    for (const auto& [name, wanted, address] : more) {
+        if (wanted && address == nullptr) {
+            return failure(FA_TUNE_INVALID, "%s needs %s, which the launch does not give",
+                           key_of(problem).c_str(), name);
+        }
     }
     if (problem.lse == 0) return {};
     if (tensors.lse == nullptr) {

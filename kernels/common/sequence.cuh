@@ -66,6 +66,10 @@ struct Sequence {
     __device__ __forceinline__ static const int& diagonal(const Params& p) {
         return p.diagonal;
     }
+    template <class Params>
+    __device__ __forceinline__ static const int& first_diagonal(const Params& p) {
+        return p.score.first_diagonal;
+    }
     // A box that begins at a row of Q, or of K and V.
     template <int kRows>
     __device__ __forceinline__ static BoxPlace q_box(int row, int batch) {
@@ -103,9 +107,14 @@ struct Sequence<true> {
     __device__ __forceinline__ const int& keys(const Params&) const {
         return n_keys;
     }
+    // Those of the launch are counted from the alignment of the last query with the last key.
     template <class Params>
-    __device__ __forceinline__ const int& diagonal(const Params&) const {
-        return of_diagonal;
+    __device__ __forceinline__ int diagonal(const Params& p) const {
+        return of_diagonal + p.diagonal;
+    }
+    template <class Params>
+    __device__ __forceinline__ int first_diagonal(const Params& p) const {
+        return of_diagonal + p.score.first_diagonal;
     }
     template <int kRows>
     __device__ __forceinline__ BoxPlace q_box(int row, int) const {

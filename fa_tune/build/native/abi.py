@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,15 @@ class Mask(IntEnum):
     CAUSAL = 1
     CAUSAL_BR = 2
     DIAGONAL = 3
+    FULL_DIAGONAL = 4
+
+
+class Window(IntFlag):
+    """fa_tune_window."""
+
+    NONE = 0
+    LEFT = 1
+    RIGHT = 2
 
 
 class Problem(ctypes.Structure):
@@ -50,8 +59,15 @@ class Problem(ctypes.Structure):
         ("mask", ctypes.c_int32),
         ("diagonal", ctypes.c_int64),
         ("lse", ctypes.c_int32),
-        ("packed", ctypes.c_int32),
+        ("window", ctypes.c_int32),
         ("softmax_scale", ctypes.c_double),
+        ("window_left", ctypes.c_int64),
+        ("window_right", ctypes.c_int64),
+        ("softcap", ctypes.c_double),
+        ("sink", ctypes.c_int32),
+        ("alibi", ctypes.c_int32),
+        ("packed", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
         ("total_q", ctypes.c_int64),
         ("total_kv", ctypes.c_int64),
     )
@@ -74,6 +90,9 @@ class Tensors(ctypes.Structure):
     _fields_ = (
         *((name, Tensor) for name in ("q", "k", "v", "o")),
         ("lse", ctypes.c_void_p),
+        ("sink", ctypes.c_void_p),
+        ("alibi_slopes", ctypes.c_void_p),
+        ("alibi_batch_stride", ctypes.c_int64),
         *((n, ctypes.c_void_p) for n in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")),
         ("workspace", ctypes.c_void_p),
     )

@@ -229,13 +229,23 @@ class CoreTable:
 def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Problem:
     """The problem of a workload; what `args` say of scale and diagonal replaces its own.  Raises
     InvalidConfig for a scale that no workload may have."""
-    mask, diagonal = abi.Mask(workload.causal + workload.bottom_right), 0
+    if workload.causal:
+        mask, diagonal = abi.Mask(workload.causal + workload.bottom_right), 0
+    else:
+        mask, diagonal = abi.Mask.FULL, 0
+        if workload.bottom_right:
+            mask, diagonal = abi.Mask.FULL_DIAGONAL, workload.diagonal
     if args is not None and args.softmax_scale is not None:
         workload = dataclasses.replace(workload, softmax_scale=args.softmax_scale)
-    if args is not None and args.diagonal is not None and workload.causal:
-        mask, diagonal = abi.Mask.DIAGONAL, max(-_INT64, min(args.diagonal, _INT64))
+    left, right = workload.window_left, workload.window_right
+    aligned = workload.causal or workload.alibi or (left, right) != (None, None)
+    if args is not None and args.diagonal is not None and aligned:
+        mask = abi.Mask.DIAGONAL if workload.causal else abi.Mask.FULL_DIAGONAL
+        diagonal = max(-_INT64, min(args.diagonal, _INT64))
     if workload.op.upper() not in Operation.__members__:
         raise InvalidConfig(f"C++ has no kernels of {workload.op}")
+    if workload.score_hook is not None:
+        raise InvalidConfig("C++ launches no kernels with a score hook")
     return abi.Problem(
         operation=Operation[workload.op.upper()],
         dtype=int(workload.dtype),
@@ -249,6 +259,12 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
         diagonal=diagonal,
         lse=workload.lse,
         softmax_scale=workload.scale,
+        window=(left is not None) * abi.Window.LEFT | (right is not None) * abi.Window.RIGHT,
+        window_left=left or 0,
+        window_right=right or 0,
+        softcap=workload.softcap or 0.0,
+        sink=workload.sink,
+        alibi=workload.alibi,
         packed=workload.packed,
         total_q=workload.total_q,
         total_kv=workload.total_kv,
@@ -258,9 +274,14 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
 def tensors_of(args: LaunchArgs) -> abi.Tensors:
     """The tensors of a forward pass."""
     four = {name: _tensor(args[name]) for name in ("q", "k", "v", "o")}
-    names = ("lse", "cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")
-    more = {name: args[name].address for name in names}
-    return abi.Tensors(**four, **more, workspace=args.workspace)
+    slopes = args["alibi_slopes"]
+    names = ("lse", "sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")
+    return abi.Tensors(
+        **four,
+        **{name: args[name].address for name in names},
+        alibi_batch_stride=slopes.strides[0],
+        workspace=args.workspace,
+    )
 
 
 def _tensor(tensor: TensorArg) -> abi.Tensor:

@@ -20,6 +20,7 @@ from fa_tune.families.base import (
     TensorArg,
 )
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.families.sm80.config import (
     FlashForwardKernelConfig,
     constraints,
@@ -38,6 +39,7 @@ from fa_tune.families.work_tiles import (
     set_packed,
     tiles_of_head,
 )
+from fa_tune.ops.forward import example
 from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:
@@ -62,7 +64,8 @@ def params_dtype() -> np.dtype:
         + [(f"{t}_strides", strides) for t in ("q", "k", "v", "o")]
         + [(n, "i4") for n in ("heads", "heads_per_kv", "seq_len_q", "seq_len_kv", "diagonal")]
         + [("batch", "i4"), ("l2_head_group", "i4")]
-        + [("softmax_scale", "f4"), ("packed", np.dtype(list(PACKED_FIELDS), align=True))],
+        + [("softmax_scale", "f4"), ("score", score_dtype())]
+        + [("packed", np.dtype(list(PACKED_FIELDS), align=True))],
         align=True,
     )
 
@@ -184,7 +187,7 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         params["heads"] = workload.heads
         params["heads_per_kv"] = workload.heads // workload.kv_heads
         params["batch"], params["seq_len_q"], params["seq_len_kv"] = workload.rows
-        params["diagonal"], params["softmax_scale"] = args.checked(workload)
+        set_scores(params, workload, args)
         set_packed(params, workload, args)
         if not config.ping_pong:
             return [params]
@@ -216,5 +219,4 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         rest = 17 if wanted.ragged else 0
         rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
         shape = (11, 15, 5, rows, keys, config.d_head, config.dtype)
-        lengths = "uniform-3" if wanted.packed else ""
-        return (Workload(*shape, causal=wanted.causal, lse=wanted.lse, lengths=lengths),)
+        return (example(wanted, shape, 0, bottom_right=False),)

@@ -9,6 +9,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.families.sm90.config import GROUP_ROWS, Scheduler, Sm90Config
 from fa_tune.families.tensor_maps import tensor_map
 from fa_tune.families.work_tiles import (
@@ -35,7 +36,8 @@ def params_dtype() -> np.dtype:
     return np.dtype(
         [("lse", "u8"), ("counters", "u8")]
         + [(name, "i4") for name in numbers]
-        + [("softmax_scale", "f4"), ("packed", np.dtype(list(PACKED_FIELDS), align=True))],
+        + [("softmax_scale", "f4"), ("score", score_dtype())]
+        + [("packed", np.dtype(list(PACKED_FIELDS), align=True))],
         align=True,
     )
 
@@ -90,7 +92,7 @@ def kernel_args(
     params["m_blocks"] = tiles_of_head(workload, config.B_r)
     params["total_heads"] = workload.heads * batch
     params["l2_head_group"] = l2_head_group(workload, device.l2_bytes)
-    params["diagonal"], params["softmax_scale"] = args.checked(workload)
+    set_scores(params, workload, args)
     set_packed(params, workload, args)
     return [
         tensor_map(args.q, workload, queries=True, box_rows=GROUP_ROWS),

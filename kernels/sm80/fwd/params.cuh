@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/packed_batch.cuh"
+#include "common/score_params.cuh"
 
 namespace fa_tune::sm80 {
 
@@ -31,6 +32,7 @@ struct ForwardParams {
     int batch;
     int l2_head_group;  // ping_pong: see work_stream.cuh
     float softmax_scale;
+    ScoreParams score;
     PackedBatch packed;
 };
 

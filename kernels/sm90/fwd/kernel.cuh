@@ -83,8 +83,11 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
         if constexpr (Registers::kSplit) ptx::setmaxnreg_dec<Registers::kProducer>();
         if (warp == 0 && ptx::elect_sync()) {
             Producer<CFG, TRAITS> producer{params, q_map, k_map, v_map, smem};
-            if constexpr (TRAITS.packed) producer.sequence = sequence;
-            producer.run(first);
+            if constexpr (TRAITS.packed) {
+                producer.run(first, sequence);
+            } else {
+                producer.run(first);
+            }
         }
     } else {
         if constexpr (Registers::kSplit) ptx::setmaxnreg_inc<Registers::kConsumer>();

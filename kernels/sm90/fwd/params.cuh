@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/packed_batch.cuh"
+#include "common/score_params.cuh"
 
 namespace fa_tune::sm90 {
 
@@ -22,6 +23,7 @@ struct ForwardParams {
     int total_heads;    // heads times batch
     int l2_head_group;  // neighbouring heads whose tiles are handed out together
     float softmax_scale;
+    ScoreParams score;
     PackedBatch packed;
 };
 

@@ -2,7 +2,7 @@
 //
 //     per tile of n key blocks:   K(n-1)  Q  K(n-2) V(n-1)  K(n-3) V(n-2)  ...  K(0) V(1)  V(0)
 //
-// K runs one block ahead of V, as the consumers do.  It goes on to the next tile as soon as
+// With a window the last block is another than 0.  K runs one block ahead of V, as the consumers do.  It goes on to the next tile as soon as
 // there is room.
 #pragma once
 
@@ -29,37 +29,56 @@ struct Producer {
     const SharedAddress<CFG> smem;
     RingPosition<CFG.q_stages> q_ring;
     RingPosition<CFG.stages> k_ring, v_ring;
-    [[no_unique_address]] Sequence<TRAITS.packed> sequence;  // of the tile
 
     __device__ __forceinline__ void run(const WorkTile& first) {
         ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
-        WorkTile next{};  // of a packed batch
-        for (WorkTile tile = first; tile.number >= 0;
-             tile = TRAITS.packed ? next : tiles.next(tile)) {
+        constexpr Sequence<TRAITS.packed> sequence{};  // of no packed batch
+        for (WorkTile tile = first; tile.number >= 0; tile = tiles.next(tile)) {
             const int kv_head = tile.head / p.heads_per_kv;
             int block = key_blocks<CFG, TRAITS>(p, tile, sequence) - 1;
-            if (block <= kFetchAt) tiles.fetch_next();
-            load_k(block, kv_head, tile.batch);
-            load_q(tile);
+            const int last = first_key_block<CFG, TRAITS>(p, tile, sequence, block + 1);
+            if (block - last <= kFetchAt) tiles.fetch_next();
+            load_k(block, kv_head, tile.batch, sequence);
+            load_q(tile, sequence);
 #pragma unroll 1
-            for (; block > 0; --block) {
-                if (block == kFetchAt + 1) tiles.fetch_next();
-                load_k(block - 1, kv_head, tile.batch);
-                load_v(block, kv_head, tile.batch);
+            for (; block > last; --block) {
+                if (block - last == kFetchAt + 1) tiles.fetch_next();
+                load_k(block - 1, kv_head, tile.batch, sequence);
+                load_v(block, kv_head, tile.batch, sequence);
             }
-            if constexpr (TRAITS.packed) {
-                Sequence<true> next_sequence;
-                next = tiles.find_next(tile, next_sequence);
-                load_v(0, kv_head, tile.batch);
-                sequence = next_sequence;
-            } else {
-                load_v(0, kv_head, tile.batch);
-            }
+            load_v(last, kv_head, tile.batch, sequence);
         }
         tiles.release_counters();
     }
 
-    __device__ __forceinline__ void load_q(const WorkTile& tile) {
+    // The same of a packed batch: the next tile is found before the last load, which has to wait
+    // for room, so that the search costs no time.
+    __device__ __forceinline__ void run(const WorkTile& first,
+                                        const Sequence<true>& first_sequence) {
+        ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
+        Sequence<true> sequence = first_sequence, next_sequence;
+        WorkTile next;
+        for (WorkTile tile = first; tile.number >= 0; tile = next, sequence = next_sequence) {
+            const int kv_head = tile.head / p.heads_per_kv;
+            int block = key_blocks<CFG, TRAITS>(p, tile, sequence) - 1;
+            const int last = first_key_block<CFG, TRAITS>(p, tile, sequence, block + 1);
+            if (block - last <= kFetchAt) tiles.fetch_next();
+            load_k(block, kv_head, tile.batch, sequence);
+            load_q(tile, sequence);
+#pragma unroll 1
+            for (; block > last; --block) {
+                if (block - last == kFetchAt + 1) tiles.fetch_next();
+                load_k(block - 1, kv_head, tile.batch, sequence);
+                load_v(block, kv_head, tile.batch, sequence);
+            }
+            next = tiles.find_next(tile, next_sequence);
+            load_v(last, kv_head, tile.batch, sequence);
+        }
+        tiles.release_counters();
+    }
+
+    __device__ __forceinline__ void load_q(const WorkTile& tile,
+                                           const Sequence<TRAITS.packed>& sequence) {
 #pragma unroll
         for (int w = 0; w < CFG.mma_warpgroups; ++w) {
             const int slot = q_ring.stage * CFG.mma_warpgroups + w;
@@ -67,38 +86,42 @@ struct Producer {
             ptx::mbarrier_wait(smem.q_empty(slot), q_ring.parity ^ 1);
             ptx::mbarrier_arrive_expect_tx(full, QTile::kBytes);
             const int row = first_row<CFG>(tile, w);
-            const BoxPlace box = sequence.template q_box<64>(row, tile.batch);
 #pragma unroll
             for (int panel = 0; panel < QTile::kPanels; ++panel) {
                 load_box<TRAITS.packed>(smem.q(slot) + panel * QTile::kPanelBytes, q_map, full,
-                                        ptx::kEvictFirst, 64 * panel, tile.head, box);
+                                        ptx::kEvictFirst, 64 * panel, tile.head,
+                                        sequence.template q_box<64>(row, tile.batch));
             }
         }
         q_ring.advance();
     }
 
-    __device__ __forceinline__ void load_k(int block, int kv_head, int batch) {
-        load_kv(k_map, smem.k(0), smem.k_full(0), smem.k_empty(0), k_ring, block, kv_head, batch);
+    __device__ __forceinline__ void load_k(int block, int kv_head, int batch,
+                                           const Sequence<TRAITS.packed>& sequence) {
+        load_kv(k_map, smem.k(0), smem.k_full(0), smem.k_empty(0), k_ring, block, kv_head, batch,
+                sequence);
     }
 
-    __device__ __forceinline__ void load_v(int block, int kv_head, int batch) {
-        load_kv(v_map, smem.v(0), smem.v_full(0), smem.v_empty(0), v_ring, block, kv_head, batch);
+    __device__ __forceinline__ void load_v(int block, int kv_head, int batch,
+                                           const Sequence<TRAITS.packed>& sequence) {
+        load_kv(v_map, smem.v(0), smem.v_full(0), smem.v_empty(0), v_ring, block, kv_head, batch,
+                sequence);
     }
 
     // `tiles`, `full_barriers`, `empty_barriers`: of stage 0.
     __device__ __forceinline__ void load_kv(const ptx::TensorMap& map, unsigned tiles,
                                             unsigned full_barriers, unsigned empty_barriers,
                                             RingPosition<CFG.stages>& ring, int block, int kv_head,
-                                            int batch) {
+                                            int batch, const Sequence<TRAITS.packed>& sequence) {
         const unsigned full = full_barriers + 8 * ring.stage;
         const unsigned destination = tiles + ring.stage * KVBlock::kBytes;
         ptx::mbarrier_wait(empty_barriers + 8 * ring.stage, ring.parity ^ 1);
         ptx::mbarrier_arrive_expect_tx(full, KVBlock::kBytes);
-        const BoxPlace box = sequence.template kv_box<CFG.B_c>(block * CFG.B_c, batch);
 #pragma unroll
         for (int panel = 0; panel < KVBlock::kPanels; ++panel) {
-            load_box<TRAITS.packed>(destination + panel * KVBlock::kPanelBytes, map, full,
-                                    ptx::kEvictLast, 64 * panel, kv_head, box);
+            load_box<TRAITS.packed>(
+                destination + panel * KVBlock::kPanelBytes, map, full, ptx::kEvictLast, 64 * panel,
+                kv_head, sequence.template kv_box<CFG.B_c>(block * CFG.B_c, batch));
         }
         ring.advance();
     }

@@ -50,7 +50,7 @@ class PackedProblem(Problem):
         packed = replace(workload, **totals) if gap else workload
         columns = np.ascontiguousarray(lengths.T)
         return cls(
-            *(packed, dense.q, dense.k, dense.v, dense.out_layout),
+            *(packed, dense.q, dense.k, dense.v, dense.out_layout, dense.sink, dense.slopes),
             *(begin_q, begin_kv, columns[0], columns[1]),
         )
 
@@ -86,7 +86,8 @@ def faults(problem: PackedProblem, out: Room, lse: np.ndarray) -> list[str]:
             listed = replace(w, total_q=0, total_kv=0, packed=False, lengths=f"{n}x{n_keys}")
             (alone,) = sequences(listed)
             part = Problem(
-                alone, problem.q[:, rows], problem.k[:, keys], problem.v[:, keys], "plain"
+                *(alone, problem.q[:, rows], problem.k[:, keys], problem.v[:, keys]),
+                *("plain", problem.sink, problem.slopes),
             )
             found = attention(part)
             exact[:, rows], same[:, rows] = found[0], found[1]
