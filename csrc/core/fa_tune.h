@@ -74,12 +74,12 @@ typedef struct fa_tune_problem {
     int32_t mask;          // fa_tune_mask
     int64_t diagonal;      // with FA_TUNE_MASK_DIAGONAL only
     int32_t lse;           // 1: the log-sum-exp of each row is wanted
-    int32_t reserved;      // 0
+    int32_t d_head_v;      // head dimension of V and O; 0: d_head
     double softmax_scale;  // 1e-30 to 1e30; 0: the usual one, 1 / sqrt(d_head)
 } fa_tune_problem;
 
-// A tensor in device memory: Q and O [batch, seq_len_q, heads, d_head], K and V [batch,
-// seq_len_kv, kv_heads, d_head], d_head contiguous.  The address and the strides in bytes are
+// A tensor in device memory: Q [batch, seq_len_q, heads, d_head], K [batch, seq_len_kv, kv_heads,
+// d_head], V and O like K and Q with d_head_v, the last dimension contiguous.  The address and the strides in bytes are
 // multiples of 16; the stride of an extent of 1 may be anything.
 typedef struct fa_tune_tensor {
     void* address;

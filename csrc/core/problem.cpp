@@ -66,7 +66,10 @@ Status check_problem(const fa_tune_problem& problem) {
     if (problem.lse != 0 && problem.lse != 1) {
         return failure(FA_TUNE_INVALID, "lse must be 0 or 1, not %d", problem.lse);
     }
-    if (problem.reserved != 0) return failure(FA_TUNE_INVALID, "reserved must be 0");
+    if (problem.d_head_v < 0) {
+        return failure(FA_TUNE_INVALID, "d_head_v must be at least 1, or 0 as d_head, not %d",
+                       problem.d_head_v);
+    }
     const double scale = problem.softmax_scale;
     if (scale != 0 && !(scale >= kMinScale && scale <= kMaxScale)) {  // NaN is not, either
         return failure(FA_TUNE_INVALID, "softmax_scale must be between %g and %g, not %g",
@@ -77,8 +80,9 @@ Status check_problem(const fa_tune_problem& problem) {
 
 bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
     return plan.operation == problem.operation && plan.dtype == problem.dtype &&
-           plan.d_head == problem.d_head && (plan.causal != 0) == is_causal(problem) &&
-           plan.lse == problem.lse && (plan.ragged != 0 || !is_ragged(plan, problem));
+           plan.d_head == problem.d_head && plan.d_v == d_v_of(problem) &&
+           (plan.causal != 0) == is_causal(problem) && plan.lse == problem.lse &&
+           (plan.ragged != 0 || !is_ragged(plan, problem));
 }
 
 Status check_computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
@@ -122,12 +126,14 @@ std::string key_of(const fa_tune_problem& p) {
     if (p.mask == FA_TUNE_MASK_CAUSAL_BR && p.seq_len_q != p.seq_len_kv) key += "_br";
     if (p.mask == FA_TUNE_MASK_DIAGONAL) key += "_diagonal" + std::to_string(p.diagonal);
     if (p.lse != 0) key += "_lse";
+    if (d_v_of(p) != p.d_head) key += "_dv" + std::to_string(p.d_head_v);
     return key;
 }
 
 std::string kind_of(const fa_tune_plan& plan) {
     const char* form = plan.portability == FA_TUNE_PORTABILITY_LATER ? "compute" : "sm";
-    return std::string(dtype_name(plan.dtype)) + ", d_head " + std::to_string(plan.d_head) +
+    const std::string d_v = plan.d_v != plan.d_head ? "/" + std::to_string(plan.d_v) : "";
+    return std::string(dtype_name(plan.dtype)) + ", d_head " + std::to_string(plan.d_head) + d_v +
            (plan.causal != 0 ? ", causal" : ", full") + (plan.ragged != 0 ? ", ragged" : "") +
            (plan.lse != 0 ? ", with lse" : "") + ", " + form + "_" +
            std::to_string(plan.compute_capability) +

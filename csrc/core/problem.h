@@ -29,7 +29,12 @@ double scale_of(const fa_tune_problem& problem);
 
 inline bool is_causal(const fa_tune_problem& problem) { return problem.mask != FA_TUNE_MASK_FULL; }
 
-// b16_h16_kv16_q4096_k4096_d128_fp16_full, with _br, _lse or _diagonal3 where it is so.
+// Head dimension of V and O.
+inline std::int32_t d_v_of(const fa_tune_problem& problem) {
+    return problem.d_head_v != 0 ? problem.d_head_v : problem.d_head;
+}
+
+// b16_h16_kv16_q4096_k4096_d128_fp16_full, with _br, _lse, _dv64 or _diagonal3 where it is so.
 std::string key_of(const fa_tune_problem& problem);
 
 // fp16, d_head 128, causal, ragged, with lse, sm_90

@@ -25,7 +25,7 @@ bool is_bottom_right(const fa_tune_problem& problem) {
 
 bool same_kind(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.operation == b.operation && a.dtype == b.dtype && a.d_head == b.d_head &&
-           is_causal(a) == is_causal(b);
+           d_v_of(a) == d_v_of(b) && is_causal(a) == is_causal(b);
 }
 
 // Other than what costs no time: the scale, and which diagonal.
@@ -67,6 +67,7 @@ fa_tune_problem reduced(const fa_tune_problem& problem) {
     found.seq_len_q = problem.seq_len_q;
     found.seq_len_kv = problem.seq_len_kv;
     found.d_head = problem.d_head;
+    found.d_head_v = d_v_of(problem);
     found.mask = is_bottom_right(problem) ? FA_TUNE_MASK_CAUSAL_BR
                  : is_causal(problem)     ? FA_TUNE_MASK_CAUSAL
                                           : FA_TUNE_MASK_FULL;

@@ -74,7 +74,7 @@ void check(fa_tune_status status) {
 
 // Choices ------------------------------------------------------------------------------------
 
-using Key = std::array<std::int64_t, 6>;
+using Key = std::array<std::int64_t, 7>;
 
 struct Hash {
     std::size_t operator()(const Key& key) const {
@@ -97,7 +97,7 @@ std::int64_t kind_of(const fa_tune_problem& p, int device) {
 }
 
 Key exact_key(const fa_tune_problem& p, int device) {
-    return {kind_of(p, device), p.batch, p.heads, p.kv_heads, p.seq_len_q, p.seq_len_kv};
+    return {kind_of(p, device), p.d_head_v, p.batch, p.heads, p.kv_heads, p.seq_len_q, p.seq_len_kv};
 }
 
 // The exponent of the nearest power of two, in doublings.
@@ -109,7 +109,7 @@ int nearest_log2(std::int64_t n) {
 
 Key bucket_key(const fa_tune_problem& p, int device) {
     const std::int64_t work = std::min(p.batch * p.heads, kMaxSize);
-    return {kind_of(p, device),        p.heads / p.kv_heads,       nearest_log2(work),
+    return {kind_of(p, device), p.d_head_v, p.heads / p.kv_heads, nearest_log2(work),
             nearest_log2(p.seq_len_q), nearest_log2(p.seq_len_kv), -1};
 }
 
@@ -178,6 +178,12 @@ fa_tune_kernel* kernel_for(const fa_tune_problem& problem, int device) {
 
 // Tensors ------------------------------------------------------------------------------------
 
+std::string shape_text(const std::int64_t* sizes) {
+    std::string text = "(";
+    for (int i = 0; i < 4; ++i) text += std::to_string(sizes[i]) + (i < 3 ? ", " : ")");
+    return text;
+}
+
 // Sizes and strides of a [batch, seq, heads, d_head] tensor.
 struct View {
     const std::int64_t* sizes;
@@ -209,19 +215,19 @@ struct View {
                    std::to_string(strides[3]));
         }
     }
-    std::string shape() const {
-        std::string text = "(";
-        for (int i = 0; i < 4; ++i) text += std::to_string(sizes[i]) + (i < 3 ? ", " : ")");
-        return text;
-    }
+    std::string shape() const { return shape_text(sizes); }
     fa_tune_tensor tensor() const { return {address, strides[0], strides[1], strides[2]}; }
 };
 
+std::array<std::int64_t, 4> output_shape(const View& q, const View& v) {
+    return {q.sizes[0], q.sizes[1], q.sizes[2], v.sizes[3]};
+}
+
 fa_tune_problem problem_of(const View& q, const View& k, const View& v, bool causal,
                            bool bottom_right, std::optional<double> scale, bool lse) {
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 3; ++i) {
         if (k.sizes[i] != v.sizes[i]) {
-            refuse("K and V differ in shape: " + k.shape() + " and " + v.shape());
+            refuse("K and V differ in batch, length or heads: " + k.shape() + " and " + v.shape());
         }
     }
     if (q.sizes[0] != k.sizes[0] || q.sizes[3] != k.sizes[3]) {
@@ -249,6 +255,10 @@ fa_tune_problem problem_of(const View& q, const View& k, const View& v, bool cau
     problem.seq_len_q = q.sizes[1];
     problem.seq_len_kv = k.sizes[1];
     problem.d_head = static_cast<std::int32_t>(std::min(q.sizes[3], kMaxSize));
+    if (v.sizes[3] < 1) refuse("V has no columns: " + v.shape());
+    if (v.sizes[3] != q.sizes[3]) {  // 0 where it is the same, as Python has it
+        problem.d_head_v = static_cast<std::int32_t>(std::min(v.sizes[3], kMaxSize));
+    }
     problem.mask = !causal        ? FA_TUNE_MASK_FULL
                    : bottom_right ? FA_TUNE_MASK_CAUSAL_BR
                                   : FA_TUNE_MASK_CAUSAL;
@@ -312,11 +322,12 @@ std::tuple<Tensor, Tensor> fwd(const Tensor& q, const Tensor& k, const Tensor& v
     const fa_tune_problem problem = problem_of(vq, vk, vv, causal, bottom_right, scale, need_lse);
     const std::array<std::int64_t, 3> rows = {vq.sizes[0], vq.sizes[2], vq.sizes[1]};
     const std::array<std::int64_t, 1> none = {0};
-    Tensor out = empty(vq, vq.sizes, 4, vq.dtype);
+    const std::array<std::int64_t, 4> shape = output_shape(vq, vv);
+    Tensor out = empty(vq, shape.data(), 4, vq.dtype);
     Tensor lse = empty(vq, need_lse ? rows.data() : none.data(), need_lse ? 3 : 1,
                        aoti_torch_dtype_float32());
-    const std::int64_t row = vq.sizes[2] * vq.sizes[3];
-    const fa_tune_tensor room{out.data_ptr(), vq.sizes[1] * row, row, vq.sizes[3]};
+    const std::int64_t row = shape[2] * shape[3];
+    const fa_tune_tensor room{out.data_ptr(), shape[1] * row, row, shape[3]};
     launch(problem, vq, vk, vv, room, need_lse ? lse.data_ptr() : nullptr);
     return {std::move(out), std::move(lse)};
 }
@@ -326,10 +337,10 @@ void fwd_out(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, boo
     const View vq(q, "Q"), vk(k, "K"), vv(v, "V"), vo(out, "out");
     const fa_tune_problem problem =
         problem_of(vq, vk, vv, causal, bottom_right, scale, lse.has_value());
-    for (int i = 0; i < 4; ++i) {
-        if (vo.sizes[i] != vq.sizes[i]) {
-            refuse("out must be like q, " + vq.shape() + ", not " + vo.shape());
-        }
+    const std::array<std::int64_t, 4> shape = output_shape(vq, vv);
+    if (!std::equal(shape.begin(), shape.end(), vo.sizes)) {
+        refuse("out must be like q with v's last dimension, " + shape_text(shape.data()) +
+               ", not " + vo.shape());
     }
     if (vo.dtype != vq.dtype || vo.device != vq.device || vo.device_type != vq.device_type) {
         refuse("out must have Q's dtype and be on its GPU");

@@ -111,9 +111,7 @@ def compare_recording(recording: Recording) -> Iterator[DefaultComparison]:
     device = recording.meta.device
     for key, measurements in by_workload.items():
         workload = Workload.from_key(key)
-        defaults = families.defaults(
-            workload.d_head, workload.dtype, limits(device.compute_capability)
-        )
+        defaults = families.defaults_for(workload, limits(device.compute_capability))
         taken = {m.subject for m in measurements}
         keys = [families.variant(config).key for config in defaults]
         default = next((key for key in keys if key in taken), None)

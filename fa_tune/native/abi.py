@@ -50,7 +50,7 @@ class Problem(ctypes.Structure):
         ("mask", ctypes.c_int32),
         ("diagonal", ctypes.c_int64),
         ("lse", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("d_head_v", ctypes.c_int32),
         ("softmax_scale", ctypes.c_double),
     )
 

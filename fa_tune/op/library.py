@@ -4,7 +4,8 @@
     fa_tune::fwd_out  the same into tensors that are given
     fa_tune::bwd      the gradients of q, k and v
 
-Q, K, V and out are [batch, seq_len, heads, d_head].  `fwd` gives a contiguous tensor.
+Q, K and V are [batch, seq_len, heads, d_head], out like Q with the d_head of V.  `fwd` gives a
+contiguous tensor.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _fake_fwd(
 ) -> tuple[Tensor, Tensor]:
     rows = (q.shape[0], q.shape[2], q.shape[1])
     lse = q.new_empty(rows if need_lse else (0,), dtype=torch.float32)
-    return q.new_empty(q.shape), lse
+    return q.new_empty((*q.shape[:3], v.shape[3])), lse
 
 
 def _fake_fwd_out(

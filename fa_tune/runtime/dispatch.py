@@ -70,7 +70,7 @@ class Attention:
         lse: torch.Tensor | None = None,
         **problem: Unpack[Problem],
     ) -> torch.Tensor:
-        """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head] like q, on the current stream.
+        """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head of v], on the current stream.
 
         k and v may have fewer heads.  `bottom_right` aligns a causal mask so that the last query
         sees every key.  `out` is written if given; `lse`, fp32 [batch, heads, seq_len], gets the
@@ -80,9 +80,10 @@ class Attention:
         if any(t.device != torch.device("cuda", self.device) for t in (q, k, v)):
             raise InvalidConfig(f"Q, K, V must be on GPU {self.device}; Q is on {q.device}")
         workload = workload_of(q, k, v, lse=lse is not None, **problem)
-        out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
-        if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
-            raise InvalidConfig(f"out must be like q, {tuple(q.shape)}, not {tuple(out.shape)}")
+        shape = (*q.shape[:3], v.shape[3])
+        out = q.new_empty(shape) if out is None else out
+        if out.shape != shape or out.dtype != q.dtype or out.device != q.device:
+            raise InvalidConfig(f"out must be like q, {tuple(shape)}, not {tuple(out.shape)}")
         if lse is not None:
             check_lse(lse, workload)
         arguments = LaunchArgs.forward(

@@ -16,7 +16,6 @@ from fa_tune.tune.candidates import (
     Defaults,
     choose_configs,
     choose_families,
-    fits,
     prune_configs,
     workloads_for,
 )
@@ -76,7 +75,12 @@ def why_stale(
     grid = options.workloads
     if configs is None:
         configs = choose_configs(
-            options.kernels, grid.dtypes, grid.d_heads, chosen, named=bool(options.families)
+            options.kernels,
+            grid.dtypes,
+            grid.d_heads,
+            chosen,
+            named=bool(options.families),
+            d_head_v=grid.d_head_v,
         )
     selection = choose_profiler(
         options.measure, machine, progress, wanted=grid.workloads(), configs=configs
@@ -88,7 +92,7 @@ def why_stale(
     standings = []
     for workload in workloads_for(options, kept) if kept else ():
         for config in dict.fromkeys([*kept, *others]):
-            if fits(config, workload):
+            if families.fits(config, workload):
                 subject = families.variant(config).key
                 now = _today(subject, session)
                 standings.append(_standing(subject, workload.key, now, session.journal))
