@@ -63,6 +63,8 @@ class TestSm90Contract(KernelFamilyContract):
     bad_configs = (
         replace(DEFAULT, d_head=72),
         replace(DEFAULT, d_head=320),
+        replace(DEFAULT, d_head_v=8),
+        replace(DEFAULT, d_head_v=272),
         replace(DEFAULT, mma_warpgroups=0),
         replace(DEFAULT, mma_warpgroups=5),
         replace(DEFAULT, B_c=120),
@@ -118,6 +120,8 @@ def test_shared_memory_is_the_kernels_own_sum() -> None:
         replace(DEFAULT, d_head=64, mma_warpgroups=1, min_ctas_per_sm=2),
         default_config(64, DType.BF16),
         default_config(256, DType.FP16),
+        replace(DEFAULT, d_head=192, d_head_v=80),
+        replace(DEFAULT, d_head=80, d_head_v=192),
     ]
     asserts = "\n".join(
         f"static_assert(sizeof(SharedMemory<{c.to_cpp_struct()}>) == {c.smem_bytes}, "
