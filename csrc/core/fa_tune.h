@@ -79,8 +79,8 @@ typedef struct fa_tune_problem {
 } fa_tune_problem;
 
 // A tensor in device memory: Q [batch, seq_len_q, heads, d_head], K [batch, seq_len_kv, kv_heads,
-// d_head], V and O like K and Q with d_head_v, the last dimension contiguous.  The address and the strides in bytes are
-// multiples of 16; the stride of an extent of 1 may be anything.
+// d_head], V and O like K and Q with d_head_v, the last dimension contiguous.  The address and the
+// strides in bytes are multiples of 16; the stride of an extent of 1 may be anything.
 typedef struct fa_tune_tensor {
     void* address;
     int64_t batch_stride;  // in elements

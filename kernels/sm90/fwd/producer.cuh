@@ -67,11 +67,13 @@ struct Producer {
     }
 
     __device__ __forceinline__ void load_k(int block, int kv_head, int batch) {
-        load_kv<typename SharedMemory<CFG>::KBlock>(k_map, smem.k(0), smem.k_full(0), smem.k_empty(0), k_ring, block, kv_head, batch);
+        load_kv<typename SharedMemory<CFG>::KBlock>(k_map, smem.k(0), smem.k_full(0),
+                                                    smem.k_empty(0), k_ring, block, kv_head, batch);
     }
 
     __device__ __forceinline__ void load_v(int block, int kv_head, int batch) {
-        load_kv<typename SharedMemory<CFG>::VBlock>(v_map, smem.v(0), smem.v_full(0), smem.v_empty(0), v_ring, block, kv_head, batch);
+        load_kv<typename SharedMemory<CFG>::VBlock>(v_map, smem.v(0), smem.v_full(0),
+                                                    smem.v_empty(0), v_ring, block, kv_head, batch);
     }
 
     // `tiles`, `full_barriers`, `empty_barriers`: of stage 0.

@@ -47,7 +47,8 @@ struct Products {
 
     // S = Q K^T, of Q and K in these stages.
     __device__ __forceinline__ void multiply_qk(int q_stage, int k_stage) {
-        const auto q = uniform(q_base.advance(q_stage * CFG.mma_warpgroups * SharedMemory<CFG>::kQBytes));
+        const auto q =
+            uniform(q_base.advance(q_stage * CFG.mma_warpgroups * SharedMemory<CFG>::kQBytes));
         const auto k = uniform(k_base.advance(k_stage * KBlock::kBytes));
         keep_registers(s);
         ptx::wgmma_fence();

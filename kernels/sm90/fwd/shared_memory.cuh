@@ -1,6 +1,7 @@
 // The plan of a CTA's shared memory.
 //
-//     | Q (later O)                   | K ring           | V ring             | work tiles, barriers
+//     | Q (later O)                   | K ring           | V ring             | work tiles,
+//     barriers
 //     |
 //       q_stages x (B_r x d)            stages x (B_c x d)  stages x (B_c x d_v)
 //
