@@ -50,7 +50,7 @@ KERNELS = (
      "+pingpong+d_head_v_128", "causal+ragged+lse"),
     ("(FP16, 96, 64, 32, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax+stages_2+rescale_8"
      "+interleave+d_head_v_64", "causal+ragged+lse"),
-    ("(BF16, 64, 64, 32, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+d_head_v_96",
+    ("(BF16, 96, 64, 32, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+d_head_v_128",
      "causal+ragged"),
     ("(FP16, 32, 64, 64, 4): load_2_2_2_tiles+d_head_v_128", "ragged"),
     ("(BF16, 32, 32, 64, 2): load_0_0_0_tiles+opt_softmax", "causal+lse"),
