@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fa_tune.choice.tensors import check_lse, workload_of
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.tensors import check_lse, workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, TensorArg
 from fa_tune.op.plans import Kernel

@@ -11,13 +11,9 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families.selection import choose_configs, note_of_d_head, stated_config
 from fa_tune.store.registry import file as store
-from fa_tune.tune.candidates import (
-    choose_configs,
-    note_of_d_head,
-    stated_config,
-    workloads_for,
-)
+from fa_tune.tune.candidates import workloads_for
 from fa_tune.tune.flow import search as run_search
 from tests.tune import fakes
 from tests.tune.conftest import World
