@@ -317,9 +317,8 @@ def unusual_options(*names: str, **settings: Any) -> Decorator[Any]:
 
 
 def workload_options(*fields: str) -> Decorator[Any]:
-    """Some (without names: all) of the options that say what problem is solved; `common` are
-    those of COMMON_FIELDS, but for --d-head-v where a config says the head dimensions."""
-    common = [name for name in COMMON_FIELDS if name != "d_head_v" or "d_heads" in fields]
+    """Options of the problem (no names: all); `common`: COMMON_FIELDS, d_head_v only with d_heads."""
+    common = [n for n in COMMON_FIELDS if n != "d_head_v" or "d_heads" in fields]
     names = [n for name in fields for n in (common if name == "common" else (name,))]
     return _gathered(_workloads, "workloads", _WORKLOAD, tuple(names))
 
