@@ -24,6 +24,7 @@ from tests.gpu.cases import (
     by_request,
     fa_forward_cases,
     grid_configs,
+    mixed_grid,
     named,
     pair_configs,
     random_grid,
@@ -53,9 +54,10 @@ class Draw:
         self.seed = fresh_seed()
         self.fixed = random_grid(FIXED_SEED, COUNT, configs)
         self.fresh = random_grid(self.seed, COUNT, configs)
+        self.mixed = mixed_grid(FIXED_SEED, COUNT, configs)
         self.pairs = random_grid(self.seed, PAIRS_COUNT, pair_configs(family, limits))
         self.fa_forward, self.refused = fa_forward_cases(family, limits)
-        drawn = (*self.fixed, *self.fresh, *self.pairs, *self.fa_forward)
+        drawn = (*self.fixed, *self.fresh, *self.mixed, *self.pairs, *self.fa_forward)
         cases = by_request(dict.fromkeys(drawn), limits)
         artifacts = built(list(cases))
         items: dict[str, dict[str, Any]] = {
@@ -112,6 +114,11 @@ class TestGrid:
         wrong = draw.faults(draw.pairs)
         assert not wrong, report(wrong, draw.seed)
         assert all(case.name in draw.figures for case in draw.pairs)
+
+    def test_windows_sinks_caps_and_slopes(self, draw: Draw) -> None:
+        wrong = draw.faults(draw.mixed)
+        assert not wrong, report(wrong, FIXED_SEED)
+        assert all(case.name in draw.figures for case in draw.mixed)
 
     def test_the_flash_attention_projects_forward_test(self, draw: Draw) -> None:
         wrong = draw.faults(draw.fa_forward)
