@@ -103,8 +103,9 @@ Status check_problem(const fa_tune_problem& problem) {
         problem.mask != FA_TUNE_MASK_FULL_DIAGONAL) {
         return failure(FA_TUNE_INVALID, "a diagonal needs FA_TUNE_MASK_DIAGONAL");
     }
-    for (const auto& [name, value] : {std::pair{"lse", problem.lse}, std::pair{"sink", problem.sink},
-                                      std::pair{"alibi", problem.alibi}}) {
+    for (const auto& [name, value] :
+         {std::pair{"lse", problem.lse}, std::pair{"sink", problem.sink},
+          std::pair{"alibi", problem.alibi}}) {
         if (value != 0 && value != 1) {
             return failure(FA_TUNE_INVALID, "%s must be 0 or 1, not %d", name, value);
         }
@@ -239,10 +240,10 @@ std::string kind_of(const fa_tune_plan& plan) {
     return std::string(dtype_name(plan.dtype)) + ", d_head " + std::to_string(plan.d_head) +
            (plan.causal != 0 ? ", causal" : ", full") + (plan.ragged != 0 ? ", ragged" : "") +
            (plan.lse != 0 ? ", with lse" : "") + (plan.window != 0 ? ", with a window" : "") +
-           (plan.sink != 0 ? ", with a sink" : "") + (plan.softcap != 0 ? ", with a soft cap" : "") +
-           (plan.alibi != 0 ? ", with alibi" : "") + (plan.hook != 0 ? ", with a hook" : "") + ", " +
-           form + "_" +
-           std::to_string(plan.compute_capability) +
+           (plan.sink != 0 ? ", with a sink" : "") +
+           (plan.softcap != 0 ? ", with a soft cap" : "") +
+           (plan.alibi != 0 ? ", with alibi" : "") + (plan.hook != 0 ? ", with a hook" : "") +
+           ", " + form + "_" + std::to_string(plan.compute_capability) +
            (plan.portability == FA_TUNE_PORTABILITY_EXACT ? "a" : "");
 }
 

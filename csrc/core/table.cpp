@@ -45,7 +45,8 @@ Details differing(const fa_tune_problem& a, const fa_tune_problem& b) {
 // Other than what costs no time: the scale, and which diagonal.
 bool same_time(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.batch == b.batch && a.heads == b.heads && a.kv_heads == b.kv_heads &&
-           a.seq_len_q == b.seq_len_q && a.seq_len_kv == b.seq_len_kv && differing(a, b) == Details{};
+           a.seq_len_q == b.seq_len_q && a.seq_len_kv == b.seq_len_kv &&
+           differing(a, b) == Details{};
 }
 
 // How well an entry serves, the smallest best; fa_tune/store/registry/lookup.py has the same
@@ -60,10 +61,7 @@ Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_probl
     const double work = std::abs(its.work - wanted.work);
     const double group = std::abs(its.group - wanted.group);
     const bool same = same_time(entry, asked);
-    return {!same,
-            seq_len + work + group,
-            seq_len,
-            differing(entry, asked),
+    return {!same, seq_len + work + group, seq_len, differing(entry, asked),
             !same || scale_of(entry) != scale_of(asked)};
 }
 

@@ -5,9 +5,9 @@
 //     alibi     - slope |i + diagonal - j|  s' = s - slope / softmax_scale |...|
 //     hook      whatever it says            s' = score_hook(score_scale s, batch, head, i, j)
 //
-// The softmax multiplies s' by softmax_scale as without them.  For the soft cap that is 2 cap, since
-// cap tanh(x / cap) = 2 cap s' - cap: what all scores of a row have in common does not matter to
-// O, but to the log-sum-exp and to a sink.
+// The softmax multiplies s' by softmax_scale as without them.  For the soft cap that is 2 cap,
+// since cap tanh(x / cap) = 2 cap s' - cap: what all scores of a row have in common does not matter
+// to O, but to the log-sum-exp and to a sink.
 #pragma once
 
 #include "common/constants.cuh"
@@ -15,6 +15,7 @@
 #include "common/score_params.cuh"
 #include "common/tanh.cuh"
 #include "ptx/ex2.cuh"
+#include "ptx/min_nan.cuh"
 
 #ifdef FA_TUNE_SCORE_HOOK
 // In front of this: float score_hook(float score, int batch, int head, int query, int key).
@@ -41,20 +42,56 @@ struct ScoreMap {
         return map;
     }
 
-    // The score of query `row` and key `column`.
+    // A thread's part of an accumulator, of queries `row` and row + 8, keys `column` and column
+    // + 1.
     template <class Params>
-    __device__ __forceinline__ float score(float s, int row, int column, const Params& p) const {
+    __device__ __forceinline__ void change(float& s0, float& s1, float& s2, float& s3, int row,
+                                           int column, const Params& p) const {
         if constexpr (TRAITS.softcap) {
-            s = 1.f / (1.f + ptx::ex2_approx(s * p.score.score_scale));
+            cap(s0, s1, s2, s3, p.score.score_scale);
         } else if constexpr (TRAITS.hook) {
-            s *= p.score.score_scale;
+            s0 *= p.score.score_scale;
+            s1 *= p.score.score_scale;
+            s2 *= p.score.score_scale;
+            s3 *= p.score.score_scale;
         }
+        s0 = changed(s0, row, column, p);
+        s1 = changed(s1, row, column + 1, p);
+        s2 = changed(s2, row + 8, column, p);
+        s3 = changed(s3, row + 8, column + 1, p);
+    }
+
+  private:
+    // What comes after the soft cap.
+    template <class Params>
+    __device__ __forceinline__ float changed(float s, int row, int column, const Params& p) const {
         if constexpr (TRAITS.alibi) {
             const int distance = row + p.score.alibi_diagonal - column;
             s = fmaf(-slope, fabsf(static_cast<float>(distance)), s);
         }
         if constexpr (TRAITS.hook) s = FA_TUNE_HOOKED(s, batch, head, row, column);
         return s;
+    }
+
+    // Four reciprocals are one and nine products, since exponentials take the same unit.  Beyond
+    // 2^kMost a quotient is as good as 0, and the product of four is a number.
+    __device__ __forceinline__ static void cap(float& s0, float& s1, float& s2, float& s3,
+                                               float scale) {
+        const float a0 = one_and_power(s0 * scale), a1 = one_and_power(s1 * scale);
+        const float a2 = one_and_power(s2 * scale), a3 = one_and_power(s3 * scale);
+        const float a01 = a0 * a1, a23 = a2 * a3;
+        const float inverse = 1.f / (a01 * a23);
+        const float inverse01 = inverse * a23, inverse23 = inverse * a01;
+        s0 = inverse01 * a1;
+        s1 = inverse01 * a0;
+        s2 = inverse23 * a3;
+        s3 = inverse23 * a2;
+    }
+
+    static constexpr float kMost = 30.f;
+
+    __device__ __forceinline__ static float one_and_power(float x) {
+        return 1.f + ptx::ex2_approx(ptx::min_nan(x, kMost));
     }
 };
 

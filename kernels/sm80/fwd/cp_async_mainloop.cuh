@@ -181,7 +181,10 @@ struct CpAsyncMainloop {
             } else {
                 multiply_qk_of_one_stage();
             }
-            warp_tile.change_scores(params, first_query, block * CFG.B_c);
+            if constexpr (TRAITS.changes_scores()) {
+                warp_tile.change_scores(params, first_query, block * CFG.B_c,
+                                        kMasked && range.masks<TRAITS>(block));
+            }
             if (kMasked && range.masks<TRAITS>(block)) {
                 warp_tile.mask(params, first_query, block * CFG.B_c);
             }
@@ -192,8 +195,7 @@ struct CpAsyncMainloop {
     }
 
     __device__ __forceinline__ void run() {
-        const BlockRange range =
-            BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(params, first_query);
+        const BlockRange range = BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(params, first_query);
         warp_tile.score_map = ScoreMap<TRAITS>::of(params, blockIdx.z, blockIdx.y);
         load_q();
         if (range.end > range.begin) mainloop(range);

@@ -172,7 +172,7 @@ struct Consumer {
             ptx::wgmma_wait_group<1>();
             keep_registers(products.s);
             k.release(lane);
-            change_scores(first_row, block);
+            change_scores(first_row, block, kMasked || masked);
             if constexpr (kStaleMax && !kMasked) {
                 if (masked) mask(first_row, block);
                 typename Rows::Early early;
@@ -202,7 +202,7 @@ struct Consumer {
             keep_registers(products.s);
             v.release(lane);
             k.release(lane);
-            change_scores(first_row, block);
+            change_scores(first_row, block, kMasked || masked);
             if constexpr (kStaleMax && !kMasked) {
                 if (masked) mask(first_row, block);
                 const bool refreshed = refresh_max_first();
@@ -278,7 +278,7 @@ struct Consumer {
     // --- softmax ---------------------------------------------------------------------------
 
     __device__ __forceinline__ void first_softmax(const WorkTile& tile) {
-        change_scores(first_row(tile), block);
+        change_scores(first_row(tile), block, TRAITS.diagonal() || TRAITS.ragged);
         if constexpr (TRAITS.diagonal() || TRAITS.ragged) mask(first_row(tile), block);
         softmax.template update<true>(products.s, a);
         a[0] = a[1] = 1.f;
@@ -354,20 +354,22 @@ struct Consumer {
     }
 
     __device__ __forceinline__ void mask(int first_row, int block) {
-        mask_scores<TRAITS.causal, TRAITS.window>(
-            products.s, first_row + 16 * warp + lane / 4, block * CFG.B_c + 2 * (lane % 4),
-            p.seq_len_kv, p.diagonal, p.score.first_diagonal);
+        mask_scores<TRAITS.causal, TRAITS.window>(products.s, first_row + 16 * warp + lane / 4,
+                                                  block * CFG.B_c + 2 * (lane % 4), p.seq_len_kv,
+                                                  p.diagonal, p.score.first_diagonal);
     }
 
-    // Products to scores, of whatever keys.
-    __device__ __forceinline__ void change_scores(int first_row, int block) {
+    // Products to scores.  What a mask hides goes before as well where neighbours share a
+    // reciprocal: NaN there would be theirs.
+    __device__ __forceinline__ void change_scores(int first_row, int block, bool masked) {
         if constexpr (TRAITS.changes_scores()) {
+            if (TRAITS.softcap && masked) mask(first_row, block);
             const int row = first_row + 16 * warp + lane / 4;
             const int column = block * CFG.B_c + 2 * (lane % 4);
 #pragma unroll
-            for (int x = 0; x < kScores; ++x) {
-                float& s = products.s[x];
-                s = score_map.score(s, row + x / 2 % 2 * 8, column + x / 4 * 8 + x % 2, p);
+            for (int x = 0; x < kScores; x += 4) {
+                auto& s = products.s;
+                score_map.change(s[x], s[x + 1], s[x + 2], s[x + 3], row, column + 2 * x, p);
             }
         }
     }

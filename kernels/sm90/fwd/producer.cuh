@@ -2,8 +2,8 @@
 //
 //     per tile of n key blocks:   K(n-1)  Q  K(n-2) V(n-1)  K(n-3) V(n-2)  ...  K(0) V(1)  V(0)
 //
-// With a window the last block is another than 0.  K runs one block ahead of V, as the consumers do.  It goes on to the next tile as soon as
-// there is room.
+// With a window the last block is another than 0.  K runs one block ahead of V, as the consumers
+// do.  It goes on to the next tile as soon as there is room.
 #pragma once
 
 #include "common/pipeline.cuh"

@@ -278,8 +278,8 @@ struct Softmax {
             if constexpr (kSink) {
                 const float a = add_sink(sink, row_max[i], sum);
                 inverse[i] = sum == 0.f ? 0.f : a / sum;
-                log_sum_exp[i] = sum == 0.f ? negative_infinity()
-                                            : (row_max[i] + ptx::lg2_approx(sum)) * kLn2;
+                log_sum_exp[i] =
+                    sum == 0.f ? negative_infinity() : (row_max[i] + ptx::lg2_approx(sum)) * kLn2;
                 continue;
             }
             inverse[i] = empty[i] ? 0.f : 1.f / sum;
