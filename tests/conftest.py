@@ -37,6 +37,13 @@ def artifacts(
     return ArtifactStore(cache.mkdir("artifacts") if cache else tmp_path_factory.mktemp("store"))
 
 
+def lend_kernels(artifacts: ArtifactStore, cache_dir: Path) -> None:
+    """Let a cache folder of a test's own have the kernels of `artifacts`, and nothing else."""
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    artifacts.path.mkdir(parents=True, exist_ok=True)
+    (cache_dir / artifacts.path.name).symlink_to(artifacts.path, target_is_directory=True)
+
+
 @pytest.fixture
 def only_sm80(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other family, so that what is searched and counted does not change with each new one;

@@ -34,10 +34,10 @@ from fa_tune.core.options import (
     SearchOptions,
     WorkloadOptions,
 )
+from fa_tune.core.stats import MARGIN, Ratio
 from fa_tune.evaluate import repeat
 from fa_tune.evaluate.repeatability import Agreement, Tuning, agreement, simulated
 from fa_tune.evaluate.repeatability_file import RecordedTunings, load
-from fa_tune.profile.stats import MARGIN, Ratio
 
 SCHEMA = "fa-tune-bench-decisions-1"
 

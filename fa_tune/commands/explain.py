@@ -33,12 +33,12 @@ from fa_tune.core.options import (
     WorkloadOptions,
 )
 from fa_tune.core.paths import profiles_dir
+from fa_tune.core.reference_kernels import REFERENCE_LABELS
+from fa_tune.core.stats import median
 from fa_tune.core.workload import Workload
-from fa_tune.families.reference_kernels import REFERENCE_LABELS
 from fa_tune.profile import profile_json
 from fa_tune.profile.explain import Explanation, explain_pair, rank_correlations
 from fa_tune.profile.ncu.metrics import label
-from fa_tune.profile.stats import median
 from fa_tune.tune import single
 
 SCHEMA = "fa-tune-explain-1"

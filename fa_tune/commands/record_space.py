@@ -23,9 +23,10 @@ from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.families.selection import choose_configs
 from fa_tune.search.space_table import SUFFIX
 from fa_tune.tune import record_space
-from fa_tune.tune.candidates import choose_configs, choose_families
+from fa_tune.tune.candidates import choose_families
 
 
 @click.command("record-space", cls=GroupedCommand)

@@ -29,8 +29,9 @@ from fa_tune.core.workload import DType
 from fa_tune.families import all_families, constraints, of, variant
 from fa_tune.families.axes import expand
 from fa_tune.families.base import Config
+from fa_tune.families.selection import choose_configs
 from fa_tune.search.prune import prune
-from fa_tune.tune.candidates import choose_configs, choose_families
+from fa_tune.tune.candidates import choose_families
 
 SCHEMA = "fa-tune-space-1"
 NOT_BY_RULES = ("fast", "wide", "prog", "all")  # sets that the tune rules have no part in

@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Measurement
+from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.workload import Workload
 from fa_tune.evaluate.repeatability import is_slower
-from fa_tune.profile.stats import Interval, Ratio
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Confirmation, decide, sound_choice
 from fa_tune.store.recordings import Recording, load_all
 from fa_tune.store.registry.schema import Entry
 from fa_tune.store.registry.schema import Ratio as KeptRatio
+from fa_tune.tune.candidates import default_keys
 from fa_tune.tune.outputs import recorded_figures
 from fa_tune.tune.tie_break import TieBreak
 
@@ -111,12 +111,9 @@ def compare_recording(recording: Recording) -> Iterator[DefaultComparison]:
     device = recording.meta.device
     for key, measurements in by_workload.items():
         workload = Workload.from_key(key)
-        defaults = families.defaults(
-            workload.d_head, workload.dtype, limits(device.compute_capability)
-        )
         taken = {m.subject for m in measurements}
-        keys = [families.variant(config).key for config in defaults]
-        default = next((key for key in keys if key in taken), None)
+        defaults = default_keys(workload, limits(device.compute_capability))
+        default = next((key for key in defaults if key in taken), None)
         ranks, margin = _as_then(recording, workload, measurements)
         try:
             decision = decide(

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.stats import MARGIN, Interval, Ratio
 from fa_tune.evaluate.repeatability import Tuning
-from fa_tune.profile.stats import MARGIN, Interval, Ratio
 
 SCHEMA = "fa-tune-decisions-1"
 

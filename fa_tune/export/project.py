@@ -19,6 +19,9 @@ from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore, source_sha256
 from fa_tune.build.compile import build, build_ptx, kernel_source_sha256
+from fa_tune.build.native.abi import ABI_VERSION
+from fa_tune.build.native.core import KernelImage
+from fa_tune.build.native.sources import core_sources
 from fa_tune.core import paths
 from fa_tune.core.errors import NoUsableVariant, StorageError, ToolMissing
 from fa_tune.core.model import Variant
@@ -33,9 +36,6 @@ from fa_tune.export.selection import (
     select,
 )
 from fa_tune.families.plan import Portability, compiled_for
-from fa_tune.native.abi import ABI_VERSION
-from fa_tune.native.core import KernelImage
-from fa_tune.native.sources import core_sources
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.lookup import matches
 from fa_tune.store.registry.schema import Entry, Registry, to_json

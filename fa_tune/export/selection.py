@@ -19,10 +19,10 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config
+from fa_tune.families.selection import choose_configs
 from fa_tune.ops.traits import Traits
 from fa_tune.store.registry.lookup import in_order, matches
 from fa_tune.store.registry.schema import Entry, Registry
-from fa_tune.tune.candidates import choose_configs
 
 DEFAULT_D_HEADS = (64, 128)  # without an entry and without a wish
 PTX_ARCH, PTX_CAPABILITY = "compute_80", (8, 0)

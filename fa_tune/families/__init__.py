@@ -6,7 +6,7 @@ Adding one is a line in `_FAMILIES` and the files that docs/architecture.md list
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from fa_tune import ops
 from fa_tune.core.arch import ArchLimits
@@ -152,13 +152,15 @@ def verification_cases(
     )
 
 
-@cache
 def canonical(recorded: Variant) -> Variant:
     """The variant as its family writes it today, whose words may have been others once; as it is
     if the family is unknown or can no longer write it."""
     family = _FAMILIES.get(recorded.family)
-    if family is None:
-        return recorded
+    return recorded if family is None else _canonical(recorded, family)
+
+
+@lru_cache(maxsize=1 << 16)
+def _canonical(recorded: Variant, family: KernelFamily) -> Variant:
     try:
         return variant_of(family, _parsed(recorded, family))
     except InvalidConfig:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import REFERENCE_FAMILY
+from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.workload import DType
-from fa_tune.families.reference_kernels import REFERENCE_LABELS
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ _FALSE = {"0", "false"}
 def identify(kernel_name: str) -> KernelIdentity:
     """The kernel of a demangled name, short form or label; never raises."""
     from fa_tune import families
-    from fa_tune.families.reference_kernels import reference_blocks, reference_label
+    from fa_tune.core.reference_kernels import reference_blocks, reference_label
     from fa_tune.ops.traits import Traits
 
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from fa_tune.core import paths
@@ -57,6 +58,12 @@ def closure(*entries: str, root: Path | None = None) -> Mapping[str, str]:
 def code_sha256(files: Mapping[str, str]) -> str:
     """One hash over the code in `files`, include name -> text: another comment, other white
     space, another name or folder of a file leaves it the same."""
+    return _code_sha256(tuple(files.items()))
+
+
+@lru_cache(maxsize=16)  # every attempt asks for its family's, which takes a tenth of a second
+def _code_sha256(contents: tuple[tuple[str, str], ...]) -> str:
+    files = dict(contents)
     included = {name for text in files.values() for name in _INCLUDE.findall(text)}
     entries = [name for name in files if name not in included] or list(files)
     units = sorted(flattened(files, entry) for entry in entries)

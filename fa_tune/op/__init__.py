@@ -8,7 +8,6 @@ It has gradients, and a place in graphs that are compiled or captured.  Importin
 call of CUDA; the first time on a machine it compiles the C++ operators.
 """
 
-from fa_tune.choice import Choice
 from fa_tune.op.api import attention, explain, prepare
 from fa_tune.op.fallback import FallbackWarning
 from fa_tune.op.flash_attn import (
@@ -18,6 +17,7 @@ from fa_tune.op.flash_attn import (
 )
 from fa_tune.op.sdpa import disable_sdpa, enable_sdpa
 from fa_tune.op.transformers_attention import register_transformers
+from fa_tune.store.registry.chooser import Choice
 
 __all__ = [
     "Choice",

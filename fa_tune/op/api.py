@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fa_tune.choice import Choice
-from fa_tune.choice.tensors import workload_of
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.tensors import workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.op import autograd, state
 from fa_tune.op.native import translated
+from fa_tune.store.registry.chooser import Choice
 
 _fwd = torch.ops.fa_tune.fwd.default
 _fwd_lse = torch.ops.fa_tune.fwd_lse.default

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from fa_tune.build.native import abi
+from fa_tune.build.native.core import Core, problem_of
+from fa_tune.build.native.library import torch_library
 from fa_tune.core.errors import FaTuneError, ToolMissing
 from fa_tune.core.workload import DType, Workload
-from fa_tune.native import abi
-from fa_tune.native.build import torch_library
-from fa_tune.native.core import Core, problem_of
 
 _LEAST_TORCH = (2, 10)  # of the stable ABI that csrc/torch needs
 _TEXT_BYTES = 2048

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fa_tune.choice.tensors import check_lse, score_tensors, workload_of
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.tensors import check_lse, score_tensors, workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import NOT_GIVEN, LaunchArgs, TensorArg
 from fa_tune.op.plans import Kernel

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fa_tune.build.native.core import Core, CoreKernel, KernelImage
 from fa_tune.core.errors import StorageError, ToolMissing
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
-from fa_tune.native.core import Core, CoreKernel, KernelImage
 from fa_tune.op import backward
 from fa_tune.op.driver_kernel import DriverKernel
 from fa_tune.op.library import LIBRARY

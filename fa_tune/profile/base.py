@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from fa_tune.core.devices import pinned_to
 from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.model import Artifact, Attempt, reference_subject
+from fa_tune.core.stats import MARGIN
 from fa_tune.core.workload import Workload
-from fa_tune.profile.stats import MARGIN
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult, to_json
 from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
+from fa_tune.core.stats import median
 from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep, ProfilerNotes, failed
 from fa_tune.profile.ncu.metrics import SM_CLOCK
-from fa_tune.profile.stats import median
 from fa_tune.workers.supervisor import Event, Kind, run_items
 
 PREPARE_TIMEOUT_S = 180.0

@@ -9,7 +9,7 @@ out = attention(q, k, v, causal=True)  # q: [batch, seq_len, heads, d_head] on t
 
 from typing import TYPE_CHECKING, Any
 
-from fa_tune.choice.tensors import workload_of
+from fa_tune.core.tensors import workload_of
 from fa_tune.runtime.dispatch import Attention, Chosen
 
 if TYPE_CHECKING:

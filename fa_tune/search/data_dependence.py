@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fa_tune.profile.stats import Ratio
+from fa_tune.core.stats import Ratio
 
 LIMIT = 0.02  # more time than the default's, on any inputs, that a choice may take
 

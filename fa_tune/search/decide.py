@@ -17,7 +17,7 @@ from typing import Any
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Measurement, is_reference
-from fa_tune.profile.stats import (
+from fa_tune.core.stats import (
     MARGIN,
     TIE,
     Interval,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fa_tune.core.model import Measurement, is_reference
-from fa_tune.profile.stats import MARGIN, TIE, comparable, levels
+from fa_tune.core.stats import MARGIN, TIE, comparable, levels
 
 RECORDED_BUCKET = 0.001  # of recorded regrets, which are the same in every search
 NEVER_SEEN = 1_000_000  # buckets: whatever is recorded comes first

@@ -33,7 +33,7 @@ from pydantic import TypeAdapter, ValidationError
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import DeviceInfo, Outcome, Provenance
-from fa_tune.profile.stats import median
+from fa_tune.core.stats import median
 from fa_tune.search.derived_features import with_derived, workload_of
 from fa_tune.search.recorded_words import present_key, present_words
 from fa_tune.search.strategies.base import Knob, Point, Space

@@ -33,8 +33,8 @@ from fa_tune.core.model import (
     Quantity,
     Variant,
 )
+from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.workload import Workload
-from fa_tune.families.reference_kernels import REFERENCE_LABELS
 from fa_tune.store.table.columns import COUNTERS
 from fa_tune.store.table.from_attempts import CYCLES, rows_from_attempts
 from fa_tune.store.table.read_csv import read_rows

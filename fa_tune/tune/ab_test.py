@@ -17,12 +17,12 @@ from fa_tune.core.errors import ToolMissing
 from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
 from fa_tune.core.model import Attempt, Measurement, Outcome, Variant, Verdict
 from fa_tune.core.options import Progress
-from fa_tune.fleet.gpu import Gpu
-from fa_tune.profile.stats import Interval, Ratio, paired_ratio
+from fa_tune.core.stats import Interval, Ratio, paired_ratio
 from fa_tune.search.decide import Confirmation, Decision, keep_default
 from fa_tune.store.journal import AttemptRecord, Fingerprint
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Registry
+from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.outputs import Verdicts, entry_of, recording_of
 from fa_tune.tune.results import WorkloadResult
 from fa_tune.tune.session import ProfilerSelection, Session

@@ -67,58 +67,6 @@ def choose_families(
     return chosen
 
 
-def choose_configs(
-    kernels: str,
-    dtypes: Sequence[DType],
-    d_heads: Sequence[int],
-    chosen: Sequence[KernelFamily],
-    *,
-    named: bool = False,
-) -> list[Config]:
-    """The configs of a set of these families for every dtype and d_head (no dtypes: the set's
-    own), or the one config of a short form, which tells its family by itself.
-
-    `named`: the families were asked for by name, so a config of another one is refused.
-    Raises InvalidConfig.
-    """
-    if families.is_config(kernels):
-        config = stated_config(kernels, d_heads)
-        if named and families.of(config) not in chosen:
-            asked = ", ".join(f.name for f in chosen)
-            raise InvalidConfig(
-                f"the config is of family {families.of(config).name}, but {asked} is asked for"
-            )
-        return [config]
-    only = tuple(dtypes) or None
-    configs = [
-        config
-        for d_head in d_heads
-        for config in families.named_configs(kernels, chosen, dtypes=only, d_head=d_head)
-    ]
-    if not configs:
-        raise InvalidConfig(f"the set {kernels!r} has no config for this dtype and d_head")
-    return list(dict.fromkeys(configs))
-
-
-def stated_config(text: str, d_heads: Sequence[int]) -> Config:
-    """The config of a short form; one without a head dimension is for the one that is asked for.
-
-    Raises InvalidConfig for a text that is no config, or leaves open which of several is meant.
-    """
-    if families.states_d_head(text):
-        return families.parse(text)
-    if len(d_heads) != 1:
-        raise InvalidConfig(f"{text.strip()!r} states no head dimension; write it second")
-    return families.parse(text, d_head=d_heads[0])
-
-
-def note_of_d_head(text: str, config: Config) -> str | None:
-    """What is to be said of a short form that leaves the head dimension out: how it was read."""
-    if families.states_d_head(text):
-        return None
-    return f"{text.strip()!r} states no head dimension: read as {families.variant(config).config}"
-
-
 def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
     """The grid's workloads that some config is for; a single short form brings its own dtype
     and head dimension."""
@@ -141,6 +89,12 @@ def prune_configs(
     pruned = prune(configs, machine.limits, families.constraints)
     rejected = tuple((families.variant(c), reason) for c, reason in pruned.rejected)
     return list(pruned.kept), rejected
+
+
+def default_keys(workload: Workload, limits: ArchLimits) -> list[str]:
+    """The subjects that run on a device without any tuning, the one to prefer first."""
+    configs = families.defaults(workload.d_head, workload.dtype, limits)
+    return [families.variant(config).key for config in configs]
 
 
 @dataclass(frozen=True)

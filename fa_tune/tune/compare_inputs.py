@@ -18,11 +18,11 @@ from fa_tune.core.inputs import BUILT_IN, NORMAL, InputSpec
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, KernelItem
 from fa_tune.core.model import Artifact, Attempt, Measurement, Outcome, Variant
 from fa_tune.core.options import Progress
-from fa_tune.fleet.gpu import Gpu
-from fa_tune.profile.stats import Ratio, median, median_interval
+from fa_tune.core.stats import Ratio, median, median_interval
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Decision, contenders, sound_choice
 from fa_tune.store.journal import AttemptRecord, Fingerprint
+from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.outputs import recorded_figures, recording_of
 from fa_tune.tune.results import WorkloadResult
 from fa_tune.tune.session import ProfilerSelection, Session

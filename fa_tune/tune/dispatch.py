@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
-from fa_tune.fleet.cross_gpu import gpu_of
-from fa_tune.fleet.gpu import Gpu
 from fa_tune.store.journal import AttemptRecord
+from fa_tune.tune.fleet.cross_gpu import gpu_of
+from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.session import Session, Tally
 
 Job = TypeVar("Job")

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fa_tune.core.model import Attempt
-from fa_tune.fleet.cross_gpu import scaled
-from fa_tune.profile.stats import median
+from fa_tune.core.stats import median
+from fa_tune.tune.fleet.cross_gpu import scaled
 
 MAX_DRIFT = 0.02  # of the default's usual time; a chunk whose default is further off is repeated
 

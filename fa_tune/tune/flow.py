@@ -15,6 +15,7 @@ from fa_tune.core.model import Resources
 from fa_tune.core.options import DEFAULT_KERNELS, Progress, SearchOptions
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
+from fa_tune.families.selection import choose_configs, note_of_d_head
 from fa_tune.ops import flops
 from fa_tune.store.registry import file as registry_file
 from fa_tune.tune import ab_test, compare_inputs
@@ -23,10 +24,8 @@ from fa_tune.tune.candidates import (
     Candidates,
     Defaults,
     choose_candidates,
-    choose_configs,
     choose_families,
     fits,
-    note_of_d_head,
     recorded_configs,
     workloads_for,
 )

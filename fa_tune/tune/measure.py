@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from fa_tune.core import input_files
 from fa_tune.core.model import Artifact, Attempt, Outcome, Variant, is_reference, reference_subject
+from fa_tune.core.stats import MARGIN, median
 from fa_tune.core.workload import Workload
-from fa_tune.fleet.cross_gpu import gpu_of, gpus_of, normalise
 from fa_tune.profile.base import MeasurePlan
-from fa_tune.profile.stats import MARGIN, median
-from fa_tune.profile.stopping import undecided
+from fa_tune.search.stopping import undecided
 from fa_tune.store.journal import AttemptRecord, Fingerprint, Journal
 from fa_tune.tune.build import PreparedWorkload
+from fa_tune.tune.fleet.cross_gpu import gpu_of, gpus_of, normalise
 from fa_tune.tune.results import Exploration
 from fa_tune.tune.session import Session
 

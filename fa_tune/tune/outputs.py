@@ -27,9 +27,9 @@ from fa_tune.core.model import (
     reference_name,
 )
 from fa_tune.core.options import SearchOptions
+from fa_tune.core.stats import Interval
+from fa_tune.core.stats import Ratio as MeasuredRatio
 from fa_tune.ops import flops
-from fa_tune.profile.stats import Interval
-from fa_tune.profile.stats import Ratio as MeasuredRatio
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Decision, Standing
 from fa_tune.store import recordings

@@ -16,7 +16,6 @@ from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config
 from fa_tune.families.equal_sources import oldest_equal
-from fa_tune.fleet.ray_cluster import remote_profiler
 from fa_tune.profile.base import Profiler
 from fa_tune.profile.events import EventsProfiler, of_regime
 from fa_tune.profile.ncu.profiler import NcuProfiler
@@ -24,6 +23,7 @@ from fa_tune.profile.references import require_references
 from fa_tune.profile.replay import ReplayProfiler, answering
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording, families_in
+from fa_tune.tune.fleet.ray_cluster import remote_profiler
 from fa_tune.tune.session import Machine, ProfilerSelection, Session, Tally
 
 # The methods that searches measure with.

@@ -14,10 +14,9 @@ from fa_tune.core import input_files
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.options import Progress, SearchOptions
+from fa_tune.core.stats import median
 from fa_tune.families.base import Config
-from fa_tune.fleet.cross_gpu import scaled
 from fa_tune.ops import flops
-from fa_tune.profile.stats import median
 from fa_tune.search.space_table import SpaceMeta, SpaceRow, knob_types, save
 from fa_tune.search.strategies.points import point
 from fa_tune.tune.build import PreparedWorkload, prepare
@@ -30,6 +29,7 @@ from fa_tune.tune.drift import (
     drifted_chunks,
     time_of,
 )
+from fa_tune.tune.fleet.cross_gpu import scaled
 from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.outputs import provenance
 from fa_tune.tune.profilers import choose_profiler

@@ -10,13 +10,13 @@ from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import FaTuneError
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict
+from fa_tune.core.stats import MARGIN
 from fa_tune.core.workload import Workload
-from fa_tune.fleet.calibration import Disagreement
-from fa_tune.profile.stats import MARGIN
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Confirmation, Decision
 from fa_tune.search.space_table import SpaceMeta, SpaceRow
 from fa_tune.search.strategies.audit import Audit
+from fa_tune.tune.fleet.calibration import Disagreement
 
 
 @dataclass(frozen=True)

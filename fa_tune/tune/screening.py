@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fa_tune.core.model import Attempt, Outcome
-from fa_tune.fleet.cross_gpu import gpus_of, scaled
+from fa_tune.core.stats import median, paired_ratio
 from fa_tune.ops import flops
-from fa_tune.profile.stats import median, paired_ratio
 from fa_tune.store.journal import AttemptRecord, Journal
 from fa_tune.tune.build import PreparedWorkload
 from fa_tune.tune.dispatch import run_on_gpus
+from fa_tune.tune.fleet.cross_gpu import gpus_of, scaled
 from fa_tune.tune.measure import MeasuredWorkload, Sampling, measure_workload
 from fa_tune.tune.search_state import SearchState
 from fa_tune.tune.session import Session

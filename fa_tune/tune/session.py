@@ -22,12 +22,12 @@ from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.jobs import WARM_UP_MODULES
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
-from fa_tune.fleet.gpu import Gpu, LocalGpu, local_gpus
-from fa_tune.fleet.pool import Pool
-from fa_tune.fleet.ray_cluster import ray_gpus
 from fa_tune.profile.base import Capabilities, Profiler
 from fa_tune.store.journal import Fingerprint, Journal
 from fa_tune.store.recordings import Recording
+from fa_tune.tune.fleet.gpu import Gpu, LocalGpu, local_gpus
+from fa_tune.tune.fleet.pool import Pool
+from fa_tune.tune.fleet.ray_cluster import ray_gpus
 from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import preforked_workers
 

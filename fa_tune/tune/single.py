@@ -13,16 +13,10 @@ from fa_tune.core.model import Attempt, Outcome, Resources, is_reference
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress, SearchOptions
 from fa_tune.core.workload import MASKS, DType
 from fa_tune.families.base import Config
+from fa_tune.families.selection import choose_configs, note_of_d_head, stated_config
 from fa_tune.ops.traits import Traits
 from fa_tune.tune.build import build_all, build_request, prepare
-from fa_tune.tune.candidates import (
-    choose_configs,
-    choose_families,
-    note_of_d_head,
-    prune_configs,
-    stated_config,
-    workloads_for,
-)
+from fa_tune.tune.candidates import choose_families, prune_configs, workloads_for
 from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.outputs import Recorder, check_writable
 from fa_tune.tune.profilers import choose_profiler, fall_back

@@ -11,15 +11,9 @@ from fa_tune import families
 from fa_tune.core.model import Variant
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.families.base import Config
+from fa_tune.families.selection import choose_configs
 from fa_tune.store.journal import Fingerprint, Journal, explain_difference
-from fa_tune.tune.candidates import (
-    Defaults,
-    choose_configs,
-    choose_families,
-    fits,
-    prune_configs,
-    workloads_for,
-)
+from fa_tune.tune.candidates import Defaults, choose_families, fits, prune_configs, workloads_for
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.session import Session, open_machine, open_session
 

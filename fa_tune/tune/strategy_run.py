@@ -21,9 +21,9 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
+from fa_tune.core.stats import median
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
-from fa_tune.profile.stats import median
 from fa_tune.search.derived_features import with_derived
 from fa_tune.search.space_table import find, load, recorded
 from fa_tune.search.strategies import USES_FACTS, Observation, Point, Space, Strategy, create

@@ -18,8 +18,8 @@ from fa_tune.core import paths
 from fa_tune.core.errors import FaTuneError
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Artifact, Attempt, Measurement, is_reference
+from fa_tune.core.stats import MARGIN
 from fa_tune.core.workload import Workload
-from fa_tune.profile.stats import MARGIN
 from fa_tune.search.neighbor_regret import (
     Neighbour,
     is_near_tie_limit,

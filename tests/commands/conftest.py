@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.build.cache import ArtifactStore
 from tests.commands.console import Console
+from tests.conftest import lend_kernels
 
 VARIABLES = ("FA_TUNE_REGISTRY", "FA_TUNE_NCU", "FA_TUNE_RECORDINGS", "KERNELS")
 
@@ -25,6 +27,12 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def _one_family(only_sm80: None) -> None:
     pass
+
+
+@pytest.fixture
+def known_kernels(artifacts: ArtifactStore, tmp_path: Path) -> None:
+    """What other tests have compiled is not compiled again."""
+    lend_kernels(artifacts, tmp_path / "cache")
 
 
 @pytest.fixture

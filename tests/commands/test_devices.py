@@ -10,9 +10,9 @@ import pytest
 from fa_tune.core import devices
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.options import SearchOptions
-from fa_tune.fleet.calibration import Disagreement, GpuTimes
-from fa_tune.profile.stats import Ratio
+from fa_tune.core.stats import Ratio
 from fa_tune.tune import flow
+from fa_tune.tune.fleet.calibration import Disagreement, GpuTimes
 from fa_tune.tune.results import SearchResult
 from tests.commands import fakes
 from tests.commands.console import Console

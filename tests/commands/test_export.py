@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.build.native.core import KernelImage
 from fa_tune.commands import export as module
 from fa_tune.core.model import Variant
 from fa_tune.core.options import MachineOptions, Progress
@@ -13,7 +14,6 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.export.project import Export, ExportedKernel
 from fa_tune.export.selection import ExportOptions
 from fa_tune.families.plan import CallPlan
-from fa_tune.native.core import KernelImage
 from tests.commands.console import Console
 
 KEY = "b1_h2_kv2_q3_k4_d64_bf16_causal"

@@ -63,6 +63,7 @@ def test_nothing_is_wider_than_the_terminal(
     assert not long
 
 
+@pytest.mark.usefixtures("known_kernels")
 def test_a_registry_fits_and_names_its_configs(replayed: Console, tmp_path: Path) -> None:
     kept = tmp_path / "r.json"
     search = ("search", "--seq-lens", "1024,4096", "--registry", str(kept))

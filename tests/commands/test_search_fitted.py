@@ -25,7 +25,7 @@ ROW = re.compile(r"^(?P<mark>[*= ]) {2}(?P<name>#\d+|FA2|cuDNN) +(?P<rest>.*)$")
 
 @pytest.fixture
 def replayed(
-    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    known_kernels: None, console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> tuple[Console, Path]:
     """Searches of the recordings that are shipped; no GPU."""
     monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)

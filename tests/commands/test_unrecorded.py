@@ -27,6 +27,7 @@ def test_a_search_is_refused_without_compiling(
     assert "kv_heads" in done.err
 
 
+@pytest.mark.usefixtures("known_kernels")
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_the_method_does_not_hang_on_the_dtype(
     console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.build.native.library import core_library, host_compiler, shared_library
 from fa_tune.core.errors import ToolMissing
-from fa_tune.native.build import core_library, host_compiler, shared_library
 from tests.project_files import ROOT
 
 HERE = ROOT / "tests" / "csrc"

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fa_tune.build.native.core import KernelImage
+from fa_tune.build.native.library import host_compiler
+from fa_tune.build.native.sources import core_sources
 from fa_tune.core import paths
-from fa_tune.native.build import host_compiler
-from fa_tune.native.core import KernelImage
-from fa_tune.native.sources import core_sources
 
 
 def plan_text(image: KernelImage) -> str:

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fa_tune.build.native.core import Core, CoreTable, KernelImage, TableEntry
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
-from fa_tune.native.core import Core, CoreTable, KernelImage, TableEntry
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.lookup import METHODS, in_order, matches
 from fa_tune.store.registry.schema import Entry, EntryKey, Gpu, Registry

@@ -1,4 +1,4 @@
-"""What `fa_tune.native` says and raises: run with the stub in place of the driver.
+"""What `fa_tune.build.native` says and raises: run with the stub in place of the driver.
 
 Arguments: the core's library, an empty folder.  Prints `right`.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fa_tune import families
+from fa_tune.build.native.core import Core, KernelImage, TableEntry
 from fa_tune.core.errors import (
     DriverError,
     FaTuneError,
@@ -24,7 +25,6 @@ from fa_tune.core.errors import (
 from fa_tune.core.model import Artifact, Resources
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import LaunchArgs, TensorArg
-from fa_tune.native.core import Core, KernelImage, TableEntry
 from tests.csrc.stub import Stub, image
 
 WORKLOAD = Workload(2, 4, 4, 512, 512, 128, DType.FP16)

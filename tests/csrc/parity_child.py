@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune import families
+from fa_tune.build.native.core import Core, CoreKernel, KernelImage
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import FaTuneError, InvalidConfig
 from fa_tune.core.workload import DType, Workload
@@ -27,7 +28,6 @@ from fa_tune.families.base import (
     LaunchStep,
     TensorArg,
 )
-from fa_tune.native.core import Core, CoreKernel, KernelImage
 from tests.csrc.stub import Launched, Stub, image
 
 DEVICE = LaunchDevice(multiprocessors=114, l2_bytes=50 << 20)

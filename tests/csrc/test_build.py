@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.build.native import abi, library
+from fa_tune.build.native.sources import core_sources
 from fa_tune.core.errors import StorageError, ToolMissing
-from fa_tune.native import abi, build
-from fa_tune.native.sources import core_sources
 from tests.csrc.conftest import HERE
 from tests.project_files import ROOT
 
@@ -26,7 +26,7 @@ def counting_compiler(native_cache: Path, tmp_path: Path, monkeypatch: pytest.Mo
     """CXX: the host's compiler, which notes each compilation in the file that is given."""
     log, script = tmp_path / "log", tmp_path / "c++"
     noted = f'[ "$1" = --version ] || echo "$@" >> {log}'
-    script.write_text(f'#!/bin/sh\n{noted}\nexec {build.host_compiler()} "$@"\n')
+    script.write_text(f'#!/bin/sh\n{noted}\nexec {library.host_compiler()} "$@"\n')
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CXX", str(script))
     log.touch()
@@ -35,7 +35,7 @@ def counting_compiler(native_cache: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_library_is_compiled_once(counting_compiler: Path, tmp_path: Path) -> None:
     def made(sources: dict[str, str], *options: str) -> Path:
-        return build.shared_library("one", sources, options, (), tmp_path)
+        return library.shared_library("one", sources, options, (), tmp_path)
 
     first = made(SOURCES | HEADER)
     assert made(SOURCES | HEADER) == first
@@ -49,7 +49,7 @@ def test_what_does_not_compile_is_one_line(native_cache: Path, tmp_path: Path) -
     with pytest.raises(
         ToolMissing, match=r"does not compile the C\+\+ sources: .*two\.h"
     ) as caught:
-        build.shared_library("one", SOURCES, (), (), tmp_path)
+        library.shared_library("one", SOURCES, (), (), tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -59,16 +59,16 @@ def test_without_a_compiler_it_says_what_to_do(
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolMissing, match=r"no C\+\+ compiler found .*; install one"):
-        build.core_library(tmp_path)
+        library.core_library(tmp_path)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ToolMissing, match="CXX names is not there: no-such-compiler"):
-        build.core_library(tmp_path)
+        library.core_library(tmp_path)
 
 
 def test_an_unwritable_cache_is_one_line(native_cache: Path, tmp_path: Path) -> None:
     (tmp_path / "native-v1").write_text("a file in the folder's place")
     with pytest.raises(StorageError, match="cannot write"):
-        build.shared_library("one", SOURCES | HEADER, (), (), tmp_path)
+        library.shared_library("one", SOURCES | HEADER, (), (), tmp_path)
 
 
 def test_another_version_of_the_abi_is_refused(
@@ -77,7 +77,7 @@ def test_another_version_of_the_abi_is_refused(
     monkeypatch.setattr(abi, "ABI_VERSION", abi.ABI_VERSION + 1)
     with pytest.raises(ToolMissing, match="version 1 of the ABI; 2 is needed"):
         abi.load(core)
-    other = build.shared_library("one", SOURCES | HEADER, (), (), tmp_path)
+    other = library.shared_library("one", SOURCES | HEADER, (), (), tmp_path)
     with pytest.raises(ToolMissing, match="has no fa_tune_"):
         abi.load(other)
     with pytest.raises(ToolMissing, match="cannot be loaded"):
@@ -129,7 +129,7 @@ def test_structs_are_those_of_the_header(native_cache: Path, tmp_path: Path) -> 
     text = '#include <stdio.h>\n#include <stddef.h>\n#include "fa_tune.h"\n'
     (tmp_path / "main.cpp").write_text(f"{text}int main() {{\n{chr(10).join(lines)}\n}}\n")
     include = f"-I{ROOT / 'csrc' / 'core'}"
-    command = [build.host_compiler(), "-std=c++17", include, "main.cpp", "-o", "main"]
+    command = [library.host_compiler(), "-std=c++17", include, "main.cpp", "-o", "main"]
     subprocess.run(command, cwd=tmp_path, check=True)
     done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True)
     assert [int(line) for line in done.stdout.split()] == expected
@@ -139,7 +139,7 @@ def test_the_header_is_c(native_cache: Path, tmp_path: Path) -> None:
     (tmp_path / "main.c").write_text('#include "fa_tune.h"\nint main(void) { return 0; }\n')
     options = ["-x", "c", "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"]
     include = f"-I{ROOT / 'csrc' / 'core'}"
-    subprocess.run([build.host_compiler(), *options, include, tmp_path / "main.c"], check=True)
+    subprocess.run([library.host_compiler(), *options, include, tmp_path / "main.c"], check=True)
 
 
 def test_without_a_driver_it_loads_and_says_so(core: Path) -> None:
@@ -150,7 +150,7 @@ def test_without_a_driver_it_loads_and_says_so(core: Path) -> None:
         "except OSError:\n    pass\n"
         "else:\n    sys.exit('has a driver')\n"
         "from pathlib import Path\n"
-        "from fa_tune.native.core import Core\n"
+        "from fa_tune.build.native.core import Core\n"
         "try:\n    Core(Path(sys.argv[1])).init()\n"
         "except Exception as error:\n    print(type(error).__name__, error)\n"
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.build.native.library import host_compiler
 from fa_tune.core.errors import ToolMissing
-from fa_tune.native.build import host_compiler
 from tests.csrc.conftest import HERE
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fa_tune import families
+from fa_tune.build.native.core import KernelImage
 from fa_tune.core.workload import DType
-from fa_tune.native.core import KernelImage
 from tests.csrc.host_cost import host_cost
 from tests.csrc.stub import image
 

@@ -10,9 +10,9 @@ import ctypes
 import sys
 from pathlib import Path
 
+from fa_tune.build.native import abi
+from fa_tune.build.native.core import problem_of
 from fa_tune.core.workload import Workload
-from fa_tune.native import abi
-from fa_tune.native.core import problem_of
 from tests.csrc.stub import Stub
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from fa_tune.build import nvrtc
+from fa_tune.build.native.library import host_compiler
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.options import MachineOptions, Silent
 from fa_tune.core.workload import DType
 from fa_tune.export.project import Export, export
 from fa_tune.export.selection import ExportOptions
-from fa_tune.native.build import host_compiler
 from tests.export.small_registry import saved
 
 STRICT = "-Wall -Wextra -Wshadow -Werror -O0"

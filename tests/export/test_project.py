@@ -29,6 +29,8 @@ from tests.export.conftest import Built, configure_and_build, run, tool
 from tests.export.small_registry import A100, D_HEAD, H200, small_registry, some_workload
 from tests.project_files import ROOT
 
+pytestmark = pytest.mark.xdist_group("export")  # one build serves all
+
 UNTUNED = ("NVIDIA B200", (10, 0))  # nothing but PTX runs there
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -7,11 +7,11 @@ import ctypes
 import numpy as np
 import pytest
 
+from fa_tune.build.native import abi
+from fa_tune.build.native.core import problem_of
+from fa_tune.build.native.library import host_compiler
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.workload import DType, Workload
-from fa_tune.native import abi
-from fa_tune.native.build import host_compiler
-from fa_tune.native.core import problem_of
 from tests.export.conftest import run
 from tests.project_files import ROOT
 

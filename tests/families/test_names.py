@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.reference_kernels import reference_label
 from fa_tune.core.workload import DType
 from fa_tune.families.fields import number_field
 from fa_tune.families.name_parser import NameParser
-from fa_tune.families.reference_kernels import reference_label
 from fa_tune.families.sm80.config import FlashForwardKernelConfig, ProductOrder
 from fa_tune.families.sm80.names import (
     parse_demangled,

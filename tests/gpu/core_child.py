@@ -19,6 +19,7 @@ import torch
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
+from fa_tune.build.native.core import Core, CoreKernel, KernelImage, TableEntry
 from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import DriverError
 from fa_tune.core.model import Artifact
@@ -27,7 +28,6 @@ from fa_tune.families.base import Config, KernelFamily
 from fa_tune.gpu.kernels import launch_args, lse_for, use_device
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, make_inputs
-from fa_tune.native.core import Core, CoreKernel, KernelImage, TableEntry
 from tests.csrc.host_cost import host_cost
 
 THREADS, LAUNCHES = 8, 10_000

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from fa_tune.build.native.core import KernelImage
+from fa_tune.build.native.library import stable_library, torch_library
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.gpu.kernels import launch_args, lse_for
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, make_inputs
-from fa_tune.native.build import stable_library, torch_library
-from fa_tune.native.core import KernelImage
 from fa_tune.op import attention, explain, prepare
 from fa_tune.op.state import operators
 from tests.csrc.host_cost import host_cost as cost_of_core

@@ -24,10 +24,10 @@ if not TYPE_CHECKING:
 import torch
 
 import fa_tune.runtime
-from fa_tune.choice import chooser
-from fa_tune.choice.tensors import workload_of
+from fa_tune.core.tensors import workload_of
 from fa_tune.runtime import dispatch as runtime
 from fa_tune.runtime.dispatch import Attention
+from fa_tune.store.registry import chooser
 
 WORKLOAD = benchmark_workload(4096, 128, DType.FP16)
 H200 = limits((9, 0))

@@ -12,7 +12,7 @@ import pytest
 
 from fa_tune.core.jobs import Reading
 from fa_tune.core.workload import DType, Workload
-from fa_tune.profile.stopping import StopReason
+from fa_tune.search.stopping import StopReason
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no jobs to test")

@@ -20,16 +20,17 @@ import torch
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest, BuildResult
-from fa_tune.choice import Chooser, chooser, representative
+from fa_tune.build.native.core import CoreKernel, KernelImage
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Artifact, Outcome, Resources
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
-from fa_tune.native.core import CoreKernel, KernelImage
 from fa_tune.op import api
 from fa_tune.op.plans import Plans
 from fa_tune.op.state import Operators
+from fa_tune.store.registry import chooser
+from fa_tune.store.registry.chooser import Chooser, representative
 from tests.csrc.stub import Stub, image
 
 DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=60 << 20)
@@ -208,7 +209,7 @@ def buckets(operators: Operators) -> str:
 
 
 def partition(operators: Operators) -> str:
-    """C++ has the buckets of `fa_tune.choice.representative`."""
+    """C++ has the buckets of `fa_tune.store.registry.chooser.representative`."""
     assert operators.native is not None
     dice, stands = random.Random(2), set()
     for _ in range(300):

@@ -11,9 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
+from fa_tune.build.cache import ArtifactStore, default_cache_dir
 from fa_tune.cli import cli
 from fa_tune.commands.shared.grouped_help import HEADINGS, OWN, GroupedCommand
 from tests.commands.console import Console
+from tests.conftest import lend_kernels
 from tests.project_files import ROOT
 
 MANY = 16  # options, from which on a list of them needs headings
@@ -120,13 +122,18 @@ def _words(line: str) -> list[str]:
 
 @pytest.fixture
 def console(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    artifacts: ArtifactStore,
 ) -> Console:
-    """In a folder with the recordings, on a machine without a GPU."""
+    """In a folder with the recordings, on a machine without a GPU, where what other tests have
+    compiled is not compiled again."""
     for name in [n for n in os.environ if n.startswith("FA_TUNE_") or n == "KERNELS"]:
         monkeypatch.delenv(name)
     for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
+    lend_kernels(artifacts, default_cache_dir())
     monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "profiles").symlink_to(ROOT / "profiles")
@@ -139,6 +146,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kept") / "registry.json"
 
 
+@pytest.mark.xdist_group("examples")  # of which some need what others keep
 @pytest.mark.parametrize("line", RUN)
 def test_examples_run_without_a_gpu(
     console: Console, kept: Path, monkeypatch: pytest.MonkeyPatch, line: str

@@ -29,29 +29,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "families": {"core", "ops"},
     # A config becomes a kernel.
     "build": {"core", "families"},
-    "native": {"core", "families"},
-    # Work that may crash: the supervisor's side, then what runs on a GPU.
+    # Work that may crash: the supervisor's side.
     "workers": {"core"},
-    "profile": {"core", "families", "workers"},
-    "gpu": {"core", "ops", "families", "workers", "profile"},
+    "profile": {"core", "workers"},
     # Numbers become a decision.
-    "search": {"core", "ops", "families", "profile"},
-    "store": {"core", "ops", "families"},
+    "search": {"core", "ops", "families"},
+    # What runs on a GPU.
+    "gpu": {"core", "ops", "families", "workers", "search"},
+    "store": {"core", "ops", "families", "build"},
     "frames": {"core", "profile", "search", "store"},
-    "report": {"core", "families", "frames", "ops", "profile", "search", "store"},
-    "fleet": {"core", "workers", "profile"},
-    "tune": {
-        *("core", "ops", "families", "build", "workers"),
-        *("profile", "search", "store", "fleet"),
-    },
+    "report": {"core", "families", "frames", "profile", "search", "store"},
+    "tune": {"core", "ops", "families", "build", "workers", "profile", "search", "store"},
     # What other programs use.
-    "choice": {"core", "families", "build", "store"},
-    "op": {"core", "families", "native", "choice"},
-    "runtime": {"core", "workers", "gpu", "choice", "op"},
-    "export": {"core", "ops", "families", "build", "native", "store", "tune"},
+    "op": {"core", "families", "build", "store"},
+    "runtime": {"core", "workers", "gpu", "store", "op"},
+    "export": {"core", "ops", "families", "build", "store"},
     "kernel_configs": {"core", "ops", "families"},
     # Around the flow.
-    "evaluate": {"core", "families", "profile", "search", "store", "tune"},
+    "evaluate": {"core", "search", "store", "tune"},
     "commands": {
         *("core", "families", "profile", "search", "store"),
         *("report", "tune", "export", "evaluate"),
@@ -69,7 +64,7 @@ ONLY_IN: dict[str, set[str]] = {
     "torch": {*CHILD, OPERATOR, "fa_tune.core.workload"},  # DType.to_torch_dtype
     "pynvml": {*CHILD, "fa_tune.core.devices"},
     "click": {"fa_tune.cli", "fa_tune.commands"},
-    "ray": {"fa_tune.fleet.ray_cluster"},
+    "ray": {"fa_tune.tune.fleet.ray_cluster"},
     "rich": {"fa_tune.cli", "fa_tune.commands"},
     "prettytable": {"fa_tune.commands", "fa_tune.report"},
     "pandas": {"fa_tune.frames"},

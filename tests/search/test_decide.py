@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Measurement
-from fa_tune.profile.stats import paired_ratio
+from fa_tune.core.stats import paired_ratio
 from fa_tune.search.decide import Decision, Rule, decide
 
 W = "b16_h16_kv16_q4096_k4096_d128_fp16_full"

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fa_tune.core.model import Measurement
-from fa_tune.profile.stats import MARGIN
+from fa_tune.core.stats import MARGIN
 from fa_tune.search.neighbor_regret import Neighbour, neighbour, regret_bucket
 
 

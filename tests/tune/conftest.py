@@ -15,12 +15,12 @@ from fa_tune.core.jobs import ABTestJob, CompareInputsJob
 from fa_tune.core.model import DeviceInfo, Outcome, Verdict
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType
-from fa_tune.fleet import gpu as fleet_gpu
 from fa_tune.ops.verification import verdict_to_json
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as store
 from fa_tune.tune import build as building
 from fa_tune.tune import single
+from fa_tune.tune.fleet import gpu as fleet_gpu
 from fa_tune.tune.session import ProfilerSelection, Session
 from fa_tune.tune.tie_break import TieBreak, tie_break_for
 from fa_tune.workers.supervisor import ItemResult

@@ -28,12 +28,12 @@ from fa_tune.core.options import MachineOptions, MeasureOptions, Progress, Silen
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.sets import get_kernel_configs
-from fa_tune.fleet.gpu import LocalGpu
-from fa_tune.fleet.pool import Pool
 from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.store.journal import Journal
+from fa_tune.tune.fleet.gpu import LocalGpu
+from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.session import JOURNAL, Machine, ProfilerSelection, Session
 
 H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", memory_bytes=150_000_000_000)

@@ -6,8 +6,8 @@ import pytest
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
+from fa_tune.families.selection import note_of_d_head, stated_config
 from fa_tune.store.registry import file as store
-from fa_tune.tune.candidates import note_of_d_head, stated_config
 from fa_tune.tune.flow import search as run_search
 from tests.tune import fakes
 from tests.tune.conftest import World

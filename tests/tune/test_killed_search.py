@@ -24,7 +24,7 @@ from tests.tune import fakes
 from tests.tune.slow_search import N_CONFIGS, SEQ_LENS
 
 COLD_KILLS = 2  # while it compiles
-KILLS = 12  # after that
+KILLS = 6  # after that
 NAP_S = 0.02
 SEED = 29
 

@@ -11,9 +11,9 @@ from fa_tune.core import devices
 from fa_tune.core.model import Outcome
 from fa_tune.tune import screening
 from fa_tune.tune.results import SearchResult
-from tests.fleet.gpu_child import time_s
-from tests.fleet.gpu_machine import N_CONFIGS, SEARCH, Machine, pretend
 from tests.tune import fakes
+from tests.tune.fleet.gpu_child import time_s
+from tests.tune.fleet.gpu_machine import N_CONFIGS, SEARCH, Machine, pretend
 
 
 @pytest.fixture

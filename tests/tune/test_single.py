@@ -13,9 +13,9 @@ from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import MeasureOptions, Progress, SearchOptions
 from fa_tune.core.workload import DType
+from fa_tune.families.selection import choose_configs
 from fa_tune.store import recordings
 from fa_tune.tune import single
-from fa_tune.tune.candidates import choose_configs
 from fa_tune.tune.results import ProfileResult
 from fa_tune.tune.session import ProfilerSelection
 from fa_tune.tune.single import bench, build, profile, run, verify

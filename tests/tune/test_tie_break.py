@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.model import Attempt, Measurement, Outcome
+from fa_tune.core.stats import MARGIN
 from fa_tune.core.workload import DType, Workload, benchmark_workload
-from fa_tune.profile.stats import MARGIN
 from fa_tune.search.neighbor_regret import NEVER_SEEN, Neighbour
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta, Recording

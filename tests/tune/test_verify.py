@@ -13,9 +13,9 @@ from fa_tune.build import nvrtc
 from fa_tune.build.compile import BuildRequest, BuildResult
 from fa_tune.core.model import Artifact, Attempt, CaseError, Outcome, Verdict
 from fa_tune.core.options import MeasureOptions, Progress
-from fa_tune.fleet import gpu as fleet_gpu
 from fa_tune.tune import build as building
 from fa_tune.tune import session as sessions
+from fa_tune.tune.fleet import gpu as fleet_gpu
 from fa_tune.tune.flow import search as run_search
 from fa_tune.tune.session import Machine
 from fa_tune.tune.verify import verdict_key, verify_all

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.core.model import Measurement
+from fa_tune.core.stats import comparable, median
 from fa_tune.core.workload import Workload, benchmark_workload
 from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.ops import flops
-from fa_tune.profile.stats import comparable, median
 from fa_tune.store.recordings import Confirmed, load, load_meta
 from recorded import FOLDER, REFERENCES, SEQ_LENS, Recorded
 from recorded_tables import table

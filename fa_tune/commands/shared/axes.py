@@ -17,7 +17,7 @@ from fa_tune.core.options import MachineOptions
 from fa_tune.core.workload import DType
 from fa_tune.families.axes import expand, read_value
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.tune.candidates import stated_config
+from fa_tune.families.selection import stated_config
 from fa_tune.tune.session import DEFAULT_ARCH
 
 MAX_CONFIGS = 1_000_000

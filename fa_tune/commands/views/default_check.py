@@ -7,8 +7,8 @@ from typing import Any
 
 from fa_tune.commands.shared.output import text_table
 from fa_tune.commands.views.registry_table import workload_text
+from fa_tune.core.stats import MARGIN, Ratio
 from fa_tune.evaluate.default_check import DefaultComparison
-from fa_tune.profile.stats import MARGIN, Ratio
 from fa_tune.search.data_dependence import LIMIT
 
 SCHEMA = "fa-tune-check-1"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from fa_tune.core import units
 from fa_tune.core.model import Variant, reference_name
+from fa_tune.core.reference_kernels import REFERENCE_LABELS
+from fa_tune.core.stats import Interval
+from fa_tune.core.stats import Ratio as MeasuredRatio
 from fa_tune.families import family_names
-from fa_tune.families.reference_kernels import REFERENCE_LABELS
-from fa_tune.profile.stats import Interval
-from fa_tune.profile.stats import Ratio as MeasuredRatio
 from fa_tune.search.data_dependence import OnInputs, slowdown, worst
 from fa_tune.store.registry.schema import Entry, Ratio
 

@@ -12,8 +12,8 @@ from fa_tune.commands.shared.output import say, text_table
 from fa_tune.commands.views.registry_prose import entry_prose, figures_of
 from fa_tune.core import devices, units
 from fa_tune.core.model import reference_subject
+from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.workload import Workload, labels
-from fa_tune.families.reference_kernels import REFERENCE_LABELS
 from fa_tune.report.fitted import Legend, fitted, terminal_width, wrapped
 from fa_tune.search.data_dependence import worst
 from fa_tune.store.registry.lookup import Match

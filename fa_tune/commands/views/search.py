@@ -13,7 +13,7 @@ from fa_tune.commands.views import search_table
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Outcome, Rejected, Variant, is_reference
-from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.report.fitted import Legend, terminal_width, wrapped
 from fa_tune.report.formats import write_text
 from fa_tune.report.summary import against_each

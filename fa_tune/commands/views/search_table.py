@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.core import units
 from fa_tune.core.model import Outcome, is_reference, reference_name
-from fa_tune.families.reference_kernels import REFERENCE_LABELS
+from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.search.decide import Decision
 from fa_tune.store.table.rows import Row

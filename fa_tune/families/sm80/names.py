@@ -10,8 +10,8 @@ Every function raises InvalidConfig with one line that says what was not underst
 from __future__ import annotations
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.reference_kernels import reference_label
 from fa_tune.families.name_parser import NameParser
-from fa_tune.families.reference_kernels import reference_label
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 
 _PARSER = NameParser(FlashForwardKernelConfig, "sm80")

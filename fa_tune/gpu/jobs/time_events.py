@@ -43,7 +43,7 @@ from fa_tune.gpu.versions import library_versions
 from fa_tune.ops.base import CheckCase
 from fa_tune.ops.flops import input_bytes
 from fa_tune.ops.verification import fault
-from fa_tune.profile.stopping import StoppingRule
+from fa_tune.search.stopping import StoppingRule
 from fa_tune.workers.main import Report
 
 SHORT_S = 50e-6

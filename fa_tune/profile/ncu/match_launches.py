@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.model import Measurement, Quantity, reference_name
-from fa_tune.families.reference_kernels import reference_label
+from fa_tune.core.reference_kernels import reference_label
 from fa_tune.profile.ncu.launches import Launch
 from fa_tune.profile.ncu.metrics import DURATION
 

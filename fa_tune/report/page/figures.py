@@ -11,11 +11,9 @@ from typing import Any
 
 from fa_tune.core.errors import FaTuneError
 from fa_tune.core.model import REFERENCE_FAMILY, Measurement, Variant
-from fa_tune.core.workload import Workload
-from fa_tune.families.reference_kernels import REFERENCE_LABELS
-from fa_tune.ops import flops
+from fa_tune.core.reference_kernels import REFERENCE_LABELS
+from fa_tune.core.stats import comparable
 from fa_tune.profile.explain import explain_pair
-from fa_tune.profile.stats import comparable
 from fa_tune.report.page.source import Source
 from fa_tune.search.decide import Decision, decide
 from fa_tune.store.table.rows import Row, best, grouped, paces
@@ -137,18 +135,12 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
                     "registers": row.registers,
                     "l2_hit_percent": row.l2_hit_percent,
                     "n": row.n,
-                    "flop_per_byte": _intensity(workload),
+                    "flop_per_byte": row.flop_per_byte,
                     "outcome": str(row.outcome),
                     "reason": row.reason,
                 }
             )
     return out
-
-
-def _intensity(workload: Workload | None) -> float | None:
-    if workload is None:
-        return None
-    return flops.matmul_flop(workload) / flops.moved_bytes(workload)
 
 
 def _losses(place: Place) -> dict[str, float]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.model import Measurement
+from fa_tune.core.stats import Interval, Ratio
 from fa_tune.profile import profile_json
-from fa_tune.profile.stats import Interval, Ratio
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Confirmation
 from fa_tune.store.table.from_attempts import rows_from_measurements

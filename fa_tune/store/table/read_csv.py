@@ -13,8 +13,8 @@ from typing import Any
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes
 from fa_tune.core.model import REFERENCE_FAMILY
+from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.families.kernel_names import identify
-from fa_tune.families.reference_kernels import REFERENCE_LABELS
 from fa_tune.store.table.columns import BY_HEADING, TEXT, Column
 from fa_tune.store.table.partial_workload import PartialWorkload, adopted
 from fa_tune.store.table.rows import Row

@@ -86,6 +86,13 @@ class Row(WorkloadParts):
         return self.family not in ("", REFERENCE_FAMILY)
 
     @property
+    def flop_per_byte(self) -> float | None:
+        """Operations of the matrix products per byte of the tensors; None without a workload."""
+        if self.workload is None:
+            return None
+        return flops.matmul_flop(self.workload) / flops.moved_bytes(self.workload)
+
+    @property
     def rank_s(self) -> float | None:
         """The median, else the mean; None without a valid time."""
         if self.outcome is not Outcome.OK:

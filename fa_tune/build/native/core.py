@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune import families
+from fa_tune.build.native import abi
+from fa_tune.build.native.library import core_library
 from fa_tune.core.errors import (
     DriverError,
     FaTuneError,
@@ -22,8 +24,6 @@ from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, TensorArg
 from fa_tune.families.plan import CallPlan, Operation
-from fa_tune.native import abi
-from fa_tune.native.build import core_library
 
 CURRENT_DEVICE = -1
 _WHY_BYTES = 1024

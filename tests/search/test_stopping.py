@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from fa_tune.profile.stats import MARGIN, TIE
-from fa_tune.profile.stopping import (
+from fa_tune.core.stats import MARGIN, TIE
+from fa_tune.search.stopping import (
     ABANDON,
     MOST,
     SECONDS,

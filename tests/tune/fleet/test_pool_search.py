@@ -12,9 +12,9 @@ import pytest
 
 from fa_tune.core.errors import GpusLost, InvalidConfig, ToolMissing
 from fa_tune.core.model import Outcome
-from fa_tune.fleet.gpu import Interrupted
-from fa_tune.fleet.pool import Pool
 from fa_tune.profile.base import Profiler
+from fa_tune.tune.fleet.gpu import Interrupted
+from fa_tune.tune.fleet.pool import Pool
 from fa_tune.workers.supervisor import ItemResult, WorkerUnusable
 from tests.tune.fakes import H200, Stages
 

@@ -20,8 +20,8 @@ from typing import Generic, TypeVar
 
 from fa_tune.core.errors import GpusLost
 from fa_tune.core.options import Progress
-from fa_tune.fleet.calibration import Disagreement, GpuTimes, Pair
-from fa_tune.fleet.gpu import Gpu, Interrupted, NoGpu, is_working
+from fa_tune.tune.fleet.calibration import Disagreement, GpuTimes, Pair
+from fa_tune.tune.fleet.gpu import Gpu, Interrupted, NoGpu, is_working
 from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, WorkerUnusable
 
 MAX_INTERRUPTIONS = 3  # of one job

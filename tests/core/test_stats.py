@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fa_tune.profile.stats import (
+from fa_tune.core.stats import (
     Interval,
     median,
     median_bounds,
@@ -78,7 +78,7 @@ def test_another_seed_moves_the_interval_a_little() -> None:
 
 def test_the_same_samples_give_the_same_interval_in_another_process() -> None:
     code = (
-        "from fa_tune.profile.stats import median_interval\n"
+        "from fa_tune.core.stats import median_interval\n"
         "print(repr(tuple(median_interval([1.0, 1.1, 1.25, 0.9, 1.3]))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

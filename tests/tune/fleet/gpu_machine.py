@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from fa_tune.core import devices
-from fa_tune.core.jobs import ABTestJob, CalibrateJob, ProbeJob, TimeJob, VerifyJob
+from fa_tune.core.jobs import (
+    ABTestJob,
+    CalibrateJob,
+    CompareInputsJob,
+    ProbeJob,
+    TimeJob,
+    VerifyJob,
+)
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.profile.events import EventsProfiler
@@ -105,11 +112,12 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("GPUS", str(folder))
     found = tuple(replace(H200, uuid=f"GPU-{name}") for name in "abc")
     monkeypatch.setattr(devices, "find_devices", lambda numbers: found)
-    monkeypatch.setattr(TimeJob, "handler", "tests.fleet.gpu_child:timed")
-    monkeypatch.setattr(CalibrateJob, "handler", "tests.fleet.gpu_child:calibrate")
-    monkeypatch.setattr(VerifyJob, "handler", "tests.fleet.gpu_child:calibrate")
-    monkeypatch.setattr(ABTestJob, "handler", "tests.fleet.gpu_child:confirm")
-    monkeypatch.setattr(ProbeJob, "handler", "tests.fleet.gpu_child:probe")
+    monkeypatch.setattr(TimeJob, "handler", "tests.tune.fleet.gpu_child:timed")
+    monkeypatch.setattr(CalibrateJob, "handler", "tests.tune.fleet.gpu_child:calibrate")
+    monkeypatch.setattr(VerifyJob, "handler", "tests.tune.fleet.gpu_child:calibrate")
+    monkeypatch.setattr(ABTestJob, "handler", "tests.tune.fleet.gpu_child:confirm")
+    monkeypatch.setattr(CompareInputsJob, "handler", "tests.tune.fleet.gpu_child:compare")
+    monkeypatch.setattr(ProbeJob, "handler", "tests.tune.fleet.gpu_child:probe")
     compiler = FakeCompiler()
     selection = ProfilerSelection(EventsProfiler(), H200, "measured on this machine's NVIDIA H200")
     for module in (building, single):

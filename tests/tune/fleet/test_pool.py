@@ -18,10 +18,10 @@ from fa_tune.core.workload import DType
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
 from fa_tune.tune import single
 from fa_tune.workers.supervisor import WorkerUnusable
-from tests.fleet.gpu_child import time_s
-from tests.fleet.gpu_machine import LENGTHS, N_CONFIGS, SEARCH, SPACE, Machine, pretend
 from tests.tune import fakes
 from tests.tune.fakes import Stages
+from tests.tune.fleet.gpu_child import time_s
+from tests.tune.fleet.gpu_machine import LENGTHS, N_CONFIGS, SEARCH, SPACE, Machine, pretend
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def everything() -> set[tuple[str, str]]:
 
 
 def attempts_in(machine: Machine) -> list[AttemptRecord]:
-    """The journal's attempts, without the confirmations."""
+    """The journal's attempts, without the confirmations and comparisons on other inputs."""
     found = [r for r in machine.journal.records() if isinstance(r, AttemptRecord)]
-    return [r for r in found if r.fingerprint.method != "runtime"]
+    return [r for r in found if r.fingerprint.method not in ("runtime", "inputs")]
 
 
 def journaled(machine: Machine) -> Counter[tuple[str, str]]:
@@ -68,6 +68,8 @@ def test_workloads_are_spread_and_each_stays_on_one_gpu(machine: Machine) -> Non
         assert record.attempt.measurement is not None
         assert {record.attempt.measurement.gpu_uuid} == where[record.attempt.workload]
     assert result.measured == len(everything())
+    assert {gpu for gpu, *_ in machine.log("compared")} == {"GPU-a", "GPU-b", "GPU-c"}
+    assert not machine.progress.warnings
 
 
 def test_several_gpus_choose_what_one_chooses(machine: Machine) -> None:
@@ -197,7 +199,7 @@ def test_a_gpu_lost_while_it_verifies_is_not_used_to_measure(machine: Machine) -
 def test_a_job_that_no_gpu_can_do_is_not_the_gpus_fault(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimeJob, "handler", "tests.fleet.gpu_child:too_large")
+    monkeypatch.setattr(TimeJob, "handler", "tests.tune.fleet.gpu_child:too_large")
     with pytest.raises(WorkerUnusable, match="the inputs do not fit"):
         machine.search()
     assert not [w for w in machine.progress.warnings if "is lost" in w]

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 
 from fa_tune.core.model import is_reference
-from fa_tune.profile.stats import MARGIN, TIE, Interval, median, median_bounds
+from fa_tune.core.stats import MARGIN, TIE, Interval, median, median_bounds
 
 ABANDON = 3.0  # times the best's: a sample like this ends a candidate
 DOMINATED = 0.02  # the bounds of the ratio to the best lie this far above 1

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from fa_tune.core.model import Attempt
-from fa_tune.profile.stats import median
+from fa_tune.core.stats import median
 
 
 def gpu_of(attempt: Attempt) -> str:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from fa_tune.core.jobs import TimeJob
 from fa_tune.core.model import DeviceInfo
-from fa_tune.fleet.ray_actor import RemoteGpu
+from fa_tune.tune.fleet.ray_actor import RemoteGpu
 from tests.tune.fakes import H200
 
 
 class FakeGpu(RemoteGpu):
     def __init__(self) -> None:
-        TimeJob.handler = "tests.fleet.gpu_child:timed"
+        TimeJob.handler = "tests.tune.fleet.gpu_child:timed"
 
     def device(self) -> DeviceInfo | None:
         return replace(H200, uuid=f"GPU-{'abcdefgh'[int(os.environ['CUDA_VISIBLE_DEVICES'])]}")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from fa_tune.core.jobs import KernelItem, PairItem, PairTimes
 from fa_tune.core.model import Artifact
+from fa_tune.core.stats import Ratio, median, paired_ratio
 from fa_tune.core.workload import Workload
-from fa_tune.profile.stats import Ratio, median, paired_ratio
 
 RATIO_NOTABLE = 0.01  # from here on GPUs would not choose alike
 

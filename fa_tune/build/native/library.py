@@ -14,8 +14,8 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock
 
+from fa_tune.build.native.sources import core_sources, torch_sources
 from fa_tune.core.errors import StorageError, ToolMissing
-from fa_tune.native.sources import core_sources, torch_sources
 
 COMPILERS = ("c++", "g++", "clang++")  # after what CXX names
 _FOLDER = "native-v1"

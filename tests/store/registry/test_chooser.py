@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fa_tune.choice import Chooser, chooser, representative
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import RegistryError
 from fa_tune.core.workload import DType, Workload
+from fa_tune.store.registry import chooser
+from fa_tune.store.registry.chooser import Chooser, representative
 from fa_tune.store.registry.lookup import distance
 
 SIZES = st.integers(1, 1 << 20)

@@ -20,8 +20,9 @@ from fa_tune.core.devices import same_model
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.model import Attempt, DeviceInfo
 from fa_tune.core.options import MeasureOptions, Progress
-from fa_tune.fleet.gpu import Gpu, Interrupted
-from fa_tune.fleet.ray_actor import (
+from fa_tune.profile.base import MeasurePlan, OnStep, Profiler, ProfilerNotes
+from fa_tune.tune.fleet.gpu import Gpu, Interrupted
+from fa_tune.tune.fleet.ray_actor import (
     Notes,
     ProfilerFacts,
     Steps,
@@ -30,11 +31,10 @@ from fa_tune.fleet.ray_actor import (
     package_sources,
     read_files,
 )
-from fa_tune.profile.base import MeasurePlan, OnStep, Profiler, ProfilerNotes
 from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, ItemResult, WorkerUnusable
 
 AUTO = "auto"
-ACTOR = "fa_tune.fleet.ray_actor:RemoteGpu"
+ACTOR = "fa_tune.tune.fleet.ray_actor:RemoteGpu"
 START_TIMEOUT_S = 120.0  # for an actor to be placed and to answer
 POLL_S = 0.2
 RESTARTS = 2  # of an actor; what it was at is done again elsewhere

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.families.reference_kernels import reference_blocks, reference_label
+from fa_tune.core.reference_kernels import reference_blocks, reference_label
 from fa_tune.profile.ncu.parse import read_profile
 
 RECORDINGS = Path(__file__).parents[1] / "profile" / "ncu" / "data"

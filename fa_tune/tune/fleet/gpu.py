@@ -52,7 +52,7 @@ class Gpu(Protocol):
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> Iterator[ItemResult]:
         """`workers.supervisor.run_items` on this GPU, which is the worker's `worker_device`.
-        Items may name files of this machine (`fa_tune.fleet.ray_actor.FILES`)."""
+        Items may name files of this machine (`fa_tune.tune.fleet.ray_actor.FILES`)."""
 
 
 @dataclass(frozen=True)

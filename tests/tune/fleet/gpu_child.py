@@ -1,4 +1,5 @@
-"""What the workers of several GPUs do, without a GPU: `fa_tune.gpu` timed, calibrate, probe.
+"""What the workers of several GPUs do, without a GPU: `fa_tune.gpu` timed, calibrate, compare,
+probe, and the A/B test.
 
 The GPU is what CUDA_VISIBLE_DEVICES names.  In the folder $GPUS, `log` gets a line per
 sample and verdict, when it is handed over; a file `dead-<gpu>` makes a GPU useless, and
@@ -20,6 +21,7 @@ from fa_tune.ops.verification import verdict_to_json
 from fa_tune.workers.main import Report
 
 NAP_S = 0.01
+RUNS = 3  # of a comparison
 CASE = CaseError("b1_h1_kv1_q64_k64_d128_fp16_full", 1e-3, 6e-4, 2.2e-3, True)
 
 
@@ -116,6 +118,19 @@ def confirm(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report)
         times = {k: time_s(item[k], name) * here.factor for k in ("chosen", "default")}
         here.log("confirmed", name)
         report.done(name, {f"{k}_s": [t, t, t] for k, t in times.items()})
+
+
+def compare(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """On other inputs all take the time that they take on the usual ones."""
+    here = _Here(shared)
+    for name, item in items.items():
+        here.load({kernel["subject"]: kernel for kernel in item["kernels"]})
+        report.begin(name)
+        here.check()
+        times = [time_s(k["subject"], item["workload"]) * here.factor for k in item["kernels"]]
+        here.log("compared", name)
+        relative = [[t / times[0]] * RUNS for t in times]
+        report.done(name, {"samples_s": [[t] * RUNS for t in times], "relative": relative})
 
 
 def probe(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:

@@ -23,14 +23,14 @@ from filelock import FileLock
 
 from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import InvalidConfig, ToolMissing
-from fa_tune.core.jobs import ABTestJob, CalibrateJob, ProbeJob
+from fa_tune.core.jobs import ABTestJob, CalibrateJob, CompareInputsJob, ProbeJob
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType
-from fa_tune.fleet import ray_actor as remote
-from fa_tune.fleet import ray_cluster
 from fa_tune.store.journal import AttemptRecord, Journal
 from fa_tune.tune import build as building
+from fa_tune.tune.fleet import ray_actor as remote
+from fa_tune.tune.fleet import ray_cluster
 from fa_tune.tune.results import SearchResult
 from tests.project_files import ROOT
 from tests.tune import fakes
@@ -114,7 +114,7 @@ class Cluster:
     def journaled(self) -> Counter[tuple[str, str]]:
         records = Journal(self.own / "cache" / "journal.jsonl").records()
         found = [r for r in records if isinstance(r, AttemptRecord)]
-        attempts = [r.attempt for r in found if r.fingerprint.method != "runtime"]
+        attempts = [r.attempt for r in found if r.fingerprint.method not in ("runtime", "inputs")]
         assert {a.outcome for a in attempts} == {Outcome.OK}
         return Counter((a.subject, a.workload) for a in attempts)
 
@@ -134,10 +134,11 @@ def machine(
             if r.artifact is not None
         ]
 
-    monkeypatch.setattr(ray_cluster, "ACTOR", "tests.fleet.ray_child:FakeGpu")
-    monkeypatch.setattr(ABTestJob, "handler", "tests.fleet.gpu_child:confirm")
-    monkeypatch.setattr(ProbeJob, "handler", "tests.fleet.gpu_child:probe")
-    monkeypatch.setattr(CalibrateJob, "handler", "tests.fleet.gpu_child:calibrate")
+    monkeypatch.setattr(ray_cluster, "ACTOR", "tests.tune.fleet.ray_child:FakeGpu")
+    monkeypatch.setattr(ABTestJob, "handler", "tests.tune.fleet.gpu_child:confirm")
+    monkeypatch.setattr(CompareInputsJob, "handler", "tests.tune.fleet.gpu_child:compare")
+    monkeypatch.setattr(ProbeJob, "handler", "tests.tune.fleet.gpu_child:probe")
+    monkeypatch.setattr(CalibrateJob, "handler", "tests.tune.fleet.gpu_child:calibrate")
     monkeypatch.setattr(building, "build_all", build)
     monkeypatch.setattr(
         SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
@@ -209,6 +210,6 @@ def test_a_node_with_another_fa_tune_is_refused(
 def test_gpus_of_different_models_are_refused(
     machine: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_cluster, "ACTOR", "tests.fleet.ray_child:OddGpu")
+    monkeypatch.setattr(ray_cluster, "ACTOR", "tests.tune.fleet.ray_child:OddGpu")
     with pytest.raises(InvalidConfig, match="name GPUs of one model"):
         machine.search()
