@@ -42,50 +42,47 @@ struct ScoreMap {
         return map;
     }
 
-    // A thread's part of an accumulator, of queries `row` and row + 8, keys `column` and column
-    // + 1.
+    // A thread's part of an accumulator, of queries `row` and row + 8 and two keys, the first of
+    // them column + `offset`.
     template <class Params>
-    __device__ __forceinline__ void change(float& s0, float& s1, float& s2, float& s3, int row,
-                                           int column, const Params& p) const {
+    __device__ __forceinline__ void change(float (&s)[4], int row, int column, int offset,
+                                           const Params& p) const {
         if constexpr (TRAITS.softcap) {
-            cap(s0, s1, s2, s3, p.score.score_scale);
+            cap(s, p.score.score_scale);
         } else if constexpr (TRAITS.hook) {
-            s0 *= p.score.score_scale;
-            s1 *= p.score.score_scale;
-            s2 *= p.score.score_scale;
-            s3 *= p.score.score_scale;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[i] *= p.score.score_scale;
         }
-        s0 = changed(s0, row, column, p);
-        s1 = changed(s1, row, column + 1, p);
-        s2 = changed(s2, row + 8, column, p);
-        s3 = changed(s3, row + 8, column + 1, p);
+        if constexpr (TRAITS.alibi) {
+            // Of (row, column); what the others have more is a constant times the slope.
+            const float bias = slope * static_cast<float>(row + p.score.alibi_diagonal - column);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int further = i / 2 * 8 - offset - i % 2;
+                s[i] -= fabsf(fmaf(slope, static_cast<float>(further), bias));
+            }
+        }
+        if constexpr (TRAITS.hook) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                s[i] = FA_TUNE_HOOKED(s[i], batch, head, row + i / 2 * 8, column + offset + i % 2);
+            }
+        }
     }
 
   private:
-    // What comes after the soft cap.
-    template <class Params>
-    __device__ __forceinline__ float changed(float s, int row, int column, const Params& p) const {
-        if constexpr (TRAITS.alibi) {
-            const int distance = row + p.score.alibi_diagonal - column;
-            s = fmaf(-slope, fabsf(static_cast<float>(distance)), s);
-        }
-        if constexpr (TRAITS.hook) s = FA_TUNE_HOOKED(s, batch, head, row, column);
-        return s;
-    }
-
     // Four reciprocals are one and nine products, since exponentials take the same unit.  Beyond
     // 2^kMost a quotient is as good as 0, and the product of four is a number.
-    __device__ __forceinline__ static void cap(float& s0, float& s1, float& s2, float& s3,
-                                               float scale) {
-        const float a0 = one_and_power(s0 * scale), a1 = one_and_power(s1 * scale);
-        const float a2 = one_and_power(s2 * scale), a3 = one_and_power(s3 * scale);
+    __device__ __forceinline__ static void cap(float (&s)[4], float scale) {
+        const float a0 = one_and_power(s[0] * scale), a1 = one_and_power(s[1] * scale);
+        const float a2 = one_and_power(s[2] * scale), a3 = one_and_power(s[3] * scale);
         const float a01 = a0 * a1, a23 = a2 * a3;
         const float inverse = 1.f / (a01 * a23);
         const float inverse01 = inverse * a23, inverse23 = inverse * a01;
-        s0 = inverse01 * a1;
-        s1 = inverse01 * a0;
-        s2 = inverse23 * a3;
-        s3 = inverse23 * a2;
+        s[0] = inverse01 * a1;
+        s[1] = inverse01 * a0;
+        s[2] = inverse23 * a3;
+        s[3] = inverse23 * a2;
     }
 
     static constexpr float kMost = 30.f;

@@ -131,8 +131,7 @@ struct WarpTile : Constraints<CFG> {
             for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
                 for (int n = 0; n < kTilesS; ++n) {
-                    float (&x)[4] = s[m][n];
-                    score_map.change(x[0], x[1], x[2], x[3], row + 16 * m, column + 8 * n, params);
+                    score_map.change(s[m][n], row + 16 * m, column, 8 * n, params);
                 }
             }
         }

@@ -103,10 +103,18 @@ struct Consumer {
 
     // All blocks but the first; returns whether there was one, that is, whether O has begun.
     __device__ __forceinline__ int mainloop(const WorkTile& tile) {
+        if constexpr (TRAITS.window) {
+            return windowed_mainloop(tile);
+        } else {
+            return whole_mainloop(tile);
+        }
+    }
+
+    // Without a window.
+    __device__ __forceinline__ int whole_mainloop(const WorkTile& tile) {
         const int first_row = this->first_row(tile);
         const int unmasked = TRAITS.causal ? unmasked_blocks(tile) : 0;
         int accumulate = 0;
-        if constexpr (TRAITS.window) return windowed_mainloop(tile, first_row);
         if constexpr (TRAITS.causal && !kSingleLoop) {
 #pragma unroll 1
             for (; block > unmasked; --block) {
@@ -123,7 +131,8 @@ struct Consumer {
     }
 
     // The same with a window: blocks with a mask, then without, then with one.
-    __device__ __forceinline__ int windowed_mainloop(const WorkTile& tile, int first_row) {
+    __device__ __forceinline__ int windowed_mainloop(const WorkTile& tile) {
+        const int first_row = this->first_row(tile);
         const int last = first_key_block<CFG, TRAITS>(p, tile, key_blocks<CFG, TRAITS>(p, tile));
         const int whole = max(last, first_whole_block(tile));
         const int unmasked = max(last, TRAITS.causal ? unmasked_blocks(tile) : block);
@@ -368,8 +377,8 @@ struct Consumer {
             const int column = block * CFG.B_c + 2 * (lane % 4);
 #pragma unroll
             for (int x = 0; x < kScores; x += 4) {
-                auto& s = products.s;
-                score_map.change(s[x], s[x + 1], s[x + 2], s[x + 3], row, column + 2 * x, p);
+                float (&four)[4] = reinterpret_cast<float (&)[4]>(products.s[x]);
+                score_map.change(four, row, column, 2 * x, p);
             }
         }
     }

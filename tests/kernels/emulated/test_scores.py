@@ -73,7 +73,7 @@ MUTANTS = {
         r"-= score_shift", "-= 0.f * score_shift",
     ),
     "distances have a sign": (
-        RING, "lse+alibi", "common/scores.cuh", r"fabsf\((static_cast<float>\(distance\))\)", r"\1",
+        RING, "lse+alibi", "common/scores.cuh", r"fabsf(\(fmaf)", r"\1",
     ),
     "scores that are multiplied again are not changed again": (
         TURNS, "causal+lse+softcap", "sm80/fwd/ping_pong_mainloop.cuh",
