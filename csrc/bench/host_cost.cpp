@@ -8,6 +8,8 @@
 // queue ever being full, and the time of the first launch, the kernel's loading in it.
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

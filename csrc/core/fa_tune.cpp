@@ -2,6 +2,7 @@
 #include "fa_tune.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <new>

@@ -1,5 +1,8 @@
 #include "kernel.h"
 
+#include <cstddef>
+#include <cstdint>
+
 #include "launch.h"
 #include "problem.h"
 #include "slots.h"

@@ -1,5 +1,7 @@
 #include "slots.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "device.h"

@@ -1,4 +1,4 @@
-// The operators fa_tune::fwd and fa_tune::fwd_out on the stable ABI of torch 2.10 and later.
+// The operators fa_tune::fwd, fwd_lse and fwd_out on the stable ABI of torch 2.10 and later.
 //
 // Python declares their schemas, says for which device type they stand (fa_tune_torch_register) and
 // chooses kernels (fa_tune_torch_set_resolver).  A call here is a lookup of what was chosen before,
@@ -306,19 +306,35 @@ Tensor empty(const View& like, const std::int64_t* sizes, std::int64_t dimension
 
 // Operators ----------------------------------------------------------------------------------
 
-std::tuple<Tensor, Tensor> fwd(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
-                               bool bottom_right, std::optional<double> scale, bool need_lse) {
+// A contiguous tensor like Q.
+struct Output {
+    Tensor tensor;
+    fa_tune_tensor address;
+
+    explicit Output(const View& q)
+        : tensor(empty(q, q.sizes, 4, q.dtype)),
+          address{tensor.data_ptr(), q.sizes[1] * q.sizes[2] * q.sizes[3], q.sizes[2] * q.sizes[3],
+                  q.sizes[3]} {}
+};
+
+Tensor fwd(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, bool bottom_right,
+           std::optional<double> scale) {
     const View vq(q, "Q"), vk(k, "K"), vv(v, "V");
-    const fa_tune_problem problem = problem_of(vq, vk, vv, causal, bottom_right, scale, need_lse);
+    const fa_tune_problem problem = problem_of(vq, vk, vv, causal, bottom_right, scale, false);
+    const Output out(vq);
+    launch(problem, vq, vk, vv, out.address, nullptr);
+    return out.tensor;
+}
+
+std::tuple<Tensor, Tensor> fwd_lse(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
+                                   bool bottom_right, std::optional<double> scale) {
+    const View vq(q, "Q"), vk(k, "K"), vv(v, "V");
+    const fa_tune_problem problem = problem_of(vq, vk, vv, causal, bottom_right, scale, true);
+    const Output out(vq);
     const std::array<std::int64_t, 3> rows = {vq.sizes[0], vq.sizes[2], vq.sizes[1]};
-    const std::array<std::int64_t, 1> none = {0};
-    Tensor out = empty(vq, vq.sizes, 4, vq.dtype);
-    Tensor lse = empty(vq, need_lse ? rows.data() : none.data(), need_lse ? 3 : 1,
-                       aoti_torch_dtype_float32());
-    const std::int64_t row = vq.sizes[2] * vq.sizes[3];
-    const fa_tune_tensor room{out.data_ptr(), vq.sizes[1] * row, row, vq.sizes[3]};
-    launch(problem, vq, vk, vv, room, need_lse ? lse.data_ptr() : nullptr);
-    return {std::move(out), std::move(lse)};
+    Tensor lse = empty(vq, rows.data(), 3, aoti_torch_dtype_float32());
+    launch(problem, vq, vk, vv, out.address, lse.data_ptr());
+    return {out.tensor, std::move(lse)};
 }
 
 void fwd_out(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, bool bottom_right,
@@ -346,6 +362,7 @@ void fa_tune_torch_register(const char* dispatch_key) {
     auto* library =
         new StableLibrary(StableLibrary::Kind::IMPL, "fa_tune", dispatch_key, __FILE__, __LINE__);
     library->impl("fwd", TORCH_BOX(&fwd));
+    library->impl("fwd_lse", TORCH_BOX(&fwd_lse));
     library->impl("fwd_out", TORCH_BOX(&fwd_out));
 }
 

@@ -12,8 +12,9 @@ may be off by 2^-24 of what has come together, and tensor cores truncate after e
 known better than: u nats.
 A log-sum-exp is then open by u.  An output Σ w_j v_j is by (e^u − 1) Σ w_j |v_j − o|, since every
 weight changes by a factor of at most e^u; and by no more than the weight that can leave the largest
-key, times the range of V.  Also, each of its keys / 16 additions in tensor cores cuts off 2^-24 of
-it on average, which shows from some 10,000 keys on.  With scores of a few nats u is 1e-6 and
+key, times the range of V.  Each of a kernel's keys / 16 additions in tensor cores cuts off 2^-25 of
+the sum on average, which shows from some 10,000 keys on; the reference adds without that, so its
+own errors are not forgiven as much.  With scores of a few nats u is 1e-6 and
 matters to nothing; with scores of 1e5 it is the better part of what errors there are, and chance
 decides who has more.
 """
@@ -181,6 +182,7 @@ def judged_forward(
     device, shape = inputs.q.device, inputs.q.shape
     exact = torch.empty(shape, dtype=precise, device=device)
     open_ = torch.empty(shape, dtype=torch.float32, device=device)
+    cut = torch.empty(shape, dtype=torch.float32, device=device)
     same = torch.empty(shape, dtype=inputs.q.dtype, device=device)
     rows = (w.batch, w.heads, w.seq_len_q)
     lse = torch.empty(rows, dtype=precise, device=device)
@@ -191,12 +193,12 @@ def judged_forward(
         found = _forward_part(inputs, w, part, precise)
         exact[where] = found.exact.flatten(0, 1).transpose(0, 1)
         open_[where] = found.open.flatten(0, 1).transpose(0, 1).float()
+        cut[where] = found.cut.flatten(0, 1).transpose(0, 1).float()
         same[where] = found.same.flatten(0, 1).transpose(0, 1)
         lse[by_head] = found.lse.flatten(0, 1)
         lse_open[by_head] = found.score_open.flatten(0, 1).clamp(min=LSE_TOLERANCE)
-    plain = Judged(exact, open_)
     return {
-        "o": Judged(exact, open_, plain.errors(same)),
+        "o": Judged(exact, open_ + cut, Judged(exact, open_).errors(same)),
         "lse": Judged(lse, lse_open),
     }
 
@@ -207,6 +209,7 @@ class _Found:
 
     exact: torch.Tensor
     open: torch.Tensor
+    cut: torch.Tensor  # by tensor cores
     same: torch.Tensor
     lse: torch.Tensor
     score_open: torch.Tensor
@@ -228,10 +231,10 @@ def _forward_part(inputs: Inputs, w: Workload, part: _Part, precise: torch.dtype
     value_range = (v.amax(-2, keepdim=True) - v.amin(-2, keepdim=True)).to(precise)
     most = (others * u.exp()).clamp_(max=1) * value_range
     bound = torch.minimum(torch.expm1(u) * spread, most)
-    bound = bound + o.abs() * (w.seq_len_kv / ADDED_AT_ONCE * 2.0**-24)
+    cut = o.abs() * (w.seq_len_kv / ADDED_AT_ONCE * 2.0**-25)
     p, total32, _ = _weights(_scores(q.float(), k.float(), w.scale, hidden))
     same = (p.div_(total32).to(q.dtype).float() @ v.float()).to(q.dtype)
-    return _Found(o, bound, same, lse, score_open)
+    return _Found(o, bound, cut, same, lse, score_open)
 
 
 def _scores(

@@ -15,6 +15,7 @@ from fa_tune.op.native import translated
 from fa_tune.store.registry.chooser import Choice
 
 _fwd = torch.ops.fa_tune.fwd.default
+_fwd_lse = torch.ops.fa_tune.fwd_lse.default
 _fwd_out = torch.ops.fa_tune.fwd_out.default
 
 
@@ -44,14 +45,16 @@ def attention(
     """
     if torch.is_autocast_enabled("cuda"):
         q, k, v = _cast(q), _cast(k), _cast(v)
-    wants_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    wants_grad = (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled()
     try:
         if wants_grad:
             if out is not None or lse is not None:
                 raise InvalidConfig("out and lse carry no gradient: leave them out, or detach")
             made, rows = autograd.Attention.apply(q, k, v, causal, bottom_right, softmax_scale)
         elif out is None and lse is None:
-            made, rows = _fwd(q, k, v, causal, bottom_right, softmax_scale, return_lse)
+            if not return_lse:
+                return _fwd(q, k, v, causal, bottom_right, softmax_scale)
+            made, rows = _fwd_lse(q, k, v, causal, bottom_right, softmax_scale)
         else:
             made = q.new_empty(q.shape) if out is None else out
             rows = _room_for_lse(q) if lse is None and return_lse else lse

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from fa_tune.op import library  # noqa: F401  defines the operators
 
-_fwd = torch.ops.fa_tune.fwd.default
+_fwd_lse = torch.ops.fa_tune.fwd_lse.default
 _bwd = torch.ops.fa_tune.bwd.default
 
 
@@ -28,7 +28,7 @@ class Attention(torch.autograd.Function):  # type: ignore[misc]
         scale: float | None,
     ) -> tuple[Tensor, Tensor]:
         """The operator's forward pass, with the log-sum-exp."""
-        out, lse = _fwd(q, k, v, causal, bottom_right, scale, True)
+        out, lse = _fwd_lse(q, k, v, causal, bottom_right, scale)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.mark_non_differentiable(lse)
         ctx.problem = (causal, bottom_right, scale)

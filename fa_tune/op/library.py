@@ -1,10 +1,11 @@
 """The operators by their schemas, with what compilers must know of them.
 
-    fa_tune::fwd      out and the log-sum-exp, fp32 [batch, heads, seq_len_q] ((0,) if unwanted)
+    fa_tune::fwd      out
+    fa_tune::fwd_lse  out and the log-sum-exp, fp32 [batch, heads, seq_len_q]
     fa_tune::fwd_out  the same into tensors that are given
     fa_tune::bwd      the gradients of q, k and v
 
-Q, K, V and out are [batch, seq_len, heads, d_head].  `fwd` gives a contiguous tensor.
+Q, K, V and out are [batch, seq_len, heads, d_head].  New tensors are contiguous.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from torch import Tensor
 from fa_tune.core.errors import InvalidConfig
 
 SCHEMAS = (
-    "fwd(Tensor q, Tensor k, Tensor v, bool causal, bool bottom_right, float? scale, "
-    "bool need_lse) -> (Tensor, Tensor)",
+    "fwd(Tensor q, Tensor k, Tensor v, bool causal, bool bottom_right, float? scale) -> Tensor",
+    "fwd_lse(Tensor q, Tensor k, Tensor v, bool causal, bool bottom_right, float? scale) "
+    "-> (Tensor, Tensor)",
     "fwd_out(Tensor q, Tensor k, Tensor v, bool causal, bool bottom_right, float? scale, "
     "Tensor(a!) out, Tensor(b!)? lse) -> ()",
     "bwd(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, bool causal, "
     "bool bottom_right, float? scale) -> (Tensor, Tensor, Tensor)",
 )
-NAMES = ("fwd", "fwd_out", "bwd")
+NAMES = ("fwd", "fwd_lse", "fwd_out", "bwd")
 
 # Kept: with the object, what it registered would go.
 LIBRARY = torch.library.Library("fa_tune", "DEF")
@@ -34,6 +36,7 @@ def _define() -> None:
     for schema in SCHEMAS:
         LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake("fa_tune::fwd", _fake_fwd, lib=LIBRARY)
+    torch.library.register_fake("fa_tune::fwd_lse", _fake_fwd_lse, lib=LIBRARY)
     torch.library.register_fake("fa_tune::fwd_out", _fake_fwd_out, lib=LIBRARY)
     torch.library.register_fake("fa_tune::bwd", _fake_bwd, lib=LIBRARY)
     for name in NAMES:
@@ -47,11 +50,20 @@ def _fake_fwd(
     causal: bool,
     bottom_right: bool,
     scale: float | None,
-    need_lse: bool,
+) -> Tensor:
+    return q.new_empty(q.shape)
+
+
+def _fake_fwd_lse(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    bottom_right: bool,
+    scale: float | None,
 ) -> tuple[Tensor, Tensor]:
     rows = (q.shape[0], q.shape[2], q.shape[1])
-    lse = q.new_empty(rows if need_lse else (0,), dtype=torch.float32)
-    return q.new_empty(q.shape), lse
+    return q.new_empty(q.shape), q.new_empty(rows, dtype=torch.float32)
 
 
 def _fake_fwd_out(

@@ -15,7 +15,7 @@ from fa_tune.op.plans import Kernel
 
 
 class PythonOp:
-    """`fwd` and `fwd_out` by the kernels that `kernel` gives for a workload and a device."""
+    """The operators by the kernels that `kernel` gives for a workload and a device."""
 
     def __init__(self, kernel: Callable[[Workload, int], Kernel]) -> None:
         self._kernel = kernel
@@ -28,13 +28,26 @@ class PythonOp:
         causal: bool,
         bottom_right: bool,
         scale: float | None,
-        need_lse: bool,
+    ) -> Tensor:
+        """As the schema says."""
+        out = q.new_empty(q.shape)
+        self.fwd_out(q, k, v, causal, bottom_right, scale, out, None)
+        return out
+
+    def fwd_lse(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        causal: bool,
+        bottom_right: bool,
+        scale: float | None,
     ) -> tuple[Tensor, Tensor]:
         """As the schema says."""
         out = q.new_empty(q.shape)
-        rows = (q.shape[0], q.shape[2], q.shape[1]) if q.ndim == 4 and need_lse else (0,)
+        rows = (q.shape[0], q.shape[2], q.shape[1]) if q.ndim == 4 else (0,)
         lse = q.new_empty(rows, dtype=torch.float32)
-        self.fwd_out(q, k, v, causal, bottom_right, scale, out, lse if need_lse else None)
+        self.fwd_out(q, k, v, causal, bottom_right, scale, out, lse)
         return out, lse
 
     def fwd_out(

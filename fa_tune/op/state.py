@@ -51,6 +51,7 @@ class Operators:
             return
         op = PythonOp(lambda workload, device: self._memo.kernel(workload, device))
         LIBRARY.impl("fwd", op.fwd, dispatch_key)
+        LIBRARY.impl("fwd_lse", op.fwd_lse, dispatch_key)
         LIBRARY.impl("fwd_out", op.fwd_out, dispatch_key)
 
     def load(self, artifact: Artifact) -> Kernel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -108,28 +107,3 @@ class Attention:
         with torch.cuda.device(self.device):
             kernel = Kernel(choice.variant, choice.artifact.cubin, *choice.artifact.symbols)
         return Chosen(choice.variant, kernel, choice.why, choice.from_registry)
-
-
-def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    out: torch.Tensor | None = None,
-    lse: torch.Tensor | None = None,
-    **problem: Unpack[Problem],
-) -> torch.Tensor:
-    """`Attention` with the user's own registry, on q's GPU; see `Attention.__call__`.  Where a
-    gradient is wanted, `fa_tune.op.attention`, which has it."""
-    if not q.is_cuda:  # before a GPU is asked for, which may not be there
-        raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {q.device}")
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v)):
-        from fa_tune import op  # may compile C++, which calls without a gradient do not need
-
-        return op.attention(q, k, v, out=out, lse=lse, **problem)
-    return _shared(q.device.index)(q, k, v, out=out, lse=lse, **problem)
-
-
-@cache
-def _shared(device: int) -> Attention:
-    return Attention(device=device)

@@ -1,6 +1,8 @@
 // Launches of one thread: what is refused, what is loaded when, on which device.
 #include <climits>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <random>

@@ -1,5 +1,7 @@
 // One kernel, one table, many threads.
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <set>

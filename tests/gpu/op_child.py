@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
 from fa_tune.build.native.core import KernelImage
+from fa_tune.build.native.library import stable_library, torch_library
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.gpu.kernels import launch_args, lse_for
@@ -24,6 +31,7 @@ from tests.csrc.host_cost import host_cost as cost_of_core
 from tests.gpu.op_checks import draw, grads, main, reference, same_bits
 
 THREADS, LAUNCHES = 8, 200
+LIBRARIES: list[Any] = []  # kept loaded
 
 
 def by_cupy(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
@@ -79,8 +87,9 @@ def bits_of_the_measured_kernel() -> None:
 def opcheck() -> None:
     q, k = draw(2, 100, 4, 64), draw(2, 70, 2, 64)
     ops = torch.ops.fa_tune
-    for causal, bottom_right, need_lse in ((False, False, False), (True, True, True)):
-        torch.library.opcheck(ops.fwd.default, (q, k, k, causal, bottom_right, None, need_lse))
+    for masked in (False, True):
+        for one in (ops.fwd, ops.fwd_lse):
+            torch.library.opcheck(one.default, (q, k, k, masked, masked, None))
     out, lse = torch.empty_like(q), torch.empty(2, 4, 100, device="cuda")
     torch.library.opcheck(ops.fwd_out.default, (q, k, k, True, False, 0.3, out, lse))
     torch.library.opcheck(ops.fwd_out.default, (q, k, k, False, False, None, out, None))
@@ -273,12 +282,36 @@ def python_op() -> None:
 
 
 def first_calls() -> str:
-    """Seconds of first calls: of a kernel that is compiled, and in new processes from the cache."""
-    q = draw(1, 64, 2, 128)
-    start = time.perf_counter()
-    attention(q, q, q, causal=True)
-    torch.cuda.synchronize()
-    return f"first call {time.perf_counter() - start:.3f} s"
+    """Seconds in new processes, as JSON: without a cache, where only C++ is compiled already, and
+    with what that left there."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "XDG_CACHE_HOME": cache}
+        torch_library(Path(torch.__file__).parent, Path(cache) / "fa-tune")
+        command = [sys.executable, "-m", "tests.gpu.first_call_child"]
+        found = {}
+        for name in ("cold", "from_cache", "from_cache_again"):
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            found[name] = json.loads(done.stdout)
+    return json.dumps(found)
+
+
+def nothing() -> Callable[..., None]:
+    """An operator of fwd_out's schema that does nothing."""
+    source = Path(__file__).with_name("nothing.cpp")
+    sources = {source.name: source.read_text(encoding="utf-8")}
+    with tempfile.TemporaryDirectory() as cache:
+        path = stable_library("nothing", sources, Path(torch.__file__).parent, Path(cache))
+        LIBRARIES.append(ctypes.CDLL(str(path)))
+    schemas = torch.library.Library("fa_tune_test", "DEF")
+    LIBRARIES.append(schemas)
+    schemas.define(
+        "nothing(Tensor q, Tensor k, Tensor v, bool causal, bool bottom_right, float? scale, "
+        "Tensor(a!) out, Tensor(b!)? lse) -> ()"
+    )
+    LIBRARIES[0].register_nothing()
+    found: Callable[..., None] = torch.ops.fa_tune_test.nothing.default
+    return found
 
 
 def host_cost() -> str:
@@ -290,6 +323,7 @@ def host_cost() -> str:
     lse = torch.empty(1, 1, 128, device="cuda")
     fwd_out, turned = torch.ops.fa_tune.fwd_out.default, q.transpose(1, 2)
     sdpa = torch.nn.functional.scaled_dot_product_attention
+    op_of_torch = nothing()
     calls: dict[str, Callable[[], Any]] = {
         "fwd_out_ns": lambda: fwd_out(q, q, q, False, False, None, out, None),
         "fwd_out_lse_ns": lambda: fwd_out(q, q, q, False, False, None, out, lse),
@@ -297,6 +331,9 @@ def host_cost() -> str:
         "attention_lse_ns": lambda: attention(q, q, q, return_lse=True),
         "empty_ns": lambda: torch.empty_like(q),
         "empty_with_lse_ns": lambda: (torch.empty_like(q), torch.empty_like(lse)),
+        "operator_that_does_nothing_ns": lambda: op_of_torch(
+            q, q, q, False, False, None, out, None
+        ),
         "sdpa_ns": lambda: sdpa(turned, turned, turned),
         "nothing_ns": lambda: None,
     }

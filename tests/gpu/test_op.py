@@ -88,7 +88,7 @@ def test_the_example_runs() -> None:
     done = subprocess.run(
         [sys.executable, "examples/llama.py", "--layers", "2", "--seq-len", "256"],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))},
         capture_output=True,
         text=True,
         timeout=300,

@@ -37,12 +37,12 @@ def test_schemas_and_fakes_are_true(causal: bool, bottom_right: bool) -> None:
     q, k, v = draw(2, 10, 4, 16), draw(2, 7, 2, 16), draw(2, 7, 2, 16)
     rest = (causal, bottom_right, None)
     ops = torch.ops.fa_tune
-    for need_lse in (False, True):
-        torch.library.opcheck(ops.fwd.default, (q, k, v, *rest, need_lse))
+    for one in (ops.fwd, ops.fwd_lse):
+        torch.library.opcheck(one.default, (q, k, v, *rest))
     room, rows = torch.empty_like(q), torch.empty(2, 4, 10)
     torch.library.opcheck(ops.fwd_out.default, (q, k, v, *rest, room, rows))
     torch.library.opcheck(ops.fwd_out.default, (q, k, v, *rest, room, None))
-    out, lse = ops.fwd(q, k, v, *rest, True)
+    out, lse = ops.fwd_lse(q, k, v, *rest)
     torch.library.opcheck(ops.bwd.default, (q, q, k, v, out, lse, *rest))
 
 
@@ -147,7 +147,7 @@ def test_room_that_is_given_is_written() -> None:
     assert attention(q, k, k, out=out) is out
     made, rows = attention(q, k, k, lse=lse, return_lse=True)
     assert rows is lse
-    expected = twins.fwd(q, k, k, False, False, None, True)
+    expected = twins.fwd_lse(q, k, k, False, False, None)
     for found in (out, made):
         assert torch.equal(found, expected[0])
     assert torch.equal(rows, expected[1])

@@ -110,7 +110,7 @@ def test_tensors_become_a_launch(made: Plans, monkeypatch: pytest.MonkeyPatch) -
     op = PythonOp(memo.kernel)
     q = torch.zeros(2, 6, 64, 128, dtype=torch.float16).transpose(1, 2)
     k = torch.zeros(2, 64, 3, 128, dtype=torch.float16)
-    out, lse = op.fwd(q, k, k, True, False, 0.5, True)
+    out, lse = op.fwd_lse(q, k, k, True, False, 0.5)
     assert out.is_contiguous()
     assert (lse.shape, lse.dtype) == ((2, 6, 64), torch.float32)
     expected = Workload(2, 6, 3, 64, 64, 128, DType.FP16, causal=True, lse=True, softmax_scale=0.5)

@@ -3,6 +3,8 @@
 //     attend b2_h4_kv2_q300_k413_d128_fp16_causal_br [FILE]
 //
 // FILE gets Q, K, V and O as they are in memory, one after another.
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <fa_tune/exported.hpp>
 #include <utility>

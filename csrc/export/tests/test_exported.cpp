@@ -1,6 +1,8 @@
 // The library against the stub of the driver: what it chooses, and that every kernel is in it.
 //
 //     test_exported GPU        one of those of choices.h, counted from 1
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fa_tune/flash_kernels.cuh>

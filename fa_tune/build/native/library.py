@@ -33,9 +33,16 @@ def core_library(cache_dir: Path | None = None) -> Path:
 def torch_library(torch: Path, cache_dir: Path | None = None) -> Path:
     """The operators of `csrc/torch` with the core in them, for a torch of 2.10 or later that is
     installed in the folder `torch`.  What is built runs in every such torch."""
+    return stable_library("fa_tune_torch", torch_sources(), torch, cache_dir)
+
+
+def stable_library(
+    name: str, sources: Mapping[str, str], torch: Path, cache_dir: Path | None = None
+) -> Path:
+    """`shared_library` of sources that use torch's stable ABI."""
     options = (*_CORE_OPTIONS, _TORCH_TARGET, f"-isystem{torch / 'include'}")
     libraries = ("-ldl", f"-L{torch / 'lib'}", "-ltorch_cpu")
-    return shared_library("fa_tune_torch", torch_sources(), options, libraries, cache_dir)
+    return shared_library(name, sources, options, libraries, cache_dir)
 
 
 def shared_library(
