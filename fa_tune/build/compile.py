@@ -6,18 +6,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactKey, ArtifactStore, Entry, Stored, source_sha256
+from fa_tune.build.memo import remembered
 from fa_tune.build.pool import compile_all
 from fa_tune.build.ptxas_log import CompiledKernel
 from fa_tune.build.worker import CompileJob, CompileReply
 from fa_tune.core import arch
 from fa_tune.core.model import Artifact, Outcome, Resources, Variant
+from fa_tune.families import sources
 from fa_tune.families.base import KernelFamily, KernelSpec
 from fa_tune.families.equal_sources import oldest_equal
-from fa_tune.families.sources import code_sha256
 
 DEFAULT_TIMEOUT_S = 120.0
 # Registers, spills and shared memory are in the log only when ptxas is verbose.
@@ -51,7 +53,14 @@ def kernel_source_sha256(family: str, *others: str) -> str:
     """One hash over the code of a family's kernel sources, for provenance: comments, white
     space and names of files are not in it.  Of several families, in any order, one hash over
     theirs."""
-    return _combined({n: code_sha256(families.get(n).source_files()) for n in (family, *others)})
+    return _combined({n: _code_sha256(n) for n in (family, *others)})
+
+
+def _code_sha256(family: str) -> str:
+    files = families.get(family).source_files()
+    rules = Path(sources.__file__).read_text(encoding="utf-8")
+    subject = f"code of {source_sha256(files)} by {source_sha256({'rules': rules})}"
+    return remembered(subject, lambda: sources.code_sha256(files))
 
 
 def kernel_source_identity(family: str, *others: str) -> str:

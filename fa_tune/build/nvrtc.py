@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fa_tune.build.memo import remembered
 from fa_tune.build.ptxas_log import first_error
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
 
@@ -146,6 +147,26 @@ def version() -> str:
     The API tells only major and minor, but releases that differ in the patch level generate
     different code.  The header of any PTX states it in full.
     """
+    _bindings()
+    library = _library()
+    if library is None:
+        return _version_of_ptx()
+    facts = library.stat()
+    subject = f"version of {library}, {facts.st_size} bytes of {facts.st_mtime_ns} ns"
+    return remembered(subject, _version_of_ptx)
+
+
+def _library() -> Path | None:
+    """The file of the library that is loaded; None where the system does not tell."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+            path = Path(line.split(maxsplit=5)[-1])
+            if path.name.startswith("libnvrtc.so") and path.is_file():
+                return path
+    return None
+
+
+def _version_of_ptx() -> str:
     lib = _bindings()
     major_minor = ".".join(str(part) for part in _checked(lib.nvrtcVersion()))
     program = _checked(lib.nvrtcCreateProgram(b"", b"version.cu", 0, [], []))
