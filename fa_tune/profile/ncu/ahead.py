@@ -1,0 +1,64 @@
+"""The next ncu process, started before there is work for it.
+
+Below ncu a worker has to import torch as well, for several seconds in which nothing is measured.
+Inside `preforked_workers` it does so while kernels compile, or while the process before measures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from fa_tune.core.jobs import ProfileJob
+from fa_tune.workers.child import worker_environment
+from fa_tune.workers.prefork import PREFORK, WaitingBelow
+
+MODULES = (ProfileJob.handler.partition(":")[0],)
+
+
+def environment_in(folder: Path) -> dict[str, str]:
+    """ncu's lock file is our own then, whatever is left in /tmp."""
+    return {"TMPDIR": str(folder)}
+
+
+class Ahead:
+    """At most one process that waits; `command` is ncu's for a folder."""
+
+    def __init__(self, command: Callable[[Path], Sequence[str]]) -> None:
+        self._command = command
+        self._waiting: WaitingBelow | None = None
+
+    def start(self) -> None:
+        """See that a process is waiting; nothing outside `preforked_workers`."""
+        prefork = PREFORK.get()
+        if prefork is None or self._waiting is not None:
+            return
+        with contextlib.suppress(OSError):  # one that is started for its job will say
+            self._waiting = WaitingBelow(
+                self._command, MODULES, lambda folder: worker_environment(environment_in(folder))
+            )
+            prefork.at_end(self._end)
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[tuple[Path, WaitingBelow | None]]:
+        """A folder for one process, and the process if one waits there."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and waiting.wrapper != tuple(self._command(waiting.folder)):
+            waiting.end()  # other metrics are asked for by now
+            waiting = None
+        if waiting is None:
+            with tempfile.TemporaryDirectory(prefix="fa-tune-ncu-") as folder:
+                yield Path(folder), None
+            return
+        try:
+            yield waiting.folder, waiting
+        finally:
+            shutil.rmtree(waiting.folder, ignore_errors=True)
+
+    def _end(self) -> None:
+        if self._waiting is not None:
+            self._waiting.end()
+            self._waiting = None
