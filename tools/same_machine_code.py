@@ -8,8 +8,8 @@ A tree is a folder of this repository or a git revision of it.  The first `hash`
 kernels of the named sets and of the recordings; `--like` takes the list of another one, whose
 configs the tree parses: old short forms are read, and what no longer can be written is listed
 as gone.  Compared are the instructions, constants and register count in the cubin, not names
-of symbols.  With `--ptx` only PTX is compared, in half the time: what ptxas is given decides
-what comes out of it.
+of symbols, and not parameters that no instruction reads.  With `--ptx` only PTX is compared, in
+half the time: what ptxas is given decides what comes out of it.
 
 An interrupted `hash` goes on where it was when it is started again.
 """
@@ -163,11 +163,12 @@ def normalised(ptx: str) -> str:
         lambda found: registers.setdefault(found[0], f"%{len(registers)}"),
         text,
     )
-    return re.sub(
+    text = re.sub(
         r"\b(?:_Z\w+?(?=_param_|\b)|shared_memory\b)",
         lambda found: names.setdefault(found[0], f"N{len(names)}"),
         text,
     )
+    return re.sub(r"(\.param .*_param_\d+\[)\d+\]", r"\1]", text)  # however long structs are
 
 
 def machine_code_sha256(cubin: bytes) -> str:
@@ -181,7 +182,8 @@ def machine_code_sha256(cubin: bytes) -> str:
         end = cubin.index(b"\0", names_at + name)
         label = cubin[names_at + name : end].decode()
         # Constant bank 4 holds addresses of variables that no instruction names.
-        if not re.match(r"\.text\.|\.nv\.constant[0-3]\.", label):
+        # Bank 0 holds what a launch passes: a parameter that no instruction reads is in no code.
+        if not re.match(r"\.text\.|\.nv\.constant[1-3]\.", label):
             continue
         digest.update(label.encode()[:14] if label.startswith(".nv") else b".text")
         if label.startswith(".text."):

@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 // Changes with any function, struct or plan field of the ABI.
-#define FA_TUNE_ABI_VERSION 1
+#define FA_TUNE_ABI_VERSION 2
 
 typedef enum fa_tune_status {
     FA_TUNE_OK = 0,
@@ -59,9 +59,21 @@ typedef enum fa_tune_mask {
     FA_TUNE_MASK_CAUSAL_BR = 2,
     // Causal: j <= i + diagonal.
     FA_TUNE_MASK_DIAGONAL = 3,
+    // None, but what windows and ALiBi count from is i + diagonal.
+    FA_TUNE_MASK_FULL_DIAGONAL = 4,
 } fa_tune_mask;
 
-// O = softmax(softmax_scale * Q K^T) V.
+// Sides of a window; both: their sum.
+typedef enum fa_tune_window {
+    FA_TUNE_WINDOW_NONE = 0,
+    // Query i sees key j when j >= i + diagonal - window_left.
+    FA_TUNE_WINDOW_LEFT = 1,
+    // Query i sees key j when j <= i + diagonal + window_right; without a causal mask only.
+    FA_TUNE_WINDOW_RIGHT = 2,
+} fa_tune_window;
+
+// O = softmax(scores) V, scores = softmax_scale * Q K^T, changed by softcap, then by alibi.  The
+// diagonal is 0, or as the mask says.
 typedef struct fa_tune_problem {
     int32_t operation;  // fa_tune_operation
     int32_t dtype;      // fa_tune_dtype, of Q, K, V and O
@@ -72,10 +84,15 @@ typedef struct fa_tune_problem {
     int64_t seq_len_kv;
     int32_t d_head;
     int32_t mask;          // fa_tune_mask
-    int64_t diagonal;      // with FA_TUNE_MASK_DIAGONAL only
+    int64_t diagonal;      // with FA_TUNE_MASK_DIAGONAL and FA_TUNE_MASK_FULL_DIAGONAL only
     int32_t lse;           // 1: the log-sum-exp of each row is wanted
-    int32_t reserved;      // 0
+    int32_t window;        // fa_tune_window
     double softmax_scale;  // 1e-30 to 1e30; 0: the usual one, 1 / sqrt(d_head)
+    int64_t window_left;   // at least 0; 0 without that side of a window
+    int64_t window_right;  // the same
+    double softcap;        // scores s become softcap * tanh(s / softcap), 1e-30 to 1e30; 0: none
+    int32_t sink;          // 1: each row's sum has another exponential, of tensors.sink
+    int32_t alibi;         // 1: less tensors.alibi_slopes times the distance |i + diagonal - j|
 } fa_tune_problem;
 
 // A tensor in device memory: Q and O [batch, seq_len_q, heads, d_head], K and V [batch,
@@ -96,6 +113,11 @@ typedef struct fa_tune_tensors {
     // fp32 [batch, heads, seq_len_q], contiguous, a multiple of 16; needed where the problem has
     // it.
     void* lse;
+    // fp32 [heads]; needed where the problem has it.
+    const void* sink;
+    // fp32 [batch, heads], heads contiguous; needed where the problem has them.
+    const void* alibi_slopes;
+    int64_t alibi_batch_stride;  // in elements; 0: the same slopes for the whole batch
 } fa_tune_tensors;
 
 // The version of the ABI that this library was built with; compare with FA_TUNE_ABI_VERSION.

@@ -90,12 +90,22 @@ typedef struct fa_tune_plan {
     int32_t block_q;
     // key rows of a block; other lengths need `ragged`
     int32_t block_kv;
-    // 1: compiled with a causal mask, which it always applies
+    // 1: compiled with a causal mask or a right side of a window, which it always applies
     int32_t causal;
     // 1: compiled for lengths that are no multiples of the blocks
     int32_t ragged;
     // 1: compiled to write the log-sum-exp, always
     int32_t lse;
+    // 1: compiled with a left side of a window, which it always applies
+    int32_t window;
+    // 1: compiled with a sink for each head
+    int32_t sink;
+    // 1: compiled with a soft cap, which it always applies
+    int32_t softcap;
+    // 1: compiled with ALiBi slopes, which it always applies
+    int32_t alibi;
+    // 1: compiled with a function for scores of one's own
+    int32_t hook;
     // compiled for: ten times the major version and the minor
     int32_t compute_capability;
     // which devices that serves: fa_tune_portability

@@ -1,6 +1,7 @@
 #include "launch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -141,13 +142,27 @@ sm80::TensorStrides strides_of(const fa_tune_tensor& tensor) {
 
 // What forward kernels of all families are told.
 template <class Params>
-void set_problem(const fa_tune_problem& problem, Params& params) {
+void set_problem(const Call& call, Params& params) {
+    const fa_tune_problem& problem = call.problem;
+    const fa_tune_tensors& tensors = call.tensors;
     params.heads = static_cast<int>(problem.heads);
     params.heads_per_kv = static_cast<int>(problem.heads / problem.kv_heads);
     params.seq_len_q = static_cast<int>(problem.seq_len_q);
     params.seq_len_kv = static_cast<int>(problem.seq_len_kv);
-    params.diagonal = diagonal_of(problem);
-    params.softmax_scale = static_cast<float>(scale_of(problem));
+    params.diagonal = last_diagonal_of(problem);
+    const double scale = scale_of(problem), cap = problem.softcap;
+    params.softmax_scale = static_cast<float>(cap != 0 ? 2 * cap : scale);
+    ScoreParams& score = params.score;
+    score.score_scale = static_cast<float>(cap != 0 ? -2 * scale / cap / std::log(2) : scale);
+    score.sink = static_cast<const float*>(tensors.sink);
+    score.alibi_slopes = static_cast<const float*>(tensors.alibi_slopes);
+    score.alibi_batch_stride = static_cast<int>(tensors.alibi_batch_stride);
+    score.first_diagonal = first_diagonal_of(problem);
+    if (problem.alibi != 0) {
+        const auto farthest = std::int64_t{1} << 30;
+        score.alibi_diagonal =
+            static_cast<int>(std::clamp(diagonal_of(problem), -farthest, farthest));
+    }
 }
 
 void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* counters,
@@ -163,7 +178,7 @@ void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* cou
     params.k_strides = strides_of(tensors.k);
     params.v_strides = strides_of(tensors.v);
     params.o_strides = strides_of(tensors.o);
-    set_problem(call.problem, params);
+    set_problem(call, params);
     params.batch = static_cast<int>(call.problem.batch);
     if (plan.grid != FA_TUNE_GRID_BLOCKS_HEADS_BATCH) {
         params.l2_head_group = l2_head_group(call.problem, call.device.l2_bytes);
@@ -174,7 +189,7 @@ void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* cou
                 sm90::ForwardParams& params) {
     params.lse = static_cast<float*>(call.tensors.lse);
     params.counters = counters;
-    set_problem(call.problem, params);
+    set_problem(call, params);
     params.m_blocks = static_cast<int>(tile_rows_of_head(plan, call.problem));
     params.total_heads = static_cast<int>(call.problem.heads * call.problem.batch);
     params.l2_head_group = l2_head_group(call.problem, call.device.l2_bytes);
@@ -237,7 +252,20 @@ Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tens
     if (status.ok()) status = check_tensor("K", problem, tensors.k, keys, problem.kv_heads);
     if (status.ok()) status = check_tensor("V", problem, tensors.v, keys, problem.kv_heads);
     if (status.ok()) status = check_tensor("O", problem, tensors.o, rows, problem.heads);
-    if (!status.ok() || problem.lse == 0) return status;
+    if (!status.ok()) return status;
+    const struct {
+        const char* name;
+        bool wanted;
+        const void* address;
+    } more[] = {{"sink", problem.sink != 0, tensors.sink},
+                {"alibi_slopes", problem.alibi != 0, tensors.alibi_slopes}};
+    for (const auto& [name, wanted, address] : more) {
+        if (wanted && address == nullptr) {
+            return failure(FA_TUNE_INVALID, "%s needs %s, which the launch does not give",
+                           key_of(problem).c_str(), name);
+        }
+    }
+    if (problem.lse == 0) return {};
     if (tensors.lse == nullptr) {
         return failure(FA_TUNE_INVALID, "%s has the log-sum-exp: the launch must give lse",
                        key_of(problem).c_str());

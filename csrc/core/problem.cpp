@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <limits>
+#include <utility>
 
 namespace fa_tune::core {
 
@@ -28,6 +30,42 @@ Status check_size(const char* name, std::int64_t size) {
     }
     return {};
 }
+
+Status check_window(const fa_tune_problem& problem) {
+    constexpr std::int32_t kBoth = FA_TUNE_WINDOW_LEFT + FA_TUNE_WINDOW_RIGHT;
+    if (problem.window < FA_TUNE_WINDOW_NONE || problem.window > kBoth) {
+        return failure(FA_TUNE_INVALID, "unknown window %d", problem.window);
+    }
+    const struct {
+        const char* name;
+        std::int32_t side;
+        std::int64_t keys;
+    } sides[] = {{"window_left", FA_TUNE_WINDOW_LEFT, problem.window_left},
+                 {"window_right", FA_TUNE_WINDOW_RIGHT, problem.window_right}};
+    for (const auto& [name, side, keys] : sides) {
+        if (keys < 0) {
+            return failure(FA_TUNE_INVALID, "%s must be at least 0, not %lld", name,
+                           static_cast<long long>(keys));
+        }
+        if (keys != 0 && (problem.window & side) == 0) {
+            return failure(FA_TUNE_INVALID, "%s needs that side in window", name);
+        }
+    }
+    return {};
+}
+
+bool has(const fa_tune_problem& problem, fa_tune_window side) {
+    return (problem.window & side) != 0;
+}
+
+// Beyond the tensor it is the same mask as at its edge, and sums stay within 32 bits.
+std::int32_t at_edge(std::int64_t diagonal, const fa_tune_problem& problem) {
+    return static_cast<std::int32_t>(std::clamp(diagonal, -problem.seq_len_q, problem.seq_len_kv));
+}
+
+// Diagonals and windows beyond these hide all or nothing of sizes below 2^31, and their sums are
+// within 64 bits.
+constexpr std::int64_t kFar = std::int64_t{1} << 40, kWide = std::int64_t{1} << 33;
 
 bool is_ragged(const fa_tune_plan& plan, const fa_tune_problem& problem) {
     return problem.seq_len_q % plan.block_q != 0 || problem.seq_len_kv % plan.block_kv != 0;
@@ -58,28 +96,48 @@ Status check_problem(const fa_tune_problem& problem) {
         return failure(FA_TUNE_INVALID, "unknown dtype %d; allowed: %d (fp16), %d (bf16)",
                        problem.dtype, FA_TUNE_DTYPE_FP16, FA_TUNE_DTYPE_BF16);
     }
-    if (problem.mask < FA_TUNE_MASK_FULL || problem.mask > FA_TUNE_MASK_DIAGONAL) {
+    if (problem.mask < FA_TUNE_MASK_FULL || problem.mask > FA_TUNE_MASK_FULL_DIAGONAL) {
         return failure(FA_TUNE_INVALID, "unknown mask %d", problem.mask);
     }
-    if (problem.diagonal != 0 && problem.mask != FA_TUNE_MASK_DIAGONAL) {
+    if (problem.diagonal != 0 && problem.mask != FA_TUNE_MASK_DIAGONAL &&
+        problem.mask != FA_TUNE_MASK_FULL_DIAGONAL) {
         return failure(FA_TUNE_INVALID, "a diagonal needs FA_TUNE_MASK_DIAGONAL");
     }
-    if (problem.lse != 0 && problem.lse != 1) {
-        return failure(FA_TUNE_INVALID, "lse must be 0 or 1, not %d", problem.lse);
+    for (const auto& [name, value] : {std::pair{"lse", problem.lse}, std::pair{"sink", problem.sink},
+                                      std::pair{"alibi", problem.alibi}}) {
+        if (value != 0 && value != 1) {
+            return failure(FA_TUNE_INVALID, "%s must be 0 or 1, not %d", name, value);
+        }
     }
-    if (problem.reserved != 0) return failure(FA_TUNE_INVALID, "reserved must be 0");
-    const double scale = problem.softmax_scale;
-    if (scale != 0 && !(scale >= kMinScale && scale <= kMaxScale)) {  // NaN is not, either
-        return failure(FA_TUNE_INVALID, "softmax_scale must be between %g and %g, not %g",
-                       kMinScale, kMaxScale, scale);
+    Status status = check_window(problem);
+    if (!status.ok()) return status;
+    for (const auto& [name, value] : {std::pair{"softmax_scale", problem.softmax_scale},
+                                      std::pair{"softcap", problem.softcap}}) {
+        if (value != 0 && !(value >= kMinScale && value <= kMaxScale)) {  // NaN is not, either
+            return failure(FA_TUNE_INVALID, "%s must be between %g and %g, not %g", name, kMinScale,
+                           kMaxScale, value);
+        }
     }
     return {};
 }
 
+// Whether masks are those that a kernel was compiled with.
+static bool has_mask(const fa_tune_plan& plan, const fa_tune_problem& problem) {
+    return (plan.causal != 0) == (is_causal(problem) || has(problem, FA_TUNE_WINDOW_RIGHT)) &&
+           (plan.window != 0) == has(problem, FA_TUNE_WINDOW_LEFT);
+}
+
+// The same with what changes scores.  Kernels with a window compute wide ones as well.
+static bool computes_scores(const fa_tune_plan& plan, const fa_tune_problem& problem) {
+    return (has_mask(plan, problem) || (problem.window != 0 && has_mask(plan, settled(problem)))) &&
+           plan.sink == problem.sink && (plan.softcap != 0) == (problem.softcap != 0) &&
+           plan.alibi == problem.alibi && plan.hook == 0;
+}
+
 bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
     return plan.operation == problem.operation && plan.dtype == problem.dtype &&
-           plan.d_head == problem.d_head && (plan.causal != 0) == is_causal(problem) &&
-           plan.lse == problem.lse && (plan.ragged != 0 || !is_ragged(plan, problem));
+           plan.d_head == problem.d_head && plan.lse == problem.lse &&
+           (plan.ragged != 0 || !is_ragged(plan, problem)) && computes_scores(plan, problem);
 }
 
 Status check_computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
@@ -100,12 +158,51 @@ bool runs_on(const fa_tune_plan& plan, int compute_capability) {
     }
 }
 
-std::int32_t diagonal_of(const fa_tune_problem& problem) {
-    std::int64_t diagonal = 0;
-    if (problem.mask == FA_TUNE_MASK_CAUSAL_BR) diagonal = problem.seq_len_kv - problem.seq_len_q;
-    if (problem.mask == FA_TUNE_MASK_DIAGONAL) diagonal = problem.diagonal;
-    // Beyond the tensor it is the same mask as at its edge, and sums stay within 32 bits.
-    return static_cast<std::int32_t>(std::clamp(diagonal, -problem.seq_len_q, problem.seq_len_kv));
+std::int64_t diagonal_of(const fa_tune_problem& problem) {
+    if (problem.mask == FA_TUNE_MASK_CAUSAL_BR) return problem.seq_len_kv - problem.seq_len_q;
+    return std::clamp(problem.diagonal, -kFar, kFar);  // 0 unless the mask has one
+}
+
+std::int32_t last_diagonal_of(const fa_tune_problem& problem) {
+    const std::int64_t right = is_causal(problem) ? 0 : std::min(problem.window_right, kWide);
+    return at_edge(diagonal_of(problem) + right, problem);
+}
+
+std::int32_t first_diagonal_of(const fa_tune_problem& problem) {
+    if (!has(problem, FA_TUNE_WINDOW_LEFT)) return static_cast<std::int32_t>(-problem.seq_len_q);
+    return at_edge(diagonal_of(problem) - std::min(problem.window_left, kWide), problem);
+}
+
+fa_tune_problem settled(const fa_tune_problem& problem) {
+    fa_tune_problem found = problem;
+    const std::int64_t diagonal = diagonal_of(problem);
+    if (has(found, FA_TUNE_WINDOW_LEFT) && found.window_left >= found.seq_len_q - 1 + diagonal) {
+        found.window -= FA_TUNE_WINDOW_LEFT;
+        found.window_left = 0;
+    }
+    if (has(found, FA_TUNE_WINDOW_RIGHT) &&
+        (is_causal(found) || found.window_right >= found.seq_len_kv - 1 - diagonal ||
+         found.window_right == 0)) {
+        const bool hides = found.window_right < found.seq_len_kv - 1 - diagonal;
+        if (!is_causal(found) && hides) {
+            if (is_bottom_right(found)) {
+                found.mask = FA_TUNE_MASK_CAUSAL_BR;
+                found.diagonal = 0;
+            } else {
+                found.mask = diagonal == 0 ? FA_TUNE_MASK_CAUSAL : FA_TUNE_MASK_DIAGONAL;
+            }
+        }
+        found.window -= FA_TUNE_WINDOW_RIGHT;
+        found.window_right = 0;
+    }
+    return found;
+}
+
+bool is_bottom_right(const fa_tune_problem& problem) {
+    if (problem.seq_len_q == problem.seq_len_kv) return false;
+    if (problem.mask == FA_TUNE_MASK_CAUSAL_BR) return true;
+    return problem.mask == FA_TUNE_MASK_FULL_DIAGONAL &&
+           problem.diagonal == problem.seq_len_kv - problem.seq_len_q;
 }
 
 double scale_of(const fa_tune_problem& problem) {
@@ -120,9 +217,20 @@ std::string key_of(const fa_tune_problem& p) {
                   static_cast<long long>(p.seq_len_kv), p.d_head, dtype_name(p.dtype),
                   is_causal(p) ? "causal" : "full");
     std::string key = text;
-    if (p.mask == FA_TUNE_MASK_CAUSAL_BR && p.seq_len_q != p.seq_len_kv) key += "_br";
-    if (p.mask == FA_TUNE_MASK_DIAGONAL) key += "_diagonal" + std::to_string(p.diagonal);
+    if (is_bottom_right(p)) {
+        key += "_br";
+    } else if (p.mask == FA_TUNE_MASK_DIAGONAL || p.mask == FA_TUNE_MASK_FULL_DIAGONAL) {
+        key += "_diagonal" + std::to_string(p.diagonal);
+    }
     if (p.lse != 0) key += "_lse";
+    if (has(p, FA_TUNE_WINDOW_LEFT)) key += "_left" + std::to_string(p.window_left);
+    if (has(p, FA_TUNE_WINDOW_RIGHT)) key += "_right" + std::to_string(p.window_right);
+    if (p.sink != 0) key += "_sink";
+    if (p.softcap != 0) {
+        std::snprintf(text, sizeof text, "_softcap%g", p.softcap);
+        key += text;
+    }
+    if (p.alibi != 0) key += "_alibi";
     return key;
 }
 
@@ -130,7 +238,10 @@ std::string kind_of(const fa_tune_plan& plan) {
     const char* form = plan.portability == FA_TUNE_PORTABILITY_LATER ? "compute" : "sm";
     return std::string(dtype_name(plan.dtype)) + ", d_head " + std::to_string(plan.d_head) +
            (plan.causal != 0 ? ", causal" : ", full") + (plan.ragged != 0 ? ", ragged" : "") +
-           (plan.lse != 0 ? ", with lse" : "") + ", " + form + "_" +
+           (plan.lse != 0 ? ", with lse" : "") + (plan.window != 0 ? ", with a window" : "") +
+           (plan.sink != 0 ? ", with a sink" : "") + (plan.softcap != 0 ? ", with a soft cap" : "") +
+           (plan.alibi != 0 ? ", with alibi" : "") + (plan.hook != 0 ? ", with a hook" : "") + ", " +
+           form + "_" +
            std::to_string(plan.compute_capability) +
            (plan.portability == FA_TUNE_PORTABILITY_EXACT ? "a" : "");
 }

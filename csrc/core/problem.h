@@ -22,14 +22,30 @@ Status check_computes(const fa_tune_plan& plan, const fa_tune_problem& problem);
 // minor.
 bool runs_on(const fa_tune_plan& plan, int compute_capability);
 
-// Query i sees key j when j <= i + diagonal; within the tensor, and 0 without a mask.
-std::int32_t diagonal_of(const fa_tune_problem& problem);
+// What the place of query i among the keys is more than i.
+std::int64_t diagonal_of(const fa_tune_problem& problem);
+
+// Query i sees keys j <= i + last_diagonal; within the tensor.
+std::int32_t last_diagonal_of(const fa_tune_problem& problem);
+
+// Query i sees keys j >= i + first_diagonal; within the tensor.
+std::int32_t first_diagonal_of(const fa_tune_problem& problem);
+
+// The same mask in one form: sides of a window that hide nothing are not there, and one that is
+// a causal mask is that.
+fa_tune_problem settled(const fa_tune_problem& problem);
+
+// Aligned bottom-right, where that is another problem than top-left.
+bool is_bottom_right(const fa_tune_problem& problem);
 
 double scale_of(const fa_tune_problem& problem);
 
-inline bool is_causal(const fa_tune_problem& problem) { return problem.mask != FA_TUNE_MASK_FULL; }
+inline bool is_causal(const fa_tune_problem& problem) {
+    return problem.mask != FA_TUNE_MASK_FULL && problem.mask != FA_TUNE_MASK_FULL_DIAGONAL;
+}
 
-// b16_h16_kv16_q4096_k4096_d128_fp16_full, with _br, _lse or _diagonal3 where it is so.
+// b16_h16_kv16_q4096_k4096_d128_fp16_full, with _br, _lse, _left127, ... or _diagonal3 where it is
+// so.
 std::string key_of(const fa_tune_problem& problem);
 
 // fp16, d_head 128, causal, ragged, with lse, sm_90

@@ -1,6 +1,7 @@
 #include "table.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -20,26 +21,36 @@ Sizes sizes_of(const fa_tune_problem& problem) {
             log2(problem.heads / problem.kv_heads)};
 }
 
-// Aligned bottom-right, where that is another mask than top-left.
-bool is_bottom_right(const fa_tune_problem& problem) {
-    return problem.mask == FA_TUNE_MASK_CAUSAL_BR && problem.seq_len_q != problem.seq_len_kv;
-}
-
 bool same_kind(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.operation == b.operation && a.dtype == b.dtype && a.d_head == b.d_head &&
            is_causal(a) == is_causal(b);
 }
 
+// What decides among entries that are equally near, the weightier first: whether it differs.
+using Details = std::array<bool, 7>;
+
+Details differing(const fa_tune_problem& a, const fa_tune_problem& b) {
+    const auto side_differs = [&](std::int32_t side, std::int64_t one, std::int64_t other) {
+        return (a.window & side) != (b.window & side) || one != other;
+    };
+    return {is_bottom_right(a) != is_bottom_right(b),
+            a.lse != b.lse,
+            side_differs(FA_TUNE_WINDOW_LEFT, a.window_left, b.window_left),
+            side_differs(FA_TUNE_WINDOW_RIGHT, a.window_right, b.window_right),
+            a.sink != b.sink,
+            a.softcap != b.softcap,
+            a.alibi != b.alibi};
+}
+
 // Other than what costs no time: the scale, and which diagonal.
 bool same_time(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.batch == b.batch && a.heads == b.heads && a.kv_heads == b.kv_heads &&
-           a.seq_len_q == b.seq_len_q && a.seq_len_kv == b.seq_len_kv &&
-           is_bottom_right(a) == is_bottom_right(b) && a.lse == b.lse;
+           a.seq_len_q == b.seq_len_q && a.seq_len_kv == b.seq_len_kv && differing(a, b) == Details{};
 }
 
 // How well an entry serves, the smallest best; fa_tune/store/registry/lookup.py has the same
 // rules.  All distances are in doublings.
-using Rank = std::tuple<bool, double, double, bool, bool, bool>;
+using Rank = std::tuple<bool, double, double, Details, bool>;
 
 Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_problem& asked,
              const Sizes& wanted) {
@@ -52,13 +63,13 @@ Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_probl
     return {!same,
             seq_len + work + group,
             seq_len,
-            is_bottom_right(entry) != is_bottom_right(asked),
-            entry.lse != asked.lse,
+            differing(entry, asked),
             !same || scale_of(entry) != scale_of(asked)};
 }
 
 // Only what the choice depends on, the rest 0.
-fa_tune_problem reduced(const fa_tune_problem& problem) {
+fa_tune_problem reduced(const fa_tune_problem& given) {
+    const fa_tune_problem problem = given.window != 0 ? settled(given) : given;
     fa_tune_problem found;
     std::memset(&found, 0, sizeof found);  // padding as well: bytes are compared
     found.operation = problem.operation;
@@ -69,10 +80,22 @@ fa_tune_problem reduced(const fa_tune_problem& problem) {
     found.seq_len_q = problem.seq_len_q;
     found.seq_len_kv = problem.seq_len_kv;
     found.d_head = problem.d_head;
-    found.mask = is_bottom_right(problem) ? FA_TUNE_MASK_CAUSAL_BR
-                 : is_causal(problem)     ? FA_TUNE_MASK_CAUSAL
-                                          : FA_TUNE_MASK_FULL;
+    const bool bottom_right = is_bottom_right(problem);
+    if (is_causal(problem)) {
+        found.mask = bottom_right ? FA_TUNE_MASK_CAUSAL_BR : FA_TUNE_MASK_CAUSAL;
+    } else if (bottom_right && (problem.window != 0 || problem.alibi != 0)) {
+        found.mask = FA_TUNE_MASK_FULL_DIAGONAL;
+        found.diagonal = problem.diagonal;
+    } else {
+        found.mask = FA_TUNE_MASK_FULL;
+    }
     found.lse = problem.lse;
+    found.window = problem.window;
+    found.window_left = problem.window_left;
+    found.window_right = problem.window_right;
+    found.softcap = problem.softcap;
+    found.sink = problem.sink;
+    found.alibi = problem.alibi;
     found.softmax_scale = scale_of(problem);
     return found;
 }

@@ -12,9 +12,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
@@ -143,6 +145,24 @@ Choices*& choices() {
     static Choices* found = new Choices;  // never destroyed: calls may come until the very end
     return found;
 }
+
+// Grows when choices are forgotten or may change.
+std::atomic<std::uint64_t> generation{1};
+
+// What a thread ran last: most calls are of the problem before.
+struct Last {
+    std::uint64_t generation = 0;
+    fa_tune_problem problem{};
+    int device = -1;
+    fa_tune_kernel* kernel = nullptr;
+
+    bool is(const fa_tune_problem& asked, int on) const {
+        return generation == ::generation.load(std::memory_order_acquire) && device == on &&
+               std::memcmp(&problem, &asked, sizeof problem) == 0;
+    }
+};
+
+thread_local Last last;
 
 fa_tune_torch_resolver resolver = nullptr;
 fa_tune_torch_stream stream_of = nullptr;
@@ -285,7 +305,11 @@ void launch(const fa_tune_problem& problem, const View& q, const View& k, const 
             const fa_tune_tensor& out, void* lse) {
     void* stream = nullptr;
     if (stream_of != nullptr) TORCH_ERROR_CODE_CHECK(stream_of(q.device, &stream));
-    fa_tune_kernel* kernel = kernel_for(problem, q.device);
+    if (!last.is(problem, q.device)) {
+        const std::uint64_t now = generation.load(std::memory_order_acquire);
+        last = {now, problem, q.device, kernel_for(problem, q.device)};
+    }
+    fa_tune_kernel* kernel = last.kernel;
     const fa_tune_tensors tensors{q.tensor(), k.tensor(), v.tensor(), out, lse};
     check(fa_tune_launch(kernel, &problem, &tensors, q.device, stream));
 }
@@ -374,6 +398,7 @@ void fa_tune_torch_add_exact(const fa_tune_problem* problem, int device) {
     Choices& all = *choices();
     const std::unique_lock<std::shared_mutex> lock(all.mutex);
     all.exact.try_emplace(exact_key(*problem, device), nullptr);
+    ++generation;
 }
 
 int fa_tune_torch_prepare(const fa_tune_problem* problem, int device, char* text,
@@ -390,6 +415,7 @@ int fa_tune_torch_prepare(const fa_tune_problem* problem, int device, char* text
 void fa_tune_torch_forget(void) {
     // A lock that another thread held when the process forked is held for ever, so leave it.
     choices() = new Choices;
+    ++generation;
 }
 
 std::size_t fa_tune_torch_choices(void) {

@@ -39,6 +39,36 @@ def workload_of(
     )
 
 
+def score_tensors(
+    workload: Workload,
+    device: torch.device,
+    sink: torch.Tensor | None,
+    slopes: torch.Tensor | None,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Sinks [heads], and slopes [heads] or [batch, heads], as kernels read them: fp32 with
+    contiguous heads, copies where they are not.  Raises InvalidConfig for other shapes."""
+    of_heads = (workload.heads,)
+    shapes: dict[str, tuple[tuple[int, ...], ...]] = {
+        "sink": (of_heads,),
+        "alibi_slopes": (of_heads, (workload.batch, workload.heads)),
+    }
+    found = []
+    for name, tensor in (("sink", sink), ("alibi_slopes", slopes)):
+        if tensor is not None:
+            if tuple(tensor.shape) not in shapes[name]:
+                raise InvalidConfig(
+                    f"{name} must be {' or '.join(map(str, shapes[name]))}, "
+                    f"not {tuple(tensor.shape)}"
+                )
+            if tensor.device != device:
+                raise InvalidConfig(f"{name} must be on {device}, where Q is, not {tensor.device}")
+            tensor = tensor.detach().float()
+            if tensor.stride(-1) != 1:
+                tensor = tensor.contiguous()
+        found.append(tensor)
+    return found[0], found[1]
+
+
 def check_lse(lse: torch.Tensor, workload: Workload) -> None:
     """Raise InvalidConfig where a log-sum-exp has no room in `lse`."""
     shape = (workload.batch, workload.heads, workload.seq_len_q)

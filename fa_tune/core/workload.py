@@ -128,12 +128,20 @@ class Workload:
     `causal` hides keys from the queries before them: query i sees key j when
     j ≤ i + `diagonal`.  The mask is aligned top-left, so that the first query sees the first
     key alone, or with `bottom_right` so that the last query sees every key; where the lengths
-    are equal these are one mask, and the workload says top-left.  `lse`: the log-sum-exp of
-    each row is wanted, fp32 [batch, heads, seq_len_q].  `softmax_scale` multiplies the scores;
-    None: 1 / sqrt(d_head).  `op` is the operation, see `fa_tune.ops`.
+    are equal these are one mask, and the workload says top-left.  A window hides keys that are
+    far from i + `diagonal`: those more than `window_left` before it, and more than `window_right`
+    behind it.  A side that hides no key is None; a right side of 0 is a causal mask.  `lse`: the
+    log-sum-exp of each row is wanted, fp32 [batch, heads, seq_len_q].  `softmax_scale` multiplies
+    the scores; None: 1 / sqrt(d_head).  `op` is the operation, see `fa_tune.ops`.
+
+    `softcap` c: scores s become c · tanh(s / c).  `alibi`: slope · |i + diagonal - j| is then taken
+    from them, a slope for each head or for each head of each batch element.  `sink`: the sum of a
+    row's exponentials has one more, of a score that every head has for itself, and whose value
+    is 0; it is in the log-sum-exp.  `score_hook`: the digest of a function that scores go through
+    after ALiBi, see `core.hooks`.
 
     Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, an alignment
-    without a mask, or a scale that is not between 1e-30 and 1e30.
+    of nothing, a scale or soft cap that is not between 1e-30 and 1e30, or a soft cap beside a hook.
     """
 
     batch: int = _size("b")
@@ -178,6 +186,65 @@ class Workload:
         usual_text="1 / sqrt(d_head)",
         limits=(MIN_SCALE, MAX_SCALE),
     )
+    window_left: int | None = _field(
+        Effect.DETAIL,
+        int,
+        default=None,
+        key="left",
+        label="window of {} to the left",
+        short="left {}",
+        help="Keys before its own that a query sees.",
+        usual_text="all",
+        limits=(0, None),
+    )
+    window_right: int | None = _field(
+        Effect.DETAIL,
+        int,
+        default=None,
+        key="right",
+        label="window of {} to the right",
+        short="right {}",
+        help="Keys after its own that a query sees; without an effect on causal masks.",
+        usual_text="all",
+        limits=(0, None),
+    )
+    sink: bool = _field(
+        Effect.DETAIL,
+        bool,
+        default=False,
+        key="sink",
+        label="with a sink",
+        short="sink",
+        help="Give every head a score of its own that joins the sum of each row.",
+    )
+    softcap: float | None = _field(
+        Effect.DETAIL,
+        float,
+        default=None,
+        key="softcap",
+        label="soft cap {:g}",
+        short="softcap {:g}",
+        help="Bound of the scores, by tanh.",
+        usual_text="none",
+        limits=(MIN_SCALE, MAX_SCALE),
+    )
+    alibi: bool = _field(
+        Effect.DETAIL,
+        bool,
+        default=False,
+        key="alibi",
+        label="with ALiBi slopes",
+        short="alibi",
+        help="Take a multiple of the distance from each score.",
+    )
+    score_hook: str | None = _field(
+        Effect.DETAIL,
+        str,
+        default=None,
+        key="hook",
+        label="score hook {}",
+        short="hook {}",
+    )
     op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
 
     def __post_init__(self) -> None:
@@ -186,19 +253,41 @@ class Workload:
                 raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.heads % self.kv_heads:
             raise InvalidConfig(f"{self.kv_heads} kv heads do not divide {self.heads} heads")
-        if self.bottom_right and not self.causal:
+        windowed = self.window_left is not None or self.window_right is not None
+        if self.bottom_right and not (self.causal or windowed or self.alibi):
             raise InvalidConfig("bottom_right aligns a causal mask; this workload has no mask")
-        if self.bottom_right and self.seq_len_q == self.seq_len_kv:
-            object.__setattr__(self, "bottom_right", False)  # one problem, one key
-        if self.softmax_scale is None:
-            return
-        if not MIN_SCALE <= self.softmax_scale <= MAX_SCALE:  # false for NaN, too
-            raise InvalidConfig(
-                f"softmax_scale must be between {MIN_SCALE:g} and {MAX_SCALE:g}, "
-                f"not {self.softmax_scale:g}"
-            )
-        usual = self.softmax_scale == 1 / math.sqrt(self.d_head)
-        object.__setattr__(self, "softmax_scale", None if usual else float(self.softmax_scale))
+        for name in ("softmax_scale", "softcap"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not MIN_SCALE <= value <= MAX_SCALE:  # false for NaN, too
+                raise InvalidConfig(
+                    f"{name} must be between {MIN_SCALE:g} and {MAX_SCALE:g}, not {value:g}"
+                )
+            object.__setattr__(self, name, float(value))
+        if self.softmax_scale == 1 / math.sqrt(self.d_head):
+            object.__setattr__(self, "softmax_scale", None)
+        if self.score_hook is not None and self.softcap is not None:
+            raise InvalidConfig("softcap and a score hook: write the cap into the hook")
+        self._settle_mask()
+
+    def _settle_mask(self) -> None:
+        """One problem, one key: a side of the window that hides nothing is not there."""
+        for name in ("window_left", "window_right"):
+            if (value := getattr(self, name)) is not None and value < 0:
+                raise InvalidConfig(f"{name} must be at least 0, not {value}")
+        left, right = self.window_left, self.window_right
+        if left is not None and left >= self.seq_len_q - 1 + self.diagonal:
+            object.__setattr__(self, "window_left", None)
+        if right is not None and (self.causal or right >= self.seq_len_kv - 1 - self.diagonal):
+            object.__setattr__(self, "window_right", None)
+        elif right == 0:
+            object.__setattr__(self, "causal", True)
+            object.__setattr__(self, "window_right", None)
+        windowed = self.window_left is not None or self.window_right is not None
+        aligned = self.causal or windowed or self.alibi
+        if self.bottom_right and (self.seq_len_q == self.seq_len_kv or not aligned):
+            object.__setattr__(self, "bottom_right", False)
 
     def __lt__(self, other: Workload) -> bool:
         return self._order < other._order
@@ -214,13 +303,19 @@ class Workload:
 
     @property
     def mask(self) -> str:
-        """`full`, `causal` (aligned top-left) or `causal_br` (bottom-right)."""
-        return MASKS[self.causal + self.bottom_right]
+        """`full`, `causal` (aligned top-left) or `causal_br` (bottom-right), without the window."""
+        return MASKS[self.causal + self.bottom_right] if self.causal else MASKS[0]
 
     @property
     def diagonal(self) -> int:
-        """With a causal mask query i sees key j when j ≤ i + diagonal."""
+        """The key that windows and distances of query i are counted from is i + diagonal; with a
+        causal mask it is the last one that the query sees."""
         return self.seq_len_kv - self.seq_len_q if self.bottom_right else 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has neither a window nor anything else that changes scores or their sum."""
+        return not self.unusual.keys() & PLAIN_WITHOUT
 
     @property
     def scale(self) -> float:
@@ -274,6 +369,7 @@ FIELDS: Mapping[str, FieldSpec] = {f.name: f.metadata["spec"] for f in dataclass
 USUAL: Mapping[str, Any] = {
     f.name: f.default for f in dataclasses.fields(Workload) if f.default is not dataclasses.MISSING
 }
+PLAIN_WITHOUT = {"window_left", "window_right", "sink", "softcap", "alibi", "score_hook"}
 OPTIONAL = tuple(name for name in USUAL if FIELDS[name].words is None)
 # The order in which people read: what the kernels are for, how large it is, and then the rest.
 _READ_FIRST = ("d_head", "dtype", "causal", "seq_len_q", "seq_len_kv", "batch", "heads", "kv_heads")
@@ -310,6 +406,8 @@ def _key_part(spec: FieldSpec, value: Any) -> str:
         return spec.words[value]
     if spec.type is bool:
         return spec.key
+    if isinstance(value, str):
+        return spec.key + value
     return spec.key + (value.name.lower() if isinstance(value, DType) else repr(value))
 
 
@@ -335,8 +433,8 @@ def _key_pattern() -> re.Pattern[str]:
         elif spec.type is bool:
             part = f"(?P<{name}>{spec.key})"
         else:
-            number = r"\d+" if spec.type is int else "[-+.0-9e]+"
-            part = f"{spec.key}(?P<{name}>{number})"
+            written = {int: r"\d+", str: "[0-9a-f]{16}"}.get(spec.type, "[-+.0-9e]+")
+            part = f"{spec.key}(?P<{name}>{written})"
         separator = "" if name == next(iter(FIELDS)) else "_"
         pattern += f"(?:{separator}{part})?" if name in OPTIONAL else separator + part
     return re.compile(pattern)
@@ -358,6 +456,12 @@ class WorkloadParts:
     bottom_right: bool | None = None
     lse: bool | None = None
     softmax_scale: float | None = None
+    window_left: int | None = None
+    window_right: int | None = None
+    sink: bool | None = None
+    softcap: float | None = None
+    alibi: bool | None = None
+    score_hook: str | None = None
     op: str | None = None
 
     @property

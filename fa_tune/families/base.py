@@ -69,9 +69,10 @@ class LaunchArgs:
 
     `tensors` are by the names that the operation gives them; what its kernels do not need may be
     absent.  `lse` is fp32 [batch, heads, seq_len_q], contiguous; it is written where the kernel
-    was compiled with that trait.  `softmax_scale` and `diagonal` (with a causal mask, query i sees
-    key j when j ≤ i + diagonal) replace the workload's own.  `scratch` and `workspace` are the
-    addresses of the family's `scratch_bytes` and `workspace_bytes`, 0 without any.
+    was compiled with that trait.  `sink` is fp32 [heads], `alibi_slopes` fp32 [batch, heads] with
+    contiguous heads, whose batch stride may be 0.  `softmax_scale` and `diagonal` (the place of
+    query i among the keys is i + diagonal) replace the workload's own.  `scratch` and `workspace`
+    are the addresses of the family's `scratch_bytes` and `workspace_bytes`, 0 without any.
     """
 
     tensors: Mapping[str, TensorArg]
@@ -88,10 +89,14 @@ class LaunchArgs:
         v: TensorArg,
         o: TensorArg,
         lse: TensorArg = NOT_GIVEN,
+        *,
+        sink: TensorArg = NOT_GIVEN,
+        alibi_slopes: TensorArg = NOT_GIVEN,
         **scalars: Any,
     ) -> LaunchArgs:
         """Those of a forward pass."""
-        return cls({"q": q, "k": k, "v": v, "o": o, "lse": lse}, **scalars)
+        tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse}
+        return cls(tensors | {"sink": sink, "alibi_slopes": alibi_slopes}, **scalars)
 
     def __getitem__(self, name: str) -> TensorArg:
         """A tensor by its name; one that was not given has address 0."""
@@ -125,23 +130,25 @@ class LaunchArgs:
     def checked(self, workload: Workload) -> tuple[int, float]:
         """The diagonal and the softmax scale of a launch on a workload.
 
-        A diagonal beyond the tensor is one at its edge: it is the same mask, and sums of rows
-        and diagonals stay within 32 bits.  Raises InvalidConfig for a scale that no workload
-        may have (the kernels take maxima before they scale, so it must be positive), where a
-        kernel that writes the log-sum-exp has no room for it, and for a tensor with a row that
-        does not start at a multiple of 16 bytes.
+        Raises InvalidConfig for a scale that no workload may have (the kernels take maxima before
+        they scale, so it must be positive), where a tensor that the workload asks for is not
+        given, and for a tensor with a row that does not start at a multiple of 16 bytes.
         """
         self._check_rows(workload)
         if workload.lse and not self.lse.address:
             raise InvalidConfig(f"{workload.key} has the log-sum-exp: the launch must give lse")
+        for name, wanted in (("sink", workload.sink), ("alibi_slopes", workload.alibi)):
+            if wanted and not self[name].address:
+                raise InvalidConfig(f"{workload.key} needs {name}, which the launch does not give")
         diagonal = workload.diagonal if self.diagonal is None else self.diagonal
         if self.softmax_scale is not None:
             workload = replace(workload, softmax_scale=self.softmax_scale)
-        diagonal = max(-workload.seq_len_q, min(diagonal, workload.seq_len_kv))
         return diagonal, workload.scale
 
     def _check_rows(self, workload: Workload) -> None:
         for spec in ops.get(workload.op).tensors(workload):
+            if len(spec.shape) < 3:  # read element by element
+                continue
             tensor = self[spec.name]
             # The stride of an extent of 1 is never used, and contiguous tensors give none.
             used = [s for s, n in zip(tensor.strides, spec.shape, strict=False) if n > 1]

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from fa_tune import ops
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import Workload
 from fa_tune.ops.traits import Traits
 
 _ARCH = re.compile(r"(?P<kind>sm|compute)_(?P<number>\d+)(?P<specific>a?)")
@@ -100,11 +102,24 @@ class Plan:
     d_head: int = integer("head dimension")
     block_q: int = integer("query rows of a tile; other lengths need `ragged`")
     block_kv: int = integer("key rows of a block; other lengths need `ragged`")
-    causal: int = integer("1: compiled with a causal mask, which it always applies")
+    causal: int = integer(
+        "1: compiled with a causal mask or a right side of a window, which it always applies"
+    )
     ragged: int = integer("1: compiled for lengths that are no multiples of the blocks")
     lse: int = integer("1: compiled to write the log-sum-exp, always")
+    window: int = integer("1: compiled with a left side of a window, which it always applies")
+    sink: int = integer("1: compiled with a sink for each head")
+    softcap: int = integer("1: compiled with a soft cap, which it always applies")
+    alibi: int = integer("1: compiled with ALiBi slopes, which it always applies")
+    hook: int = integer("1: compiled with a function for scores of one's own")
     compute_capability: int = integer("compiled for: ten times the major version and the minor")
     portability: Portability = integer("which devices that serves: fa_tune_portability")
+
+    def has_traits_of(self, workload: Workload) -> bool:
+        """Whether a workload of its type and d_head asks for the traits it was compiled with."""
+        traits = ops.get(workload.op).traits(workload, (self.block_q, self.block_kv))
+        names = (f.name for f in dataclasses.fields(traits))
+        return all(bool(getattr(self, name)) == bool(getattr(traits, name)) for name in names)
 
 
 @dataclass(frozen=True)
@@ -136,6 +151,11 @@ class CallPlan:
             causal=int(wanted.causal),
             ragged=int(wanted.ragged),
             lse=int(wanted.lse),
+            window=int(wanted.window),
+            sink=int(wanted.sink),
+            softcap=int(wanted.softcap),
+            alibi=int(wanted.alibi),
+            hook=int(bool(wanted.hook)),
             compute_capability=capability,
             portability=portability,
         )

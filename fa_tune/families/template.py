@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from fa_tune import ops
+from fa_tune.core import hooks
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.families.base import (
@@ -132,7 +133,11 @@ class TemplateFamily(OneKernel, Generic[ConfigT]):
         return _sources(self.entry)
 
     def entry_source(self, config: ConfigT, traits: str) -> str:
-        return _sources(self.entry)[self.entry]
+        source = _sources(self.entry)[self.entry]
+        if not (hook := Traits.parse(traits).hook):
+            return source
+        text = hooks.hook_of(hook).source
+        return f'#define FA_TUNE_SCORE_HOOK\n#include "common/tanh.cuh"\n{text}\n{source}'
 
     def name_expression(self, config: ConfigT, traits: str) -> str:
         arguments = f"{config.to_cpp_struct()}, {Traits.parse(traits).to_cpp_struct()}"

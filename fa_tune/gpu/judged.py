@@ -31,7 +31,7 @@ import torch
 from fa_tune.core import inputs
 from fa_tune.core.model import CaseError
 from fa_tune.core.workload import FORWARD, Workload
-from fa_tune.gpu.reference import Inputs, hidden_pairs, make_inputs
+from fa_tune.gpu.reference import Inputs, changed_scores, hidden_pairs, make_inputs, places
 from fa_tune.ops.base import NORMAL, SINK_FIRST, SINK_LAST, SINK_NATS, CheckCase, Figures
 from fa_tune.ops.forward import LSE_TOLERANCE
 from fa_tune.ops.verification import case_error
@@ -221,37 +221,64 @@ def _forward_part(inputs: Inputs, w: Workload, part: _Part, precise: torch.dtype
     k, v = (t[part.batch, :, part.kv_heads].transpose(0, 1)[:, None] for t in (inputs.k, inputs.v))
     hidden = hidden_pairs(w, q.device, rows=part.rows)
     exact_v = v.to(precise)
-    weights, total, lse = _weights(_scores(q.to(precise), k.to(precise), w.scale, hidden))
+    sink, slopes = inputs.sink, inputs.alibi_slopes
+    if sink is not None:
+        sink = sink[part.heads].unflatten(0, (-1, group))[..., None, None]
+    if slopes is not None:
+        slopes = slopes[part.batch, part.heads].unflatten(0, (-1, group))[..., None, None]
+
+    heads = torch.arange(w.heads, device=q.device)[part.heads]
+    heads = heads.unflatten(0, (-1, group))[..., None, None]
+
+    def scores(dtype: torch.dtype) -> torch.Tensor:
+        products = (q.to(dtype) @ k.to(dtype).transpose(-1, -2)).mul_(w.scale)
+        found = changed_scores(products, w, slopes, rows=part.rows, of=(part.batch, heads))
+        return found if hidden is None else found.masked_fill_(hidden, -math.inf)
+
+    weights, total, lse = _weights(scores(precise), sink)
     o = weights @ exact_v / total
     spread = (weights @ exact_v.square() / total).sub_(o.square()).clamp_(min=0).sqrt_()
     others = (total - 1).clamp_(min=0) / total
     del weights
-    score_open = _score_open(q, k, w.scale, hidden)
+    score_open = _score_open(q, k, w.scale, hidden) + _change_open(w, slopes, part.rows)
     u = score_open[..., None].clamp(max=80).to(precise)
-    value_range = (v.amax(-2, keepdim=True) - v.amin(-2, keepdim=True)).to(precise)
+    highest, lowest = v.amax(-2, keepdim=True), v.amin(-2, keepdim=True)
+    if sink is not None:  # a key whose value is 0
+        highest, lowest = highest.clamp(min=0), lowest.clamp(max=0)
+    value_range = (highest - lowest).to(precise)
     most = (others * u.exp()).clamp_(max=1) * value_range
     bound = torch.minimum(torch.expm1(u) * spread, most)
     cut = o.abs() * (w.seq_len_kv / ADDED_AT_ONCE * 2.0**-25)
-    p, total32, _ = _weights(_scores(q.float(), k.float(), w.scale, hidden))
+    p, total32, _ = _weights(scores(torch.float32), sink)
     same = (p.div_(total32).to(q.dtype).float() @ v.float()).to(q.dtype)
     return _Found(o, bound, cut, same, lse, score_open)
 
 
-def _scores(
-    q: torch.Tensor, k: torch.Tensor, scale: float, hidden: torch.Tensor | None
-) -> torch.Tensor:
-    scores = (q @ k.transpose(-1, -2)).mul_(scale)
-    return scores if hidden is None else scores.masked_fill_(hidden, -math.inf)
-
-
-def _weights(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """exp(score − maximum), its sums (1 for rows without keys), and the log-sum-exps."""
+def _weights(
+    scores: torch.Tensor, sink: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """exp(score − maximum), its sums (1 for rows without keys), and the log-sum-exps.  `sink`: a
+    score that joins sums and maxima."""
     top = scores.amax(-1, keepdim=True)
+    if sink is not None:
+        top = torch.maximum(top, sink.to(top.dtype))
     blind = top == -math.inf
     weights = scores.sub_(top.masked_fill(blind, 0)).exp_()
     total = weights.sum(-1, keepdim=True)
+    if sink is not None:
+        total += (sink - top.masked_fill(blind, 0)).exp()
     lse = (top + total.log())[..., 0]
     return weights, total.masked_fill(blind, 1), lse
+
+
+def _change_open(w: Workload, slopes: torch.Tensor | None, rows: slice) -> float | torch.Tensor:
+    """How far a soft cap and ALiBi leave scores of fp32 open besides, in nats: tanh is known to a
+    few roundings of 1, and the largest bias is rounded with the sum."""
+    found: float | torch.Tensor = 0.0 if w.softcap is None else w.softcap * 2.0**-22
+    if slopes is not None:
+        away = places(w, slopes.device, rows=rows).abs().amax(-1)
+        found = found + (slopes[..., 0].double() * away).abs() * 2.0**-23
+    return found
 
 
 def _score_open(

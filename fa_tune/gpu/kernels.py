@@ -61,15 +61,15 @@ def load(item: KernelItem) -> Kernel:
 
 def named_args(tensors: Mapping[str, torch.Tensor]) -> LaunchArgs:
     """The launch arguments of a workload whose tensors have these names: views of any strides with
-    four dimensions, and contiguous ones with fewer."""
-    return LaunchArgs(
-        {
-            name: TensorArg.of(tensor, name.upper())
-            if tensor.ndim == 4
-            else TensorArg(tensor.data_ptr())
-            for name, tensor in tensors.items()
-        }
-    )
+    four dimensions, [batch, heads] with contiguous heads, and other contiguous ones."""
+
+    def argument(name: str, tensor: torch.Tensor) -> TensorArg:
+        if tensor.ndim == 4:
+            return TensorArg.of(tensor, name.upper())
+        of_batch = tensor.stride(0) if tensor.ndim == 2 else 0
+        return TensorArg(tensor.data_ptr(), (of_batch, 0, 0))
+
+    return LaunchArgs({name: argument(name, tensor) for name, tensor in tensors.items()})
 
 
 def launch_args(inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None = None) -> LaunchArgs:

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import OPTIONAL, Workload
 from fa_tune.gpu.reference import Inputs
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 LibraryCall = Callable[[], torch.Tensor]
 # The fields with a usual value that the calls below know; a workload with any other is refused.
-KNOWN_FIELDS = {"bottom_right", "lse", "softmax_scale"}
+_BASIC = {"bottom_right", "lse", "softmax_scale"}
+_WINDOWED = _BASIC | {"window_left", "window_right", "softcap"}
+KNOWN_FIELDS = {"fa2": _BASIC, "cudnn": _BASIC, "fa3": _WINDOWED, "fa4": _WINDOWED | {"sink"}}
 BACKENDS = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 REFUSALS = ("No available kernel", "No viable backend")  # however else its sentence goes
 NAMES = {"fa2": "FlashAttention 2", "cudnn": "cuDNN"}
@@ -46,7 +48,7 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
     log-sum-exp as well.  Raises InvalidConfig, here or at the first call, if the back end
     cannot take the workload.
     """
-    if strange := set(workload.unusual) - KNOWN_FIELDS:
+    if strange := set(workload.unusual) - KNOWN_FIELDS.get(name, set(OPTIONAL)):
         raise InvalidConfig(f"{name} is not called with {', '.join(sorted(strange))} yet")
     if name in PACKAGE_NAMES:
         return package_call(name, inputs, workload)
@@ -130,7 +132,20 @@ def package_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
                 _package_refusal(name, "no causal mask aligned top-left for more queries than keys")
             )
         k, v = (t[:, : workload.seq_len_q] for t in (k, v))  # the others are hidden from all
+    sides = workload.window_left, workload.window_right
+    same_length = workload.seq_len_q == workload.seq_len_kv
+    if sides != (None, None) and not (workload.causal or workload.bottom_right or same_length):
+        raise InvalidConfig(_package_refusal(name, "no window aligned top-left"))
     given: dict[str, Any] = {"causal": workload.causal, "softmax_scale": workload.softmax_scale}
+    if sides != (None, None):
+        # A causal mask is the right side; without a side version 3 says -1 and version 4 None.
+        left, right = workload.window_left, 0 if workload.causal else workload.window_right
+        none = -1 if name == "fa3" else None
+        given["window_size"] = tuple(none if side is None else side for side in (left, right))
+    if workload.softcap is not None:
+        given["softcap"] = workload.softcap
+    if inputs.sink is not None:
+        given["learnable_sink"] = inputs.sink.bfloat16()
     if name == "fa4" and workload.lse:  # FlashAttention 3 always computes it
         given["return_lse"] = True
     attend = _function(name)

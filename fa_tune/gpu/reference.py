@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from fa_tune import ops
+from fa_tune.core import hooks
 from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.draw import draw
@@ -20,16 +22,20 @@ MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
 
 @dataclass(frozen=True)
 class Inputs:
-    """Q, K and V of one workload."""
+    """Q, K and V of one workload, its sinks [heads] and its slopes [batch, heads] in fp32."""
 
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
+    sink: torch.Tensor | None = None
+    alibi_slopes: torch.Tensor | None = None
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """The tensors by the names that the operation gives them."""
-        return {"q": self.q, "k": self.k, "v": self.v}
+        """The tensors that are there by the names that the operation gives them."""
+        found = {"q": self.q, "k": self.k, "v": self.v}
+        more = {"sink": self.sink, "alibi_slopes": self.alibi_slopes}
+        return found | {name: tensor for name, tensor in more.items() if tensor is not None}
 
 
 def empty_outputs(
@@ -61,7 +67,23 @@ def make_inputs(
     # Drawn in fp32 and then rounded, so that both dtypes see the same numbers.
     drawn = draw(spec, workload, seed=seed, device=device, extra_heads=extra_heads)
     dtype = workload.dtype.to_torch_dtype()
-    return Inputs(*((tensor + mean).to(dtype)[:, :, extra_heads:] for tensor in drawn))
+    q, k, v = ((tensor + mean).to(dtype)[:, :, extra_heads:] for tensor in drawn)
+    return Inputs(q, k, v, **score_inputs(workload, seed=seed, device=device))
+
+
+def score_inputs(workload: Workload, *, seed: int, device: str) -> dict[str, torch.Tensor]:
+    """The sinks and slopes that a workload asks for.  Sinks have a standard deviation of 2 nats;
+    slopes go down in powers of two from head to head, and differ from batch to batch."""
+    found = {}
+    w = workload
+    generator = torch.Generator(device=device).manual_seed(seed + 1)
+    if w.sink:
+        found["sink"] = 2 * torch.randn(w.heads, generator=generator, device=device)
+    if w.alibi:
+        exponents = torch.arange(1, w.heads + 1, device=device) * (-8 / w.heads)
+        factors = torch.rand((w.batch, 1), generator=generator, device=device) + 0.5
+        found["alibi_slopes"] = factors * torch.exp2(exponents)
+    return found
 
 
 def attention(
@@ -74,8 +96,8 @@ def attention(
     """softmax(scale · Q Kᵀ) V computed in `dtype` (None: the inputs' own), one head at a time,
     and of very long ones so many queries that their scores fit the memory.
 
-    Causal: query i sees key j when j ≤ i + diagonal (None: the workload's).  A row that sees
-    nothing gives 0.  Returns [batch, seq_len_q, heads, d_head] in `dtype`, or fp32 where that
+    Query i sees keys by its place i + diagonal (None: the workload's).  A row that sees nothing
+    gives 0.  Returns [batch, seq_len_q, heads, d_head] in `dtype`, or fp32 where that
     is a type of 16 bits.
     """
     dtype = dtype or inputs.q.dtype
@@ -91,11 +113,18 @@ def attention(
                 q = inputs.q[b, rows, h].to(dtype) * workload.scale
                 k = inputs.k[b, :, h // group].to(dtype)
                 scores = q @ k.T
+                slope = None if inputs.alibi_slopes is None else inputs.alibi_slopes[b, h]
+                scores = changed_scores(
+                    scores, workload, slope, rows=rows, diagonal=diagonal, of=(b, h)
+                )
                 if hidden is not None:
                     scores = scores.masked_fill(hidden, float("-inf"))
-                    weights = torch.softmax(scores, -1).masked_fill(hidden, 0)
-                else:
-                    weights = torch.softmax(scores, -1)
+                if inputs.sink is not None:
+                    sink = inputs.sink[h].to(scores.dtype).expand(len(scores), 1)
+                    scores = torch.cat((scores, sink), -1)
+                weights = torch.softmax(scores, -1)[:, : workload.seq_len_kv]
+                if hidden is not None:
+                    weights = weights.masked_fill(hidden, 0)
                 out[b, rows, h] = (weights @ inputs.v[b, :, h // group].to(dtype)).to(wide)
     return out
 
@@ -105,11 +134,47 @@ def log_sum_exp(inputs: Inputs, workload: Workload, *, diagonal: int | None = No
     that sees nothing."""
     q, k = (t.transpose(1, 2).float() for t in (inputs.q, inputs.k))
     k = k.repeat_interleave(workload.heads // workload.kv_heads, dim=1)
-    scores = q @ k.transpose(-1, -2) * workload.scale
+    slopes = inputs.alibi_slopes
+    scores = changed_scores(
+        q @ k.transpose(-1, -2) * workload.scale,
+        workload,
+        None if slopes is None else slopes[..., None, None],
+        diagonal=diagonal,
+        of=tuple(
+            torch.arange(n, device=q.device).view(shape)
+            for n, shape in ((workload.batch, (-1, 1, 1, 1)), (workload.heads, (-1, 1, 1)))
+        ),
+    )
     hidden = hidden_pairs(workload, q.device, diagonal)
     if hidden is not None:
         scores = scores.masked_fill(hidden, float("-inf"))
+    if inputs.sink is not None:
+        sink = inputs.sink[:, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, sink), -1)
     return torch.logsumexp(scores, -1)
+
+
+def changed_scores(
+    scores: torch.Tensor,
+    workload: Workload,
+    slopes: torch.Tensor | None,
+    *,
+    rows: slice | None = None,
+    diagonal: int | None = None,
+    of: tuple[Any, ...] = (),
+) -> torch.Tensor:
+    """What soft cap, ALiBi and a hook make of scaled products [..., rows, seq_len_kv]; `slopes` and
+    `of`, the numbers of batch elements and heads, in shapes that go with them."""
+    if workload.softcap is not None:
+        scores = torch.tanh(scores / workload.softcap) * workload.softcap
+    if slopes is not None:
+        away = places(workload, scores.device, diagonal, rows=rows).abs().to(scores.dtype)
+        scores = scores - slopes.to(scores.dtype) * away
+    if workload.score_hook is not None:
+        queries = torch.arange(workload.seq_len_q, device=scores.device)[rows or slice(None), None]
+        keys = torch.arange(workload.seq_len_kv, device=scores.device)
+        scores = hooks.twin_of(workload.score_hook)(scores, *of, queries, keys)
+    return scores
 
 
 def hidden_pairs(
@@ -120,9 +185,28 @@ def hidden_pairs(
     rows: slice | None = None,
 ) -> torch.Tensor | None:
     """Which keys each query, or those of `rows`, does not see, bool [rows, seq_len_kv]; None
-    without a mask."""
-    if not workload.causal:
+    where it sees all."""
+    left, right = workload.window_left, 0 if workload.causal else workload.window_right
+    if left is None and right is None:
         return None
+    place = places(workload, device, diagonal, rows=rows)
+    hidden = torch.zeros_like(place, dtype=torch.bool)
+    if right is not None:
+        hidden |= place > right
+    if left is not None:
+        hidden |= place < -left
+    return hidden
+
+
+def places(
+    workload: Workload,
+    device: torch.device,
+    diagonal: int | None = None,
+    *,
+    rows: slice | None = None,
+) -> torch.Tensor:
+    """How far each key lies behind the place i + diagonal of each query, or of those of `rows`,
+    [rows, seq_len_kv]."""
     queries = torch.arange(workload.seq_len_q, device=device)[rows or slice(None), None]
     columns = torch.arange(workload.seq_len_kv, device=device)[None]
-    return columns > queries + (workload.diagonal if diagonal is None else diagonal)
+    return columns - queries - (workload.diagonal if diagonal is None else diagonal)

@@ -17,6 +17,9 @@ from fa_tune.store.registry.chooser import Choice
 _fwd = torch.ops.fa_tune.fwd.default
 _fwd_lse = torch.ops.fa_tune.fwd_lse.default
 _fwd_out = torch.ops.fa_tune.fwd_out.default
+_fwd_scores = torch.ops.fa_tune.fwd_scores.default
+_fwd_scores_out = torch.ops.fa_tune.fwd_scores_out.default
+Window = tuple[int | None, int | None]
 
 
 def attention(
@@ -30,6 +33,10 @@ def attention(
     return_lse: bool = False,
     out: Tensor | None = None,
     lse: Tensor | None = None,
+    window: Window = (None, None),
+    sink: Tensor | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
 ) -> Any:
     """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head] like q, on the current stream.
 
@@ -39,15 +46,33 @@ def attention(
     log-sum-exp is -inf.  Gradients flow to q, k and v, but not through the log-sum-exp.  Under
     autocast, inputs are cast as for torch's attention.
 
-    Raises InvalidConfig for tensors that make no such problem, for `out` or `lse` where a gradient
-    is wanted, and for a problem that is new while a graph is captured (`prepare`);
-    NoUsableVariant where nothing runs it.  A compiled graph raises RuntimeError at run time.
+    `window` (left, right): query i sees that many keys before and after its place, which is i, or
+    with `bottom_right` i + seq_len_kv - seq_len_q; None: all.  `softcap` c makes scores s
+    c · tanh(s / c).  `alibi_slopes`, [heads] or [batch, heads]: slope · distance is taken from
+    scores.  `sink` [heads]: a score that joins the sum of every row of its head, and the
+    log-sum-exp.  With any of these there are no gradients.
+
+    Raises InvalidConfig for tensors that make no such problem, for `out`, `lse`, a window or what
+    changes scores where a gradient is wanted, and for a problem that is new while a graph is
+    captured (`prepare`); NoUsableVariant where nothing runs it.  A compiled graph raises
+    RuntimeError at run time.
     """
     if torch.is_autocast_enabled("cuda"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     wants_grad = (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled()
+    plain = window == (None, None) and sink is None and softcap is None and alibi_slopes is None
     try:
-        if wants_grad:
+        if not plain:
+            if wants_grad or (sink is not None and sink.requires_grad and torch.is_grad_enabled()):
+                raise InvalidConfig("windows, sinks, soft caps and ALiBi have no gradients: detach")
+            problem = (q, k, v, causal, bottom_right, softmax_scale, *window)
+            if out is None and lse is None:
+                made, rows = _fwd_scores(*problem, sink, softcap, alibi_slopes)
+            else:
+                made = q.new_empty(q.shape) if out is None else out
+                rows = _room_for_lse(q) if lse is None and return_lse else lse
+                _fwd_scores_out(*problem, sink, softcap, alibi_slopes, made, rows)
+        elif wants_grad:
             if out is not None or lse is not None:
                 raise InvalidConfig("out and lse carry no gradient: leave them out, or detach")
             made, rows = autograd.Attention.apply(q, k, v, causal, bottom_right, softmax_scale)
@@ -73,8 +98,8 @@ def prepare(
     """Compile and load the kernels of workloads on a GPU (None: torch's current one, or that of the
     tensors), so that later calls, captured ones too, find them.
 
-    `like` is q, k, v of a call, whose further arguments are `causal`, `bottom_right` and
-    `return_lse`.  A call that wants gradients computes the log-sum-exp.  Raises as `attention`.
+    `like` is q, k, v of a call, whose further arguments are those of `attention` but the scale,
+    `out` and `lse`.  A call that wants gradients computes the log-sum-exp.  Raises as `attention`.
     """
     if like is not None:
         workloads = (*workloads, _workload(*like, **problem))
@@ -87,8 +112,7 @@ def prepare(
 
 def explain(q: Tensor, k: Tensor, v: Tensor, **problem: Any) -> Choice:
     """What runs a call with these tensors, and why: a Choice, whose text is one line.  It is
-    compiled if it was not.  `problem`: `causal`, `bottom_right`, `return_lse`.  Raises as
-    `attention`."""
+    compiled if it was not.  `problem`: as in `prepare`.  Raises as `attention`."""
     return state.operators().plans.choice(_workload(q, k, v, **problem), q.device.index)
 
 
@@ -100,10 +124,24 @@ def _workload(
     causal: bool = False,
     bottom_right: bool = False,
     return_lse: bool = False,
+    window: Window = (None, None),
+    sink: Tensor | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
 ) -> Workload:
     if not q.is_cuda:
         raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {q.device}")
-    return workload_of(q, k, v, lse=return_lse, causal=causal, bottom_right=bottom_right)
+    return workload_of(
+        *(q, k, v),
+        lse=return_lse,
+        causal=causal,
+        bottom_right=bottom_right,
+        window_left=window[0],
+        window_right=window[1],
+        sink=sink is not None,
+        softcap=softcap,
+        alibi=alibi_slopes is not None,
+    )
 
 
 def _room_for_lse(q: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """FlashAttention 2's functions: by our kernels where they can, by torch's FlashAttention 2 where it
 can, else by plain matrix products.
 
-Causal masks are aligned bottom-right.  Packed batches of more than one sequence, dropout and
-windows are torch's; ALiBi and softcap are matrix products, which need memory for all scores.
+Causal masks are aligned bottom-right.  Packed batches of more than one sequence, dropout, and
+windows where a gradient is wanted are torch's; there ALiBi and softcap are matrix products, which
+need memory for all scores.
 """
 
 from __future__ import annotations
@@ -36,16 +37,25 @@ class _Options:
     softcap: float = 0.0
     alibi_slopes: Tensor | None = None
 
-    def why_not_plain(self) -> str:
-        """In a few words; "" for plain attention."""
+    def why_not(self, wants_grad: bool) -> str:
+        """Why our kernels do not compute it, in a few words; "" if they do."""
         windowed = self.window[0] >= 0 or (self.window[1] >= 0 and not self.causal)
         asked = {
             "dropout": self.dropout_p > 0,
-            "a window": windowed,
-            "softcap": self.softcap > 0,
-            "ALiBi": self.alibi_slopes is not None,
+            "the gradient of a window": windowed and wants_grad,
+            "the gradient of softcap": self.softcap > 0 and wants_grad,
+            "the gradient of ALiBi": self.alibi_slopes is not None and wants_grad,
         }
         return next((name for name, wanted in asked.items() if wanted), "")
+
+    def scores(self) -> dict[str, Any]:
+        """What `attention` is told beside the mask and the scale."""
+        left, right = (None if side < 0 else side for side in self.window)
+        return {
+            "window": (left, None if self.causal else right),
+            "softcap": self.softcap if self.softcap > 0 else None,
+            "alibi_slopes": self.alibi_slopes,
+        }
 
 
 def flash_attn_func(
@@ -184,14 +194,17 @@ def _dense(
 ) -> tuple[Tensor, Tensor | None]:
     reason = _why_not_ours(q, k, v, options)
     if not reason:
-        bottom_right = options.causal and q.shape[1] != k.shape[1]
+        scores = options.scores()
+        windowed = scores["window"] != (None, None)
+        aligned = options.causal or windowed or options.alibi_slopes is not None
         try:
             found = attention(
                 *(q, k, v),
                 causal=options.causal,
-                bottom_right=bottom_right,
+                bottom_right=aligned and q.shape[1] != k.shape[1],
                 softmax_scale=options.scale,
                 return_lse=wants_lse,
+                **scores,
             )
         except NoUsableVariant as error:
             reason = _refused[q.shape[3], q.dtype] = str(error)
@@ -204,7 +217,8 @@ def _dense(
 
 
 def _why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: _Options) -> str:
-    if reason := options.why_not_plain():
+    wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+    if reason := options.why_not(wants_grad):
         return reason
     if not q.is_cuda:
         return f"the tensors are on the {q.device.type}"

@@ -110,11 +110,8 @@ class Memo:
         tuned = plain in self._plans.chooser(device).tuned
         served = self._found.setdefault((plain if tuned else representative(plain), device), [])
         for kernel in served:
-            if bool(kernel.plan.ragged) == _is_ragged(kernel.plan, plain):
+            # Of problems in one bucket some are ragged, or have windows as wide as their keys.
+            if kernel.plan.has_traits_of(plain):
                 return kernel
         served.append(self._plans.kernel(plain, device))
         return served[-1]
-
-
-def _is_ragged(plan: Plan, workload: Workload) -> bool:
-    return bool(workload.seq_len_q % plan.block_q or workload.seq_len_kv % plan.block_kv)

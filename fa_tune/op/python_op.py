@@ -1,4 +1,5 @@
-"""The operators in Python, where C++ cannot be compiled or torch is too old for it."""
+"""The operators in Python: those with windows and changed scores, and all of them where C++ cannot
+be compiled or torch is too old for it."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.tensors import check_lse, workload_of
+from fa_tune.core.tensors import check_lse, score_tensors, workload_of
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import LaunchArgs, TensorArg
+from fa_tune.families.base import NOT_GIVEN, LaunchArgs, TensorArg
 from fa_tune.op.plans import Kernel
 
 
@@ -62,12 +63,59 @@ class PythonOp:
         lse: Tensor | None,
     ) -> None:
         """As the schema says."""
+        plain = (None, None, None, None, None)
+        self.fwd_scores_out(q, k, v, causal, bottom_right, scale, *plain, out, lse)
+
+    def fwd_scores(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        causal: bool,
+        bottom_right: bool,
+        scale: float | None,
+        window_left: int | None,
+        window_right: int | None,
+        sink: Tensor | None,
+        softcap: float | None,
+        alibi_slopes: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """As the schema says."""
+        out = q.new_empty(q.shape)
+        rows = (q.shape[0], q.shape[2], q.shape[1]) if q.ndim == 4 else (0,)
+        lse = q.new_empty(rows, dtype=torch.float32)
+        scores = (window_left, window_right, sink, softcap, alibi_slopes)
+        self.fwd_scores_out(q, k, v, causal, bottom_right, scale, *scores, out, lse)
+        return out, lse
+
+    def fwd_scores_out(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        causal: bool,
+        bottom_right: bool,
+        scale: float | None,
+        window_left: int | None,
+        window_right: int | None,
+        sink: Tensor | None,
+        softcap: float | None,
+        alibi_slopes: Tensor | None,
+        out: Tensor,
+        lse: Tensor | None,
+    ) -> None:
+        """As the schema says."""
         workload = workload_of(
             *(q, k, v),
             lse=lse is not None,
             causal=causal,
             bottom_right=bottom_right,
             softmax_scale=scale,
+            window_left=window_left,
+            window_right=window_right,
+            sink=sink is not None,
+            softcap=softcap,
+            alibi=alibi_slopes is not None,
         )
         if any(t.device != q.device for t in (k, v)):
             raise InvalidConfig("Q, K, V must be on one GPU")
@@ -75,12 +123,21 @@ class PythonOp:
             raise InvalidConfig(f"out must be like q, {tuple(q.shape)}, not {tuple(out.shape)}")
         if lse is not None:
             check_lse(lse, workload)
+        # Kept until the launch: they may be copies.
+        sink, alibi_slopes = score_tensors(workload, q.device, sink, alibi_slopes)
         args = LaunchArgs.forward(
             q=TensorArg.of(q, "Q"),
             k=TensorArg.of(k, "K"),
             v=TensorArg.of(v, "V"),
             o=TensorArg.of(out, "O"),
             lse=TensorArg(0 if lse is None else lse.data_ptr()),
+            sink=TensorArg(0 if sink is None else sink.data_ptr()),
+            alibi_slopes=NOT_GIVEN
+            if alibi_slopes is None
+            else TensorArg(
+                alibi_slopes.data_ptr(),
+                (alibi_slopes.stride(0) if alibi_slopes.ndim == 2 else 0, 0, 0),
+            ),
         )
         device = q.device.index
         kernel = self._kernel(workload, device)

@@ -1,5 +1,5 @@
-"""What is behind the operators in this process: C++ if it can be had, else Python; and the choices
-made so far."""
+"""What is behind the operators in this process: C++ if it can be had, else Python, and Python for
+windows and changed scores; and the choices made so far."""
 
 from __future__ import annotations
 
@@ -45,11 +45,14 @@ class Operators:
         if self.native is not None:
             self.native.start(
                 self._handle,
-                lambda device: self.plans.chooser(device).tuned,
+                lambda device: frozenset(w for w in self.plans.chooser(device).tuned if w.is_plain),
                 dispatch_key,
             )
-            return
         op = PythonOp(lambda workload, device: self._memo.kernel(workload, device))
+        LIBRARY.impl("fwd_scores", op.fwd_scores, dispatch_key)
+        LIBRARY.impl("fwd_scores_out", op.fwd_scores_out, dispatch_key)
+        if self.native is not None:
+            return
         LIBRARY.impl("fwd", op.fwd, dispatch_key)
         LIBRARY.impl("fwd_lse", op.fwd_lse, dispatch_key)
         LIBRARY.impl("fwd_out", op.fwd_out, dispatch_key)
@@ -67,7 +70,7 @@ class Operators:
 
     def prepare(self, workload: Workload, device: int) -> None:
         """Choose, compile and load what runs a workload.  Raises as a call would."""
-        if self.native is not None:
+        if self.native is not None and workload.is_plain:
             self.native.prepare(workload, device)
         else:
             self._memo.kernel(workload, device)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, DType, Workload
@@ -26,6 +28,11 @@ FAR_SCALE = 1e-4  # every weight is nearly the same
 WIDE_SCALES = (1e-6, 1e-3, 30.0, 1e6)
 PEAKED_NATS = 12.0
 LONG = (16384, 131072)
+# Of verification's windows and soft caps.
+LEFTS = (70, 0, 5, 200)
+RIGHTS = (3, 100)
+SOFTCAPS = (15.0, 50.0, 2.0)
+SHAPE = ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head", "dtype")
 
 
 class Forward:
@@ -34,42 +41,48 @@ class Forward:
     name = FORWARD
 
     def tensors(self, workload: Workload) -> tuple[TensorSpec, ...]:
-        """Q, K, V, O and, where it is wanted, the log-sum-exp."""
+        """Q, K, V, O and, where they are wanted, the log-sum-exp, the sinks and the slopes."""
         w = workload
         queries = (w.batch, w.seq_len_q, w.heads, w.d_head)
         keys = (w.batch, w.seq_len_kv, w.kv_heads, w.d_head)
-        found = (
+        found = [
             TensorSpec("q", queries, w.dtype),
             TensorSpec("k", keys, w.dtype),
             TensorSpec("v", keys, w.dtype),
             TensorSpec("o", queries, w.dtype, output=True),
-        )
-        if not w.lse:
-            return found
-        rows = (w.batch, w.heads, w.seq_len_q)
-        return (*found, TensorSpec("lse", rows, None, output=True, tolerance=LSE_TOLERANCE))
+        ]
+        if w.lse:
+            rows = (w.batch, w.heads, w.seq_len_q)
+            found.append(TensorSpec("lse", rows, None, output=True, tolerance=LSE_TOLERANCE))
+        if w.sink:
+            found.append(TensorSpec("sink", (w.heads,), None))
+        if w.alibi:
+            found.append(TensorSpec("alibi_slopes", (w.batch, w.heads), None))
+        return tuple(found)
 
     # Work -----------------------------------------------------------------------------------
 
     def unmasked_pairs(self, workload: Workload) -> int:
-        """Query–key pairs of one head that attend; causal: query i sees key j when
-        j ≤ i + workload.diagonal."""
+        """Query–key pairs of one head that attend: query i sees the keys that `seen_from` and
+        `seen_to` leave."""
         q, kv = workload.seq_len_q, workload.seq_len_kv
-        if not workload.causal:
-            return q * kv
-        # Row i sees i + first keys, as long as that lies between none and all of them.
-        first = workload.diagonal + 1
-        blind = min(q, max(0, -workload.diagonal))  # rows that see nothing
-        partial = max(0, min(q, kv - first + 1) - blind)  # rows that see some
-        return partial * (2 * (blind + first) + partial - 1) // 2 + (q - blind - partial) * kv
+        end, start = seen_to(workload), seen_from(workload)
+        before_end = q * kv if end is None else _keys_before(end, q, kv)
+        return before_end - (0 if start is None else _keys_before(start, q, kv))
 
     def visited_tiles(self, workload: Workload, B_r: int, B_c: int) -> int:
-        """With a causal mask the tiles in which some query of the tile sees some key."""
-        rows, columns = -(-workload.seq_len_q // B_r), -(-workload.seq_len_kv // B_c)
-        if not workload.causal:
+        """The tiles in which some query of the tile sees some key."""
+        q, kv = workload.seq_len_q, workload.seq_len_kv
+        rows, columns = -(-q // B_r), -(-kv // B_c)
+        last, first = seen_to(workload), seen_from(workload)
+        if last is None and first is None:
             return rows * columns
-        ends = (min((row + 1) * B_r, workload.seq_len_q) + workload.diagonal for row in range(rows))
-        return sum(-(-max(0, min(end, workload.seq_len_kv)) // B_c) for end in ends)
+        found = 0
+        for row in range(rows):
+            end = kv if last is None else min(kv, min((row + 1) * B_r, q) - 1 + last)
+            start = 0 if first is None else max(0, row * B_r + first)
+            found += max(0, -(-max(0, end) // B_c) - start // B_c)
+        return found
 
     def matmul_flop(self, workload: Workload) -> int:
         """2 products × 2 operations × batch·heads·pairs·d_head."""
@@ -96,7 +109,16 @@ class Forward:
     def traits(self, workload: Workload, blocks: tuple[int, int], *, lse: bool = False) -> Traits:
         """Ragged: a block does not divide its sequence."""
         ragged = bool(workload.seq_len_q % blocks[0] or workload.seq_len_kv % blocks[1])
-        return Traits(causal=workload.causal, ragged=ragged, lse=lse or workload.lse)
+        return Traits(
+            causal=seen_to(workload) is not None,
+            ragged=ragged,
+            lse=lse or workload.lse,
+            window=seen_from(workload) is not None,
+            sink=workload.sink,
+            softcap=workload.softcap is not None,
+            alibi=workload.alibi,
+            hook=workload.score_hook or "",
+        )
 
     # Checking -------------------------------------------------------------------------------
 
@@ -125,41 +147,93 @@ class Forward:
         shapes = [(2, 3, 3), (1, 6, 2), (3, 5, 1), (2, 4, 4)]
         scales = (None, None, 1.5 / math.sqrt(d_head), None)
 
+        numbers = itertools.count()
+        aligned = has_alignment(traits)
+
         def workload(
             shape: tuple[int, int, int], q: int, kv: int, bottom_right: bool, scale: float | None
         ) -> Workload:
-            return Workload(
-                *(*shape, q, kv, d_head, dtype),
-                causal=traits.causal,
+            return example(
+                traits,
+                (*shape, q, kv, d_head, dtype),
+                next(numbers),
                 bottom_right=bottom_right,
-                lse=traits.lse,
                 softmax_scale=scale,
             )
 
         found = [
             CheckCase(workload(shape, q, kv, bottom_right, scale))
             for (q, kv), shape, scale in zip(lengths, shapes, scales, strict=False)
-            for bottom_right in ((False, True) if traits.causal else (False,))
+            for bottom_right in ((False, True) if aligned else (False,))
         ]
         large = round(LARGE_SCORE / (LARGEST_NORMAL * math.sqrt(d_head)))
         for scale in (float(large), FAR_SCALE):
-            found.append(CheckCase(workload((1, 4, 2), *inputs_at, traits.causal, scale)))
-        sunk = workload((1, 4, 2), *inputs_at, traits.causal, None)
+            found.append(CheckCase(workload((1, 4, 2), *inputs_at, aligned, scale)))
+        sunk = workload((1, 4, 2), *inputs_at, aligned, None)
         found += [CheckCase(sunk, inputs) for inputs in (SINK_FIRST, SINK_LAST)]
         if thorough:
             peaked = PEAKED_NATS / math.sqrt(d_head)
             for scale in (*WIDE_SCALES, peaked):
-                found.append(CheckCase(workload((2, 6, 2), *inputs_at, traits.causal, scale)))
+                found.append(CheckCase(workload((2, 6, 2), *inputs_at, aligned, scale)))
             rest = 17 if traits.ragged else 0
             middle, long = (n // block * block - block * bool(rest) + rest for n in LONG)
             found.append(CheckCase(workload((1, 2, 1), middle, middle, False, None)))
-            stretched = workload((1, 2, 1), 2 * block + rest, long, traits.causal, None)
+            stretched = workload((1, 2, 1), 2 * block + rest, long, aligned, None)
             found += [CheckCase(stretched, word) for word in (NORMAL, SINK_FIRST, SINK_LAST)]
         return tuple(dict.fromkeys(found))
 
     def error_limits(self, reference: Figures, output: Figures, dtype: DType) -> Figures:
         """Those of `reference_limits`."""
         return reference_limits(reference, output, dtype)
+
+
+def seen_to(workload: Workload) -> int | None:
+    """Query i sees keys before i + this; None: whatever i."""
+    if workload.causal:
+        return workload.diagonal + 1
+    return None if workload.window_right is None else workload.diagonal + workload.window_right + 1
+
+
+def seen_from(workload: Workload) -> int | None:
+    """Query i sees keys from i + this on; None: whatever i."""
+    return None if workload.window_left is None else workload.diagonal - workload.window_left
+
+
+def _keys_before(first: int, q: int, kv: int) -> int:
+    """The sum over rows i < q of i + first, or of 0 or kv where that is beyond."""
+    blind = min(q, max(0, 1 - first))  # rows with 0
+    partial = max(0, min(q, kv - first + 1) - blind)
+    return partial * (2 * (blind + first) + partial - 1) // 2 + (q - blind - partial) * kv
+
+
+def has_alignment(traits: Traits) -> bool:
+    """Whether it matters to workloads with these traits how queries and keys are aligned."""
+    return traits.causal or traits.window or traits.alibi
+
+
+def example(
+    traits: Traits, shape: tuple[Any, ...], number: int, *, bottom_right: bool, **fields: Any
+) -> Workload:
+    """A workload with these traits but `ragged`: windows, caps and what else there is to choose
+    differ from `number` to number.  `shape`: the fields of SHAPE.  A window that
+    would hide nothing is left out."""
+    if traits.window:
+        fields["window_left"] = LEFTS[number % len(LEFTS)]
+    plain: dict[str, Any] = {
+        **dict(zip(SHAPE, shape, strict=True)),
+        "bottom_right": bottom_right,
+        "lse": traits.lse,
+        "sink": traits.sink,
+        "softcap": SOFTCAPS[number % len(SOFTCAPS)] if traits.softcap else None,
+        "alibi": traits.alibi,
+        "score_hook": traits.hook or None,
+        **fields,
+    }
+    if traits.causal and traits.window and number % 2:
+        found = Workload(window_right=RIGHTS[number // 2 % len(RIGHTS)], **plain)
+        if found.window_right is not None:
+            return found
+    return Workload(causal=traits.causal, **plain)
 
 
 def tile_softmax_flop(B_r: int, B_c: int, d_head: int) -> int:

@@ -11,9 +11,9 @@ import torch
 from fa_tune.core import arch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
-from fa_tune.core.tensors import check_lse, workload_of
+from fa_tune.core.tensors import check_lse, score_tensors, workload_of
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import LaunchArgs, TensorArg
+from fa_tune.gpu.kernels import named_args
 from fa_tune.gpu.launch import Kernel
 from fa_tune.store.registry.chooser import Chooser
 
@@ -24,6 +24,10 @@ class Problem(TypedDict, total=False):
     causal: bool
     bottom_right: bool
     softmax_scale: float | None
+    window_left: int | None
+    window_right: int | None
+    softcap: float | None
+    score_hook: str | None
 
 
 @dataclass(frozen=True)
@@ -67,30 +71,36 @@ class Attention:
         *,
         out: torch.Tensor | None = None,
         lse: torch.Tensor | None = None,
+        sink: torch.Tensor | None = None,
+        alibi_slopes: torch.Tensor | None = None,
         **problem: Unpack[Problem],
     ) -> torch.Tensor:
         """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head] like q, on the current stream.
 
         k and v may have fewer heads.  `bottom_right` aligns a causal mask so that the last query
-        sees every key.  `out` is written if given; `lse`, fp32 [batch, heads, seq_len], gets the
-        log-sum-exp.  Raises InvalidConfig for tensors that make no such problem, NoUsableVariant
-        where nothing runs it.
+        sees every key; windows, hooks, `sink` [heads] and `alibi_slopes` [heads] or [batch, heads]
+        are those of `Workload`.  `out` is written if given; `lse`, fp32 [batch, heads, seq_len],
+        gets the log-sum-exp.  Raises InvalidConfig for tensors that make no such problem,
+        NoUsableVariant where nothing runs it.
         """
         if any(t.device != torch.device("cuda", self.device) for t in (q, k, v)):
             raise InvalidConfig(f"Q, K, V must be on GPU {self.device}; Q is on {q.device}")
-        workload = workload_of(q, k, v, lse=lse is not None, **problem)
+        workload = workload_of(
+            *(q, k, v),
+            lse=lse is not None,
+            sink=sink is not None,
+            alibi=alibi_slopes is not None,
+            **problem,
+        )
+        sink, alibi_slopes = score_tensors(workload, q.device, sink, alibi_slopes)
         out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
         if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
             raise InvalidConfig(f"out must be like q, {tuple(q.shape)}, not {tuple(out.shape)}")
         if lse is not None:
             check_lse(lse, workload)
-        arguments = LaunchArgs.forward(
-            q=TensorArg.of(q, "Q"),
-            k=TensorArg.of(k, "K"),
-            v=TensorArg.of(v, "V"),
-            o=TensorArg.of(out, "O"),
-            lse=TensorArg(0 if lse is None else lse.data_ptr()),
-        )
+        tensors = {"q": q, "k": k, "v": v, "o": out, "lse": lse}
+        tensors |= {"sink": sink, "alibi_slopes": alibi_slopes}
+        arguments = named_args({n: t for n, t in tensors.items() if t is not None})
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream().cuda_stream
             self.chosen(workload).kernel.launch(workload, arguments, stream)

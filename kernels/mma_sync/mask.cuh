@@ -13,9 +13,10 @@
 namespace fa_tune::mma_sync {
 
 // `first_row`, `first_column`: query and key index of the warp's score (0, 0).
-template <bool kCausal, int kTilesM, int kTilesS>
+template <bool kCausal, bool kWindow, int kTilesM, int kTilesS>
 __device__ __forceinline__ void mask_scores(float (&s)[kTilesM][kTilesS][4], int first_row,
-                                            int first_column, int keys, int diagonal, int lane) {
+                                            int first_column, int keys, int diagonal,
+                                            const int& first_diagonal, int lane) {
 #pragma unroll
     for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
@@ -28,6 +29,11 @@ __device__ __forceinline__ void mask_scores(float (&s)[kTilesM][kTilesS][4], int
                 for (int i = 0; i < 2; ++i) {
                     const int column = first_column + 8 * n + 2 * (lane % 4) + i;
                     if (column >= end) s[m][n][2 * half + i] = negative_infinity();
+                    if constexpr (kWindow) {
+                        if (column < first_key_seen(row, first_diagonal)) {
+                            s[m][n][2 * half + i] = negative_infinity();
+                        }
+                    }
                 }
             }
         }

@@ -25,6 +25,7 @@
 #pragma once
 
 #include "common/constants.cuh"
+#include "common/scores.cuh"
 #include "ptx/ex2.cuh"
 #include "ptx/lg2.cuh"
 
@@ -144,13 +145,25 @@ struct OnlineSoftmax {
     }
 
     // Divide O by the row sums.  An empty row gives 0, its log-sum-exp is -inf; NaN stays NaN.
-    __device__ __forceinline__ void finish(Outputs& o, float (&log_sum_exp)[kTilesM][2]) {
+    // `sink`: with kSink, the exponent of a score that every row has besides.
+    template <bool kSink>
+    __device__ __forceinline__ void finish(Outputs& o, float (&log_sum_exp)[kTilesM][2],
+                                           float sink) {
         add_block_sums();
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const float sum = quad_sum(row_sum[m][half]);
+                if constexpr (kSink) {
+                    float top = sum == 0.f ? -3e38f : shift[m][half] * (kOptimized ? 1.f : kLog2E);
+                    float total = sum;
+                    const float a = add_sink(sink, top, total);
+                    log_sum_exp[m][half] = total == 0.f ? negative_infinity()
+                                                        : (top + ptx::lg2_approx(total)) * kLn2;
+                    multiply(o, m, half, sum == 0.f ? 0.f : a / total);
+                    continue;
+                }
                 const float inverse = sum == 0.f ? 0.f : 1.f / sum;
                 const float scaled_max = kOptimized ? row_max[m][half] * scale : row_max[m][half];
                 log_sum_exp[m][half] =
@@ -166,6 +179,18 @@ struct OnlineSoftmax {
     }
 
   private:
+    // A row of O; 0 times NaN is 0 here.
+    __device__ __forceinline__ static void multiply(Outputs& o, int m, int half, float factor) {
+#pragma unroll
+        for (int n = 0; n < kTilesO; ++n) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float& x = o[m][n][2 * half + i];
+                x = factor == 0.f ? 0.f : x * factor;
+            }
+        }
+    }
+
     __device__ __forceinline__ void add_block_sums() {
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "common/constants.cuh"
+#include "common/scores.cuh"
 #include "ptx/ex2.cuh"
 #include "ptx/lg2.cuh"
 
@@ -139,16 +140,23 @@ struct StaleMaxSoftmax {
     }
 
     // Divide O by the row sums.  An empty row gives 0, its log-sum-exp is -inf; NaN stays NaN.
-    __device__ __forceinline__ void finish(Outputs& o, float (&log_sum_exp)[kTilesM][2]) {
+    // `sink`: with kSink, the exponent of a score that every row has besides.
+    template <bool kSink>
+    __device__ __forceinline__ void finish(Outputs& o, float (&log_sum_exp)[kTilesM][2],
+                                           float sink) {
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const float sum = quad_sum(row_sum[m][half]);
-                const float inverse = 1.f / sum;
+                float sum = quad_sum(row_sum[m][half]);
+                float inverse = 1.f / sum;
                 const bool empty = sum == 0.f;
+                if constexpr (kSink) {
+                    const float a = add_sink(sink, shift[m][half], sum);
+                    inverse = a / sum;
+                }
                 log_sum_exp[m][half] =
-                    empty ? negative_infinity() : (shift[m][half] + ptx::lg2_approx(sum)) * kLn2;
+                    sum == 0.f ? negative_infinity() : (shift[m][half] + ptx::lg2_approx(sum)) * kLn2;
 #pragma unroll
                 for (int n = 0; n < kTilesO; ++n) {
                     // Not 0 times O: weights of 0 leave NaN in it where V has NaN.

@@ -70,3 +70,37 @@ def test_what_is_not_usual_is_told() -> None:
     assert labels(workload) == ("with log-sum-exp", "scale 0.5")
     assert labels(workload, short=True) == ("lse", "scale 0.5")
     assert {name: getattr(PLAIN, name) for name in OPTIONAL} == {n: USUAL[n] for n in OPTIONAL}
+
+
+def test_a_side_of_a_window_that_hides_nothing_is_not_there() -> None:
+    w = Workload(1, 1, 1, 10, 20, 64, DType.FP16, window_left=9, window_right=18)
+    assert (w.window_left, w.window_right) == (None, 18)
+    assert Workload(1, 1, 1, 10, 20, 64, DType.FP16, window_left=8).window_left == 8
+    aligned = dataclasses.replace(w, window_left=18, window_right=9, bottom_right=True)
+    assert (aligned.window_left, aligned.window_right) == (18, None)
+    wide = dataclasses.replace(w, window_left=19, window_right=9, bottom_right=True)
+    assert wide == Workload(1, 1, 1, 10, 20, 64, DType.FP16)
+
+
+def test_a_window_that_ends_at_its_own_key_is_a_causal_mask() -> None:
+    w = Workload(1, 1, 1, 10, 20, 64, DType.FP16, window_left=3, window_right=0)
+    assert w == Workload(1, 1, 1, 10, 20, 64, DType.FP16, causal=True, window_left=3)
+    assert dataclasses.replace(w, window_right=5) == w
+    assert w.key == "b1_h1_kv1_q10_k20_d64_fp16_causal_left3"
+
+
+def test_scores_with_all_fields_have_a_key_that_is_read_back() -> None:
+    w = dataclasses.replace(
+        *(PLAIN,), causal=True, window_left=127, sink=True, softcap=30, alibi=True, lse=True
+    )
+    assert w.key.endswith("_causal_lse_left127_sink_softcap30.0_alibi")
+    assert Workload.from_key(w.key) == w
+    assert labels(w, short=True) == ("lse", "left 127", "sink", "softcap 30", "alibi")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"window_left": -1}, {"window_right": -2}, {"softcap": 0.0}, {"softcap": -1.0}]
+)
+def test_windows_and_caps_that_mean_nothing_are_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(InvalidConfig, match=f"{next(iter(changes))} must be"):
+        dataclasses.replace(PLAIN, **changes)  # type: ignore[arg-type]

@@ -75,16 +75,27 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
     if dice.random() < 0.03:  # beyond what a grid takes
         heads = kv_heads = dice.choice((65535, 65536, 1 << 20))
         batch = dice.choice((1, 65536))
-    causal = dice.random() < 0.6
+    causal, alibi = dice.random() < 0.6, dice.random() < 0.2
+    lengths = some_length(dice, rows), some_length(dice, keys)
+    left, right = (some_side(dice, sum(lengths)) for _ in range(2))
     return Workload(
-        *(batch, heads, kv_heads, some_length(dice, rows), some_length(dice, keys)),
+        *(batch, heads, kv_heads, *lengths),
         config.d_head,
         config.dtype,
         causal=causal,
-        bottom_right=causal and dice.random() < 0.5,
+        bottom_right=(causal or alibi or (left, right) != (None, None)) and dice.random() < 0.5,
         lse=dice.random() < 0.4,
         softmax_scale=dice.choice((None, None, 1.0, dice.uniform(0.01, 3))),
+        window_left=left,
+        window_right=right,
+        sink=dice.random() < 0.2,
+        softcap=dice.choice((None, None, None, 50.0, dice.uniform(0.01, 1e4))),
+        alibi=alibi,
     )
+
+
+def some_side(dice: random.Random, longest: int) -> int | None:
+    return None if dice.random() < 0.6 else dice.choice((0, dice.randint(0, longest), 1 << 40))
 
 
 def some_tensor(
@@ -124,10 +135,18 @@ def some_args(dice: random.Random, w: Workload) -> LaunchArgs:
     return LaunchArgs.forward(
         *four,
         TensorArg(lse),
-        diagonal=diagonal if w.causal else None,
+        sink=TensorArg((1 << 46) + 4 if w.sink and dice.random() < 0.98 else 0),
+        alibi_slopes=some_slopes(dice, w),
+        diagonal=diagonal if w.causal or w.window_left is not None else None,
         softmax_scale=scale if dice.random() < 0.3 else None,
         scratch=COUNTERS,
     )
+
+
+def some_slopes(dice: random.Random, w: Workload) -> TensorArg:
+    if not w.alibi or dice.random() < 0.02:
+        return TensorArg(0)
+    return TensorArg((1 << 47) + 4, (dice.choice((0, w.heads, w.heads + 3)), 0, 0))
 
 
 def some_case(dice: random.Random) -> Case:

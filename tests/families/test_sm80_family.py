@@ -14,6 +14,7 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families.score_params import score_dtype
 from fa_tune.families.sm80.config import (
     BARRIER_BYTES,
     CONSTRAINTS,
@@ -199,7 +200,7 @@ def test_parameters_are_laid_out_as_the_struct() -> None:
     names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
     fields = [name.removesuffix("_address") for name in params_dtype().names or ()]
     assert fields == names
-    assert params_dtype().itemsize == 6 * 8 + 4 * 3 * 8 + 7 * 4 + 4
+    assert params_dtype().itemsize == 6 * 8 + 4 * 3 * 8 + 7 * 4 + 4 + score_dtype().itemsize
     assert np.zeros(1, params_dtype()).dtype.alignment == 8
 
 

@@ -20,6 +20,7 @@ from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import LaunchDevice
+from fa_tune.families.score_params import score_dtype
 from fa_tune.families.sm90.config import Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import CONSTRAINTS, constraints
 from fa_tune.families.sm90.launch import kernel_args, params_dtype
@@ -98,13 +99,13 @@ def test_static_asserts_say_the_same_sentences() -> None:
 
 
 def test_parameters_are_laid_out_as_the_struct() -> None:
-    """kernels/sm90/fwd/params.cuh: pointers, then 32-bit numbers, padded to 8 bytes."""
+    """kernels/sm90/fwd/params.cuh: pointers, 32-bit numbers, padded to 8 bytes, and the scores'."""
     text = (kernels_dir() / "sm90" / "fwd" / "params.cuh").read_text()
     body = text[text.index("struct ForwardParams") :]
     body = body[: body.index("};")]
     names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
     assert list(params_dtype().names or ()) == names
-    assert params_dtype().itemsize == 2 * 8 + 9 * 4 + 4
+    assert params_dtype().itemsize == 2 * 8 + 9 * 4 + 4 + score_dtype().itemsize
 
 
 def test_shared_memory_is_the_kernels_own_sum() -> None:

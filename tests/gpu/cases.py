@@ -16,7 +16,9 @@ from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Artifact, Variant
 from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
+from fa_tune.ops.forward import example, has_alignment
 from fa_tune.ops.traits import Traits
+from tests.gpu.score_hooks import HOOKS
 from tests.tools import required_sm90
 from tests.tools.required import ALL_D_HEADS, code_path_sample
 
@@ -168,6 +170,51 @@ def _random_workload(
     )
 
 
+# Fields of a workload that change its scores or what its rows see, by how often they are drawn.
+FEATURES = {"window": 0.6, "sink": 0.4, "softcap": 0.35, "alibi": 0.3, "hook": 0.25}
+MIXTURES = 3  # sets of features for each config: every set is another kernel
+
+
+def mixed_grid(seed: int, count: int, configs: Sequence[Config]) -> list[Case]:
+    """As `random_grid`, with windows, sinks, soft caps and ALiBi in any mixture."""
+    dice = random.Random(seed)
+    chosen = [[_features(dice) for _ in range(MIXTURES)] for _ in configs]
+    found = []
+    for number in range(count):
+        config, sets = configs[number % len(configs)], chosen[number % len(configs)]
+        features = sets[number // len(configs) % MIXTURES]
+        layout = dice.choice(LAYOUTS)
+        plain = _random_workload(dice, config, families.of(config).blocks(config), layout)
+        workload = _with_features(dice, plain, features)
+        found.append(Case(families.variant(config), workload, layout, dice.randrange(2**31)))
+    return found
+
+
+def _features(dice: random.Random) -> frozenset[str]:
+    found = {name for name, often in FEATURES.items() if dice.random() < often}
+    return frozenset(found or {"window"})
+
+
+def _with_features(dice: random.Random, plain: Workload, features: frozenset[str]) -> Workload:
+    w = plain
+    fields: dict[str, Any] = {"sink": "sink" in features, "alibi": "alibi" in features}
+    if "hook" in features:
+        fields["score_hook"] = HOOKS[len(features) % len(HOOKS)]
+    elif "softcap" in features:
+        fields["softcap"] = dice.choice((0.5, 5.0, 30.0, 50.0))
+    if "window" in features:
+        sides = dice.choice(("left", "right", "both", "both"))
+        for side in ("left", "right"):
+            if sides in (side, "both"):
+                longest = max(1, w.seq_len_kv)
+                fields[f"window_{side}"] = int(longest ** dice.random()) - dice.randint(0, 1)
+    if fields.keys() & {"window_left", "window_right"} or fields["alibi"]:
+        fields["bottom_right"] = dice.random() < 0.6
+    if not w.causal and fields.get("bottom_right", False) is False:
+        fields.pop("bottom_right", None)
+    return dataclasses.replace(w, **fields)
+
+
 def _random_length(dice: random.Random, block: int) -> int:
     """Mostly at the edge of a block, whole blocks or odd; the long ones are rare."""
     kind = dice.random()
@@ -246,14 +293,9 @@ def small_workloads(variant: Variant, traits: str) -> tuple[Workload, ...]:
         shapes = [(2, 3, 1, rows + 17, 5 * keys + 17), (2, 2, 2, 2 * rows + 1, keys - 1)]
         shapes.append((1, 1, 1, 1, 1))
     found = [
-        Workload(
-            *(*shape, config.d_head, config.dtype),
-            causal=facts.causal,
-            bottom_right=bottom_right,
-            lse=facts.lse,
-        )
-        for shape in shapes
-        for bottom_right in ((False, True) if facts.causal else (False,))
+        example(facts, (*shape, config.d_head, config.dtype), number, bottom_right=bottom_right)
+        for number, shape in enumerate(shapes)
+        for bottom_right in ((False, True) if has_alignment(facts) else (False,))
     ]
     return tuple(dict.fromkeys(found))
 

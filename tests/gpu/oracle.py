@@ -16,7 +16,7 @@ import torch
 
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.judged import judge, judged_forward
-from fa_tune.gpu.reference import Inputs, hidden_pairs
+from fa_tune.gpu.reference import Inputs, changed_scores, hidden_pairs, score_inputs
 from fa_tune.ops.base import CheckCase
 from fa_tune.ops.verification import fault
 from tests.gpu.cases import Case
@@ -77,7 +77,7 @@ def inputs_for(
     if layout == "packed":  # Q, K and V of a token side by side
         whole = room((w.batch, w.seq_len_q, w.heads + 2 * w.kv_heads, w.d_head), "", dtype, device)
         q, k, v = draw(whole.inside).split((w.heads, w.kv_heads, w.kv_heads), dim=2)
-        return Inputs(q, grown(k, growth), v)
+        return Inputs(q, grown(k, growth), v, **score_inputs(w, seed=seed, device=device))
     rows = 1 if layout == "expanded" else w.batch  # one K and V for the whole batch
     q = draw(room((w.batch, w.seq_len_q, w.heads, w.d_head), layout, dtype, device).inside)
     shape = (rows, w.seq_len_kv, w.kv_heads, w.d_head)
@@ -85,7 +85,7 @@ def inputs_for(
     grown(k, growth)
     if layout == "expanded":
         k, v = (t.expand(w.batch, -1, -1, -1) for t in (k, v))
-    return Inputs(q, k, v)
+    return Inputs(q, k, v, **score_inputs(w, seed=seed, device=device))
 
 
 def grown(k: torch.Tensor, growth: float | None) -> torch.Tensor:
@@ -112,12 +112,21 @@ def attention(
         heads = slice(kv.start * group, kv.stop * group)
         q = inputs.q[batch, :, heads].transpose(1, 2).unflatten(1, (-1, group)).to(dtype)
         k, v = (t[batch, :, kv].transpose(1, 2)[:, :, None].to(dtype) for t in (inputs.k, inputs.v))
-        scores = (q @ k.transpose(-1, -2)) * w.scale
+        slopes = None
+        if inputs.alibi_slopes is not None:
+            slopes = inputs.alibi_slopes[batch, heads].unflatten(1, (-1, group))[..., None, None]
+        batches = torch.arange(w.batch, device=q.device)[batch].view(-1, 1, 1, 1, 1)
+        of_heads = torch.arange(w.heads, device=q.device)[heads].unflatten(0, (-1, group))
+        of = (batches, of_heads[..., None, None])
+        scores = changed_scores((q @ k.transpose(-1, -2)) * w.scale, w, slopes, of=of)
         if hidden is not None:
-            scores.masked_fill_(hidden, -math.inf)
-        weights = torch.softmax(scores, -1)
+            scores = scores.masked_fill(hidden, -math.inf)
+        if inputs.sink is not None:
+            sink = inputs.sink[heads].unflatten(0, (-1, group))[..., None, None].to(scores.dtype)
+            scores = torch.cat((scores, sink.expand(*scores.shape[:-1], 1)), -1)
+        weights = torch.softmax(scores, -1)[..., : w.seq_len_kv]
         if hidden is not None:
-            weights.masked_fill_(hidden, 0)  # a row without keys is NaN
+            weights = weights.masked_fill(hidden, 0)  # a row without keys is NaN
         out[batch, :, heads] = (weights @ v).flatten(1, 2).transpose(1, 2)
         lse[batch, heads] = torch.logsumexp(scores.double(), -1).flatten(1, 2)
     return out, lse
@@ -155,6 +164,8 @@ def check(case: Case, kernel: KernelCall, device: str = "cuda") -> dict[str, Any
     second, second_lse = launch()
     exact, exact_lse = attention(inputs, w, torch.float64)
     empty = exact_lse == -math.inf
+    hidden = hidden_pairs(w, inputs.q.device)  # a sink makes a row's sum, but no value
+    blind = empty if hidden is None else hidden.all(-1).expand_as(empty)
     error = largest(first.double() - exact)
     limit = math.nextafter(error, math.inf)
     if case.strict:
@@ -167,8 +178,8 @@ def check(case: Case, kernel: KernelCall, device: str = "cuda") -> dict[str, Any
         "criterion": fault(judge(CheckCase(w), judged_forward(inputs, w), outputs)),
         "repeats": equal_bits(first, second),
         "clean_outside": out.is_clean_outside(),
-        "n_empty": int(empty.sum()),
-        "empty_rows_are_zero": bool((first.transpose(1, 2)[empty] == 0).all()),
+        "n_empty": int(blind.sum()),
+        "empty_rows_are_zero": bool((first.transpose(1, 2)[blind] == 0).all()),
         "lse_clean_outside": lse.is_clean_outside(),
     }
     if w.lse:

@@ -24,6 +24,7 @@ from tests.gpu.cases import (
     by_request,
     fa_forward_cases,
     grid_configs,
+    mixed_grid,
     named,
     random_grid,
 )
@@ -51,8 +52,11 @@ class Draw:
         self.seed = fresh_seed()
         self.fixed = random_grid(FIXED_SEED, COUNT, configs)
         self.fresh = random_grid(self.seed, COUNT, configs)
+        self.mixed = mixed_grid(FIXED_SEED, COUNT, configs)
         self.fa_forward, self.refused = fa_forward_cases(family, limits)
-        cases = by_request(dict.fromkeys((*self.fixed, *self.fresh, *self.fa_forward)), limits)
+        cases = by_request(
+            dict.fromkeys((*self.fixed, *self.fresh, *self.mixed, *self.fa_forward)), limits
+        )
         artifacts = built(list(cases))
         items: dict[str, dict[str, Any]] = {
             name: item | {"cases": [case.to_json() for case in of_kernel]}
@@ -103,6 +107,11 @@ class TestGrid:
         wrong = draw.faults(draw.fresh)
         assert not wrong, report(wrong, draw.seed)
         assert all(case.name in draw.figures for case in draw.fresh)
+
+    def test_windows_sinks_caps_and_slopes(self, draw: Draw) -> None:
+        wrong = draw.faults(draw.mixed)
+        assert not wrong, report(wrong, FIXED_SEED)
+        assert all(case.name in draw.figures for case in draw.mixed)
 
     def test_the_flash_attention_projects_forward_test(self, draw: Draw) -> None:
         wrong = draw.faults(draw.fa_forward)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if not TYPE_CHECKING:
 import torch
 
 from fa_tune.gpu import reference
+from fa_tune.gpu.judged import judged_forward
 
 W = Workload(2, 6, 2, 37, 53, 32, DType.FP16)
 LARGEST = 4e-6  # difference of two fp32 computations in another order
@@ -208,10 +210,56 @@ def test_inputs_are_normal_around_their_mean() -> None:
 
 
 def test_extra_heads_make_every_stride_unnatural_but_the_last() -> None:
-    for tensor in dataclasses.astuple(inputs(extra_heads=3)):
+    for tensor in inputs(extra_heads=3).tensors.values():
         batch, seq, heads, d = tensor.stride()
         assert d == 1
         assert heads == W.d_head
         assert seq == (tensor.shape[2] + 3) * W.d_head
         assert batch == tensor.shape[1] * seq
         assert tensor.storage_offset() == 3 * W.d_head
+
+
+FEATURES = (
+    {"window_left": 7, "causal": True},
+    {"window_left": 3, "window_right": 5, "bottom_right": True},
+    {"window_right": 4},
+    {"sink": True, "causal": True, "bottom_right": True},
+    {"softcap": 2.0},
+    {"alibi": True, "bottom_right": True},
+    {"alibi": True, "causal": True, "softcap": 1.5, "sink": True, "window_left": 9},
+)
+
+
+@pytest.mark.parametrize("changes", FEATURES)
+def test_windows_sinks_caps_and_slopes_row_by_row(changes: dict[str, Any]) -> None:
+    """Against sums over the keys that each query sees, one score at a time."""
+    w = dataclasses.replace(W, seq_len_q=13, seq_len_kv=11, **changes)
+    given = inputs(w)
+    out = reference.attention(given, w, dtype=torch.float64)
+    lse = reference.log_sum_exp(given, w)
+    judged = judged_forward(given, w)
+    group = w.heads // w.kv_heads
+    for b, i, h in itertools.product(range(w.batch), range(w.seq_len_q), range(w.heads)):
+        place = i + w.diagonal
+        total, value = 0.0, torch.zeros(w.d_head, dtype=torch.float64)
+        if given.sink is not None:
+            total += math.exp(given.sink[h])
+        for j in range(w.seq_len_kv):
+            right = 0 if w.causal else w.window_right
+            if (right is not None and j > place + right) or (
+                w.window_left is not None and j < place - w.window_left
+            ):
+                continue
+            score = float(given.q[b, i, h].double() @ given.k[b, j, h // group].double()) * w.scale
+            if w.softcap is not None:
+                score = w.softcap * math.tanh(score / w.softcap)
+            if given.alibi_slopes is not None:
+                score -= float(given.alibi_slopes[b, h]) * abs(place - j)
+            total += math.exp(score)
+            value += math.exp(score) * given.v[b, j, h // group].double()
+        expected = value / total if total else value
+        assert difference(out[b, i, h], expected) < 1e-6
+        assert difference(judged["o"].exact[b, i, h], expected) < 1e-6
+        log = math.log(total) if total else -math.inf
+        assert float(lse[b, h, i]) == pytest.approx(log, abs=1e-5)
+        assert float(judged["lse"].exact[b, h, i]) == pytest.approx(log, abs=1e-6)

@@ -113,3 +113,44 @@ def test_total_needs_whole_tiles(blocks: tuple[int, int]) -> None:
 
 def test_tflops() -> None:
     assert flops.tflops(2 * 10**12, 0.5) == 4.0
+
+
+sides = st.none() | st.integers(0, 50)
+
+
+@given(sizes, sizes, masks, st.booleans(), sides, sides, st.integers(1, 9), st.integers(1, 9))
+def test_a_windows_pairs_and_tiles_are_those_of_its_definition(
+    q: int,
+    kv: int,
+    mask: str,
+    aligned: bool,
+    left: int | None,
+    right: int | None,
+    B_r: int,
+    B_c: int,
+) -> None:
+    causal = mask != "full"
+    w = Workload(
+        *(1, 1, 1, q, kv, 64, DType.FP16),
+        causal=causal,
+        bottom_right=mask == "causal_br"
+        or (not causal and aligned and (left, right) != (None, None)),
+        window_left=left,
+        window_right=right,
+    )
+    bottom_right = mask == "causal_br" or (not causal and aligned)
+    diagonal = kv - q if bottom_right else 0
+    pairs = {
+        (i, j)
+        for i in range(q)
+        for j in range(kv)
+        if (left is None or j >= i + diagonal - left)
+        and (right is None or j <= i + diagonal + right)
+        and (not causal or j <= i + diagonal)
+    }
+    assert flops.unmasked_pairs(w) == len(pairs)
+    tiles = {(i // B_r, j // B_c) for i, j in pairs}
+    # A tile within the range of its rows' keys may hold a corner that nobody sees.
+    assert flops.visited_tiles(w, B_r, B_c) >= len(tiles)
+    assert flops.visited_tiles(w, 1, 1) == len(pairs)
+    assert Workload.from_key(w.key) == w

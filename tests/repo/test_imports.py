@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tune": {"core", "ops", "families", "build", "workers", "profile", "search", "store"},
     # What other programs use.
     "op": {"core", "families", "build", "store"},
-    "runtime": {"core", "families", "workers", "gpu", "store", "op"},
+    "runtime": {"core", "workers", "gpu", "store", "op"},
     "export": {"core", "ops", "families", "build", "store"},
     "kernel_configs": {"core", "ops", "families"},
     # Around the flow.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import ToolMissing
 from fa_tune.families.plan import LaunchPlan, Plan
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 
 class Status(IntEnum):
@@ -33,6 +33,15 @@ class Mask(IntEnum):
     CAUSAL = 1
     CAUSAL_BR = 2
     DIAGONAL = 3
+    FULL_DIAGONAL = 4
+
+
+class Window(IntFlag):
+    """fa_tune_window."""
+
+    NONE = 0
+    LEFT = 1
+    RIGHT = 2
 
 
 class Problem(ctypes.Structure):
@@ -50,8 +59,13 @@ class Problem(ctypes.Structure):
         ("mask", ctypes.c_int32),
         ("diagonal", ctypes.c_int64),
         ("lse", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("window", ctypes.c_int32),
         ("softmax_scale", ctypes.c_double),
+        ("window_left", ctypes.c_int64),
+        ("window_right", ctypes.c_int64),
+        ("softcap", ctypes.c_double),
+        ("sink", ctypes.c_int32),
+        ("alibi", ctypes.c_int32),
     )
 
 
@@ -72,6 +86,9 @@ class Tensors(ctypes.Structure):
     _fields_ = (
         *((name, Tensor) for name in ("q", "k", "v", "o")),
         ("lse", ctypes.c_void_p),
+        ("sink", ctypes.c_void_p),
+        ("alibi_slopes", ctypes.c_void_p),
+        ("alibi_batch_stride", ctypes.c_int64),
     )
 
 

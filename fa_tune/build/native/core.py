@@ -218,13 +218,23 @@ class CoreTable:
 def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Problem:
     """The problem of a workload; what `args` say of scale and diagonal replaces its own.  Raises
     InvalidConfig for a scale that no workload may have."""
-    mask, diagonal = abi.Mask(workload.causal + workload.bottom_right), 0
+    if workload.causal:
+        mask, diagonal = abi.Mask(workload.causal + workload.bottom_right), 0
+    else:
+        mask, diagonal = abi.Mask.FULL, 0
+        if workload.bottom_right:
+            mask, diagonal = abi.Mask.FULL_DIAGONAL, workload.diagonal
     if args is not None and args.softmax_scale is not None:
         workload = dataclasses.replace(workload, softmax_scale=args.softmax_scale)
-    if args is not None and args.diagonal is not None and workload.causal:
-        mask, diagonal = abi.Mask.DIAGONAL, max(-_INT64, min(args.diagonal, _INT64))
+    left, right = workload.window_left, workload.window_right
+    aligned = workload.causal or workload.alibi or (left, right) != (None, None)
+    if args is not None and args.diagonal is not None and aligned:
+        mask = abi.Mask.DIAGONAL if workload.causal else abi.Mask.FULL_DIAGONAL
+        diagonal = max(-_INT64, min(args.diagonal, _INT64))
     if workload.op.upper() not in Operation.__members__:
         raise InvalidConfig(f"C++ has no kernels of {workload.op}")
+    if workload.score_hook is not None:
+        raise InvalidConfig("C++ launches no kernels with a score hook")
     return abi.Problem(
         operation=Operation[workload.op.upper()],
         dtype=int(workload.dtype),
@@ -238,13 +248,26 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
         diagonal=diagonal,
         lse=workload.lse,
         softmax_scale=workload.scale,
+        window=(left is not None) * abi.Window.LEFT | (right is not None) * abi.Window.RIGHT,
+        window_left=left or 0,
+        window_right=right or 0,
+        softcap=workload.softcap or 0.0,
+        sink=workload.sink,
+        alibi=workload.alibi,
     )
 
 
 def tensors_of(args: LaunchArgs) -> abi.Tensors:
     """The tensors of a forward pass."""
     four = {name: _tensor(args[name]) for name in ("q", "k", "v", "o")}
-    return abi.Tensors(**four, lse=args.lse.address)
+    slopes = args["alibi_slopes"]
+    return abi.Tensors(
+        **four,
+        lse=args.lse.address,
+        sink=args["sink"].address,
+        alibi_slopes=slopes.address,
+        alibi_batch_stride=slopes.strides[0],
+    )
 
 
 def _tensor(tensor: TensorArg) -> abi.Tensor:

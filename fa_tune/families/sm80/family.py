@@ -20,6 +20,7 @@ from fa_tune.families.base import (
     TensorArg,
 )
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.families.sm80.config import (
     FlashForwardKernelConfig,
     constraints,
@@ -31,6 +32,7 @@ from fa_tune.families.sm80.sets import ALLOWED_KEYS, get_kernel_configs
 from fa_tune.families.template import TemplateFamily
 from fa_tune.families.tensor_maps import tensor_map
 from fa_tune.families.work_tiles import MAX_TILES, l2_head_group
+from fa_tune.ops.forward import example
 from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def params_dtype() -> np.dtype:
         + [(f"{t}_strides", strides) for t in ("q", "k", "v", "o")]
         + [(n, "i4") for n in ("heads", "heads_per_kv", "seq_len_q", "seq_len_kv", "diagonal")]
         + [("batch", "i4"), ("l2_head_group", "i4")]
-        + [("softmax_scale", "f4")],
+        + [("softmax_scale", "f4"), ("score", score_dtype())],
         align=True,
     )
 
@@ -175,7 +177,7 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         params["heads_per_kv"] = workload.heads // workload.kv_heads
         params["seq_len_q"] = workload.seq_len_q
         params["seq_len_kv"] = workload.seq_len_kv
-        params["diagonal"], params["softmax_scale"] = args.checked(workload)
+        set_scores(params, workload, args)
         params["batch"] = workload.batch
         if not config.ping_pong:
             return [params]
@@ -207,4 +209,4 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         rest = 17 if wanted.ragged else 0
         rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
         shape = (11, 15, 5, rows, keys, config.d_head, config.dtype)
-        return (Workload(*shape, causal=wanted.causal, lse=wanted.lse),)
+        return (example(wanted, shape, 0, bottom_right=False),)

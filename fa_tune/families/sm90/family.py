@@ -16,6 +16,7 @@ from fa_tune.families.sm90 import constraints as rules
 from fa_tune.families.sm90 import launch, names, sets
 from fa_tune.families.sm90.config import Sm90Config
 from fa_tune.families.template import TemplateFamily
+from fa_tune.ops.forward import example
 from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:
@@ -92,4 +93,4 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
         shape = (11 * config.min_ctas_per_sm, 15, 5, rows, keys, config.d_head, config.dtype)
         # With the trait the kernel writes the log-sum-exp, so it must be given the room.
-        return (Workload(*shape, causal=wanted.causal, lse=wanted.lse),)
+        return (example(wanted, shape, 0, bottom_right=False),)

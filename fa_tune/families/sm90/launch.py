@@ -9,6 +9,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.families.sm90.config import GROUP_ROWS, Scheduler, Sm90Config
 from fa_tune.families.tensor_maps import tensor_map
 from fa_tune.families.work_tiles import MAX_TILES, l2_head_group
@@ -29,7 +30,7 @@ def params_dtype() -> np.dtype:
     return np.dtype(
         [("lse", "u8"), ("counters", "u8")]
         + [(name, "i4") for name in numbers]
-        + [("softmax_scale", "f4")],
+        + [("softmax_scale", "f4"), ("score", score_dtype())],
         align=True,
     )
 
@@ -90,7 +91,7 @@ def kernel_args(
     params["m_blocks"] = m_blocks(config, workload)
     params["total_heads"] = workload.heads * workload.batch
     params["l2_head_group"] = l2_head_group(workload, device.l2_bytes)
-    params["diagonal"], params["softmax_scale"] = args.checked(workload)
+    set_scores(params, workload, args)
     return [
         tensor_map(args.q, workload, queries=True, box_rows=GROUP_ROWS),
         tensor_map(args.k, workload, queries=False, box_rows=config.B_c),

@@ -5,28 +5,44 @@
 //     rows      | whole | whole | x . . |  beyond: never visited
 //     first_query ...   |       | x x . |
 //
+// With a window the first blocks are never visited, and the first of the others need a mask.
+//
 // The walk goes from the last block to the first, so masked blocks come first.
 #pragma once
 
+#include "common/mask.cuh"
+#include "common/problem.cuh"
 #include "sm80/fwd/params.cuh"
 
 namespace fa_tune::sm80 {
 
-// Blocks [0, end) have a key that some row of the CTA sees; of these, blocks [0, unmasked) are
-// seen whole by every row.
+// Blocks [begin, end) have a key that some row of the CTA sees, unless begin >= end; of these,
+// blocks [whole, unmasked) are seen whole by every row.  Without a window begin and whole are 0.
 struct BlockRange {
-    int end, unmasked;
+    int end, unmasked, begin, whole;
 
-    template <int kRows, int kKeys, bool kCausal>
+    template <WorkloadTraits TRAITS>
+    __device__ __forceinline__ bool masks(int block) const {
+        return block >= unmasked || (TRAITS.window && block < whole);
+    }
+
+    template <int kRows, int kKeys, WorkloadTraits TRAITS>
     __device__ __forceinline__ static BlockRange of(const ForwardParams& params, int first_query) {
         int keys = params.seq_len_kv;
         int whole_keys = params.seq_len_kv;
-        if constexpr (kCausal) {
+        if constexpr (TRAITS.causal) {
             const int last_query = min(first_query + kRows, params.seq_len_q) - 1;
             keys = max(0, min(keys, last_query + params.diagonal + 1));
             whole_keys = max(0, min(whole_keys, first_query + params.diagonal + 1));
         }
-        return {(keys + kKeys - 1) / kKeys, whole_keys / kKeys};
+        int first = 0, first_of_all = 0;
+        if constexpr (TRAITS.window) {
+            const int last_query = min(first_query + kRows, params.seq_len_q) - 1;
+            first = max(0, first_key_seen(first_query, params.score.first_diagonal));
+            first_of_all = max(0, first_key_seen(last_query, params.score.first_diagonal));
+        }
+        return {(keys + kKeys - 1) / kKeys, whole_keys / kKeys, first / kKeys,
+                (first_of_all + kKeys - 1) / kKeys};
     }
 };
 

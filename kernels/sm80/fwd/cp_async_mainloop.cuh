@@ -45,6 +45,7 @@ struct CpAsyncMainloop {
 
     const ForwardParams& params;
     const int first_query;  // of this CTA
+    int first_block;        // with a window: the first block of its range
     const unsigned q_smem, k_smem, v_smem;
     Tile warp_tile;
     Stream k, v;
@@ -67,9 +68,15 @@ struct CpAsyncMainloop {
         return {KVPlan::source(rows, strides.seq, threadIdx.x), strides.seq, ring, block, 0};
     }
 
+    // The block that is visited last.
+    __device__ __forceinline__ int begin() const {
+        if constexpr (!TRAITS.window) return 0;
+        return first_block;
+    }
+
     // Copy the stream's next block, if there is one, and step to the one after it.
     __device__ __forceinline__ void load(Stream& stream) {
-        if (stream.block >= 0) {
+        if (stream.block >= begin()) {
             const unsigned target =
                 stream.ring + (kStages > 1 ? stream.stage * KVTile::kBytes : 0u);
             mma_sync::load_tile<KVTile, kThreads, CFG.async_copy, TRAITS.ragged>(
@@ -142,6 +149,7 @@ struct CpAsyncMainloop {
 
     __device__ __forceinline__ void mainloop(const BlockRange& range) {
         const int last = range.end - 1;
+        if constexpr (TRAITS.window) first_block = range.begin;
         k = stream(params.k, params.k_strides, k_smem, last);
         v = stream(params.v, params.v_strides, v_smem, last);
         if constexpr (kStages > 1) {
@@ -164,7 +172,7 @@ struct CpAsyncMainloop {
         // One loop for masked and whole blocks: two cost registers that the 32-row configs do
         // not have, and spilled.
 #pragma unroll 1
-        for (int block = last; block >= 0; --block) {
+        for (int block = last; block >= begin(); --block) {
             unsigned offset = 0;
             if constexpr (kStages > 1) {
                 offset = stage * KVTile::kBytes;
@@ -173,7 +181,8 @@ struct CpAsyncMainloop {
             } else {
                 multiply_qk_of_one_stage();
             }
-            if (kMasked && block >= range.unmasked) {
+            warp_tile.change_scores(params, first_query, block * CFG.B_c);
+            if (kMasked && range.masks<TRAITS>(block)) {
                 warp_tile.mask(params, first_query, block * CFG.B_c);
             }
             warp_tile.softmax.advance(warp_tile.s, warp_tile.o, block == last);
@@ -184,9 +193,10 @@ struct CpAsyncMainloop {
 
     __device__ __forceinline__ void run() {
         const BlockRange range =
-            BlockRange::of<CFG.B_r, CFG.B_c, TRAITS.causal>(params, first_query);
+            BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(params, first_query);
+        warp_tile.score_map = ScoreMap<TRAITS>::of(params, blockIdx.z, blockIdx.y);
         load_q();
-        if (range.end > 0) mainloop(range);
+        if (range.end > range.begin) mainloop(range);
         // Without a block nothing has waited for Q's copies, which would land on top of O.
         if constexpr (kMasked && CFG.async_copy) ptx::cp_async_wait_group<0>();
         if constexpr (kMasked) __syncthreads();

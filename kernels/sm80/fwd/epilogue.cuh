@@ -14,6 +14,7 @@
 #pragma once
 
 #include "common/problem.cuh"
+#include "common/scores.cuh"
 #include "mma_sync/copy.cuh"
 #include "ptx/stmatrix.cuh"
 #include "sm80/fwd/params.cuh"
@@ -32,7 +33,7 @@ struct Epilogue {
     __device__ __forceinline__ static void write(Tile& tile, const ForwardParams& params, int batch,
                                                  int head, int first_query) {
         float log_sum_exp[kTilesM][2];
-        tile.softmax.finish(tile.o, log_sum_exp);
+        finish(tile, params, head, log_sum_exp);
         const int warp_row = tile.warp * Tile::kRowsPerWarp;
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
@@ -64,7 +65,7 @@ struct Epilogue {
                                                  unsigned o_smem, int batch, int head,
                                                  int first_query) {
         float log_sum_exp[kTilesM][2];
-        tile.softmax.finish(tile.o, log_sum_exp);
+        finish(tile, params, head, log_sum_exp);
         const auto o_lane = tile.q_lane.moved(o_smem - tile.q_smem);
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
@@ -89,6 +90,21 @@ struct Epilogue {
     }
 
   private:
+    __device__ __forceinline__ static void finish(Tile& tile, const ForwardParams& params, int head,
+                                                  float (&log_sum_exp)[kTilesM][2]) {
+        const float sink = sink_exponent<TRAITS>(params, head);
+        tile.softmax.template finish<TRAITS.sink>(tile.o, log_sum_exp, sink);
+        if constexpr (TRAITS.softcap) {
+#pragma unroll
+            for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    log_sum_exp[m][half] -= score_shift<TRAITS>(params);
+                }
+            }
+        }
+    }
+
     __device__ __forceinline__ static void write_lse(const Tile& tile, const ForwardParams& params,
                                                      int batch, int head, int first_query, int row,
                                                      float value) {

@@ -1,6 +1,8 @@
 // What a launch passes to the kernel.
 #pragma once
 
+#include "common/score_params.cuh"
+
 namespace fa_tune::sm80 {
 
 // Strides are in elements; the last dimension (d_head) is contiguous.
@@ -26,6 +28,7 @@ struct ForwardParams {
     int batch;
     int l2_head_group;  // ping_pong: see work_stream.cuh
     float softmax_scale;
+    ScoreParams score;
 };
 
 }  // namespace fa_tune::sm80

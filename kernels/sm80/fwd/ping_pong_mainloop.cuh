@@ -105,6 +105,11 @@ struct PingPongMainloop {
         return {params, items + 32 * kStages};
     }
 
+    // Of the block of an item.
+    __device__ __forceinline__ int first_key(const WorkItem& item) const {
+        return stream().key_block(item) * CFG.B_c;
+    }
+
     // Where the item of the block in a place lies.  A item outlives its block by a round.
     __device__ __forceinline__ unsigned slot(Position place) const {
         return items + 16 * (place.stage + kStages * place.parity);
@@ -118,7 +123,7 @@ struct PingPongMainloop {
         for (int panel = 0; panel < KVTile::kPanels; ++panel) {
             ptx::cp_async_bulk_tensor_4d_load(target + panel * KVTile::kPanelBytes, map, full,
                                               ptx::kEvictLast, KVTile::kPanelColumns * panel,
-                                              item.block * CFG.B_c, item.kv_head(), item.batch);
+                                              first_key(item), item.kv_head(), item.batch);
         }
     }
 
@@ -190,14 +195,18 @@ struct PingPongMainloop {
     // Whether some of the tile's rows do not see all of the block.
     __device__ __forceinline__ bool masked(const WorkItem& item) const {
         if constexpr (!kMasked) return false;
+        if constexpr (TRAITS.window) {
+            return BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(params, item.first_query)
+                .template masks<TRAITS>(stream().key_block(item));
+        }
         return item.block >=
-               BlockRange::of<CFG.B_r, CFG.B_c, TRAITS.causal>(params, item.first_query).unmasked;
+               BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(params, item.first_query).unmasked;
     }
 
     // Whether no row of this warp sees anything of a block, which is not the tile's last.
     __device__ __forceinline__ bool fully_masked(const WorkItem& item) const {
         const int last_row = item.first_query + (warp_tile.warp + 1) * Tile::kRowsPerWarp - 1;
-        return item.block > 0 && item.block * CFG.B_c > last_row + params.diagonal;
+        return item.block > 0 && first_key(item) > last_row + params.diagonal;
     }
 
     // Where the maxima of a tile's first and last block are taken: in the code of the usual block,
@@ -214,7 +223,8 @@ struct PingPongMainloop {
             const bool needs_max = first || last || partly;
             auto softmax = [&](bool with_maxima) {
                 if (last) load_next_q(now.next());
-                if (partly) warp_tile.mask(params, item.first_query, item.block * CFG.B_c);
+                change_scores(item);
+                if (partly) warp_tile.mask(params, item.first_query, first_key(item));
                 return warp_tile.stale_max_softmax(with_maxima);
             };
             if constexpr (kSharedMaxima) {
@@ -224,7 +234,10 @@ struct PingPongMainloop {
                 }
             } else {
                 if (scores_missing || !needs_max) {
-                    if (!scores_missing && warp_tile.stale_max_softmax(false)) return;
+                    if (!scores_missing) {
+                        change_scores(item);
+                        if (warp_tile.stale_max_softmax(false)) return;
+                    }
                     Products::multiply_qk(warp_tile, k_offset);
                 }
                 softmax(true);
@@ -232,9 +245,17 @@ struct PingPongMainloop {
         } else {
             if (scores_missing) Products::multiply_qk(warp_tile, k_offset);
             if (last) load_next_q(now.next());
-            if (partly) warp_tile.mask(params, item.first_query, item.block * CFG.B_c);
+            change_scores(item);
+            if (partly) warp_tile.mask(params, item.first_query, first_key(item));
             warp_tile.softmax.advance(warp_tile.s, warp_tile.o, first);
             warp_tile.exponentiate();
+        }
+    }
+
+    __device__ __forceinline__ void change_scores(const WorkItem& item) {
+        if constexpr (TRAITS.changes_scores()) {
+            warp_tile.score_map = ScoreMap<TRAITS>::of(params, item.batch, item.head());
+            warp_tile.change_scores(params, item.first_query, first_key(item));
         }
     }
 

@@ -15,6 +15,7 @@
 #pragma once
 
 #include "common/problem.cuh"
+#include "common/scores.cuh"
 #include "common/swizzle.cuh"
 #include "mma_sync/element.cuh"
 #include "mma_sync/fragment_stream.cuh"
@@ -47,7 +48,7 @@ struct WarpTile : Constraints<CFG> {
     static constexpr int kStepsQK = CFG.d_head / 16;   // k-tiles of S = Q K^T
     static constexpr int kStepsPV = CFG.B_c / 16;      // k-tiles of O += P V
     static constexpr bool kQStaysInRegisters = CFG.Q_mma_load_K_tiles == 0;
-    static constexpr bool kMasked = TRAITS.causal || TRAITS.ragged;
+    static constexpr bool kMasked = TRAITS.diagonal() || TRAITS.ragged;
     static constexpr bool kBuffer = CFG.mma_double_buffer_loads;
 
     using Elem = mma_sync::Element<CFG.dtype>;
@@ -69,6 +70,7 @@ struct WarpTile : Constraints<CFG> {
     typename Softmax::Outputs o;
     QStream q_registers;  // used when Q stays in registers
     Softmax softmax;
+    ScoreMap<TRAITS> score_map;
 
     // ldmatrix lane roles, see ptx/ldmatrix.cuh and ptx/mma.cuh.  The two registers of a B
     // operand must be neighbours, so a fragment's four matrices are, in order,
@@ -112,8 +114,30 @@ struct WarpTile : Constraints<CFG> {
     // Scores of the block that starts at `first_key` which must not count become -inf.
     __device__ __forceinline__ void mask(const ForwardParams& params, int first_query,
                                          int first_key) {
-        mma_sync::mask_scores<TRAITS.causal>(s, first_query + warp * kRowsPerWarp, first_key,
-                                             params.seq_len_kv, params.diagonal, lane);
+        mma_sync::mask_scores<TRAITS.causal, TRAITS.window>(
+            s, first_query + warp * kRowsPerWarp, first_key, params.seq_len_kv, params.diagonal,
+            params.score.first_diagonal, lane);
+    }
+
+    // Products of the block that starts at `first_key` to scores.
+    __device__ __forceinline__ void change_scores(const ForwardParams& params, int first_query,
+                                                  int first_key) {
+        if constexpr (TRAITS.changes_scores()) {
+            const int row = first_query + warp * kRowsPerWarp + lane / 4;
+            const int column = first_key + 2 * (lane % 4);
+#pragma unroll
+            for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+                for (int n = 0; n < kTilesS; ++n) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        float& x = s[m][n][i];
+                        x = score_map.score(x, row + 16 * m + i / 2 * 8, column + 8 * n + i % 2,
+                                            params);
+                    }
+                }
+            }
+        }
     }
 
     // P = softmax of the block's scores.  `needs_max`: with its maxima; otherwise false comes back,

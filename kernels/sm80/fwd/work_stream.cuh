@@ -24,7 +24,7 @@ struct WorkItem {
     int first_query;
     int heads;  // query head, and kv head in the upper half
     int batch;
-    int block;
+    int block;  // how many of the tile come after it
 
     __device__ __forceinline__ int head() const { return heads & 0xffff; }
     __device__ __forceinline__ int kv_head() const {
@@ -74,10 +74,16 @@ struct WorkStream {
         const int batch = head_in_all / p.heads;
         const int head = head_in_all - batch * p.heads;
         const int first_query = m_block * CFG.B_r;
-        // A tile whose rows see no key visits block 0, all masked: every tile takes one path.
-        const int end = max(1, BlockRange::of<CFG.B_r, CFG.B_c, TRAITS.causal>(p, first_query).end);
+        // A tile whose rows see no key visits one block, all masked: every tile takes one path.
+        const int end = max(1, BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(p, first_query).end);
         const unsigned kv_head = head / p.heads_per_kv;
-        return {first_query, static_cast<int>(head | kv_head << 16), batch, end - 1};
+        return {first_query, static_cast<int>(head | kv_head << 16), batch,
+                end - 1 - last_block(first_query)};
+    }
+
+    // The block of keys of an item.
+    __device__ __forceinline__ int key_block(const WorkItem& item) const {
+        return item.block + last_block(item.first_query);
     }
 
     // The rest by one thread.
@@ -110,6 +116,13 @@ struct WorkStream {
     }
 
   private:
+    // The block of keys that a tile visits last.
+    __device__ __forceinline__ int last_block(int first_query) const {
+        if constexpr (!TRAITS.window) return 0;
+        const auto range = BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(p, first_query);
+        return min(range.begin, max(1, range.end) - 1);
+    }
+
     __device__ __forceinline__ void fetch_next() const {
         ptx::st_shared(smem + 16, static_cast<int>(gridDim.x + atomicAdd(&p.counters[0], 1u)));
     }

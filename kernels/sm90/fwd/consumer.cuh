@@ -23,8 +23,8 @@ struct Consumer {
     using ProductsType = Products<CFG>;
     static constexpr int kScores = ProductsType::kScores;
     static constexpr bool kStaleMax = CFG.rescale == Rescale::STALE_MAX;
-    // Whether blocks with a causal mask go through the loop of those without.
-    static constexpr bool kSingleLoop = CFG.single_loop && kStaleMax && TRAITS.causal;
+    // Whether blocks with a mask go through the loop of those without.
+    static constexpr bool kSingleLoop = CFG.single_loop && kStaleMax && TRAITS.diagonal();
     // Whether the first rows of a tile see nothing of the last rows' last block.
     static constexpr bool kSkipsHidden = TRAITS.causal && CFG.B_r() - 64 >= CFG.B_c;
 
@@ -39,6 +39,7 @@ struct Consumer {
     Rows softmax;
     float a[2];  // what O must be multiplied with
     int block;   // the key block whose scores come next, or last came
+    ScoreMap<TRAITS> score_map;
     ProductsType products;
 
     __device__ __forceinline__ Consumer(const ForwardParams& params, const ptx::TensorMap& o_map,
@@ -105,6 +106,7 @@ struct Consumer {
         const int first_row = this->first_row(tile);
         const int unmasked = TRAITS.causal ? unmasked_blocks(tile) : 0;
         int accumulate = 0;
+        if constexpr (TRAITS.window) return windowed_mainloop(tile, first_row);
         if constexpr (TRAITS.causal && !kSingleLoop) {
 #pragma unroll 1
             for (; block > unmasked; --block) {
@@ -116,6 +118,40 @@ struct Consumer {
         for (; block > 0; --block) {
             step<false>(block - 1, first_row, accumulate, kSingleLoop && block > unmasked);
             accumulate = 1;
+        }
+        return accumulate;
+    }
+
+    // The same with a window: blocks with a mask, then without, then with one.
+    __device__ __forceinline__ int windowed_mainloop(const WorkTile& tile, int first_row) {
+        const int last = first_key_block<CFG, TRAITS>(p, tile, key_blocks<CFG, TRAITS>(p, tile));
+        const int whole = max(last, first_whole_block(tile));
+        const int unmasked = max(last, TRAITS.causal ? unmasked_blocks(tile) : block);
+        int accumulate = 0;
+        if constexpr (kSingleLoop) {
+#pragma unroll 1
+            for (; block > last; --block) {
+                step<false>(block - 1, first_row, accumulate, block > unmasked || block <= whole);
+                accumulate = 1;
+            }
+        } else {
+            // Either loop once, for the code's size.
+            int stop = unmasked;
+#pragma unroll 1
+            while (true) {
+#pragma unroll 1
+                for (; block > stop; --block) {
+                    step<true>(block - 1, first_row, accumulate);
+                    accumulate = 1;
+                }
+                if (stop == last) break;
+#pragma unroll 1
+                for (; block > whole; --block) {
+                    step<false>(block - 1, first_row, accumulate);
+                    accumulate = 1;
+                }
+                stop = last;
+            }
         }
         return accumulate;
     }
@@ -136,6 +172,7 @@ struct Consumer {
             ptx::wgmma_wait_group<1>();
             keep_registers(products.s);
             k.release(lane);
+            change_scores(first_row, block);
             if constexpr (kStaleMax && !kMasked) {
                 if (masked) mask(first_row, block);
                 typename Rows::Early early;
@@ -165,6 +202,7 @@ struct Consumer {
             keep_registers(products.s);
             v.release(lane);
             k.release(lane);
+            change_scores(first_row, block);
             if constexpr (kStaleMax && !kMasked) {
                 if (masked) mask(first_row, block);
                 const bool refreshed = refresh_max_first();
@@ -189,6 +227,9 @@ struct Consumer {
         if (valid) {
             ptx::mbarrier_wait(smem.q_full(q_slot()), q_ring.parity);
             k.wait();
+            if constexpr (TRAITS.changes_scores()) {
+                score_map = ScoreMap<TRAITS>::of(p, tile.batch, tile.head);
+            }
         }
         multiply_qk();
     }
@@ -237,7 +278,8 @@ struct Consumer {
     // --- softmax ---------------------------------------------------------------------------
 
     __device__ __forceinline__ void first_softmax(const WorkTile& tile) {
-        if constexpr (TRAITS.causal || TRAITS.ragged) mask(first_row(tile), block);
+        change_scores(first_row(tile), block);
+        if constexpr (TRAITS.diagonal() || TRAITS.ragged) mask(first_row(tile), block);
         softmax.template update<true>(products.s, a);
         a[0] = a[1] = 1.f;
         products.pack(softmax);
@@ -312,8 +354,22 @@ struct Consumer {
     }
 
     __device__ __forceinline__ void mask(int first_row, int block) {
-        mask_scores<TRAITS.causal>(products.s, first_row + 16 * warp + lane / 4,
-                                   block * CFG.B_c + 2 * (lane % 4), p.seq_len_kv, p.diagonal);
+        mask_scores<TRAITS.causal, TRAITS.window>(
+            products.s, first_row + 16 * warp + lane / 4, block * CFG.B_c + 2 * (lane % 4),
+            p.seq_len_kv, p.diagonal, p.score.first_diagonal);
+    }
+
+    // Products to scores, of whatever keys.
+    __device__ __forceinline__ void change_scores(int first_row, int block) {
+        if constexpr (TRAITS.changes_scores()) {
+            const int row = first_row + 16 * warp + lane / 4;
+            const int column = block * CFG.B_c + 2 * (lane % 4);
+#pragma unroll
+            for (int x = 0; x < kScores; ++x) {
+                float& s = products.s[x];
+                s = score_map.score(s, row + x / 2 % 2 * 8, column + x / 4 * 8 + x % 2, p);
+            }
+        }
     }
 
     // --- where the warpgroup is ------------------------------------------------------------
@@ -329,6 +385,12 @@ struct Consumer {
     // Key blocks below this one are seen whole by all rows of the warpgroup.
     __device__ __forceinline__ int unmasked_blocks(const WorkTile& tile) const {
         return max(0, first_row(tile) + p.diagonal + 1) / CFG.B_c;
+    }
+
+    // Key blocks from this one on start within the window of all rows of the warpgroup.
+    __device__ __forceinline__ int first_whole_block(const WorkTile& tile) const {
+        const int key = first_key_seen(first_row(tile) + 63, p.score.first_diagonal);
+        return (max(0, key) + CFG.B_c - 1) / CFG.B_c;
     }
 
     // The last block of which a row of the warpgroup sees a key; if none sees any, the first.

@@ -8,6 +8,7 @@
 
 #include "common/constants.cuh"
 #include "common/problem.cuh"
+#include "common/scores.cuh"
 #include "ptx/bar.cuh"
 #include "ptx/cp_async_bulk.cuh"
 #include "ptx/elect.cuh"
@@ -37,8 +38,13 @@ struct Epilogue {
         const int query = first_row<CFG>(tile, warpgroup) + 16 * warp + lane / 4;
         float inverse[2], log_sum_exp[2];
         bool empty[2];
-        softmax.finish(inverse, log_sum_exp, empty);
-        if constexpr (TRAITS.causal) {
+        const float sink = sink_exponent<TRAITS>(p, tile.head);
+        softmax.template finish<TRAITS.sink>(inverse, log_sum_exp, empty, sink);
+        if constexpr (TRAITS.softcap) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) log_sum_exp[i] -= score_shift<TRAITS>(p);
+        }
+        if constexpr (TRAITS.diagonal()) {
             // Their P is 0, but 0 times an infinite V is not.
             if (__any_sync(kAllLanes, empty[0] || empty[1])) {
 #pragma unroll

@@ -1,6 +1,8 @@
 // What a launch passes to the kernel besides the tensor maps.
 #pragma once
 
+#include "common/score_params.cuh"
+
 namespace fa_tune::sm90 {
 
 // Work is cut into tiles of B_r query rows of one head; common/work_tile.cuh has their order.
@@ -17,6 +19,7 @@ struct ForwardParams {
     int total_heads;    // heads times batch
     int l2_head_group;  // neighbouring heads whose tiles are handed out together
     float softmax_scale;
+    ScoreParams score;
 };
 
 }  // namespace fa_tune::sm90

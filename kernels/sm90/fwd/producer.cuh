@@ -2,7 +2,7 @@
 //
 //     per tile of n key blocks:   K(n-1)  Q  K(n-2) V(n-1)  K(n-3) V(n-2)  ...  K(0) V(1)  V(0)
 //
-// K runs one block ahead of V, as the consumers do.  It goes on to the next tile as soon as
+// With a window the last block is another than 0.  K runs one block ahead of V, as the consumers do.  It goes on to the next tile as soon as
 // there is room.
 #pragma once
 
@@ -35,16 +35,17 @@ struct Producer {
         for (WorkTile tile = first; tile.number >= 0; tile = tiles.next(tile)) {
             const int kv_head = tile.head / p.heads_per_kv;
             int block = key_blocks<CFG, TRAITS>(p, tile) - 1;
-            if (block <= kFetchAt) tiles.fetch_next();
+            const int last = first_key_block<CFG, TRAITS>(p, tile, block + 1);
+            if (block - last <= kFetchAt) tiles.fetch_next();
             load_k(block, kv_head, tile.batch);
             load_q(tile);
 #pragma unroll 1
-            for (; block > 0; --block) {
-                if (block == kFetchAt + 1) tiles.fetch_next();
+            for (; block > last; --block) {
+                if (block - last == kFetchAt + 1) tiles.fetch_next();
                 load_k(block - 1, kv_head, tile.batch);
                 load_v(block, kv_head, tile.batch);
             }
-            load_v(0, kv_head, tile.batch);
+            load_v(last, kv_head, tile.batch);
         }
         tiles.release_counters();
     }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "common/constants.cuh"
+#include "common/mask.cuh"
 #include "common/pipeline.cuh"
 #include "common/problem.cuh"
 #include "common/work_tile.cuh"
@@ -147,8 +148,9 @@ __device__ __forceinline__ int first_row(const WorkTile& tile, int warpgroup) {
     return tile.m_block * kRows + 64 * warpgroup;
 }
 
-// Key blocks [0, end) of a tile are visited, from the last one down.  A tile whose rows see no
-// key visits block 0, all masked: every tile takes the same path.
+// Key blocks [0, end) of a tile are visited, with a window [first_key_block, end), from the last
+// one down.  A tile whose rows see no key visits one block, all masked: every tile takes the same
+// path.
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 __device__ __forceinline__ int key_blocks(const ForwardParams& p, const WorkTile& tile) {
     constexpr int kRows = CFG.B_r();
@@ -159,6 +161,15 @@ __device__ __forceinline__ int key_blocks(const ForwardParams& p, const WorkTile
         keys = max(1, min(keys, last_row + p.diagonal + 1));
     }
     return (keys + CFG.B_c - 1) / CFG.B_c;
+}
+
+// Of key blocks before this one no row of the tile sees anything; `end` is that of key_blocks.
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ int first_key_block(const ForwardParams& p, const WorkTile& tile,
+                                               int end) {
+    if constexpr (!TRAITS.window) return 0;
+    const int key = first_key_seen(first_row<CFG>(tile, 0), p.score.first_diagonal);
+    return min(end - 1, max(0, key) / CFG.B_c);
 }
 
 }  // namespace fa_tune::sm90

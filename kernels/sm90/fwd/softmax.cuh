@@ -15,6 +15,7 @@
 #pragma once
 
 #include "common/constants.cuh"
+#include "common/scores.cuh"
 #include "ptx/cvt.cuh"
 #include "ptx/ex2.cuh"
 #include "ptx/lg2.cuh"
@@ -266,12 +267,21 @@ struct Softmax {
 
     // The rows' 1 / l, their log-sum-exp, and whether no score of theirs was above -inf: these have
     // 0 and -inf.
+    // `sink`: with kSink, the exponent of a score that every row has besides.
+    template <bool kSink>
     __device__ __forceinline__ void finish(float (&inverse)[2], float (&log_sum_exp)[2],
-                                           bool (&empty)[2]) {
+                                           bool (&empty)[2], float sink) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const float sum = quad_sum(row_sum[i]);
+            float sum = quad_sum(row_sum[i]);
             empty[i] = sum == 0.f;
+            if constexpr (kSink) {
+                const float a = add_sink(sink, row_max[i], sum);
+                inverse[i] = sum == 0.f ? 0.f : a / sum;
+                log_sum_exp[i] = sum == 0.f ? negative_infinity()
+                                            : (row_max[i] + ptx::lg2_approx(sum)) * kLn2;
+                continue;
+            }
             inverse[i] = empty[i] ? 0.f : 1.f / sum;
             log_sum_exp[i] =
                 empty[i] ? negative_infinity()

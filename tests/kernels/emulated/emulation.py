@@ -185,6 +185,8 @@ class Emulated:
         args = LaunchArgs.forward(
             *(tensor_arg(t) for t in (problem.q, problem.k, problem.v, out.inside)),
             lse=TensorArg(lse[GUARD:].ctypes.data),
+            sink=TensorArg(problem.sink.ctypes.data),
+            alibi_slopes=TensorArg(problem.slopes.ctypes.data, (workload.heads, 0, 0)),
             scratch=scratch.ctypes.data,
         )
         with _host_driver():

@@ -84,6 +84,8 @@ class Problem:
     k: Bits
     v: Bits
     out_layout: str
+    sink: np.ndarray  # fp32 [heads]
+    slopes: np.ndarray  # fp32 [batch, heads]
 
     @classmethod
     def draw(cls, workload: Workload, layout: str, seed: int) -> Problem:
@@ -113,7 +115,10 @@ class Problem:
             tensor[...] = to_bits(values, w.dtype)
         if layout == "expanded":
             k, v = (np.broadcast_to(t, (w.batch, *t.shape[1:])) for t in (k, v))
-        return cls(w, q, k, v, layout if layout in ("strided", "transposed") else "plain")
+        sink = 2 * dice.standard_normal(w.heads, np.float32)
+        slopes = np.exp2(-8 * dice.random((w.batch, w.heads), np.float32))
+        out_layout = layout if layout in ("strided", "transposed") else "plain"
+        return cls(w, q, k, v, out_layout, sink, slopes)
 
     def out(self) -> Room:
         """Room for O."""
@@ -142,12 +147,21 @@ def attention(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     )
     k, v = (np.repeat(t, group, axis=1) for t in (k, v))
     scores = q @ k.swapaxes(-1, -2) * w.scale
-    if w.causal:
-        seen = np.arange(w.seq_len_kv) <= np.arange(w.seq_len_q)[:, None] + w.diagonal
-        scores = np.where(seen, scores, -np.inf)
-    highest = scores.max(-1, keepdims=True)
-    weights = np.exp(scores - np.where(np.isinf(highest), 0.0, highest))
-    total = weights.sum(-1, keepdims=True)
+    place = np.arange(w.seq_len_kv) - np.arange(w.seq_len_q)[:, None] - w.diagonal
+    if w.softcap is not None:
+        scores = w.softcap * np.tanh(scores / w.softcap)
+    if w.alibi:
+        scores -= problem.slopes[..., None, None].astype(np.float64) * np.abs(place)
+    right = 0 if w.causal else w.window_right
+    if right is not None:
+        scores = np.where(place <= right, scores, -np.inf)
+    if w.window_left is not None:
+        scores = np.where(place >= -w.window_left, scores, -np.inf)
+    sink = problem.sink[:, None, None] if w.sink else -np.inf
+    highest = np.maximum(scores.max(-1, keepdims=True), sink)
+    finite = np.where(np.isinf(highest), 0.0, highest)
+    weights = np.exp(scores - finite)
+    total = weights.sum(-1, keepdims=True) + np.exp(sink - finite)
     divisor = np.where(total == 0.0, 1.0, total)
     rounded = to_float(to_bits(weights, w.dtype), w.dtype) @ v / divisor
     with np.errstate(divide="ignore"):
@@ -162,14 +176,15 @@ def faults(problem: Problem, out: Room, lse: np.ndarray) -> list[str]:
     weights and results, plus the last place of an output near 1."""
     w = problem.workload
     exact, same, exact_lse = attention(problem)
+    blind = ~(exact.any(-1).transpose(0, 2, 1))
     given = to_float(out.inside, w.dtype)
     error = float(np.abs(given - exact).max())
     limit = 2 * float(np.abs(same - exact).max()) + FLOOR[w.dtype]
-    empty = np.isneginf(exact_lse)
+    empty = np.isneginf(exact_lse)  # with a sink none is
     said = [
         (f"error {error:.3g} exceeds {limit:.3g}", error <= limit),
         ("it wrote beside O", out.is_clean_outside()),
-        ("rows that see nothing are not 0", not given.transpose(0, 2, 1, 3)[empty].any()),
+        ("rows that see nothing are not 0", not given.transpose(0, 2, 1, 3)[blind].any()),
     ]
     inside = lse[GUARD:-GUARD].reshape(exact_lse.shape)
     outside = np.concatenate((lse[:GUARD], lse[-GUARD:]))

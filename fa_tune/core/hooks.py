@@ -1,0 +1,82 @@
+"""Score hooks: functions of one's own that kernels put every score through.
+
+A hook is CUDA text with a function
+
+    __device__ float score_hook(float score, int batch, int head, int query, int key)
+
+whose result takes the score's place, before any mask; a score is scaled, and ALiBi's bias is in it.
+`fa_tune::tanh` is there, exact to the last places of fp32.  Where the text is also given as a
+function of torch tensors, a kernel can be judged by that.
+
+A workload names a hook by its digest.  Texts are known to the process that registered them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fa_tune.core.errors import InvalidConfig, StorageError
+
+DIGITS = 16
+_NAME = re.compile(r"\bscore_hook\s*\(")
+
+# (score, batch, head, query, key), tensors that go together by broadcasting, to the new score.
+Twin = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class ScoreHook:
+    """A text, and the same function in torch, if there is one."""
+
+    source: str
+    twin: Twin | None = None
+
+    @property
+    def digest(self) -> str:
+        """What workloads call it by."""
+        return hashlib.sha256(self.source.encode()).hexdigest()[:DIGITS]
+
+
+_known: dict[str, ScoreHook] = {}
+
+
+def register(source: str | Path, twin: Twin | None = None) -> str:
+    """Make a hook known, by its text or its file; returns its digest.  Raises InvalidConfig for a
+    text without `score_hook`, StorageError for a file that cannot be read."""
+    if isinstance(source, Path):
+        try:
+            source = source.read_text(encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"cannot read {source}: {error.strerror}") from error
+    if _NAME.search(source) is None:
+        raise InvalidConfig(
+            "a score hook must define __device__ float score_hook(float score, int batch, "
+            "int head, int query, int key)"
+        )
+    hook = ScoreHook(source, twin)
+    if twin is not None or hook.digest not in _known:
+        _known[hook.digest] = hook
+    return hook.digest
+
+
+def hook_of(digest: str) -> ScoreHook:
+    """The hook of a digest; raises InvalidConfig for one that nobody registered here."""
+    try:
+        return _known[digest]
+    except KeyError:
+        raise InvalidConfig(
+            f"score hook {digest} is not known to this process: register its text first"
+        ) from None
+
+
+def twin_of(digest: str) -> Twin:
+    """The torch function of a hook; raises InvalidConfig where there is none."""
+    twin = hook_of(digest).twin
+    if twin is None:
+        raise InvalidConfig(f"score hook {digest} was registered without its torch function")
+    return twin

@@ -1,0 +1,61 @@
+"""What a launch tells a kernel of masks and scores: kernels/common/score_params.cuh."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from fa_tune.core.workload import Workload
+from fa_tune.families.base import LaunchArgs
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FARTHEST = 2**30  # a diagonal: sums with rows and keys stay within 32 bits
+
+
+@cache
+def score_dtype() -> np.dtype:
+    """ScoreParams, field for field."""
+    import numpy as np  # only a launch needs it; commands that never launch start faster
+
+    return np.dtype(
+        [("sink", "u8"), ("alibi_slopes", "u8")]
+        + [(name, "i4") for name in ("alibi_batch_stride", "first_diagonal", "alibi_diagonal")]
+        + [("score_scale", "f4")],
+        align=True,
+    )
+
+
+def set_scores(params: Any, workload: Workload, args: LaunchArgs) -> None:
+    """Fill in `diagonal`, `softmax_scale` and `score` of a forward kernel's parameters.  Raises
+    InvalidConfig as `LaunchArgs.checked` does.
+
+    A diagonal beyond the tensor is one at its edge: it is the same mask, and sums of rows and
+    diagonals stay within 32 bits.
+    """
+    diagonal, scale = args.checked(workload)
+
+    def at_edge(diagonal: int) -> int:
+        return max(-workload.seq_len_q, min(diagonal, workload.seq_len_kv))
+
+    score = params["score"]
+    right = 0 if workload.window_right is None else workload.window_right
+    params["diagonal"] = at_edge(diagonal + right)
+    if workload.window_left is None:
+        score["first_diagonal"] = -workload.seq_len_q
+    else:
+        score["first_diagonal"] = at_edge(diagonal - workload.window_left)
+    score["sink"] = args["sink"].address
+    score["alibi_slopes"] = args["alibi_slopes"].address
+    score["alibi_batch_stride"] = args["alibi_slopes"].strides[0]
+    if workload.alibi:
+        score["alibi_diagonal"] = max(-FARTHEST, min(diagonal, FARTHEST))
+    if workload.score_hook is not None:
+        params["softmax_scale"], score["score_scale"] = 1, scale
+    elif workload.softcap is None:
+        params["softmax_scale"], score["score_scale"] = scale, scale
+    else:
+        params["softmax_scale"] = 2 * workload.softcap
+        score["score_scale"] = -2 * scale / workload.softcap / math.log(2)
