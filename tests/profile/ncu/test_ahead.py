@@ -17,10 +17,15 @@ from fa_tune.workers.prefork import preforked_workers
 from tests.profile.ncu.ncu_bench import FakeNcu, measure, outcomes, plan, samples_ns
 
 
-@pytest.fixture
-def profiler(fake: FakeNcu, monkeypatch: pytest.MonkeyPatch) -> Iterator[NcuProfiler]:
-    """Inside `preforked_workers`, whose workers load nothing."""
+@pytest.fixture(autouse=True)
+def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "MODULES", ())
+    monkeypatch.setattr(ahead, "MOST", 1)
+
+
+@pytest.fixture
+def profiler(fake: FakeNcu) -> Iterator[NcuProfiler]:
+    """Inside `preforked_workers`, whose workers load nothing."""
     with preforked_workers((), worker_environment({})):
         yield NcuProfiler(ncu=fake.path)
 
@@ -51,6 +56,19 @@ def test_the_process_that_waits_measures_and_the_next_one_waits(
     assert not folders(fake)[0].exists()
     assert folders(fake)[1].exists()
     assert samples_ns(measure(profiler, plan("6000", runs=1))["sm80:a"]) == [6000]
+
+
+def test_where_there_are_cores_several_wait(
+    profiler: NcuProfiler, fake: FakeNcu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "MOST", 3)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(2 * ahead.CORES)))
+    profiler.warm_up()
+    assert started(fake, 2)
+    for duration in ("5000", "6000", "7000"):
+        assert samples_ns(measure(profiler, plan(duration))["sm80:a"]) == [int(duration)]
+    assert started(fake, 5), "three have measured, and two wait"
+    assert len(set(folders(fake))) == 5
 
 
 def test_each_command_line_is_the_recorded_one(profiler: NcuProfiler, fake: FakeNcu) -> None:
@@ -85,8 +103,7 @@ def test_a_crash_below_ncu_costs_its_item(profiler: NcuProfiler) -> None:
 
 def test_one_that_died_waiting_costs_nothing(profiler: NcuProfiler, fake: FakeNcu) -> None:
     profiler.warm_up()
-    waiting = profiler._ahead._waiting
-    assert waiting is not None
+    (waiting,) = profiler._ahead._waiting
     waiting._process.kill()
     waiting._process.wait()
     assert samples_ns(measure(profiler, plan("5000"))["sm80:a"]) == [5000]
@@ -100,14 +117,12 @@ def test_other_metrics_need_another_process(profiler: NcuProfiler, fake: FakeNcu
         assert samples_ns(measure(profiler, plan("5000"))["sm80:a"]) == [5000]
 
 
-def test_nothing_is_left_waiting(fake: FakeNcu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "MODULES", ())
+def test_nothing_is_left_waiting(fake: FakeNcu) -> None:
     profiler = NcuProfiler(ncu=fake.path)
     with preforked_workers((), worker_environment({})):
         profiler.warm_up()
         assert started(fake, 1)
-        waiting = profiler._ahead._waiting
-        assert waiting is not None
+        (waiting,) = profiler._ahead._waiting
     assert waiting._process.returncode is not None
     assert not waiting.folder.exists()
     until = time.monotonic() + 10
@@ -119,7 +134,7 @@ def test_nothing_is_left_waiting(fake: FakeNcu, monkeypatch: pytest.MonkeyPatch)
 def test_nothing_waits_where_nobody_would_end_it(fake: FakeNcu) -> None:
     profiler = NcuProfiler(ncu=fake.path)
     profiler.warm_up()
-    assert profiler._ahead._waiting is None
+    assert not profiler._ahead._waiting
     assert samples_ns(measure(profiler, plan("5000"))["sm80:a"]) == [5000]
     assert len(fake.profiled) == 1
 
