@@ -273,11 +273,11 @@ def _weights(
 
 def _change_open(w: Workload, slopes: torch.Tensor | None, rows: slice) -> float | torch.Tensor:
     """How far a soft cap and ALiBi leave scores of fp32 open besides, in nats: tanh is known to a
-    few roundings of 1, and the largest bias is rounded with the sum."""
+    few roundings of 1, and so is the largest bias of a row to itself."""
     found: float | torch.Tensor = 0.0 if w.softcap is None else w.softcap * 2.0**-22
     if slopes is not None:
         away = places(w, slopes.device, rows=rows).abs().amax(-1)
-        found = found + (slopes[..., 0].double() * away).abs() * 2.0**-23
+        found = found + (slopes[..., 0].double() * away).abs() * 2.0**-22
     return found
 
 

@@ -86,6 +86,7 @@ def prepare(
 ) -> list[PreparedWorkload]:
     """Compile every config for every workload's traits, and `verify` what compiled.  What takes
     minutes to compile is waited for while the others are verified."""
+    session.selection.profiler.warm_up()
     wanted = [_requests(workload, configs, session.machine) for workload in workloads]
     requests = {key: request for of_one in wanted for key, request in of_one.items()}
     built = _known_timeouts(requests, session) if session.reuse else {}

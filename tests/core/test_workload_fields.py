@@ -10,17 +10,15 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import (
     FIELDS,
     OPTIONAL,
-    PARTS,
     READING_ORDER,
     USUAL,
     DType,
     Effect,
     Workload,
-    WorkloadParts,
     benchmark_workload,
     labels,
-    parts_of,
 )
+from fa_tune.core.workload_parts import PARTS, WorkloadParts, parts_of
 
 PLAIN = benchmark_workload(4096, 128, DType.FP16)
 

@@ -21,6 +21,7 @@ from fa_tune.core.model import Rejected
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.axes import expand
 from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.score_params import at_edge
 from fa_tune.families.template import OneKernel
 from fa_tune.ops.traits import Traits
 
@@ -38,7 +39,7 @@ struct WaveConfig {
     int d_head, rows, keys, warpgroups;
     bool pingpong;
 };
-struct WorkloadTraits { bool causal, ragged, lse; };
+struct WorkloadTraits { bool causal, ragged, lse, window, sink, softcap, alibi, hook; };
 struct alignas(64) TensorMap { unsigned long long opaque[16]; };
 
 template <WaveConfig CFG, WorkloadTraits TRAITS>
@@ -200,6 +201,7 @@ class WaveFamily(OneKernel):
 
         scale = np.zeros(1, "f4")
         diagonal, scale[0] = args.checked(workload)
+        diagonal = at_edge(diagonal, workload)
         counters = np.array([args.scratch], "u8")
         tensor_map = self._tensor_map(args.q.address, args.q.strides)
         return [tensor_map, scale, np.array([diagonal], "i4"), counters]

@@ -46,13 +46,24 @@ def by_cupy(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
     return [out] if lse is None else [out, lse]
 
 
+def problem_of(workload: Workload, inputs: Inputs) -> dict[str, Any]:
+    """What `attention` is told beside Q, K and V."""
+    return {
+        "causal": workload.causal,
+        "bottom_right": workload.bottom_right,
+        "softmax_scale": workload.softmax_scale,
+        "window": (workload.window_left, workload.window_right),
+        "sink": inputs.sink,
+        "softcap": workload.softcap,
+        "alibi_slopes": inputs.alibi_slopes,
+    }
+
+
 def by_op(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
     found = attention(
         *(inputs.q, inputs.k, inputs.v),
-        causal=workload.causal,
-        bottom_right=workload.bottom_right,
-        softmax_scale=workload.softmax_scale,
         return_lse=workload.lse,
+        **problem_of(workload, inputs),
     )
     torch.cuda.synchronize()
     return list(found) if workload.lse else [found]
@@ -63,6 +74,10 @@ def workloads() -> Iterator[Workload]:
         yield Workload(3, 8, 8, 768, 1536, d_head, dtype)
         yield Workload(2, 6, 3, 413, 1031, d_head, dtype, causal=True, bottom_right=True, lse=True)
         yield Workload(1, 4, 1, 1031, 413, d_head, dtype, causal=True, softmax_scale=0.3)
+        shape = (2, 8, 2, 777, 1001, d_head, dtype)
+        yield Workload(*shape, causal=True, window_left=100, sink=True, lse=True)
+        yield Workload(*shape, window_left=33, window_right=77, bottom_right=True, lse=True)
+        yield Workload(*shape, softcap=20.0, alibi=True, lse=True)
     shape = (2, 6, 3, 413, 1031, 192, DType.BF16)
     for lse in (False, True):
         yield Workload(*shape, causal=True, bottom_right=True, lse=lse, d_head_v=128)
@@ -75,16 +90,11 @@ def bits_of_the_measured_kernel() -> None:
         assert same_bits(by_op(workload, inputs), by_cupy(workload, inputs)), workload.key
         given = torch.empty_like(by_op(workload, inputs)[0])
         lse = lse_for(workload, torch.nan)
-        attention(
-            *(inputs.q, inputs.k, inputs.v),
-            causal=workload.causal,
-            bottom_right=workload.bottom_right,
-            softmax_scale=workload.softmax_scale,
-            out=given,
-            lse=lse,
-        )
+        problem = problem_of(workload, inputs)
+        attention(inputs.q, inputs.k, inputs.v, out=given, lse=lse, **problem)
         assert same_bits([given], by_op(workload, inputs)[:1]), workload.key
-        chosen = explain(inputs.q, inputs.k, inputs.v, causal=workload.causal)
+        del problem["softmax_scale"]
+        chosen = explain(inputs.q, inputs.k, inputs.v, **problem)
         assert chosen.variant.key in str(chosen)
 
 

@@ -190,7 +190,10 @@ struct CpAsyncMainloop {
             } else {
                 multiply_qk_of_one_stage();
             }
-            warp_tile.change_scores(params, first_query, block * CFG.B_c);
+            if constexpr (TRAITS.changes_scores()) {
+                warp_tile.change_scores(params, first_query, block * CFG.B_c,
+                                        kMasked && range.masks<TRAITS>(block));
+            }
             if (kMasked && range.masks<TRAITS>(block)) {
                 warp_tile.mask(params, first_query, block * CFG.B_c);
             }

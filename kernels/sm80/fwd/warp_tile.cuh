@@ -129,22 +129,19 @@ struct WarpTile : Constraints<CFG> {
             params.score.first_diagonal, lane);
     }
 
-    // Products of the block that starts at `first_key` to scores.
+    // Products of the block that starts at `first_key` to scores.  What a mask hides goes before as
+    // well where neighbours share a reciprocal: NaN there would be theirs.
     __device__ __forceinline__ void change_scores(const ForwardParams& params, int first_query,
-                                                  int first_key) {
+                                                  int first_key, bool masked) {
         if constexpr (TRAITS.changes_scores()) {
+            if (TRAITS.softcap && masked) mask(params, first_query, first_key);
             const int row = first_query + warp * kRowsPerWarp + lane / 4;
             const int column = first_key + 2 * (lane % 4);
 #pragma unroll
             for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
                 for (int n = 0; n < kTilesS; ++n) {
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        float& x = s[m][n][i];
-                        x = score_map.score(x, row + 16 * m + i / 2 * 8, column + 8 * n + i % 2,
-                                            params);
-                    }
+                    score_map.change(s[m][n], row + 16 * m, column, 8 * n, params);
                 }
             }
         }
