@@ -23,7 +23,7 @@ Sizes sizes_of(const fa_tune_problem& problem) {
 
 bool same_kind(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.operation == b.operation && a.dtype == b.dtype && a.d_head == b.d_head &&
-           is_causal(a) == is_causal(b);
+           d_v_of(a) == d_v_of(b) && is_causal(a) == is_causal(b);
 }
 
 // What decides among entries that are equally near, the weightier first: whether it differs.
@@ -78,6 +78,7 @@ fa_tune_problem reduced(const fa_tune_problem& given) {
     found.seq_len_q = problem.seq_len_q;
     found.seq_len_kv = problem.seq_len_kv;
     found.d_head = problem.d_head;
+    found.d_head_v = d_v_of(problem);
     const bool bottom_right = is_bottom_right(problem);
     if (is_causal(problem)) {
         found.mask = bottom_right ? FA_TUNE_MASK_CAUSAL_BR : FA_TUNE_MASK_CAUSAL;

@@ -123,7 +123,8 @@ MIN_SCALE, MAX_SCALE = 1e-30, 1e30
 @dataclass(frozen=True)
 class Workload:
     """One attention problem: Q [batch, seq_len_q, heads, d_head], K and V
-    [batch, seq_len_kv, kv_heads, d_head], O like Q.
+    [batch, seq_len_kv, kv_heads, d_head], O like Q.  `d_head_v`: the head dimension of V and O;
+    0, as `d_head`, is what is said where it is the same.
 
     `causal` hides keys from the queries before them: query i sees key j when
     j ≤ i + `diagonal`.  The mask is aligned top-left, so that the first query sees the first
@@ -245,12 +246,27 @@ class Workload:
         label="score hook {}",
         short="hook {}",
     )
+    d_head_v: int = _field(
+        Effect.KIND,
+        int,
+        default=0,
+        key="dv",
+        label="d_head_v {}",
+        short="d_v {}",
+        help="Head dimension of V and of the result.",
+        usual_text="as --d-head",
+        limits=(0, None),
+    )
     op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.d_head_v < 0:
+            raise InvalidConfig(f"d_head_v must be at least 1, or 0 as d_head, not {self.d_head_v}")
+        if self.d_head_v == self.d_head:
+            object.__setattr__(self, "d_head_v", 0)  # one problem, one key
         if self.heads % self.kv_heads:
             raise InvalidConfig(f"{self.kv_heads} kv heads do not divide {self.heads} heads")
         windowed = self.window_left is not None or self.window_right is not None
@@ -311,6 +327,11 @@ class Workload:
         """The key that windows and distances of query i are counted from is i + diagonal; with a
         causal mask it is the last one that the query sees."""
         return self.seq_len_kv - self.seq_len_q if self.bottom_right else 0
+
+    @property
+    def d_v(self) -> int:
+        """The head dimension of V and O."""
+        return self.d_head_v or self.d_head
 
     @property
     def is_plain(self) -> bool:

@@ -32,6 +32,7 @@ class WorkloadParts:
     softcap: float | None = None
     alibi: bool | None = None
     score_hook: str | None = None
+    d_head_v: int | None = None
     op: str | None = None
 
     @property

@@ -125,11 +125,16 @@ class WaveFamily(OneKernel):
             return Rejected("smem_fits", f"needs {self.dynamic_smem_bytes(config)} bytes")
         return None
 
-    def default_config(self, d_head: int, dtype: DType) -> WaveConfig:
+    def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> WaveConfig:
         return WaveConfig(dtype, d_head, 128, 128, 2)
 
     def configs(
-        self, key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+        self,
+        key: str,
+        *,
+        dtypes: Sequence[DType] | None = None,
+        d_head: int = 128,
+        d_head_v: int = 0,
     ) -> list[WaveConfig]:
         if key != "tune":
             raise InvalidConfig(f"unknown kernel set {key!r}; allowed: {self.set_keys}")
