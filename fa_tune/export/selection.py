@@ -9,7 +9,7 @@ log-sum-exp too where it is asked for or an entry has it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fa_tune import families
@@ -76,7 +76,7 @@ def select(registry: Registry, options: ExportOptions) -> Selection:
     for entry in found.entries:
         arch = _arch_for(entry.gpu.compute_capability, archs)
         if arch is not None:
-            _add(found, configs[entry.key], arch, lse, (entry.workload.causal,))
+            _add(found, configs[entry.key], arch, lse, like=(entry.workload,))
     extra = list(_extra(options, archs, found))
     for config, arch in extra:
         _add(found, config, arch, lse)
@@ -92,13 +92,13 @@ def select(registry: Registry, options: ExportOptions) -> Selection:
 
 
 def kernel_computes(config: Config, traits: str, workload: Workload) -> bool:
-    """Whether a config compiled with these traits computes a workload: with its mask and its
-    log-sum-exp, and its lengths."""
+    """Whether a config compiled with these traits computes a workload: with its mask, its
+    log-sum-exp and what changes its scores, and its lengths."""
     family, wanted = families.of(config), Traits.parse(traits)
     if not families.fits(config, workload):
         return False
     needed = Traits.parse(family.traits(config, workload))
-    same = (wanted.causal, wanted.lse) == (needed.causal, needed.lse)
+    same = replace(wanted, ragged=needed.ragged) == needed
     return same and (wanted.ragged or not needed.ragged)
 
 
@@ -126,6 +126,9 @@ def _usable(entry: Entry, archs: Sequence[ArchLimits], found: Selection) -> Conf
     if arch is None:
         major_minor = "{}{}".format(*entry.gpu.compute_capability)
         found.left_out.append(f"{about}: no architecture that is exported runs on sm_{major_minor}")
+        return None
+    if entry.workload.score_hook is not None:
+        found.left_out.append(f"{about}: C++ launches no kernels with a score hook")
         return None
     try:
         config = families.config_of(entry.chosen)
@@ -180,25 +183,31 @@ def _extra(
                 found.left_out.append(f"{about} on {arch.arch}: {rejected.reason}")
 
 
+PLAIN = (Traits(), Traits(causal=True))
+
+
 def _add(
     found: Selection,
     config: Config,
     arch: ArchLimits,
     lse: Sequence[bool],
-    masks: Sequence[bool] = (False, True),
+    like: Sequence[Workload] = (),
 ) -> Variant:
+    """The kernels of a config for workloads like these; without any, for plain ones."""
     family = families.of(config)
     variant = families.variant_of(family, config)
     compiled_for = family.compile_arch(arch)
-    found.kernels += [BuildRequest(variant, t, compiled_for) for t in _traits(masks, lse)]
+    kinds = [Traits.parse(family.traits(config, w)) for w in like]
+    traits = _traits(kinds or PLAIN, lse)
+    found.kernels += [BuildRequest(variant, t, compiled_for) for t in traits]
     return variant
 
 
-def _traits(masks: Sequence[bool], lse: Sequence[bool]) -> Iterator[str]:
-    for causal in masks:
+def _traits(kinds: Sequence[Traits], lse: Sequence[bool]) -> Iterator[str]:
+    for kind in kinds:
         for with_lse in lse:
             for ragged in (False, True):
-                yield str(Traits(causal=causal, ragged=ragged, lse=with_lse))
+                yield str(replace(kind, ragged=ragged, lse=with_lse))
 
 
 def _add_defaults(
@@ -223,6 +232,6 @@ def _add_defaults(
             able = families.defaults(d_head, dtype, limits(PTX_CAPABILITY), d_head_v=d_v)
             for config in able[:1]:
                 variant = families.variant(config)
-                found.ptx += [(variant, traits) for traits in _traits((False, True), lse)]
+                found.ptx += [(variant, traits) for traits in _traits(PLAIN, lse)]
                 found.defaults.append(variant)
     found.defaults = list(dict.fromkeys(found.defaults))
