@@ -262,4 +262,5 @@ def _write(
 def _of_axes(options: SearchOptions) -> list[Config]:
     chosen = choose_families(options.families, device_limits(options.machine))
     grid = options.workloads
-    return expanded(options.axes, options.kernels, grid.dtypes, grid.d_heads, chosen)
+    heads = (grid.d_heads, chosen, grid.d_head_v)
+    return expanded(options.axes, options.kernels, grid.dtypes, *heads)

@@ -27,12 +27,13 @@ _INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_128B, _FILL_ZEROS = 0, 3, 2, 0
 
 
 def tensor_map(
-    tensor: TensorArg, workload: Workload, *, queries: bool, box_rows: int
+    tensor: TensorArg, workload: Workload, *, queries: bool, box_rows: int, values: bool = False
 ) -> np.ndarray:
-    """The map of one whole tensor, dimensions (d_head, sequence, heads, batch), innermost
+    """The map of one whole tensor, dimensions (head dimension, sequence, heads, batch), innermost
     first, with boxes of 64 columns by `box_rows` rows of one head.
 
     `queries`: the tensor has the workload's query heads and length, not those of K and V.
+    `values`: the head dimension of V and O, not that of Q and K.
     Returns an array of one 128-byte element.  Maps are kept: a launch with the same tensors
     makes none.  Raises InvalidConfig for an address or stride that is no multiple of 16 bytes,
     ToolMissing without a driver.
@@ -45,7 +46,7 @@ def tensor_map(
     return _encoded(
         tensor.address,
         tensor.strides,
-        (workload.d_head, rows, heads, workload.batch),
+        (workload.d_v if values else workload.d_head, rows, heads, workload.batch),
         workload.dtype,
         box_rows,
     )

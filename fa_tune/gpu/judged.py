@@ -179,7 +179,7 @@ def judged_forward(
     `precise` float32 takes a fraction of the time on GPUs that are slow in fp64.  It is near
     enough while scores are some tens of nats, where its errors are 1e-2 of the dtype's rounding.
     """
-    device, shape = inputs.q.device, inputs.q.shape
+    device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
     exact = torch.empty(shape, dtype=precise, device=device)
     open_ = torch.empty(shape, dtype=torch.float32, device=device)
     cut = torch.empty(shape, dtype=torch.float32, device=device)
@@ -205,7 +205,7 @@ def judged_forward(
 
 @dataclass(frozen=True)
 class _Found:
-    """Of a part, [kv heads, group, rows, d_head] or without the last."""
+    """Of a part, [kv heads, group, rows, d_v] or without the last."""
 
     exact: torch.Tensor
     open: torch.Tensor
@@ -273,11 +273,11 @@ def _weights(
 
 def _change_open(w: Workload, slopes: torch.Tensor | None, rows: slice) -> float | torch.Tensor:
     """How far a soft cap and ALiBi leave scores of fp32 open besides, in nats: tanh is known to a
-    few roundings of 1, and the largest bias is rounded with the sum."""
+    few roundings of 1, and so is the largest bias of a row to itself."""
     found: float | torch.Tensor = 0.0 if w.softcap is None else w.softcap * 2.0**-22
     if slopes is not None:
         away = places(w, slopes.device, rows=rows).abs().amax(-1)
-        found = found + (slopes[..., 0].double() * away).abs() * 2.0**-23
+        found = found + (slopes[..., 0].double() * away).abs() * 2.0**-22
     return found
 
 

@@ -19,7 +19,6 @@ from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.store.journal import BuildFailureRecord, Fingerprint, Journal
-from fa_tune.tune.candidates import fits
 from fa_tune.tune.session import Machine, Session
 from fa_tune.tune.verify import Verified, choose_pair, verdict_key, verify_all
 from fa_tune.workers.prefork import warm_up
@@ -109,7 +108,7 @@ def _requests(
     """What to compile for one workload."""
     found = {}
     for config in configs:
-        if fits(config, workload):
+        if families.fits(config, workload):
             traits = families.of(config).traits(config, workload)
             request = build_request(config, traits, machine)
             found[request.variant.key, request.traits] = request

@@ -66,6 +66,8 @@ class Problem(ctypes.Structure):
         ("softcap", ctypes.c_double),
         ("sink", ctypes.c_int32),
         ("alibi", ctypes.c_int32),
+        ("d_head_v", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
     )
 
 
