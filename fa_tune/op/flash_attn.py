@@ -23,7 +23,7 @@ Window = tuple[int, int]
 _EVERY: Window = (-1, -1)
 _HALF = (torch.float16, torch.bfloat16)
 _FLASH2_D_HEAD = 256
-_refused: dict[tuple[int, torch.dtype], str] = {}
+_refused: dict[tuple[int, int, torch.dtype], str] = {}
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def flash_attn_varlen_func(
     if cu_seqlens_q.numel() == 2 and (max_seqlen_q, max_seqlen_k) == (q.shape[0], k.shape[0]):
         out, lse = _dense(q[None], k[None], v[None], options, return_attn_probs)
         out, lse = out[0], None if lse is None else lse[0]
-    elif _suits_flash2(q, options):
+    elif _suits_flash2(q, v, options):
         tell("flash_attn_varlen_func", "a packed batch")
         lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         out, lse = _by_flash2(q, k, v, options, *lengths)
@@ -207,11 +207,11 @@ def _dense(
                 **scores,
             )
         except NoUsableVariant as error:
-            reason = _refused[q.shape[3], q.dtype] = str(error)
+            reason = _refused[q.shape[3], v.shape[3], q.dtype] = str(error)
         else:
             return found if wants_lse else (found, None)
     tell("flash_attn_func", reason)
-    if _suits_flash2(q, options):
+    if _suits_flash2(q, v, options):
         return _by_flash2(q, k, v, options, None, None, q.shape[1], k.shape[1])
     return _by_products(q, k, v, options)
 
@@ -226,15 +226,15 @@ def _why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: _Options) -> str:
         return f"{q.dtype} is neither fp16 nor bf16"
     if 0 in q.shape or 0 in k.shape:
         return "there is nothing to attend to"
-    return _refused.get((q.shape[-1], q.dtype), "")
+    return _refused.get((q.shape[-1], v.shape[-1], q.dtype), "")
 
 
-def _suits_flash2(q: Tensor, options: _Options) -> bool:
+def _suits_flash2(q: Tensor, v: Tensor, options: _Options) -> bool:
     return (
         q.is_cuda
         and q.dtype in _HALF
         and q.shape[-1] % 8 == 0
-        and q.shape[-1] <= _FLASH2_D_HEAD
+        and q.shape[-1] == v.shape[-1] <= _FLASH2_D_HEAD
         and options.softcap == 0
         and options.alibi_slopes is None
         and q.numel() > 0
