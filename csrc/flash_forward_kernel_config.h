@@ -60,14 +60,20 @@ struct FlashForwardKernelConfig {
     // with ping_pong, in which order a turn's loads and products stand; MEASURED is the one of the
     // others that was fastest on an H200 for the mask and for d_head and B_c
     ProductOrder product_order = ProductOrder::MEASURED;
+    // head dimension of V and O; 0: as d_head
+    int d_head_v = 0;
+
+    // Head dimension of V and O.
+    FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
 
     // Dynamic shared memory of one CTA in bytes: Q (later O), and kv_stages blocks of K and of V.
     // With ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
     // barriers follow.
     FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {
-        const int rows = B_r + 2 * kv_stages * B_c;
-        return ping_pong ? (rows + B_r) * ((d_head + 63) / 64 * 64) * elem_size + 1024
-                         : rows * d_head * elem_size;
+        const int kv_rows = kv_stages * B_c, more = d_head > d_v() ? d_head : d_v();
+        const int panels = (d_head + 63) / 64 + (d_v() + 63) / 64;
+        return ping_pong ? (B_r + kv_rows) * panels * 64 * elem_size + 1024
+                         : (B_r * more + kv_rows * (d_head + d_v())) * elem_size;
     }
 
     // CTAs that max_smem_bytes of shared memory per multiprocessor hold, each with the 1 KiB
@@ -129,7 +135,10 @@ struct FlashForwardKernelConfig {
         if (ping_pong != other.ping_pong) {
             return ping_pong < other.ping_pong;
         }
-        return product_order < other.product_order;
+        if (product_order != other.product_order) {
+            return product_order < other.product_order;
+        }
+        return d_head_v < other.d_head_v;
     }
 };
 

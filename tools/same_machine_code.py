@@ -223,7 +223,8 @@ def tree_of(name: str) -> Iterator[Path]:
 
 
 def _child(tree: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    before = os.environ.get("PYTHONPATH")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(tree), before)))}
     return subprocess.Popen(
         [sys.executable, str(Path(__file__).resolve()), *arguments],
         cwd=tree,

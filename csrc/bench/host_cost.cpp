@@ -79,6 +79,7 @@ fa_tune_problem small_problem(const fa_tune_plan& plan) {
     made.seq_len_q = plan.block_q;
     made.seq_len_kv = plan.block_kv;
     made.d_head = plan.d_head;
+    made.d_head_v = plan.d_v;
     made.mask = plan.causal != 0 ? FA_TUNE_MASK_CAUSAL : FA_TUNE_MASK_FULL;
     made.lse = plan.lse;
     return made;
@@ -97,9 +98,11 @@ fa_tune_tensors allocate(const Driver& driver, const fa_tune_problem& problem) {
     for (fa_tune_tensor* tensor : {&made.q, &made.k, &made.v, &made.o}) {
         const bool keys = tensor == &made.k || tensor == &made.v;
         const std::int64_t rows = keys ? problem.seq_len_kv : problem.seq_len_q;
-        tensor->address = allocate(driver, 2 * rows * problem.d_head);
-        tensor->seq_stride = tensor->head_stride = problem.d_head;
-        tensor->batch_stride = rows * problem.d_head;
+        const bool values = tensor == &made.v || tensor == &made.o;
+        const std::int32_t columns = values ? problem.d_head_v : problem.d_head;
+        tensor->address = allocate(driver, 2 * rows * columns);
+        tensor->seq_stride = tensor->head_stride = columns;
+        tensor->batch_stride = rows * columns;
     }
     made.lse = allocate(driver, 4 * problem.seq_len_q);
     return made;

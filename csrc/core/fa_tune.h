@@ -93,8 +93,8 @@ typedef struct fa_tune_problem {
     double softcap;        // scores s become softcap * tanh(s / softcap), 1e-30 to 1e30; 0: none
     int32_t sink;          // 1: each row's sum has another exponential, of tensors.sink
     int32_t alibi;         // 1: less tensors.alibi_slopes times the distance |i + diagonal - j|
+    int32_t d_head_v;      // head dimension of V and O; 0: d_head
     int32_t packed;        // 1: sequences of any lengths one after another, see fa_tune_tensors
-    int32_t reserved;      // 0
     // Of a packed batch, which has no window and no slopes: the rows of Q and of K in all.
     // seq_len_q and seq_len_kv are the longest then, and a causal mask, whichever, is aligned
     // bottom-right in each sequence.
@@ -102,9 +102,9 @@ typedef struct fa_tune_problem {
     int64_t total_kv;
 } fa_tune_problem;
 
-// A tensor in device memory: Q and O [batch, seq_len_q, heads, d_head], K and V [batch,
-// seq_len_kv, kv_heads, d_head], d_head contiguous.  The address and the strides in bytes are
-// multiples of 16; the stride of an extent of 1 may be anything.
+// A tensor in device memory: Q [batch, seq_len_q, heads, d_head], K [batch, seq_len_kv, kv_heads,
+// d_head], V and O like K and Q with d_head_v, the last dimension contiguous.  The address and the
+// strides in bytes are multiples of 16; the stride of an extent of 1 may be anything.
 typedef struct fa_tune_tensor {
     void* address;
     int64_t batch_stride;  // in elements

@@ -84,8 +84,10 @@ typedef struct fa_tune_plan {
     int32_t launches;
     // element type of Q, K, V and O: fa_tune_dtype
     int32_t dtype;
-    // head dimension
+    // head dimension of Q and K
     int32_t d_head;
+    // head dimension of V and O
+    int32_t d_v;
     // query rows of a tile; other lengths need `ragged`
     int32_t block_q;
     // key rows of a block; other lengths need `ragged`

@@ -24,6 +24,7 @@ Status check_plan(const fa_tune_plan& plan) {
         {"operation", plan.operation, FA_TUNE_OPERATION_FORWARD, FA_TUNE_OPERATION_FORWARD},
         {"launches", plan.launches, 1, kMaxLaunches},
         {"d_head", plan.d_head, 1, kMaxHead},
+        {"d_v", plan.d_v, 1, kMaxHead},
         {"block_q", plan.block_q, 1, 1 << 16},
         {"block_kv", plan.block_kv, 1, 1 << 16},
         {"causal", plan.causal, 0, 1},

@@ -37,7 +37,8 @@ std::int64_t tile_rows_of_head(const fa_tune_launch_plan& plan, const fa_tune_pr
 
 // Neighbouring query heads, a power of two, whose keys and values fit in half of L2 together.
 std::int32_t l2_head_group(const fa_tune_problem& problem, std::int64_t l2_bytes) {
-    const std::int64_t of_kv_head = 2 * problem.seq_len_kv * problem.d_head * kElementBytes;
+    const std::int64_t columns = std::int64_t{problem.d_head} + d_v_of(problem);
+    const std::int64_t of_kv_head = problem.seq_len_kv * columns * kElementBytes;
     const double of_head =
         static_cast<double>(of_kv_head) / static_cast<double>(problem.heads / problem.kv_heads);
     std::int32_t heads = 1;
@@ -89,6 +90,7 @@ Status set_grid(const fa_tune_launch_plan& plan, const Call& call, LaunchStep& s
 }
 
 struct MapShape {
+    std::int32_t columns;
     std::int64_t rows;
     std::int64_t heads;
     int box_rows;
@@ -110,7 +112,7 @@ Status encode_packed(const Driver& driver, const fa_tune_problem& problem,
     const std::uint64_t head =
         shape.heads == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.head_stride);
     const std::uint64_t dimensions[5] = {
-        static_cast<std::uint64_t>(problem.d_head), kFar, static_cast<std::uint64_t>(shape.heads),
+        static_cast<std::uint64_t>(shape.columns), kFar, static_cast<std::uint64_t>(shape.heads),
         kFar + 1, static_cast<std::uint64_t>(shape.rows) + 1};
     const std::uint64_t strides[4] = {row, head, kFarBytes - row, row};
     const std::uint32_t box[5] = {kPanelColumns, static_cast<std::uint32_t>(shape.box_rows), 1, 1,
@@ -128,13 +130,13 @@ Status encode_packed(const Driver& driver, const fa_tune_problem& problem,
                    static_cast<long long>(head), shape.box_rows);
 }
 
-// The map of a whole tensor, dimensions (d_head, sequence, heads, batch), innermost first, with
+// The map of a whole tensor, dimensions (columns, sequence, heads, batch), innermost first, with
 // boxes of 64 columns by box_rows rows of one head.
 Status encode(const Driver& driver, const fa_tune_problem& problem, const fa_tune_tensor& tensor,
               const MapShape& shape, CUtensorMap& map) {
     if (problem.packed != 0) return encode_packed(driver, problem, tensor, shape, map);
     const std::uint64_t dimensions[4] = {
-        static_cast<std::uint64_t>(problem.d_head), static_cast<std::uint64_t>(shape.rows),
+        static_cast<std::uint64_t>(shape.columns), static_cast<std::uint64_t>(shape.rows),
         static_cast<std::uint64_t>(shape.heads), static_cast<std::uint64_t>(problem.batch)};
     const std::int64_t elements[3] = {tensor.seq_stride, tensor.head_stride, tensor.batch_stride};
     std::uint64_t strides[3];
@@ -154,7 +156,7 @@ Status encode(const Driver& driver, const fa_tune_problem& problem, const fa_tun
     return failure(FA_TUNE_INVALID,
                    "the driver made no tensor map (error %d) of dimensions (%d, %lld, %lld, %lld) "
                    "with strides of (%lld, %lld, %lld) bytes and boxes of %d rows",
-                   result, problem.d_head, wide(shape.rows), wide(shape.heads), wide(problem.batch),
+                   result, shape.columns, wide(shape.rows), wide(shape.heads), wide(problem.batch),
                    static_cast<long long>(strides[0]), static_cast<long long>(strides[1]),
                    static_cast<long long>(strides[2]), shape.box_rows);
 }
@@ -162,12 +164,14 @@ Status encode(const Driver& driver, const fa_tune_problem& problem, const fa_tun
 Status set_maps(const Driver& driver, const fa_tune_launch_plan& plan, const Call& call,
                 LaunchStep& step) {
     const fa_tune_problem& p = call.problem;
-    const MapShape queries{rows_of(p), p.heads, plan.q_box_rows};
-    const MapShape keys{keys_of(p), p.kv_heads, plan.kv_box_rows};
+    const MapShape queries{p.d_head, rows_of(p), p.heads, plan.q_box_rows};
+    const MapShape keys{p.d_head, keys_of(p), p.kv_heads, plan.kv_box_rows};
+    const MapShape values{d_v_of(p), keys_of(p), p.kv_heads, plan.kv_box_rows};
+    const MapShape outputs{d_v_of(p), rows_of(p), p.heads, plan.q_box_rows};
     Status status = encode(driver, p, call.tensors.q, queries, step.maps[0]);
     if (status.ok()) status = encode(driver, p, call.tensors.k, keys, step.maps[1]);
-    if (status.ok()) status = encode(driver, p, call.tensors.v, keys, step.maps[2]);
-    if (status.ok()) status = encode(driver, p, call.tensors.o, queries, step.maps[3]);
+    if (status.ok()) status = encode(driver, p, call.tensors.v, values, step.maps[2]);
+    if (status.ok()) status = encode(driver, p, call.tensors.o, outputs, step.maps[3]);
     return status;
 }
 

@@ -35,7 +35,6 @@ Status check_packed(const fa_tune_problem& problem) {
     if (problem.packed != 0 && problem.packed != 1) {
         return failure(FA_TUNE_INVALID, "packed must be 0 or 1, not %d", problem.packed);
     }
-    if (problem.reserved != 0) return failure(FA_TUNE_INVALID, "reserved must be 0");
     if (problem.packed == 0) {
         if (problem.total_q == 0 && problem.total_kv == 0) return {};
         return failure(FA_TUNE_INVALID, "total_q and total_kv are those of a packed batch");
@@ -123,11 +122,16 @@ Status check_problem(const fa_tune_problem& problem) {
         problem.mask != FA_TUNE_MASK_FULL_DIAGONAL) {
         return failure(FA_TUNE_INVALID, "a diagonal needs FA_TUNE_MASK_DIAGONAL");
     }
-    for (const auto& [name, value] : {std::pair{"lse", problem.lse}, std::pair{"sink", problem.sink},
-                                      std::pair{"alibi", problem.alibi}}) {
+    for (const auto& [name, value] :
+         {std::pair{"lse", problem.lse}, std::pair{"sink", problem.sink},
+          std::pair{"alibi", problem.alibi}}) {
         if (value != 0 && value != 1) {
             return failure(FA_TUNE_INVALID, "%s must be 0 or 1, not %d", name, value);
         }
+    }
+    if (problem.d_head_v < 0) {
+        return failure(FA_TUNE_INVALID, "d_head_v must be at least 1, or 0 as d_head, not %d",
+                       problem.d_head_v);
     }
     Status status = check_window(problem);
     if (status.ok()) status = check_packed(problem);
@@ -157,8 +161,9 @@ static bool computes_scores(const fa_tune_plan& plan, const fa_tune_problem& pro
 
 bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
     return plan.operation == problem.operation && plan.dtype == problem.dtype &&
-           plan.d_head == problem.d_head && plan.lse == problem.lse &&
-           plan.packed == problem.packed && (plan.ragged != 0 || !is_ragged(plan, problem)) &&
+           plan.d_head == problem.d_head && plan.d_v == d_v_of(problem) &&
+           plan.lse == problem.lse && plan.packed == problem.packed &&
+           (plan.ragged != 0 || !is_ragged(plan, problem)) &&
            computes_scores(plan, problem);
 }
 
@@ -254,6 +259,7 @@ std::string key_of(const fa_tune_problem& p) {
         key += text;
     }
     if (p.alibi != 0) key += "_alibi";
+    if (d_v_of(p) != p.d_head) key += "_dv" + std::to_string(p.d_head_v);
     if (p.packed != 0) {
         key += "_packed_tq" + std::to_string(p.total_q) + "_tk" + std::to_string(p.total_kv);
     }
@@ -262,14 +268,15 @@ std::string key_of(const fa_tune_problem& p) {
 
 std::string kind_of(const fa_tune_plan& plan) {
     const char* form = plan.portability == FA_TUNE_PORTABILITY_LATER ? "compute" : "sm";
-    return std::string(dtype_name(plan.dtype)) + ", d_head " + std::to_string(plan.d_head) +
+    const std::string d_v = plan.d_v != plan.d_head ? "/" + std::to_string(plan.d_v) : "";
+    return std::string(dtype_name(plan.dtype)) + ", d_head " + std::to_string(plan.d_head) + d_v +
            (plan.causal != 0 ? ", causal" : ", full") + (plan.ragged != 0 ? ", ragged" : "") +
            (plan.lse != 0 ? ", with lse" : "") + (plan.window != 0 ? ", with a window" : "") +
-           (plan.sink != 0 ? ", with a sink" : "") + (plan.softcap != 0 ? ", with a soft cap" : "") +
+           (plan.sink != 0 ? ", with a sink" : "") +
+           (plan.softcap != 0 ? ", with a soft cap" : "") +
            (plan.alibi != 0 ? ", with alibi" : "") + (plan.hook != 0 ? ", with a hook" : "") +
-           (plan.packed != 0 ? ", packed" : "") + ", " +
-           form + "_" +
-           std::to_string(plan.compute_capability) +
+           (plan.packed != 0 ? ", packed" : "") +
+           ", " + form + "_" + std::to_string(plan.compute_capability) +
            (plan.portability == FA_TUNE_PORTABILITY_EXACT ? "a" : "");
 }
 

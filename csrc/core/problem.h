@@ -53,6 +53,11 @@ inline bool is_causal(const fa_tune_problem& problem) {
     return problem.mask != FA_TUNE_MASK_FULL && problem.mask != FA_TUNE_MASK_FULL_DIAGONAL;
 }
 
+// Head dimension of V and O.
+inline std::int32_t d_v_of(const fa_tune_problem& problem) {
+    return problem.d_head_v != 0 ? problem.d_head_v : problem.d_head;
+}
+
 // b16_h16_kv16_q4096_k4096_d128_fp16_full, with _br, _lse, _left127, ... or _diagonal3 where it is
 // so.
 std::string key_of(const fa_tune_problem& problem);

@@ -24,7 +24,7 @@ Sizes sizes_of(const fa_tune_problem& problem) {
 
 bool same_kind(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.operation == b.operation && a.dtype == b.dtype && a.d_head == b.d_head &&
-           is_causal(a) == is_causal(b) && a.packed == b.packed;
+           d_v_of(a) == d_v_of(b) && is_causal(a) == is_causal(b) && a.packed == b.packed;
 }
 
 // What decides among entries that are equally near, the weightier first: whether it differs.
@@ -62,10 +62,7 @@ Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_probl
     const double work = std::abs(its.work - wanted.work);
     const double group = std::abs(its.group - wanted.group);
     const bool same = same_time(entry, asked);
-    return {!same,
-            seq_len + work + group,
-            seq_len,
-            differing(entry, asked),
+    return {!same, seq_len + work + group, seq_len, differing(entry, asked),
             !same || scale_of(entry) != scale_of(asked)};
 }
 
@@ -82,6 +79,7 @@ fa_tune_problem reduced(const fa_tune_problem& given) {
     found.seq_len_q = problem.seq_len_q;
     found.seq_len_kv = problem.seq_len_kv;
     found.d_head = problem.d_head;
+    found.d_head_v = d_v_of(problem);
     const bool bottom_right = is_bottom_right(problem);
     if (is_causal(problem)) {
         found.mask = bottom_right ? FA_TUNE_MASK_CAUSAL_BR : FA_TUNE_MASK_CAUSAL;

@@ -76,7 +76,7 @@ void check(fa_tune_status status) {
 
 // Choices ------------------------------------------------------------------------------------
 
-using Key = std::array<std::int64_t, 6>;
+using Key = std::array<std::int64_t, 7>;
 
 struct Hash {
     std::size_t operator()(const Key& key) const {
@@ -99,7 +99,8 @@ std::int64_t kind_of(const fa_tune_problem& p, int device) {
 }
 
 Key exact_key(const fa_tune_problem& p, int device) {
-    return {kind_of(p, device), p.batch, p.heads, p.kv_heads, p.seq_len_q, p.seq_len_kv};
+    return {kind_of(p, device), p.d_head_v,  p.batch,     p.heads,
+            p.kv_heads,         p.seq_len_q, p.seq_len_kv};
 }
 
 // The exponent of the nearest power of two, in doublings.
@@ -111,8 +112,13 @@ int nearest_log2(std::int64_t n) {
 
 Key bucket_key(const fa_tune_problem& p, int device) {
     const std::int64_t work = std::min(p.batch * p.heads, kMaxSize);
-    return {kind_of(p, device),        p.heads / p.kv_heads,       nearest_log2(work),
-            nearest_log2(p.seq_len_q), nearest_log2(p.seq_len_kv), -1};
+    return {kind_of(p, device),
+            p.d_head_v,
+            p.heads / p.kv_heads,
+            nearest_log2(work),
+            nearest_log2(p.seq_len_q),
+            nearest_log2(p.seq_len_kv),
+            -1};
 }
 
 // Of one choice: compiled for whole blocks, and for any lengths.
@@ -198,6 +204,12 @@ fa_tune_kernel* kernel_for(const fa_tune_problem& problem, int device) {
 
 // Tensors ------------------------------------------------------------------------------------
 
+std::string shape_text(const std::int64_t* sizes) {
+    std::string text = "(";
+    for (int i = 0; i < 4; ++i) text += std::to_string(sizes[i]) + (i < 3 ? ", " : ")");
+    return text;
+}
+
 // Sizes and strides of a [batch, seq, heads, d_head] tensor.
 struct View {
     const std::int64_t* sizes;
@@ -229,19 +241,19 @@ struct View {
                    std::to_string(strides[3]));
         }
     }
-    std::string shape() const {
-        std::string text = "(";
-        for (int i = 0; i < 4; ++i) text += std::to_string(sizes[i]) + (i < 3 ? ", " : ")");
-        return text;
-    }
+    std::string shape() const { return shape_text(sizes); }
     fa_tune_tensor tensor() const { return {address, strides[0], strides[1], strides[2]}; }
 };
 
+std::array<std::int64_t, 4> output_shape(const View& q, const View& v) {
+    return {q.sizes[0], q.sizes[1], q.sizes[2], v.sizes[3]};
+}
+
 fa_tune_problem problem_of(const View& q, const View& k, const View& v, bool causal,
                            bool bottom_right, std::optional<double> scale, bool lse) {
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 3; ++i) {
         if (k.sizes[i] != v.sizes[i]) {
-            refuse("K and V differ in shape: " + k.shape() + " and " + v.shape());
+            refuse("K and V differ in batch, length or heads: " + k.shape() + " and " + v.shape());
         }
     }
     if (q.sizes[0] != k.sizes[0] || q.sizes[3] != k.sizes[3]) {
@@ -269,6 +281,10 @@ fa_tune_problem problem_of(const View& q, const View& k, const View& v, bool cau
     problem.seq_len_q = q.sizes[1];
     problem.seq_len_kv = k.sizes[1];
     problem.d_head = static_cast<std::int32_t>(std::min(q.sizes[3], kMaxSize));
+    if (v.sizes[3] < 1) refuse("V has no columns: " + v.shape());
+    if (v.sizes[3] != q.sizes[3]) {  // 0 where it is the same, as Python has it
+        problem.d_head_v = static_cast<std::int32_t>(std::min(v.sizes[3], kMaxSize));
+    }
     problem.mask = !causal        ? FA_TUNE_MASK_FULL
                    : bottom_right ? FA_TUNE_MASK_CAUSAL_BR
                                   : FA_TUNE_MASK_CAUSAL;
@@ -330,22 +346,25 @@ Tensor empty(const View& like, const std::int64_t* sizes, std::int64_t dimension
 
 // Operators ----------------------------------------------------------------------------------
 
-// A contiguous tensor like Q.
+// A contiguous tensor like Q, with V's last dimension.
 struct Output {
     Tensor tensor;
     fa_tune_tensor address;
 
-    explicit Output(const View& q)
-        : tensor(empty(q, q.sizes, 4, q.dtype)),
-          address{tensor.data_ptr(), q.sizes[1] * q.sizes[2] * q.sizes[3], q.sizes[2] * q.sizes[3],
-                  q.sizes[3]} {}
+    Output(const View& q, const View& v) : Output(q, output_shape(q, v)) {}
+
+  private:
+    Output(const View& q, const std::array<std::int64_t, 4>& shape)
+        : tensor(empty(q, shape.data(), 4, q.dtype)),
+          address{tensor.data_ptr(), shape[1] * shape[2] * shape[3], shape[2] * shape[3],
+                  shape[3]} {}
 };
 
 Tensor fwd(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, bool bottom_right,
            std::optional<double> scale) {
     const View vq(q, "Q"), vk(k, "K"), vv(v, "V");
     const fa_tune_problem problem = problem_of(vq, vk, vv, causal, bottom_right, scale, false);
-    const Output out(vq);
+    const Output out(vq, vv);
     launch(problem, vq, vk, vv, out.address, nullptr);
     return out.tensor;
 }
@@ -354,7 +373,7 @@ std::tuple<Tensor, Tensor> fwd_lse(const Tensor& q, const Tensor& k, const Tenso
                                    bool bottom_right, std::optional<double> scale) {
     const View vq(q, "Q"), vk(k, "K"), vv(v, "V");
     const fa_tune_problem problem = problem_of(vq, vk, vv, causal, bottom_right, scale, true);
-    const Output out(vq);
+    const Output out(vq, vv);
     const std::array<std::int64_t, 3> rows = {vq.sizes[0], vq.sizes[2], vq.sizes[1]};
     Tensor lse = empty(vq, rows.data(), 3, aoti_torch_dtype_float32());
     launch(problem, vq, vk, vv, out.address, lse.data_ptr());
@@ -366,10 +385,10 @@ void fwd_out(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, boo
     const View vq(q, "Q"), vk(k, "K"), vv(v, "V"), vo(out, "out");
     const fa_tune_problem problem =
         problem_of(vq, vk, vv, causal, bottom_right, scale, lse.has_value());
-    for (int i = 0; i < 4; ++i) {
-        if (vo.sizes[i] != vq.sizes[i]) {
-            refuse("out must be like q, " + vq.shape() + ", not " + vo.shape());
-        }
+    const std::array<std::int64_t, 4> shape = output_shape(vq, vv);
+    if (!std::equal(shape.begin(), shape.end(), vo.sizes)) {
+        refuse("out must be like q with v's last dimension, " + shape_text(shape.data()) +
+               ", not " + vo.shape());
     }
     if (vo.dtype != vq.dtype || vo.device != vq.device || vo.device_type != vq.device_type) {
         refuse("out must have Q's dtype and be on its GPU");

@@ -28,6 +28,7 @@ from fa_tune.commands.views.timings import show_timings
 from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.tune import single
+from fa_tune.tune.session import ready_workers
 
 
 @click.command("bench", cls=GroupedCommand)
@@ -84,7 +85,7 @@ def command(
         machine=machine,
         record=record,
     )
-    with watching(quiet) as progress:
+    with watching(quiet) as progress, ready_workers(machine):
         result = single.bench(options, progress, inputs)
     progress.note_once(result.source)
     for warning in result.warnings:

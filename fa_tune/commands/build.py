@@ -12,6 +12,7 @@ from fa_tune.commands.shared.options import (
     csv_option,
     d_head_option,
     family_option,
+    field_option,
     json_option,
     kernels_option,
     machine_options,
@@ -60,6 +61,7 @@ _CSV_HEADINGS = (
 @kernels_option()
 @family_option()
 @d_head_option()
+@field_option("d_head_v")
 @csv_option()
 @json_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "cache_dir")
@@ -68,6 +70,7 @@ def command(
     kernels: str,
     names: tuple[str, ...],
     d_heads: tuple[int, ...],
+    d_head_v: int,
     machine: MachineOptions,
     csv: Path | None,
     as_json: bool,
@@ -87,7 +90,7 @@ def command(
     refuse_both(csv, as_json)
 
     with watching(quiet) as progress:
-        report = single.build(kernels, d_heads, machine, progress, names=names)
+        report = single.build(kernels, d_heads, machine, progress, names=names, d_head_v=d_head_v)
     if csv is not None:
         objects = [_object(report, i) for i in range(len(report.results))]
         rows = [[_csv_cell(o[name]) for name in _CSV_HEADINGS] for o in objects]

@@ -157,7 +157,8 @@ def _measurements(
 def _defaults(config: str, machine: MachineOptions) -> list[str]:
     """The default configs that run on the device in place of this one."""
     parsed = families.parse(config)
-    defaults = families.defaults(parsed.d_head, parsed.dtype, device_limits(machine))
+    dtype, d_head, d_v = families.kind_of(parsed)
+    defaults = families.defaults(d_head, dtype, device_limits(machine), d_head_v=d_v)
     return [families.variant(c).config for c in defaults if c != parsed]
 
 
@@ -165,7 +166,7 @@ def _default_subjects(found: Sequence[Measurement]) -> set[str]:
     """The default configs of all families for the workloads of these measurements."""
     workloads = [Workload.from_key(key) for key in dict.fromkeys(m.workload for m in found)]
     return {
-        families.variant_of(f, f.default_config(w.d_head, w.dtype)).key
+        families.variant_of(f, families.default_for(f, w)).key
         for w in workloads
         for f in families.all_families()
     }

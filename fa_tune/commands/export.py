@@ -8,6 +8,7 @@ import click
 
 from fa_tune.commands.shared.options import (
     D_HEADS,
+    field_option,
     machine_options,
     option,
     quiet_option,
@@ -72,6 +73,7 @@ from fa_tune.tune.outputs import registry_path
     metavar="N,N,…",
     help="Head dimensions to export defaults for, and configs of --kernels.",
 )
+@field_option("d_head_v")
 @option(
     "--dtype",
     "dtypes",
@@ -104,6 +106,7 @@ def command(
     archs: tuple[str, ...],
     kernels: str | None,
     d_heads: tuple[int, ...],
+    d_head_v: int,
     dtypes: tuple[DType, ...],
     lse: bool,
     ptx: bool,
@@ -127,6 +130,7 @@ def command(
         workloads=workloads,
         kernels=kernels,
         d_heads=d_heads,
+        d_head_v=d_head_v,
         dtypes=dtypes,
         lse=lse,
         ptx=ptx,

@@ -33,6 +33,7 @@ from fa_tune.store.table.from_attempts import rows_from_attempts
 from fa_tune.store.table.rows import Row
 from fa_tune.tune import single
 from fa_tune.tune.results import ProfileResult
+from fa_tune.tune.session import ready_workers
 
 
 @click.command("profile", cls=GroupedCommand)
@@ -83,7 +84,7 @@ def command(
         raise click.UsageError("--export needs a file name that ends in .ncu-rep")
 
     options = SearchOptions(workloads=workloads, kernels="", measure=measure, machine=machine)
-    with watching(quiet) as progress:
+    with watching(quiet) as progress, ready_workers(machine):
         result = single.profile(configs, options, progress, export=export)
     progress.note_once(result.source)
     for warning in result.warnings:
@@ -92,7 +93,7 @@ def command(
     rows = rows_from_attempts(result.attempts, result.resources)
     write_rows_csv(rows, csv)
     if as_json:
-        write_json(_document(result, rows))
+        write_json(_document(result, rows) | {"stages_s": progress.times.by_stage()})
     elif csv != STDOUT:
         legend = show_rows(rows, limit, wide=wide, summed_up=False)
         if measure.metrics != "rank":

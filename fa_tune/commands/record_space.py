@@ -91,9 +91,16 @@ def command(
     chosen = choose_families(names, device_limits(machine))
     grid = workloads
     if axes:
-        configs = expanded(axes, kernels, grid.dtypes, grid.d_heads, chosen)
+        configs = expanded(axes, kernels, grid.dtypes, grid.d_heads, chosen, grid.d_head_v)
     else:
-        configs = choose_configs(kernels, grid.dtypes, grid.d_heads, chosen, named=bool(names))
+        configs = choose_configs(
+            kernels,
+            grid.dtypes,
+            grid.d_heads,
+            chosen,
+            named=bool(names),
+            d_head_v=grid.d_head_v,
+        )
     found = sorted({families.of(config).name for config in configs})
     if len(found) > 1:
         several = " or ".join(f"--family {name}" for name in found)

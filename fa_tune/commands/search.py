@@ -249,7 +249,7 @@ def _write(
 ) -> None:
     """The result on standard output, in the form that was asked for."""
     if as_json:
-        write_json(search_document(result))
+        write_json(search_document(result) | {"stages_s": progress.times.by_stage()})
     elif csv == STDOUT:
         rows = [row for found in result.results for row in workload_rows(result, found)]
         write(rows, "csv", sys.stdout)
@@ -262,4 +262,5 @@ def _write(
 def _of_axes(options: SearchOptions) -> list[Config]:
     chosen = choose_families(options.families, device_limits(options.machine))
     grid = options.workloads
-    return expanded(options.axes, options.kernels, grid.dtypes, grid.d_heads, chosen)
+    heads = (grid.d_heads, chosen, grid.d_head_v)
+    return expanded(options.axes, options.kernels, grid.dtypes, *heads)

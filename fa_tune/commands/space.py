@@ -16,6 +16,7 @@ from fa_tune.commands.shared.options import (
     d_head_option,
     dtype_option,
     family_option,
+    field_option,
     json_option,
     kernels_option,
     machine_options,
@@ -42,6 +43,7 @@ Explained = Sequence[tuple["Config", Rejected]]
 @kernels_option()
 @family_option()
 @d_head_option()
+@field_option("d_head_v")
 @dtype_option()
 @axis_option()
 @machine_options("arch", "device")
@@ -57,6 +59,7 @@ def command(
     kernels: str,
     names: tuple[str, ...],
     d_heads: tuple[int, ...],
+    d_head_v: int,
     dtypes: tuple[DType, ...],
     axes: tuple[str, ...],
     machine: MachineOptions,
@@ -77,9 +80,11 @@ def command(
     chosen = choose_families(names, limits)
     configs: Sequence[Config]
     if axes:
-        configs = expanded(axes, kernels, dtypes, d_heads, chosen)
+        configs = expanded(axes, kernels, dtypes, d_heads, chosen, d_head_v)
     else:
-        configs = choose_configs(kernels, dtypes, d_heads, chosen, named=bool(names))
+        configs = choose_configs(
+            kernels, dtypes, d_heads, chosen, named=bool(names), d_head_v=d_head_v
+        )
     pruned = prune(configs, limits, constraints)
     of_tune = [(c, why) for c in pruned.kept if (why := of(c).tune_rejection(c))]
     if explain and not axes and "(" not in kernels and not kernels.startswith(NOT_BY_RULES):

@@ -35,7 +35,7 @@ SCHEMA = "fa-tune-verify-1"
 @click.command("verify", cls=GroupedCommand)
 @kernels_option()
 @family_option()
-@workload_options("d_heads", "masks", "lse")
+@workload_options("d_heads", "d_head_v", "masks", "lse")
 @option(
     "--thorough",
     "thorough",
@@ -84,6 +84,7 @@ def command(
             machine,
             progress,
             names=names,
+            d_head_v=workloads.d_head_v,
             masks=workloads.masks,
             lse="lse" in workloads.common,
             thorough=thorough,

@@ -5,7 +5,8 @@ A hook is CUDA text with a function
     __device__ float score_hook(float score, int batch, int head, int query, int key)
 
 whose result takes the score's place, before any mask; a score is scaled, and ALiBi's bias is in it.
-`fa_tune::tanh` is there, exact to the last places of fp32.  Where the text is also given as a
+`fa_tune::tanh(x)` and `fa_tune::softcap(score, cap)`, which is cap · tanh(score / cap), are there,
+exact to the last places of fp32.  Where the text is also given as a
 function of torch tensors, a kernel can be judged by that.
 
 A workload names a hook by its digest.  Texts are known to the process that registered them.

@@ -1,7 +1,8 @@
 """The safetensors files of `file:PATH` inputs: what is asked of them, without reading the tensors.
 
-A file holds `q`, `k` and `v`, each [batch, seq_len, heads, d_head].  Any batch and number of heads
-will do: they are repeated, or cut.  Of longer sequences the beginning is taken.
+A file holds `q`, `k` and `v`, each [batch, seq_len, heads, d_head]; d_head of `v` may be another.
+Any batch and number of heads will do: they are repeated, or cut.  Of longer sequences the beginning
+is taken.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class InputFile:
         w = workload
         if self.q[3] != w.d_head:
             raise InvalidConfig(f"{self.path}: d_head is {self.q[3]}, where {w.d_head} is wanted")
+        if self.v[3] != w.d_v:
+            raise InvalidConfig(f"{self.path}: d_head_v is {self.v[3]}, where {w.d_v} is wanted")
         for name, length, wanted in (
             ("q", self.q[1], w.seq_len_q),
             ("k and v", self.k[1], w.seq_len_kv),
@@ -72,8 +75,8 @@ def read(path: str) -> InputFile:
             raise ProfileFormatError(
                 f"{path}: {name} is of {dtypes[name]}, not one of {', '.join(DTYPES)}"
             )
-    if shapes["k"] != shapes["v"]:
-        raise ProfileFormatError(f"{path}: k and v have different shapes")
+    if shapes["k"][:3] != shapes["v"][:3]:
+        raise ProfileFormatError(f"{path}: k and v differ in batch, length or heads")
     if (shapes["q"][0], shapes["q"][3]) != (shapes["k"][0], shapes["k"][3]):
         raise ProfileFormatError(f"{path}: q and k differ in batch or d_head")
     if shapes["q"][2] % shapes["k"][2]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -46,6 +46,18 @@ class WorkloadOptions:
     masks: tuple[str, ...] = ("full",)
     seq_lens_kv: tuple[int, ...] = ()
     common: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def d_head_v(self) -> int:
+        """The head dimension of V in all workloads; 0: as that of Q and K."""
+        return int(self.common.get("d_head_v", 0))
+
+    def with_kind(self, dtype: DType, d_head: int, d_v: int) -> WorkloadOptions:
+        """The same for one dtype and these head dimensions alone."""
+        common = {name: value for name, value in self.common.items() if name != "d_head_v"}
+        if d_v != d_head:
+            common["d_head_v"] = d_v
+        return replace(self, dtypes=(dtype,), d_heads=(d_head,), common=common)
 
     def workloads(self) -> tuple[Workload, ...]:
         """Mask slowest, then dtype, d_head, seq_len of queries and of keys, each problem once;

@@ -16,9 +16,11 @@ def workload_of(
 ) -> Workload:
     """The problem that tensors make; `problem` has what they do not tell, by the workload's fields.
     Raises InvalidConfig where they make none."""
-    if any(t.ndim != 4 for t in (q, k, v)) or k.shape != v.shape:
+    if any(t.ndim != 4 for t in (q, k, v)) or k.shape[:3] != v.shape[:3]:
         shapes = ", ".join(str(tuple(t.shape)) for t in (q, k, v))
-        raise InvalidConfig(f"Q, K, V must be [batch, seq, heads, d_head], K like V: {shapes}")
+        raise InvalidConfig(
+            f"Q, K, V must be [batch, seq, heads, d_head], V like K but for d_head: {shapes}"
+        )
     if (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
         raise InvalidConfig(
             f"Q and K differ in batch or d_head: {tuple(q.shape)} and {tuple(k.shape)}"
@@ -35,6 +37,7 @@ def workload_of(
         d_head=q.shape[3],
         dtype=dtype,
         lse=lse,
+        d_head_v=v.shape[3],
         **problem,
     )
 

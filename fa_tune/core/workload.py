@@ -124,7 +124,8 @@ MIN_SCALE, MAX_SCALE = 1e-30, 1e30
 @dataclass(frozen=True)
 class Workload:
     """One attention problem: Q [batch, seq_len_q, heads, d_head], K and V
-    [batch, seq_len_kv, kv_heads, d_head], O like Q.
+    [batch, seq_len_kv, kv_heads, d_head], O like Q.  `d_head_v`: the head dimension of V and O;
+    0, as `d_head`, is what is said where it is the same.
 
     `causal` hides keys from the queries before them: query i sees key j when
     j ≤ i + `diagonal`.  The mask is aligned top-left, so that the first query sees the first
@@ -251,6 +252,17 @@ class Workload:
         label="score hook {}",
         short="hook {}",
     )
+    d_head_v: int = _field(
+        Effect.KIND,
+        int,
+        default=0,
+        key="dv",
+        label="d_head_v {}",
+        short="d_v {}",
+        help="Head dimension of V and of the result.",
+        usual_text="as --d-head",
+        limits=(0, None),
+    )
     packed: bool = _field(
         Effect.KIND, bool, default=False, key="packed", label="packed", short="packed"
     )
@@ -274,6 +286,10 @@ class Workload:
         for name in ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.d_head_v < 0:
+            raise InvalidConfig(f"d_head_v must be at least 1, or 0 as d_head, not {self.d_head_v}")
+        if self.d_head_v == self.d_head:
+            object.__setattr__(self, "d_head_v", 0)  # one problem, one key
         if self.heads % self.kv_heads:
             raise InvalidConfig(f"{self.kv_heads} kv heads do not divide {self.heads} heads")
         windowed = self.window_left is not None or self.window_right is not None
@@ -398,6 +414,11 @@ class Workload:
         return self.seq_len_kv - self.seq_len_q if self.bottom_right else 0
 
     @property
+    def d_v(self) -> int:
+        """The head dimension of V and O."""
+        return self.d_head_v or self.d_head
+
+    @property
     def is_plain(self) -> bool:
         """Whether it has neither a window nor anything else that changes scores or their sum."""
         return not self.unusual.keys() & PLAIN_WITHOUT
@@ -468,14 +489,12 @@ def column_of(name: str) -> str:
     return FIELDS[name].column or name
 
 
-def labels(workload: Workload | WorkloadParts, *, short: bool = False) -> tuple[str, ...]:
+def labels(workload: Any, *, short: bool = False) -> tuple[str, ...]:
     """How people are told what is not usual: `with log-sum-exp`, `scale 0.5`."""
     return tuple(text for _, text in unusual_labels(workload, short=short))
 
 
-def unusual_labels(
-    workload: Workload | WorkloadParts, *, short: bool = False
-) -> tuple[tuple[str, str], ...]:
+def unusual_labels(workload: Any, *, short: bool = False) -> tuple[tuple[str, str], ...]:
     """`labels`, each with its field's name."""
     found = []
     for name in OPTIONAL:
@@ -523,61 +542,6 @@ def _key_pattern() -> re.Pattern[str]:
         separator = "" if name == next(iter(FIELDS)) else "_"
         pattern += f"(?:{separator}{part})?" if name in OPTIONAL else separator + part
     return re.compile(pattern)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkloadParts:
-    """A workload whose parts may be unknown (None), by their names in tables: `seq_len` is that
-    of the queries.  The fields are those of `Workload`."""
-
-    batch: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    seq_len: int | None = None
-    seq_len_kv: int | None = None
-    d_head: int | None = None
-    dtype: DType | None = None
-    causal: bool | None = None
-    bottom_right: bool | None = None
-    lse: bool | None = None
-    softmax_scale: float | None = None
-    window_left: int | None = None
-    window_right: int | None = None
-    sink: bool | None = None
-    softcap: float | None = None
-    alibi: bool | None = None
-    score_hook: str | None = None
-    packed: bool | None = None
-    total_q: int | None = None
-    total_kv: int | None = None
-    lengths: str | None = None
-    op: str | None = None
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Names of the unknown parts that have no usual value."""
-        columns = (column_of(name) for name in FIELDS if name not in OPTIONAL)
-        return tuple(column for column in columns if getattr(self, column) is None)
-
-    @property
-    def workload(self) -> Workload | None:
-        """The workload, with usual values for what nobody states; None if a part that has none is
-        unknown, or if the parts make no workload."""
-        if self.missing:
-            return None
-        known = {name: getattr(self, column_of(name)) for name in FIELDS}
-        try:
-            return Workload(**{name: v for name, v in known.items() if v is not None})
-        except InvalidConfig:
-            return None
-
-
-PARTS = tuple(column_of(name) for name in FIELDS)
-
-
-def parts_of(workload: Workload) -> Mapping[str, Any]:
-    """A workload's parts by their names in tables."""
-    return {column_of(name): getattr(workload, name) for name in FIELDS}
 
 
 BENCHMARK_HEADS = 16

@@ -52,6 +52,12 @@ namespace fa_tune {
 
 """
 
+_D_V = """\
+
+    // Head dimension of V and O.
+    FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
+"""
+
 _SM90_METHODS = """\
 
     // Query rows per CTA.
@@ -66,9 +72,10 @@ _SM80_METHODS = """\
     // With ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
     // barriers follow.
     FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {
-        const int rows = B_r + 2 * kv_stages * B_c;
-        return ping_pong ? (rows + B_r) * ((d_head + 63) / 64 * 64) * elem_size + 1024
-                         : rows * d_head * elem_size;
+        const int kv_rows = kv_stages * B_c, more = d_head > d_v() ? d_head : d_v();
+        const int panels = (d_head + 63) / 64 + (d_v() + 63) / 64;
+        return ping_pong ? (B_r + kv_rows) * panels * 64 * elem_size + 1024
+                         : (B_r * more + kv_rows * (d_head + d_v())) * elem_size;
     }
 
     // CTAs that max_smem_bytes of shared memory per multiprocessor hold, each with the 1 KiB
@@ -94,10 +101,10 @@ class Header:
 SM80 = Header(
     "sm80",
     FlashForwardKernelConfig,
-    _SM80_METHODS,
+    _D_V + _SM80_METHODS,
     ("kernels/sm80/fwd/config.cuh", "csrc/flash_forward_kernel_config.h"),
 )
-SM90 = Header("sm90", Sm90Config, _SM90_METHODS, ("kernels/sm90/fwd/config.cuh",))
+SM90 = Header("sm90", Sm90Config, _D_V + _SM90_METHODS, ("kernels/sm90/fwd/config.cuh",))
 HEADERS = (SM80, SM90)
 # How a header includes DType, by the folder that both are in.
 DTYPE_INCLUDES = {"kernels": "common/dtype.cuh", "csrc": "dtype.h"}

@@ -226,11 +226,11 @@ def _choices(made: Export, gpus: Sequence[tuple[str, int]]) -> Iterator[source.C
 def _kinds(made: Export) -> Iterator[Workload]:
     """A small workload of each kind that some kernel computes whatever the lengths are."""
     configs = [families.config_of(kernel.variant) for kernel in made.kernels]
-    kinds = sorted({(c.dtype, c.d_head) for c in configs})
-    for dtype, d_head in kinds:
+    kinds = sorted({families.kind_of(c) for c in configs})
+    for dtype, d_head, d_v in kinds:
         for causal in (False, True):
             shape = (2, 4, 2, 300, 413, d_head, DType(dtype))
-            workload = Workload(*shape, causal=causal, bottom_right=causal)
+            workload = Workload(*shape, causal=causal, bottom_right=causal, d_head_v=d_v)
             if any(
                 kernel_computes(config, kernel.traits, workload)
                 for config, kernel in zip(configs, made.kernels, strict=True)

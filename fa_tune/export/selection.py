@@ -9,7 +9,7 @@ log-sum-exp too where it is asked for or an entry has it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fa_tune import families
@@ -32,14 +32,16 @@ PTX_ARCH, PTX_CAPABILITY = "compute_80", (8, 0)
 class ExportOptions:
     """What to export.  `archs` empty: those of the entries' GPUs.  `workloads` empty: every entry,
     else those that serve these.  `kernels` is a set's key or one config's short form, exported
-    beside what was chosen.  `d_heads` empty: those of the entries.  `dtypes` and `d_heads` are what
-    defaults are exported for, and the configs of a set.  `ptx`: the defaults as PTX as well."""
+    beside what was chosen.  `d_heads` empty: those of the entries.  `dtypes` and `d_heads`, with
+    `d_head_v` for V (0: the same), are what defaults are exported for, and the configs of a set.
+    `ptx`: the defaults as PTX as well."""
 
     registry: Path
     archs: tuple[str, ...] = ()
     workloads: tuple[Workload, ...] = ()
     kernels: str | None = None
     d_heads: tuple[int, ...] = ()
+    d_head_v: int = 0
     dtypes: tuple[DType, ...] = tuple(DType)
     lse: bool = False
     ptx: bool = False
@@ -74,12 +76,15 @@ def select(registry: Registry, options: ExportOptions) -> Selection:
     for entry in found.entries:
         arch = _arch_for(entry.gpu.compute_capability, archs)
         if arch is not None:
-            _add(found, configs[entry.key], arch, lse, (entry.workload.causal,))
+            _add(found, configs[entry.key], arch, lse, like=(entry.workload,))
     extra = list(_extra(options, archs, found))
     for config, arch in extra:
         _add(found, config, arch, lse)
-    own = {e.workload.d_head for e in found.entries} | {c.d_head for c, _ in extra}
-    _add_defaults(found, options, archs, options.d_heads or sorted(own) or DEFAULT_D_HEADS, lse)
+    own = {(e.workload.d_head, e.workload.d_v) for e in found.entries}
+    own |= {families.kind_of(config)[1:] for config, _ in extra}
+    if options.d_heads or not own:
+        own = {(d, options.d_head_v or d) for d in options.d_heads or DEFAULT_D_HEADS}
+    _add_defaults(found, options, archs, sorted(own), lse)
     found.kernels = list(dict.fromkeys(found.kernels))
     if not found.kernels and not found.ptx:
         raise NoUsableVariant("; ".join(["there is nothing to export", *found.left_out]))
@@ -87,13 +92,13 @@ def select(registry: Registry, options: ExportOptions) -> Selection:
 
 
 def kernel_computes(config: Config, traits: str, workload: Workload) -> bool:
-    """Whether a config compiled with these traits computes a workload: with its mask and its
-    log-sum-exp, and its lengths."""
+    """Whether a config compiled with these traits computes a workload: with its mask, its
+    log-sum-exp and what changes its scores, and its lengths."""
     family, wanted = families.of(config), Traits.parse(traits)
-    if (config.dtype, config.d_head) != (workload.dtype, workload.d_head):
+    if not families.fits(config, workload):
         return False
     needed = Traits.parse(family.traits(config, workload))
-    same = (wanted.causal, wanted.lse) == (needed.causal, needed.lse)
+    same = replace(wanted, ragged=needed.ragged) == needed
     return same and (wanted.ragged or not needed.ragged)
 
 
@@ -121,6 +126,9 @@ def _usable(entry: Entry, archs: Sequence[ArchLimits], found: Selection) -> Conf
     if arch is None:
         major_minor = "{}{}".format(*entry.gpu.compute_capability)
         found.left_out.append(f"{about}: no architecture that is exported runs on sm_{major_minor}")
+        return None
+    if entry.workload.score_hook is not None:
+        found.left_out.append(f"{about}: C++ launches no kernels with a score hook")
         return None
     try:
         config = families.config_of(entry.chosen)
@@ -164,7 +172,9 @@ def _extra(
         return
     for arch in archs:
         d_heads, able = options.d_heads or DEFAULT_D_HEADS, families.runnable(arch)
-        for config in choose_configs(options.kernels, options.dtypes, d_heads, able):
+        for config in choose_configs(
+            options.kernels, options.dtypes, d_heads, able, d_head_v=options.d_head_v
+        ):
             rejected = families.constraints(config, arch)
             if rejected is None:
                 yield config, arch
@@ -173,46 +183,55 @@ def _extra(
                 found.left_out.append(f"{about} on {arch.arch}: {rejected.reason}")
 
 
+PLAIN = (Traits(), Traits(causal=True))
+
+
 def _add(
     found: Selection,
     config: Config,
     arch: ArchLimits,
     lse: Sequence[bool],
-    masks: Sequence[bool] = (False, True),
+    like: Sequence[Workload] = (),
 ) -> Variant:
+    """The kernels of a config for workloads like these; without any, for plain ones."""
     family = families.of(config)
     variant = families.variant_of(family, config)
     compiled_for = family.compile_arch(arch)
-    found.kernels += [BuildRequest(variant, t, compiled_for) for t in _traits(masks, lse)]
+    kinds = [Traits.parse(family.traits(config, w)) for w in like]
+    traits = _traits(kinds or PLAIN, lse)
+    found.kernels += [BuildRequest(variant, t, compiled_for) for t in traits]
     return variant
 
 
-def _traits(masks: Sequence[bool], lse: Sequence[bool]) -> Iterator[str]:
-    for causal in masks:
+def _traits(kinds: Sequence[Traits], lse: Sequence[bool]) -> Iterator[str]:
+    for kind in kinds:
         for with_lse in lse:
             for ragged in (False, True):
-                yield str(Traits(causal=causal, ragged=ragged, lse=with_lse))
+                yield str(replace(kind, ragged=ragged, lse=with_lse))
 
 
 def _add_defaults(
     found: Selection,
     options: ExportOptions,
     archs: Sequence[ArchLimits],
-    d_heads: Sequence[int],
+    heads: Sequence[tuple[int, int]],
     lse: Sequence[bool],
 ) -> None:
-    """What runs untuned: of each architecture the default of the preferred family."""
-    kinds = [(d_head, dtype) for d_head in d_heads for dtype in options.dtypes]
+    """What runs untuned: of each architecture the default of the preferred family.  `heads`: head
+    dimensions of Q and K, and of V."""
+    kinds = [(*pair, dtype) for pair in heads for dtype in options.dtypes]
     for arch in sorted(archs, key=lambda a: a.compute_capability, reverse=True):
-        for d_head, dtype in kinds:
-            configs = families.defaults(d_head, dtype, arch)[:1]
+        for d_head, d_v, dtype in kinds:
+            configs = families.defaults(d_head, dtype, arch, d_head_v=d_v)[:1]
             found.defaults += [_add(found, config, arch, lse) for config in configs]
             if not configs:
-                found.left_out.append(f"{dtype.name} d_head {d_head}: no default on {arch.arch}")
+                told = f"{d_head}" if d_v == d_head else f"{d_head}, d_head_v {d_v}"
+                found.left_out.append(f"{dtype.name} d_head {told}: no default on {arch.arch}")
     if options.ptx:
-        for d_head, dtype in kinds:
-            for config in families.defaults(d_head, dtype, limits(PTX_CAPABILITY))[:1]:
+        for d_head, d_v, dtype in kinds:
+            able = families.defaults(d_head, dtype, limits(PTX_CAPABILITY), d_head_v=d_v)
+            for config in able[:1]:
                 variant = families.variant(config)
-                found.ptx += [(variant, traits) for traits in _traits((False, True), lse)]
+                found.ptx += [(variant, traits) for traits in _traits(PLAIN, lse)]
                 found.defaults.append(variant)
     found.defaults = list(dict.fromkeys(found.defaults))

@@ -12,8 +12,9 @@ from fa_tune import ops
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected, Variant
-from fa_tune.core.workload import FORWARD, DType
+from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
+from fa_tune.families.fields import d_v_of
 from fa_tune.families.name_parser import is_whole
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm90.family import Sm90Family
@@ -82,12 +83,35 @@ def constraints(config: Config, limits: ArchLimits) -> Rejected | None:
 
 
 def defaults(
-    d_head: int, dtype: DType, limits: ArchLimits, operation: str = FORWARD
+    d_head: int, dtype: DType, limits: ArchLimits, operation: str = FORWARD, *, d_head_v: int = 0
 ) -> list[Config]:
     """The default config of each family of an operation, if it runs on such a device.  The first is
-    the device's default: what a user without tuning results should run there."""
-    configs = [f.default_config(d_head, dtype) for f in runnable(limits, operation)]
-    return [config for config in configs if constraints(config, limits) is None]
+    the device's default: what a user without tuning results should run there.  `d_head_v` 0: as
+    `d_head`."""
+    able, kind = runnable(limits, operation), (dtype, d_head, d_head_v or d_head)
+    configs = [f.default_config(d_head, dtype, d_head_v=d_head_v) for f in able]
+    return [c for c in configs if kind_of(c) == kind and constraints(c, limits) is None]
+
+
+def defaults_for(workload: Workload, limits: ArchLimits) -> list[Config]:
+    """Those of a workload's heads, dtype and operation."""
+    w = workload
+    return defaults(w.d_head, w.dtype, limits, w.op, d_head_v=w.d_head_v)
+
+
+def default_for(family: KernelFamily, workload: Workload) -> Config:
+    """A family's default config for a workload's heads and dtype."""
+    return family.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
+
+
+def kind_of(config: Config) -> tuple[DType, int, int]:
+    """What a config is for: dtype, head dimension of Q and K, and that of V."""
+    return config.dtype, config.d_head, d_v_of(config)
+
+
+def fits(config: Config, workload: Workload) -> bool:
+    """Whether a config is for a workload's dtype and head dimensions."""
+    return kind_of(config) == (workload.dtype, workload.d_head, workload.d_v)
 
 
 # From text ----------------------------------------------------------------------------------
@@ -146,6 +170,7 @@ def verification_cases(
     return (
         *ops.get(family.operation).verification_cases(
             *(family.blocks(config), config.d_head, config.dtype, Traits.parse(traits)),
+            d_head_v=d_v_of(config),
             thorough=thorough,
         ),
         *(CheckCase(workload) for workload in family.extra_verification(config, traits)),
@@ -178,6 +203,7 @@ def named_configs(
     *,
     dtypes: Sequence[DType] | None = None,
     d_head: int = 128,
+    d_head_v: int = 0,
 ) -> list[Config]:
     """The set that `key` names in every family that has one of that name.
 
@@ -188,7 +214,8 @@ def named_configs(
     errors: list[InvalidConfig] = []
     for family in chosen:
         try:
-            configs += family.configs(key, dtypes=dtypes, d_head=d_head)
+            found = family.configs(key, dtypes=dtypes, d_head=d_head, d_head_v=d_head_v)
+            configs += [c for c in found if d_v_of(c) == (d_head_v or c.d_head)]
         except InvalidConfig as error:
             errors.append(error)
     if len(errors) < len(chosen):

@@ -22,7 +22,8 @@ CHUNK_BYTES = 16  # the unit of every copy between global and shared memory
 ELEMENT_BYTES = 2
 
 # An object of some family's config class: a frozen, ordered dataclass whose fields are the
-# knobs, `dtype` and `d_head` among them.  No two families share a class.
+# knobs, `dtype` and `d_head` among them, and `d_head_v` (0: as `d_head`) where V may have another
+# head dimension.  No two families share a class.
 Config = Any
 
 
@@ -283,15 +284,22 @@ class KernelFamily(Protocol):
         """The first reason why the config cannot run on such a device, or None; where the
         family does not run, `device_rejection`."""
 
-    def default_config(self, d_head: int, dtype: DType) -> Config:
-        """What a user without tuning results should run.  Where the family has nothing for
-        that d_head, a config that `constraints` refuses."""
+    def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Config:
+        """What a user without tuning results should run; `d_head_v` 0: as `d_head`.  Where the
+        family has nothing for these heads, a config that `constraints` refuses; a family that knows
+        no other `d_head_v` may leave it aside, and its config is not taken."""
 
     def configs(
-        self, key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+        self,
+        key: str,
+        *,
+        dtypes: Sequence[DType] | None = None,
+        d_head: int = 128,
+        d_head_v: int = 0,
     ) -> list[Config]:
-        """A named set, at least `tune`, for these dtypes (None: the set's own); empty if the
-        set has none for that d_head.  Raises InvalidConfig for a key that is not its own."""
+        """A named set, at least `tune`, for these dtypes (None: the set's own); `d_head_v` 0: as
+        `d_head`; empty if the set has none for these heads.  Raises InvalidConfig for a key that
+        is not its own."""
 
     def tune_rejection(self, config: Config) -> Rejected | None:
         """The rule, an opinion on speed, that keeps a config out of the tune set, or None."""

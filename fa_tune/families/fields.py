@@ -52,6 +52,16 @@ def choice_field(default: Enum, doc: str) -> Any:
     return field(default=default, metadata={"place": "choice", "type": type(default), "doc": doc})
 
 
+def d_head_v_field() -> Any:
+    """The head dimension of V and O, which a short form says only where it is another one."""
+    return number_field("d_head_v", 0, "head dimension of V and O; 0: as d_head")
+
+
+def d_v_of(config: Any) -> int:
+    """The head dimension of V and O of a config; one without the field has that of Q and K."""
+    return getattr(config, "d_head_v", 0) or int(config.d_head)
+
+
 def coerce(config: Any) -> None:
     """Give every field of a frozen dataclass its declared type: `1` → True, `5` → FP16."""
     for name, kind in _kinds(config.__class__):

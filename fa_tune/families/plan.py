@@ -16,6 +16,7 @@ from typing import Any
 from fa_tune import ops
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
+from fa_tune.families.fields import d_v_of
 from fa_tune.ops.traits import Traits
 
 _ARCH = re.compile(r"(?P<kind>sm|compute)_(?P<number>\d+)(?P<specific>a?)")
@@ -99,7 +100,8 @@ class Plan:
     operation: Operation = integer("what it computes: fa_tune_operation")
     launches: int = integer("kernels of a call, launched one after another")
     dtype: int = integer("element type of Q, K, V and O: fa_tune_dtype")
-    d_head: int = integer("head dimension")
+    d_head: int = integer("head dimension of Q and K")
+    d_v: int = integer("head dimension of V and O")
     block_q: int = integer("query rows of a tile; other lengths need `ragged`")
     block_kv: int = integer("key rows of a block; other lengths need `ragged`")
     causal: int = integer(
@@ -138,8 +140,8 @@ class CallPlan:
         arch: str,
         launches: tuple[LaunchPlan, ...],
     ) -> CallPlan:
-        """That of a forward pass by a config with `dtype`, `d_head`, `B_r` and `B_c`, compiled
-        with these traits for `arch` (`sm_90a`, `compute_80`).  Raises InvalidConfig."""
+        """That of a forward pass by a config with `dtype`, `d_head`, `B_r` and `B_c`,
+        compiled with these traits for `arch` (`sm_90a`, `compute_80`).  Raises InvalidConfig."""
         wanted = Traits.parse(traits)
         capability, portability = compiled_for(arch)
         plan = Plan(
@@ -147,6 +149,7 @@ class CallPlan:
             launches=len(launches),
             dtype=int(config.dtype),
             d_head=config.d_head,
+            d_v=d_v_of(config),
             block_q=config.B_r,
             block_kv=config.B_c,
             causal=int(wanted.causal),

@@ -28,25 +28,23 @@ def score_dtype() -> np.dtype:
     )
 
 
+def at_edge(diagonal: int, workload: Workload) -> int:
+    """A diagonal beyond the tensor is one at its edge: it is the same mask, and sums of rows and
+    diagonals stay within 32 bits."""
+    return max(-workload.seq_len_q, min(diagonal, workload.seq_len_kv))
+
+
 def set_scores(params: Any, workload: Workload, args: LaunchArgs) -> None:
     """Fill in `diagonal`, `softmax_scale` and `score` of a forward kernel's parameters.  Raises
-    InvalidConfig as `LaunchArgs.checked` does.
-
-    A diagonal beyond the tensor is one at its edge: it is the same mask, and sums of rows and
-    diagonals stay within 32 bits.
-    """
+    InvalidConfig as `LaunchArgs.checked` does."""
     diagonal, scale = args.checked(workload)
-
-    def at_edge(diagonal: int) -> int:
-        return max(-workload.seq_len_q, min(diagonal, workload.seq_len_kv))
-
     score = params["score"]
     right = 0 if workload.window_right is None else workload.window_right
-    params["diagonal"] = at_edge(diagonal + right)
+    params["diagonal"] = at_edge(diagonal + right, workload)
     if workload.window_left is None:
         score["first_diagonal"] = -workload.seq_len_q
     else:
-        score["first_diagonal"] = at_edge(diagonal - workload.window_left)
+        score["first_diagonal"] = at_edge(diagonal - workload.window_left, workload)
     score["sink"] = args["sink"].address
     score["alibi_slopes"] = args["alibi_slopes"].address
     score["alibi_batch_stride"] = args["alibi_slopes"].strides[0]

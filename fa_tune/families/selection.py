@@ -17,9 +17,11 @@ def choose_configs(
     chosen: Sequence[KernelFamily],
     *,
     named: bool = False,
+    d_head_v: int = 0,
 ) -> list[Config]:
     """The configs of a set of these families for every dtype and d_head (no dtypes: the set's
-    own), or the one config of a short form, which tells its family by itself.
+    own; `d_head_v` 0: as d_head), or the one config of a short form, which tells its family by
+    itself.
 
     `named`: the families were asked for by name, so a config of another one is refused.
     Raises InvalidConfig.
@@ -36,7 +38,9 @@ def choose_configs(
     configs = [
         config
         for d_head in d_heads
-        for config in families.named_configs(kernels, chosen, dtypes=only, d_head=d_head)
+        for config in families.named_configs(
+            kernels, chosen, dtypes=only, d_head=d_head, d_head_v=d_head_v
+        )
     ]
     if not configs:
         raise InvalidConfig(f"the set {kernels!r} has no config for this dtype and d_head")

@@ -28,12 +28,13 @@ _INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_128B, _FILL_ZEROS = 0, 3, 2, 0
 
 
 def tensor_map(
-    tensor: TensorArg, workload: Workload, *, queries: bool, box_rows: int
+    tensor: TensorArg, workload: Workload, *, queries: bool, box_rows: int, values: bool = False
 ) -> np.ndarray:
-    """The map of one whole tensor, dimensions (d_head, sequence, heads, batch), innermost
+    """The map of one whole tensor, dimensions (head dimension, sequence, heads, batch), innermost
     first, with boxes of 64 columns by `box_rows` rows of one head.
 
     `queries`: the tensor has the workload's query heads and length, not those of K and V.
+    `values`: the head dimension of V and O, not that of Q and K.
     That of a packed tensor is of five dimensions, see kernels/common/sequence.cuh.
 
     Returns an array of one 128-byte element.  Maps are kept: a launch with the same tensors
@@ -46,17 +47,18 @@ def tensor_map(
         else (workload.seq_len_kv, workload.kv_heads)
     )
     batch_stride, row_stride, head_stride = (s * workload.dtype.size_bytes for s in tensor.strides)
+    columns = workload.d_v if values else workload.d_head
     if workload.packed:
         rows = workload.rows[1 if queries else 2]
         if rows == 1:  # a stride that is never stepped along
             row_stride = STRIDE_BYTES
-        dimensions: tuple[int, ...] = (workload.d_head, FAR_ROWS, heads, FAR_ROWS + 1, rows + 1)
+        dimensions: tuple[int, ...] = (columns, FAR_ROWS, heads, FAR_ROWS + 1, rows + 1)
         strides: tuple[int, ...] = (
             *(row_stride, head_stride if heads > 1 else STRIDE_BYTES),
             *(2**64 // FAR_ROWS - row_stride, row_stride),
         )
     else:
-        dimensions = (workload.d_head, rows, heads, workload.batch)
+        dimensions = (columns, rows, heads, workload.batch)
         # What is never stepped along is free; the driver still wants a legal stride.
         strides = tuple(
             stride if length > 1 else STRIDE_BYTES

@@ -31,13 +31,13 @@ def draw(
         return _of_file(spec.path, w, device, extra_heads)
     generator = torch.Generator(device=device).manual_seed(seed)
 
-    def normal(seq_len: int, heads: int) -> torch.Tensor:
-        shape = (w.batch, seq_len, heads + extra_heads, w.d_head)
+    def normal(seq_len: int, heads: int, d_head: int = w.d_head) -> torch.Tensor:
+        shape = (w.batch, seq_len, heads + extra_heads, d_head)
         return torch.randn(shape, generator=generator, device=device)
 
     q = normal(w.seq_len_q, w.heads)
     k = normal(w.seq_len_kv, w.kv_heads)
-    v = normal(w.seq_len_kv, w.kv_heads)
+    v = normal(w.seq_len_kv, w.kv_heads, w.d_v)
     if spec.kind is Kind.PEAKED:
         _scale(q, k, w, torch.tensor(spec.sigma, device=device))
     elif spec.kind is Kind.SINK:

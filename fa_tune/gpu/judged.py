@@ -188,7 +188,7 @@ def judged_forward(
     """
     if w.packed:
         return _judged_packed(inputs, w, precise)
-    device, shape = inputs.q.device, inputs.q.shape
+    device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
     exact = torch.empty(shape, dtype=precise, device=device)
     open_ = torch.empty(shape, dtype=torch.float32, device=device)
     cut = torch.empty(shape, dtype=torch.float32, device=device)
@@ -215,7 +215,7 @@ def judged_forward(
 def _judged_packed(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[str, Judged]:
     """Sequence by sequence; rows without keys are 0 and -inf.  The reference's errors are those
     of all sequences together."""
-    device, shape = inputs.q.device, inputs.q.shape
+    device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
     exact = torch.zeros(shape, dtype=precise, device=device)
     open_ = torch.zeros(shape, dtype=torch.float32, device=device)
     lse = torch.full((1, w.heads, w.total_q), -torch.inf, dtype=precise, device=device)
@@ -241,7 +241,7 @@ def _judged_packed(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[st
 
 @dataclass(frozen=True)
 class _Found:
-    """Of a part, [kv heads, group, rows, d_head] or without the last."""
+    """Of a part, [kv heads, group, rows, d_v] or without the last."""
 
     exact: torch.Tensor
     open: torch.Tensor
@@ -309,11 +309,11 @@ def _weights(
 
 def _change_open(w: Workload, slopes: torch.Tensor | None, rows: slice) -> float | torch.Tensor:
     """How far a soft cap and ALiBi leave scores of fp32 open besides, in nats: tanh is known to a
-    few roundings of 1, and the largest bias is rounded with the sum."""
+    few roundings of 1, and so is the largest bias of a row to itself."""
     found: float | torch.Tensor = 0.0 if w.softcap is None else w.softcap * 2.0**-22
     if slopes is not None:
         away = places(w, slopes.device, rows=rows).abs().amax(-1)
-        found = found + (slopes[..., 0].double() * away).abs() * 2.0**-23
+        found = found + (slopes[..., 0].double() * away).abs() * 2.0**-22
     return found
 
 

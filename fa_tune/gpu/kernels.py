@@ -78,6 +78,11 @@ def launch_args(inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None = No
     return named_args(tensors if lse is None else {**tensors, "lse": lse})
 
 
+def output_for(inputs: Inputs) -> torch.Tensor:
+    """Room for O."""
+    return inputs.q.new_empty((*inputs.q.shape[:3], inputs.v.shape[3]))
+
+
 def lse_for(workload: Workload, fill: float | None = None) -> torch.Tensor | None:
     """Room for the log-sum-exp of a workload that wants it, filled if asked; else None."""
     if not workload.lse:

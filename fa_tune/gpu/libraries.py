@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LibraryCall = Callable[[], torch.Tensor]
 # The fields with a usual value that the calls below know; a workload with any other is refused.
-_BASIC = {"bottom_right", "lse", "softmax_scale"}
+_BASIC = {"bottom_right", "lse", "softmax_scale", "d_head_v"}
 _WINDOWED = _BASIC | {"window_left", "window_right", "softcap"}
 KNOWN_FIELDS = {"fa2": _BASIC, "cudnn": _BASIC, "fa3": _WINDOWED, "fa4": _WINDOWED | {"sink"}}
 BACKENDS = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
@@ -44,7 +44,7 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
     """A call of torch's SDPA held to one back end, `fa2` or `cudnn`, or of a package, `fa3` or
     `fa4`.
 
-    The call returns [batch, heads, seq_len_q, d_head]; with `workload.lse` it computes the
+    The call returns [batch, heads, seq_len_q, d_v]; with `workload.lse` it computes the
     log-sum-exp as well.  Raises InvalidConfig, here or at the first call, if the back end
     cannot take the workload.
     """
@@ -120,7 +120,7 @@ def _reason(said: list[warnings.WarningMessage]) -> str:
 def package_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
     """A call of `fa3` or `fa4` on this problem.
 
-    The call returns [batch, heads, seq_len_q, d_head]; with `workload.lse` it computes the
+    The call returns [batch, heads, seq_len_q, d_v]; with `workload.lse` it computes the
     log-sum-exp as well.  Raises InvalidConfig, here or at the first call, if the package cannot
     be loaded or does not take the workload.
     """

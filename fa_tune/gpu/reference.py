@@ -1,6 +1,7 @@
 """Attention by the definition, and random inputs.  What kernels are judged by is in `judged.py`.
 
-All tensors are [batch, seq, heads, d_head].  Imported by workers and CPU tests only.
+All tensors are [batch, seq, heads, d_head], V and the output with d_v for d_head.  Imported by
+workers and CPU tests only.
 """
 
 from __future__ import annotations
@@ -134,12 +135,13 @@ def attention(
     and of very long ones so many queries that their scores fit the memory.
 
     Query i sees keys by its place i + diagonal (None: the workload's).  A row that sees nothing
-    gives 0.  Returns [batch, seq_len_q, heads, d_head] in `dtype`, or fp32 where that
+    gives 0.  Returns [batch, seq_len_q, heads, d_v] in `dtype`, or fp32 where that
     is a type of 16 bits.
     """
     dtype = dtype or inputs.q.dtype
     wide = torch.promote_types(dtype, torch.float32)
-    out = torch.empty(inputs.q.shape, dtype=wide, device=inputs.q.device)
+    shape = (*inputs.q.shape[:3], inputs.v.shape[3])
+    out = torch.empty(shape, dtype=wide, device=inputs.q.device)
     group = workload.heads // workload.kv_heads
     at_once = max(1, MAX_SCORES // workload.seq_len_kv)
     for start in range(0, workload.seq_len_q, at_once):

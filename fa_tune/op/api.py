@@ -38,7 +38,7 @@ def attention(
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
 ) -> Any:
-    """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head] like q, on the current stream.
+    """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head of v], on the current stream.
 
     k and v may have fewer heads.  A causal mask is aligned top-left, with `bottom_right` so that
     the last query sees every key.  `out` and `lse`, fp32 [batch, heads, seq_len_q], contiguous,
@@ -69,7 +69,7 @@ def attention(
             if out is None and lse is None:
                 made, rows = _fwd_scores(*problem, sink, softcap, alibi_slopes)
             else:
-                made = q.new_empty(q.shape) if out is None else out
+                made = q.new_empty((*q.shape[:3], v.shape[3])) if out is None else out
                 rows = _room_for_lse(q) if lse is None and return_lse else lse
                 _fwd_scores_out(*problem, sink, softcap, alibi_slopes, made, rows)
         elif wants_grad:
@@ -81,7 +81,7 @@ def attention(
                 return _fwd(q, k, v, causal, bottom_right, softmax_scale)
             made, rows = _fwd_lse(q, k, v, causal, bottom_right, softmax_scale)
         else:
-            made = q.new_empty(q.shape) if out is None else out
+            made = q.new_empty((*q.shape[:3], v.shape[3])) if out is None else out
             rows = _room_for_lse(q) if lse is None and return_lse else lse
             _fwd_out(q, k, v, causal, bottom_right, softmax_scale, made, rows)
     except RuntimeError as error:

@@ -1,11 +1,13 @@
 """Gradients by the backward passes that torch has, with our output and log-sum-exp.
 
 torch's kernels compute a problem without a mask and one that is causal and aligned bottom-right
-with no more queries than keys.  All others are brought to these by slices.
+with no more queries than keys.  All others are brought to these by slices.  V of another head
+dimension is brought to that of Q and K, or they to V's, by columns of zeros.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 
@@ -33,8 +35,8 @@ def gradients(
     bottom_right: bool,
     scale: float | None,
 ) -> Gradients:
-    """Gradients of q, k and v, contiguous.  q, k, v, out, grad_out: [batch, seq_len, heads,
-    d_head]; lse: fp32 [batch, heads, seq_len_q], -inf for a row that sees no key."""
+    """Gradients of q, k and v, contiguous.  q, k: [batch, seq_len, heads, d_head]; v, out,
+    grad_out: with d_v; lse: fp32 [batch, heads, seq_len_q], -inf for a row that sees no key."""
 
     def part(rows: slice, keys: slice, causal: bool) -> Gradients:
         dq, dk, dv = kernel(
@@ -77,8 +79,21 @@ def of_torch(
     scale: float | None,
 ) -> Gradients:
     """By cuDNN where it is the faster one and takes the problem, else by FlashAttention 2."""
+    d_head, d_v = q.shape[3], v.shape[3]
+    if d_head != d_v:
+        scale = 1 / math.sqrt(d_head) if scale is None else scale
+        wide = max(d_head, d_v)
+        grad_out, q, k, v, out = (_widened(t, wide) for t in (grad_out, q, k, v, out))
     kernel = _cudnn if _suits_cudnn(q, k, causal) else _flash2
-    return kernel(grad_out, q, k, v, out, lse, causal, scale)
+    dq, dk, dv = kernel(grad_out, q, k, v, out, lse, causal, scale)
+    return dq[..., :d_head], dk[..., :d_head], dv[..., :d_v]
+
+
+def _widened(tensor: Tensor, columns: int) -> Tensor:
+    """With columns of zeros behind its own.  They leave scores, outputs and gradients as they
+    are."""
+    missing = columns - tensor.shape[3]
+    return torch.nn.functional.pad(tensor, (0, missing)) if missing else tensor
 
 
 def packed_gradients(

@@ -24,7 +24,7 @@ Window = tuple[int, int]
 _EVERY: Window = (-1, -1)
 _HALF = (torch.float16, torch.bfloat16)
 _FLASH2_D_HEAD = 256
-_refused: dict[tuple[int, torch.dtype], str] = {}
+_refused: dict[tuple[int, int, torch.dtype], str] = {}
 
 
 @dataclass(frozen=True)
@@ -213,11 +213,11 @@ def _dense(
                 **scores,
             )
         except NoUsableVariant as error:
-            reason = _refused[q.shape[3], q.dtype] = str(error)
+            reason = _refused[q.shape[3], v.shape[3], q.dtype] = str(error)
         else:
             return found if wants_lse else (found, None)
     tell("flash_attn_func", reason)
-    if _suits_flash2(q, options):
+    if _suits_flash2(q, v, options):
         return _by_flash2(q, k, v, options, None, None, q.shape[1], k.shape[1])
     return _by_products(q, k, v, options)
 
@@ -237,7 +237,7 @@ def _varlen(
         except NoUsableVariant as error:
             reason = _refused[q.shape[2], q.dtype] = str(error)
     tell("flash_attn_varlen_func", reason)
-    if _suits_flash2(q, options):
+    if _suits_flash2(q, v, options):
         longest = (lengths.longest_q, lengths.longest_kv)
         return _by_flash2(q, k, v, options, lengths.cum_q, lengths.cum_kv, *longest)
     return _packed(q, k, v, lengths.cum_q, lengths.cum_kv, options)
@@ -253,15 +253,15 @@ def _why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: _Options) -> str:
         return f"{q.dtype} is neither fp16 nor bf16"
     if 0 in q.shape or 0 in k.shape:
         return "there is nothing to attend to"
-    return _refused.get((q.shape[-1], q.dtype), "")
+    return _refused.get((q.shape[-1], v.shape[-1], q.dtype), "")
 
 
-def _suits_flash2(q: Tensor, options: _Options) -> bool:
+def _suits_flash2(q: Tensor, v: Tensor, options: _Options) -> bool:
     return (
         q.is_cuda
         and q.dtype in _HALF
         and q.shape[-1] % 8 == 0
-        and q.shape[-1] <= _FLASH2_D_HEAD
+        and q.shape[-1] == v.shape[-1] <= _FLASH2_D_HEAD
         and options.softcap == 0
         and options.alibi_slopes is None
         and q.numel() > 0

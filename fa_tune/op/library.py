@@ -7,7 +7,8 @@
     fa_tune::fwd_scores_out  the same into tensors that are given
     fa_tune::bwd      the gradients of q, k and v
 
-Q, K, V and out are [batch, seq_len, heads, d_head].  New tensors are contiguous.
+Q, K and V are [batch, seq_len, heads, d_head], out like Q with the d_head of V.  New tensors are
+contiguous.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _fake_fwd(
     bottom_right: bool,
     scale: float | None,
 ) -> Tensor:
-    return q.new_empty(q.shape)
+    return q.new_empty((*q.shape[:3], v.shape[3]))
 
 
 def _fake_fwd_lse(
@@ -73,7 +74,7 @@ def _fake_fwd_lse(
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:
     rows = (q.shape[0], q.shape[2], q.shape[1])
-    return q.new_empty(q.shape), q.new_empty(rows, dtype=torch.float32)
+    return q.new_empty((*q.shape[:3], v.shape[3])), q.new_empty(rows, dtype=torch.float32)
 
 
 def _fake_fwd_out(
@@ -91,7 +92,7 @@ def _fake_fwd_out(
 
 def _fake_fwd_scores(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     rows = (q.shape[0], q.shape[2], q.shape[1])
-    return q.new_empty(q.shape), q.new_empty(rows, dtype=torch.float32)
+    return q.new_empty((*q.shape[:3], v.shape[3])), q.new_empty(rows, dtype=torch.float32)
 
 
 def _fake_fwd_scores_out(*_: object) -> None:

@@ -118,6 +118,7 @@ def workload_of_problem(problem: abi.Problem) -> Workload:
         causal=problem.mask != abi.Mask.FULL,
         bottom_right=problem.mask == abi.Mask.CAUSAL_BR,
         lse=bool(problem.lse),
+        d_head_v=problem.d_head_v,
     )
 
 

@@ -92,6 +92,7 @@ def _forward(
         seq_len_q=lengths.longest_q,
         seq_len_kv=lengths.longest_kv,
         d_head=q.shape[2],
+        d_head_v=v.shape[2],
         dtype=dtype_of(q),
         causal=causal,
         lse=wants_lse,
@@ -100,7 +101,7 @@ def _forward(
         total_q=q.shape[0],
         total_kv=k.shape[0],
     )
-    out = q.new_empty(q.shape)
+    out = q.new_empty((*q.shape[:2], v.shape[2]))
     lse = q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32) if wants_lse else None
     device = q.device.index
     kernel = state.operators().kernel(workload, device)

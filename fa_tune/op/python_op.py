@@ -31,7 +31,7 @@ class PythonOp:
         scale: float | None,
     ) -> Tensor:
         """As the schema says."""
-        out = q.new_empty(q.shape)
+        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
         self.fwd_out(q, k, v, causal, bottom_right, scale, out, None)
         return out
 
@@ -45,7 +45,7 @@ class PythonOp:
         scale: float | None,
     ) -> tuple[Tensor, Tensor]:
         """As the schema says."""
-        out = q.new_empty(q.shape)
+        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
         rows = (q.shape[0], q.shape[2], q.shape[1]) if q.ndim == 4 else (0,)
         lse = q.new_empty(rows, dtype=torch.float32)
         self.fwd_out(q, k, v, causal, bottom_right, scale, out, lse)
@@ -81,7 +81,7 @@ class PythonOp:
         alibi_slopes: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """As the schema says."""
-        out = q.new_empty(q.shape)
+        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
         rows = (q.shape[0], q.shape[2], q.shape[1]) if q.ndim == 4 else (0,)
         lse = q.new_empty(rows, dtype=torch.float32)
         scores = (window_left, window_right, sink, softcap, alibi_slopes)
@@ -119,8 +119,11 @@ class PythonOp:
         )
         if any(t.device != q.device for t in (k, v)):
             raise InvalidConfig("Q, K, V must be on one GPU")
-        if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
-            raise InvalidConfig(f"out must be like q, {tuple(q.shape)}, not {tuple(out.shape)}")
+        shape = (*q.shape[:3], v.shape[3])
+        if out.shape != shape or out.dtype != q.dtype or out.device != q.device:
+            raise InvalidConfig(
+                f"out must be like q with v's last dimension, {shape}, not {tuple(out.shape)}"
+            )
         if lse is not None:
             check_lse(lse, workload)
         # Kept until the launch: they may be copies.

@@ -22,7 +22,7 @@ _WHO = "attention of Transformers"
 _NOT_OURS = ("position_bias", "cache", "softcap", "s_aux")
 _DEVICES = ("cuda",)
 _DTYPES = (torch.float16, torch.bfloat16)
-_refused: dict[tuple[int, torch.dtype], str] = {}
+_refused: dict[tuple[int, int, torch.dtype], str] = {}
 
 
 def register_transformers(name: str = "fa_tune") -> None:
@@ -100,7 +100,7 @@ def attend(
         except FaTuneError as error:
             reason = str(error)
             if isinstance(error, NoUsableVariant):
-                _refused[query.shape[3], query.dtype] = reason
+                _refused[query.shape[3], value.shape[3], query.dtype] = reason
         else:
             return found, None
     if reason != _MASK and not torch.compiler.is_compiling():
@@ -155,9 +155,9 @@ def _reason(
         return f"the tensors are on the {query.device.type}"
     if query.dtype not in _DTYPES:
         return f"{query.dtype} is neither fp16 nor bf16"
-    if key.shape != value.shape:
-        return "K and V differ in shape"
-    return _refused.get((query.shape[3], query.dtype), "")
+    if key.shape[:3] != value.shape[:3]:
+        return "K and V differ in batch, heads or length"
+    return _refused.get((query.shape[3], value.shape[3], query.dtype), "")
 
 
 def _is_zero(offset: Any) -> bool:

@@ -122,10 +122,11 @@ class Operation(Protocol):
         dtype: DType,
         traits: Traits,
         *,
+        d_head_v: int = 0,
         thorough: bool = False,
     ) -> Sequence[CheckCase]:
-        """What a kernel with these traits is checked on, each problem once.  `thorough`: what takes
-        seconds, too."""
+        """What a kernel with these traits is checked on, each problem once.  `d_head_v` 0: as
+        `d_head`.  `thorough`: what takes seconds, too."""
 
     def error_limits(self, reference: Figures, output: Figures, dtype: DType) -> Figures:
         """The largest errors that pass, given those of the same computation in the kernel's own

@@ -47,11 +47,12 @@ class Forward:
         batch, rows_q, rows_kv = w.rows
         queries = (batch, rows_q, w.heads, w.d_head)
         keys = (batch, rows_kv, w.kv_heads, w.d_head)
+        values = (*keys[:3], w.d_v)
         found = [
             TensorSpec("q", queries, w.dtype),
             TensorSpec("k", keys, w.dtype),
-            TensorSpec("v", keys, w.dtype),
-            TensorSpec("o", queries, w.dtype, output=True),
+            TensorSpec("v", values, w.dtype),
+            TensorSpec("o", (*queries[:3], w.d_v), w.dtype, output=True),
         ]
         if w.lse:
             rows = (batch, w.heads, rows_q)
@@ -94,14 +95,14 @@ class Forward:
         return found
 
     def matmul_flop(self, workload: Workload) -> int:
-        """2 products × 2 operations × batch·heads·pairs·d_head."""
-        pairs = self.unmasked_pairs(workload)
-        return 4 * workload.rows[0] * workload.heads * pairs * workload.d_head
+        """2 operations × batch·heads·pairs of d_head for one product, of d_v for the other."""
+        w = workload
+        return 2 * w.rows[0] * w.heads * self.unmasked_pairs(w) * (w.d_head + w.d_v)
 
     def attn_flop(self, workload: Workload) -> int:
-        """batch·heads·(4·pairs·d + 6·pairs), pairs = s² without a mask."""
-        pairs = self.unmasked_pairs(workload)
-        return workload.rows[0] * workload.heads * (4 * pairs * workload.d_head + 6 * pairs)
+        """batch·heads·(4·pairs·d + 6·pairs), pairs = s² without a mask; 2 (d + d_v) for 4 d."""
+        softmax = 6 * workload.rows[0] * workload.heads * self.unmasked_pairs(workload)
+        return self.matmul_flop(workload) + softmax
 
     def total_flop(self, workload: Workload, B_r: int, B_c: int) -> int:
         """All tiles that a kernel computes plus the final division of O."""
@@ -110,9 +111,9 @@ class Forward:
         if workload.seq_len_q % B_r or workload.seq_len_kv % B_c:
             lengths = f"{workload.seq_len_q}x{workload.seq_len_kv}"
             raise InvalidConfig(f"blocks {B_r}x{B_c} do not divide sequences {lengths}")
-        d = workload.d_head
         tiles = self.visited_tiles(workload, B_r, B_c)
-        per_head = tiles * kv_tile_flop(B_r, B_c, d) + workload.seq_len_q * d
+        of_tile = kv_tile_flop(B_r, B_c, workload.d_head, workload.d_v)
+        per_head = tiles * of_tile + workload.seq_len_q * workload.d_v
         return workload.batch * workload.heads * per_head
 
     # Compiling ------------------------------------------------------------------------------
@@ -144,6 +145,7 @@ class Forward:
         dtype: DType,
         traits: Traits,
         *,
+        d_head_v: int = 0,
         thorough: bool = False,
     ) -> tuple[CheckCase, ...]:
         """Head counts that are no power of two, grouped heads, unequal lengths, from one block to
@@ -176,6 +178,7 @@ class Forward:
                 next(numbers),
                 bottom_right=bottom_right,
                 softmax_scale=scale,
+                d_head_v=d_head_v,
             )
 
         found = [
@@ -298,12 +301,13 @@ def example(
     return Workload(causal=traits.causal, **plain)
 
 
-def tile_softmax_flop(B_r: int, B_c: int, d_head: int) -> int:
+def tile_softmax_flop(B_r: int, B_c: int, d_v: int) -> int:
     """Online softmax of one tile: per row, scale, max, exponent and sum of B_c scores,
-    the rescale of d_head outputs, and four operations on the running statistics."""
-    return B_r * (4 * B_c + d_head + 4)
+    the rescale of d_v outputs, and four operations on the running statistics."""
+    return B_r * (4 * B_c + d_v + 4)
 
 
-def kv_tile_flop(B_r: int, B_c: int, d_head: int) -> int:
-    """QKᵀ, softmax and PV of one B_r×B_c tile."""
-    return 4 * B_r * B_c * d_head + tile_softmax_flop(B_r, B_c, d_head)
+def kv_tile_flop(B_r: int, B_c: int, d_head: int, d_v: int = 0) -> int:
+    """QKᵀ, softmax and PV of one B_r×B_c tile; d_v 0: as d_head."""
+    d_v = d_v or d_head
+    return 2 * B_r * B_c * (d_head + d_v) + tile_softmax_flop(B_r, B_c, d_v)

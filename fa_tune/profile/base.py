@@ -139,6 +139,9 @@ class Profiler(Protocol):
     def warnings(self) -> tuple[str, ...]:
         """What a reader should know of the attempts so far."""
 
+    def warm_up(self) -> None:
+        """There will soon be something to measure."""
+
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """Measure every subject of the plan; one attempt each, as soon as it is final.
 

@@ -39,6 +39,9 @@ class EventsProfiler:
         self._check = check
         self.notes = ProfilerNotes()
 
+    def warm_up(self) -> None:
+        """Its workers are those of everybody (`workers.prefork.warm_up`)."""
+
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""
         job = TimeJob(

@@ -61,6 +61,9 @@ class ReplayProfiler:
         self.cache_policy = cache_policy
         self._recorded = recorded
 
+    def warm_up(self) -> None:
+        """See `profile.base.Profiler`."""
+
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`; a subject without a recording is NOT_RECORDED."""
         answers = answering(self._recorded, plan.workload.key, plan.subjects)

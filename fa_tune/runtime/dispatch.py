@@ -75,7 +75,7 @@ class Attention:
         alibi_slopes: torch.Tensor | None = None,
         **problem: Unpack[Problem],
     ) -> torch.Tensor:
-        """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head] like q, on the current stream.
+        """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head of v], on the current stream.
 
         k and v may have fewer heads.  `bottom_right` aligns a causal mask so that the last query
         sees every key; windows, hooks, `sink` [heads] and `alibi_slopes` [heads] or [batch, heads]
@@ -93,9 +93,10 @@ class Attention:
             **problem,
         )
         sink, alibi_slopes = score_tensors(workload, q.device, sink, alibi_slopes)
-        out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
-        if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
-            raise InvalidConfig(f"out must be like q, {tuple(q.shape)}, not {tuple(out.shape)}")
+        shape = (*q.shape[:3], v.shape[3])
+        out = q.new_empty(shape) if out is None else out
+        if out.shape != shape or out.dtype != q.dtype or out.device != q.device:
+            raise InvalidConfig(f"out must be like q, {tuple(shape)}, not {tuple(out.shape)}")
         if lse is not None:
             check_lse(lse, workload)
         tensors = {"q": q, "k": k, "v": v, "o": out, "lse": lse}

@@ -138,7 +138,7 @@ def _item(
     assert decision is not None
     assert pair is not None
     entry = entry_of(result, decision, session.selection, verdicts or {})
-    own = families.defaults(workload.d_head, workload.dtype, session.machine.limits)
+    own = families.defaults_for(workload, session.machine.limits)
     before = Registry.of()
     if not own or families.variant(own[0]).key != pair[1]:  # it stands in for the device's own
         before = Registry.of([dataclasses.replace(entry, chosen=Variant.from_key(pair[1]))])

@@ -19,7 +19,6 @@ from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.store.journal import BuildFailureRecord, Fingerprint, Journal
-from fa_tune.tune.candidates import fits
 from fa_tune.tune.session import Machine, Session
 from fa_tune.tune.verify import Verified, choose_pair, verdict_key, verify_all
 from fa_tune.workers.prefork import warm_up
@@ -87,6 +86,7 @@ def prepare(
 ) -> list[PreparedWorkload]:
     """Compile every config for every workload's traits, and `verify` what compiled.  What takes
     minutes to compile is waited for while the others are verified."""
+    session.selection.profiler.warm_up()
     wanted = [_requests(workload, configs, session.machine) for workload in workloads]
     requests = {key: request for of_one in wanted for key, request in of_one.items()}
     built = _known_timeouts(requests, session) if session.reuse else {}
@@ -108,7 +108,7 @@ def _requests(
     """What to compile for one workload."""
     found = {}
     for config in configs:
-        if fits(config, workload):
+        if families.fits(config, workload):
             traits = families.of(config).traits(config, workload)
             request = build_request(config, traits, machine)
             found[request.variant.key, request.traits] = request

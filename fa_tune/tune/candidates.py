@@ -5,7 +5,6 @@ of them."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,17 +68,11 @@ def choose_families(
 
 def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
     """The grid's workloads that some config is for; a single short form brings its own dtype
-    and head dimension."""
+    and head dimensions."""
     grid = options.workloads
     if families.is_config(options.kernels):
-        config = configs[0]
-        grid = dataclasses.replace(grid, dtypes=(config.dtype,), d_heads=(config.d_head,))
+        grid = grid.with_kind(*families.kind_of(configs[0]))
     return grid.workloads()
-
-
-def fits(config: Config, workload: Workload) -> bool:
-    """Whether a config is for a workload's dtype and head dimension."""
-    return (config.dtype, config.d_head) == (workload.dtype, workload.d_head)
 
 
 def prune_configs(
@@ -93,7 +86,7 @@ def prune_configs(
 
 def default_keys(workload: Workload, limits: ArchLimits) -> list[str]:
     """The subjects that run on a device without any tuning, the one to prefer first."""
-    configs = families.defaults(workload.d_head, workload.dtype, limits)
+    configs = families.defaults_for(workload, limits)
     return [families.variant(config).key for config in configs]
 
 
@@ -106,21 +99,22 @@ class Defaults:
     able: tuple[KernelFamily, ...]
     chosen: tuple[KernelFamily, ...]
 
-    def of(self, d_head: int, dtype: DType) -> list[Config]:
+    def of(self, dtype: DType, d_head: int, d_v: int) -> list[Config]:
         """For one kind of workload, the one to prefer first."""
-        configs = families.defaults(d_head, dtype, self.limits)
+        configs = families.defaults(d_head, dtype, self.limits, d_head_v=d_v)
         best = next((c for c in configs if families.of(c) in self.able), None)
         return [c for c in configs if c is best or families.of(c) in self.chosen]
 
     def for_configs(self, configs: Sequence[Config]) -> list[Config]:
-        """For each dtype and d_head in a set: whatever set is searched, what is kept must not
-        be slower than what runs without any search."""
-        kinds = dict.fromkeys((c.dtype, c.d_head) for c in configs)
-        return [config for dtype, d_head in kinds for config in self.of(d_head, dtype)]
+        """For each dtype and pair of head dimensions in a set: whatever set is searched, what is
+        kept must not be slower than what runs without any search."""
+        kinds = dict.fromkeys(families.kind_of(c) for c in configs)
+        return [config for kind in kinds for config in self.of(*kind)]
 
     def keys(self, workload: Workload) -> tuple[str, ...]:
         """The subjects of one workload's."""
-        return tuple(families.variant(c).key for c in self.of(workload.d_head, workload.dtype))
+        own = self.of(workload.dtype, workload.d_head, workload.d_v)
+        return tuple(families.variant(c).key for c in own)
 
 
 def recorded_configs(

@@ -25,7 +25,6 @@ from fa_tune.tune.candidates import (
     Defaults,
     choose_candidates,
     choose_families,
-    fits,
     recorded_configs,
     workloads_for,
 )
@@ -89,7 +88,9 @@ def open_search(
     # Whatever is recorded or runs here, a set that nobody knows is told first.
     chosen = choose_families(options.families, machine.limits)
     named = configs is None
-    choose = partial(choose_configs, options.kernels, grid.dtypes, grid.d_heads)
+    choose = partial(
+        choose_configs, options.kernels, grid.dtypes, grid.d_heads, d_head_v=grid.d_head_v
+    )
     if configs is None:
         configs = choose(chosen, named=bool(options.families))
     if families.is_config(options.kernels) and (
@@ -129,7 +130,9 @@ def of_recorded_kinds(
     them: nothing could be said of these, and compiling them would take its time for nothing."""
 
     def kind(config: Config) -> str:
-        return f"{config.dtype.name} d_head {config.d_head} of {families.of(config).name}"
+        dtype, d_head, d_v = families.kind_of(config)
+        heads = f"d_head {d_head}" if d_v == d_head else f"d_head {d_head}, d_head_v {d_v}"
+        return f"{dtype.name} {heads} of {families.of(config).name}"
 
     recorded = {kind(config) for config in set(configs) & set(held)}
     for missing in dict.fromkeys(k for k in map(kind, configs) if k not in recorded):
@@ -202,7 +205,7 @@ def _measured(state: SearchState, prepared: Sequence[PreparedWorkload]) -> list[
 
 def _explored(state: SearchState, candidates: Candidates) -> Measured:
     def explore_one(session: Session, workload: Workload) -> MeasuredWorkload | WorkloadResult:
-        configs = [c for c in candidates.configs if fits(c, workload)]
+        configs = [c for c in candidates.configs if families.fits(c, workload)]
         always = [families.variant(c).key for c in candidates.always if c in configs]
         first = list(dict.fromkeys([*state.defaults.keys(workload), *always]))
         try:

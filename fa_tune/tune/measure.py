@@ -29,7 +29,7 @@ class Sampling:
     """How the variants of one workload are compared.
 
     `keep` are subjects that get as many samples as the leader; the first is the default, and
-    `margin` is what it has to be beaten by (see `profile.stopping`).  `order` names the artifacts
+    `margin` is what it has to be beaten by (see `search.stopping`).  `order` names the artifacts
     as a tie prefers them.  Not `adaptive`: exactly `runs` samples of each.  `search` tells one
     search from another: what others are compared with must come from the same one.  Not
     `journaled`: all is measured now, and nothing of it kept.

@@ -71,7 +71,7 @@ def record_space(
     if len(names) > 1:
         raise InvalidConfig(f"a space has configs of one family, not of {', '.join(sorted(names))}")
     workloads = workloads_for(options, kept)
-    defaults = {w.key: families.of(kept[0]).default_config(w.d_head, w.dtype) for w in workloads}
+    defaults = {w.key: families.default_for(families.of(kept[0]), w) for w in workloads}
     able, _ = prune_configs(list(dict.fromkeys(defaults.values())), machine)
     kept = _sampled(list(dict.fromkeys([*able, *kept])), set(able), at_most, options.measure.seed)
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)

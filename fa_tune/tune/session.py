@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from fa_tune.tune.fleet.gpu import Gpu, LocalGpu, local_gpus
 from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.fleet.ray_cluster import ray_gpus
 from fa_tune.workers.child import worker_environment
-from fa_tune.workers.prefork import preforked_workers
+from fa_tune.workers.prefork import preforked_workers, warm_up
 
 JOURNAL = "journal.jsonl"
 DEFAULT_ARCH = "sm_90"
@@ -105,12 +105,16 @@ def _gpus(options: MachineOptions, progress: Progress) -> Sequence[Gpu]:
     return () if device is None else (LocalGpu(f"GPU {options.device}", device, options.device),)
 
 
-def ready_workers(options: MachineOptions) -> contextlib.AbstractContextManager[None]:
-    """Within it, workers on this machine's GPU need not import torch first.  Several GPUs have
-    workers of their own threads, and none of these."""
+@contextlib.contextmanager
+def ready_workers(options: MachineOptions) -> Iterator[None]:
+    """Within it, workers on this machine's GPU need not import torch first; one begins to at once.
+    Several GPUs have workers of their own threads, and none of these."""
     if options.devices or options.ray is not None or devices.find_device(options.device) is None:
-        return contextlib.nullcontext()
-    return preforked_workers(WARM_UP_MODULES, worker_environment({}))
+        yield
+        return
+    with preforked_workers(WARM_UP_MODULES, worker_environment({})):
+        warm_up()
+        yield
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
 from fa_tune.core.inputs import InputSpec
@@ -58,7 +59,9 @@ def bench(
     machine = open_machine(options.machine, progress)
     machine.require_device("bench times kernels on one")
     grid = options.workloads
-    configs = _configs(options.kernels, grid.dtypes, grid.d_heads, options.families, machine)
+    configs = _configs(
+        options.kernels, grid.dtypes, (grid.d_heads, grid.d_head_v), options.families, machine
+    )
     timed = dataclasses.replace(
         options, measure=dataclasses.replace(options.measure, profiler="events")
     )
@@ -138,13 +141,13 @@ def _attempts(
     session: Session,
     inputs: Sequence[InputSpec],
 ) -> tuple[list[Attempt], dict[str, Resources]]:
-    """Every config and reference on every workload of its dtype and head dimension, with all of
+    """Every config and reference on every workload of its dtype and head dimensions, with all of
     the inputs."""
     attempts: list[Attempt] = []
     resources: dict[str, Resources] = {}
-    for dtype, d_head in dict.fromkeys((c.dtype, c.d_head) for c in configs):
-        mine = [c for c in configs if (c.dtype, c.d_head) == (dtype, d_head)]
-        grid = dataclasses.replace(options.workloads, dtypes=(dtype,), d_heads=(d_head,))
+    for kind in dict.fromkeys(families.kind_of(c) for c in configs):
+        mine = [c for c in configs if families.kind_of(c) == kind]
+        grid = options.workloads.with_kind(*kind)
         local = dataclasses.replace(options, workloads=grid, kernels="")
         wanted = recorded_only(workloads_for(local, mine), session.selection, session.progress)
         for prepared in prepare(session, wanted, mine):
@@ -174,11 +177,12 @@ def build(
     progress: Progress,
     *,
     names: Sequence[str] = (),
+    d_head_v: int = 0,
 ) -> BuildReport:
     """Compile a set for workloads of whole blocks; needs no GPU.  `names` of families; none:
-    all that run on the architecture."""
+    all that run on the architecture.  `d_head_v` 0: as each of `d_heads`."""
     here = open_machine(machine, progress)
-    configs = _configs(kernels, _dtypes(kernels), d_heads or (128,), names, here)
+    configs = _configs(kernels, _dtypes(kernels), (d_heads or (128,), d_head_v), names, here)
     kept, rejected = prune_configs(configs, here)
     requests = [build_request(c, WHOLE_BLOCKS, here) for c in kept]
     results = build_all(requests, here, progress)
@@ -192,6 +196,7 @@ def verify(
     progress: Progress,
     *,
     names: Sequence[str] = (),
+    d_head_v: int = 0,
     masks: Sequence[str] = MASKS[:1],
     lse: bool = False,
     thorough: bool = False,
@@ -199,6 +204,7 @@ def verify(
 ) -> VerifyReport:
     """Check a set against the reference on the GPU, whole blocks and ragged lengths alike, with
     `masks` of MASKS (kernels of both alignments are the same) and the log-sum-exp if wanted.
+    `d_head_v` 0: as each of `d_heads`.
     `names` of families; none: all that run on the device.  `thorough`: on more cases, among them
     131072 keys.  `inputs` are tried beside those that a verification has of its own.
 
@@ -206,7 +212,7 @@ def verify(
     """
     here = open_machine(machine, progress)
     here.require_device("verify runs kernels on one")
-    configs = _configs(kernels, _dtypes(kernels), d_heads or (128,), names, here)
+    configs = _configs(kernels, _dtypes(kernels), (d_heads or (128,), d_head_v), names, here)
     kept, rejected = prune_configs(configs, here)
     causal = dict.fromkeys(mask != MASKS[0] for mask in masks)
     wanted = [str(Traits(c, ragged, lse)) for c in causal for ragged in (False, True)]
@@ -233,10 +239,11 @@ def _dtypes(kernels: str) -> Sequence[DType]:
 def _configs(
     kernels: str,
     dtypes: Sequence[DType],
-    d_heads: Sequence[int],
+    heads: tuple[Sequence[int], int],
     names: Sequence[str],
     machine: Machine,
 ) -> list[Config]:
-    """What `choose_configs` gives for the families of these names, or for all that run here."""
-    chosen = choose_families(names, machine.limits)
-    return choose_configs(kernels, dtypes, d_heads, chosen, named=bool(names))
+    """What `choose_configs` gives for the families of these names, or for all that run here;
+    `heads` are the head dimensions, and that of V."""
+    chosen, (d_heads, d_head_v) = choose_families(names, machine.limits), heads
+    return choose_configs(kernels, dtypes, d_heads, chosen, named=bool(names), d_head_v=d_head_v)

@@ -13,7 +13,7 @@ from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.families.base import Config
 from fa_tune.families.selection import choose_configs
 from fa_tune.store.journal import Fingerprint, Journal, explain_difference
-from fa_tune.tune.candidates import Defaults, choose_families, fits, prune_configs, workloads_for
+from fa_tune.tune.candidates import Defaults, choose_families, prune_configs, workloads_for
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.session import Session, open_machine, open_session
 
@@ -70,7 +70,12 @@ def why_stale(
     grid = options.workloads
     if configs is None:
         configs = choose_configs(
-            options.kernels, grid.dtypes, grid.d_heads, chosen, named=bool(options.families)
+            options.kernels,
+            grid.dtypes,
+            grid.d_heads,
+            chosen,
+            named=bool(options.families),
+            d_head_v=grid.d_head_v,
         )
     selection = choose_profiler(
         options.measure, machine, progress, wanted=grid.workloads(), configs=configs
@@ -82,7 +87,7 @@ def why_stale(
     standings = []
     for workload in workloads_for(options, kept) if kept else ():
         for config in dict.fromkeys([*kept, *others]):
-            if fits(config, workload):
+            if families.fits(config, workload):
                 subject = families.variant(config).key
                 now = _today(subject, session)
                 standings.append(_standing(subject, workload.key, now, session.journal))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.options import Progress
-from fa_tune.core.workload import Workload, parts_of
+from fa_tune.core.workload import Workload
+from fa_tune.core.workload_parts import parts_of
 from fa_tune.tune.session import ProfilerSelection
 
 

@@ -173,8 +173,7 @@ def choose_pair(
     other."""
     for workload in sorted(workloads, key=_far_from_the_pairs):
         defaults = [
-            families.variant(config).key
-            for config in families.defaults(workload.d_head, workload.dtype, limits)
+            families.variant(config).key for config in families.defaults_for(workload, limits)
         ]
         fitting = {
             subject: artifact
@@ -196,6 +195,6 @@ def _traits(artifact: Artifact, workload: Workload) -> str | None:
     """What a variant is compiled for on a workload; None where it is not for that at all."""
     family = families.get(artifact.variant.family)
     config = families.config_of(artifact.variant)
-    if (config.dtype, config.d_head) != (workload.dtype, workload.d_head):
+    if not families.fits(config, workload):
         return None
     return family.traits(config, workload)

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import sysconfig
 import threading
 import time
@@ -23,7 +22,7 @@ from typing import Any, Required, Self, TypedDict
 
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
-from fa_tune.workers.prefork import PREFORK
+from fa_tune.workers.prefork import PREFORK, WORKER, Waiting
 from fa_tune.workers.protocol import Event, JobFile, Kind, ProcessRef, ProgressReader
 
 CHILD_ENVIRONMENT = {
@@ -97,6 +96,7 @@ class ChildEnd:
 class ChildOptions(TypedDict, total=False):
     """How a child runs: its time limits in seconds (see `fa_tune.workers.supervisor`), and
 
+    - `waiting`: a worker below that wrapper that may take the job;
     - `wrapper`: put before its command, as in ["ncu", "--log-file", "{run_dir}/ncu.csv"];
     - `env`: added to its environment;
     - `on_event`: called with every record.
@@ -108,6 +108,7 @@ class ChildOptions(TypedDict, total=False):
     start_timeout_s: float  # 120
     exit_timeout_s: float  # 60
     wrapper: Sequence[str]
+    waiting: Waiting | None
     env: Mapping[str, str] | None
     on_event: Callable[[Event], None] | None
 
@@ -122,6 +123,7 @@ class Plan:
     start_timeout_s: float
     exit_timeout_s: float
     wrapper: tuple[str, ...]
+    waiting: Waiting | None
     env: Mapping[str, str]
     on_event: Callable[[Event], None] | None
 
@@ -135,20 +137,19 @@ class Plan:
             start_timeout_s=options.get("start_timeout_s", 120),
             exit_timeout_s=options.get("exit_timeout_s", 60),
             wrapper=tuple(options.get("wrapper", ())),
+            waiting=options.get("waiting"),
             env=options.get("env") or {},
             on_event=options.get("on_event"),
         )
 
     def command(self, job_path: Path) -> list[str]:
         """The command line; raises ToolMissing if the wrapper is not installed."""
-        # -P: a file named like a library in the user's working directory must not win.
-        worker = [sys.executable, "-P", "-m", "fa_tune.workers.main"]
         if not self.wrapper:
-            return [*worker, str(job_path)]
+            return [*WORKER, str(job_path)]
         if shutil.which(self.wrapper[0]) is None:
             raise ToolMissing(f"{self.wrapper[0]} not found on PATH; install it or do without")
         wrapper = [word.replace("{run_dir}", str(job_path.parent)) for word in self.wrapper]
-        return [*worker, "--tied", str(os.getpid()), *wrapper, *worker, str(job_path)]
+        return [*WORKER, "--tied", str(os.getpid()), *wrapper, *WORKER, str(job_path)]
 
     def environment(self, folder: Path) -> dict[str, str]:
         """The child's environment: ours, `CHILD_ENVIRONMENT`, then `env`."""
@@ -200,10 +201,10 @@ class Child:
         progress_path.write_bytes(b"")
         self._restart_clock()
         with self._stdout_path.open("wb") as stdout, self._stderr_path.open("wb") as stderr:
-            prefork = PREFORK.get() if not plan.wrapper else None
-            if prefork is not None:
+            waiting: Waiting | None = plan.waiting if plan.wrapper else PREFORK.get()
+            if waiting is not None:
                 given = {**CHILD_ENVIRONMENT, **plan.given(self._folder)}
-                taken = prefork.give(job_path, given, self._stdout_path, self._stderr_path)
+                taken = waiting.give(job_path, given, self._stdout_path, self._stderr_path)
                 if taken is not None:
                     self._process = taken
                     return self

@@ -113,8 +113,9 @@ def main(arguments: list[str]) -> int:
     """Run the job file named by the only argument; returns the exit status.
 
     `--prefork SUPERVISOR_PID [MODULE…]` imports the modules and waits until its stdin names a job
-    (see `workers.prefork`).  `--tied SUPERVISOR_PID PROGRAM [ARGUMENT…]` becomes PROGRAM, which
-    then dies with the supervisor: a profiler cannot be asked to see to that itself.
+    (see `workers.prefork`); the id is 0 below a wrapper.  `--tied SUPERVISOR_PID PROGRAM
+    [ARGUMENT…]` becomes PROGRAM, which then dies with the supervisor: a profiler cannot be asked
+    to see to that itself.
     """
     if arguments[0] == "--tied":
         supervisor_pid, program = int(arguments[1]), arguments[2:]
@@ -155,7 +156,8 @@ def main(arguments: list[str]) -> int:
 
 def _wait_for_a_job(supervisor_pid: int, modules: Sequence[str]) -> int:
     """Import modules, and run the job that stdin names then; without one, nothing."""
-    if not _die_with_parent(supervisor_pid):
+    # Below a wrapper, the end of stdin tells that the supervisor is gone.
+    if supervisor_pid and not _die_with_parent(supervisor_pid):
         return EXIT_ORPHANED
     for module in modules:
         with contextlib.suppress(Exception):  # the job that needs it will say

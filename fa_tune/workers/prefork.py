@@ -4,7 +4,7 @@ Most of a worker's start is importing torch: three to four seconds of one core, 
 job.  Inside `preforked_workers` a process that has imported it waits for the next job, and another
 is started as soon as that one is taken.  So a search that goes through several workers, or loses
 one to a kernel that crashes, waits for the first only.  Every job still gets a process of its own,
-in which no kernel has run before.
+in which no kernel has run before.  A worker below a profiler waits in the same way, below it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,28 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Protocol
+
+# -P: a file named like a library in the user's working directory must not win.
+WORKER = (sys.executable, "-P", "-m", "fa_tune.workers.main")
+BELOW = "0"  # in place of the supervisor's id: the parent is the wrapper
+
+
+class Waiting(Protocol):
+    """Whoever may have a worker that waits."""
+
+    def give(
+        self, job_path: Path, environment: Mapping[str, str], stdout_path: Path, stderr_path: Path
+    ) -> subprocess.Popen[bytes] | None:
+        """See `Prefork.give`."""
 
 
 class Prefork:
@@ -27,15 +44,18 @@ class Prefork:
         self._modules = tuple(modules)
         self._environment = dict(environment)
         self._waiting: subprocess.Popen[bytes] | None = None
+        self._at_end: list[Callable[[], None]] = []
+
+    def at_end(self, action: Callable[[], None]) -> None:
+        """Have `action` called by `end`."""
+        self._at_end.append(action)
 
     def start(self) -> None:
         """See that a worker is waiting, or on its way."""
         if self._waiting is not None and self._waiting.poll() is None:
             return
-        # -P: a file named like a library in the user's working directory must not win.
-        command = [sys.executable, "-P", "-m", "fa_tune.workers.main"]
         self._waiting = subprocess.Popen(
-            [*command, "--prefork", str(os.getpid()), *self._modules],
+            [*WORKER, "--prefork", str(os.getpid()), *self._modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -53,26 +73,56 @@ class Prefork:
         self.start()
         if process is None:
             return None
-        message = {
-            "job": str(job_path),
-            "environment": dict(environment),
-            "stdout": str(stdout_path),
-            "stderr": str(stderr_path),
-        }
-        assert process.stdin is not None
-        try:
-            process.stdin.write(json.dumps(message).encode() + b"\n")
-            process.stdin.close()
-        except OSError:  # it died; a fresh one will say of what
-            _end(process)
-            return None
-        return process
+        return _told(process, job_path, environment, stdout_path, stderr_path)
 
     def end(self) -> None:
         """End the one that waits."""
         if self._waiting is not None:
             _end(self._waiting)
             self._waiting = None
+        while self._at_end:
+            self._at_end.pop()()
+
+
+class WaitingBelow:
+    """One worker that waits below a wrapper, in a `folder` of its own, where its job will run.
+
+    `wrapper` gives the wrapper's command line for a folder.  Who takes the job's result removes
+    the folder.  Starts it; raises OSError.
+    """
+
+    def __init__(
+        self,
+        wrapper: Callable[[Path], Sequence[str]],
+        modules: Sequence[str],
+        environment: Callable[[Path], Mapping[str, str]],
+    ) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="fa-tune-"))
+        self.wrapper = tuple(wrapper(self.folder))
+        below = [*WORKER, "--prefork", BELOW, *modules]
+        with (
+            (self.folder / "stdout.log").open("ab") as stdout,
+            (self.folder / "stderr.log").open("ab") as stderr,
+        ):
+            self._process = subprocess.Popen(
+                [*WORKER, "--tied", str(os.getpid()), *self.wrapper, *below],
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                stderr=stderr,
+                env=dict(environment(self.folder)),
+                start_new_session=True,
+            )
+
+    def give(
+        self, job_path: Path, environment: Mapping[str, str], stdout_path: Path, stderr_path: Path
+    ) -> subprocess.Popen[bytes] | None:
+        """As `Prefork.give`, once."""
+        return _told(self._process, job_path, environment, stdout_path, stderr_path)
+
+    def end(self) -> None:
+        """End it, and what is below it."""
+        _end(self._process)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 PREFORK: ContextVar[Prefork | None] = ContextVar("PREFORK", default=None)
@@ -101,8 +151,36 @@ def warm_up() -> None:
         prefork.start()
 
 
+def _told(
+    process: subprocess.Popen[bytes],
+    job_path: Path,
+    environment: Mapping[str, str],
+    stdout_path: Path,
+    stderr_path: Path,
+) -> subprocess.Popen[bytes] | None:
+    """The process, told of its job; None if it died: a fresh one will say of what."""
+    message = {
+        "job": str(job_path),
+        "environment": dict(environment),
+        "stdout": str(stdout_path),
+        "stderr": str(stderr_path),
+    }
+    assert process.stdin is not None
+    try:
+        if process.poll() is not None:
+            raise BrokenPipeError
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.close()
+    except OSError:
+        _end(process)
+        return None
+    return process
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
+    if process.poll() is None:  # not reaped, so that its group is its own
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()

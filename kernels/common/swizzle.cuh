@@ -17,20 +17,24 @@
 //
 // A row whose chunks come in groups of 4 only (96 columns: 12 chunks, 192 bytes) already
 // alternates between two halves of the banks, so there r / 2 % 4 is what is XORed.
+//
+// Rows may be further apart than their columns take up: then two tiles of unlike columns can
+// follow each other in one place, row by row.
 #pragma once
 
 namespace fa_tune {
 
-template <int kRows_, int kColumns_, bool kSwizzled_>
+template <int kRows_, int kColumns_, bool kSwizzled_, int kPitch = kColumns_>
 struct SmemTile {
     static constexpr int kRows = kRows_;
     static constexpr int kColumns = kColumns_;
     static constexpr bool kSwizzled = kSwizzled_;
-    static constexpr int kRowBytes = 2 * kColumns;
+    static constexpr int kRowBytes = 2 * kPitch;
     static constexpr int kChunks = kColumns / 8;
     static constexpr int kBytes = kRows * kRowBytes;
-    static constexpr bool kEightChunkGroups = kChunks % 8 == 0;
-    static_assert(kChunks % 4 == 0, "a tile row must be whole groups of four 16-byte chunks");
+    static constexpr bool kEightChunkGroups = kPitch % 64 == 0;
+    static_assert(kColumns % 32 == 0 && kPitch % 32 == 0 && kPitch >= kColumns,
+                  "a tile row must be whole groups of four 16-byte chunks");
 
     // What chunk numbers of this row are XORed with; depends on row % 8 alone.
     __device__ __forceinline__ static int row_mask(int row) {

@@ -9,7 +9,8 @@
 //
 // A thread keeps one global pointer; a pass further down adds a constant stride to it, and in
 // shared memory a constant offset, because kRowsPerPass is a multiple of the swizzle's period
-// wherever there is more than one pass.
+// wherever there is more than one pass.  A pass further to the right adds a constant, too, where
+// passes are whole groups of the chunks that the swizzle permutes.
 #pragma once
 
 #include "common/swizzle.cuh"
@@ -23,7 +24,9 @@ struct CopyPlan {
     static constexpr int kChunkPasses = Tile::kChunks / kChunksPerPass;
     static constexpr int kRowsPerPass = kThreads / kChunksPerPass;
     static constexpr int kRowPasses = Tile::kRows / kRowsPerPass;
-    static constexpr bool kUniformSwizzle = kRowsPerPass % 8 == 0;
+    static constexpr int kSwizzleGroup = Tile::kEightChunkGroups ? 8 : 4;
+    static constexpr bool kUniformSwizzle =
+        kRowsPerPass % 8 == 0 && (kChunkPasses == 1 || kChunksPerPass % kSwizzleGroup == 0);
     static_assert(kRowPasses * kRowsPerPass == Tile::kRows,
                   "the 16-byte chunks of a block must divide evenly among the threads");
 

@@ -159,8 +159,8 @@ struct OnlineSoftmax {
                     float top = sum == 0.f ? -3e38f : shift[m][half] * (kOptimized ? 1.f : kLog2E);
                     float total = sum;
                     const float a = add_sink(sink, top, total);
-                    log_sum_exp[m][half] = total == 0.f ? negative_infinity()
-                                                        : (top + ptx::lg2_approx(total)) * kLn2;
+                    log_sum_exp[m][half] =
+                        total == 0.f ? negative_infinity() : (top + ptx::lg2_approx(total)) * kLn2;
                     multiply(o, m, half, sum == 0.f ? 0.f : a / total);
                     continue;
                 }

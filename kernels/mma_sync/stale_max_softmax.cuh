@@ -155,8 +155,8 @@ struct StaleMaxSoftmax {
                     const float a = add_sink(sink, shift[m][half], sum);
                     inverse = a / sum;
                 }
-                log_sum_exp[m][half] =
-                    sum == 0.f ? negative_infinity() : (shift[m][half] + ptx::lg2_approx(sum)) * kLn2;
+                log_sum_exp[m][half] = sum == 0.f ? negative_infinity()
+                                                  : (shift[m][half] + ptx::lg2_approx(sum)) * kLn2;
 #pragma unroll
                 for (int n = 0; n < kTilesO; ++n) {
                     // Not 0 times O: weights of 0 leave NaN in it where V has NaN.

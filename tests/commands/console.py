@@ -1,12 +1,19 @@
-"""Runs the program in this process, as from a shell: both streams and the exit status."""
+"""Runs the program in this process, as from a shell: both streams and the exit status.
+
+Whatever JSON a command prints, in any test, has to fit its published schema.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from fa_tune.cli import cli
+from tests.project_files import ROOT
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,27 @@ class Console:
             cli(list(arguments))
         said = self._capsys.readouterr()
         assert isinstance(left.value.code, int)
+        _check_json(said.out)
         return Done(left.value.code, said.out, said.err)
+
+
+def _check_json(text: str) -> None:
+    """Raise jsonschema.ValidationError for a document that does not fit its schema."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return
+    if isinstance(document, dict):
+        validator(document["schema"]).validate(document)
+
+
+@cache
+def validator(name: str | int) -> Draft202012Validator:
+    """By a document's name; a registry's is a number."""
+    file = "registry.schema.json" if isinstance(name, int) else f"schemas/{name}.json"
+    schema = json.loads((ROOT / "docs" / file).read_text(encoding="utf-8"))
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
 
 
 def words(text: str) -> list[str]:

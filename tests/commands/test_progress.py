@@ -154,3 +154,23 @@ def test_without_a_terminal_boards_say_lines(capsys: pytest.CaptureFixture[str])
     progress = PlainProgress()
     progress.lane("GPU 1").warn("mind the clock")
     assert capsys.readouterr().err == "warning: mind the clock\n"
+
+
+def test_stages_are_timed_and_those_of_one_name_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("fa_tune.commands.shared.progress.time.monotonic", lambda: now)
+    progress = PlainProgress()
+    for stage, begins in (("compile", 101.0), ("verify", 104.0), ("compile", 104.5)):
+        now = begins
+        progress.stage(stage, 1)
+    now = 106.0
+    lane = progress.lane("GPU 1")
+    now = 107.0
+    lane.stage("measure", 1)
+    now = 110.0
+    assert progress.times.by_stage() == {
+        "start": 1.0,
+        "compile": 4.5,
+        "verify": 0.5,
+        "several GPUs": 4.0,
+    }

@@ -163,3 +163,13 @@ def test_a_space_too_large_to_list_is_refused(console: Console) -> None:
     done = console("space", "--axis", f"B_r={many}", "--axis", f"B_c={many}")
     assert done.status == 2
     assert "at most 1,000,000" in done.err
+
+
+def test_values_of_another_head_dimension(console: Console) -> None:
+    arguments = ("space", "--arch", "sm_90", "--d-head", "192", "--d-head-v")
+    document = _space(console, *arguments[1:], "128", "--kernels", "fast")
+    assert document["kept"]
+    assert all(text.endswith("d_head_v_128") for text in document["kept"])
+    refused = console(*arguments, "24")
+    assert refused.status == 4
+    assert "d_head_v must be 0" in refused.err

@@ -143,7 +143,7 @@ def test_a_file_that_does_not_fit_the_workload(
         (qkv((128, 4, 32)), r"q is \[128, 4, 32\], not \[batch, seq_len, heads, d_head\]"),
         (qkv((0, 128, 4, 32)), "q is"),
         (qkv(dtype="int32"), "q is of I32, not one of F16, BF16, F32, F64"),
-        (qkv(v=(1, 64, 2, 32)), "k and v have different shapes"),
+        (qkv(v=(1, 64, 2, 32)), "k and v differ in batch, length or heads"),
         (qkv((2, 128, 4, 32)), "q and k differ in batch or d_head"),
         (qkv((1, 128, 3, 32)), "the heads of q are no multiple of those of k"),
     ],

@@ -10,17 +10,15 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import (
     FIELDS,
     OPTIONAL,
-    PARTS,
     READING_ORDER,
     USUAL,
     DType,
     Effect,
     Workload,
-    WorkloadParts,
     benchmark_workload,
     labels,
-    parts_of,
 )
+from fa_tune.core.workload_parts import PARTS, WorkloadParts, parts_of
 
 PLAIN = benchmark_workload(4096, 128, DType.FP16)
 
@@ -70,6 +68,20 @@ def test_what_is_not_usual_is_told() -> None:
     assert labels(workload) == ("with log-sum-exp", "scale 0.5")
     assert labels(workload, short=True) == ("lse", "scale 0.5")
     assert {name: getattr(PLAIN, name) for name in OPTIONAL} == {n: USUAL[n] for n in OPTIONAL}
+
+
+def test_the_head_dimension_of_values() -> None:
+    plain = dataclasses.replace(PLAIN, d_head=192)
+    other = dataclasses.replace(plain, d_head_v=128)
+    assert (plain.d_v, other.d_v) == (192, 128)
+    assert other.key == f"{plain.key}_dv128"
+    assert Workload.from_key(other.key) == other
+    assert dataclasses.replace(plain, d_head_v=192) == plain, "one problem, one key"
+    assert other.scale == plain.scale
+    assert other.values(Effect.KIND) != plain.values(Effect.KIND)
+    assert labels(other) == ("d_head_v 128",)
+    with pytest.raises(InvalidConfig, match="d_head_v must be at least 1, or 0"):
+        dataclasses.replace(plain, d_head_v=-128)
 
 
 def test_a_side_of_a_window_that_hides_nothing_is_not_there() -> None:

@@ -39,6 +39,7 @@ class SomeConfig:
     d_head: int
     B_r: int = 128
     B_c: int = 64
+    d_head_v: int = 0
 
 
 def some_workload(dice: random.Random) -> Workload:
@@ -56,6 +57,7 @@ def some_workload(dice: random.Random) -> Workload:
         bottom_right=causal and dice.random() < 0.4,
         lse=dice.random() < 0.4,
         softmax_scale=dice.choice((None, None, 0.5)),
+        d_head_v=dice.choice((0, 0, 0, 64)),
     )
 
 
@@ -101,7 +103,7 @@ def images(name: str, workload: Workload, traits: Iterable[str]) -> list[KernelI
     launch = LaunchPlan(
         ParamsLayout.SM80_FORWARD, Grid.BLOCKS_HEADS_BATCH, 128, 1, 128, 0, 1, 1, 1, 0, 0, 0
     )
-    config = SomeConfig(workload.dtype, workload.d_head)
+    config = SomeConfig(workload.dtype, workload.d_head, d_head_v=workload.d_head_v)
     return [
         KernelImage(
             name, CallPlan.forward(config, one, "sm_90", (launch,)), ("k",), image("k", [1])
@@ -133,7 +135,7 @@ def expected(registry: Registry, workload: Workload, without_lse: set[str]) -> t
         if not (workload.lse and match.entry.chosen.key in without_lse):
             return match.entry.chosen.key, skipped or ("exact" if match.exact else "nearest")
         skipped = "passed over"
-    if workload.d_head == 64 and not (workload.causal and workload.lse):
+    if workload.d_head == workload.d_v == 64 and not (workload.causal and workload.lse):
         return DEFAULT, "default"
     return "", "none"
 

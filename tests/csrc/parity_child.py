@@ -47,10 +47,10 @@ class Case:
 
 
 @cache
-def usable(family_name: str, key: str, d_head: int, dtype: DType) -> list[Config]:
+def usable(family_name: str, key: str, d_head: int, d_head_v: int, dtype: DType) -> list[Config]:
     family = families.get(family_name)
-    found = family.configs(key, dtypes=[dtype], d_head=d_head)
-    found.append(family.default_config(d_head, dtype))
+    found = family.configs(key, dtypes=[dtype], d_head=d_head, d_head_v=d_head_v)
+    found.append(family.default_config(d_head, dtype, d_head_v=d_head_v))
     return [config for config in found if family.constraints(config, ARCH) is None]
 
 
@@ -59,7 +59,8 @@ def some_config(dice: random.Random) -> tuple[KernelFamily, Config]:
     while True:
         family = dice.choice(families.all_families())
         d_head, dtype = dice.choice(D_HEADS), dice.choice(list(DType))
-        if configs := usable(family.name, dice.choice(("all", "fast")), d_head, dtype):
+        d_head_v = dice.choice((0, 0, dice.choice(D_HEADS)))
+        if configs := usable(family.name, dice.choice(("all", "fast")), d_head, d_head_v, dtype):
             return family, dice.choice(configs)
 
 
@@ -92,6 +93,7 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
         bottom_right=(causal or alibi or (left, right) != (None, None)) and dice.random() < 0.5,
         lse=dice.random() < 0.4,
         softmax_scale=dice.choice((None, None, 1.0, dice.uniform(0.01, 3))),
+        d_head_v=config.d_head_v,
         window_left=left,
         window_right=right,
         sink=dice.random() < 0.2,
@@ -131,8 +133,10 @@ def some_args(dice: random.Random, w: Workload) -> LaunchArgs:
     batch, rows_q, rows_kv = w.rows
     queries, keys = (batch, rows_q, w.heads), (batch, rows_kv, w.kv_heads)
     four = [
-        some_tensor(dice, i, lengths, w.d_head)
-        for i, lengths in enumerate((queries, keys, keys, queries))
+        some_tensor(dice, i, lengths, d_head)
+        for i, (lengths, d_head) in enumerate(
+            ((queries, w.d_head), (keys, w.d_head), (keys, w.d_v), (queries, w.d_v))
+        )
     ]
     lse = (1 << 45) + dice.choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8)) if w.lse else 0
     if dice.random() < 0.02:
@@ -214,7 +218,8 @@ class ByCpp:
 
 def sizes_of(case: Case) -> list[int]:
     """Of the kernel's parameters, which do not depend on the problem."""
-    plain = Workload(1, 1, 1, 1, 1, case.config.d_head, case.config.dtype)
+    c = case.config
+    plain = Workload(1, 1, 1, 1, 1, c.d_head, c.dtype, d_head_v=c.d_head_v)
     args = LaunchArgs.forward(*(TensorArg(4096 * i, (8, 8, 8)) for i in range(1, 5)))
     (step,) = case.family.launches(case.config, plain, args, DEVICE)
     return [array.nbytes for array in step.args]
@@ -255,6 +260,7 @@ def main(library: str, count: str, seed: str) -> None:
         assert (python is None) == (cpp is None), f"{case}: {python}, {cpp}"
         seen[f"{case.family.name} {'refused' if cpp is None else 'launched'}"] += 1
         seen[f"d_head {case.config.d_head}"] += 1
+        seen["d_head_v"] += bool(case.config.d_head_v)
         if case.workload.packed:
             seen[f"packed {'refused' if cpp is None else 'launched'}"] += 1
         if python is not None and cpp is not None:

@@ -56,6 +56,20 @@ def test_the_log_sum_exp_comes_by_wish_or_by_an_entry(by_entry: bool) -> None:
     }
 
 
+def test_windows_and_what_changes_scores_have_kernels_of_their_own() -> None:
+    workload = Workload(*SHAPE, D_HEAD, DType.FP16, causal=True, window_left=99, sink=True)
+    hooked = Workload(*SHAPE, D_HEAD, DType.FP16, score_hook="0" * 16)
+    found = select(chosen_on_h200((workload, FAST), (hooked, OTHER)), options())
+    made = {r.traits for r in found.kernels if r.variant.config == FAST}
+    assert made == {"causal+window+sink", "causal+ragged+window+sink"}
+    config = families.config_of(Variant("sm90", FAST))
+    plain = Workload(*SHAPE, D_HEAD, DType.FP16, causal=True)
+    assert kernel_computes(config, "causal+ragged+window+sink", workload)
+    assert not kernel_computes(config, "causal+ragged+window+sink", plain)
+    assert not kernel_computes(config, "causal+ragged", workload)
+    assert [text for text in found.left_out if "score hook" in text]
+
+
 def test_every_workload_of_an_entrys_kind_has_a_kernel() -> None:
     found = select(small_registry(), options())
     for e in found.entries:

@@ -52,7 +52,7 @@ class SplitFamily(WaveFamily):
             raise InvalidConfig(f"no split config in {text!r}")
         return SplitConfig(**vars(super().parse(text.replace("split(", "wave("), d_head=d_head)))
 
-    def default_config(self, d_head: int, dtype: DType) -> SplitConfig:
+    def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> SplitConfig:
         return SplitConfig(**vars(super().default_config(d_head, dtype)))
 
     def short_form(self, config: WaveConfig) -> str:

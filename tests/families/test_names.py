@@ -314,7 +314,7 @@ def test_short_form_refusals(text: str, complaint: str) -> None:
 STRUCT_ERRORS = [
     ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1}", f"12 values where 13 to {MOST} belong"),
     (
-        "{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1, 1, 0, 0, 0, 0, 0}",
+        "{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1, 1, 0, 0, 0, 0, 0, 0}",
         f"{MOST + 1} values where 13 to {MOST} belong",
     ),
     ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1, 2, 0, 0, 1, 5}", "product_order cannot be"),
@@ -396,7 +396,7 @@ def test_every_recorded_kernel_name_is_understood() -> None:
     assert len(set(read.values())) == len(full) == 45
     for name, config in read.items():
         # They were recorded when there were thirteen; the others are at their defaults.
-        assert demangled(config).replace(", 1, 0, 0, 0, 0}", "}") == name
+        assert demangled(config).replace(", 1, 0, 0, 0, 0, 0}", "}") == name
     toys = [n for n in KERNEL_NAMES if "(float *, int)" in n]
     assert len(toys) == 2
     for name in toys:

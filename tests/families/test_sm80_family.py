@@ -40,6 +40,8 @@ class TestSm80Contract(KernelFamilyContract):
         replace(_DEFAULT, n_warps=64),
         replace(_DEFAULT, d_head=100),
         replace(_DEFAULT, d_head=288),
+        replace(_DEFAULT, d_head_v=48),
+        replace(_DEFAULT, d_head_v=288),
         replace(_DEFAULT, B_r=64, n_warps=8),
         replace(_DEFAULT, B_c=40),
         replace(_DEFAULT, d_head=96, B_c=32, B_r=128, n_warps=8),
@@ -78,6 +80,16 @@ class TestSm80Contract(KernelFamilyContract):
             config = families.get("sm80").default_config(d_head, dtype)
             assert (config.dtype, config.d_head) == (dtype, d_head)
             assert families.get("sm80").constraints(config, limits(arch)) is None
+
+    @pytest.mark.parametrize("arch", [(8, 0), (8, 6), (9, 0)])
+    @pytest.mark.parametrize("d_head", [32, 64, 128, 192, 256])
+    @pytest.mark.parametrize("d_head_v", [32, 64, 128, 192, 256])
+    def test_and_for_every_pair_with_that_of_values(
+        self, d_head: int, d_head_v: int, arch: tuple[int, int]
+    ) -> None:
+        config = families.get("sm80").default_config(d_head, DType.FP16, d_head_v=d_head_v)
+        assert (config.d_head, config.d_v) == (d_head, d_head_v)
+        assert families.get("sm80").constraints(config, limits(arch)) is None
 
     def test_each_constraint_is_tried(self) -> None:
         named = {

@@ -64,6 +64,8 @@ class TestSm90Contract(KernelFamilyContract):
     bad_configs = (
         replace(DEFAULT, d_head=72),
         replace(DEFAULT, d_head=320),
+        replace(DEFAULT, d_head_v=8),
+        replace(DEFAULT, d_head_v=272),
         replace(DEFAULT, mma_warpgroups=0),
         replace(DEFAULT, mma_warpgroups=5),
         replace(DEFAULT, B_c=120),
@@ -123,6 +125,8 @@ def test_shared_memory_is_the_kernels_own_sum() -> None:
         replace(DEFAULT, d_head=64, mma_warpgroups=1, min_ctas_per_sm=2),
         default_config(64, DType.BF16),
         default_config(256, DType.FP16),
+        replace(DEFAULT, d_head=192, d_head_v=80),
+        replace(DEFAULT, d_head=80, d_head_v=192),
     ]
     asserts = "\n".join(
         f"static_assert(sizeof(SharedMemory<{c.to_cpp_struct()}>) == {c.smem_bytes}, "
@@ -162,6 +166,41 @@ def test_defaults_compile_without_spills_or_serialised_products(
         assert not result.artifact.diagnostics
         assert result.artifact.resources.spill_store_bytes == 0
         assert result.artifact.resources.stack_bytes == 0
+
+
+# Head dimensions of Q and K, and of V.
+PAIRS = ((192, 128), (128, 64), (64, 128), (64, 256), (256, 64), (96, 192), (160, 96), (80, 16))
+
+
+@pytest.mark.parametrize("pair", PAIRS[:3])
+def test_defaults_with_other_values_compile_without_spills_or_serialised_products(
+    pair: tuple[int, int], artifacts: ArtifactStore
+) -> None:
+    config = default_config(pair[0], DType.BF16, d_head_v=pair[1])
+    request = BuildRequest(families.variant(config), "causal+ragged+lse", "sm_90a")
+    (result,) = build([request], artifacts)
+    assert result.artifact is not None, result.reason
+    assert not result.artifact.diagnostics
+    assert result.artifact.resources.spill_store_bytes == 0
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_sets_for_values_of_another_head_dimension(pair: tuple[int, int]) -> None:
+    d_head, d_head_v = pair
+    for key in ("fast", "tune"):
+        configs = get_configs(key, dtypes=[DType.FP16], d_head=d_head, d_head_v=d_head_v)
+        assert default_config(d_head, DType.FP16, d_head_v=d_head_v) in configs
+        assert {(c.d_head, c.d_v) for c in configs} == {pair}
+        assert len(set(configs)) == len(configs)
+    fast = get_configs("fast", dtypes=[DType.FP16], d_head=d_head, d_head_v=d_head_v)
+    assert [c for c in fast if constraints(c, H200) is not None] == []
+
+
+def test_a_head_dimension_of_values_that_says_nothing_is_left_out() -> None:
+    assert replace(DEFAULT, d_head_v=128) == DEFAULT
+    assert get_configs("fast", d_head=128, d_head_v=128) == get_configs("fast", d_head=128)
+    assert get_configs("tune", d_head=64, d_head_v=64) == get_configs("tune", d_head=64)
+    assert get_configs("fast", d_head=128, d_head_v=24) == []
 
 
 @pytest.mark.all_kernels

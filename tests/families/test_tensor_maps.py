@@ -92,6 +92,14 @@ def test_keys_have_the_heads_and_the_length_of_keys(driver: FakeDriver) -> None:
     assert driver.calls[0]["box"] == [64, 64, 1, 1]
 
 
+def test_values_have_a_head_dimension_of_their_own(driver: FakeDriver) -> None:
+    workload = replace(WORKLOAD, d_head_v=96)
+    for queries, values in ((True, False), (False, True), (True, True)):
+        tensor_map(PLAIN, workload, queries=queries, box_rows=64, values=values)
+    found = [call["dimensions"] for call in driver.calls]
+    assert found == [[128, 500, 6, 2], [96, 700, 3, 2], [96, 500, 6, 2]]
+
+
 @pytest.mark.parametrize(("dtype", "number"), [(DType.FP16, 6), (DType.BF16, 9)])
 def test_the_element_type(driver: FakeDriver, dtype: DType, number: int) -> None:
     tensor_map(PLAIN, replace(WORKLOAD, dtype=dtype), queries=True, box_rows=128)

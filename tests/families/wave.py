@@ -21,6 +21,7 @@ from fa_tune.core.model import Rejected
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.axes import expand
 from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.score_params import at_edge
 from fa_tune.families.template import OneKernel
 from fa_tune.ops.traits import Traits
 
@@ -38,7 +39,7 @@ struct WaveConfig {
     int d_head, rows, keys, warpgroups;
     bool pingpong;
 };
-struct WorkloadTraits { bool causal, ragged, lse; };
+struct WorkloadTraits { bool causal, ragged, lse, window, sink, softcap, alibi, hook; };
 struct alignas(64) TensorMap { unsigned long long opaque[16]; };
 
 template <WaveConfig CFG, WorkloadTraits TRAITS>
@@ -124,11 +125,16 @@ class WaveFamily(OneKernel):
             return Rejected("smem_fits", f"needs {self.dynamic_smem_bytes(config)} bytes")
         return None
 
-    def default_config(self, d_head: int, dtype: DType) -> WaveConfig:
+    def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> WaveConfig:
         return WaveConfig(dtype, d_head, 128, 128, 2)
 
     def configs(
-        self, key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+        self,
+        key: str,
+        *,
+        dtypes: Sequence[DType] | None = None,
+        d_head: int = 128,
+        d_head_v: int = 0,
     ) -> list[WaveConfig]:
         if key != "tune":
             raise InvalidConfig(f"unknown kernel set {key!r}; allowed: {self.set_keys}")
@@ -195,6 +201,7 @@ class WaveFamily(OneKernel):
 
         scale = np.zeros(1, "f4")
         diagonal, scale[0] = args.checked(workload)
+        diagonal = at_edge(diagonal, workload)
         counters = np.array([args.scratch], "u8")
         tensor_map = self._tensor_map(args.q.address, args.q.strides)
         return [tensor_map, scale, np.array([diagonal], "i4"), counters]

@@ -16,6 +16,7 @@ from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Artifact, Variant
 from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
+from fa_tune.families.fields import d_v_of
 from fa_tune.ops.forward import example, has_alignment
 from fa_tune.ops.traits import Traits
 from tests.gpu.score_hooks import HOOKS
@@ -119,6 +120,26 @@ def grid_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
     return list(dict.fromkeys(found))
 
 
+# Head dimensions of Q and K, and of V: that of MLA, fewer and more columns, whole and part panels.
+PAIRS = (
+    *((192, 128), (128, 64), (64, 128), (64, 256), (256, 64), (96, 192), (160, 96), (128, 32)),
+    *((192, 64), (256, 224), (80, 16), (176, 112), (64, 48)),
+)
+
+
+def pair_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
+    """For V of another head dimension than Q and K: all of the fast set for the first of PAIRS,
+    and the default, the first and the last of it for the others, types in turn."""
+    found: list[Config] = []
+    for number, (d_head, d_head_v) in enumerate(PAIRS):
+        dtypes = list(DType) if number == 0 else [list(DType)[number % 2]]
+        fast = family.configs("fast", dtypes=dtypes, d_head=d_head, d_head_v=d_head_v)
+        defaults = [family.default_config(d_head, t, d_head_v=d_head_v) for t in dtypes]
+        chosen = [*defaults, *(fast if number == 0 else [*fast[:1], *fast[-1:]])]
+        found += [c for c in chosen if family.constraints(c, limits) is None]
+    return list(dict.fromkeys(found))
+
+
 def _other_paths(family: KernelFamily, dtype: DType, d_head: int) -> list[Config]:
     samples: dict[str, list[Config]] = {
         "sm80": [c for c, _ in code_path_sample(ALL_D_HEADS) if not c.ping_pong],  # see _in_turns
@@ -144,6 +165,8 @@ def random_grid(seed: int, count: int, configs: Sequence[Config]) -> list[Case]:
     found = []
     for config in itertools.islice(itertools.cycle(configs), count):
         layout = dice.choice(LAYOUTS)
+        if layout == "packed" and d_v_of(config) != config.d_head:
+            layout = "strided"  # Q, K and V have no rows in common
         workload = _random_workload(dice, config, families.of(config).blocks(config), layout)
         found.append(Case(families.variant(config), workload, layout, dice.randrange(2**31)))
     return found
@@ -167,6 +190,7 @@ def _random_workload(
         bottom_right=mask == "causal_br",
         lse=dice.random() < 0.5,
         softmax_scale=scale,
+        d_head_v=d_v_of(config),
     )
 
 
@@ -293,7 +317,11 @@ def small_workloads(variant: Variant, traits: str) -> tuple[Workload, ...]:
         shapes = [(2, 3, 1, rows + 17, 5 * keys + 17), (2, 2, 2, 2 * rows + 1, keys - 1)]
         shapes.append((1, 1, 1, 1, 1))
     found = [
-        example(facts, (*shape, config.d_head, config.dtype), number, bottom_right=bottom_right)
+        example(
+            *(facts, (*shape, config.d_head, config.dtype), number),
+            bottom_right=bottom_right,
+            d_head_v=d_v_of(config),
+        )
         for number, shape in enumerate(shapes)
         for bottom_right in ((False, True) if has_alignment(facts) else (False,))
     ]

@@ -12,6 +12,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -53,18 +54,24 @@ def compiled(store: ArtifactStore, wanted: list[tuple[Config, Workload]]) -> lis
     return [a for r in requests if (a := results[r].artifact) is not None]
 
 
-def able(family: KernelFamily, d_head: int, dtype: DType) -> list[Config]:
+def able(family: KernelFamily, d_head: int, dtype: DType, d_head_v: int = 0) -> list[Config]:
     """What runs here, each config once."""
-    sets = [family.configs(key, dtypes=[dtype], d_head=d_head) for key in ("all", "fast")]
-    found = [family.default_config(d_head, dtype), *itertools.chain(*sets)]
+    sets = [
+        family.configs(key, dtypes=[dtype], d_head=d_head, d_head_v=d_head_v)
+        for key in ("all", "fast")
+    ]
+    found = [
+        family.default_config(d_head, dtype, d_head_v=d_head_v),
+        *itertools.chain(*sets),
+    ]
     return [c for c in dict.fromkeys(found) if family.constraints(c, here()) is None]
 
 
-def configs(d_head: int, dtype: DType, count: int = SAMPLE) -> list[Config]:
+def configs(d_head: int, dtype: DType, count: int = SAMPLE, *, d_head_v: int = 0) -> list[Config]:
     """Of each family that runs here: the default, one that counts tiles, and some others."""
     dice, found = random.Random(14), []
     for family in families.runnable(here()):
-        default, *others = able(family, d_head, dtype)
+        default, *others = able(family, d_head, dtype, d_head_v)
         found += [default, *dice.sample(others, min(count, len(others)))]
     return list(dict.fromkeys([*found, *(scheduled_configs() if d_head == 128 else ())]))
 
@@ -83,7 +90,8 @@ def stream() -> int:
 
 def fresh(workload: Workload, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Room for results, full of NaN."""
-    return torch.full_like(inputs.q, torch.nan), lse_for(workload, torch.nan)
+    shape = (*inputs.q.shape[:3], workload.d_v)
+    return inputs.q.new_full(shape, torch.nan), lse_for(workload, torch.nan)
 
 
 def by_python(artifact: Artifact, workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
@@ -103,11 +111,14 @@ def same_bits(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     )
 
 
-def workloads(d_head: int, dtype: DType) -> Iterator[Workload]:
-    yield Workload(3, 8, 8, 768, 1536, d_head, dtype)
-    yield Workload(2, 6, 3, 413, 1031, d_head, dtype, causal=True, bottom_right=True, lse=True)
-    yield Workload(1, 4, 1, 1031, 413, d_head, dtype, causal=True, softmax_scale=0.3)
-    yield Workload(40, 16, 4, 257, 300, d_head, dtype, lse=True)
+def workloads(d_head: int, dtype: DType, d_head_v: int = 0) -> Iterator[Workload]:
+    for workload in (
+        Workload(3, 8, 8, 768, 1536, d_head, dtype),
+        Workload(2, 6, 3, 413, 1031, d_head, dtype, causal=True, bottom_right=True, lse=True),
+        Workload(1, 4, 1, 1031, 413, d_head, dtype, causal=True, softmax_scale=0.3),
+        Workload(40, 16, 4, 257, 300, d_head, dtype, lse=True),
+    ):
+        yield replace(workload, d_head_v=d_head_v)
 
 
 def bits(core: Core, store: ArtifactStore) -> str:
@@ -116,6 +127,11 @@ def bits(core: Core, store: ArtifactStore) -> str:
         for d_head, dtype in ((128, DType.FP16), (64, DType.BF16), (256, DType.FP16))
         for config in configs(d_head, dtype, SAMPLE if d_head == 128 else 1)
         for workload in workloads(d_head, dtype)
+    ]
+    wanted += [
+        (config, workload)
+        for config in configs(192, DType.BF16, 2, d_head_v=128)
+        for workload in workloads(192, DType.BF16, 128)
     ]
     for (config, workload), artifact in zip(wanted, compiled(store, wanted), strict=True):
         inputs = make_inputs(workload, seed=14)

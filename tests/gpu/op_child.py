@@ -37,7 +37,8 @@ LIBRARIES: list[Any] = []  # kept loaded
 def by_cupy(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
     """The same kernel, launched as it is measured."""
     artifact = operators().plans.choice(workload, 0).artifact
-    out, lse = torch.full_like(inputs.q, torch.nan), lse_for(workload, torch.nan)
+    out = inputs.q.new_full((*inputs.q.shape[:3], workload.d_v), torch.nan)
+    lse = lse_for(workload, torch.nan)
     kernel = Kernel(artifact.variant, artifact.cubin, *artifact.symbols)
     stream = torch.cuda.current_stream().cuda_stream
     kernel.launch(workload, launch_args(inputs, out, lse), stream)
@@ -45,13 +46,24 @@ def by_cupy(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
     return [out] if lse is None else [out, lse]
 
 
+def problem_of(workload: Workload, inputs: Inputs) -> dict[str, Any]:
+    """What `attention` is told beside Q, K and V."""
+    return {
+        "causal": workload.causal,
+        "bottom_right": workload.bottom_right,
+        "softmax_scale": workload.softmax_scale,
+        "window": (workload.window_left, workload.window_right),
+        "sink": inputs.sink,
+        "softcap": workload.softcap,
+        "alibi_slopes": inputs.alibi_slopes,
+    }
+
+
 def by_op(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
     found = attention(
         *(inputs.q, inputs.k, inputs.v),
-        causal=workload.causal,
-        bottom_right=workload.bottom_right,
-        softmax_scale=workload.softmax_scale,
         return_lse=workload.lse,
+        **problem_of(workload, inputs),
     )
     torch.cuda.synchronize()
     return list(found) if workload.lse else [found]
@@ -62,6 +74,13 @@ def workloads() -> Iterator[Workload]:
         yield Workload(3, 8, 8, 768, 1536, d_head, dtype)
         yield Workload(2, 6, 3, 413, 1031, d_head, dtype, causal=True, bottom_right=True, lse=True)
         yield Workload(1, 4, 1, 1031, 413, d_head, dtype, causal=True, softmax_scale=0.3)
+        shape = (2, 8, 2, 777, 1001, d_head, dtype)
+        yield Workload(*shape, causal=True, window_left=100, sink=True, lse=True)
+        yield Workload(*shape, window_left=33, window_right=77, bottom_right=True, lse=True)
+        yield Workload(*shape, softcap=20.0, alibi=True, lse=True)
+    shape = (2, 6, 3, 413, 1031, 192, DType.BF16)
+    for lse in (False, True):
+        yield Workload(*shape, causal=True, bottom_right=True, lse=lse, d_head_v=128)
 
 
 def bits_of_the_measured_kernel() -> None:
@@ -69,18 +88,13 @@ def bits_of_the_measured_kernel() -> None:
     for workload in workloads():
         inputs = make_inputs(workload, seed=15)
         assert same_bits(by_op(workload, inputs), by_cupy(workload, inputs)), workload.key
-        given = torch.empty_like(inputs.q)
+        given = torch.empty_like(by_op(workload, inputs)[0])
         lse = lse_for(workload, torch.nan)
-        attention(
-            *(inputs.q, inputs.k, inputs.v),
-            causal=workload.causal,
-            bottom_right=workload.bottom_right,
-            softmax_scale=workload.softmax_scale,
-            out=given,
-            lse=lse,
-        )
+        problem = problem_of(workload, inputs)
+        attention(inputs.q, inputs.k, inputs.v, out=given, lse=lse, **problem)
         assert same_bits([given], by_op(workload, inputs)[:1]), workload.key
-        chosen = explain(inputs.q, inputs.k, inputs.v, causal=workload.causal)
+        del problem["softmax_scale"]
+        chosen = explain(inputs.q, inputs.k, inputs.v, **problem)
         assert chosen.variant.key in str(chosen)
 
 
@@ -95,6 +109,8 @@ def opcheck() -> None:
     torch.library.opcheck(ops.fwd_out.default, (q, k, k, False, False, None, out, None))
     attention(q, k, k, out=out, lse=lse)
     torch.library.opcheck(ops.bwd.default, (q, q, k, k, out, lse, False, False, None))
+    v = draw(2, 70, 2, 32)
+    torch.library.opcheck(ops.fwd_lse.default, (q, k, v, False, False, None))
 
 
 def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -201,12 +217,15 @@ def threads() -> None:
 def gradients() -> None:
     """Errors to fp64 at most twice those of torch's own attention with materialised scores."""
     shapes = [(2, 4, 4, 256, 256), (2, 6, 2, 200, 333), (1, 4, 1, 333, 200), (1, 4, 2, 300, 64)]
-    for dtype, d_head in ((torch.float16, 128), (torch.bfloat16, 64)):
+    kinds = ((torch.float16, 128, 128), (torch.bfloat16, 64, 64))
+    others = ((torch.bfloat16, 192, 128), (torch.float16, 64, 128))
+    for dtype, d_head, d_v in (*kinds, *others):
         for batch, heads, kv_heads, n_q, n_kv in shapes:
             for causal, bottom_right in ((False, False), (True, False), (True, True)):
                 q = draw(batch, n_q, heads, d_head, dtype=dtype)
-                k, v = (draw(batch, n_kv, kv_heads, d_head, dtype=dtype) for _ in range(2))
-                seed = draw(*q.shape, dtype=dtype)
+                k = draw(batch, n_kv, kv_heads, d_head, dtype=dtype)
+                v = draw(batch, n_kv, kv_heads, d_v, dtype=dtype)
+                seed = draw(*q.shape[:3], d_v, dtype=dtype)
 
                 def plain(*t: Any, mask: Any = (causal, bottom_right)) -> Any:
                     return reference(*t, *mask)
@@ -220,7 +239,7 @@ def gradients() -> None:
                     error, allowed = (a - c).abs().max(), (b - c).abs().max()
                     limit = 2 * allowed + 1e-3 * c.abs().max() + 1e-5
                     assert error <= limit, (
-                        f"d{name} {dtype} d_head {d_head} {q.shape} {k.shape} causal {causal} "
+                        f"d{name} {dtype} {q.shape} {k.shape} {v.shape} causal {causal} "
                         f"br {bottom_right}: {error} > {limit}"
                     )
 

@@ -80,8 +80,8 @@ def inputs_for(
         return Inputs(q, grown(k, growth), v, **score_inputs(w, seed=seed, device=device))
     rows = 1 if layout == "expanded" else w.batch  # one K and V for the whole batch
     q = draw(room((w.batch, w.seq_len_q, w.heads, w.d_head), layout, dtype, device).inside)
-    shape = (rows, w.seq_len_kv, w.kv_heads, w.d_head)
-    k, v = (draw(room(shape, layout, dtype, device).inside) for _ in range(2))
+    shape = (rows, w.seq_len_kv, w.kv_heads)
+    k, v = (draw(room((*shape, d), layout, dtype, device).inside) for d in (w.d_head, w.d_v))
     grown(k, growth)
     if layout == "expanded":
         k, v = (t.expand(w.batch, -1, -1, -1) for t in (k, v))
@@ -102,11 +102,12 @@ def attention(
     inputs: Inputs, workload: Workload, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """softmax(scale · Q Kᵀ) V in `dtype`, step by step as torch does it, [batch, seq, heads,
-    d_head]; and the log-sum-exp of these scores in fp64, [batch, heads, seq_len_q]."""
+    d_v]; and the log-sum-exp of these scores in fp64, [batch, heads, seq_len_q]."""
     w = workload
     group = w.heads // w.kv_heads
     hidden = hidden_pairs(w, inputs.q.device)
-    out = torch.empty(inputs.q.shape, dtype=dtype, device=inputs.q.device)
+    shape = (*inputs.q.shape[:3], inputs.v.shape[3])
+    out = torch.empty(shape, dtype=dtype, device=inputs.q.device)
     lse = torch.empty((w.batch, w.heads, w.seq_len_q), dtype=torch.float64, device=inputs.q.device)
     for batch, kv in _chunks(w):
         heads = slice(kv.start * group, kv.stop * group)
@@ -151,7 +152,7 @@ def check(case: Case, kernel: KernelCall, device: str = "cuda") -> dict[str, Any
     w = case.workload
     inputs = inputs_for(w, case.layout, case.seed, device, case.growth)
     out_layout = case.layout if case.layout in ("strided", "transposed") else "plain"
-    out = room(tuple(inputs.q.shape), out_layout, inputs.q.dtype, device)
+    out = room((*inputs.q.shape[:3], w.d_v), out_layout, inputs.q.dtype, device)
     lse = room((w.batch, w.heads, w.seq_len_q, 1), "plain", torch.float32, device)
 
     def launch() -> tuple[torch.Tensor, torch.Tensor]:

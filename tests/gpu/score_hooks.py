@@ -8,7 +8,7 @@ from fa_tune.core import hooks
 
 CAP = """
 __device__ float score_hook(float score, int batch, int head, int query, int key) {
-    return 50.f * fa_tune::tanh(score * 0.02f);
+    return fa_tune::softcap(score, 50.f);
 }
 """
 # Another bias for every batch element, head, query and key, which all but hides every eleventh key.

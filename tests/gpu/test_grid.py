@@ -26,12 +26,14 @@ from tests.gpu.cases import (
     grid_configs,
     mixed_grid,
     named,
+    pair_configs,
     random_grid,
 )
 from tests.gpu.conftest import Built
 
 FIXED_SEED = 20240229
 COUNT = 600  # workloads of each draw
+PAIRS_COUNT = 500  # of those with V of another head dimension
 SEED_VARIABLE = "FA_TUNE_GRID_SEED"
 
 Figures = dict[str, dict[str, Any]]
@@ -53,10 +55,10 @@ class Draw:
         self.fixed = random_grid(FIXED_SEED, COUNT, configs)
         self.fresh = random_grid(self.seed, COUNT, configs)
         self.mixed = mixed_grid(FIXED_SEED, COUNT, configs)
+        self.pairs = random_grid(self.seed, PAIRS_COUNT, pair_configs(family, limits))
         self.fa_forward, self.refused = fa_forward_cases(family, limits)
-        cases = by_request(
-            dict.fromkeys((*self.fixed, *self.fresh, *self.mixed, *self.fa_forward)), limits
-        )
+        drawn = (*self.fixed, *self.fresh, *self.mixed, *self.pairs, *self.fa_forward)
+        cases = by_request(dict.fromkeys(drawn), limits)
         artifacts = built(list(cases))
         items: dict[str, dict[str, Any]] = {
             name: item | {"cases": [case.to_json() for case in of_kernel]}
@@ -107,6 +109,11 @@ class TestGrid:
         wrong = draw.faults(draw.fresh)
         assert not wrong, report(wrong, draw.seed)
         assert all(case.name in draw.figures for case in draw.fresh)
+
+    def test_values_of_another_head_dimension(self, draw: Draw) -> None:
+        wrong = draw.faults(draw.pairs)
+        assert not wrong, report(wrong, draw.seed)
+        assert all(case.name in draw.figures for case in draw.pairs)
 
     def test_windows_sinks_caps_and_slopes(self, draw: Draw) -> None:
         wrong = draw.faults(draw.mixed)

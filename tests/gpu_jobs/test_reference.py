@@ -93,6 +93,16 @@ def test_attention_with_grouped_heads(dtype: DType, heads: int, kv_heads: int) -
     assert difference(mine, theirs(given, w)) < LARGEST
 
 
+@pytest.mark.parametrize("d_head_v", [16, 48])
+def test_attention_with_values_of_another_head_dimension(d_head_v: int) -> None:
+    w = dataclasses.replace(W, heads=6, kv_heads=2, d_head_v=d_head_v)
+    given = inputs(w, mean=0.25)
+    assert given.v.shape[-1] == d_head_v
+    mine = reference.attention(given, w, dtype=torch.float32)
+    assert mine.shape[-1] == d_head_v
+    assert difference(mine, theirs(given, w)) < LARGEST
+
+
 @pytest.mark.parametrize(
     ("q", "kv", "diagonal"), [(40, 40, 0), (37, 53, 0), (37, 53, 16), (53, 37, 0)]
 )

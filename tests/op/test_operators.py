@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.op import attention
+from fa_tune.op import attention, backward
 from tests.op import twins
 
 MASKS = ((False, False), (True, False), (True, True))
@@ -44,6 +44,50 @@ def test_schemas_and_fakes_are_true(causal: bool, bottom_right: bool) -> None:
     torch.library.opcheck(ops.fwd_out.default, (q, k, v, *rest, room, None))
     out, lse = ops.fwd_lse(q, k, v, *rest)
     torch.library.opcheck(ops.bwd.default, (q, q, k, v, out, lse, *rest))
+
+
+def test_schemas_and_fakes_with_values_of_another_head_dimension() -> None:
+    q, k, v = draw(2, 10, 4, 16), draw(2, 7, 2, 16), draw(2, 7, 2, 8)
+    ops = torch.ops.fa_tune
+    for one in (ops.fwd, ops.fwd_lse):
+        torch.library.opcheck(one.default, (q, k, v, False, False, None))
+    assert attention(q, k, v).shape == (2, 10, 4, 8)
+    room = draw(2, 10, 4, 8)
+    assert attention(q, k, v, out=room) is room
+    _, lse = attention(q, k, v, out=room, return_lse=True)
+    torch.library.opcheck(ops.bwd.default, (room, q, k, v, room, lse, False, False, None))
+
+
+@pytest.mark.parametrize("d_v", [8, 24])
+@pytest.mark.parametrize(("causal", "bottom_right"), MASKS)
+def test_gradients_with_values_of_another_head_dimension(
+    d_v: int, causal: bool, bottom_right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's kernels take one head dimension for all."""
+
+    def alike(*given: Any) -> Any:
+        assert len({t.shape[3] for t in given[:5]}) == 1
+        return twins.flash_backward(*given)
+
+    monkeypatch.setattr(backward, "_flash2", alike)
+    monkeypatch.setattr(backward, "_suits_cudnn", lambda *_: False)
+    torch.manual_seed(0)
+    q, k = (draw(2, n, h, 16, dtype=torch.float64) for n, h in ((9, 4), (7, 2)))
+    v, seed = draw(2, 7, 2, d_v, dtype=torch.float64), draw(2, 9, 4, d_v, dtype=torch.float64)
+    out, lse = twins.fwd_lse(q, k, v, causal, bottom_right, None)
+    found = backward.gradients(
+        backward.of_torch, seed, q, k, v, out, lse, causal, bottom_right, None
+    )
+
+    def plain(*tensors: torch.Tensor) -> torch.Tensor:
+        scores = twins.scores_of(*tensors[:2], causal, bottom_right, None)
+        blind = scores.isneginf().all(-1, keepdim=True)
+        weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+        return torch.einsum("bhqk,bkhd->bqhd", weights, tensors[2].repeat_interleave(2, 2))
+
+    for mine, right in zip(found, grads(plain, (q, k, v), seed), strict=True):
+        assert mine.shape == right.shape
+        assert torch.allclose(mine, right, atol=1e-6)
 
 
 def test_fakes_of_cuda_tensors_need_no_gpu() -> None:

@@ -115,6 +115,16 @@ def test_tflops() -> None:
     assert flops.tflops(2 * 10**12, 0.5) == 4.0
 
 
+def test_values_of_another_head_dimension_by_hand() -> None:
+    # Q and K are 2x3, V is 2x5: each of the 4 scores takes 3 multiplications and 3 additions, each
+    # of the 10 outputs two of each; the softmax six per score.
+    w = dataclasses.replace(workload(2, 2, 3), d_head_v=5)
+    assert flops.matmul_flop(w) == 4 * 6 + 10 * 4
+    assert flops.attn_flop(w) == 4 * 6 + 10 * 4 + 24
+    # One tile: 4 for each score of a row, 5 rescaled outputs and 4; a division for each output.
+    assert flops.total_flop(w, 2, 2) == 4 * 6 + 10 * 4 + 2 * (8 + 5 + 4) + 10
+
+
 sides = st.none() | st.integers(0, 50)
 
 

@@ -28,6 +28,14 @@ def test_the_tensors_of_a_forward_pass() -> None:
     assert lse.tolerance == 2e-5
 
 
+def test_v_and_o_have_the_head_dimension_of_values() -> None:
+    w = replace(W, d_head_v=32)
+    shapes = {t.name: t.shape for t in ops.get("forward").tensors(w)}
+    assert shapes["v"] == (2, 300, 3, 32)
+    assert shapes["o"] == (2, 100, 6, 32)
+    assert shapes["q"][-1] == shapes["k"][-1] == 64
+
+
 def test_bytes_are_those_of_the_tensors() -> None:
     queries, keys = 2 * 100 * 6 * 64 * 2, 2 * 300 * 3 * 64 * 2
     assert flops.input_bytes(W) == queries + 2 * keys

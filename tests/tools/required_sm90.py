@@ -28,8 +28,9 @@ D_HEADS = (64, 80, 96, 112, 128, 192, 256)
 # The set and the d_head of each group, as in tests/tools/required.py.
 GROUPS = (*(("fast", d) for d in D_HEADS), ("prog", 64), ("prog", 128))
 # Rows and columns of a tile: the smallest, ordinary ones, the widest that some config has
-# registers for.  Of other numbers the values are found.
-_NAMED: Axes = {"d_head": D_HEADS, "B_c": (16, 64, 80, 128, 176)}
+# registers for.  V of another head dimension than Q and K is covered by pairs of its own, PAIRS of
+# tests/gpu/cases.py.  Of other numbers the values are found.
+_NAMED: Axes = {"d_head": D_HEADS, "B_c": (16, 64, 80, 128, 176), "d_head_v": (0,)}
 
 
 def required_builds() -> list[BuildRequest]:

@@ -113,6 +113,9 @@ class FakeProfiler:
         self._error = error
         self._left = interrupt_after
 
+    def warm_up(self) -> None:
+        pass
+
     @property
     def capabilities(self) -> Capabilities:
         """Those of the profiler whose method it has."""

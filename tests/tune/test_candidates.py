@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from fa_tune import families
+from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import Workload
-from fa_tune.families.selection import note_of_d_head, stated_config
+from fa_tune.core.options import SearchOptions, WorkloadOptions
+from fa_tune.core.workload import DType, Workload
+from fa_tune.families.selection import choose_configs, note_of_d_head, stated_config
 from fa_tune.store.registry import file as store
+from fa_tune.tune.candidates import workloads_for
 from fa_tune.tune.flow import search as run_search
 from tests.tune import fakes
 from tests.tune.conftest import World
@@ -67,3 +73,19 @@ def test_a_narrow_search_keeps_what_a_wide_one_found_out(world: World) -> None:
     (entry,) = store.load(world.registry).entries
     assert entry.chosen == wide.chosen
     assert {r.variant for r in entry.runners_up} >= {r.variant for r in wide.runners_up}
+
+
+def test_a_set_and_a_config_for_values_of_another_head_dimension() -> None:
+    chosen = families.runnable(limits((9, 0)))
+    found = choose_configs("fast", (DType.FP16,), (192,), chosen, d_head_v=128)
+    assert {families.kind_of(c) for c in found} == {(DType.FP16, 192, 128)}
+    workload = Workload(1, 1, 1, 64, 64, 192, DType.FP16, d_head_v=128)
+    equal = dataclasses.replace(workload, d_head_v=0)
+    assert all(families.fits(c, workload) and not families.fits(c, equal) for c in found)
+    assert {families.kind_of(c) for c in families.defaults_for(workload, limits((9, 0)))} == {
+        (DType.FP16, 192, 128)
+    }
+    text = families.variant(found[0]).config
+    options = SearchOptions(WorkloadOptions(d_heads=(64,), dtypes=(DType.BF16,)), kernels=text)
+    asked = workloads_for(options, [families.parse(text)])
+    assert {(w.dtype, w.d_head, w.d_v) for w in asked} == {(DType.FP16, 192, 128)}

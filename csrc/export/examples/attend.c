@@ -36,14 +36,15 @@ int main(int argc, char** argv) {
     for (int i = 0; i < TENSORS; ++i) {
         const int64_t seq_len = i == Q || i == O ? p.seq_len_q : p.seq_len_kv;
         const int64_t heads = i == Q || i == O ? p.heads : p.kv_heads;
-        const size_t count = (size_t)(p.batch * seq_len * heads * p.d_head);
+        const int64_t columns = i == Q || i == K ? p.d_head : values_of(&p);
+        const size_t count = (size_t)(p.batch * seq_len * heads * columns);
         bytes[i] = count * sizeof(uint16_t);
         elements[i] = (uint16_t*)calloc(count, sizeof(uint16_t));
         if (elements[i] == NULL) return 1;
         if (i != O) fill(elements[i], count, p.dtype, (uint32_t)i + 1);
         addresses[i] = device_allocate(bytes[i]);
         copy_to_device(addresses[i], elements[i], bytes[i]);
-        *places[i] = contiguous(addresses[i], seq_len, heads, p.d_head);
+        *places[i] = contiguous(addresses[i], seq_len, heads, columns);
     }
     tensors.lse = NULL;
 

@@ -45,10 +45,10 @@ struct Example {
 
     explicit Example(const fa_tune_problem& p)
         : problem(p),
-          q(count(p.seq_len_q, p.heads)),
-          k(count(p.seq_len_kv, p.kv_heads)),
-          v(k.size()),
-          o(q.size()) {
+          q(count(p.seq_len_q, p.heads, p.d_head)),
+          k(count(p.seq_len_kv, p.kv_heads, p.d_head)),
+          v(count(p.seq_len_kv, p.kv_heads, values_of(&p))),
+          o(count(p.seq_len_q, p.heads, values_of(&p))) {
         std::uint32_t seed = 0;
         for (Elements* tensor : {&q, &k, &v}) {
             fill(tensor->data(), tensor->size(), p.dtype, ++seed);
@@ -61,8 +61,8 @@ struct Example {
         fa_tune_tensors tensors{};
         tensors.q = contiguous(dq.address(), p.seq_len_q, p.heads, p.d_head);
         tensors.k = contiguous(dk.address(), p.seq_len_kv, p.kv_heads, p.d_head);
-        tensors.v = contiguous(dv.address(), p.seq_len_kv, p.kv_heads, p.d_head);
-        tensors.o = contiguous(d_o.address(), p.seq_len_q, p.heads, p.d_head);
+        tensors.v = contiguous(dv.address(), p.seq_len_kv, p.kv_heads, values_of(&p));
+        tensors.o = contiguous(d_o.address(), p.seq_len_q, p.heads, values_of(&p));
         fa_tune::launch(p, tensors);
         d_o.read(o);
     }
@@ -80,8 +80,8 @@ struct Example {
     }
 
   private:
-    std::size_t count(std::int64_t seq_len, std::int64_t heads) const {
-        return static_cast<std::size_t>(problem.batch * seq_len * heads * problem.d_head);
+    std::size_t count(std::int64_t seq_len, std::int64_t heads, std::int64_t columns) const {
+        return static_cast<std::size_t>(problem.batch * seq_len * heads * columns);
     }
 };
 

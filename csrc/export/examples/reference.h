@@ -47,12 +47,14 @@ static void fill(uint16_t* elements, size_t count, int dtype, uint32_t seed) {
     }
 }
 
-/* The problem of a key such as b2_h4_kv2_q300_k413_d128_fp16_causal_br; 0 if it is none. */
+/* The problem of a key such as b2_h4_kv2_q300_k413_d128_fp16_causal_br or, with values of another
+ * head dimension, ..._d192_fp16_full_dv128; 0 if it is none. */
 static int parse_problem(const char* key, fa_tune_problem* problem) {
     long long batch, heads, kv_heads, seq_len_q, seq_len_kv;
     int d_head;
-    char dtype[5], mask[16];
-    if (sscanf(key, "b%lld_h%lld_kv%lld_q%lld_k%lld_d%d_%4[a-z0-9]_%15s", &batch, &heads, &kv_heads,
+    char dtype[5], mask[32];
+    char* values;
+    if (sscanf(key, "b%lld_h%lld_kv%lld_q%lld_k%lld_d%d_%4[a-z0-9]_%31s", &batch, &heads, &kv_heads,
                &seq_len_q, &seq_len_kv, &d_head, dtype, mask) != 8) {
         return 0;
     }
@@ -65,6 +67,12 @@ static int parse_problem(const char* key, fa_tune_problem* problem) {
     problem->seq_len_q = seq_len_q;
     problem->seq_len_kv = seq_len_kv;
     problem->d_head = d_head;
+    values = strstr(mask, "_dv");
+    if (values != NULL) {
+        problem->d_head_v = atoi(values + 3);
+        if (problem->d_head_v < 1) return 0;
+        *values = 0;
+    }
     problem->mask = strcmp(mask, "causal") == 0      ? FA_TUNE_MASK_CAUSAL
                     : strcmp(mask, "causal_br") == 0 ? FA_TUNE_MASK_CAUSAL_BR
                                                      : FA_TUNE_MASK_FULL;
@@ -82,12 +90,18 @@ static fa_tune_tensor contiguous(unsigned long long address, int64_t seq_len, in
     return tensor;
 }
 
+/* Head dimension of V and O. */
+static int values_of(const fa_tune_problem* p) {
+    return p->d_head_v != 0 ? p->d_head_v : p->d_head;
+}
+
 /* The largest difference between o and attention computed here, of contiguous tensors. */
 static double largest_error(const fa_tune_problem* p, const uint16_t* q, const uint16_t* k,
                             const uint16_t* v, const uint16_t* o) {
     const double scale = p->softmax_scale != 0 ? p->softmax_scale : 1 / sqrt((double)p->d_head);
+    const int d_v = values_of(p);
     const int64_t shift = p->mask == FA_TUNE_MASK_CAUSAL_BR ? p->seq_len_kv - p->seq_len_q : 0;
-    double* const weights = (double*)malloc(sizeof(double) * (size_t)(p->seq_len_kv + p->d_head));
+    double* const weights = (double*)malloc(sizeof(double) * (size_t)(p->seq_len_kv + d_v));
     double* const sums = weights + p->seq_len_kv;
     double largest = 0;
     for (int64_t row = 0; row < p->batch * p->seq_len_q * p->heads; ++row) {
@@ -107,19 +121,18 @@ static double largest_error(const fa_tune_problem* p, const uint16_t* q, const u
             weights[j] = score * scale;
             if (weights[j] > maximum) maximum = weights[j];
         }
-        for (int x = 0; x < p->d_head; ++x) sums[x] = 0;
+        for (int x = 0; x < d_v; ++x) sums[x] = 0;
         for (int64_t j = 0; j < seen; ++j) {
-            const uint16_t* const value = v + (of_keys + j * p->kv_heads) * p->d_head;
+            const uint16_t* const value = v + (of_keys + j * p->kv_heads) * d_v;
             const double weight = exp(weights[j] - maximum);
             total += weight;
-            for (int x = 0; x < p->d_head; ++x) {
+            for (int x = 0; x < d_v; ++x) {
                 sums[x] += weight * (double)to_float(value[x], p->dtype);
             }
         }
-        for (int x = 0; x < p->d_head; ++x) {
+        for (int x = 0; x < d_v; ++x) {
             const double expected = seen > 0 ? sums[x] / total : 0; /* a query without keys: 0 */
-            const double error =
-                fabs((double)to_float(o[row * p->d_head + x], p->dtype) - expected);
+            const double error = fabs((double)to_float(o[row * d_v + x], p->dtype) - expected);
             if (largest == largest && !(error <= largest)) largest = error; /* NaN stays */
         }
     }

@@ -25,9 +25,11 @@ fa_tune_tensors tensors(const fa_tune_problem& p) {
     std::uintptr_t address = std::uintptr_t{1} << 40;
     for (fa_tune_tensor* tensor : {&made.q, &made.k, &made.v, &made.o}) {
         const bool keys = tensor == &made.k || tensor == &made.v;
+        const bool values = tensor == &made.v || tensor == &made.o;
+        const std::int64_t columns = values && p.d_head_v != 0 ? p.d_head_v : p.d_head;
         tensor->address = reinterpret_cast<void*>(address);
-        tensor->head_stride = p.d_head;
-        tensor->seq_stride = (keys ? p.kv_heads : p.heads) * p.d_head;
+        tensor->head_stride = columns;
+        tensor->seq_stride = (keys ? p.kv_heads : p.heads) * columns;
         tensor->batch_stride = (keys ? p.seq_len_kv : p.seq_len_q) * tensor->seq_stride;
         address += std::uintptr_t{1} << 34;
     }
@@ -75,6 +77,7 @@ void maps_lead_to_kernels(const Kernels& kernels, const fa_tune_problem& problem
         fa_tune_problem of_config = problem;
         of_config.dtype = static_cast<std::int32_t>(config.dtype);
         of_config.d_head = config.d_head;
+        of_config.d_head_v = config.d_head_v;
         try {
             check(std::string(fa_tune_kernel_config(fa_tune::find(config, of_config, 0))) == name,
                   std::string(name) + " is found");

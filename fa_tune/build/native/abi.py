@@ -66,8 +66,8 @@ class Problem(ctypes.Structure):
         ("softcap", ctypes.c_double),
         ("sink", ctypes.c_int32),
         ("alibi", ctypes.c_int32),
+        ("d_head_v", ctypes.c_int32),
         ("packed", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
         ("total_q", ctypes.c_int64),
         ("total_kv", ctypes.c_int64),
     )

@@ -258,6 +258,7 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
         mask=mask,
         diagonal=diagonal,
         lse=workload.lse,
+        d_head_v=workload.d_head_v,
         softmax_scale=workload.scale,
         window=(left is not None) * abi.Window.LEFT | (right is not None) * abi.Window.RIGHT,
         window_left=left or 0,

@@ -29,19 +29,26 @@ def expanded(
     dtypes: Sequence[DType],
     d_heads: Sequence[int],
     chosen: Sequence[KernelFamily],
+    d_head_v: int = 0,
 ) -> list[Config]:
     """Every combination of the axes' values.
 
     The other fields are those of the config that `kernels` names, or else of the default
-    config for every dtype and d_head of each of the `chosen` families that has all the
-    fields.  Raises InvalidConfig, or click.UsageError for an axis that is no `FIELD=values`.
+    config for every dtype and d_head, with `d_head_v` (0: the same), of each of the `chosen`
+    families that has all the fields.  Raises InvalidConfig, or click.UsageError for an axis that
+    is no `FIELD=values`.
     """
     words = _words(axes)
     if families.is_config(kernels):
         bases = [stated_config(kernels, d_heads)]
     else:
         having = [f for f in chosen if words.keys() <= _fields(f)] or list(chosen[:1])
-        bases = [f.default_config(h, t) for f in having for t in dtypes for h in d_heads]
+        bases = [
+            f.default_config(h, t, d_head_v=d_head_v)
+            for f in having
+            for t in dtypes
+            for h in d_heads
+        ]
     spaces: list[tuple[type[Any], dict[str, Sequence[Any]]]] = []
     for base in bases:
         kind = type(base)

@@ -9,7 +9,8 @@ OWN = "Options"  # what only this command has
 # Heading -> the names of the parameters under it.
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Workloads": (
-        *("seq_lens", "seq_len", "d_heads", "d_head", "dtypes", "dtype", "masks", "causal"),
+        *("seq_lens", "seq_len", "d_heads", "d_head", "d_head_v", "dtypes", "dtype"),
+        *("masks", "causal"),
         *("bottom_right", "batch", "heads", "kv_heads", "seq_lens_kv", "seq_len_kv", "lse"),
         *("softmax_scale", "workload"),
     ),

@@ -319,9 +319,9 @@ def unusual_options(*names: str, **settings: Any) -> Decorator[Any]:
 
 
 def workload_options(*fields: str) -> Decorator[Any]:
-    """Some (without names: all) of the options that say what problem is solved; `common` are
-    those of COMMON_FIELDS."""
-    names = [n for name in fields for n in (COMMON_FIELDS if name == "common" else (name,))]
+    """Options of the problem (no names: all); `common`: COMMON_FIELDS, d_head_v with d_heads."""
+    common = [n for n in COMMON_FIELDS if n != "d_head_v" or "d_heads" in fields]
+    names = [n for name in fields for n in (common if name == "common" else (name,))]
     return _gathered(_workloads, "workloads", _WORKLOAD, tuple(names))
 
 

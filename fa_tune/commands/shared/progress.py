@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -18,14 +19,39 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
+SEVERAL = "several GPUs"  # the stage in which each of them has stages of its own
+
+
+class StageTimes:
+    """How long each stage took, in seconds, `start` being what comes before the first one."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._stage, self._since = "start", time.monotonic()
+
+    def begin(self, stage: str) -> None:
+        """A stage begins; the one before is over."""
+        now = time.monotonic()
+        self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + now - self._since
+        self._stage, self._since = stage, now
+
+    def by_stage(self) -> dict[str, float]:
+        """Seconds by stage until now, in the order in which they first began."""
+        self.begin(self._stage)
+        return {stage: round(seconds, 3) for stage, seconds in self._seconds.items()}
+
+
 class PlainProgress:
-    """Notes and warnings as lines on stderr, nothing else; keeps what was said."""
+    """Notes and warnings as lines on stderr, nothing else; keeps what was said, and times the
+    stages."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.times = StageTimes()
 
     def stage(self, name: str, total: int) -> None:
-        """Not shown."""
+        """Timed, not shown."""
+        self.times.begin(name)
 
     def advance(self, text: str = "") -> None:
         """Not shown."""
@@ -43,7 +69,8 @@ class PlainProgress:
 
     def lane(self, name: str) -> Progress:
         """Lines are the same for all."""
-        return self
+        self.times.begin(SEVERAL)
+        return _PlainLane(self)
 
     def note_once(self, text: str) -> None:
         """A note, unless it was part of an earlier one."""
@@ -63,6 +90,25 @@ class PlainProgress:
     def print(self, line: str) -> None:
         """Put one line on stderr."""
         click.echo(line, err=True)
+
+
+class _PlainLane:
+    """One of several that work at the same time: its lines are the command's, it has no stages."""
+
+    def __init__(self, whole: PlainProgress) -> None:
+        self.note, self.warn = whole.note, whole.warn
+
+    def stage(self, name: str, total: int) -> None:
+        pass
+
+    def advance(self, text: str = "") -> None:
+        pass
+
+    def leader(self, text: str) -> None:
+        pass
+
+    def lane(self, name: str) -> Progress:
+        return self
 
 
 class BarProgress(PlainProgress):
@@ -114,12 +160,14 @@ class BarProgress(PlainProgress):
 
     def stage(self, name: str, total: int) -> None:
         """A new bar takes the old one's place; the leader stays."""
+        super().stage(name, total)
         for task in self._bar.task_ids:
             self._bar.remove_task(task)
         self._bar.add_task(name, total=total, aside=self._leader)
 
     def lane(self, name: str) -> Progress:
         """A bar of its own for one of several that work at the same time."""
+        self.times.begin(SEVERAL)
         return _Lane(self, name, self._bar)
 
     def advance(self, text: str = "") -> None:

@@ -18,6 +18,7 @@ from fa_tune.families.fields import (
     choice_field,
     coerce,
     cpp_literal,
+    d_head_v_field,
     flag_field,
     number_field,
     tiles_field,
@@ -93,9 +94,12 @@ class FlashForwardKernelConfig:
         "with ping_pong, in which order a turn's loads and products stand; MEASURED is the one of "
         "the others that was fastest on an H200 for the mask and for d_head and B_c",
     )
+    d_head_v: int = d_head_v_field()
 
     def __post_init__(self) -> None:
         coerce(self)
+        if self.d_head_v == self.d_head:  # one kernel, one config
+            object.__setattr__(self, "d_head_v", 0)
 
     def __str__(self) -> str:
         return self.short_form()
@@ -136,6 +140,11 @@ class FlashForwardKernelConfig:
         return "flash_forward_ping_pong_kernel" if self.ping_pong else "flash_forward_kernel"
 
     @property
+    def d_v(self) -> int:
+        """Head dimension of V and O."""
+        return self.d_head_v or self.d_head
+
+    @property
     def threads(self) -> int:
         """Threads per CTA."""
         return 32 * self.n_warps
@@ -145,11 +154,13 @@ class FlashForwardKernelConfig:
         """Dynamic shared memory: Q (later O), and kv_stages blocks of K and of V.  With
         ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
         barriers follow."""
-        rows = self.B_r + 2 * self.kv_stages * self.B_c
+        kv_rows = self.kv_stages * self.B_c
         if not self.ping_pong:
-            return rows * self.d_head * self.dtype.size_bytes
-        panels = -(-self.d_head // PANEL_COLUMNS)
-        return (rows + self.B_r) * panels * PANEL_COLUMNS * self.dtype.size_bytes + BARRIER_BYTES
+            elements = self.B_r * max(self.d_head, self.d_v) + kv_rows * (self.d_head + self.d_v)
+            return elements * self.dtype.size_bytes
+        panels = -(-self.d_head // PANEL_COLUMNS) - (-self.d_v // PANEL_COLUMNS)
+        elements = (self.B_r + kv_rows) * panels * PANEL_COLUMNS
+        return elements * self.dtype.size_bytes + BARRIER_BYTES
 
     def total_flop(self, n_samples: int, n_heads: int, seq_len: int) -> int:
         """Operations of the tiled algorithm; raises InvalidConfig if blocks do not divide."""
@@ -160,17 +171,27 @@ class FlashForwardKernelConfig:
         return flops.attn_flop(self._workload(n_samples, n_heads, seq_len))
 
     def _workload(self, n_samples: int, n_heads: int, seq_len: int) -> Workload:
-        return Workload(n_samples, n_heads, n_heads, seq_len, seq_len, self.d_head, self.dtype)
+        shape = (n_samples, n_heads, n_heads, seq_len, seq_len, self.d_head, self.dtype)
+        return Workload(*shape, d_head_v=self.d_head_v)
+
+
+def sized_as(d_head: int, d_head_v: int) -> int:
+    """The head dimension whose blocks suit a pair of them: the larger one; but O of up to 128
+    columns leaves the registers that it does with 128, and K of up to 192 the shared memory."""
+    d_v = d_head_v or d_head
+    return 128 if d_v <= 128 < d_head <= 192 else max(d_head, d_v)
 
 
 def _divides(tiles: int, total: int) -> bool:
     return tiles >= 0 and (tiles == 0 or total % tiles == 0)
 
 
-def _chunks_per_pass(config: FlashForwardKernelConfig) -> int:
-    """Chunks of one row that a copy pass covers: the power of two in a row's chunks."""
-    chunks = config.d_head // CHUNK_ELEMENTS
-    return chunks & -chunks
+def _divides_evenly(config: FlashForwardKernelConfig) -> bool:
+    """Whether copy passes cover Q and blocks of K and V.  Of one row a pass covers as many chunks
+    as the power of two in a row's chunks."""
+    blocks = ((config.B_r, config.d_head), (config.B_c, config.d_head), (config.B_c, config.d_v))
+    chunks = [(rows, d // CHUNK_ELEMENTS) for rows, d in blocks]
+    return all(rows * (n & -n) % config.threads == 0 for rows, n in chunks)
 
 
 Check = Callable[[FlashForwardKernelConfig], bool]
@@ -188,6 +209,11 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         lambda c: 32 <= c.d_head <= 256 and c.d_head % 32 == 0,
     ),
     (
+        "d_head_v_whole_chunk_groups",
+        "d_head_v must be 0, as d_head, or a multiple of 32 between 32 and 256",
+        lambda c: 32 <= c.d_v <= 256 and c.d_v % 32 == 0,
+    ),
+    (
         "warps_own_whole_mma_tiles",
         "B_r must be a multiple of 16 * n_warps, so that every warp owns whole 16-row mma tiles",
         lambda c: c.B_r >= MMA_M and c.B_r % (MMA_M * c.n_warps) == 0,
@@ -200,9 +226,7 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     (
         "copies_divide_evenly",
         "the 16-byte chunks of a block must divide evenly among the threads",
-        lambda c: (
-            c.ping_pong or all(b * _chunks_per_pass(c) % c.threads == 0 for b in (c.B_r, c.B_c))
-        ),
+        lambda c: c.ping_pong or _divides_evenly(c),
     ),
     (
         "eager_needs_async",

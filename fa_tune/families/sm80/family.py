@@ -25,6 +25,7 @@ from fa_tune.families.sm80.config import (
     FlashForwardKernelConfig,
     constraints,
     device_rejection,
+    sized_as,
 )
 from fa_tune.families.sm80.names import parse_kernel_name_into_config
 from fa_tune.families.sm80.rules import autotune_rejection
@@ -95,9 +96,14 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         return limits.arch
 
     def configs(
-        self, key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+        self,
+        key: str,
+        *,
+        dtypes: Sequence[DType] | None = None,
+        d_head: int = 128,
+        d_head_v: int = 0,
     ) -> list[FlashForwardKernelConfig]:
-        return get_kernel_configs(key, dtypes=dtypes, d_head=d_head)
+        return get_kernel_configs(key, dtypes=dtypes, d_head=d_head, d_head_v=d_head_v)
 
     def tune_rejection(self, config: FlashForwardKernelConfig) -> Rejected | None:
         return autotune_rejection(config)
@@ -105,13 +111,14 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
     def constraints(self, config: FlashForwardKernelConfig, limits: ArchLimits) -> Rejected | None:
         return constraints(config, limits)
 
-    def default_config(self, d_head: int, dtype: DType) -> FlashForwardKernelConfig:
+    def default_config(
+        self, d_head: int, dtype: DType, *, d_head_v: int = 0
+    ) -> FlashForwardKernelConfig:
         """What runs on every device of the family and was fastest, or near it, of all that do
         at every length on an H200: 32 rows per warp while O fits the registers, else 16."""
-        if d_head <= 64:
-            blocks, load_tiles = (128, 128, 4), (1, 1, 1)
-        else:
-            blocks, load_tiles = (128, 64, 4) if d_head <= 128 else (64, 64, 4), (2, 2, 2)
+        size = sized_as(d_head, d_head_v)
+        load_tiles = (1, 1, 1) if size <= 64 else (2, 2, 2)
+        blocks = (128, 128, 4) if size <= 64 else (128, 64, 4) if size <= 128 else (64, 64, 4)
         return FlashForwardKernelConfig(
             dtype,
             d_head,
@@ -122,6 +129,7 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
             True,
             rescale_threshold=8,
             interleaved_softmax=True,
+            d_head_v=d_head_v,
         )
 
     def geometry(
@@ -196,8 +204,8 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         return [
             tensor_map(args.q, workload, queries=True, box_rows=warp_rows),
             tensor_map(args.k, workload, queries=False, box_rows=config.B_c),
-            tensor_map(args.v, workload, queries=False, box_rows=config.B_c),
-            tensor_map(args.o, workload, queries=True, box_rows=warp_rows),
+            tensor_map(args.v, workload, queries=False, box_rows=config.B_c, values=True),
+            tensor_map(args.o, workload, queries=True, box_rows=warp_rows, values=True),
             params,
         ]
 
@@ -219,4 +227,5 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         rest = 17 if wanted.ragged else 0
         rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
         shape = (11, 15, 5, rows, keys, config.d_head, config.dtype)
-        return (example(wanted, shape, 0, bottom_right=False),)
+        heads = {"d_head_v": config.d_head_v}
+        return (example(wanted, shape, 0, bottom_right=False, **heads),)

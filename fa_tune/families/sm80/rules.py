@@ -61,8 +61,8 @@ TUNE_RULES = (
     ),
     TuneRule(
         "outputs_leave_registers",
-        "above d_head 128, 32 rows of O per warp take all the registers that a thread can have",
-        lambda c: c.d_head > 128 and c.B_r > 16 * c.n_warps,
+        "above 128 columns, 32 rows of O per warp take all the registers that a thread can have",
+        lambda c: c.d_v > 128 and c.B_r > 16 * c.n_warps,
     ),
 )
 

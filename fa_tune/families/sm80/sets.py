@@ -43,18 +43,18 @@ PROGRESSION = (
 
 
 def get_autotuning_kernel_configs(
-    dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128
+    dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128, d_head_v: int = 0
 ) -> list[FlashForwardKernelConfig]:
     """The `tune` set: the product of the axes below, less what the tune rules leave out.
 
-    Above d_head 128 a warp has registers for 16 rows of O only, so 128 rows are for 8 warps.
+    Above 128 columns a warp has registers for 16 rows of O only, so 128 rows are for 8 warps.
     """
     axes = {
         "dtype": dtypes,
         "d_head": (d_head,),
         "B_r": (64, 128),
         "B_c": (32, 64),
-        "n_warps": (4,) if d_head <= 128 else (4, 8),
+        "n_warps": (4,) if (d_head_v or d_head) <= 128 else (4, 8),
         "async_copy": (True,),
         "eager_load_blocks": (True,),
         "swizzled": (True,),
@@ -63,6 +63,7 @@ def get_autotuning_kernel_configs(
         "V_mma_load_K_tiles": (0, 2),
         "mma_double_buffer_loads": (False, True),
         "optimized_softmax": (False, True),
+        "d_head_v": (d_head_v,),
     }
     return [cfg for cfg in expand(FlashForwardKernelConfig, axes) if should_autotune_config(cfg)]
 
@@ -72,11 +73,12 @@ def get_kernel_progression_configs(
     *,
     dtypes: Sequence[DType] = PROGRESSION_DTYPES,
     d_head: int = 128,
+    d_head_v: int = 0,
 ) -> list[FlashForwardKernelConfig]:
     """The `prog` ladder, rung by rung; with `all_block_sizes` each rung at every block size
     with B_c ≤ B_r and, for 128 rows, with 8 warps as well as 4."""
     rungs = [
-        dataclasses.replace(parse_short_form(rung), dtype=dtype, d_head=d_head)
+        dataclasses.replace(parse_short_form(rung), dtype=dtype, d_head=d_head, d_head_v=d_head_v)
         for dtype in dtypes
         for rung in PROGRESSION
     ]
@@ -95,26 +97,33 @@ def get_kernel_progression_configs(
 
 
 def get_kernels_to_build(
-    dtypes: Sequence[DType] | None = None, *, d_head: int = 128
+    dtypes: Sequence[DType] | None = None, *, d_head: int = 128, d_head_v: int = 0
 ) -> list[FlashForwardKernelConfig]:
     """The `all` set: `tune` and `prog` together, sorted, each config once.
 
     With `dtypes`, both sets are taken for these types; without, each for its own.
     """
-    tune = get_autotuning_kernel_configs(dtypes or TUNE_DTYPES, d_head=d_head)
-    prog = get_kernel_progression_configs(dtypes=dtypes or PROGRESSION_DTYPES, d_head=d_head)
+    tune = get_autotuning_kernel_configs(dtypes or TUNE_DTYPES, d_head=d_head, d_head_v=d_head_v)
+    prog = get_kernel_progression_configs(
+        dtypes=dtypes or PROGRESSION_DTYPES, d_head=d_head, d_head_v=d_head_v
+    )
     return sorted({*tune, *prog})
 
 
 def get_kernel_configs(
-    kernels_key: str = "", *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+    kernels_key: str = "",
+    *,
+    dtypes: Sequence[DType] | None = None,
+    d_head: int = 128,
+    d_head_v: int = 0,
 ) -> list[FlashForwardKernelConfig]:
     """The set that `kernels_key` names; an empty key is looked up in the variable KERNELS.
 
     A key that starts with `prog` is the ladder, and its extension if `all` is in it.
-    `dtypes` and `d_head` re-target a set.  Raises InvalidConfig, listing what is allowed.
+    `dtypes`, `d_head` and `d_head_v` (0: as `d_head`) re-target a set.  Raises InvalidConfig,
+    listing what is allowed.
     """
-    return _named_set(*_resolve(kernels_key), ALLOWED_KEYS, dtypes, d_head)
+    return _named_set(*_resolve(kernels_key), ALLOWED_KEYS, dtypes, (d_head, d_head_v))
 
 
 def select_configs(
@@ -129,7 +138,7 @@ def select_configs(
     key, source = _resolve(key)
     if "(" not in key and "{" not in key:
         allowed = f"{ALLOWED_KEYS}, or one config's short form"
-        return _named_set(key, source, allowed, dtypes, d_head or 128)
+        return _named_set(key, source, allowed, dtypes, (d_head or 128, 0))
     config = parse_kernel_name_into_config(key, d_head=d_head or 128)
     if d_head is not None and config.d_head != d_head:
         raise InvalidConfig(f"the config has d_head {config.d_head}, but {d_head} is asked for")
@@ -147,21 +156,26 @@ def _resolve(key: str) -> tuple[str, str]:
 
 
 def _named_set(
-    key: str, source: str, allowed: str, dtypes: Sequence[DType] | None, d_head: int
+    key: str,
+    source: str,
+    allowed: str,
+    dtypes: Sequence[DType] | None,
+    head_dims: tuple[int, int],
 ) -> list[FlashForwardKernelConfig]:
+    d_head, d_head_v = head_dims
     if key.startswith("prog"):
         return get_kernel_progression_configs(
-            "all" in key, dtypes=dtypes or PROGRESSION_DTYPES, d_head=d_head
+            "all" in key, dtypes=dtypes or PROGRESSION_DTYPES, d_head=d_head, d_head_v=d_head_v
         )
     if key in ("fast", "wide"):
         # It builds on the config class and is wanted by these keys alone.
         from fa_tune.families.sm80 import later_sets as later
 
         make = later.get_fast_configs if key == "fast" else later.get_wide_configs
-        return make(dtypes or TUNE_DTYPES, d_head)
+        return make(dtypes or TUNE_DTYPES, d_head, d_head_v)
     if key == "all":
-        return get_kernels_to_build(dtypes, d_head=d_head)
-    tune = get_autotuning_kernel_configs(dtypes or TUNE_DTYPES, d_head=d_head)
+        return get_kernels_to_build(dtypes, d_head=d_head, d_head_v=d_head_v)
+    tune = get_autotuning_kernel_configs(dtypes or TUNE_DTYPES, d_head=d_head, d_head_v=d_head_v)
     if key == "tune":
         return tune
     block = re.fullmatch(r"([0-9]{1,9})\s*,\s*([0-9]{1,9})", key)

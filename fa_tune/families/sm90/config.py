@@ -16,6 +16,7 @@ from fa_tune.families.fields import (
     coerce,
     count_field,
     cpp_literal,
+    d_head_v_field,
     flag_field,
     number_field,
     tuple_field,
@@ -134,9 +135,12 @@ class Sm90Config:
         "blocks with a causal mask go through the loop of those without, with stale_max",
         later=True,
     )
+    d_head_v: int = d_head_v_field()
 
     def __post_init__(self) -> None:
         coerce(self)
+        if self.d_head_v == self.d_head:  # one kernel, one config
+            object.__setattr__(self, "d_head_v", 0)
 
     def __str__(self) -> str:
         return self.short_form()
@@ -171,6 +175,11 @@ class Sm90Config:
         return GROUP_ROWS * self.mma_warpgroups
 
     @property
+    def d_v(self) -> int:
+        """Head dimension of V and O."""
+        return self.d_head_v or self.d_head
+
+    @property
     def threads(self) -> int:
         """Threads per CTA: the consumers and one warpgroup that loads."""
         return 128 * (1 + self.mma_warpgroups)
@@ -178,9 +187,11 @@ class Sm90Config:
     @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory: kernels/sm90/fwd/shared_memory.cuh, SharedMemory."""
-        columns = -(-self.d_head // PANEL_COLUMNS) * PANEL_COLUMNS
-        q = self.q_stages * self.B_r * columns
-        kv = 2 * self.stages * self.B_c * columns
+        columns_k, columns_v = (
+            -(-d // PANEL_COLUMNS) * PANEL_COLUMNS for d in (self.d_head, self.d_v)
+        )
+        q = self.q_stages * self.B_r * max(columns_k, columns_v)
+        kv = self.stages * self.B_c * (columns_k + columns_v)
         slots = TILE_SLOTS if self.persistent else 0
         barriers = 2 * self.q_stages * self.mma_warpgroups + 4 * self.stages + 2 * slots
         small = slots * TILE_SLOT_BYTES + barriers * BARRIER_BYTES + SCRATCH_BYTES
@@ -189,7 +200,7 @@ class Sm90Config:
     @property
     def operand_registers(self) -> int:
         """Registers per thread of O, S and P."""
-        return self.d_head // 2 + self.B_c // 2 + self.B_c // 4
+        return self.d_v // 2 + self.B_c // 2 + self.B_c // 4
 
     @property
     def register_budget(self) -> int:

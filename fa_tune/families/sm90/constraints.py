@@ -26,12 +26,23 @@ def holds_d_head(d_head: int) -> bool:
     return 64 <= d_head <= 256 and d_head % MMA_K == 0
 
 
+def holds_d_v(d_v: int) -> bool:
+    """Whether there are kernels for values and outputs of it."""
+    return 16 <= d_v <= 256 and d_v % MMA_K == 0
+
+
 # Name, sentence, test.
 CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     (
         "d_head_fits_a_wgmma",
         "d_head must be a multiple of 16 between 64 and 256, k-steps and columns of one wgmma",
         lambda c: holds_d_head(c.d_head),
+    ),
+    (
+        "d_head_v_fits_a_wgmma",
+        "d_head_v must be 0, as d_head, or a multiple of 16 between 16 and 256, columns of one "
+        "wgmma",
+        lambda c: holds_d_v(c.d_v),
     ),
     (
         "mma_warpgroups_fit_a_cta",
@@ -105,7 +116,7 @@ def constraints(config: Sm90Config, limits: ArchLimits) -> Rejected | None:
             f"{config.mma_warpgroups * config.min_ctas_per_sm} mma_warpgroups on a multiprocessor "
             f"there are {budget} for them",
         )
-    accumulators = max(config.d_head, config.B_c) // 2
+    accumulators = max(config.d_v, config.B_c) // 2
     if accumulators + ENTRY_OVERHEAD > config.entry_registers:
         return Rejected(
             "wgmma_fits_at_entry",

@@ -51,9 +51,14 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         return f"{limits.arch}a"
 
     def configs(
-        self, key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+        self,
+        key: str,
+        *,
+        dtypes: Sequence[DType] | None = None,
+        d_head: int = 128,
+        d_head_v: int = 0,
     ) -> list[Sm90Config]:
-        return sets.get_configs(key, dtypes=dtypes, d_head=d_head)
+        return sets.get_configs(key, dtypes=dtypes, d_head=d_head, d_head_v=d_head_v)
 
     def tune_rejection(self, config: Sm90Config) -> Rejected | None:
         return sets.tune_rejection(config)
@@ -61,9 +66,9 @@ class Sm90Family(TemplateFamily[Sm90Config]):
     def constraints(self, config: Sm90Config, limits: ArchLimits) -> Rejected | None:
         return rules.constraints(config, limits)
 
-    def default_config(self, d_head: int, dtype: DType) -> Sm90Config:
+    def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Config:
         """What was fastest or near it on an H200 at every length, with a mask and without."""
-        return sets.default_config(d_head, dtype)
+        return sets.default_config(d_head, dtype, d_head_v=d_head_v)
 
     def geometry(
         self, config: Sm90Config, workload: Workload, device: LaunchDevice
@@ -97,4 +102,5 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
         shape = (11 * config.min_ctas_per_sm, 15, 5, rows, keys, config.d_head, config.dtype)
         # With the trait the kernel writes the log-sum-exp, so it must be given the room.
-        return (example(wanted, shape, 0, bottom_right=False),)
+        heads = {"d_head_v": config.d_head_v}
+        return (example(wanted, shape, 0, bottom_right=False, **heads),)

@@ -97,7 +97,7 @@ def kernel_args(
     return [
         tensor_map(args.q, workload, queries=True, box_rows=GROUP_ROWS),
         tensor_map(args.k, workload, queries=False, box_rows=config.B_c),
-        tensor_map(args.v, workload, queries=False, box_rows=config.B_c),
-        tensor_map(args.o, workload, queries=True, box_rows=GROUP_ROWS),
+        tensor_map(args.v, workload, queries=False, box_rows=config.B_c, values=True),
+        tensor_map(args.o, workload, queries=True, box_rows=GROUP_ROWS, values=True),
         params,
     ]

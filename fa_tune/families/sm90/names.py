@@ -146,12 +146,12 @@ def _from_struct(body: str, text: str) -> Sm90Config:
     parts = [re.sub(r"^\(\s*[\w:]+\s*\)", "", part.strip()).strip() for part in body.split(",")]
     if len(parts) == len(old_names.FIELDS) and all(re.fullmatch(r"[\w:]+", p) for p in parts):
         return parse(old_names.short_form(parts, _shown(text)))
-    if len(parts) != len(fields):
+    if len(parts) not in (len(fields), len(fields) - 1):  # d_head_v came later
         raise InvalidConfig(
             f"Sm90Config has {len(fields)} values, not the {len(parts)} in {_shown(text)}"
         )
     values: list[Any] = []
-    for f, part in zip(fields, parts, strict=True):
+    for f, part in zip(fields, parts, strict=False):
         kind = python_type(f)
         member = part.rpartition("::")[2]
         if kind is bool:

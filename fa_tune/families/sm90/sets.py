@@ -18,16 +18,19 @@ from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType
 from fa_tune.families.axes import Axes, expand
 from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
-from fa_tune.families.sm90.constraints import holds_d_head
+from fa_tune.families.sm90.constraints import holds_d_head, holds_d_v
 from fa_tune.families.sm90.names import parse
 
 ALLOWED_KEYS = "fast, tune, all, prog, or one config's short form"
 TUNE_DTYPES = (DType.BF16, DType.FP16)
 PROGRESSION_DTYPES = (DType.FP16,)
 
+Tiles = tuple[tuple[int, int, int], ...]
+Listed = tuple[tuple[str, str], ...]
+
 # (consumer warpgroups, B_c, CTAs per multiprocessor) by d_head, the default's first.  Others have
 # those of the next larger one.
-TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
+TILES: dict[int, Tiles] = {
     64: ((3, 128, 1), (3, 96, 1), (2, 128, 1), (4, 64, 1), (1, 96, 3), (1, 64, 3)),
     80: ((2, 128, 1), (3, 112, 1), (3, 96, 1)),
     96: ((2, 128, 1), (3, 96, 1), (2, 144, 1)),
@@ -68,7 +71,7 @@ _EARLY = "early_test_wait"
 SINGLE_LOOP_HEADS = (64, 256)
 
 # (tile, words) by d_head.
-FAST: dict[int, tuple[tuple[str, str], ...]] = {
+FAST: dict[int, Listed] = {
     64: (
         *(("192x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
         *(("192x128", words) for words in (_ONE_Q, f"{_ONE_Q_3}+{_EARLY}")),
@@ -110,21 +113,40 @@ FAST: dict[int, tuple[tuple[str, str], ...]] = {
 }
 
 
-def _tiled_as(d_head: int) -> int:
-    """The d_head whose tiles a d_head has: its own or the next larger one's.  0 without any."""
-    return min((d for d in TILES if d >= d_head), default=0) if holds_d_head(d_head) else 0
+# With V of at most 128 columns where Q and K have more, up to 192.  128x112 was behind on an H200
+# at every length.
+TILES_192_128: Tiles = ((2, 128, 1), (2, 96, 1), (3, 80, 1), (3, 64, 1))
+FAST_192_128: Listed = (
+    *(("128x128", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
+    *(("128x96", words) for words in (_BEST, f"{_BEST}+{_EARLY}", _ONE_Q)),
+    *(("192x80", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
+    *(("192x64", words) for words in (_BEST,)),
+)
 
 
-def single_loop(d_head: int, rescale: Rescale) -> bool:
+def _tiles(d_head: int, d_head_v: int) -> tuple[Tiles, Listed]:
+    """The tiles and the fast configs for head dimensions, both empty without any.  V of another
+    one than Q and K: those of the larger, which fit as well, where they have none of their own."""
+    d_v = d_head_v or d_head
+    if not holds_d_head(d_head) or not holds_d_v(d_v):
+        return (), ()
+    if d_v <= 128 < d_head <= 192:
+        return TILES_192_128, FAST_192_128
+    key = min(d for d in TILES if d >= max(d_head, d_v))
+    return TILES[key], FAST[key]
+
+
+def single_loop(d_head: int, rescale: Rescale, d_head_v: int = 0) -> bool:
     """What is usual for such configs."""
-    return d_head in SINGLE_LOOP_HEADS and rescale is Rescale.STALE_MAX
+    equal = d_head_v in (0, d_head)
+    return equal and d_head in SINGLE_LOOP_HEADS and rescale is Rescale.STALE_MAX
 
 
-def default_config(d_head: int, dtype: DType) -> Sm90Config:
-    """What was fastest or near it on an H200 at every length, with a mask and without.  For a
-    d_head that has no tiles, a config that the constraints refuse."""
-    warpgroups, keys, _ = TILES.get(_tiled_as(d_head), ((2, 64, 1),))[0]
-    roomy = d_head <= 128
+def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Config:
+    """What was fastest or near it on an H200 at every length, with a mask and without.  For
+    head dimensions that have no tiles, a config that the constraints refuse."""
+    warpgroups, keys, _ = (_tiles(d_head, d_head_v)[0] or ((2, 64, 1),))[0]
+    roomy = max(d_head, d_head_v) <= 128
     return Sm90Config(
         dtype,
         d_head,
@@ -138,8 +160,9 @@ def default_config(d_head: int, dtype: DType) -> Sm90Config:
         rescale=Rescale.STALE_MAX,
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
-        early_test_wait=d_head not in (128, 192),
-        single_loop=single_loop(d_head, Rescale.STALE_MAX),
+        early_test_wait=d_head_v not in (0, d_head) or d_head not in (128, 192),
+        single_loop=single_loop(d_head, Rescale.STALE_MAX, d_head_v),
+        d_head_v=d_head_v,
     )
 
 
@@ -181,7 +204,7 @@ TUNE_RULES = (
     TuneRule(
         "single_loop_by_d_head",
         "one loop for all blocks was faster with d_head 64 and 256, and slower with 128 and 192",
-        lambda c: c.single_loop != single_loop(c.d_head, c.rescale),
+        lambda c: c.single_loop != single_loop(c.d_head, c.rescale, c.d_head_v),
     ),
 )
 
@@ -195,10 +218,10 @@ def tune_rejection(config: Sm90Config) -> Rejected | None:
 
 
 def get_tune_configs(
-    dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128
+    dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128, d_head_v: int = 0
 ) -> list[Sm90Config]:
-    """The `tune` set; empty for a d_head that the family has no tiles for."""
-    tiles = TILES.get(_tiled_as(d_head), ())
+    """The `tune` set; empty for head dimensions that the family has no tiles for."""
+    tiles, _ = _tiles(d_head, d_head_v)
     axes: dict[str, Sequence[Any]] = {
         "dtype": dtypes,
         "d_head": (d_head,),
@@ -215,6 +238,7 @@ def get_tune_configs(
         "min_ctas_per_sm": sorted({ctas for _, _, ctas in tiles}),
         "early_test_wait": (False, True),
         "single_loop": (False, True),
+        "d_head_v": (0 if d_head_v == d_head else d_head_v,),
     }
     # Tile by tile: of all combinations of its numbers hardly any is one.
     found = [
@@ -238,10 +262,10 @@ def _of_tile(warpgroups: int, keys: int, ctas: int) -> Axes:
 
 
 def get_progression_configs(
-    dtypes: Sequence[DType] = PROGRESSION_DTYPES, *, d_head: int = 128
+    dtypes: Sequence[DType] = PROGRESSION_DTYPES, *, d_head: int = 128, d_head_v: int = 0
 ) -> list[Sm90Config]:
     """The ladder, rung by rung; empty above d_head 128, where its tiles do not fit."""
-    if d_head not in (64, 128):
+    if d_head not in (64, 128) or d_head_v not in (0, d_head):
         return []
     return [
         replace(parse(rung), dtype=dtype, d_head=d_head)
@@ -250,29 +274,34 @@ def get_progression_configs(
 
 
 def get_fast_configs(
-    dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128
+    dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128, d_head_v: int = 0
 ) -> list[Sm90Config]:
-    """The `fast` set; empty for a d_head that the family has no tiles for."""
+    """The `fast` set; empty for head dimensions that the family has no tiles for."""
+    _, listed = _tiles(d_head, d_head_v)
     written = (
         parse(f"sm90({dtype.name}, {d_head}, {tile}): {words}")
-        for dtype, (tile, words) in itertools.product(dtypes, FAST.get(_tiled_as(d_head), ()))
+        for dtype, (tile, words) in itertools.product(dtypes, listed)
     )
-    return [replace(c, single_loop=single_loop(d_head, c.rescale)) for c in written]
+    return [
+        replace(c, single_loop=single_loop(d_head, c.rescale, d_head_v), d_head_v=d_head_v)
+        for c in written
+    ]
 
 
 def get_configs(
-    key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+    key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128, d_head_v: int = 0
 ) -> list[Sm90Config]:
     """The set that `key` names; raises InvalidConfig, listing what is allowed."""
+    heads = {"d_head": d_head, "d_head_v": d_head_v}
     if key == "fast":
-        return get_fast_configs(dtypes or TUNE_DTYPES, d_head=d_head)
+        return get_fast_configs(dtypes or TUNE_DTYPES, **heads)
     if key == "tune":
-        return get_tune_configs(dtypes or TUNE_DTYPES, d_head=d_head)
+        return get_tune_configs(dtypes or TUNE_DTYPES, **heads)
     if key == "prog":
-        return get_progression_configs(dtypes or PROGRESSION_DTYPES, d_head=d_head)
+        return get_progression_configs(dtypes or PROGRESSION_DTYPES, **heads)
     if key == "all":
-        tune = get_tune_configs(dtypes or TUNE_DTYPES, d_head=d_head)
-        fast = get_fast_configs(dtypes or TUNE_DTYPES, d_head=d_head)
-        ladder = get_progression_configs(dtypes or PROGRESSION_DTYPES, d_head=d_head)
+        tune = get_tune_configs(dtypes or TUNE_DTYPES, **heads)
+        fast = get_fast_configs(dtypes or TUNE_DTYPES, **heads)
+        ladder = get_progression_configs(dtypes or PROGRESSION_DTYPES, **heads)
         return sorted({*fast, *tune, *ladder})
     raise InvalidConfig(f"unknown kernel set {key!r}; allowed: {ALLOWED_KEYS}")

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import torch
-
 from fa_tune.core.jobs import (
     CALIBRATION,
     CalibrateJob,
@@ -25,7 +23,7 @@ from fa_tune.core.jobs import (
 from fa_tune.core.workload import Workload
 from fa_tune.gpu import telemetry
 from fa_tune.gpu.jobs import time_events, verify
-from fa_tune.gpu.kernels import guarded, launcher, lse_for, use_device
+from fa_tune.gpu.kernels import guarded, launcher, lse_for, output_for, use_device
 from fa_tune.workers.main import Report
 
 ROUNDS = 21
@@ -51,7 +49,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 def _time_pair(item: PairItem, job: CalibrateJob) -> PairTimes:
     workload = Workload.from_key(item.workload)
     inputs = time_events.input_sets_of(workload, job.inputs, job.seed)
-    out, lse = torch.empty_like(inputs[0].q), lse_for(workload)
+    out, lse = output_for(inputs[0]), lse_for(workload)
     read = telemetry.reader(job.device)
     first, second = (
         time_events.Subject([launcher(kernel, workload, i, out, lse) for i in inputs], [])

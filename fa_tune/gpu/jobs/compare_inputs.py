@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import torch
-
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, to_json
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.jobs.time_events import Subject, input_sets_of, prepare_alike, warm_up
-from fa_tune.gpu.kernels import guarded, launcher, lse_for, use_device
+from fa_tune.gpu.kernels import guarded, launcher, lse_for, output_for, use_device
 from fa_tune.workers.main import Report
 
 ROUNDS = 15
@@ -34,7 +32,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 def _compare(item: InputsItem, seed: int) -> InputsResult:
     workload = Workload.from_key(item.workload)
     inputs = input_sets_of(workload, item.inputs, seed)
-    out, lse = torch.empty_like(inputs[0].q), lse_for(workload)
+    out, lse = output_for(inputs[0]), lse_for(workload)
     subjects = [
         Subject([launcher(kernel, workload, i, out, lse) for i in inputs], [])
         for kernel in item.kernels

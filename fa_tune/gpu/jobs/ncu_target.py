@@ -13,7 +13,7 @@ import torch
 from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import KernelItem, ProfileJob
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.kernels import Launch, guarded, launcher, lse_for, use_device
+from fa_tune.gpu.kernels import Launch, guarded, launcher, lse_for, output_for, use_device
 from fa_tune.gpu.launch import profiler_start, profiler_stop
 from fa_tune.gpu.reference import make_inputs
 from fa_tune.gpu.versions import library_versions
@@ -26,7 +26,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     use_device(job.device)
     workload = Workload.from_key(job.workload)
     inputs = make_inputs(workload, seed=job.seed, spec=InputSpec.parse(job.inputs))
-    out, lse = torch.empty_like(inputs.q), lse_for(workload)
+    out, lse = output_for(inputs), lse_for(workload)
     launches: dict[str, Launch] = {}
 
     def prepare(item: KernelItem) -> Launch:

@@ -36,6 +36,7 @@ from fa_tune.gpu.kernels import (
     launcher,
     load,
     lse_for,
+    output_for,
     use_device,
 )
 from fa_tune.gpu.reference import Inputs, make_inputs
@@ -192,7 +193,7 @@ class Problem:
         """The problem of a job."""
         workload = Workload.from_key(job.workload)
         inputs = input_sets_of(workload, job.inputs, job.seed)
-        return cls(workload, inputs, torch.empty_like(inputs[0].q), lse_for(workload))
+        return cls(workload, inputs, output_for(inputs[0]), lse_for(workload))
 
 
 def prepare_subjects(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from fa_tune.profile.base import (
     failed,
     split_batches,
 )
+from fa_tune.profile.ncu.ahead import Ahead, environment_in
 from fa_tune.profile.ncu.command import (
     NcuOptions,
     NcuVersion,
@@ -41,8 +42,10 @@ from fa_tune.profile.ncu.metrics import (
     resolve_metrics,
 )
 from fa_tune.profile.ncu.parse import read_profile
+from fa_tune.workers.prefork import WaitingBelow
 from fa_tune.workers.supervisor import ChildEnd, Event, Kind, WorkerUnusable, run_child
 
+LOG = "ncu.log"
 BATCH = 64  # variants in one ncu process: a crash costs at most one batch's unfinished part
 START_TIMEOUT_S = 180.0
 QUESTION_TIMEOUT_S = 120.0  # for what ncu answers without profiling anything
@@ -77,6 +80,7 @@ class NcuProfiler:
         self._export = export
         self._clock_control = clock_control
         self._cache_control = cache_control
+        self._ahead = Ahead(self._command)
 
     @cached_property
     def _version(self) -> NcuVersion:
@@ -108,6 +112,12 @@ class NcuProfiler:
         """`all`: caches flushed before every pass."""
         return f"flush {self._cache_control}"
 
+    def warm_up(self) -> None:
+        """See `profile.base.Profiler`."""
+        if self._export is None:  # of two processes each would write the report
+            with suppress(ToolMissing):  # measuring will say what is missing
+                self._ahead.start()
+
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""
         references = plan.references
@@ -123,8 +133,8 @@ class NcuProfiler:
         fruitless = 0
         retried: set[str] = set()
         while remaining:
-            with tempfile.TemporaryDirectory(prefix="fa-tune-ncu-") as folder:
-                end, launches = self._process(plan, remaining, Path(folder), on_step)
+            with self._ahead.place() as (folder, waiting):
+                end, launches = self._process(plan, remaining, folder, on_step, waiting)
             before = len(remaining)
             # Nothing on a GPU sends SIGKILL: the item that it hit gets another try, once.
             hit = end.failed_item if end.was_killed and end.failed_item not in retried else None
@@ -151,9 +161,11 @@ class NcuProfiler:
         items: Mapping[str, KernelItem],
         folder: Path,
         on_step: OnStep,
+        waiting: WaitingBelow | None = None,
     ) -> tuple[ChildEnd, list[Launch]]:
-        """One ncu process; returns how it ended and what it profiled."""
-        log = folder / "ncu.log"
+        """One ncu process, the one that waits in the folder if there is one; returns how it ended
+        and what it profiled."""
+        log = folder / LOG
         options = self._options(log)
         if options.export is not None:
             options.export.unlink(missing_ok=True)  # not to be taken for this process's report
@@ -161,6 +173,8 @@ class NcuProfiler:
         def on_event(event: Event) -> None:
             if event.kind is Kind.PARTIAL:
                 on_step(event.item)
+            elif event.kind is Kind.BEGIN:
+                self.warm_up()  # the next one
 
         job = ProfileJob(
             items=items,
@@ -176,9 +190,9 @@ class NcuProfiler:
             item_timeout_s=plan.item_timeout_s,
             start_timeout_s=START_TIMEOUT_S,
             exit_timeout_s=EXIT_TIMEOUT_S,
-            wrapper=[str(self._ncu), *self._arguments(options)],
-            # ncu's lock file then is our own, whatever is left in /tmp.
-            env={"TMPDIR": str(folder), **plan.worker_env},
+            wrapper=self._command(folder),
+            waiting=waiting,
+            env={**environment_in(folder), **plan.worker_env},
             on_event=on_event,
         )
         text = log.read_text(errors="replace") if log.exists() else ""
@@ -261,6 +275,10 @@ class NcuProfiler:
             log_file=log,
             page=None if self._export is not None else "raw",
         )
+
+    def _command(self, folder: Path) -> list[str]:
+        """ncu's command line for a process that works in a folder."""
+        return [str(self._ncu), *self._arguments(self._options(folder / LOG))]
 
     def _arguments(self, options: NcuOptions) -> list[str]:
         return ncu_arguments(options, self._version)

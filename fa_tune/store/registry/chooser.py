@@ -112,7 +112,7 @@ class Chooser:
                 continue
             yield config, "; ".join((match.explanation, *match.warnings)), True
         why = f"the default: the registry has nothing for {workload.key} on {self.gpu}"
-        for config in families.defaults(workload.d_head, workload.dtype, self._limits):
+        for config in families.defaults_for(workload, self._limits):
             yield config, why, False
 
 

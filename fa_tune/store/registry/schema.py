@@ -210,7 +210,7 @@ class Entry:
             config = families.config_of(self.chosen)
         except InvalidConfig:
             return
-        if (config.dtype, config.d_head) != (self.workload.dtype, self.workload.d_head):
+        if not families.fits(config, self.workload):
             raise ValueError(f"{self.chosen.config} is not for {self.workload.key}")
 
     @property

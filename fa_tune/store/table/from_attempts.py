@@ -17,7 +17,8 @@ from fa_tune.core.model import (
     Variant,
 )
 from fa_tune.core.reference_kernels import REFERENCE_LABELS
-from fa_tune.core.workload import Workload, parts_of
+from fa_tune.core.workload import Workload
+from fa_tune.core.workload_parts import parts_of
 from fa_tune.store.table.columns import BY_FIELD, WHOLE, counters_of
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.rows import Row, completed

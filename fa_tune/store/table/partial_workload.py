@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fa_tune.core.workload import PARTS, WorkloadParts
+from fa_tune.core.workload_parts import PARTS, WorkloadParts
 from fa_tune.store.table.rows import Row
 
 

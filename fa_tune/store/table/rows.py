@@ -18,14 +18,13 @@ from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import REFERENCE_FAMILY, Outcome, Variant
 from fa_tune.core.workload import (
     OPTIONAL,
-    PARTS,
     READING_ORDER,
     USUAL,
     Workload,
-    WorkloadParts,
     column_of,
     labels,
 )
+from fa_tune.core.workload_parts import PARTS, WorkloadParts
 from fa_tune.ops import flops
 
 BASELINE_LABEL = "FA2"

@@ -229,6 +229,9 @@ class RemoteProfiler:
     capabilities = property(lambda self: self.facts.capabilities)
     warnings = property(lambda self: self.notes.told)
 
+    def warm_up(self) -> None:
+        """See `profile.base.Profiler`."""
+
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""
         files = read_files([a.cubin for a in plan.artifacts.values()])

@@ -13,6 +13,8 @@ struct Constraints {
     static_assert(CFG.d_head >= 32 && CFG.d_head <= 256 && CFG.d_head % 32 == 0,
                   "d_head must be a multiple of 32 between 32 and 256, whole groups of four "
                   "16-byte chunks");
+    static_assert(CFG.d_v() >= 32 && CFG.d_v() <= 256 && CFG.d_v() % 32 == 0,
+                  "d_head_v must be 0, as d_head, or a multiple of 32 between 32 and 256");
     static_assert(CFG.B_r >= 16 && CFG.B_r % (16 * CFG.n_warps) == 0,
                   "B_r must be a multiple of 16 * n_warps, so that every warp owns whole 16-row "
                   "mma tiles");
@@ -21,7 +23,8 @@ struct Constraints {
     // A pass copies 32 * n_warps chunks, as many of a row as the power of two in d_head / 8.
     static_assert(CFG.ping_pong ||
                       (CFG.B_r * (CFG.d_head / 8 & -(CFG.d_head / 8)) % (32 * CFG.n_warps) == 0 &&
-                       CFG.B_c * (CFG.d_head / 8 & -(CFG.d_head / 8)) % (32 * CFG.n_warps) == 0),
+                       CFG.B_c * (CFG.d_head / 8 & -(CFG.d_head / 8)) % (32 * CFG.n_warps) == 0 &&
+                       CFG.B_c * (CFG.d_v() / 8 & -(CFG.d_v() / 8)) % (32 * CFG.n_warps) == 0),
                   "the 16-byte chunks of a block must divide evenly among the threads");
     static_assert(CFG.async_copy || !CFG.eager_load_blocks,
                   "eager_load_blocks needs async_copy: an ordinary load cannot run ahead of the "

@@ -1,7 +1,9 @@
 // The main loop over the blocks of K and V when all threads of a CTA copy them, by cp.async or
 // through registers.
 //
-//     shared memory   | Q (later O): B_r x d | K ring: kv_stages x (B_c x d) | V ring: the same |
+//     shared memory   | Q (later O) | K ring: kv_stages x (B_c x d) | V ring: ... x (B_c x d_v) |
+//
+// A row of Q has room for the longer one of Q's and O's.
 //
 // Time line of one block j with one stage, eager:
 //         wait K(j) | issue V(j) | S = Q K(j)^T | wait V(j) | issue K(j-1) | softmax | O += P V(j)
@@ -25,16 +27,19 @@ template <FlashForwardKernelConfig CFG, WorkloadTraits TRAITS>
 struct CpAsyncMainloop {
     static constexpr int kThreads = 32 * CFG.n_warps;
     static constexpr int kStages = CFG.kv_stages;
-    using QTile = SmemTile<CFG.B_r, CFG.d_head, CFG.swizzled>;
-    using KVTile = SmemTile<CFG.B_c, CFG.d_head, CFG.swizzled>;
+    static constexpr int kPitch = CFG.d_head > CFG.d_v() ? CFG.d_head : CFG.d_v();
+    using QTile = SmemTile<CFG.B_r, CFG.d_head, CFG.swizzled, kPitch>;
+    using OTile = SmemTile<CFG.B_r, CFG.d_v(), CFG.swizzled, kPitch>;
+    using KTile = SmemTile<CFG.B_c, CFG.d_head, CFG.swizzled>;
+    using VTile = SmemTile<CFG.B_c, CFG.d_v(), CFG.swizzled>;
     using QPlan = mma_sync::CopyPlan<QTile, kThreads>;
-    using KVPlan = mma_sync::CopyPlan<KVTile, kThreads>;
-    using Tile = WarpTile<CFG, TRAITS, QTile, KVTile>;
+    using Tile = WarpTile<CFG, TRAITS, Tiles<QTile, OTile, KTile, VTile>>;
     using Products = StagedProducts<CFG, Tile>;
     static constexpr bool kMasked = Tile::kMasked;
 
     // Where one of K and V is copied next: the blocks follow one another from the last to the
     // first, and each goes to the next place of the ring.
+    template <typename KVTile>
     struct Stream {
         const unsigned short* source;  // this thread's chunk
         long long stride;              // of the sequence
@@ -49,7 +54,8 @@ struct CpAsyncMainloop {
     int first_block;  // with a window: the first block of its range
     const unsigned q_smem, k_smem, v_smem;
     Tile warp_tile;
-    Stream k, v;
+    Stream<KTile> k;
+    Stream<VTile> v;
 
     __device__ __forceinline__ CpAsyncMainloop(const ForwardParams& p, unsigned smem, int first_query,
                                                const Sequence<TRAITS.packed>& sequence)
@@ -58,12 +64,14 @@ struct CpAsyncMainloop {
           sequence(sequence),
           q_smem(smem),
           k_smem(smem + QTile::kBytes),
-          v_smem(smem + QTile::kBytes + kStages * KVTile::kBytes),
+          v_smem(smem + QTile::kBytes + kStages * KTile::kBytes),
           warp_tile(p.softmax_scale, q_smem, k_smem, v_smem) {}
 
-    __device__ __forceinline__ Stream stream(const unsigned short* tensor,
-                                             const TensorStrides& strides, unsigned ring,
-                                             int block) const {
+    template <typename KVTile>
+    __device__ __forceinline__ Stream<KVTile> stream(const unsigned short* tensor,
+                                                     const TensorStrides& strides, unsigned ring,
+                                                     int block) const {
+        using KVPlan = mma_sync::CopyPlan<KVTile, kThreads>;
         const int kv_head = blockIdx.y / params.heads_per_kv;
         const long long first_key = static_cast<long long>(block) * CFG.B_c;
         const unsigned short* rows =
@@ -79,7 +87,8 @@ struct CpAsyncMainloop {
     }
 
     // Copy the stream's next block, if there is one, and step to the one after it.
-    __device__ __forceinline__ void load(Stream& stream) {
+    template <typename KVTile>
+    __device__ __forceinline__ void load(Stream<KVTile>& stream) {
         if (stream.block >= begin()) {
             const unsigned target =
                 stream.ring + (kStages > 1 ? stream.stage * KVTile::kBytes : 0u);
@@ -143,20 +152,20 @@ struct CpAsyncMainloop {
         }
     }
 
-    // The same with several stages; K and V lie `offset` bytes into their rings.
-    __device__ __forceinline__ void multiply_qk_of_ring(unsigned offset) {
+    // The same with several stages; K lies `k_offset` bytes into its ring.
+    __device__ __forceinline__ void multiply_qk_of_ring(unsigned k_offset) {
         wait_for_copies<kStages - 2>();
         load(k);
         load(v);
         commit();
-        Products::multiply_qk(warp_tile, offset);
+        Products::multiply_qk(warp_tile, k_offset);
     }
 
     __device__ __forceinline__ void mainloop(const BlockRange& range) {
         const int last = range.end - 1;
         if constexpr (TRAITS.window) first_block = range.begin;
-        k = stream(params.k, params.k_strides, k_smem, last);
-        v = stream(params.v, params.v_strides, v_smem, last);
+        k = stream<KTile>(params.k, params.k_strides, k_smem, last);
+        v = stream<VTile>(params.v, params.v_strides, v_smem, last);
         if constexpr (kStages > 1) {
 #pragma unroll
             for (int i = 0; i + 1 < kStages; ++i) {
@@ -178,21 +187,24 @@ struct CpAsyncMainloop {
         // not have, and spilled.
 #pragma unroll 1
         for (int block = last; block >= begin(); --block) {
-            unsigned offset = 0;
+            unsigned v_offset = 0;
             if constexpr (kStages > 1) {
-                offset = stage * KVTile::kBytes;
-                multiply_qk_of_ring(offset);
+                v_offset = stage * VTile::kBytes;
+                multiply_qk_of_ring(stage * KTile::kBytes);
                 stage = next_stage(stage);
             } else {
                 multiply_qk_of_one_stage();
             }
-            warp_tile.change_scores(params, first_query, block * CFG.B_c);
+            if constexpr (TRAITS.changes_scores()) {
+                warp_tile.change_scores(params, first_query, block * CFG.B_c,
+                                        kMasked && range.masks<TRAITS>(block));
+            }
             if (kMasked && range.masks<TRAITS>(block)) {
                 warp_tile.mask(params, sequence, first_query, block * CFG.B_c);
             }
             warp_tile.softmax.advance(warp_tile.s, warp_tile.o, block == last);
             warp_tile.exponentiate();
-            Products::multiply_pv(warp_tile, offset);
+            Products::multiply_pv(warp_tile, v_offset);
         }
     }
 

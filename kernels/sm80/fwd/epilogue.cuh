@@ -25,7 +25,7 @@ namespace fa_tune::sm80 {
 template <WorkloadTraits TRAITS, typename Tile>
 struct Epilogue {
     using Elem = typename Tile::Elem;
-    using QTile = typename Tile::QTile;
+    using OTile = typename Tile::OTile;
     static constexpr int kTilesM = Tile::kTilesM;
     static constexpr int kTilesO = Tile::kTilesO;
 
@@ -44,7 +44,7 @@ struct Epilogue {
                 const int row = warp_row + 16 * m + 8 * half + tile.lane / 4;
 #pragma unroll
                 for (int n = 0; n < kTilesO; ++n) {
-                    const unsigned target = tile.q_smem + QTile::offset(row, n) + tile.lane % 4 * 4;
+                    const unsigned target = tile.q_smem + OTile::offset(row, n) + tile.lane % 4 * 4;
                     *reinterpret_cast<unsigned*>(__cvta_shared_to_generic(target)) =
                         Elem::pack(tile.o[m][n][2 * half], tile.o[m][n][2 * half + 1]);
                 }
@@ -58,7 +58,7 @@ struct Epilogue {
         unsigned short* out = params.o + batch * params.o_strides.batch +
                               head * params.o_strides.head + first_query * params.o_strides.seq;
         if constexpr (TRAITS.packed) out += sequence.first_query * params.o_strides.seq;
-        mma_sync::store_warp_rows<QTile, Tile::kRowsPerWarp, TRAITS.ragged>(
+        mma_sync::store_warp_rows<OTile, Tile::kRowsPerWarp, TRAITS.ragged>(
             out, params.o_strides.seq, tile.q_smem, warp_row, sequence.queries(params) - first_query,
             tile.lane);
     }

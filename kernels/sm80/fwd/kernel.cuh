@@ -24,7 +24,9 @@ template <FlashForwardKernelConfig CFG>
 __host__ __device__ constexpr int min_ctas_per_sm() {
     const int rows = CFG.B_r / CFG.n_warps;
     const int resident_q = CFG.Q_mma_load_K_tiles == 0 ? rows * CFG.d_head / 64 : 0;
-    const int registers = rows * (CFG.d_head + CFG.B_c) / 32 + resident_q + 56;
+    // Longer rows of Q and K take registers for their addresses.
+    const int mean = (CFG.d_head + CFG.d_v()) / 2, columns = mean > CFG.d_v() ? mean : CFG.d_v();
+    const int registers = rows * (columns + CFG.B_c) / 32 + resident_q + 56;
     const int fit = 65536 / (registers * 32 * CFG.n_warps);
     return fit < 1 ? 1 : fit;
 }
@@ -47,7 +49,7 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, min_ctas_per_sm<CFG>())
     }
 }
 
-// The maps are of whole tensors, four-dimensional: (d_head, sequence, heads, batch).
+// The maps are of whole tensors, four-dimensional: (d_head or d_v, sequence, heads, batch).
 template <FlashForwardKernelConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(32 * CFG.n_warps, min_ctas_per_sm<CFG>())
     flash_forward_ping_pong_kernel(const __grid_constant__ ptx::TensorMap q,

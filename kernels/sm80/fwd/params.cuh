@@ -6,8 +6,9 @@
 
 namespace fa_tune::sm80 {
 
-// Strides are in elements; the last dimension (d_head) is contiguous.
-// q, o: [batch, seq_len_q, heads, d_head]; k, v: [batch, seq_len_kv, heads / heads_per_kv, d_head]
+// Strides are in elements; the last dimension is contiguous.
+// q: [batch, seq_len_q, heads, d_head]; k: [batch, seq_len_kv, heads / heads_per_kv, d_head];
+// v and o: like k and q, but with d_v columns
 // lse: [batch, heads, seq_len_q], contiguous, fp32; read only with WorkloadTraits::lse.
 // Of a packed batch seq_len_q and seq_len_kv are the rows of all sequences, lse is
 // [heads, seq_len_q], and each sequence has a diagonal of its own, so that its last query sees all

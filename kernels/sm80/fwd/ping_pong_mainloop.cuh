@@ -70,12 +70,14 @@ struct PingPongMainloop {
     static constexpr int kSchedulers = 4;
     static constexpr int kTurns = CFG.n_warps / kSchedulers;  // warps of one scheduler
     using QTile = PanelTile<CFG.B_r, CFG.d_head>;
-    using KVTile = PanelTile<CFG.B_c, CFG.d_head>;
-    using Tile = WarpTile<CFG, TRAITS, QTile, KVTile>;
+    using OTile = PanelTile<CFG.B_r, CFG.d_v()>;
+    using KTile = PanelTile<CFG.B_c, CFG.d_head>;
+    using VTile = PanelTile<CFG.B_c, CFG.d_v()>;
+    using Tile = WarpTile<CFG, TRAITS, Tiles<QTile, OTile, KTile, VTile>>;
     using Products = TurnProducts<CFG, TRAITS, Tile>;
     using Position = RingPosition<kStages>;
     static constexpr bool kMasked = Tile::kMasked;
-    static constexpr int kWarpBytes = Tile::kRowsPerWarp * QTile::kRowBytes;  // of a panel of Q
+    static constexpr int kWarpBytes = Tile::kRowsPerWarp * QTile::kRowBytes;  // of a panel of Q, O
 
     const ForwardParams& params;
     const ptx::TensorMap &q_map, &k_map, &v_map, &o_map;
@@ -96,9 +98,9 @@ struct PingPongMainloop {
           o_map(o_map),
           q_smem(smem),
           k_smem(smem + QTile::kBytes),
-          v_smem(k_smem + kStages * KVTile::kBytes),
-          o_smem(v_smem + kStages * KVTile::kBytes),
-          items(o_smem + QTile::kBytes),
+          v_smem(k_smem + kStages * KTile::kBytes),
+          o_smem(v_smem + kStages * VTile::kBytes),
+          items(o_smem + OTile::kBytes),
           barriers{items + 32 * kStages + WorkStream<CFG, TRAITS>::kBytes},
           warp_tile(p.softmax_scale, q_smem, k_smem, v_smem) {}
 
@@ -117,6 +119,7 @@ struct PingPongMainloop {
     }
 
     // By one thread: ask for a block of K or V.
+    template <typename KVTile>
     __device__ __forceinline__ void load(const ptx::TensorMap& map, unsigned target, unsigned full,
                                          const WorkItem& item) const {
         ptx::mbarrier_arrive_expect_tx(full, KVTile::kBytes);
@@ -136,14 +139,14 @@ struct PingPongMainloop {
         item.store(slot(place));
         const unsigned full = barriers.k_full(place.stage);
         if (item.block >= 0) {
-            load(k_map, k_smem + place.stage * KVTile::kBytes, full, item);
+            load<KTile>(k_map, k_smem + place.stage * KTile::kBytes, full, item);
         } else {
             ptx::mbarrier_arrive(full);
         }
     }
 
     __device__ __forceinline__ void load_v(int stage, const WorkItem& item) const {
-        load(v_map, v_smem + stage * KVTile::kBytes, barriers.v_full(stage), item);
+        load<VTile>(v_map, v_smem + stage * VTile::kBytes, barriers.v_full(stage), item);
     }
 
     // This warp's rows of Q and O.
@@ -230,7 +233,7 @@ struct PingPongMainloop {
     // S is yet to be multiplied, out of turn.
     __device__ __forceinline__ void exponentiate(const WorkItem& item, Position now, bool first,
                                                  bool scores_missing) {
-        const unsigned k_offset = now.stage * KVTile::kBytes;
+        const unsigned k_offset = now.stage * KTile::kBytes;
         const bool partly = masked(item), last = item.block == 0;
         if constexpr (Tile::kStaleMax) {
             const bool needs_max = first || last || partly;
@@ -268,7 +271,7 @@ struct PingPongMainloop {
     __device__ __forceinline__ void change_scores(const WorkItem& item) {
         if constexpr (TRAITS.changes_scores()) {
             warp_tile.score_map = ScoreMap<TRAITS>::of(params, item.batch, item.head());
-            warp_tile.change_scores(params, item.first_query, first_key(item));
+            warp_tile.change_scores(params, item.first_query, first_key(item), masked(item));
         }
     }
 
@@ -283,10 +286,10 @@ struct PingPongMainloop {
         if (ptx::elect_sync()) {
             const BoxPlace box = q_box(item, sequence);
 #pragma unroll
-            for (int panel = 0; panel < QTile::kPanels; ++panel) {
+            for (int panel = 0; panel < OTile::kPanels; ++panel) {
                 store_box<TRAITS.packed>(
-                    o_map, o_smem + panel * QTile::kPanelBytes + warp_tile.warp * kWarpBytes,
-                    QTile::kPanelColumns * panel, item.head(), box);
+                    o_map, o_smem + panel * OTile::kPanelBytes + warp_tile.warp * kWarpBytes,
+                    OTile::kPanelColumns * panel, item.head(), box);
             }
             ptx::cp_async_bulk_commit_group();
         }
@@ -306,7 +309,7 @@ struct PingPongMainloop {
 #pragma unroll 1
         while (true) {
             const Position next = now.next();
-            const unsigned v_offset = now.stage * KVTile::kBytes;
+            const unsigned v_offset = now.stage * VTile::kBytes;
             const WorkItem item = WorkItem::load(slot(now));
             if constexpr (TRAITS.packed) {
                 if (first) sequence = Sequence<true>::of(params, item.batch);
@@ -343,7 +346,7 @@ struct PingPongMainloop {
             Products::multiply_pv(warp_tile, v_stream, v_offset);
             // Behind the last block, of whatever is in shared memory: a branch would part the two
             // products.
-            Products::multiply_qk(warp_tile, next.stage * KVTile::kBytes);
+            Products::multiply_qk(warp_tile, next.stage * KTile::kBytes);
             if (more || !has_last_turn()) pass_turn();  // nobody waits for the turn after the last
             release(barriers.v_empty(now.stage));
             if (warp_tile.warp == 0) refill(now);

@@ -51,7 +51,7 @@ __device__ constexpr ProductOrder measured_order(bool causal, bool more_scores) 
 template <FlashForwardKernelConfig CFG, WorkloadTraits TRAITS>
 __device__ constexpr TurnOrder turn_order_of() {
     if (CFG.product_order != ProductOrder::MEASURED) return turn_order(CFG.product_order);
-    return turn_order(measured_order(TRAITS.causal, CFG.B_c >= CFG.d_head));
+    return turn_order(measured_order(TRAITS.causal, CFG.B_c >= CFG.d_v()));
 }
 
 }  // namespace fa_tune::sm80

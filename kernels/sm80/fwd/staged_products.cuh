@@ -5,7 +5,7 @@
 //     rows    | Q  | Q  | Q  | ...  S += Q(t) K(t)^T     | P  | P  | P  | ...  O += P(t) V(t)
 //
 //     fragment of K    16 keys x 16 columns of d_head: of two 8-column tiles of S, a pair
-//     fragment of V    16 keys x 16 columns of d_head: of two 8-column tiles of O, a pair
+//     fragment of V    16 keys x 16 columns of d_v: of two 8-column tiles of O, a pair
 //
 // How many k-tiles of an operand are in registers at a time is a knob of each, see
 // mma_sync/fragment_stream.cuh.

@@ -1,7 +1,7 @@
 // One warp's share of a CTA's work: its rows of S, P and O, all in registers, its softmax, and
 // where its lanes find Q and the blocks of K and V in shared memory.
 //
-//              keys n                          d_head
+//              keys n                           d_v
 //            +---------+                     +---------+
 //     rows   | S, P    |  = Q K^T     rows   | O       |  += P V
 //            +---------+                     +---------+
@@ -38,14 +38,23 @@ struct Either<false, First, Second> {
     using Type = Second;
 };
 
-// QTile, KVTile: how Q's rows and a block of keys or values lie in shared memory.
-template <FlashForwardKernelConfig CFG, WorkloadTraits TRAITS, typename QTile_, typename KVTile>
-struct WarpTile : Constraints<CFG> {
+// How Q's rows, O's, and a block of keys and of values lie in shared memory.
+template <typename QTile_, typename OTile_, typename KTile_, typename VTile_>
+struct Tiles {
     using QTile = QTile_;
+    using OTile = OTile_;
+    using KTile = KTile_;
+    using VTile = VTile_;
+};
+
+template <FlashForwardKernelConfig CFG, WorkloadTraits TRAITS, typename Layouts>
+struct WarpTile : Constraints<CFG> {
+    using QTile = typename Layouts::QTile;
+    using OTile = typename Layouts::OTile;
     static constexpr int kRowsPerWarp = CFG.B_r / CFG.n_warps;
     static constexpr int kTilesM = kRowsPerWarp / 16;  // 16-row tiles of S, P and O
     static constexpr int kTilesS = CFG.B_c / 8;        // 8-column tiles of S
-    static constexpr int kTilesO = CFG.d_head / 8;     // 8-column tiles of O
+    static constexpr int kTilesO = CFG.d_v() / 8;      // 8-column tiles of O
     static constexpr int kStepsQK = CFG.d_head / 16;   // k-tiles of S = Q K^T
     static constexpr int kStepsPV = CFG.B_c / 16;      // k-tiles of O += P V
     static constexpr bool kQStaysInRegisters = CFG.Q_mma_load_K_tiles == 0;
@@ -64,7 +73,8 @@ struct WarpTile : Constraints<CFG> {
     const int lane, warp;
     const unsigned q_smem;
     const LaneAddress<QTile> q_lane;
-    const LaneAddress<KVTile> k_lane, v_lane;
+    const LaneAddress<typename Layouts::KTile> k_lane;
+    const LaneAddress<typename Layouts::VTile> v_lane;
 
     typename Softmax::Scores s;
     typename Softmax::Probabilities p;
@@ -121,22 +131,19 @@ struct WarpTile : Constraints<CFG> {
             sequence.diagonal(params), sequence.first_diagonal(params), lane);
     }
 
-    // Products of the block that starts at `first_key` to scores.
+    // Products of the block that starts at `first_key` to scores.  What a mask hides goes before as
+    // well where neighbours share a reciprocal: NaN there would be theirs.
     __device__ __forceinline__ void change_scores(const ForwardParams& params, int first_query,
-                                                  int first_key) {
+                                                  int first_key, bool masked) {
         if constexpr (TRAITS.changes_scores()) {
+            if (TRAITS.softcap && masked) mask(params, first_query, first_key);
             const int row = first_query + warp * kRowsPerWarp + lane / 4;
             const int column = first_key + 2 * (lane % 4);
 #pragma unroll
             for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
                 for (int n = 0; n < kTilesS; ++n) {
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        float& x = s[m][n][i];
-                        x = score_map.score(x, row + 16 * m + i / 2 * 8, column + 8 * n + i % 2,
-                                            params);
-                    }
+                    score_map.change(s[m][n], row + 16 * m, column, 8 * n, params);
                 }
             }
         }

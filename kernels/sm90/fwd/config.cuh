@@ -52,6 +52,11 @@ struct Sm90Config {
     bool early_test_wait = false;
     // blocks with a causal mask go through the loop of those without, with stale_max
     bool single_loop = false;
+    // head dimension of V and O; 0: as d_head
+    int d_head_v = 0;
+
+    // Head dimension of V and O.
+    FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
 
     // Query rows per CTA.
     FA_HOST_DEVICE constexpr int B_r() const { return 64 * mma_warpgroups; }
@@ -100,7 +105,10 @@ struct Sm90Config {
         if (early_test_wait != other.early_test_wait) {
             return early_test_wait < other.early_test_wait;
         }
-        return single_loop < other.single_loop;
+        if (single_loop != other.single_loop) {
+            return single_loop < other.single_loop;
+        }
+        return d_head_v < other.d_head_v;
     }
 };
 

@@ -11,6 +11,9 @@ struct Constraints {
     static_assert(CFG.d_head >= 64 && CFG.d_head <= 256 && CFG.d_head % 16 == 0,
                   "d_head must be a multiple of 16 between 64 and 256, k-steps and columns of one "
                   "wgmma");
+    static_assert(CFG.d_v() >= 16 && CFG.d_v() <= 256 && CFG.d_v() % 16 == 0,
+                  "d_head_v must be 0, as d_head, or a multiple of 16 between 16 and 256, columns "
+                  "of one wgmma");
     static_assert(CFG.mma_warpgroups >= 1 && CFG.mma_warpgroups <= 4,
                   "mma_warpgroups must be between 1 and 4, beside the warpgroup that loads");
     static_assert(CFG.B_c >= 16 && CFG.B_c <= 256 && CFG.B_c % 16 == 0,

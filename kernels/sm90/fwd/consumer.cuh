@@ -106,10 +106,18 @@ struct Consumer {
 
     // All blocks but the first; returns whether there was one, that is, whether O has begun.
     __device__ __forceinline__ int mainloop(const WorkTile& tile) {
+        if constexpr (TRAITS.window) {
+            return windowed_mainloop(tile);
+        } else {
+            return whole_mainloop(tile);
+        }
+    }
+
+    // Without a window.
+    __device__ __forceinline__ int whole_mainloop(const WorkTile& tile) {
         const int first_row = this->first_row(tile);
         const int unmasked = TRAITS.causal ? unmasked_blocks(tile) : 0;
         int accumulate = 0;
-        if constexpr (TRAITS.window) return windowed_mainloop(tile, first_row);
         if constexpr (TRAITS.causal && !kSingleLoop) {
 #pragma unroll 1
             for (; block > unmasked; --block) {
@@ -126,7 +134,8 @@ struct Consumer {
     }
 
     // The same with a window: blocks with a mask, then without, then with one.
-    __device__ __forceinline__ int windowed_mainloop(const WorkTile& tile, int first_row) {
+    __device__ __forceinline__ int windowed_mainloop(const WorkTile& tile) {
+        const int first_row = this->first_row(tile);
         const int last = first_key_block<CFG, TRAITS>(
             p, tile, sequence, key_blocks<CFG, TRAITS>(p, tile, sequence));
         const int whole = max(last, first_whole_block(tile));
@@ -176,7 +185,7 @@ struct Consumer {
             ptx::wgmma_wait_group<1>();
             keep_registers(products.s);
             k.release(lane);
-            change_scores(first_row, block);
+            change_scores(first_row, block, kMasked || masked);
             if constexpr (kStaleMax && !kMasked) {
                 if (masked) mask(first_row, block);
                 typename Rows::Early early;
@@ -206,7 +215,7 @@ struct Consumer {
             keep_registers(products.s);
             v.release(lane);
             k.release(lane);
-            change_scores(first_row, block);
+            change_scores(first_row, block, kMasked || masked);
             if constexpr (kStaleMax && !kMasked) {
                 if (masked) mask(first_row, block);
                 const bool refreshed = refresh_max_first();
@@ -282,7 +291,7 @@ struct Consumer {
     // --- softmax ---------------------------------------------------------------------------
 
     __device__ __forceinline__ void first_softmax(const WorkTile& tile) {
-        change_scores(first_row(tile), block);
+        change_scores(first_row(tile), block, TRAITS.diagonal() || TRAITS.ragged);
         if constexpr (TRAITS.diagonal() || TRAITS.ragged) mask(first_row(tile), block);
         softmax.template update<true>(products.s, a);
         a[0] = a[1] = 1.f;
@@ -363,15 +372,17 @@ struct Consumer {
             sequence.keys(p), sequence.diagonal(p), sequence.first_diagonal(p));
     }
 
-    // Products to scores, of whatever keys.
-    __device__ __forceinline__ void change_scores(int first_row, int block) {
+    // Products to scores.  What a mask hides goes before as well where neighbours share a
+    // reciprocal: NaN there would be theirs.
+    __device__ __forceinline__ void change_scores(int first_row, int block, bool masked) {
         if constexpr (TRAITS.changes_scores()) {
+            if (TRAITS.softcap && masked) mask(first_row, block);
             const int row = first_row + 16 * warp + lane / 4;
             const int column = block * CFG.B_c + 2 * (lane % 4);
 #pragma unroll
-            for (int x = 0; x < kScores; ++x) {
-                float& s = products.s[x];
-                s = score_map.score(s, row + x / 2 % 2 * 8, column + x / 4 * 8 + x % 2, p);
+            for (int x = 0; x < kScores; x += 4) {
+                float (&four)[4] = reinterpret_cast<float (&)[4]>(products.s[x]);
+                score_map.change(four, row, column, 2 * x, p);
             }
         }
     }

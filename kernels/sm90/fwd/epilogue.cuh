@@ -23,8 +23,8 @@ namespace fa_tune::sm90 {
 
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct Epilogue {
-    using QTile = typename SharedMemory<CFG>::QTile;
-    static constexpr int kOutputs = CFG.d_head / 2;
+    using OTile = typename SharedMemory<CFG>::OTile;
+    static constexpr int kOutputs = CFG.d_v() / 2;
 
     const ForwardParams& p;
     const ptx::TensorMap& o_map;
@@ -81,7 +81,7 @@ struct Epilogue {
                                           const float (&o)[kOutputs],
                                           const float (&inverse)[2]) const {
 #pragma unroll
-        for (int t = 0; t < CFG.d_head / 16; ++t) {
+        for (int t = 0; t < CFG.d_v() / 16; ++t) {
             // Fragment t, rounded: register i has columns 16 t + 2 (lane % 4) and + 1 of row i % 2,
             // 8 columns further on from i = 2.
             unsigned r[4];
@@ -94,12 +94,12 @@ struct Epilogue {
         }
     }
 
-    // Of the 16x16 fragment t in this warp's rows of a tile in the layout of Q: lane l has the
+    // Of the 16x16 fragment t in this warp's rows of a tile of O: lane l has the
     // address of row l % 16, columns 8 (l / 16) to + 7.
     __device__ __forceinline__ unsigned chunk_address(unsigned tile_smem, int t) const {
         const unsigned row = 16 * warp + lane % 16;
         const unsigned chunk = 2 * (t % 4) + lane / 16;
-        return tile_smem + t / 4 * QTile::kPanelBytes + row * QTile::kRowBytes +
+        return tile_smem + t / 4 * OTile::kPanelBytes + row * OTile::kRowBytes +
                ((chunk ^ row % 8) << 4);
     }
 
@@ -124,8 +124,8 @@ struct Epilogue {
             const BoxPlace box = sequence.template q_box<64>(first_row<CFG>(tile, warpgroup),
                                                              tile.batch);
 #pragma unroll
-            for (int panel = 0; panel < QTile::kPanels; ++panel) {
-                store_box<TRAITS.packed>(o_map, smem.q(slot) + panel * QTile::kPanelBytes,
+            for (int panel = 0; panel < OTile::kPanels; ++panel) {
+                store_box<TRAITS.packed>(o_map, smem.q(slot) + panel * OTile::kPanelBytes,
                                          64 * panel, tile.head, box);
             }
             ptx::cp_async_bulk_commit_group();

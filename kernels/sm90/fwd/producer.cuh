@@ -2,8 +2,8 @@
 //
 //     per tile of n key blocks:   K(n-1)  Q  K(n-2) V(n-1)  K(n-3) V(n-2)  ...  K(0) V(1)  V(0)
 //
-// With a window the last block is another than 0.  K runs one block ahead of V, as the consumers do.  It goes on to the next tile as soon as
-// there is room.
+// With a window the last block is another than 0.  K runs one block ahead of V, as the consumers
+// do.  It goes on to the next tile as soon as there is room.
 #pragma once
 
 #include "common/pipeline.cuh"
@@ -17,7 +17,6 @@ namespace fa_tune::sm90 {
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct Producer {
     using QTile = typename SharedMemory<CFG>::QTile;
-    using KVBlock = typename SharedMemory<CFG>::KVBlock;
 
     // The next tile is asked for when this block of V comes next, as late as its number is there in
     // time: with longest_first a CTA that asked at the beginning of a long tile would get another
@@ -98,17 +97,18 @@ struct Producer {
 
     __device__ __forceinline__ void load_k(int block, int kv_head, int batch,
                                            const Sequence<TRAITS.packed>& sequence) {
-        load_kv(k_map, smem.k(0), smem.k_full(0), smem.k_empty(0), k_ring, block, kv_head, batch,
+        load_kv<typename SharedMemory<CFG>::KBlock>(k_map, smem.k(0), smem.k_full(0), smem.k_empty(0), k_ring, block, kv_head, batch,
                 sequence);
     }
 
     __device__ __forceinline__ void load_v(int block, int kv_head, int batch,
                                            const Sequence<TRAITS.packed>& sequence) {
-        load_kv(v_map, smem.v(0), smem.v_full(0), smem.v_empty(0), v_ring, block, kv_head, batch,
+        load_kv<typename SharedMemory<CFG>::VBlock>(v_map, smem.v(0), smem.v_full(0), smem.v_empty(0), v_ring, block, kv_head, batch,
                 sequence);
     }
 
     // `tiles`, `full_barriers`, `empty_barriers`: of stage 0.
+    template <class KVBlock>
     __device__ __forceinline__ void load_kv(const ptx::TensorMap& map, unsigned tiles,
                                             unsigned full_barriers, unsigned empty_barriers,
                                             RingPosition<CFG.stages>& ring, int block, int kv_head,

@@ -1,6 +1,6 @@
 // The two products of a consumer warpgroup, S, P and O of its 64 query rows in registers.
 //
-//              keys (B_c)                      d_head
+//              keys (B_c)                       d_v
 //            +---------+                     +---------+
 //     rows   | S, P    |  = Q K^T     rows   | O       |  += P V
 //            +---------+                     +---------+
@@ -19,14 +19,15 @@ namespace fa_tune::sm90 {
 template <Sm90Config CFG>
 struct Products {
     using QTile = typename SharedMemory<CFG>::QTile;
-    using KVBlock = typename SharedMemory<CFG>::KVBlock;
+    using KBlock = typename SharedMemory<CFG>::KBlock;
+    using VBlock = typename SharedMemory<CFG>::VBlock;
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
     static constexpr int kScores = CFG.B_c / 2;  // of a thread
-    static constexpr int kOutputs = CFG.d_head / 2;
+    static constexpr int kOutputs = CFG.d_v() / 2;
     static constexpr int kStepsQK = CFG.d_head / 16;
     static constexpr int kStepsPV = CFG.B_c / 16;
     using ProductQK = ptx::WgmmaM64K16<CFG.B_c, kBf16>;
-    using ProductPV = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
+    using ProductPV = ptx::WgmmaM64K16<CFG.d_v(), kBf16>;
 
     const ptx::WgmmaDescriptor q_base, k_base, v_base;  // of stage 0
     float s[kScores];
@@ -36,7 +37,7 @@ struct Products {
     __device__ __forceinline__ Products(const SharedAddress<CFG>& smem, int warpgroup)
         : q_base(ptx::WgmmaDescriptor::of(smem.q(warpgroup), 16)),
           k_base(ptx::WgmmaDescriptor::of(smem.k(0), 16)),
-          v_base(ptx::WgmmaDescriptor::of(smem.v(0), KVBlock::kPanelBytes)) {}
+          v_base(ptx::WgmmaDescriptor::of(smem.v(0), VBlock::kPanelBytes)) {}
 
     // With one tile alone the compiler keeps everything uniform by itself.
     __device__ __forceinline__ static ptx::WgmmaDescriptor uniform(
@@ -46,14 +47,15 @@ struct Products {
 
     // S = Q K^T, of Q and K in these stages.
     __device__ __forceinline__ void multiply_qk(int q_stage, int k_stage) {
-        const auto q = uniform(q_base.advance(q_stage * CFG.mma_warpgroups * QTile::kBytes));
-        const auto k = uniform(k_base.advance(k_stage * KVBlock::kBytes));
+        const auto q =
+            uniform(q_base.advance(q_stage * CFG.mma_warpgroups * SharedMemory<CFG>::kQBytes));
+        const auto k = uniform(k_base.advance(k_stage * KBlock::kBytes));
         keep_registers(s);
         ptx::wgmma_fence();
 #pragma unroll
-        for (int panel = 0; panel < KVBlock::kPanels; ++panel) {
+        for (int panel = 0; panel < KBlock::kPanels; ++panel) {
             const auto a_panel = q.advance(panel * QTile::kPanelBytes);
-            const auto b_panel = k.advance(panel * KVBlock::kPanelBytes);
+            const auto b_panel = k.advance(panel * KBlock::kPanelBytes);
             const int steps = kStepsQK - 4 * panel;
             if (steps >= 4) {
                 ProductQK::ss4(s, a_panel.bits(), b_panel.bits(), panel > 0);
@@ -70,7 +72,7 @@ struct Products {
 
     // O += P V, of V in this stage; without `accumulate`, O = P V.
     __device__ __forceinline__ void multiply_pv(int v_stage, int accumulate) {
-        const auto v = uniform(v_base.advance(v_stage * KVBlock::kBytes));
+        const auto v = uniform(v_base.advance(v_stage * VBlock::kBytes));
         keep_registers(o);
         ptx::wgmma_fence();
 #pragma unroll

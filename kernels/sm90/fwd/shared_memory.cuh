@@ -1,15 +1,17 @@
 // The plan of a CTA's shared memory.
 //
-//     | Q (later O)                   | K ring           | V ring           | work tiles, barriers
+//     | Q (later O)                   | K ring           | V ring             | work tiles,
+//     barriers
 //     |
-//       q_stages x (B_r x d)            stages x (B_c x d)  stages x (B_c x d)
+//       q_stages x (B_r x d)            stages x (B_c x d)  stages x (B_c x d_v)
 //
 // Each of Q, K and V is stored in panels of (rows x 64 elements), swizzled; see common/swizzle.cuh:
 //
 //       d = 128:   | columns 0-63: rows x 128 bytes | columns 64-127: rows x 128 bytes |
 //
 // A warpgroup's rows of Q are a tile of their own, of 64 rows: when it is done with them, its rows
-// of O take their place and leave from there, without a word to the other warpgroups.
+// of O take their place and leave from there, without a word to the other warpgroups.  Where O has
+// more panels than Q, the place is as large as O's.
 #pragma once
 
 #include "common/pipeline.cuh"
@@ -38,14 +40,17 @@ template <Sm90Config CFG>
 struct SharedMemory {
     static constexpr int kWorkTileSlots = CFG.scheduler == Scheduler::SINGLE ? 0 : 2;
     using QTile = PanelTile<64, CFG.d_head>;  // of one warpgroup
-    using KVBlock = PanelTile<CFG.B_c, CFG.d_head>;
+    using OTile = PanelTile<64, CFG.d_v()>;   // in its place
+    using KBlock = PanelTile<CFG.B_c, CFG.d_head>;
+    using VBlock = PanelTile<CFG.B_c, CFG.d_v()>;
+    static constexpr int kQBytes = QTile::kBytes > OTile::kBytes ? QTile::kBytes : OTile::kBytes;
     // Types of their own: two empty members of one type would take a byte.
     struct FullBarrier : Mbarrier {};
     struct EmptyBarrier : Mbarrier {};
 
-    unsigned char q[CFG.q_stages][CFG.mma_warpgroups][QTile::kBytes];
-    unsigned char k[CFG.stages][KVBlock::kBytes];
-    unsigned char v[CFG.stages][KVBlock::kBytes];
+    unsigned char q[CFG.q_stages][CFG.mma_warpgroups][kQBytes];
+    unsigned char k[CFG.stages][KBlock::kBytes];
+    unsigned char v[CFG.stages][VBlock::kBytes];
     [[no_unique_address]] Slots<WorkTile, kWorkTileSlots> work_tiles;
     Mbarrier q_full[CFG.q_stages][CFG.mma_warpgroups];
     Mbarrier q_empty[CFG.q_stages][CFG.mma_warpgroups];
@@ -63,19 +68,19 @@ struct SharedMemory {
 template <Sm90Config CFG>
 struct SharedAddress {
     using Layout = SharedMemory<CFG>;
-    using QTile = typename Layout::QTile;
-    using KVBlock = typename Layout::KVBlock;
+    using KBlock = typename Layout::KBlock;
+    using VBlock = typename Layout::VBlock;
 
     unsigned base;
 
     __device__ __forceinline__ unsigned q(int slot) const {
-        return base + offset_of(&Layout::q) + slot * QTile::kBytes;
+        return base + offset_of(&Layout::q) + slot * Layout::kQBytes;
     }
     __device__ __forceinline__ unsigned k(int stage) const {
-        return base + offset_of(&Layout::k) + stage * KVBlock::kBytes;
+        return base + offset_of(&Layout::k) + stage * KBlock::kBytes;
     }
     __device__ __forceinline__ unsigned v(int stage) const {
-        return base + offset_of(&Layout::v) + stage * KVBlock::kBytes;
+        return base + offset_of(&Layout::v) + stage * VBlock::kBytes;
     }
     __device__ __forceinline__ unsigned q_full(int i) const { return at(&Layout::q_full, i); }
     __device__ __forceinline__ unsigned q_empty(int i) const { return at(&Layout::q_empty, i); }

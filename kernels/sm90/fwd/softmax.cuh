@@ -45,11 +45,11 @@ struct Softmax {
     // The factor `a` of a row that grew so much that it may soon be too large again.
     static constexpr float kGrewMuch = 0x1p-8f;
     // Registers of a thread for O, and for S and P.
-    static constexpr int kTileRegisters = CFG.d_head / 2 + CFG.B_c * 3 / 4;
+    static constexpr int kTileRegisters = CFG.d_v() / 2 + CFG.B_c * 3 / 4;
     // Exponentials of a block that come before the wait for the last product: as many as there are
     // registers for.
     static constexpr bool kHasRoom = CFG.mma_warpgroups == 2 && CFG.min_ctas_per_sm == 1 &&
-                                     CFG.d_head <= 128 && kTileRegisters <= 176;
+                                     CFG.d_v() <= 128 && kTileRegisters <= 176;
     static constexpr int kEarly = kStaleMax && CFG.overlap && kHasRoom && kScores >= 32 ? 32 : 0;
     // Whether maxima may come first.  Single warpgroups, many to a multiprocessor, have no issue
     // slots for the question, and the largest blocks no register.
@@ -278,8 +278,8 @@ struct Softmax {
             if constexpr (kSink) {
                 const float a = add_sink(sink, row_max[i], sum);
                 inverse[i] = sum == 0.f ? 0.f : a / sum;
-                log_sum_exp[i] = sum == 0.f ? negative_infinity()
-                                            : (row_max[i] + ptx::lg2_approx(sum)) * kLn2;
+                log_sum_exp[i] =
+                    sum == 0.f ? negative_infinity() : (row_max[i] + ptx::lg2_approx(sum)) * kLn2;
                 continue;
             }
             inverse[i] = empty[i] ? 0.f : 1.f / sum;

@@ -90,21 +90,23 @@ class Problem:
     @classmethod
     def draw(cls, workload: Workload, layout: str, seed: int) -> Problem:
         """Random inputs.  `packed`, Q, K and V of a token side by side, is `strided` where their
-        lengths differ."""
+        lengths or head dimensions differ."""
         w = workload
         dice = np.random.default_rng(seed)
-        if layout == "packed" and w.seq_len_q != w.seq_len_kv:
+        alike = (w.seq_len_q, w.d_head) == (w.seq_len_kv, w.d_v)
+        if layout == "packed" and not alike:
             layout = "strided"
         rows = 1 if layout == "expanded" else w.batch  # one K and V for the whole batch
         q_shape = (w.batch, w.seq_len_q, w.heads, w.d_head)
-        kv_shape = (rows, w.seq_len_kv, w.kv_heads, w.d_head)
+        k_shape = (rows, w.seq_len_kv, w.kv_heads, w.d_head)
         if layout == "packed":
             heads = (w.batch, w.seq_len_q, w.heads + 2 * w.kv_heads, w.d_head)
             parts = np.split(Room.of(heads, "").inside, [w.heads, w.heads + w.kv_heads], axis=2)
             q, k, v = parts
         else:
             q = Room.of(q_shape, layout).inside
-            k, v = (Room.of(kv_shape, layout).inside for _ in range(2))
+            k = Room.of(k_shape, layout).inside
+            v = Room.of((*k_shape[:3], w.d_v), layout).inside
         growth = GROWTHS[seed % len(GROWTHS)]
         for tensor in (q, k, v):
             values = dice.standard_normal(tensor.shape) + MEAN
@@ -126,7 +128,7 @@ class Problem:
 
     def out(self) -> Room:
         """Room for O."""
-        return Room.of(self.q.shape, self.out_layout)
+        return Room.of((*self.q.shape[:3], self.v.shape[3]), self.out_layout)
 
     def lse(self) -> np.ndarray:
         """Room for the log-sum-exp, with guards before and behind, NaN."""
@@ -141,7 +143,7 @@ def tensor_arg(tensor: Bits) -> TensorArg:
 
 
 def attention(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """softmax(scale · Q Kᵀ) V [batch, seq, heads, d_head] in fp64, the same with weights and result
+    """softmax(scale · Q Kᵀ) V [batch, seq, heads, d_v] in fp64, the same with weights and result
     rounded to the element type, and the log-sum-exp [batch, heads, seq_len_q].  Rows that see no
     key are 0 and -inf."""
     w = problem.workload

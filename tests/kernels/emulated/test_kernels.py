@@ -40,6 +40,19 @@ KERNELS = (
     ("(BF16, 96, 64, 32, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+stages_2"
      "+rescale_8+interleave", "causal+ragged"),
     ("(FP16, 64, 64, 64, 4): async+swizzled+load_2_2_2_tiles", "ragged+lse"),
+    # V with fewer columns than Q and K, and with more: O's rows are shorter or longer than Q's.
+    ("sm90(FP16, 192, 128x32): stages_2+pingpong+overlap+stale_max+dynamic+longest_first"
+     "+d_head_v_128", "causal+ragged+lse"),
+    ("sm90(BF16, 80, 64x48): stages_2+q_stages_2+overlap+cross_tile_overlap+dynamic+d_head_v_144",
+     "causal+ragged"),
+    ("sm90(FP16, 64, 64x32): stages_1+d_head_v_16", "ragged+lse"),
+    ("(BF16, 192, 128, 32, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_2+rescale_8"
+     "+pingpong+d_head_v_128", "causal+ragged+lse"),
+    ("(FP16, 96, 64, 32, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax+stages_2+rescale_8"
+     "+interleave+d_head_v_64", "causal+ragged+lse"),
+    ("(BF16, 96, 64, 32, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+d_head_v_128",
+     "causal+ragged"),
+    ("(FP16, 32, 64, 64, 4): load_2_2_2_tiles+d_head_v_128", "ragged"),
     ("(BF16, 32, 32, 64, 2): load_0_0_0_tiles+opt_softmax", "causal+lse"),
 )  # fmt: skip
 

@@ -1,0 +1,105 @@
+"""Windows, sinks, soft caps and ALiBi on the host: right whatever the schedule, and what is taken
+from them is noticed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fa_tune import families
+from fa_tune.build.compile import BuildRequest
+from tests.kernels.emulated.emulation import Emulated, build
+from tests.kernels.emulated.judging import judge
+
+BEST = (
+    "sm90(FP16, 64, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
+    "+dynamic+longest_first"
+)
+SINGLE_LOOP = (
+    "sm90(BF16, 64, 128x32): stages_2+q_stages_2+pingpong+overlap+stale_max+dynamic+longest_first"
+    "+single_loop"
+)
+TURNS = (
+    "(FP16, 64, 128, 64, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_3+rescale_8"
+    "+pingpong"
+)
+RING = "(FP16, 64, 64, 64, 4): async+swizzled+load_2_2_2_tiles"
+ALL = "causal+ragged+lse+window+sink+softcap+alibi"
+# Loops of both kinds, stale and fresh maxima, persistent CTAs and single ones, turns, rings, one
+# stage.
+KERNELS = (
+    (BEST, "causal+ragged+lse+window+sink"),
+    (SINGLE_LOOP, "causal+lse+window+softcap+alibi"),
+    ("sm90(BF16, 64, 64x48): stages_2+overlap+stale_max+min_ctas_per_sm_2",
+     "ragged+lse+window+sink+softcap"),
+    ("sm90(FP16, 64, 128x32): stages_3+overlap+thresholded_rescale+static", ALL),
+    (TURNS, "causal+ragged+lse+window+sink"),
+    ("(BF16, 64, 128, 32, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_2+rescale_8"
+     "+pingpong+shared_maxima", "ragged+lse+window+softcap+alibi"),
+    ("(BF16, 96, 64, 32, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+stages_2"
+     "+rescale_8+interleave", ALL),
+    (RING, "ragged+lse+window+sink+alibi"),
+)  # fmt: skip
+# (config, traits, file, pattern, replacement), each found at one place.
+MUTANTS = {
+    "a block within the window is not visited": (
+        BEST, "causal+lse+window", "sm90/fwd/scheduler.cuh",
+        r"max\(0, key\) / CFG\.B_c", "(max(0, key) + CFG.B_c - 1) / CFG.B_c",
+    ),
+    "blocks at the window's edge have no mask": (
+        BEST, "causal+lse+window", "sm90/fwd/consumer.cuh",
+        r"first_row\(tile\) \+ 63, p\.score", "first_row(tile), p.score",
+    ),
+    "the same in a single loop": (
+        SINGLE_LOOP, "causal+lse+window", "sm90/fwd/consumer.cuh",
+        r" \|\| block <= whole", "",
+    ),
+    "a window begins a key late": (
+        TURNS, "causal+lse+window", "common/mask.cuh",
+        r"return row \+ first_diagonal;", "return row + first_diagonal + 1;",
+    ),
+    "a sink is not in the sum": (
+        BEST, "causal+lse+sink", "common/scores.cuh",
+        r"sum = fmaf\(sum, a, [^;]*;", "sum *= a;",
+    ),
+    "O stays under a maximum below the sink": (
+        BEST, "causal+lse+sink", "sm90/fwd/softmax.cuh", r": a / sum;", ": 1.f / sum;",
+    ),
+    "a soft cap's shift is in the log-sum-exp": (
+        RING, "causal+lse+softcap", "sm80/fwd/epilogue.cuh",
+        r"-= score_shift", "-= 0.f * score_shift",
+    ),
+    "distances have a sign": (
+        RING, "lse+alibi", "common/scores.cuh", r"fabsf(\(fmaf)", r"\1",
+    ),
+    "scores that are multiplied again are not changed again": (
+        TURNS, "causal+lse+softcap", "sm80/fwd/ping_pong_mainloop.cuh",
+        r"change_scores\(item\);(\s*if \(partly\)[^;]*;\s*return)", r"\1",
+    ),
+}  # fmt: skip
+
+
+def _made(short_form: str, traits: str, folder: Path, file: str = "", *change: str) -> Emulated:
+    def edited(headers: dict[str, str]) -> Mapping[str, str]:
+        text, n = re.subn(*change, headers[file])
+        assert n == 1
+        return {**headers, file: text}
+
+    family = families.get("sm90" if short_form.startswith("sm90") else "sm80")
+    request = BuildRequest(families.variant(family.parse(short_form)), traits, "sm_90a")
+    return build(request, folder, edit=edited if change else dict)
+
+
+@pytest.mark.parametrize(("short_form", "traits"), KERNELS)
+def test_no_schedule_changes_a_result(short_form: str, traits: str, tmp_path: Path) -> None:
+    verdict = judge(_made(short_form, traits, tmp_path), repeats=2)
+    assert not verdict.findings
+    assert verdict.launches >= 12
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_what_is_missing_is_noticed(name: str, tmp_path: Path) -> None:
+    assert judge(_made(*MUTANTS[name][:2], tmp_path, *MUTANTS[name][2:]), repeats=1).findings  # type: ignore[misc]

@@ -1,0 +1,152 @@
+"""An ncu process that is started before there is work for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fa_tune.core.model import Outcome
+from fa_tune.profile.ncu import ahead
+from fa_tune.profile.ncu.profiler import NcuProfiler
+from fa_tune.workers.child import worker_environment
+from fa_tune.workers.prefork import preforked_workers
+from tests.profile.ncu.ncu_bench import FakeNcu, measure, outcomes, plan, samples_ns
+
+
+@pytest.fixture(autouse=True)
+def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "MODULES", ())
+    monkeypatch.setattr(ahead, "MOST", 1)
+
+
+@pytest.fixture
+def profiler(fake: FakeNcu) -> Iterator[NcuProfiler]:
+    """Inside `preforked_workers`, whose workers load nothing."""
+    with preforked_workers((), worker_environment({})):
+        yield NcuProfiler(ncu=fake.path)
+
+
+def started(fake: FakeNcu, n: int) -> bool:
+    """Whether ncu has run a program `n` times, waited for."""
+    until = time.monotonic() + 30
+    while len(fake.profiled) < n and time.monotonic() < until:
+        time.sleep(0.02)
+    return len(fake.profiled) == n
+
+
+def folders(fake: FakeNcu) -> list[Path]:
+    return [Path(call["TMPDIR"]) for call in fake.profiled]
+
+
+def test_the_process_that_waits_measures_and_the_next_one_waits(
+    profiler: NcuProfiler, fake: FakeNcu
+) -> None:
+    profiler.warm_up()
+    assert started(fake, 1)
+    first = measure(profiler, plan("5000", "7000", runs=2))
+    assert {s: samples_ns(a) for s, a in first.items()} == {
+        "sm80:a": [5000, 5001],
+        "sm80:b": [7000, 7001],
+    }
+    assert started(fake, 2), "one has measured, and one waits"
+    assert not folders(fake)[0].exists()
+    assert folders(fake)[1].exists()
+    assert samples_ns(measure(profiler, plan("6000", runs=1))["sm80:a"]) == [6000]
+
+
+def test_where_there_are_cores_several_wait(
+    profiler: NcuProfiler, fake: FakeNcu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "MOST", 3)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(2 * ahead.CORES)))
+    profiler.warm_up()
+    assert started(fake, 2)
+    for duration in ("5000", "6000", "7000"):
+        assert samples_ns(measure(profiler, plan(duration))["sm80:a"]) == [int(duration)]
+    assert started(fake, 5), "three have measured, and two wait"
+    assert len(set(folders(fake))) == 5
+
+
+def test_each_command_line_is_the_recorded_one(profiler: NcuProfiler, fake: FakeNcu) -> None:
+    profiler.warm_up()
+    measure(profiler, plan("5000"))
+    call = fake.profiled[0]
+    log = call["arguments"][call["arguments"].index("--log-file") + 1]
+    assert Path(log).parent == Path(call["TMPDIR"])
+    recorded = [log if word == "LOG" else word for word in profiler.arguments]
+    assert call["arguments"][: len(recorded)] == recorded
+
+
+def test_the_gpu_is_told_with_the_job(profiler: NcuProfiler) -> None:
+    profiler.warm_up()
+    gone = measure_refused(profiler)
+    assert "no CUDA-capable device" in gone
+
+
+def measure_refused(profiler: NcuProfiler) -> str:
+    from fa_tune.workers.supervisor import WorkerUnusable
+
+    with pytest.raises(WorkerUnusable) as caught:
+        list(profiler.measure(plan("5000", gpu="GPU-gone"), lambda _: None))
+    return str(caught.value)
+
+
+def test_a_crash_below_ncu_costs_its_item(profiler: NcuProfiler) -> None:
+    profiler.warm_up()
+    found = measure(profiler, plan("5000", "7000:segfault in 0", "6000", runs=2))
+    assert outcomes(found) == {"a": Outcome.OK, "b": Outcome.CRASHED, "c": Outcome.OK}
+
+
+def test_one_that_died_waiting_costs_nothing(profiler: NcuProfiler, fake: FakeNcu) -> None:
+    profiler.warm_up()
+    (waiting,) = profiler._ahead._waiting
+    waiting._process.kill()
+    waiting._process.wait()
+    assert samples_ns(measure(profiler, plan("5000"))["sm80:a"]) == [5000]
+
+
+def test_other_metrics_need_another_process(profiler: NcuProfiler, fake: FakeNcu) -> None:
+    profiler.warm_up()
+    assert started(fake, 1)
+    fake.behave(lacks=["dram__cycles_elapsed.avg.per_second"])
+    with preforked_workers((), worker_environment({})):
+        assert samples_ns(measure(profiler, plan("5000"))["sm80:a"]) == [5000]
+
+
+def test_nothing_is_left_waiting(fake: FakeNcu) -> None:
+    profiler = NcuProfiler(ncu=fake.path)
+    with preforked_workers((), worker_environment({})):
+        profiler.warm_up()
+        assert started(fake, 1)
+        (waiting,) = profiler._ahead._waiting
+    assert waiting._process.returncode is not None
+    assert not waiting.folder.exists()
+    until = time.monotonic() + 10
+    while _below(waiting.folder) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not _below(waiting.folder)
+
+
+def test_nothing_waits_where_nobody_would_end_it(fake: FakeNcu) -> None:
+    profiler = NcuProfiler(ncu=fake.path)
+    profiler.warm_up()
+    assert not profiler._ahead._waiting
+    assert samples_ns(measure(profiler, plan("5000"))["sm80:a"]) == [5000]
+    assert len(fake.profiled) == 1
+
+
+def _below(folder: Path) -> list[str]:
+    """Processes whose environment names the folder."""
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            text = environ.read_bytes()
+        except OSError:
+            continue
+        if os.fsencode(folder) in text:
+            found.append(environ.parent.name)
+    return found
