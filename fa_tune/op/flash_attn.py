@@ -235,7 +235,7 @@ def _varlen(
                 return_lse=wants_lse,
             )
         except NoUsableVariant as error:
-            reason = _refused[q.shape[2], q.dtype] = str(error)
+            reason = _refused[q.shape[2], v.shape[2], q.dtype] = str(error)
     tell("flash_attn_varlen_func", reason)
     if _suits_flash2(q, v, options):
         longest = (lengths.longest_q, lengths.longest_kv)
