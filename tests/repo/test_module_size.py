@@ -7,7 +7,9 @@ from tests.project_files import ROOT, project_files
 LIMIT = 500  # lines
 SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h", ".sh")
 
-LONG_FOR_A_REASON: dict[str, str] = {}
+LONG_FOR_A_REASON: dict[str, str] = {
+    "fa_tune/core/workload.py": "one class: every field of a workload, and what it settles",
+}
 
 
 def _lines(path: str) -> int:

@@ -101,9 +101,7 @@ def field_option(name: str, **settings: Any) -> Decorator[Any]:
     given: dict[str, Any] = {"default": usual, "help": spec.help}
     if spec.type is bool:
         flag += f"/--{spec.off or 'no-' + name.replace('_', '-')}"
-    elif spec.type is str:
-        given["metavar"] = "TEXT"
-    else:
+    elif spec.type is not str:
         given["type"] = number(spec.type, *spec.limits)
     if spec.usual_text:
         given["show_default"] = spec.usual_text
