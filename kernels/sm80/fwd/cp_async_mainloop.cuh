@@ -80,16 +80,10 @@ struct CpAsyncMainloop {
         return {KVPlan::source(rows, strides.seq, threadIdx.x), strides.seq, ring, block, 0};
     }
 
-    // The block that is visited last.
-    __device__ __forceinline__ int begin() const {
-        if constexpr (!TRAITS.window) return 0;
-        return first_block;
-    }
-
     // Copy the stream's next block, if there is one, and step to the one after it.
     template <typename KVTile>
     __device__ __forceinline__ void load(Stream<KVTile>& stream) {
-        if (stream.block >= begin()) {
+        if (stream.block >= (TRAITS.window ? first_block : 0)) {
             const unsigned target =
                 stream.ring + (kStages > 1 ? stream.stage * KVTile::kBytes : 0u);
             mma_sync::load_tile<KVTile, kThreads, CFG.async_copy, TRAITS.ragged>(
@@ -186,7 +180,7 @@ struct CpAsyncMainloop {
         // One loop for masked and whole blocks: two cost registers that the 32-row configs do
         // not have, and spilled.
 #pragma unroll 1
-        for (int block = last; block >= begin(); --block) {
+        for (int block = last; block >= (TRAITS.window ? first_block : 0); --block) {
             unsigned v_offset = 0;
             if constexpr (kStages > 1) {
                 v_offset = stage * VTile::kBytes;
@@ -199,7 +193,7 @@ struct CpAsyncMainloop {
                 warp_tile.change_scores(params, first_query, block * CFG.B_c,
                                         kMasked && range.masks<TRAITS>(block));
             }
-            if (kMasked && range.masks<TRAITS>(block)) {
+            if (kMasked && (block >= range.unmasked || (TRAITS.window && block < range.whole))) {
                 warp_tile.mask(params, sequence, first_query, block * CFG.B_c);
             }
             warp_tile.softmax.advance(warp_tile.s, warp_tile.o, block == last);
