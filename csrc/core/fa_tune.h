@@ -125,8 +125,8 @@ typedef struct fa_tune_tensors {
     // fp32 [batch, heads], heads contiguous; needed where the problem has them.
     const void* alibi_slopes;
     int64_t alibi_batch_stride;  // in elements; 0: the same slopes for the whole batch
-    // Of a packed batch, whose Q and O are [total_q, heads, d_head] and K and V [total_kv, kv_heads,
-    // d_head]: int32 [batch + 1] in device memory, sequence i is rows cu_seqlens[i] to
+    // Of a packed batch, whose Q and O are [total_q, heads, d_head] and K and V [total_kv,
+    // kv_heads, d_head]: int32 [batch + 1] in device memory, sequence i is rows cu_seqlens[i] to
     // cu_seqlens[i + 1]; and int32 [batch], how many of them count, NULL: all.
     const int32_t* cu_seqlens_q;
     const int32_t* cu_seqlens_kv;
