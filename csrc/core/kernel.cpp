@@ -1,5 +1,6 @@
 #include "kernel.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -29,6 +30,7 @@ Status check_plan(const fa_tune_plan& plan) {
         {"causal", plan.causal, 0, 1},
         {"ragged", plan.ragged, 0, 1},
         {"lse", plan.lse, 0, 1},
+        {"packed", plan.packed, 0, 1},
         {"compute_capability", plan.compute_capability, 10, 999},
         {"portability", plan.portability, FA_TUNE_PORTABILITY_MINOR, FA_TUNE_PORTABILITY_LATER},
     };
@@ -169,6 +171,20 @@ Status fa_tune_kernel::prepare(int device) {
     status = guard.enter(*driver, device, &context);
     if (!status.ok()) return status;
     return make_ready(*driver, *context->device);
+}
+
+bool fa_tune_kernel::has_workspace() const { return plan_.packed != 0; }
+
+Status fa_tune_kernel::workspace_bytes(const fa_tune_problem& problem, const Device&,
+                                       std::size_t* bytes) const {
+    Status status = check_problem(problem);
+    if (status.ok()) status = check_computes(plan_, problem);
+    *bytes = 0;
+    for (std::size_t i = 0; status.ok() && i < launches_.size(); ++i) {
+        const std::int64_t needed = fa_tune::core::workspace_bytes(launches_[i], problem);
+        *bytes = std::max(*bytes, static_cast<std::size_t>(needed));
+    }
+    return status;
 }
 
 Status fa_tune_kernel::launch(const fa_tune_problem& problem, const fa_tune_tensors& tensors,

@@ -31,6 +31,9 @@ Status check_plan(const fa_tune_launch_plan& plan);
 // Whether the tensors are those of the problem: 16-byte copies reach every row.
 Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tensors);
 
+// What a launch needs as workspace.
+std::int64_t workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& problem);
+
 // A call of a checked plan on a checked problem.
 struct Call {
     const fa_tune_problem& problem;

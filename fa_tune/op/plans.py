@@ -32,6 +32,9 @@ class Kernel(Protocol):
     def prepare(self, device: int) -> None:
         """Load it on a device.  Raises DriverError."""
 
+    def workspace_bytes(self, workload: Workload, device: int) -> int:
+        """Device memory that a launch needs in `args.workspace`."""
+
     def launch(self, workload: Workload, args: LaunchArgs, stream: int, device: int) -> None:
         """Enqueue one call.  Raises InvalidConfig, DriverError."""
 

@@ -63,6 +63,10 @@ class Operators:
             return DriverKernel(artifact)
         return self._core.kernel(KernelImage.of(artifact))
 
+    def kernel(self, workload: Workload, device: int) -> Kernel:
+        """What runs a workload, loaded.  Raises as a call would."""
+        return self._memo.kernel(workload, device)
+
     def _handle(self, workload: Workload, device: int) -> int:
         kernel = self.plans.kernel(workload, device)
         assert isinstance(kernel, CoreKernel)

@@ -67,7 +67,9 @@ class Problem(ctypes.Structure):
         ("sink", ctypes.c_int32),
         ("alibi", ctypes.c_int32),
         ("d_head_v", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("packed", ctypes.c_int32),
+        ("total_q", ctypes.c_int64),
+        ("total_kv", ctypes.c_int64),
     )
 
 
@@ -91,6 +93,8 @@ class Tensors(ctypes.Structure):
         ("sink", ctypes.c_void_p),
         ("alibi_slopes", ctypes.c_void_p),
         ("alibi_batch_stride", ctypes.c_int64),
+        *((n, ctypes.c_void_p) for n in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")),
+        ("workspace", ctypes.c_void_p),
     )
 
 
@@ -155,6 +159,10 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "fa_tune_kernel_config": (ctypes.c_char_p, (_HANDLE,)),
     "fa_tune_kernel_plan": (ctypes.POINTER(CPlan), (_HANDLE,)),
     "fa_tune_prepare": (ctypes.c_int, (_HANDLE, ctypes.c_int)),
+    "fa_tune_workspace_bytes": (
+        ctypes.c_int,
+        (_HANDLE, _PROBLEM, ctypes.c_int, ctypes.POINTER(ctypes.c_size_t)),
+    ),
     "fa_tune_launch": (ctypes.c_int, (_HANDLE, _PROBLEM, _TENSORS, ctypes.c_int, ctypes.c_void_p)),
     "fa_tune_table_create": (ctypes.c_int, (ctypes.POINTER(TableInfo), _HANDLE_OUT)),
     "fa_tune_table_destroy": (None, (_HANDLE,)),

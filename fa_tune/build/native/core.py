@@ -128,6 +128,17 @@ class CoreKernel:
         """Load it on a device, as a captured launch needs; raises DriverError."""
         self._core.check(self._core.library.fa_tune_prepare(self._handle, device))
 
+    def workspace_bytes(self, workload: Workload, device: int = CURRENT_DEVICE) -> int:
+        """Device memory that a launch needs in `args.workspace`; raises InvalidConfig for what
+        the kernel does not compute."""
+        n_bytes = ctypes.c_size_t()
+        self._core.check(
+            self._core.library.fa_tune_workspace_bytes(
+                self._handle, problem_of(workload), device, n_bytes
+            )
+        )
+        return n_bytes.value
+
     def launch(
         self,
         workload: Workload,
@@ -255,6 +266,9 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
         softcap=workload.softcap or 0.0,
         sink=workload.sink,
         alibi=workload.alibi,
+        packed=workload.packed,
+        total_q=workload.total_q,
+        total_kv=workload.total_kv,
     )
 
 
@@ -262,12 +276,12 @@ def tensors_of(args: LaunchArgs) -> abi.Tensors:
     """The tensors of a forward pass."""
     four = {name: _tensor(args[name]) for name in ("q", "k", "v", "o")}
     slopes = args["alibi_slopes"]
+    names = ("lse", "sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")
     return abi.Tensors(
         **four,
-        lse=args.lse.address,
-        sink=args["sink"].address,
-        alibi_slopes=slopes.address,
+        **{name: args[name].address for name in names},
         alibi_batch_stride=slopes.strides[0],
+        workspace=args.workspace,
     )
 
 
