@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.errors import InvalidConfig
@@ -28,7 +29,7 @@ def workload_of(
     dtype = dtype_of(q)
     if {k.dtype, v.dtype} != {q.dtype}:
         raise InvalidConfig(f"Q, K, V must all be fp16 or all bf16, not {q.dtype}, {k.dtype}")
-    return Workload(
+    return _made(
         batch=q.shape[0],
         heads=q.shape[2],
         kv_heads=k.shape[2],
@@ -40,6 +41,11 @@ def workload_of(
         d_head_v=v.shape[3],
         **problem,
     )
+
+
+@lru_cache(maxsize=4096)  # most calls are of a problem that was there before
+def _made(**fields: Any) -> Workload:
+    return Workload(**fields)
 
 
 def dtype_of(tensor: torch.Tensor) -> DType:

@@ -100,15 +100,27 @@ class Plans:
             return kernel
 
 
+MOST_SERVED = 4096  # problems that are remembered one by one
+
+
 class Memo:
     """`Plans.kernel` remembered, for callers in Python; C++ has a memo of its own."""
 
     def __init__(self, plans: Plans) -> None:
         self._plans = plans
         self._found: dict[tuple[Workload, int], list[Kernel]] = {}
+        self._served: dict[tuple[Workload, int], Kernel] = {}
 
     def kernel(self, workload: Workload, device: int) -> Kernel:
         """As `Plans.kernel`."""
+        known = self._served.get((workload, device))
+        if known is None:
+            if len(self._served) >= MOST_SERVED:
+                self._served.clear()
+            known = self._served[workload, device] = self._kernel(workload, device)
+        return known
+
+    def _kernel(self, workload: Workload, device: int) -> Kernel:
         plain = replace(workload, softmax_scale=None)
         tuned = plain in self._plans.chooser(device).tuned
         served = self._found.setdefault((plain if tuned else representative(plain), device), [])
