@@ -98,6 +98,23 @@ fa_tune_status fa_tune_prepare(fa_tune_kernel* kernel, int device) {
     return guarded([=] { return kernel == nullptr ? missing("kernel") : kernel->prepare(device); });
 }
 
+fa_tune_status fa_tune_workspace_bytes(const fa_tune_kernel* kernel, const fa_tune_problem* problem,
+                                       int device, size_t* bytes) {
+    return guarded([=] {
+        if (kernel == nullptr || problem == nullptr || bytes == nullptr) {
+            return missing("kernel, problem or bytes");
+        }
+        // Most kernels need none, on whatever device.
+        if (!kernel->has_workspace()) {
+            *bytes = 0;
+            return Status{};
+        }
+        return with_device(device, [=](const Device& here) {
+            return kernel->workspace_bytes(*problem, here, bytes);
+        });
+    });
+}
+
 fa_tune_status fa_tune_launch(fa_tune_kernel* kernel, const fa_tune_problem* problem,
                               const fa_tune_tensors* tensors, int device, void* stream) {
     return guarded([=] {

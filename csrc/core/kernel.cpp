@@ -1,5 +1,6 @@
 #include "kernel.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -169,6 +170,26 @@ Status fa_tune_kernel::prepare(int device) {
     status = guard.enter(*driver, device, &context);
     if (!status.ok()) return status;
     return make_ready(*driver, *context->device);
+}
+
+bool fa_tune_kernel::has_workspace() const {
+    for (const fa_tune_launch_plan& plan : launches_) {
+        if (plan.share_keys > 0) return true;
+    }
+    return false;
+}
+
+Status fa_tune_kernel::workspace_bytes(const fa_tune_problem& problem, const Device& device,
+                                       std::size_t* bytes) const {
+    Status status = check_problem(problem);
+    if (status.ok()) status = check_computes(plan_, problem);
+    *bytes = 0;
+    for (std::size_t i = 0; status.ok() && i < launches_.size(); ++i) {
+        std::int64_t needed = 0;
+        status = fa_tune::core::workspace_bytes(launches_[i], problem, device, &needed);
+        *bytes = std::max(*bytes, static_cast<std::size_t>(needed));
+    }
+    return status;
 }
 
 Status fa_tune_kernel::launch(const fa_tune_problem& problem, const fa_tune_tensors& tensors,

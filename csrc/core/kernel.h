@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -26,6 +27,9 @@ struct fa_tune_kernel {
     const fa_tune_plan& plan() const { return plan_; }
 
     Status prepare(int device);
+    bool has_workspace() const;
+    Status workspace_bytes(const fa_tune_problem& problem, const fa_tune::core::Device& device,
+                           std::size_t* bytes) const;
     Status launch(const fa_tune_problem& problem, const fa_tune_tensors& tensors, int device,
                   fa_tune::core::CUstream stream);
 

@@ -53,6 +53,10 @@ class DriverKernel:
             )
             self._functions[device] = found
 
+    def workspace_bytes(self, workload: Workload, device: int) -> int:
+        """See `plans.Kernel`."""
+        return self._family.workspace_bytes(self._config, workload, self._devices[device])
+
     def launch(self, workload: Workload, args: LaunchArgs, stream: int, device: int) -> None:
         """See `plans.Kernel`."""
         with torch.cuda.device(device):

@@ -32,6 +32,9 @@ class Kernel(Protocol):
     def prepare(self, device: int) -> None:
         """Load it on a device.  Raises DriverError."""
 
+    def workspace_bytes(self, workload: Workload, device: int) -> int:
+        """Device memory that a call needs as `args.workspace`."""
+
     def launch(self, workload: Workload, args: LaunchArgs, stream: int, device: int) -> None:
         """Enqueue one call.  Raises InvalidConfig, DriverError."""
 
@@ -71,16 +74,16 @@ class Plans:
                 self._choosers[device] = self._chooser_of(device)
             return self._choosers[device]
 
-    def choice(self, workload: Workload, device: int) -> Choice:
-        """What runs a workload on a device, and why; compiled if need be.  Raises
-        NoUsableVariant."""
+    def choice(self, workload: Workload, device: int, *, takes_cache: bool = False) -> Choice:
+        """What runs a workload on a device, and why; compiled if need be.  `takes_cache`: of a
+        family whose launches take one.  Raises NoUsableVariant."""
         plain = replace(workload, softmax_scale=None)
         with self._lock:
             chooser = self.chooser(device)
             like = plain if plain in chooser.tuned else representative(plain)
-            return chooser.choose(plain, like)
+            return chooser.choose(plain, like, takes_cache=takes_cache)
 
-    def kernel(self, workload: Workload, device: int) -> Kernel:
+    def kernel(self, workload: Workload, device: int, *, takes_cache: bool = False) -> Kernel:
         """The kernel of `choice`, loaded on the device.  Raises InvalidConfig while torch captures
         a graph, NoUsableVariant, DriverError."""
         if is_capturing():
@@ -89,7 +92,7 @@ class Plans:
                 "fa_tune.op.prepare() for it before"
             )
         with self._lock:
-            choice = self.choice(workload, device)
+            choice = self.choice(workload, device, takes_cache=takes_cache)
             kernel = self._kernels.get(choice.artifact)
             if kernel is None:
                 kernel = self._kernels[choice.artifact] = self._load(choice.artifact)
@@ -100,8 +103,9 @@ class Plans:
 class Memo:
     """`Plans.kernel` remembered, for callers in Python; C++ has a memo of its own."""
 
-    def __init__(self, plans: Plans) -> None:
+    def __init__(self, plans: Plans, *, takes_cache: bool = False) -> None:
         self._plans = plans
+        self._takes_cache = takes_cache
         self._found: dict[tuple[Workload, int], list[Kernel]] = {}
 
     def kernel(self, workload: Workload, device: int) -> Kernel:
@@ -113,5 +117,5 @@ class Memo:
             # Of problems in one bucket some are ragged, or have windows as wide as their keys.
             if kernel.plan.has_traits_of(plain):
                 return kernel
-        served.append(self._plans.kernel(plain, device))
+        served.append(self._plans.kernel(plain, device, takes_cache=self._takes_cache))
         return served[-1]

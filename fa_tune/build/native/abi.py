@@ -82,6 +82,18 @@ class Tensor(ctypes.Structure):
     )
 
 
+class Cache(ctypes.Structure):
+    """fa_tune_cache."""
+
+    _fields_ = (
+        ("lengths", ctypes.c_void_p),
+        ("pages", ctypes.c_void_p),
+        ("added", ctypes.c_int32),
+        ("page_size", ctypes.c_int32),
+        ("page_stride", ctypes.c_int64),
+    )
+
+
 class Tensors(ctypes.Structure):
     """fa_tune_tensors."""
 
@@ -91,6 +103,8 @@ class Tensors(ctypes.Structure):
         ("sink", ctypes.c_void_p),
         ("alibi_slopes", ctypes.c_void_p),
         ("alibi_batch_stride", ctypes.c_int64),
+        ("workspace", ctypes.c_void_p),
+        ("cache", Cache),
     )
 
 
@@ -155,6 +169,10 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "fa_tune_kernel_config": (ctypes.c_char_p, (_HANDLE,)),
     "fa_tune_kernel_plan": (ctypes.POINTER(CPlan), (_HANDLE,)),
     "fa_tune_prepare": (ctypes.c_int, (_HANDLE, ctypes.c_int)),
+    "fa_tune_workspace_bytes": (
+        ctypes.c_int,
+        (_HANDLE, _PROBLEM, ctypes.c_int, ctypes.POINTER(ctypes.c_size_t)),
+    ),
     "fa_tune_launch": (ctypes.c_int, (_HANDLE, _PROBLEM, _TENSORS, ctypes.c_int, ctypes.c_void_p)),
     "fa_tune_table_create": (ctypes.c_int, (ctypes.POINTER(TableInfo), _HANDLE_OUT)),
     "fa_tune_table_destroy": (None, (_HANDLE,)),

@@ -22,7 +22,7 @@ from fa_tune.core.errors import (
 )
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import LaunchArgs, TensorArg
+from fa_tune.families.base import CacheArgs, LaunchArgs, TensorArg
 from fa_tune.families.plan import CallPlan, Operation
 
 CURRENT_DEVICE = -1
@@ -127,6 +127,17 @@ class CoreKernel:
     def prepare(self, device: int = CURRENT_DEVICE) -> None:
         """Load it on a device, as a captured launch needs; raises DriverError."""
         self._core.check(self._core.library.fa_tune_prepare(self._handle, device))
+
+    def workspace_bytes(self, workload: Workload, device: int = CURRENT_DEVICE) -> int:
+        """Device memory that a launch needs in `args.workspace`; raises InvalidConfig for what
+        the kernel does not compute."""
+        n_bytes = ctypes.c_size_t()
+        self._core.check(
+            self._core.library.fa_tune_workspace_bytes(
+                self._handle, problem_of(workload), device, n_bytes
+            )
+        )
+        return n_bytes.value
 
     def launch(
         self,
@@ -261,13 +272,17 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
 def tensors_of(args: LaunchArgs) -> abi.Tensors:
     """The tensors of a forward pass."""
     four = {name: _tensor(args[name]) for name in ("q", "k", "v", "o")}
-    slopes = args["alibi_slopes"]
+    slopes, cache = args["alibi_slopes"], args.cache or CacheArgs()
     return abi.Tensors(
         **four,
         lse=args.lse.address,
         sink=args["sink"].address,
         alibi_slopes=slopes.address,
         alibi_batch_stride=slopes.strides[0],
+        workspace=args.workspace,
+        cache=abi.Cache(
+            cache.lengths, cache.pages, cache.added, cache.page_size, cache.page_stride
+        ),
     )
 
 

@@ -9,7 +9,12 @@ from fa_tune.core import paths
 from fa_tune.core.errors import ToolMissing
 
 # The kernels' parameters, which the core fills in: relative to kernels/.
-PARAMS = ("common/score_params.cuh", "sm80/fwd/params.cuh", "sm90/fwd/params.cuh")
+PARAMS = (
+    "common/score_params.cuh",
+    "decode/params.cuh",
+    "sm80/fwd/params.cuh",
+    "sm90/fwd/params.cuh",
+)
 SUFFIXES = (".h", ".hpp", ".cpp")
 
 
