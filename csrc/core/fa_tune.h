@@ -94,7 +94,12 @@ typedef struct fa_tune_problem {
     int32_t sink;          // 1: each row's sum has another exponential, of tensors.sink
     int32_t alibi;         // 1: less tensors.alibi_slopes times the distance |i + diagonal - j|
     int32_t d_head_v;      // head dimension of V and O; 0: d_head
-    int32_t reserved;      // 0
+    int32_t packed;        // 1: sequences of any lengths one after another, see fa_tune_tensors
+    // Of a packed batch, which has no window and no slopes: the rows of Q and of K in all.
+    // seq_len_q and seq_len_kv are the longest then, and a causal mask, whichever, is aligned
+    // bottom-right in each sequence.
+    int64_t total_q;
+    int64_t total_kv;
 } fa_tune_problem;
 
 // A tensor in device memory: Q [batch, seq_len_q, heads, d_head], K [batch, seq_len_kv, kv_heads,
@@ -127,13 +132,20 @@ typedef struct fa_tune_tensors {
     fa_tune_tensor v;
     fa_tune_tensor o;
     // fp32 [batch, heads, seq_len_q], contiguous, a multiple of 16; needed where the problem has
-    // it.
+    // it.  Of a packed batch [heads, total_q].
     void* lse;
     // fp32 [heads]; needed where the problem has it.
     const void* sink;
     // fp32 [batch, heads], heads contiguous; needed where the problem has them.
     const void* alibi_slopes;
     int64_t alibi_batch_stride;  // in elements; 0: the same slopes for the whole batch
+    // Of a packed batch, whose Q and O are [total_q, heads, d_head] and K and V [total_kv, kv_heads,
+    // d_head]: int32 [batch + 1] in device memory, sequence i is rows cu_seqlens[i] to
+    // cu_seqlens[i + 1]; and int32 [batch], how many of them count, NULL: all.
+    const int32_t* cu_seqlens_q;
+    const int32_t* cu_seqlens_kv;
+    const int32_t* used_q;
+    const int32_t* used_kv;
     // fa_tune_workspace_bytes of device memory, a multiple of 16; NULL where these are 0.  Other
     // calls may use it once this one is done, and it may hold anything.
     void* workspace;

@@ -121,6 +121,8 @@ typedef struct fa_tune_plan {
     int32_t alibi;
     // 1: compiled with a function for scores of one's own
     int32_t hook;
+    // 1: compiled for packed batches, and for no others
+    int32_t packed;
     // compiled for: ten times the major version and the minor
     int32_t compute_capability;
     // which devices that serves: fa_tune_portability

@@ -30,6 +30,7 @@ Status check_plan(const fa_tune_plan& plan) {
         {"causal", plan.causal, 0, 1},
         {"ragged", plan.ragged, 0, 1},
         {"lse", plan.lse, 0, 1},
+        {"packed", plan.packed, 0, 1},
         {"compute_capability", plan.compute_capability, 10, 999},
         {"portability", plan.portability, FA_TUNE_PORTABILITY_MINOR, FA_TUNE_PORTABILITY_LATER},
     };
@@ -176,7 +177,7 @@ bool fa_tune_kernel::has_workspace() const {
     for (const fa_tune_launch_plan& plan : launches_) {
         if (plan.share_keys > 0) return true;
     }
-    return false;
+    return plan_.packed != 0;
 }
 
 Status fa_tune_kernel::workspace_bytes(const fa_tune_problem& problem, const Device& device,

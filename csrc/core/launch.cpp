@@ -31,7 +31,10 @@ constexpr std::int64_t kTooLong = std::int64_t{1} << 40;  // a stride in element
 long long wide(std::int64_t value) { return value; }  // for printf
 
 std::int64_t tile_rows_of_head(const fa_tune_launch_plan& plan, const fa_tune_problem& problem) {
-    return (problem.seq_len_q + plan.tile_rows - 1) / plan.tile_rows;
+    const std::int64_t rest = plan.tile_rows - 1;
+    // Of a packed batch as many as there can be, whatever the lengths.
+    if (problem.packed != 0) return (problem.total_q + problem.batch * rest) / plan.tile_rows;
+    return (problem.seq_len_q + rest) / plan.tile_rows;
 }
 
 // Neighbouring query heads, a power of two, whose keys and values fit in half of L2 together.
@@ -106,7 +109,7 @@ Status set_grid(const fa_tune_launch_plan& plan, const Call& call, const Shares&
     const std::int64_t blocks = tile_rows_of_head(plan, problem);
     if (plan.grid == FA_TUNE_GRID_BLOCKS_HEADS_BATCH) {
         for (const auto& [name, size] :
-             {std::pair{"heads", problem.heads}, std::pair{"batch", problem.batch}}) {
+             {std::pair{"heads", problem.heads}, std::pair{"batch", batch_of(problem)}}) {
             if (size > kMaxGridRows) {
                 return failure(FA_TUNE_INVALID, "%s must be at most %lld, not %lld", name,
                                wide(kMaxGridRows), wide(size));
@@ -114,7 +117,7 @@ Status set_grid(const fa_tune_launch_plan& plan, const Call& call, const Shares&
         }
         step.grid[0] = static_cast<unsigned>(blocks);
         step.grid[1] = static_cast<unsigned>(problem.heads);
-        step.grid[2] = static_cast<unsigned>(problem.batch);
+        step.grid[2] = static_cast<unsigned>(batch_of(problem));
     } else if (plan.share_keys > 0) {
         const bool rows = plan.grid == FA_TUNE_GRID_TILES_ROWS;
         step.grid[0] = static_cast<unsigned>(rows ? shares.tiles : shares.ctas);
@@ -123,7 +126,7 @@ Status set_grid(const fa_tune_launch_plan& plan, const Call& call, const Shares&
     } else {
         // Sizes are below 2^31, so each product is below 2^62 once the other is a number of tiles.
         std::int64_t tiles = blocks * problem.heads;
-        if (tiles <= kMaxTiles) tiles *= problem.batch;
+        if (tiles <= kMaxTiles) tiles *= batch_of(problem);
         if (tiles > kMaxTiles) {
             return failure(FA_TUNE_INVALID, "%s has more than %lld tiles, which a launch takes",
                            key_of(problem).c_str(), wide(kMaxTiles));
@@ -154,10 +157,45 @@ struct MapShape {
     int box_rows;
 };
 
+// A stride in bytes; what would wrap around is as illegal as what the driver calls too long.
+std::uint64_t in_bytes(std::int64_t elements) {
+    return kElementBytes * (elements >= 0 && elements < kTooLong
+                                ? static_cast<std::uint64_t>(elements)
+                                : std::uint64_t{kTooLong});
+}
+
+// That of a packed tensor: kernels/common/sequence.cuh.
+Status encode_packed(const Driver& driver, const fa_tune_problem& problem,
+                     const fa_tune_tensor& tensor, const MapShape& shape, CUtensorMap& map) {
+    constexpr std::uint64_t kFar = std::uint64_t{1} << 30, kFarBytes = std::uint64_t{1} << 34;
+    const std::uint64_t row =
+        shape.rows == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.seq_stride);
+    const std::uint64_t head =
+        shape.heads == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.head_stride);
+    const std::uint64_t dimensions[5] = {
+        static_cast<std::uint64_t>(shape.columns), kFar, static_cast<std::uint64_t>(shape.heads),
+        kFar + 1, static_cast<std::uint64_t>(shape.rows) + 1};
+    const std::uint64_t strides[4] = {row, head, kFarBytes - row, row};
+    const std::uint32_t box[5] = {kPanelColumns, static_cast<std::uint32_t>(shape.box_rows), 1, 1,
+                                  1};
+    const std::uint32_t steps[5] = {1, 1, 1, 1, 1};
+    const int type = problem.dtype == FA_TUNE_DTYPE_FP16 ? kDataFloat16 : kDataBfloat16;
+    const CUresult result = driver.cuTensorMapEncodeTiled(&map, type, 5, tensor.address, dimensions,
+                                                          strides, box, steps, kInterleaveNone,
+                                                          kSwizzle128B, kPromotion128B, kFillZeros);
+    if (result == kCudaSuccess) return {};
+    return failure(FA_TUNE_INVALID,
+                   "the driver made no tensor map (error %d) of %lld packed rows of %lld heads with "
+                   "strides of (%lld, %lld) bytes and boxes of %d rows",
+                   result, wide(shape.rows), wide(shape.heads), static_cast<long long>(row),
+                   static_cast<long long>(head), shape.box_rows);
+}
+
 // The map of a whole tensor, dimensions (columns, sequence, heads, batch), innermost first, with
 // boxes of 64 columns by box_rows rows of one head.
 Status encode(const Driver& driver, const fa_tune_problem& problem, const fa_tune_tensor& tensor,
               const MapShape& shape, CUtensorMap& map) {
+    if (problem.packed != 0) return encode_packed(driver, problem, tensor, shape, map);
     const std::uint64_t dimensions[4] = {
         static_cast<std::uint64_t>(shape.columns), static_cast<std::uint64_t>(shape.rows),
         static_cast<std::uint64_t>(shape.heads), static_cast<std::uint64_t>(problem.batch)};
@@ -167,10 +205,7 @@ Status encode(const Driver& driver, const fa_tune_problem& problem, const fa_tun
         // An extent of 1 is never stepped along; the driver still wants a legal stride.
         const std::int64_t used =
             dimensions[i + 1] == 1 ? kChunkBytes / kElementBytes : elements[i];
-        // What would wrap around is as illegal as what the driver calls too long.
-        strides[i] =
-            kElementBytes * (used >= 0 && used < kTooLong ? static_cast<std::uint64_t>(used)
-                                                          : std::uint64_t{kTooLong});
+        strides[i] = in_bytes(used);
     }
     const std::uint32_t box[4] = {kPanelColumns, static_cast<std::uint32_t>(shape.box_rows), 1, 1};
     const std::uint32_t steps[4] = {1, 1, 1, 1};
@@ -190,10 +225,10 @@ Status encode(const Driver& driver, const fa_tune_problem& problem, const fa_tun
 Status set_maps(const Driver& driver, const fa_tune_launch_plan& plan, const Call& call,
                 LaunchStep& step) {
     const fa_tune_problem& p = call.problem;
-    const MapShape queries{p.d_head, p.seq_len_q, p.heads, plan.q_box_rows};
-    const MapShape keys{p.d_head, p.seq_len_kv, p.kv_heads, plan.kv_box_rows};
-    const MapShape values{d_v_of(p), p.seq_len_kv, p.kv_heads, plan.kv_box_rows};
-    const MapShape outputs{d_v_of(p), p.seq_len_q, p.heads, plan.q_box_rows};
+    const MapShape queries{p.d_head, rows_of(p), p.heads, plan.q_box_rows};
+    const MapShape keys{p.d_head, keys_of(p), p.kv_heads, plan.kv_box_rows};
+    const MapShape values{d_v_of(p), keys_of(p), p.kv_heads, plan.kv_box_rows};
+    const MapShape outputs{d_v_of(p), rows_of(p), p.heads, plan.q_box_rows};
     Status status = encode(driver, p, call.tensors.q, queries, step.maps[0]);
     if (status.ok()) status = encode(driver, p, call.tensors.k, keys, step.maps[1]);
     if (status.ok()) status = encode(driver, p, call.tensors.v, values, step.maps[2]);
@@ -212,8 +247,8 @@ void set_problem(const Call& call, Params& params) {
     const fa_tune_tensors& tensors = call.tensors;
     params.heads = static_cast<int>(problem.heads);
     params.heads_per_kv = static_cast<int>(problem.heads / problem.kv_heads);
-    params.seq_len_q = static_cast<int>(problem.seq_len_q);
-    params.seq_len_kv = static_cast<int>(problem.seq_len_kv);
+    params.seq_len_q = static_cast<int>(rows_of(problem));
+    params.seq_len_kv = static_cast<int>(keys_of(problem));
     params.diagonal = last_diagonal_of(problem);
     const double scale = scale_of(problem), cap = problem.softcap;
     params.softmax_scale = static_cast<float>(cap != 0 ? 2 * cap : scale);
@@ -227,6 +262,15 @@ void set_problem(const Call& call, Params& params) {
         const auto farthest = std::int64_t{1} << 30;
         score.alibi_diagonal =
             static_cast<int>(std::clamp(diagonal_of(problem), -farthest, farthest));
+    }
+    if (problem.packed != 0) {
+        params.packed = {tensors.cu_seqlens_q,
+                         tensors.cu_seqlens_kv,
+                         tensors.used_q,
+                         tensors.used_kv,
+                         static_cast<PackedMember*>(tensors.workspace),
+                         static_cast<int>(problem.batch),
+                         0};
     }
 }
 
@@ -244,7 +288,7 @@ void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* cou
     params.v_strides = strides_of(tensors.v);
     params.o_strides = strides_of(tensors.o);
     set_problem(call, params);
-    params.batch = static_cast<int>(call.problem.batch);
+    params.batch = static_cast<int>(batch_of(call.problem));
     if (plan.grid != FA_TUNE_GRID_BLOCKS_HEADS_BATCH) {
         params.l2_head_group = l2_head_group(call.problem, call.device.l2_bytes);
     }
@@ -256,7 +300,7 @@ void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* cou
     params.counters = counters;
     set_problem(call, params);
     params.m_blocks = static_cast<int>(tile_rows_of_head(plan, call.problem));
-    params.total_heads = static_cast<int>(call.problem.heads * call.problem.batch);
+    params.total_heads = static_cast<int>(call.problem.heads * batch_of(call.problem));
     params.l2_head_group = l2_head_group(call.problem, call.device.l2_bytes);
 }
 
@@ -300,7 +344,7 @@ Status check_tensor(const char* name, const fa_tune_problem& problem, const fa_t
     const auto address = reinterpret_cast<std::uintptr_t>(tensor.address);
     if (address == 0) return failure(FA_TUNE_INVALID, "%s is missing", name);
     const bool aligned = address % kChunkBytes == 0 &&
-                         (problem.batch == 1 || is_chunks(tensor.batch_stride)) &&
+                         (batch_of(problem) == 1 || is_chunks(tensor.batch_stride)) &&
                          (rows == 1 || is_chunks(tensor.seq_stride)) &&
                          (heads == 1 || is_chunks(tensor.head_stride));
     if (aligned) return {};
@@ -324,19 +368,6 @@ Status check_cache(const fa_tune_launch_plan& plan, const Call& call) {
     }
     return failure(FA_TUNE_INVALID, "page_size must be a multiple of %d, not %d", kPageKeys,
                    cache.page_size);
-}
-
-Status check_workspace(const Call& call) {
-    const auto address = reinterpret_cast<std::uintptr_t>(call.tensors.workspace);
-    if (address != 0 && address % kChunkBytes == 0) return {};
-    if (address != 0) {
-        return failure(FA_TUNE_INVALID,
-                       "workspace must start at a multiple of %d bytes, not at %#llx", kChunkBytes,
-                       static_cast<unsigned long long>(address));
-    }
-    return failure(FA_TUNE_INVALID,
-                   "%s needs a workspace of fa_tune_workspace_bytes: the launch must give it",
-                   key_of(call.problem).c_str());
 }
 
 }  // namespace
@@ -376,7 +407,8 @@ Status check_plan(const fa_tune_launch_plan& plan) {
 
 Status workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
                        const Device& device, std::int64_t* bytes) {
-    *bytes = 0;
+    const bool has_list = problem.packed != 0 && plan.q_box_rows > 0;
+    *bytes = has_list ? static_cast<std::int64_t>(sizeof(PackedMember)) * (problem.batch + 1) : 0;
     if (plan.share_keys == 0) return {};
     Shares shares{};
     Status status = share(plan, problem, last_diagonal_of(problem), device, shares);
@@ -387,18 +419,21 @@ Status workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& p
 }
 
 Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tensors) {
-    const std::int64_t rows = problem.seq_len_q, keys = problem.seq_len_kv;
+    const std::int64_t rows = rows_of(problem), keys = keys_of(problem);
     Status status = check_tensor("Q", problem, tensors.q, rows, problem.heads);
     if (status.ok()) status = check_tensor("K", problem, tensors.k, keys, problem.kv_heads);
     if (status.ok()) status = check_tensor("V", problem, tensors.v, keys, problem.kv_heads);
     if (status.ok()) status = check_tensor("O", problem, tensors.o, rows, problem.heads);
     if (!status.ok()) return status;
+    const bool packed = problem.packed != 0;
     const struct {
         const char* name;
         bool wanted;
         const void* address;
     } more[] = {{"sink", problem.sink != 0, tensors.sink},
-                {"alibi_slopes", problem.alibi != 0, tensors.alibi_slopes}};
+                {"alibi_slopes", problem.alibi != 0, tensors.alibi_slopes},
+                {"cu_seqlens_q", packed, tensors.cu_seqlens_q},
+                {"cu_seqlens_kv", packed, tensors.cu_seqlens_kv}};
     for (const auto& [name, wanted, address] : more) {
         if (wanted && address == nullptr) {
             return failure(FA_TUNE_INVALID, "%s needs %s, which the launch does not give",
@@ -416,15 +451,29 @@ Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tens
                    kChunkBytes, static_cast<unsigned long long>(address));
 }
 
+Status check_workspace(const fa_tune_launch_plan& plan, const Call& call) {
+    std::int64_t needed = 0;
+    const Status status = workspace_bytes(plan, call.problem, call.device, &needed);
+    if (!status.ok() || needed == 0) return status;
+    const auto address = reinterpret_cast<std::uintptr_t>(call.tensors.workspace);
+    if (address != 0 && address % kChunkBytes == 0) return {};
+    if (address != 0) {
+        return failure(FA_TUNE_INVALID,
+                       "workspace must start at a multiple of %d bytes, not at %#llx", kChunkBytes,
+                       static_cast<unsigned long long>(address));
+    }
+    return failure(FA_TUNE_INVALID,
+                   "%s needs a workspace of fa_tune_workspace_bytes: the launch must give it",
+                   key_of(call.problem).c_str());
+}
+
 Status make_step(const Driver& driver, const fa_tune_launch_plan& plan, const Call& call,
                  CUdeviceptr counters, LaunchStep& step) {
     Shares shares{};
     Status status = check_cache(plan, call);
+    if (status.ok()) status = check_workspace(plan, call);
     if (status.ok() && plan.share_keys > 0) {
-        status = check_workspace(call);
-        if (status.ok()) {
-            status = share(plan, call.problem, last_diagonal_of(call.problem), call.device, shares);
-        }
+        status = share(plan, call.problem, last_diagonal_of(call.problem), call.device, shares);
         if (call.tensors.cache.lengths != nullptr) {
             // As many CTAs as there may be, each of which computes its share.
             shares.share = plan.min_blocks;

@@ -31,6 +31,24 @@ Status check_size(const char* name, std::int64_t size) {
     return {};
 }
 
+Status check_packed(const fa_tune_problem& problem) {
+    if (problem.packed != 0 && problem.packed != 1) {
+        return failure(FA_TUNE_INVALID, "packed must be 0 or 1, not %d", problem.packed);
+    }
+    if (problem.packed == 0) {
+        if (problem.total_q == 0 && problem.total_kv == 0) return {};
+        return failure(FA_TUNE_INVALID, "total_q and total_kv are those of a packed batch");
+    }
+    if (problem.mask == FA_TUNE_MASK_DIAGONAL || problem.mask == FA_TUNE_MASK_FULL_DIAGONAL) {
+        return failure(FA_TUNE_INVALID, "each sequence of a packed batch has a diagonal of its own");
+    }
+    if (problem.window != 0 || problem.alibi != 0) {
+        return failure(FA_TUNE_INVALID, "a packed batch has no window and no slopes");
+    }
+    Status status = check_size("total_q", problem.total_q);
+    return status.ok() ? check_size("total_kv", problem.total_kv) : status;
+}
+
 Status check_window(const fa_tune_problem& problem) {
     constexpr std::int32_t kBoth = FA_TUNE_WINDOW_LEFT + FA_TUNE_WINDOW_RIGHT;
     if (problem.window < FA_TUNE_WINDOW_NONE || problem.window > kBoth) {
@@ -68,7 +86,8 @@ std::int32_t at_edge(std::int64_t diagonal, const fa_tune_problem& problem) {
 constexpr std::int64_t kFar = std::int64_t{1} << 40, kWide = std::int64_t{1} << 33;
 
 bool is_ragged(const fa_tune_plan& plan, const fa_tune_problem& problem) {
-    return problem.seq_len_q % plan.block_q != 0 || problem.seq_len_kv % plan.block_kv != 0;
+    return problem.packed != 0 || problem.seq_len_q % plan.block_q != 0 ||
+           problem.seq_len_kv % plan.block_kv != 0;
 }
 
 }  // namespace
@@ -114,8 +133,8 @@ Status check_problem(const fa_tune_problem& problem) {
         return failure(FA_TUNE_INVALID, "d_head_v must be at least 1, or 0 as d_head, not %d",
                        problem.d_head_v);
     }
-    if (problem.reserved != 0) return failure(FA_TUNE_INVALID, "reserved must be 0");
     Status status = check_window(problem);
+    if (status.ok()) status = check_packed(problem);
     if (!status.ok()) return status;
     for (const auto& [name, value] : {std::pair{"softmax_scale", problem.softmax_scale},
                                       std::pair{"softcap", problem.softcap}}) {
@@ -143,7 +162,8 @@ static bool computes_scores(const fa_tune_plan& plan, const fa_tune_problem& pro
 bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
     return plan.operation == problem.operation && plan.dtype == problem.dtype &&
            plan.d_head == problem.d_head && plan.d_v == d_v_of(problem) &&
-           plan.lse == problem.lse && (plan.ragged != 0 || !is_ragged(plan, problem)) &&
+           plan.lse == problem.lse && plan.packed == problem.packed &&
+           (plan.ragged != 0 || !is_ragged(plan, problem)) &&
            computes_scores(plan, problem);
 }
 
@@ -166,6 +186,7 @@ bool runs_on(const fa_tune_plan& plan, int compute_capability) {
 }
 
 std::int64_t diagonal_of(const fa_tune_problem& problem) {
+    if (problem.packed != 0) return 0;
     if (problem.mask == FA_TUNE_MASK_CAUSAL_BR) return problem.seq_len_kv - problem.seq_len_q;
     return std::clamp(problem.diagonal, -kFar, kFar);  // 0 unless the mask has one
 }
@@ -206,7 +227,7 @@ fa_tune_problem settled(const fa_tune_problem& problem) {
 }
 
 bool is_bottom_right(const fa_tune_problem& problem) {
-    if (problem.seq_len_q == problem.seq_len_kv) return false;
+    if (problem.packed != 0 || problem.seq_len_q == problem.seq_len_kv) return false;
     if (problem.mask == FA_TUNE_MASK_CAUSAL_BR) return true;
     return problem.mask == FA_TUNE_MASK_FULL_DIAGONAL &&
            problem.diagonal == problem.seq_len_kv - problem.seq_len_q;
@@ -239,6 +260,9 @@ std::string key_of(const fa_tune_problem& p) {
     }
     if (p.alibi != 0) key += "_alibi";
     if (d_v_of(p) != p.d_head) key += "_dv" + std::to_string(p.d_head_v);
+    if (p.packed != 0) {
+        key += "_packed_tq" + std::to_string(p.total_q) + "_tk" + std::to_string(p.total_kv);
+    }
     return key;
 }
 
@@ -251,6 +275,7 @@ std::string kind_of(const fa_tune_plan& plan) {
            (plan.sink != 0 ? ", with a sink" : "") +
            (plan.softcap != 0 ? ", with a soft cap" : "") +
            (plan.alibi != 0 ? ", with alibi" : "") + (plan.hook != 0 ? ", with a hook" : "") +
+           (plan.packed != 0 ? ", packed" : "") +
            ", " + form + "_" + std::to_string(plan.compute_capability) +
            (plan.portability == FA_TUNE_PORTABILITY_EXACT ? "a" : "");
 }

@@ -40,6 +40,15 @@ bool is_bottom_right(const fa_tune_problem& problem);
 
 double scale_of(const fa_tune_problem& problem);
 
+// Extents of the tensors: a packed batch is one element with the rows of all sequences.
+inline std::int64_t batch_of(const fa_tune_problem& p) { return p.packed != 0 ? 1 : p.batch; }
+inline std::int64_t rows_of(const fa_tune_problem& p) {
+    return p.packed != 0 ? p.total_q : p.seq_len_q;
+}
+inline std::int64_t keys_of(const fa_tune_problem& p) {
+    return p.packed != 0 ? p.total_kv : p.seq_len_kv;
+}
+
 inline bool is_causal(const fa_tune_problem& problem) {
     return problem.mask != FA_TUNE_MASK_FULL && problem.mask != FA_TUNE_MASK_FULL_DIAGONAL;
 }

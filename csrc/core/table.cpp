@@ -17,13 +17,14 @@ namespace {
 
 Sizes sizes_of(const fa_tune_problem& problem) {
     const auto log2 = [](std::int64_t size) { return std::log2(static_cast<double>(size)); };
-    return {log2(problem.seq_len_q), log2(problem.seq_len_kv), log2(problem.batch * problem.heads),
+    const std::int64_t rows = problem.packed != 0 ? problem.total_q : problem.batch;
+    return {log2(problem.seq_len_q), log2(problem.seq_len_kv), log2(rows * problem.heads),
             log2(problem.heads / problem.kv_heads)};
 }
 
 bool same_kind(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.operation == b.operation && a.dtype == b.dtype && a.d_head == b.d_head &&
-           d_v_of(a) == d_v_of(b) && is_causal(a) == is_causal(b);
+           d_v_of(a) == d_v_of(b) && is_causal(a) == is_causal(b) && a.packed == b.packed;
 }
 
 // What decides among entries that are equally near, the weightier first: whether it differs.
@@ -46,7 +47,7 @@ Details differing(const fa_tune_problem& a, const fa_tune_problem& b) {
 bool same_time(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.batch == b.batch && a.heads == b.heads && a.kv_heads == b.kv_heads &&
            a.seq_len_q == b.seq_len_q && a.seq_len_kv == b.seq_len_kv &&
-           differing(a, b) == Details{};
+           a.total_q == b.total_q && a.total_kv == b.total_kv && differing(a, b) == Details{};
 }
 
 // How well an entry serves, the smallest best; fa_tune/store/registry/lookup.py has the same
@@ -89,6 +90,9 @@ fa_tune_problem reduced(const fa_tune_problem& given) {
         found.mask = FA_TUNE_MASK_FULL;
     }
     found.lse = problem.lse;
+    found.packed = problem.packed;
+    found.total_q = problem.total_q;
+    found.total_kv = problem.total_kv;
     found.window = problem.window;
     found.window_left = problem.window_left;
     found.window_right = problem.window_right;

@@ -257,7 +257,8 @@ int cuTensorMapEncodeTiled(void* map, int data_type, unsigned rank, void* addres
                            int interleave, int swizzle, int promotion, int fill) {
     CALLED;
     const auto start = reinterpret_cast<std::uintptr_t>(address);
-    if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || start % 16 != 0 || rank != 4) {
+    if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || start % 16 != 0 ||
+        (rank != 4 && rank != 5)) {
         return kInvalidValue;
     }
     std::uint64_t words[16] = {start};
@@ -268,10 +269,10 @@ int cuTensorMapEncodeTiled(void* map, int data_type, unsigned rank, void* addres
     }
     for (unsigned i = 0; i + 1 < rank; ++i) {
         if (strides[i] % 16 != 0 || strides[i] >= (std::uint64_t{1} << 40)) return kInvalidValue;
-        words[5 + i] = strides[i];
+        words[6 + i] = strides[i];
     }
     const int modes[] = {data_type, interleave, swizzle, promotion, fill};
-    for (int i = 0; i < 5; ++i) words[8 + i] = static_cast<std::uint64_t>(modes[i]);
+    for (int i = 0; i < 5; ++i) words[10 + i] = static_cast<std::uint64_t>(modes[i]);
     std::memcpy(map, words, sizeof words);
     return 0;
 }

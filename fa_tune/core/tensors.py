@@ -16,7 +16,6 @@ def workload_of(
 ) -> Workload:
     """The problem that tensors make; `problem` has what they do not tell, by the workload's fields.
     Raises InvalidConfig where they make none."""
-    dtypes = {one.to_torch_dtype(): one for one in DType}
     if any(t.ndim != 4 for t in (q, k, v)) or k.shape[:3] != v.shape[:3]:
         shapes = ", ".join(str(tuple(t.shape)) for t in (q, k, v))
         raise InvalidConfig(
@@ -26,7 +25,8 @@ def workload_of(
         raise InvalidConfig(
             f"Q and K differ in batch or d_head: {tuple(q.shape)} and {tuple(k.shape)}"
         )
-    if q.dtype not in dtypes or {k.dtype, v.dtype} != {q.dtype}:
+    dtype = dtype_of(q)
+    if {k.dtype, v.dtype} != {q.dtype}:
         raise InvalidConfig(f"Q, K, V must all be fp16 or all bf16, not {q.dtype}, {k.dtype}")
     return Workload(
         batch=q.shape[0],
@@ -35,11 +35,19 @@ def workload_of(
         seq_len_q=q.shape[1],
         seq_len_kv=k.shape[1],
         d_head=q.shape[3],
-        dtype=dtypes[q.dtype],
+        dtype=dtype,
         lse=lse,
         d_head_v=v.shape[3],
         **problem,
     )
+
+
+def dtype_of(tensor: torch.Tensor) -> DType:
+    """The element type; raises InvalidConfig for one that no kernel takes."""
+    dtypes = {one.to_torch_dtype(): one for one in DType}
+    if tensor.dtype not in dtypes:
+        raise InvalidConfig(f"Q, K, V must all be fp16 or all bf16, not {tensor.dtype}")
+    return dtypes[tensor.dtype]
 
 
 def score_tensors(

@@ -16,6 +16,7 @@ from functools import cache, cached_property, lru_cache, total_ordering
 from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.lengths import Lengths, lengths_of
 
 if TYPE_CHECKING:
     import torch
@@ -141,6 +142,11 @@ class Workload:
     is 0; it is in the log-sum-exp.  `score_hook`: the digest of a function that scores go through
     after ALiBi, see `core.hooks`.
 
+    A `packed` batch is sequences of any lengths, one after another: Q [total_q, heads, d_head],
+    K and V [total_kv, kv_heads, d_head], the log-sum-exp [heads, total_q].  `seq_len_q` and
+    `seq_len_kv` are the longest, and a causal mask is aligned bottom-right in each sequence.
+    `lengths` says which they are, see `core.lengths`; "": only the device knows.
+
     Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, an alignment
     of nothing, a scale or soft cap that is not between 1e-30 and 1e30, or a soft cap beside a hook.
     """
@@ -257,9 +263,26 @@ class Workload:
         usual_text="as --d-head",
         limits=(0, None),
     )
+    packed: bool = _field(
+        Effect.KIND, bool, default=False, key="packed", label="packed", short="packed"
+    )
+    total_q: int = _field(Effect.SIZE, int, default=0, key="tq", label="{} queries in all")
+    total_kv: int = _field(Effect.SIZE, int, default=0, key="tk", label="{} keys in all")
+    lengths: str = _field(
+        Effect.DETAIL,
+        str,
+        default="",
+        key="len",
+        label="lengths {}",
+        short="{}",
+        help="Pack sequences of these lengths, the longest of --seq-lens: equal, uniform-SEED, "
+        "lognormal-SIGMA-SEED, or a list such as 5+0+7.",
+        usual_text="not packed",
+    )
     op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
 
     def __post_init__(self) -> None:
+        self._settle_lengths()
         for name in ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -304,6 +327,68 @@ class Workload:
         aligned = self.causal or windowed or self.alibi
         if self.bottom_right and (self.seq_len_q == self.seq_len_kv or not aligned):
             object.__setattr__(self, "bottom_right", False)
+
+    def _settle_lengths(self) -> None:
+        if self.lengths:
+            found = lengths_of(self.lengths, self.batch, self.seq_len_q, self.seq_len_kv)
+            given = (self.total_q, self.total_kv)
+            totals = (sum(q for q, _ in found), sum(kv for _, kv in found))
+            if self.packed and any(given) and given != totals:
+                raise InvalidConfig(
+                    f"lengths {self.lengths} are {totals[0]} queries and {totals[1]} keys, not "
+                    f"{given[0]} and {given[1]}"
+                )
+            settled = {
+                "packed": True,
+                "batch": len(found),
+                "seq_len_q": max(1, *(q for q, _ in found)),
+                "seq_len_kv": max(1, *(kv for _, kv in found)),
+                "total_q": totals[0],
+                "total_kv": totals[1],
+            }
+            for name, value in settled.items():
+                object.__setattr__(self, name, value)
+        if not self.packed:
+            if self.total_q or self.total_kv:
+                raise InvalidConfig("total_q and total_kv are those of a packed batch")
+            return
+        for name in ("total_q", "total_kv"):
+            if getattr(self, name) < 1:
+                raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.causal:  # there is one alignment
+            object.__setattr__(self, "bottom_right", False)
+        named = ("window_left", "window_right", "score_hook")
+        if any(getattr(self, name) is not None for name in named) or self.alibi:
+            raise InvalidConfig("a packed batch takes no window, no ALiBi slopes and no score hook")
+
+    @property
+    def members(self) -> Lengths:
+        """The queries and keys of each sequence of a packed batch; where only the device knows
+        them, as many for each."""
+        if self.lengths:
+            return lengths_of(self.lengths, self.batch, self.seq_len_q, self.seq_len_kv)
+        return ((-(-self.total_q // self.batch), -(-self.total_kv // self.batch)),) * self.batch
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """Extents of the tensors: batch elements, and the rows of Q and of K and V in each."""
+        if self.packed:
+            return 1, self.total_q, self.total_kv
+        return self.batch, self.seq_len_q, self.seq_len_kv
+
+    def dense(self, batch: int, seq_len_q: int, seq_len_kv: int) -> Workload:
+        """The same of a batch that is not packed; a causal mask is aligned bottom-right."""
+        return dataclasses.replace(
+            self,
+            batch=batch,
+            seq_len_q=seq_len_q,
+            seq_len_kv=seq_len_kv,
+            bottom_right=self.causal,
+            packed=False,
+            total_q=0,
+            total_kv=0,
+            lengths="",
+        )
 
     def __lt__(self, other: Workload) -> bool:
         return self._order < other._order
@@ -452,7 +537,7 @@ def _key_pattern() -> re.Pattern[str]:
         elif spec.type is bool:
             part = f"(?P<{name}>{spec.key})"
         else:
-            written = {int: r"\d+", str: "[0-9a-f]{16}"}.get(spec.type, "[-+.0-9e]+")
+            written = {int: r"\d+", str: "[-+.0-9a-z]+"}.get(spec.type, "[-+.0-9e]+")
             part = f"{spec.key}(?P<{name}>{written})"
         separator = "" if name == next(iter(FIELDS)) else "_"
         pattern += f"(?:{separator}{part})?" if name in OPTIONAL else separator + part

@@ -33,6 +33,10 @@ class WorkloadParts:
     alibi: bool | None = None
     score_hook: str | None = None
     d_head_v: int | None = None
+    packed: bool | None = None
+    total_q: int | None = None
+    total_kv: int | None = None
+    lengths: str | None = None
     op: str | None = None
 
     @property

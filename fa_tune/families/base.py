@@ -93,6 +93,11 @@ class LaunchArgs:
     query i among the keys is i + diagonal) replace the workload's own.  `scratch` and `workspace`
     are the addresses of the family's `scratch_bytes` and `workspace_bytes`, 0 without any.  Only
     families that say so take a `cache`.
+
+    A packed batch has `cu_seqlens_q` and `cu_seqlens_kv`, int32 [batch + 1] on the device:
+    sequence i is rows cu_seqlens[i] to cu_seqlens[i + 1], of which `used_q` and `used_kv`, int32
+    [batch], may say how many count.  Q, K, V and O are [1, rows of all sequences, heads, d_head],
+    `lse` is [heads, rows of all sequences].
     """
 
     tensors: Mapping[str, TensorArg]
@@ -169,10 +174,19 @@ class LaunchArgs:
         for name, wanted in (("sink", workload.sink), ("alibi_slopes", workload.alibi)):
             if wanted and not self[name].address:
                 raise InvalidConfig(f"{workload.key} needs {name}, which the launch does not give")
+        if workload.packed:
+            self._check_packed(workload)
         diagonal = workload.diagonal if self.diagonal is None else self.diagonal
         if self.softmax_scale is not None:
             workload = replace(workload, softmax_scale=self.softmax_scale)
         return diagonal, workload.scale
+
+    def _check_packed(self, workload: Workload) -> None:
+        if self.diagonal is not None:
+            raise InvalidConfig("each sequence of a packed batch has a diagonal of its own")
+        for name in ("cu_seqlens_q", "cu_seqlens_kv"):
+            if not self[name].address:
+                raise InvalidConfig(f"{workload.key} needs {name}, which the launch does not give")
 
     def _check_rows(self, workload: Workload) -> None:
         for spec in ops.get(workload.op).tensors(workload):

@@ -124,6 +124,7 @@ class Plan:
     softcap: int = integer("1: compiled with a soft cap, which it always applies")
     alibi: int = integer("1: compiled with ALiBi slopes, which it always applies")
     hook: int = integer("1: compiled with a function for scores of one's own")
+    packed: int = integer("1: compiled for packed batches, and for no others")
     compute_capability: int = integer("compiled for: ten times the major version and the minor")
     portability: Portability = integer("which devices that serves: fa_tune_portability")
 
@@ -169,6 +170,7 @@ class CallPlan:
             softcap=int(wanted.softcap),
             alibi=int(wanted.alibi),
             hook=int(bool(wanted.hook)),
+            packed=int(wanted.packed),
             compute_capability=capability,
             portability=portability,
         )

@@ -21,6 +21,7 @@ MAP_BYTES = 128
 MAP_ALIGNMENT = 64  # of the memory the driver writes a map to
 PANEL_COLUMNS = 64  # 128 bytes, the widest box that 128-byte swizzle allows
 STRIDE_BYTES = 16  # every stride and the address must be a multiple
+FAR_ROWS = 2**30  # kernels/common/sequence.cuh, kFar
 
 _DATA_TYPES = {DType.FP16: 6, DType.BF16: 9}
 _INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_128B, _FILL_ZEROS = 0, 3, 2, 0
@@ -34,6 +35,8 @@ def tensor_map(
 
     `queries`: the tensor has the workload's query heads and length, not those of K and V.
     `values`: the head dimension of V and O, not that of Q and K.
+    That of a packed tensor is of five dimensions, see kernels/common/sequence.cuh.
+
     Returns an array of one 128-byte element.  Maps are kept: a launch with the same tensors
     makes none.  Raises InvalidConfig for an address or stride that is no multiple of 16 bytes,
     ToolMissing without a driver.
@@ -43,47 +46,58 @@ def tensor_map(
         if queries
         else (workload.seq_len_kv, workload.kv_heads)
     )
-    return _encoded(
-        tensor.address,
-        tensor.strides,
-        (workload.d_v if values else workload.d_head, rows, heads, workload.batch),
-        workload.dtype,
-        box_rows,
-    )
+    batch_stride, row_stride, head_stride = (s * workload.dtype.size_bytes for s in tensor.strides)
+    columns = workload.d_v if values else workload.d_head
+    if workload.packed:
+        rows = workload.rows[1 if queries else 2]
+        if rows == 1:  # a stride that is never stepped along
+            row_stride = STRIDE_BYTES
+        dimensions: tuple[int, ...] = (columns, FAR_ROWS, heads, FAR_ROWS + 1, rows + 1)
+        strides: tuple[int, ...] = (
+            *(row_stride, head_stride if heads > 1 else STRIDE_BYTES),
+            *(2**64 // FAR_ROWS - row_stride, row_stride),
+        )
+    else:
+        dimensions = (columns, rows, heads, workload.batch)
+        # What is never stepped along is free; the driver still wants a legal stride.
+        strides = tuple(
+            stride if length > 1 else STRIDE_BYTES
+            for stride, length in zip(
+                (row_stride, head_stride, batch_stride), dimensions[1:], strict=True
+            )
+        )
+    if tensor.address % STRIDE_BYTES or any(s % STRIDE_BYTES for s in strides):
+        raise InvalidConfig(
+            "bulk tensor copies need an address and strides that are multiples of 16 bytes "
+            f"(8 elements); strides of (batch, seq, head) are {tensor.strides}"
+        )
+    return _encoded(tensor.address, strides, dimensions, workload.dtype, box_rows)
 
 
 @lru_cache(maxsize=1024)
 def _encoded(
     address: int,
-    strides: tuple[int, int, int],
-    dimensions: tuple[int, int, int, int],
+    strides: tuple[int, ...],
+    dimensions: tuple[int, ...],
     dtype: DType,
     box_rows: int,
 ) -> np.ndarray:
+    """Strides in bytes, of all dimensions but the innermost."""
     import numpy as np  # only a launch needs it; commands that never launch start faster
 
-    batch_stride, row_stride, head_stride = (s * dtype.size_bytes for s in strides)
-    stride_bytes = [row_stride, head_stride, batch_stride]
-    for i, length in enumerate(dimensions[1:]):
-        if length == 1:  # never stepped along, and so free; the driver still wants a legal one
-            stride_bytes[i] = STRIDE_BYTES
-    if address % STRIDE_BYTES or any(s % STRIDE_BYTES for s in stride_bytes):
-        raise InvalidConfig(
-            "bulk tensor copies need an address and strides that are multiples of 16 bytes "
-            f"(8 elements); strides of (batch, seq, head) are {strides}"
-        )
     memory = np.zeros(MAP_BYTES + MAP_ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % MAP_ALIGNMENT
     aligned = memory[start : start + MAP_BYTES]
+    rank = len(dimensions)
     status = _driver().cuTensorMapEncodeTiled(
         ctypes.c_void_p(aligned.ctypes.data),
         _DATA_TYPES[dtype],
-        len(dimensions),
+        rank,
         ctypes.c_void_p(address),
-        (ctypes.c_uint64 * 4)(*dimensions),
-        (ctypes.c_uint64 * 3)(*stride_bytes),
-        (ctypes.c_uint32 * 4)(PANEL_COLUMNS, box_rows, 1, 1),
-        (ctypes.c_uint32 * 4)(1, 1, 1, 1),
+        (ctypes.c_uint64 * rank)(*dimensions),
+        (ctypes.c_uint64 * (rank - 1))(*strides),
+        (ctypes.c_uint32 * rank)(PANEL_COLUMNS, box_rows, *[1] * (rank - 2)),
+        (ctypes.c_uint32 * rank)(*[1] * rank),
         _INTERLEAVE_NONE,
         _SWIZZLE_128B,
         _L2_PROMOTION_128B,
@@ -92,7 +106,7 @@ def _encoded(
     if status != 0:
         raise InvalidConfig(
             f"the driver made no tensor map (error {status}) of dimensions {dimensions} with "
-            f"strides of {stride_bytes} bytes and boxes of {box_rows} rows"
+            f"strides of {list(strides)} bytes and boxes of {box_rows} rows"
         )
     # A copy of its own: a view would keep the larger array, and its alignment is not needed.
     return aligned.view(f"V{MAP_BYTES}").copy()

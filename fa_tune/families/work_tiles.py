@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fa_tune.core.workload import Workload
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fa_tune.families.base import LaunchArgs
 
 MAX_TILES = 2**30  # a kernel counts them in 32 bits, and a little beyond the last one
 # The part of L2 that the keys and values of the heads at work should fit in.
@@ -20,3 +27,38 @@ def l2_head_group(workload: Workload, l2_bytes: int) -> int:
     while heads < MAX_GROUPED_HEADS and 2 * heads * of_head <= L2_SHARE * l2_bytes:
         heads *= 2
     return heads
+
+
+MEMBER_BYTES = 32  # kernels/common/packed_batch.cuh, PackedMember
+
+
+def tiles_of_head(workload: Workload, tile_rows: int) -> int:
+    """Blocks of query rows of one head and batch element; of a packed batch as many as there can
+    be of one head, whatever the lengths."""
+    if workload.packed:
+        return (workload.total_q + workload.batch * (tile_rows - 1)) // tile_rows
+    return -(-workload.seq_len_q // tile_rows)
+
+
+def list_bytes(workload: Workload) -> int:
+    """Of the list of a packed batch's sequences in the order of work, and its end."""
+    return MEMBER_BYTES * (workload.batch + 1) if workload.packed else 0
+
+
+def set_packed(params: np.ndarray, workload: Workload, args: LaunchArgs) -> None:
+    """Fill in `PACKED_FIELDS` of a launch."""
+    if not workload.packed:
+        return
+    packed = params["packed"]
+    for name in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv"):
+        packed[name] = args[name].address
+    packed["members"] = args.workspace
+    packed["batch"] = workload.batch
+
+
+# kernels/common/packed_batch.cuh, PackedBatch, field for field.
+PACKED_FIELDS = (
+    *((name, "u8") for name in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv", "members")),
+    ("batch", "i4"),
+    ("unused", "i4"),
+)

@@ -26,7 +26,7 @@ def draw(
 ) -> Tensors:
     """Q, K and V in fp32, the same for one seed; each with `extra_heads` more heads at its
     beginning than the workload has."""
-    w = workload
+    w = in_one_row(workload)
     if spec.kind is Kind.FILE:
         return _of_file(spec.path, w, device, extra_heads)
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -49,6 +49,11 @@ def draw(
         _scale(q, k, w, sigmas)
         _add_sink(q, k, w, sinks)
     return q, k, v
+
+
+def in_one_row(workload: Workload) -> Workload:
+    """A packed batch as one sequence of all its rows; another workload as it is."""
+    return workload.dense(*workload.rows) if workload.packed else workload
 
 
 def _scale(q: torch.Tensor, k: torch.Tensor, w: Workload, sigma: torch.Tensor) -> None:

@@ -31,7 +31,14 @@ import torch
 from fa_tune.core import inputs
 from fa_tune.core.model import CaseError
 from fa_tune.core.workload import FORWARD, Workload
-from fa_tune.gpu.reference import Inputs, changed_scores, hidden_pairs, make_inputs, places
+from fa_tune.gpu.reference import (
+    Inputs,
+    changed_scores,
+    hidden_pairs,
+    make_inputs,
+    parts,
+    places,
+)
 from fa_tune.ops.base import NORMAL, SINK_FIRST, SINK_LAST, SINK_NATS, CheckCase, Figures
 from fa_tune.ops.forward import LSE_TOLERANCE
 from fa_tune.ops.verification import case_error
@@ -179,6 +186,8 @@ def judged_forward(
     `precise` float32 takes a fraction of the time on GPUs that are slow in fp64.  It is near
     enough while scores are some tens of nats, where its errors are 1e-2 of the dtype's rounding.
     """
+    if w.packed:
+        return _judged_packed(inputs, w, precise)
     device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
     exact = torch.empty(shape, dtype=precise, device=device)
     open_ = torch.empty(shape, dtype=torch.float32, device=device)
@@ -199,6 +208,33 @@ def judged_forward(
         lse_open[by_head] = found.score_open.flatten(0, 1).clamp(min=LSE_TOLERANCE)
     return {
         "o": Judged(exact, open_ + cut, Judged(exact, open_).errors(same)),
+        "lse": Judged(lse, lse_open),
+    }
+
+
+def _judged_packed(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[str, Judged]:
+    """Sequence by sequence; rows without keys are 0 and -inf.  The reference's errors are those
+    of all sequences together."""
+    device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
+    exact = torch.zeros(shape, dtype=precise, device=device)
+    open_ = torch.zeros(shape, dtype=torch.float32, device=device)
+    lse = torch.full((1, w.heads, w.total_q), -torch.inf, dtype=precise, device=device)
+    lse_open = torch.full(lse.shape, LSE_TOLERANCE, dtype=torch.float64, device=device)
+    theirs = []
+    for part in parts(inputs, w):
+        found = judged_forward(part.inputs, part.workload, precise=precise)
+        exact[:, part.rows], open_[:, part.rows] = found["o"].exact, found["o"].open
+        lse[..., part.rows], lse_open[..., part.rows] = found["lse"].exact, found["lse"].open
+        if (reference := found["o"].reference) is not None:
+            theirs.append((reference, part.rows.stop - part.rows.start))
+    rows = sum(n for _, n in theirs)
+    squares = sum(figures.rms**2 * n for figures, n in theirs)
+    largest = max((figures.largest for figures, _ in theirs), default=0.0)
+    alike = sum(figures.rows for figures, _ in theirs)
+    # Of all rows, those without keys too, which are exact.
+    rms = math.sqrt(squares / max(1, w.total_q)) if rows else 0.0
+    return {
+        "o": Judged(exact, open_, Figures(largest, rms, max(1.0, alike))),
         "lse": Judged(lse, lse_open),
     }
 

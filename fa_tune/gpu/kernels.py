@@ -87,7 +87,8 @@ def lse_for(workload: Workload, fill: float | None = None) -> torch.Tensor | Non
     """Room for the log-sum-exp of a workload that wants it, filled if asked; else None."""
     if not workload.lse:
         return None
-    lse = torch.empty(workload.batch, workload.heads, workload.seq_len_q, device="cuda")
+    batch, rows, _ = workload.rows
+    lse = torch.empty(batch, workload.heads, rows, device="cuda")
     return lse if fill is None else lse.fill_(fill)
 
 

@@ -6,7 +6,7 @@ workers and CPU tests only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from fa_tune.core import hooks
 from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.draw import draw
+from fa_tune.ops.forward import sequences
 
 MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
 
@@ -30,12 +31,15 @@ class Inputs:
     v: torch.Tensor
     sink: torch.Tensor | None = None
     alibi_slopes: torch.Tensor | None = None
+    cu_seqlens_q: torch.Tensor | None = None
+    cu_seqlens_kv: torch.Tensor | None = None
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The tensors that are there by the names that the operation gives them."""
         found = {"q": self.q, "k": self.k, "v": self.v}
-        more = {"sink": self.sink, "alibi_slopes": self.alibi_slopes}
+        names = ("sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv")
+        more = {name: getattr(self, name) for name in names}
         return found | {name: tensor for name, tensor in more.items() if tensor is not None}
 
 
@@ -69,7 +73,8 @@ def make_inputs(
     drawn = draw(spec, workload, seed=seed, device=device, extra_heads=extra_heads)
     dtype = workload.dtype.to_torch_dtype()
     q, k, v = ((tensor + mean).to(dtype)[:, :, extra_heads:] for tensor in drawn)
-    return Inputs(q, k, v, **score_inputs(workload, seed=seed, device=device))
+    more = score_inputs(workload, seed=seed, device=device)
+    return Inputs(q, k, v, **more, **beginnings(workload, device=device))
 
 
 def score_inputs(workload: Workload, *, seed: int, device: str) -> dict[str, torch.Tensor]:
@@ -85,6 +90,38 @@ def score_inputs(workload: Workload, *, seed: int, device: str) -> dict[str, tor
         factors = torch.rand((w.batch, 1), generator=generator, device=device) + 0.5
         found["alibi_slopes"] = factors * torch.exp2(exponents)
     return found
+
+
+def beginnings(workload: Workload, *, device: str = "cuda") -> dict[str, torch.Tensor]:
+    """Where the sequences of a packed batch begin and the last one ends, int32 [batch + 1]; none
+    of another workload."""
+    if not workload.packed:
+        return {}
+    lengths = torch.tensor(workload.members, dtype=torch.int32)
+    ends = torch.cat((torch.zeros(1, 2, dtype=torch.int32), lengths.cumsum(0, dtype=torch.int32)))
+    on_device = ends.T.contiguous().to(device)
+    return {"cu_seqlens_q": on_device[0], "cu_seqlens_kv": on_device[1]}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sequence of a packed batch, as a problem of its own."""
+
+    workload: Workload
+    inputs: Inputs
+    rows: slice  # of Q and O
+
+
+def parts(inputs: Inputs, workload: Workload) -> Iterator[Part]:
+    """The sequences of a packed batch that have queries and keys."""
+    whole = iter(sequences(workload))
+    row_q = row_kv = 0
+    for q, kv in workload.members:
+        rows, keys = slice(row_q, row_q + q), slice(row_kv, row_kv + kv)
+        row_q, row_kv = rows.stop, keys.stop
+        if q and kv:
+            cut = (inputs.q[:, rows], inputs.k[:, keys], inputs.v[:, keys])
+            yield Part(next(whole), Inputs(*cut, sink=inputs.sink), rows)
 
 
 def attention(

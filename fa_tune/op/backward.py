@@ -96,6 +96,31 @@ def _widened(tensor: Tensor, columns: int) -> Tensor:
     return torch.nn.functional.pad(tensor, (0, missing)) if missing else tensor
 
 
+def packed_gradients(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    cum_q: Tensor,
+    cum_kv: Tensor,
+    longest_q: int,
+    longest_kv: int,
+    causal: bool,
+    scale: float | None,
+) -> Gradients:
+    """Gradients of a packed batch by FlashAttention 2, which wants an infinite log-sum-exp of rows
+    that see no key.  lse: fp32 [heads, total_q]."""
+    seed, offset = _no_dropout(q)
+    dq, dk, dv = torch.ops.aten._flash_attention_backward(
+        *(grad_out.contiguous(), q, k, v, out, lse.abs().where(lse.isinf(), lse)),
+        *(cum_q, cum_kv, longest_q, longest_kv, 0.0, causal, seed, offset),
+        scale=scale,
+    )
+    return dq, dk, dv
+
+
 def _suits_cudnn(q: Tensor, k: Tensor, causal: bool) -> bool:
     """Its causal mask is aligned top-left."""
     n_q, n_kv = q.shape[1], k.shape[1]

@@ -1,9 +1,9 @@
 """FlashAttention 2's functions: by our kernels where they can, by torch's FlashAttention 2 where it
 can, else by plain matrix products.
 
-Causal masks are aligned bottom-right.  Packed batches of more than one sequence, dropout, and
-windows where a gradient is wanted are torch's; there ALiBi and softcap are matrix products, which
-need memory for all scores.
+Causal masks are aligned bottom-right.  Dropout, windows where a gradient is wanted, and windows of
+packed batches are torch's; there ALiBi and softcap are matrix products, which need memory for all
+scores.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.op.api import attention
 from fa_tune.op.fallback import tell
 from fa_tune.op.kv_cache import attend, pages_suit
+from fa_tune.op.packed import Lengths, packed_attention
 
 Window = tuple[int, int]
 _EVERY: Window = (-1, -1)
@@ -47,6 +48,15 @@ class _Options:
             "the gradient of a window": windowed and wants_grad,
             "the gradient of softcap": self.softcap > 0 and wants_grad,
             "the gradient of ALiBi": self.alibi_slopes is not None and wants_grad,
+        }
+        return next((name for name, wanted in asked.items() if wanted), "")
+
+    def why_not_packed(self) -> str:
+        """The same of a packed batch, beside what `why_not` says."""
+        asked = {
+            "a window of a packed batch": max(self.window) >= 0 and self.window != (-1, 0),
+            "softcap of a packed batch": self.softcap > 0,
+            "ALiBi of a packed batch": self.alibi_slopes is not None,
         }
         return next((name for name, wanted in asked.items() if wanted), "")
 
@@ -111,13 +121,9 @@ def flash_attn_varlen_func(
     if cu_seqlens_q.numel() == 2 and (max_seqlen_q, max_seqlen_k) == (q.shape[0], k.shape[0]):
         out, lse = _dense(q[None], k[None], v[None], options, return_attn_probs)
         out, lse = out[0], None if lse is None else lse[0]
-    elif _suits_flash2(q, v, options):
-        tell("flash_attn_varlen_func", "a packed batch")
-        lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-        out, lse = _by_flash2(q, k, v, options, *lengths)
     else:
-        tell("flash_attn_varlen_func", "a packed batch")
-        out, lse = _packed(q, k, v, cu_seqlens_q, cu_seqlens_k, options)
+        lengths = Lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        out, lse = _varlen(q, k, v, options, lengths, return_attn_probs)
     return (out, lse, None) if return_attn_probs else out
 
 
@@ -283,6 +289,27 @@ def _dense(
     if _suits_flash2(q, v, options):
         return _by_flash2(q, k, v, options, None, None, q.shape[1], k.shape[1])
     return _by_products(q, k, v, options)
+
+
+def _varlen(
+    q: Tensor, k: Tensor, v: Tensor, options: _Options, lengths: Lengths, wants_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    reason = options.why_not_packed() or _why_not_ours(q, k, v, options)
+    if not reason:
+        try:
+            return packed_attention(
+                *(q, k, v, lengths),
+                causal=options.causal,
+                softmax_scale=options.scale,
+                return_lse=wants_lse,
+            )
+        except NoUsableVariant as error:
+            reason = _refused[q.shape[2], v.shape[2], q.dtype] = str(error)
+    tell("flash_attn_varlen_func", reason)
+    if _suits_flash2(q, v, options):
+        longest = (lengths.longest_q, lengths.longest_kv)
+        return _by_flash2(q, k, v, options, lengths.cum_q, lengths.cum_kv, *longest)
+    return _packed(q, k, v, lengths.cum_q, lengths.cum_kv, options)
 
 
 def _why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: _Options) -> str:

@@ -33,7 +33,7 @@ class Kernel(Protocol):
         """Load it on a device.  Raises DriverError."""
 
     def workspace_bytes(self, workload: Workload, device: int) -> int:
-        """Device memory that a call needs as `args.workspace`."""
+        """Device memory that a launch needs in `args.workspace`."""
 
     def launch(self, workload: Workload, args: LaunchArgs, stream: int, device: int) -> None:
         """Enqueue one call.  Raises InvalidConfig, DriverError."""

@@ -69,6 +69,10 @@ class Operators:
         as a call would."""
         return self._with_cache.kernel(workload, device)
 
+    def kernel(self, workload: Workload, device: int) -> Kernel:
+        """What runs a workload, loaded.  Raises as a call would."""
+        return self._memo.kernel(workload, device)
+
     def _handle(self, workload: Workload, device: int) -> int:
         kernel = self.plans.kernel(workload, device)
         assert isinstance(kernel, CoreKernel)

@@ -41,10 +41,12 @@ class Forward:
     name = FORWARD
 
     def tensors(self, workload: Workload) -> tuple[TensorSpec, ...]:
-        """Q, K, V, O and, where they are wanted, the log-sum-exp, the sinks and the slopes."""
+        """Q, K, V, O and, where they are wanted, the log-sum-exp, the sinks, the slopes and where
+        sequences begin.  A packed batch is one element with the rows of all sequences."""
         w = workload
-        queries = (w.batch, w.seq_len_q, w.heads, w.d_head)
-        keys = (w.batch, w.seq_len_kv, w.kv_heads, w.d_head)
+        batch, rows_q, rows_kv = w.rows
+        queries = (batch, rows_q, w.heads, w.d_head)
+        keys = (batch, rows_kv, w.kv_heads, w.d_head)
         values = (*keys[:3], w.d_v)
         found = [
             TensorSpec("q", queries, w.dtype),
@@ -53,19 +55,24 @@ class Forward:
             TensorSpec("o", (*queries[:3], w.d_v), w.dtype, output=True),
         ]
         if w.lse:
-            rows = (w.batch, w.heads, w.seq_len_q)
+            rows = (batch, w.heads, rows_q)
             found.append(TensorSpec("lse", rows, None, output=True, tolerance=LSE_TOLERANCE))
         if w.sink:
             found.append(TensorSpec("sink", (w.heads,), None))
         if w.alibi:
             found.append(TensorSpec("alibi_slopes", (w.batch, w.heads), None))
+        if w.packed:
+            beginnings = (w.batch + 1,)
+            found += [TensorSpec(n, beginnings, None) for n in ("cu_seqlens_q", "cu_seqlens_kv")]
         return tuple(found)
 
     # Work -----------------------------------------------------------------------------------
 
     def unmasked_pairs(self, workload: Workload) -> int:
         """Query–key pairs of one head that attend: query i sees the keys that `seen_from` and
-        `seen_to` leave."""
+        `seen_to` leave; of a packed batch those of all sequences."""
+        if workload.packed:
+            return sum(map(self.unmasked_pairs, sequences(workload)))
         q, kv = workload.seq_len_q, workload.seq_len_kv
         end, start = seen_to(workload), seen_from(workload)
         before_end = q * kv if end is None else _keys_before(end, q, kv)
@@ -73,6 +80,8 @@ class Forward:
 
     def visited_tiles(self, workload: Workload, B_r: int, B_c: int) -> int:
         """The tiles in which some query of the tile sees some key."""
+        if workload.packed:
+            return sum(self.visited_tiles(one, B_r, B_c) for one in sequences(workload))
         q, kv = workload.seq_len_q, workload.seq_len_kv
         rows, columns = -(-q // B_r), -(-kv // B_c)
         last, first = seen_to(workload), seen_from(workload)
@@ -88,15 +97,17 @@ class Forward:
     def matmul_flop(self, workload: Workload) -> int:
         """2 operations × batch·heads·pairs of d_head for one product, of d_v for the other."""
         w = workload
-        return 2 * w.batch * w.heads * self.unmasked_pairs(w) * (w.d_head + w.d_v)
+        return 2 * w.rows[0] * w.heads * self.unmasked_pairs(w) * (w.d_head + w.d_v)
 
     def attn_flop(self, workload: Workload) -> int:
         """batch·heads·(4·pairs·d + 6·pairs), pairs = s² without a mask; 2 (d + d_v) for 4 d."""
-        softmax = 6 * workload.batch * workload.heads * self.unmasked_pairs(workload)
+        softmax = 6 * workload.rows[0] * workload.heads * self.unmasked_pairs(workload)
         return self.matmul_flop(workload) + softmax
 
     def total_flop(self, workload: Workload, B_r: int, B_c: int) -> int:
         """All tiles that a kernel computes plus the final division of O."""
+        if workload.packed:
+            return sum(self.total_flop(one, B_r, B_c) for one in sequences(workload))
         if workload.seq_len_q % B_r or workload.seq_len_kv % B_c:
             lengths = f"{workload.seq_len_q}x{workload.seq_len_kv}"
             raise InvalidConfig(f"blocks {B_r}x{B_c} do not divide sequences {lengths}")
@@ -108,8 +119,11 @@ class Forward:
     # Compiling ------------------------------------------------------------------------------
 
     def traits(self, workload: Workload, blocks: tuple[int, int], *, lse: bool = False) -> Traits:
-        """Ragged: a block does not divide its sequence."""
-        ragged = bool(workload.seq_len_q % blocks[0] or workload.seq_len_kv % blocks[1])
+        """Ragged: a block does not divide its sequence, or a packed batch, whose lengths only the
+        device knows."""
+        ragged = workload.packed or bool(
+            workload.seq_len_q % blocks[0] or workload.seq_len_kv % blocks[1]
+        )
         return Traits(
             causal=seen_to(workload) is not None,
             ragged=ragged,
@@ -119,6 +133,7 @@ class Forward:
             softcap=workload.softcap is not None,
             alibi=workload.alibi,
             hook=workload.score_hook or "",
+            packed=workload.packed,
         )
 
     # Checking -------------------------------------------------------------------------------
@@ -140,6 +155,8 @@ class Forward:
 
         Thorough: scales from 1e-6 to 1e6, scores of 12 nats of standard deviation, and lengths to
         131072."""
+        if traits.packed:
+            return _packed_cases(blocks, d_head, dtype, traits, thorough=thorough)
         block = math.lcm(*blocks)
         lengths = [(block, block), (3 * block, 2 * block), (2 * block, 5 * block)]
         inputs_at = (2 * block, 3 * block)
@@ -190,6 +207,50 @@ class Forward:
         return reference_limits(reference, output, dtype)
 
 
+def sequences(workload: Workload) -> tuple[Workload, ...]:
+    """The sequences of a packed batch that have queries and keys, each as a problem of its own,
+    with a causal mask that is aligned bottom-right."""
+    return tuple(workload.dense(1, q, kv) for q, kv in workload.members if q and kv)
+
+
+def _packed_cases(
+    blocks: tuple[int, int], d_head: int, dtype: DType, traits: Traits, *, thorough: bool
+) -> tuple[CheckCase, ...]:
+    """Sequences without queries, without keys and without either, of one row, of whole blocks and
+    of parts; more of them than are ordered; a few long ones among many short ones; scores of 1e5.
+    Thorough: 16384 keys beside a few."""
+    rows, keys = blocks
+    large = round(LARGE_SCORE / (LARGEST_NORMAL * math.sqrt(d_head)))
+    listed = (
+        f"1+0+{rows}+{2 * rows + 17}+3x1+7+{keys}+{3 * keys + 5}+0",
+        f"0+0+{3 * rows + 1}+64+0+{rows - 1}x0+5+{keys - 1}+0+{keys}+{2 * keys + 1}",
+    )
+    found = [
+        ((5, 6, 2), (1, 1), listed[0], None),
+        ((6, 3, 3), (1, 1), listed[1], 1.5 / math.sqrt(d_head)),
+        ((24, 4, 1), (3 * rows + 9, 5 * keys + 9), "lognormal-1.2-1", None),
+        ((9, 4, 2), (rows + 1, rows + 1), "uniform-2", float(large)),
+        ((301, 2, 1), (40, 40), "uniform-5", None),
+    ]
+    if thorough:
+        found.append(((12, 4, 2), (16384, 16384), "lognormal-2-7", None))
+        found.append(((4, 2, 1), (100, 100), f"16384+1+0+{rows}x{keys}+16384+3+777", None))
+    return tuple(
+        CheckCase(
+            Workload(
+                *(*shape, *longest, d_head, dtype),
+                causal=traits.causal,
+                lse=traits.lse,
+                softmax_scale=scale,
+                sink=traits.sink,
+                softcap=SOFTCAPS[0] if traits.softcap else None,
+                lengths=lengths,
+            )
+        )
+        for shape, longest, lengths, scale in found
+    )
+
+
 def seen_to(workload: Workload) -> int | None:
     """Query i sees keys before i + this; None: whatever i."""
     if workload.causal:
@@ -230,6 +291,7 @@ def example(
         "softcap": SOFTCAPS[number % len(SOFTCAPS)] if traits.softcap else None,
         "alibi": traits.alibi,
         "score_hook": traits.hook or None,
+        "lengths": "uniform-3" if traits.packed else "",
         **fields,
     }
     if traits.causal and traits.window and number % 2:

@@ -30,6 +30,7 @@ class Traits:
     softcap: bool = False
     alibi: bool = False
     hook: str = ""
+    packed: bool = False
 
     def __str__(self) -> str:
         names = [f.name for f in fields(self) if f.name != "hook" and getattr(self, f.name)]

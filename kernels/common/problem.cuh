@@ -13,6 +13,7 @@ struct WorkloadTraits {
     bool softcap;  // scores within bounds, by tanh
     bool alibi;    // less for keys further away
     bool hook;     // scores through a function that is given as text
+    bool packed;   // sequences of any lengths, one after another; ragged as well
 
     // Whether a row may see nothing of a block that its tile visits.
     __device__ constexpr bool diagonal() const { return causal || window; }

@@ -45,6 +45,28 @@ __device__ __forceinline__ void cp_async_bulk_tensor_4d_store(const TensorMap& m
         : "memory");
 }
 
+// The same with five coordinates.
+__device__ __forceinline__ void cp_async_bulk_tensor_5d_load(unsigned destination,
+                                                             const TensorMap& map, unsigned barrier,
+                                                             unsigned long long policy, int c0,
+                                                             int c1, int c2, int c3, int c4) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(destination),
+        "l"(&map), "r"(barrier), "l"(policy), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+        : "memory");
+}
+
+__device__ __forceinline__ void cp_async_bulk_tensor_5d_store(const TensorMap& map, unsigned source,
+                                                              int c0, int c1, int c2, int c3,
+                                                              int c4) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], "
+        "[%1];" ::"l"(&map),
+        "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+        : "memory");
+}
+
 __device__ __forceinline__ void cp_async_bulk_commit_group() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

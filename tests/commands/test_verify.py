@@ -29,6 +29,7 @@ class Verify:
         progress: Progress,
         *,
         names: tuple[str, ...],
+        d_head_v: int,
         masks: tuple[str, ...],
         lse: bool,
         thorough: bool,

@@ -55,7 +55,7 @@ def test_another_operation_stands_before_the_key() -> None:
 
 def test_fields_by_what_they_mean_for_a_choice() -> None:
     assert PLAIN.values(Effect.KIND)[:3] == (128, DType.FP16, False)
-    assert PLAIN.values(Effect.SIZE) == (16, 16, 16, 4096, 4096)
+    assert PLAIN.values(Effect.SIZE) == (16, 16, 16, 4096, 4096, 0, 0)
     assert PLAIN.values(Effect.NONE) == (None,)
     changed = dataclasses.replace(PLAIN, lse=True)
     assert PLAIN.values(Effect.KIND, Effect.SIZE) == changed.values(Effect.KIND, Effect.SIZE)

@@ -11,7 +11,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ from tests.csrc.stub import Launched, Stub, image
 DEVICE = LaunchDevice(multiprocessors=114, l2_bytes=50 << 20)
 ARCH = limits((9, 0))
 SYMBOL = "kernel"
+WORKSPACE = 0x7E0000000100
 COUNTERS = 0x7F0000000100  # what Python is told; C++ has an address of its own
-WORKSPACE = 1 << 46
 D_HEADS = range(32, 257, 32)
 
 
@@ -83,6 +83,11 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
     left, right = (some_side(dice, sum(lengths)) for _ in range(2))
     if family.takes_cache:  # it has neither windows nor anything that changes scores
         left, right, alibi = None, None, False
+    totals = {}
+    if dice.random() < 0.3 and not family.takes_cache:
+        totals = {"packed": True, "total_q": some_length(dice, rows)}
+        totals["total_kv"] = some_length(dice, keys)
+        alibi, left, right = False, None, None
     return Workload(
         *(batch, heads, kv_heads, *lengths),
         config.d_head,
@@ -97,6 +102,7 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
         sink=dice.random() < 0.2 and not family.takes_cache,
         softcap=None if family.takes_cache else dice.choice((None, None, None, 50.0, 1e4)),
         alibi=alibi,
+        **totals,
     )
 
 
@@ -127,7 +133,8 @@ def some_tensor(
 
 
 def some_args(dice: random.Random, w: Workload) -> LaunchArgs:
-    queries, keys = (w.batch, w.seq_len_q, w.heads), (w.batch, w.seq_len_kv, w.kv_heads)
+    batch, rows_q, rows_kv = w.rows
+    queries, keys = (batch, rows_q, w.heads), (batch, rows_kv, w.kv_heads)
     four = [
         some_tensor(dice, i, lengths, d_head)
         for i, (lengths, d_head) in enumerate(
@@ -140,16 +147,27 @@ def some_args(dice: random.Random, w: Workload) -> LaunchArgs:
     span = w.seq_len_q + w.seq_len_kv
     diagonal = dice.choice((None, None, dice.randint(-span, span), 1 << 40, -(1 << 70)))
     scale = dice.choice((None, None, None, 0.5, 1e-31, 0.0, float("nan"), 1e30))
-    return LaunchArgs.forward(
+    args = LaunchArgs.forward(
         *four,
         TensorArg(lse),
         sink=TensorArg((1 << 46) + 4 if w.sink and dice.random() < 0.98 else 0),
         alibi_slopes=some_slopes(dice, w),
-        diagonal=diagonal if w.causal or w.window_left is not None else None,
+        diagonal=diagonal
+        if (w.causal or w.window_left is not None) and (not w.packed or dice.random() < 0.1)
+        else None,
         softmax_scale=scale if dice.random() < 0.3 else None,
         scratch=COUNTERS,
         workspace=WORKSPACE,
     )
+    if not w.packed:
+        return args
+    given = {name: 4 * dice.randrange(1, 1 << 40) for name in ("cu_seqlens_q", "cu_seqlens_kv")}
+    if dice.random() < 0.3:
+        given |= {name: 4 * dice.randrange(1, 1 << 40) for name in ("used_q", "used_kv")}
+    if dice.random() < 0.03:
+        del given["cu_seqlens_kv"]
+    more = {name: TensorArg(address) for name, address in given.items()}
+    return replace(args, tensors={**args.tensors, **more})
 
 
 def some_slopes(dice: random.Random, w: Workload) -> TensorArg:
@@ -167,7 +185,10 @@ def some_case(dice: random.Random) -> Case:
 def by_python(case: Case) -> Sequence[LaunchStep]:
     """The launches, none if they are refused."""
     try:
-        return case.family.launches(case.config, case.workload, case.args, DEVICE)
+        args = case.args
+        if not case.family.workspace_bytes(case.config, case.workload, DEVICE):
+            args = replace(args, workspace=0)
+        return case.family.launches(case.config, case.workload, args, DEVICE)
     except InvalidConfig:
         return ()
 
@@ -189,12 +210,13 @@ class ByCpp:
             )
             self._kernels[key] = self._core.kernel(made)
         try:
-            self._kernels[key].launch(case.workload, case.args)
+            needed = self._kernels[key].workspace_bytes(case.workload)
+            assert needed == case.family.workspace_bytes(case.config, case.workload, DEVICE), case
+            args = case.args if needed else replace(case.args, workspace=0)
+            self._kernels[key].launch(case.workload, args)
         except InvalidConfig:
             assert not self._stub.launched()
             return []
-        needed = self._kernels[key].workspace_bytes(case.workload)
-        assert needed == case.family.workspace_bytes(case.config, case.workload, DEVICE), case
         return self._stub.launched()
 
 
@@ -243,6 +265,8 @@ def main(library: str, count: str, seed: str) -> None:
         seen[f"{case.family.name} {'launched' if cpp else 'refused'}"] += 1
         seen[f"d_head {case.config.d_head}"] += 1
         seen["d_head_v"] += bool(case.config.d_head_v)
+        if case.workload.packed:
+            seen[f"packed {'launched' if cpp else 'refused'}"] += 1
         counters = [compare(case, *both) for both in zip(python, cpp, strict=True)]
         seen[f"{case.family.name} with counters"] += any(counters)
     print(json.dumps(seen))

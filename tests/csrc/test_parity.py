@@ -18,5 +18,7 @@ def test_random_problems_are_launched_and_refused_alike(run_with_stub: RunWithSt
         assert seen[f"{family} launched"] > PROBLEMS / 10
         assert seen[f"{family} refused"] > PROBLEMS / 100
         assert PROBLEMS / 200 < seen[f"{family} with counters"] < seen[f"{family} launched"]
+    assert seen["packed launched"] > PROBLEMS / 10
+    assert seen["packed refused"] > PROBLEMS / 100
     assert all(seen[f"d_head {d}"] for d in range(32, 257, 32))
     assert seen["d_head_v"] > 0

@@ -204,6 +204,9 @@ def test_static_asserts_say_the_same_sentences() -> None:
     assert sentences == [sentence for _, sentence, _ in CONSTRAINTS]
 
 
+PACKED_BYTES = 5 * 8 + 2 * 4  # kernels/common/packed_batch.cuh, PackedBatch
+
+
 def test_parameters_are_laid_out_as_the_struct() -> None:
     """kernels/sm80/fwd/params.cuh: pointers, strides, then 32-bit numbers, no padding between."""
     text = (kernels_dir() / "sm80" / "fwd" / "params.cuh").read_text()
@@ -212,7 +215,8 @@ def test_parameters_are_laid_out_as_the_struct() -> None:
     names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
     fields = [name.removesuffix("_address") for name in params_dtype().names or ()]
     assert fields == names
-    assert params_dtype().itemsize == 6 * 8 + 4 * 3 * 8 + 7 * 4 + 4 + score_dtype().itemsize
+    more = PACKED_BYTES + score_dtype().itemsize
+    assert params_dtype().itemsize == 6 * 8 + 4 * 3 * 8 + 7 * 4 + 4 + more
     assert np.zeros(1, params_dtype()).dtype.alignment == 8
 
 

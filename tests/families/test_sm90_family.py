@@ -100,6 +100,9 @@ def test_static_asserts_say_the_same_sentences() -> None:
     assert sentences == [sentence for _, sentence, _ in CONSTRAINTS]
 
 
+PACKED_BYTES = 5 * 8 + 2 * 4  # kernels/common/packed_batch.cuh, PackedBatch
+
+
 def test_parameters_are_laid_out_as_the_struct() -> None:
     """kernels/sm90/fwd/params.cuh: pointers, 32-bit numbers, padded to 8 bytes, and the scores'."""
     text = (kernels_dir() / "sm90" / "fwd" / "params.cuh").read_text()
@@ -107,7 +110,8 @@ def test_parameters_are_laid_out_as_the_struct() -> None:
     body = body[: body.index("};")]
     names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
     assert list(params_dtype().names or ()) == names
-    assert params_dtype().itemsize == 2 * 8 + 9 * 4 + 4 + score_dtype().itemsize
+    more = PACKED_BYTES + score_dtype().itemsize
+    assert params_dtype().itemsize == 2 * 8 + 9 * 4 + 4 + more
 
 
 def test_shared_memory_is_the_kernels_own_sum() -> None:

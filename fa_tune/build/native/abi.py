@@ -67,7 +67,9 @@ class Problem(ctypes.Structure):
         ("sink", ctypes.c_int32),
         ("alibi", ctypes.c_int32),
         ("d_head_v", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("packed", ctypes.c_int32),
+        ("total_q", ctypes.c_int64),
+        ("total_kv", ctypes.c_int64),
     )
 
 
@@ -103,6 +105,7 @@ class Tensors(ctypes.Structure):
         ("sink", ctypes.c_void_p),
         ("alibi_slopes", ctypes.c_void_p),
         ("alibi_batch_stride", ctypes.c_int64),
+        *((n, ctypes.c_void_p) for n in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")),
         ("workspace", ctypes.c_void_p),
         ("cache", Cache),
     )

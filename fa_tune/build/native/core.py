@@ -266,6 +266,9 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
         softcap=workload.softcap or 0.0,
         sink=workload.sink,
         alibi=workload.alibi,
+        packed=workload.packed,
+        total_q=workload.total_q,
+        total_kv=workload.total_kv,
     )
 
 
@@ -273,11 +276,10 @@ def tensors_of(args: LaunchArgs) -> abi.Tensors:
     """The tensors of a forward pass."""
     four = {name: _tensor(args[name]) for name in ("q", "k", "v", "o")}
     slopes, cache = args["alibi_slopes"], args.cache or CacheArgs()
+    names = ("lse", "sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")
     return abi.Tensors(
         **four,
-        lse=args.lse.address,
-        sink=args["sink"].address,
-        alibi_slopes=slopes.address,
+        **{name: args[name].address for name in names},
         alibi_batch_stride=slopes.strides[0],
         workspace=args.workspace,
         cache=abi.Cache(

@@ -10,10 +10,8 @@ from fa_tune.core.errors import ToolMissing
 
 # The kernels' parameters, which the core fills in: relative to kernels/.
 PARAMS = (
-    "common/score_params.cuh",
-    "decode/params.cuh",
-    "sm80/fwd/params.cuh",
-    "sm90/fwd/params.cuh",
+    *("common/packed_batch.cuh", "common/score_params.cuh", "decode/params.cuh"),
+    *("sm80/fwd/params.cuh", "sm90/fwd/params.cuh"),
 )
 SUFFIXES = (".h", ".hpp", ".cpp")
 

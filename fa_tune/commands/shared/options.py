@@ -101,6 +101,8 @@ def field_option(name: str, **settings: Any) -> Decorator[Any]:
     given: dict[str, Any] = {"default": usual, "help": spec.help}
     if spec.type is bool:
         flag += f"/--{spec.off or 'no-' + name.replace('_', '-')}"
+    elif spec.type is str:
+        given["metavar"] = "TEXT"
     else:
         given["type"] = number(spec.type, *spec.limits)
     if spec.usual_text:

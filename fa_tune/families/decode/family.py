@@ -54,7 +54,8 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         """Up to MAX_ROWS rows for each head of K and V; by no larger a tile than they need."""
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
         small = config is None or config.B_r == MMA_M or config.B_r < 2 * rows
-        return workload.is_plain and not workload.d_head_v and rows <= MAX_ROWS and small
+        own = workload.is_plain and not workload.d_head_v and not workload.packed
+        return own and rows <= MAX_ROWS and small
 
     def compile_arch(self, limits: ArchLimits) -> str:
         return limits.arch

@@ -25,9 +25,10 @@ ROW_SUMS = 2  # numbers of a part's row besides its columns
 
 def check(workload: Workload) -> None:
     """Raise InvalidConfig for what the kernels do not compute."""
-    if not workload.is_plain or workload.d_head_v:
+    if not workload.is_plain or workload.d_head_v or workload.packed:
         raise InvalidConfig(
-            "decode kernels have no window, sink, soft cap, ALiBi, score hook or d_head_v: "
+            "decode kernels have no window, sink, soft cap, ALiBi, score hook, d_head_v or packed "
+            "batch: "
             f"{workload.key}"
         )
 

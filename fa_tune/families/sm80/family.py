@@ -32,7 +32,14 @@ from fa_tune.families.sm80.rules import autotune_rejection
 from fa_tune.families.sm80.sets import ALLOWED_KEYS, get_kernel_configs
 from fa_tune.families.template import TemplateFamily
 from fa_tune.families.tensor_maps import tensor_map
-from fa_tune.families.work_tiles import MAX_TILES, l2_head_group
+from fa_tune.families.work_tiles import (
+    MAX_TILES,
+    PACKED_FIELDS,
+    l2_head_group,
+    list_bytes,
+    set_packed,
+    tiles_of_head,
+)
 from fa_tune.ops.forward import example
 from fa_tune.ops.traits import Traits
 
@@ -58,7 +65,8 @@ def params_dtype() -> np.dtype:
         + [(f"{t}_strides", strides) for t in ("q", "k", "v", "o")]
         + [(n, "i4") for n in ("heads", "heads_per_kv", "seq_len_q", "seq_len_kv", "diagonal")]
         + [("batch", "i4"), ("l2_head_group", "i4")]
-        + [("softmax_scale", "f4"), ("score", score_dtype())],
+        + [("softmax_scale", "f4"), ("score", score_dtype())]
+        + [("packed", np.dtype(list(PACKED_FIELDS), align=True))],
         align=True,
     )
 
@@ -127,17 +135,17 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
     def geometry(
         self, config: FlashForwardKernelConfig, workload: Workload, device: LaunchDevice
     ) -> LaunchGeometry:
-        query_blocks = -(-workload.seq_len_q // config.B_r)
+        query_blocks, batch = tiles_of_head(workload, config.B_r), workload.rows[0]
         if config.ping_pong:
-            tiles = query_blocks * workload.heads * workload.batch
+            tiles = query_blocks * workload.heads * batch
             if tiles > MAX_TILES:
                 raise InvalidConfig(f"{workload.key} has {tiles} tiles; a launch takes {MAX_TILES}")
             grid = (min(tiles, device.multiprocessors), 1, 1)
         else:
-            for name, size in (("heads", workload.heads), ("batch", workload.batch)):
+            for name, size in (("heads", workload.heads), ("batch", batch)):
                 if size > MAX_GRID_ROWS:
                     raise InvalidConfig(f"{name} must be at most {MAX_GRID_ROWS}, not {size}")
-            grid = (query_blocks, workload.heads, workload.batch)
+            grid = (query_blocks, workload.heads, batch)
         return LaunchGeometry(
             grid=grid,
             block=(config.threads, 1, 1),
@@ -162,6 +170,11 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         )
         return CallPlan.forward(config, traits, arch, (launch,))
 
+    def workspace_bytes(
+        self, config: FlashForwardKernelConfig, workload: Workload, device: LaunchDevice
+    ) -> int:
+        return list_bytes(workload) if config.ping_pong else 0
+
     def scratch_bytes(self, config: FlashForwardKernelConfig) -> int:
         return COUNTER_BYTES if config.ping_pong else 0
 
@@ -183,10 +196,9 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         params["counters_address"] = args.scratch
         params["heads"] = workload.heads
         params["heads_per_kv"] = workload.heads // workload.kv_heads
-        params["seq_len_q"] = workload.seq_len_q
-        params["seq_len_kv"] = workload.seq_len_kv
+        params["batch"], params["seq_len_q"], params["seq_len_kv"] = workload.rows
         set_scores(params, workload, args)
-        params["batch"] = workload.batch
+        set_packed(params, workload, args)
         if not config.ping_pong:
             return [params]
         params["l2_head_group"] = l2_head_group(workload, device.l2_bytes)

@@ -16,6 +16,7 @@ from fa_tune.families.sm90 import constraints as rules
 from fa_tune.families.sm90 import launch, names, sets
 from fa_tune.families.sm90.config import Sm90Config
 from fa_tune.families.template import TemplateFamily
+from fa_tune.families.work_tiles import list_bytes
 from fa_tune.ops.forward import example
 from fa_tune.ops.traits import Traits
 
@@ -79,6 +80,9 @@ class Sm90Family(TemplateFamily[Sm90Config]):
 
     def scratch_bytes(self, config: Sm90Config) -> int:
         return launch.counter_bytes(config)
+
+    def workspace_bytes(self, config: Sm90Config, workload: Workload, device: LaunchDevice) -> int:
+        return list_bytes(workload)
 
     def kernel_args(
         self, config: Sm90Config, workload: Workload, args: LaunchArgs, device: LaunchDevice

@@ -12,7 +12,13 @@ from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.families.sm90.config import GROUP_ROWS, Scheduler, Sm90Config
 from fa_tune.families.tensor_maps import tensor_map
-from fa_tune.families.work_tiles import MAX_TILES, l2_head_group
+from fa_tune.families.work_tiles import (
+    MAX_TILES,
+    PACKED_FIELDS,
+    l2_head_group,
+    set_packed,
+    tiles_of_head,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,20 +36,16 @@ def params_dtype() -> np.dtype:
     return np.dtype(
         [("lse", "u8"), ("counters", "u8")]
         + [(name, "i4") for name in numbers]
-        + [("softmax_scale", "f4"), ("score", score_dtype())],
+        + [("softmax_scale", "f4"), ("score", score_dtype())]
+        + [("packed", np.dtype(list(PACKED_FIELDS), align=True))],
         align=True,
     )
-
-
-def m_blocks(config: Sm90Config, workload: Workload) -> int:
-    """Tiles of one head."""
-    return -(-workload.seq_len_q // config.B_r)
 
 
 def geometry(config: Sm90Config, workload: Workload, device: LaunchDevice) -> LaunchGeometry:
     """A CTA per tile, or with a persistent scheduler as many as the multiprocessors hold at most;
     raises InvalidConfig for more tiles than the kernel counts."""
-    tiles = m_blocks(config, workload) * workload.heads * workload.batch
+    tiles = tiles_of_head(workload, config.B_r) * workload.heads * workload.rows[0]
     if tiles > MAX_TILES:
         raise InvalidConfig(f"{workload.key} has {tiles} tiles; a launch takes {MAX_TILES}")
     resident = max(1, device.multiprocessors * config.min_ctas_per_sm)
@@ -86,12 +88,12 @@ def kernel_args(
     params["counters"] = args.scratch
     params["heads"] = workload.heads
     params["heads_per_kv"] = workload.heads // workload.kv_heads
-    params["seq_len_q"] = workload.seq_len_q
-    params["seq_len_kv"] = workload.seq_len_kv
-    params["m_blocks"] = m_blocks(config, workload)
-    params["total_heads"] = workload.heads * workload.batch
+    batch, params["seq_len_q"], params["seq_len_kv"] = workload.rows
+    params["m_blocks"] = tiles_of_head(workload, config.B_r)
+    params["total_heads"] = workload.heads * batch
     params["l2_head_group"] = l2_head_group(workload, device.l2_bytes)
     set_scores(params, workload, args)
+    set_packed(params, workload, args)
     return [
         tensor_map(args.q, workload, queries=True, box_rows=GROUP_ROWS),
         tensor_map(args.k, workload, queries=False, box_rows=config.B_c),

@@ -135,6 +135,8 @@ def representative(workload: Workload) -> Workload:
     powers of two in doublings, the heads one group.  So growing lengths need a choice per
     doubling.  csrc/torch/ops.cpp has the same buckets."""
     group = workload.heads // workload.kv_heads
+    if workload.packed:
+        return _representative_packed(workload, group)
     work = 1 << _nearest_log2(workload.batch * workload.heads)
     q, kv = (1 << _nearest_log2(n) for n in (workload.seq_len_q, workload.seq_len_kv))
     return replace(
@@ -144,6 +146,26 @@ def representative(workload: Workload) -> Workload:
         kv_heads=1,
         seq_len_q=q,
         seq_len_kv=kv,
+        softmax_scale=None,
+    )
+
+
+def _representative_packed(workload: Workload, group: int) -> Workload:
+    """The rows in all are of one group of heads, too."""
+    q, kv = (
+        max(1, (1 << _nearest_log2(total * workload.heads)) // group)
+        for total in (workload.total_q, workload.total_kv)
+    )
+    return replace(
+        workload,
+        batch=1 << _nearest_log2(workload.batch),
+        heads=group,
+        kv_heads=1,
+        seq_len_q=1 << _nearest_log2(workload.seq_len_q),
+        seq_len_kv=1 << _nearest_log2(workload.seq_len_kv),
+        total_q=q,
+        total_kv=kv,
+        lengths="",
         softmax_scale=None,
     )
 

@@ -130,10 +130,15 @@ def _order(entry: Entry) -> tuple[Workload, tuple[int, str]]:
 
 def distance(a: Workload, b: Workload) -> float:
     """How far apart two workloads of one kind are, in doublings: of the sequence (mean of
-    query and key/value side), of batch·heads, and of the heads that share a kv head."""
-    work = _doublings(a.batch * a.heads, b.batch * b.heads)
+    query and key/value side), of batch·heads (of a packed batch, queries in all · heads), and of
+    the heads that share a kv head."""
+    work = _doublings(_rows(a) * a.heads, _rows(b) * b.heads)
     group = _doublings(a.heads // a.kv_heads, b.heads // b.kv_heads)
     return _seq_len_distance(a, b) + work + group
+
+
+def _rows(workload: Workload) -> int:
+    return workload.total_q if workload.packed else workload.batch
 
 
 def _seq_len_distance(a: Workload, b: Workload) -> float:

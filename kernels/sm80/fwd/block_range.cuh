@@ -12,6 +12,7 @@
 
 #include "common/mask.cuh"
 #include "common/problem.cuh"
+#include "common/sequence.cuh"
 #include "sm80/fwd/params.cuh"
 
 namespace fa_tune::sm80 {
@@ -27,19 +28,21 @@ struct BlockRange {
     }
 
     template <int kRows, int kKeys, WorkloadTraits TRAITS>
-    __device__ __forceinline__ static BlockRange of(const ForwardParams& params, int first_query) {
-        int keys = params.seq_len_kv;
-        int whole_keys = params.seq_len_kv;
+    __device__ __forceinline__ static BlockRange of(const ForwardParams& params,
+                                                    const Sequence<TRAITS.packed>& sequence,
+                                                    int first_query) {
+        int keys = sequence.keys(params);
+        int whole_keys = sequence.keys(params);
         if constexpr (TRAITS.causal) {
-            const int last_query = min(first_query + kRows, params.seq_len_q) - 1;
-            keys = max(0, min(keys, last_query + params.diagonal + 1));
-            whole_keys = max(0, min(whole_keys, first_query + params.diagonal + 1));
+            const int last_query = min(first_query + kRows, sequence.queries(params)) - 1;
+            keys = max(0, min(keys, last_query + sequence.diagonal(params) + 1));
+            whole_keys = max(0, min(whole_keys, first_query + sequence.diagonal(params) + 1));
         }
         int first = 0, first_of_all = 0;
         if constexpr (TRAITS.window) {
-            const int last_query = min(first_query + kRows, params.seq_len_q) - 1;
-            first = max(0, first_key_seen(first_query, params.score.first_diagonal));
-            first_of_all = max(0, first_key_seen(last_query, params.score.first_diagonal));
+            const int last_query = min(first_query + kRows, sequence.queries(params)) - 1;
+            first = max(0, first_key_seen(first_query, sequence.first_diagonal(params)));
+            first_of_all = max(0, first_key_seen(last_query, sequence.first_diagonal(params)));
         }
         return {(keys + kKeys - 1) / kKeys, whole_keys / kKeys, first / kKeys,
                 (first_of_all + kKeys - 1) / kKeys};

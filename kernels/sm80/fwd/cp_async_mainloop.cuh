@@ -49,16 +49,19 @@ struct CpAsyncMainloop {
     };
 
     const ForwardParams& params;
-    const int first_query;  // of this CTA
-    int first_block;        // with a window: the first block of its range
+    const int first_query;  // of this CTA, in its sequence
+    [[no_unique_address]] const Sequence<TRAITS.packed> sequence;
+    int first_block;  // with a window: the first block of its range
     const unsigned q_smem, k_smem, v_smem;
     Tile warp_tile;
     Stream<KTile> k;
     Stream<VTile> v;
 
-    __device__ __forceinline__ CpAsyncMainloop(const ForwardParams& p, unsigned smem)
+    __device__ __forceinline__ CpAsyncMainloop(const ForwardParams& p, unsigned smem, int first_query,
+                                               const Sequence<TRAITS.packed>& sequence)
         : params(p),
-          first_query(blockIdx.x * CFG.B_r),
+          first_query(first_query),
+          sequence(sequence),
           q_smem(smem),
           k_smem(smem + QTile::kBytes),
           v_smem(smem + QTile::kBytes + kStages * KTile::kBytes),
@@ -73,23 +76,18 @@ struct CpAsyncMainloop {
         const long long first_key = static_cast<long long>(block) * CFG.B_c;
         const unsigned short* rows =
             tensor + blockIdx.z * strides.batch + kv_head * strides.head + first_key * strides.seq;
+        if constexpr (TRAITS.packed) rows += sequence.first_key * strides.seq;
         return {KVPlan::source(rows, strides.seq, threadIdx.x), strides.seq, ring, block, 0};
-    }
-
-    // The block that is visited last.
-    __device__ __forceinline__ int begin() const {
-        if constexpr (!TRAITS.window) return 0;
-        return first_block;
     }
 
     // Copy the stream's next block, if there is one, and step to the one after it.
     template <typename KVTile>
     __device__ __forceinline__ void load(Stream<KVTile>& stream) {
-        if (stream.block >= begin()) {
+        if (stream.block >= (TRAITS.window ? first_block : 0)) {
             const unsigned target =
                 stream.ring + (kStages > 1 ? stream.stage * KVTile::kBytes : 0u);
             mma_sync::load_tile<KVTile, kThreads, CFG.async_copy, TRAITS.ragged>(
-                target, stream.source, stream.stride, params.seq_len_kv - stream.block * CFG.B_c,
+                target, stream.source, stream.stride, sequence.keys(params) - stream.block * CFG.B_c,
                 threadIdx.x);
             stream.source -= stream.stride * CFG.B_c;
         }
@@ -109,9 +107,10 @@ struct CpAsyncMainloop {
         const unsigned short* q = params.q + blockIdx.z * params.q_strides.batch +
                                   blockIdx.y * params.q_strides.head +
                                   first_query * params.q_strides.seq;
+        if constexpr (TRAITS.packed) q += sequence.first_query * params.q_strides.seq;
         mma_sync::load_tile<QTile, kThreads, CFG.async_copy, TRAITS.ragged>(
             q_smem, QPlan::source(q, params.q_strides.seq, threadIdx.x), params.q_strides.seq,
-            params.seq_len_q - first_query, threadIdx.x);
+            sequence.queries(params) - first_query, threadIdx.x);
         commit();
     }
 
@@ -181,7 +180,7 @@ struct CpAsyncMainloop {
         // One loop for masked and whole blocks: two cost registers that the 32-row configs do
         // not have, and spilled.
 #pragma unroll 1
-        for (int block = last; block >= begin(); --block) {
+        for (int block = last; block >= (TRAITS.window ? first_block : 0); --block) {
             unsigned v_offset = 0;
             if constexpr (kStages > 1) {
                 v_offset = stage * VTile::kBytes;
@@ -194,8 +193,8 @@ struct CpAsyncMainloop {
                 warp_tile.change_scores(params, first_query, block * CFG.B_c,
                                         kMasked && range.masks<TRAITS>(block));
             }
-            if (kMasked && range.masks<TRAITS>(block)) {
-                warp_tile.mask(params, first_query, block * CFG.B_c);
+            if (kMasked && (block >= range.unmasked || (TRAITS.window && block < range.whole))) {
+                warp_tile.mask(params, sequence, first_query, block * CFG.B_c);
             }
             warp_tile.softmax.advance(warp_tile.s, warp_tile.o, block == last);
             warp_tile.exponentiate();
@@ -204,14 +203,16 @@ struct CpAsyncMainloop {
     }
 
     __device__ __forceinline__ void run() {
-        const BlockRange range = BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(params, first_query);
+        const BlockRange range =
+            BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(params, sequence, first_query);
         warp_tile.score_map = ScoreMap<TRAITS>::of(params, blockIdx.z, blockIdx.y);
         load_q();
         if (range.end > range.begin) mainloop(range);
         // Without a block nothing has waited for Q's copies, which would land on top of O.
         if constexpr (kMasked && CFG.async_copy) ptx::cp_async_wait_group<0>();
         if constexpr (kMasked) __syncthreads();
-        Epilogue<TRAITS, Tile>::write(warp_tile, params, blockIdx.z, blockIdx.y, first_query);
+        Epilogue<TRAITS, Tile>::write(warp_tile, params, sequence, blockIdx.z, blockIdx.y,
+                                      first_query);
     }
 };
 

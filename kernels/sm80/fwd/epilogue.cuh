@@ -15,6 +15,7 @@
 
 #include "common/problem.cuh"
 #include "common/scores.cuh"
+#include "common/sequence.cuh"
 #include "mma_sync/copy.cuh"
 #include "ptx/stmatrix.cuh"
 #include "sm80/fwd/params.cuh"
@@ -30,7 +31,8 @@ struct Epilogue {
 
     // O / l to global memory, so that global stores are whole chunks.  Nothing may still be on its
     // way to the warp's rows of Q.
-    __device__ __forceinline__ static void write(Tile& tile, const ForwardParams& params, int batch,
+    __device__ __forceinline__ static void write(Tile& tile, const ForwardParams& params,
+                                                 const Sequence<TRAITS.packed>& sequence, int batch,
                                                  int head, int first_query) {
         float log_sum_exp[kTilesM][2];
         finish(tile, params, head, log_sum_exp);
@@ -47,21 +49,24 @@ struct Epilogue {
                         Elem::pack(tile.o[m][n][2 * half], tile.o[m][n][2 * half + 1]);
                 }
                 if constexpr (TRAITS.lse) {
-                    write_lse(tile, params, batch, head, first_query, row, log_sum_exp[m][half]);
+                    write_lse(tile, params, sequence, batch, head, first_query, row,
+                              log_sum_exp[m][half]);
                 }
             }
         }
         __syncwarp();
         unsigned short* out = params.o + batch * params.o_strides.batch +
                               head * params.o_strides.head + first_query * params.o_strides.seq;
+        if constexpr (TRAITS.packed) out += sequence.first_query * params.o_strides.seq;
         mma_sync::store_warp_rows<OTile, Tile::kRowsPerWarp, TRAITS.ragged>(
-            out, params.o_strides.seq, tile.q_smem, warp_row, params.seq_len_q - first_query,
+            out, params.o_strides.seq, tile.q_smem, warp_row, sequence.queries(params) - first_query,
             tile.lane);
     }
 
     // O / l, as bulk copies want it, to this warp's own rows of the tile at `o_smem`; the
     // log-sum-exp to global memory.
     __device__ __forceinline__ static void stage(Tile& tile, const ForwardParams& params,
+                                                 const Sequence<TRAITS.packed>& sequence,
                                                  unsigned o_smem, int batch, int head,
                                                  int first_query) {
         float log_sum_exp[kTilesM][2];
@@ -83,7 +88,8 @@ struct Epilogue {
                 for (int half = 0; half < 2; ++half) {
                     const int row =
                         tile.warp * Tile::kRowsPerWarp + 16 * m + 8 * half + tile.lane / 4;
-                    write_lse(tile, params, batch, head, first_query, row, log_sum_exp[m][half]);
+                    write_lse(tile, params, sequence, batch, head, first_query, row,
+                              log_sum_exp[m][half]);
                 }
             }
         }
@@ -106,12 +112,15 @@ struct Epilogue {
     }
 
     __device__ __forceinline__ static void write_lse(const Tile& tile, const ForwardParams& params,
+                                                     const Sequence<TRAITS.packed>& sequence,
                                                      int batch, int head, int first_query, int row,
                                                      float value) {
-        const long long index =
-            (static_cast<long long>(batch) * params.heads + head) * params.seq_len_q + first_query +
-            row;
-        if (tile.lane % 4 == 0 && first_query + row < params.seq_len_q) params.lse[index] = value;
+        const long long of_batch = TRAITS.packed ? 0 : static_cast<long long>(batch);
+        long long index = (of_batch * params.heads + head) * params.seq_len_q + first_query + row;
+        if constexpr (TRAITS.packed) index += sequence.first_query;
+        if (tile.lane % 4 == 0 && first_query + row < sequence.queries(params)) {
+            params.lse[index] = value;
+        }
     }
 };
 

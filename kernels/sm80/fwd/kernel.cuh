@@ -2,13 +2,15 @@
 // element and walks that head's keys and values in blocks of B_c, from the last to the first
 // (masked blocks, if any, are the last ones and so come first).
 //
-//     grid    (query blocks, heads, batch)
+//     grid    (query blocks, heads, batch); of a packed batch (tiles, heads), of all sequences, the
+//             longest first, and no fewer than there are
 //     block   32 n_warps threads; warp w owns rows [w, w + 1) * B_r / n_warps
 //
 // What a warp does with a block is in warp_tile.cuh; how blocks come to shared memory, and who
 // waits for whom, is in cp_async_mainloop.cuh and, with ping_pong, in ping_pong_mainloop.cuh.
 #pragma once
 
+#include "common/member_order.cuh"
 #include "sm80/fwd/cp_async_mainloop.cuh"
 #include "sm80/fwd/ping_pong_mainloop.cuh"
 
@@ -33,9 +35,18 @@ template <FlashForwardKernelConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(32 * CFG.n_warps, min_ctas_per_sm<CFG>())
     flash_forward_kernel(const __grid_constant__ ForwardParams params) {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
-    CpAsyncMainloop<CFG, TRAITS> loop(
-        params, static_cast<unsigned>(__cvta_generic_to_shared(shared_memory)));
-    loop.run();
+    const unsigned smem = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
+    if constexpr (TRAITS.packed) {
+        const PackedTile tile =
+            own_tile<32 * CFG.n_warps, CFG.B_r, TRAITS.causal>(params.packed, smem);
+        if (tile.m_block < 0) return;
+        __syncthreads();  // Q comes where the order was
+        CpAsyncMainloop<CFG, TRAITS> loop(params, smem, tile.m_block * CFG.B_r, tile.sequence);
+        loop.run();
+    } else {
+        CpAsyncMainloop<CFG, TRAITS> loop(params, smem, blockIdx.x * CFG.B_r, {});
+        loop.run();
+    }
 }
 
 // The maps are of whole tensors, four-dimensional: (d_head or d_v, sequence, heads, batch).

@@ -1,6 +1,7 @@
 // What a launch passes to the kernel.
 #pragma once
 
+#include "common/packed_batch.cuh"
 #include "common/score_params.cuh"
 
 namespace fa_tune::sm80 {
@@ -9,6 +10,9 @@ namespace fa_tune::sm80 {
 // q: [batch, seq_len_q, heads, d_head]; k: [batch, seq_len_kv, heads / heads_per_kv, d_head];
 // v and o: like k and q, but with d_v columns
 // lse: [batch, heads, seq_len_q], contiguous, fp32; read only with WorkloadTraits::lse.
+// Of a packed batch seq_len_q and seq_len_kv are the rows of all sequences, lse is
+// [heads, seq_len_q], and each sequence has a diagonal of its own, so that its last query sees all
+// its keys.
 struct TensorStrides {
     long long batch, seq, head;
 };
@@ -30,6 +34,7 @@ struct ForwardParams {
     int l2_head_group;  // ping_pong: see work_stream.cuh
     float softmax_scale;
     ScoreParams score;
+    PackedBatch packed;
 };
 
 }  // namespace fa_tune::sm80

@@ -85,6 +85,7 @@ struct PingPongMainloop {
     const unsigned items;  // of blocks, twice as many as stages, and the stream's own
     const PingPongBarriers<kStages> barriers;
     Tile warp_tile;
+    [[no_unique_address]] Sequence<TRAITS.packed> sequence;  // of the block
 
     __device__ __forceinline__ PingPongMainloop(const ForwardParams& p, const ptx::TensorMap& q_map,
                                                 const ptx::TensorMap& k_map,
@@ -122,11 +123,14 @@ struct PingPongMainloop {
     __device__ __forceinline__ void load(const ptx::TensorMap& map, unsigned target, unsigned full,
                                          const WorkItem& item) const {
         ptx::mbarrier_arrive_expect_tx(full, KVTile::kBytes);
+        const BoxPlace box =
+            Sequence<TRAITS.packed>::of(params, item.batch)
+                .template kv_box<CFG.B_c>(first_key(item), item.batch);
 #pragma unroll
         for (int panel = 0; panel < KVTile::kPanels; ++panel) {
-            ptx::cp_async_bulk_tensor_4d_load(target + panel * KVTile::kPanelBytes, map, full,
-                                              ptx::kEvictLast, KVTile::kPanelColumns * panel,
-                                              first_key(item), item.kv_head(), item.batch);
+            load_box<TRAITS.packed>(target + panel * KVTile::kPanelBytes, map, full,
+                                    ptx::kEvictLast, KVTile::kPanelColumns * panel,
+                                    item.kv_head(), box);
         }
     }
 
@@ -145,18 +149,26 @@ struct PingPongMainloop {
         load<VTile>(v_map, v_smem + stage * VTile::kBytes, barriers.v_full(stage), item);
     }
 
+    // This warp's rows of Q and O.
+    __device__ __forceinline__ BoxPlace q_box(const WorkItem& item,
+                                              const Sequence<TRAITS.packed>& of_item) const {
+        return of_item.template q_box<Tile::kRowsPerWarp>(
+            item.first_query + warp_tile.warp * Tile::kRowsPerWarp, item.batch);
+    }
+
     // Ask for this warp's rows of Q.
     __device__ __forceinline__ void load_q(const WorkItem& item) const {
         __syncwarp();
         if (!ptx::elect_sync()) return;
         const unsigned full = barriers.q_full(warp_tile.warp);
         ptx::mbarrier_arrive_expect_tx(full, QTile::kPanels * kWarpBytes);
+        const auto of_item = Sequence<TRAITS.packed>::of(params, item.batch);
 #pragma unroll
         for (int panel = 0; panel < QTile::kPanels; ++panel) {
-            ptx::cp_async_bulk_tensor_4d_load(
+            const BoxPlace box = q_box(item, of_item);
+            load_box<TRAITS.packed>(
                 q_smem + panel * QTile::kPanelBytes + warp_tile.warp * kWarpBytes, q_map, full,
-                ptx::kEvictFirst, QTile::kPanelColumns * panel,
-                item.first_query + warp_tile.warp * Tile::kRowsPerWarp, item.head(), item.batch);
+                ptx::kEvictFirst, QTile::kPanelColumns * panel, item.head(), box);
         }
     }
 
@@ -199,17 +211,18 @@ struct PingPongMainloop {
     __device__ __forceinline__ bool masked(const WorkItem& item) const {
         if constexpr (!kMasked) return false;
         if constexpr (TRAITS.window) {
-            return BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(params, item.first_query)
+            return BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(params, sequence, item.first_query)
                 .template masks<TRAITS>(stream().key_block(item));
         }
         return item.block >=
-               BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(params, item.first_query).unmasked;
+               BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(params, sequence, item.first_query)
+                   .unmasked;
     }
 
     // Whether no row of this warp sees anything of a block, which is not the tile's last.
     __device__ __forceinline__ bool fully_masked(const WorkItem& item) const {
         const int last_row = item.first_query + (warp_tile.warp + 1) * Tile::kRowsPerWarp - 1;
-        return item.block > 0 && first_key(item) > last_row + params.diagonal;
+        return item.block > 0 && first_key(item) > last_row + sequence.diagonal(params);
     }
 
     // Where the maxima of a tile's first and last block are taken: in the code of the usual block,
@@ -227,7 +240,7 @@ struct PingPongMainloop {
             auto softmax = [&](bool with_maxima) {
                 if (last) load_next_q(now.next());
                 change_scores(item);
-                if (partly) warp_tile.mask(params, item.first_query, first_key(item));
+                if (partly) warp_tile.mask(params, sequence, item.first_query, first_key(item));
                 return warp_tile.stale_max_softmax(with_maxima);
             };
             if constexpr (kSharedMaxima) {
@@ -249,7 +262,7 @@ struct PingPongMainloop {
             if (scores_missing) Products::multiply_qk(warp_tile, k_offset);
             if (last) load_next_q(now.next());
             change_scores(item);
-            if (partly) warp_tile.mask(params, item.first_query, first_key(item));
+            if (partly) warp_tile.mask(params, sequence, item.first_query, first_key(item));
             warp_tile.softmax.advance(warp_tile.s, warp_tile.o, first);
             warp_tile.exponentiate();
         }
@@ -266,18 +279,17 @@ struct PingPongMainloop {
     __device__ __forceinline__ void write_output(const WorkItem& item) {
         if (ptx::elect_sync()) ptx::cp_async_bulk_wait_group_read();
         __syncwarp();
-        Epilogue<TRAITS, Tile>::stage(warp_tile, params, o_smem, item.batch, item.head(),
+        Epilogue<TRAITS, Tile>::stage(warp_tile, params, sequence, o_smem, item.batch, item.head(),
                                       item.first_query);
         ptx::fence_proxy_async_shared();
         __syncwarp();
         if (ptx::elect_sync()) {
+            const BoxPlace box = q_box(item, sequence);
 #pragma unroll
             for (int panel = 0; panel < OTile::kPanels; ++panel) {
-                ptx::cp_async_bulk_tensor_4d_store(
+                store_box<TRAITS.packed>(
                     o_map, o_smem + panel * OTile::kPanelBytes + warp_tile.warp * kWarpBytes,
-                    OTile::kPanelColumns * panel,
-                    item.first_query + warp_tile.warp * Tile::kRowsPerWarp, item.head(),
-                    item.batch);
+                    OTile::kPanelColumns * panel, item.head(), box);
             }
             ptx::cp_async_bulk_commit_group();
         }
@@ -299,6 +311,9 @@ struct PingPongMainloop {
             const Position next = now.next();
             const unsigned v_offset = now.stage * VTile::kBytes;
             const WorkItem item = WorkItem::load(slot(now));
+            if constexpr (TRAITS.packed) {
+                if (first) sequence = Sequence<true>::of(params, item.batch);
+            }
             if (TRAITS.causal && fully_masked(item)) {
                 // Nothing to multiply: others may have the turn.
                 release(barriers.k_empty(now.stage));
@@ -372,7 +387,17 @@ struct PingPongMainloop {
 
     __device__ __forceinline__ void run() {
         if (threadIdx.x == 0) barriers.init(CFG.n_warps);
+        if constexpr (TRAITS.packed) {
+            first_packed_tile<32 * CFG.n_warps, CFG.B_r, TRAITS.causal>(params, q_smem);
+            ptx::fence_proxy_async_shared();  // bulk copies come there next
+        }
         __syncthreads();
+        if constexpr (TRAITS.packed) {
+            if (static_cast<int>(blockIdx.x) >= stream().tiles()) {  // fewer tiles than CTAs
+                if (threadIdx.x == 0) stream().release_counters();
+                return;
+            }
+        }
         if (warp_tile.warp == 0 && ptx::elect_sync()) fill();
         mainloop();
     }

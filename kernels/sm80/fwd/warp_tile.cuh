@@ -16,6 +16,7 @@
 
 #include "common/problem.cuh"
 #include "common/scores.cuh"
+#include "common/sequence.cuh"
 #include "common/swizzle.cuh"
 #include "mma_sync/element.cuh"
 #include "mma_sync/fragment_stream.cuh"
@@ -122,11 +123,12 @@ struct WarpTile : Constraints<CFG> {
     }
 
     // Scores of the block that starts at `first_key` which must not count become -inf.
-    __device__ __forceinline__ void mask(const ForwardParams& params, int first_query,
+    __device__ __forceinline__ void mask(const ForwardParams& params,
+                                         const Sequence<TRAITS.packed>& sequence, int first_query,
                                          int first_key) {
         mma_sync::mask_scores<TRAITS.causal, TRAITS.window>(
-            s, first_query + warp * kRowsPerWarp, first_key, params.seq_len_kv, params.diagonal,
-            params.score.first_diagonal, lane);
+            s, first_query + warp * kRowsPerWarp, first_key, sequence.keys(params),
+            sequence.diagonal(params), sequence.first_diagonal(params), lane);
     }
 
     // Products of the block that starts at `first_key` to scores.  What a mask hides goes before as

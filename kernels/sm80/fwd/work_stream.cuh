@@ -13,6 +13,7 @@
 // published with the block of K; its `block` is -1 behind the last block of the last tile.
 #pragma once
 
+#include "common/member_order.cuh"
 #include "common/problem.cuh"
 #include "common/work_tile.cuh"
 #include "ptx/shared_words.cuh"
@@ -56,34 +57,53 @@ struct WorkStream {
         return (p.seq_len_q + CFG.B_r - 1) / CFG.B_r;
     }
 
+    __device__ __forceinline__ int tiles() const {
+        if constexpr (TRAITS.packed) {
+            return p.packed.members[p.packed.batch].first_tile * p.heads;
+        } else {
+            return m_blocks() * p.heads * p.batch;
+        }
+    }
+
     // The item of the first block of tile `number`.
     __device__ __forceinline__ WorkItem first_of(int number) const {
-        int m_block, head_in_all;
-        const int rows = m_blocks();
-        if constexpr (TRAITS.causal) {
-            const int section = number / (p.l2_head_group * rows);
-            const int in_section = number - section * p.l2_head_group * rows;
-            const int first_head = section * p.l2_head_group;
-            const int heads = min(p.l2_head_group, p.heads * p.batch - first_head);
-            m_block = rows - 1 - in_section / heads;
-            head_in_all = first_head + in_section % heads;
+        int m_block, head, batch;
+        if constexpr (TRAITS.packed) {
+            const PackedTile tile = packed_tile<TRAITS.causal>(number, 0, p);
+            if (tile.m_block < 0) return {0, 0, 0, -1};
+            m_block = tile.m_block;
+            head = tile.head;
+            batch = tile.place;
         } else {
-            head_in_all = number / rows;
-            m_block = number - head_in_all * rows;
+            int head_in_all;
+            const int rows = m_blocks();
+            if constexpr (TRAITS.causal) {
+                const int section = number / (p.l2_head_group * rows);
+                const int in_section = number - section * p.l2_head_group * rows;
+                const int first_head = section * p.l2_head_group;
+                const int heads = min(p.l2_head_group, p.heads * p.batch - first_head);
+                m_block = rows - 1 - in_section / heads;
+                head_in_all = first_head + in_section % heads;
+            } else {
+                head_in_all = number / rows;
+                m_block = number - head_in_all * rows;
+            }
+            batch = head_in_all / p.heads;
+            head = head_in_all - batch * p.heads;
         }
-        const int batch = head_in_all / p.heads;
-        const int head = head_in_all - batch * p.heads;
         const int first_query = m_block * CFG.B_r;
+        const auto sequence = Sequence<TRAITS.packed>::of(p, batch);
         // A tile whose rows see no key visits one block, all masked: every tile takes one path.
-        const int end = max(1, BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(p, first_query).end);
+        const int end =
+            max(1, BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(p, sequence, first_query).end);
         const unsigned kv_head = head / p.heads_per_kv;
         return {first_query, static_cast<int>(head | kv_head << 16), batch,
-                end - 1 - last_block(first_query)};
+                end - 1 - last_block(first_query, batch)};
     }
 
     // The block of keys of an item.
     __device__ __forceinline__ int key_block(const WorkItem& item) const {
-        return item.block + last_block(item.first_query);
+        return item.block + last_block(item.first_query, item.batch);
     }
 
     // The rest by one thread.
@@ -103,7 +123,7 @@ struct WorkStream {
             --item.block;
         } else {
             const int number = ptx::ld_shared(smem + 16);
-            if (number < m_blocks() * p.heads * p.batch) {
+            if (number < tiles()) {
                 fetch_next();
                 item = first_of(number);
             } else {
@@ -115,24 +135,25 @@ struct WorkStream {
         return item;
     }
 
-  private:
-    // The block of keys that a tile visits last.
-    __device__ __forceinline__ int last_block(int first_query) const {
-        if constexpr (!TRAITS.window) return 0;
-        const auto range = BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(p, first_query);
-        return min(range.begin, max(1, range.end) - 1);
-    }
-
-    __device__ __forceinline__ void fetch_next() const {
-        ptx::st_shared(smem + 16, static_cast<int>(gridDim.x + atomicAdd(&p.counters[0], 1u)));
-    }
-
     // Every CTA is refused once; the last one leaves the counters as they were.
     __device__ __forceinline__ void release_counters() const {
         if (atomicAdd(&p.counters[1], 1u) == gridDim.x - 1) {
             p.counters[0] = 0;
             p.counters[1] = 0;
         }
+    }
+
+  private:
+    // The block of keys that a tile visits last.
+    __device__ __forceinline__ int last_block(int first_query, int batch) const {
+        if constexpr (!TRAITS.window) return 0;
+        const auto sequence = Sequence<TRAITS.packed>::of(p, batch);
+        const auto range = BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(p, sequence, first_query);
+        return min(range.begin, max(1, range.end) - 1);
+    }
+
+    __device__ __forceinline__ void fetch_next() const {
+        ptx::st_shared(smem + 16, static_cast<int>(gridDim.x + atomicAdd(&p.counters[0], 1u)));
     }
 };
 

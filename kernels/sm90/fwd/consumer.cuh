@@ -39,6 +39,8 @@ struct Consumer {
     Rows softmax;
     float a[2];  // what O must be multiplied with
     int block;   // the key block whose scores come next, or last came
+    // What the tile belongs to, and the one whose scores begin.
+    [[no_unique_address]] Sequence<TRAITS.packed> sequence, next_sequence;
     ScoreMap<TRAITS> score_map;
     ProductsType products;
 
@@ -65,11 +67,12 @@ struct Consumer {
         int unreleased = -1;  // a Q buffer from which O may still be on its way
         bool more;
         do {
+            sequence = next_sequence;
             if constexpr (kSkipsHidden) skip_hidden(last_block(tile));
             first_softmax(tile);
             if (unreleased >= 0) epilogue.release_q(unreleased);
             const int accumulate = mainloop(tile);
-            const WorkTile next = tiles.next();
+            const WorkTile next = tiles.next(next_sequence);
             more = next.number >= 0;
             const int slot = q_slot();
             q_ring.advance();
@@ -86,7 +89,7 @@ struct Consumer {
             }
             keep_registers(products.o);
             v.release(lane);
-            epilogue.run(tile, slot, softmax, products.o);
+            epilogue.run(tile, sequence, slot, softmax, products.o);
             if constexpr (CFG.q_stages == 1) {
                 epilogue.release_q(slot);
             } else {
@@ -133,7 +136,8 @@ struct Consumer {
     // The same with a window: blocks with a mask, then without, then with one.
     __device__ __forceinline__ int windowed_mainloop(const WorkTile& tile) {
         const int first_row = this->first_row(tile);
-        const int last = first_key_block<CFG, TRAITS>(p, tile, key_blocks<CFG, TRAITS>(p, tile));
+        const int last = first_key_block<CFG, TRAITS>(
+            p, tile, sequence, key_blocks<CFG, TRAITS>(p, tile, sequence));
         const int whole = max(last, first_whole_block(tile));
         const int unmasked = max(last, TRAITS.causal ? unmasked_blocks(tile) : block);
         int accumulate = 0;
@@ -232,7 +236,7 @@ struct Consumer {
     // The tile's first scores.  Without a tile those of whatever is in shared memory, for a branch
     // around wgmma would make the compiler wait for each of them.
     __device__ __forceinline__ void begin_scores(const WorkTile& tile, bool valid) {
-        block = key_blocks<CFG, TRAITS>(p, tile) - 1;
+        block = key_blocks<CFG, TRAITS>(p, tile, next_sequence) - 1;
         if (valid) {
             ptx::mbarrier_wait(smem.q_full(q_slot()), q_ring.parity);
             k.wait();
@@ -363,9 +367,9 @@ struct Consumer {
     }
 
     __device__ __forceinline__ void mask(int first_row, int block) {
-        mask_scores<TRAITS.causal, TRAITS.window>(products.s, first_row + 16 * warp + lane / 4,
-                                                  block * CFG.B_c + 2 * (lane % 4), p.seq_len_kv,
-                                                  p.diagonal, p.score.first_diagonal);
+        mask_scores<TRAITS.causal, TRAITS.window>(
+            products.s, first_row + 16 * warp + lane / 4, block * CFG.B_c + 2 * (lane % 4),
+            sequence.keys(p), sequence.diagonal(p), sequence.first_diagonal(p));
     }
 
     // Products to scores.  What a mask hides goes before as well where neighbours share a
@@ -395,18 +399,18 @@ struct Consumer {
 
     // Key blocks below this one are seen whole by all rows of the warpgroup.
     __device__ __forceinline__ int unmasked_blocks(const WorkTile& tile) const {
-        return max(0, first_row(tile) + p.diagonal + 1) / CFG.B_c;
+        return max(0, first_row(tile) + sequence.diagonal(p) + 1) / CFG.B_c;
     }
 
     // Key blocks from this one on start within the window of all rows of the warpgroup.
     __device__ __forceinline__ int first_whole_block(const WorkTile& tile) const {
-        const int key = first_key_seen(first_row(tile) + 63, p.score.first_diagonal);
+        const int key = first_key_seen(first_row(tile) + 63, sequence.first_diagonal(p));
         return (max(0, key) + CFG.B_c - 1) / CFG.B_c;
     }
 
     // The last block of which a row of the warpgroup sees a key; if none sees any, the first.
     __device__ __forceinline__ int last_block(const WorkTile& tile) const {
-        return max(0, first_row(tile) + 63 + p.diagonal) / CFG.B_c;
+        return max(0, first_row(tile) + 63 + sequence.diagonal(p)) / CFG.B_c;
     }
 
     // Warpgroups issue their products in turn, each when the one before it has issued its own.

@@ -33,8 +33,9 @@ struct Epilogue {
 
     // Of a tile whose Q is in `slot`.
     template <class Softmax>
-    __device__ __forceinline__ void run(const WorkTile& tile, int slot, Softmax& softmax,
-                                        float (&o)[kOutputs]) const {
+    __device__ __forceinline__ void run(const WorkTile& tile,
+                                        const Sequence<TRAITS.packed>& sequence, int slot,
+                                        Softmax& softmax, float (&o)[kOutputs]) const {
         const int query = first_row<CFG>(tile, warpgroup) + 16 * warp + lane / 4;
         float inverse[2], log_sum_exp[2];
         bool empty[2];
@@ -53,8 +54,8 @@ struct Epilogue {
         }
         sync_warpgroup();  // all four warps are past their reads of Q
         stage(slot, softmax, o, inverse);
-        if constexpr (TRAITS.lse) write_lse(tile, query, log_sum_exp);
-        send(tile, slot);
+        if constexpr (TRAITS.lse) write_lse(tile, sequence, query, log_sum_exp);
+        send(tile, sequence, slot);
     }
 
     // The producer may fill the buffer again: when O has been read from there.
@@ -103,25 +104,29 @@ struct Epilogue {
     }
 
     // `query`: of the thread's row 0; row 1 is 8 further down.
-    __device__ __forceinline__ void write_lse(const WorkTile& tile, int query,
+    __device__ __forceinline__ void write_lse(const WorkTile& tile,
+                                              const Sequence<TRAITS.packed>& sequence, int query,
                                               const float (&log_sum_exp)[2]) const {
-        const long long row = tile.batch * p.heads + tile.head;
+        const long long row = TRAITS.packed ? tile.head : tile.batch * p.heads + tile.head;
         float* lse = p.lse + row * p.seq_len_q + query;
+        if constexpr (TRAITS.packed) lse += sequence.first_query;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            if (lane % 4 == 0 && query + 8 * i < p.seq_len_q) lse[8 * i] = log_sum_exp[i];
+            if (lane % 4 == 0 && query + 8 * i < sequence.queries(p)) lse[8 * i] = log_sum_exp[i];
         }
     }
 
-    __device__ __forceinline__ void send(const WorkTile& tile, int slot) const {
+    __device__ __forceinline__ void send(const WorkTile& tile,
+                                         const Sequence<TRAITS.packed>& sequence, int slot) const {
         ptx::fence_proxy_async_shared();
         sync_warpgroup();
         if (warp == 0 && ptx::elect_sync()) {
+            const BoxPlace box = sequence.template q_box<64>(first_row<CFG>(tile, warpgroup),
+                                                             tile.batch);
 #pragma unroll
             for (int panel = 0; panel < OTile::kPanels; ++panel) {
-                ptx::cp_async_bulk_tensor_4d_store(o_map, smem.q(slot) + panel * OTile::kPanelBytes,
-                                                   64 * panel, first_row<CFG>(tile, warpgroup),
-                                                   tile.head, tile.batch);
+                store_box<TRAITS.packed>(o_map, smem.q(slot) + panel * OTile::kPanelBytes,
+                                         64 * panel, tile.head, box);
             }
             ptx::cp_async_bulk_commit_group();
         }

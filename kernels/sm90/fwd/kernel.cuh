@@ -75,19 +75,32 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
         ptx::prefetch_tensormap(o_map);
     }
     // Its divisions take as long as the barriers.
-    const WorkTile first = TileOrder<CFG, TRAITS>{params}.first();
+    [[maybe_unused]] Sequence<TRAITS.packed> sequence;
+    const WorkTile first = TileOrder<CFG, TRAITS>{params}.first(smem.base, sequence);
     __syncthreads();
     using Registers = RegisterShares<CFG>;
     if (warp < 4) {
         if constexpr (Registers::kSplit) ptx::setmaxnreg_dec<Registers::kProducer>();
         if (warp == 0 && ptx::elect_sync()) {
             Producer<CFG, TRAITS> producer{params, q_map, k_map, v_map, smem};
-            producer.run(first);
+            if constexpr (TRAITS.packed) {
+                producer.run(first, sequence);
+            } else {
+                producer.run(first);
+            }
         }
     } else {
         if constexpr (Registers::kSplit) ptx::setmaxnreg_inc<Registers::kConsumer>();
+        if constexpr (TRAITS.packed) {
+            if (first.number < 0) return;  // there are fewer tiles than CTAs
+        }
         Consumer<CFG, TRAITS> consumer(params, o_map, smem, warp / 4 - 1);
-        consumer.run(first);
+        if constexpr (TRAITS.packed) {
+            using Slots = WorkTileSlots<CFG>;
+            consumer.run(Slots::unpacked(Slots::packed(first, sequence), consumer.next_sequence));
+        } else {
+            consumer.run(first);
+        }
     }
 }
 

@@ -31,25 +31,53 @@ struct Producer {
 
     __device__ __forceinline__ void run(const WorkTile& first) {
         ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
+        constexpr Sequence<TRAITS.packed> sequence{};  // of no packed batch
         for (WorkTile tile = first; tile.number >= 0; tile = tiles.next(tile)) {
             const int kv_head = tile.head / p.heads_per_kv;
-            int block = key_blocks<CFG, TRAITS>(p, tile) - 1;
-            const int last = first_key_block<CFG, TRAITS>(p, tile, block + 1);
+            int block = key_blocks<CFG, TRAITS>(p, tile, sequence) - 1;
+            const int last = first_key_block<CFG, TRAITS>(p, tile, sequence, block + 1);
             if (block - last <= kFetchAt) tiles.fetch_next();
-            load_k(block, kv_head, tile.batch);
-            load_q(tile);
+            load_k(block, kv_head, tile.batch, sequence);
+            load_q(tile, sequence);
 #pragma unroll 1
             for (; block > last; --block) {
                 if (block - last == kFetchAt + 1) tiles.fetch_next();
-                load_k(block - 1, kv_head, tile.batch);
-                load_v(block, kv_head, tile.batch);
+                load_k(block - 1, kv_head, tile.batch, sequence);
+                load_v(block, kv_head, tile.batch, sequence);
             }
-            load_v(last, kv_head, tile.batch);
+            load_v(last, kv_head, tile.batch, sequence);
         }
         tiles.release_counters();
     }
 
-    __device__ __forceinline__ void load_q(const WorkTile& tile) {
+    // The same of a packed batch: the next tile is found before the last load, which has to wait
+    // for room, so that the search costs no time.
+    __device__ __forceinline__ void run(const WorkTile& first,
+                                        const Sequence<true>& first_sequence) {
+        ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
+        Sequence<true> sequence = first_sequence, next_sequence;
+        WorkTile next;
+        for (WorkTile tile = first; tile.number >= 0; tile = next, sequence = next_sequence) {
+            const int kv_head = tile.head / p.heads_per_kv;
+            int block = key_blocks<CFG, TRAITS>(p, tile, sequence) - 1;
+            const int last = first_key_block<CFG, TRAITS>(p, tile, sequence, block + 1);
+            if (block - last <= kFetchAt) tiles.fetch_next();
+            load_k(block, kv_head, tile.batch, sequence);
+            load_q(tile, sequence);
+#pragma unroll 1
+            for (; block > last; --block) {
+                if (block - last == kFetchAt + 1) tiles.fetch_next();
+                load_k(block - 1, kv_head, tile.batch, sequence);
+                load_v(block, kv_head, tile.batch, sequence);
+            }
+            next = tiles.find_next(tile, next_sequence);
+            load_v(last, kv_head, tile.batch, sequence);
+        }
+        tiles.release_counters();
+    }
+
+    __device__ __forceinline__ void load_q(const WorkTile& tile,
+                                           const Sequence<TRAITS.packed>& sequence) {
 #pragma unroll
         for (int w = 0; w < CFG.mma_warpgroups; ++w) {
             const int slot = q_ring.stage * CFG.mma_warpgroups + w;
@@ -59,22 +87,24 @@ struct Producer {
             const int row = first_row<CFG>(tile, w);
 #pragma unroll
             for (int panel = 0; panel < QTile::kPanels; ++panel) {
-                ptx::cp_async_bulk_tensor_4d_load(smem.q(slot) + panel * QTile::kPanelBytes, q_map,
-                                                  full, ptx::kEvictFirst, 64 * panel, row,
-                                                  tile.head, tile.batch);
+                load_box<TRAITS.packed>(smem.q(slot) + panel * QTile::kPanelBytes, q_map, full,
+                                        ptx::kEvictFirst, 64 * panel, tile.head,
+                                        sequence.template q_box<64>(row, tile.batch));
             }
         }
         q_ring.advance();
     }
 
-    __device__ __forceinline__ void load_k(int block, int kv_head, int batch) {
-        load_kv<typename SharedMemory<CFG>::KBlock>(k_map, smem.k(0), smem.k_full(0),
-                                                    smem.k_empty(0), k_ring, block, kv_head, batch);
+    __device__ __forceinline__ void load_k(int block, int kv_head, int batch,
+                                           const Sequence<TRAITS.packed>& sequence) {
+        load_kv<typename SharedMemory<CFG>::KBlock>(k_map, smem.k(0), smem.k_full(0), smem.k_empty(0), k_ring, block, kv_head, batch,
+                sequence);
     }
 
-    __device__ __forceinline__ void load_v(int block, int kv_head, int batch) {
-        load_kv<typename SharedMemory<CFG>::VBlock>(v_map, smem.v(0), smem.v_full(0),
-                                                    smem.v_empty(0), v_ring, block, kv_head, batch);
+    __device__ __forceinline__ void load_v(int block, int kv_head, int batch,
+                                           const Sequence<TRAITS.packed>& sequence) {
+        load_kv<typename SharedMemory<CFG>::VBlock>(v_map, smem.v(0), smem.v_full(0), smem.v_empty(0), v_ring, block, kv_head, batch,
+                sequence);
     }
 
     // `tiles`, `full_barriers`, `empty_barriers`: of stage 0.
@@ -82,16 +112,16 @@ struct Producer {
     __device__ __forceinline__ void load_kv(const ptx::TensorMap& map, unsigned tiles,
                                             unsigned full_barriers, unsigned empty_barriers,
                                             RingPosition<CFG.stages>& ring, int block, int kv_head,
-                                            int batch) {
+                                            int batch, const Sequence<TRAITS.packed>& sequence) {
         const unsigned full = full_barriers + 8 * ring.stage;
         const unsigned destination = tiles + ring.stage * KVBlock::kBytes;
         ptx::mbarrier_wait(empty_barriers + 8 * ring.stage, ring.parity ^ 1);
         ptx::mbarrier_arrive_expect_tx(full, KVBlock::kBytes);
 #pragma unroll
         for (int panel = 0; panel < KVBlock::kPanels; ++panel) {
-            ptx::cp_async_bulk_tensor_4d_load(destination + panel * KVBlock::kPanelBytes, map, full,
-                                              ptx::kEvictLast, 64 * panel, block * CFG.B_c, kv_head,
-                                              batch);
+            load_box<TRAITS.packed>(
+                destination + panel * KVBlock::kPanelBytes, map, full, ptx::kEvictLast, 64 * panel,
+                kv_head, sequence.template kv_box<CFG.B_c>(block * CFG.B_c, batch));
         }
         ring.advance();
     }

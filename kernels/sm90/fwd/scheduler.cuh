@@ -14,8 +14,10 @@
 
 #include "common/constants.cuh"
 #include "common/mask.cuh"
+#include "common/member_order.cuh"
 #include "common/pipeline.cuh"
 #include "common/problem.cuh"
+#include "common/sequence.cuh"
 #include "common/work_tile.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared_words.cuh"
@@ -34,7 +36,27 @@ struct TileOrder {
 
     const ForwardParams& p;
 
-    __device__ __forceinline__ WorkTile first() const { return decode(blockIdx.x); }
+    // `smem`: that of Q, which the order of a packed batch is found in.
+    __device__ __forceinline__ WorkTile first(unsigned smem,
+                                              Sequence<TRAITS.packed>& sequence) const {
+        if constexpr (TRAITS.packed) {
+            constexpr int kThreads = 128 * (1 + CFG.mma_warpgroups);
+            const int number = blockIdx.x;
+            const WorkTile tile = placed(
+                number, first_packed_tile<kThreads, CFG.B_r(), kLongestFirst>(p, smem), sequence);
+            ptx::fence_proxy_async_shared();  // bulk copies come there next
+            return tile;
+        } else {
+            return decode(blockIdx.x);
+        }
+    }
+
+    // The tile `number` of a packed batch, which comes after `last`, and what it belongs to.  Its
+    // `batch` is the place of its sequence in the order of work.
+    __device__ __forceinline__ WorkTile decode_packed(int number, const WorkTile& last,
+                                                      Sequence<true>& sequence) const {
+        return placed(number, packed_tile<kLongestFirst>(number, last.batch, p), sequence);
+    }
 
     // The next tile of a CTA with the static scheduler.
     __device__ __forceinline__ int following(int number) const {
@@ -52,6 +74,13 @@ struct TileOrder {
         const int batch = head / p.heads;
         return {valid ? number : -1, m_block, head - batch * p.heads, batch};
     }
+
+  private:
+    __device__ __forceinline__ static WorkTile placed(int number, const PackedTile& tile,
+                                                      Sequence<true>& sequence) {
+        sequence = tile.sequence;
+        return {tile.m_block < 0 ? -1 : number, tile.m_block, tile.head, tile.place};
+    }
 };
 
 template <Sm90Config CFG>
@@ -68,6 +97,21 @@ struct WorkTileSlots {
         ptx::st_shared_v4(smem.work_tile(ring.stage), words);
         ptx::mbarrier_arrive(full);
         ring.advance();
+    }
+
+    // What consumers need to know of a tile of a packed batch.
+    __device__ __forceinline__ static WorkTile packed(const WorkTile& tile,
+                                                      const Sequence<true>& sequence) {
+        const Sequence<true> own = sequence.from(tile.m_block * CFG.B_r());
+        return {tile.number < 0 ? -1 : tile.head, own.first_query, own.n_queries, own.n_keys};
+    }
+
+    // ... becomes the first tile of the sequence that begins with it.
+    __device__ __forceinline__ static WorkTile unpacked(const WorkTile& told,
+                                                        Sequence<true>& sequence) {
+        const int queries = told.head, keys = told.batch;
+        sequence = {told.m_block, queries, 0, keys, keys - queries};
+        return {told.number, 0, told.number, 0};
     }
 
     // By a warp, of which lane 0 has the tile.
@@ -91,6 +135,17 @@ struct WorkTileSlots {
 template <Sm90Config CFG>
 struct ConsumerTiles {
     WorkTileSlots<CFG> slots;
+
+    // Of a packed batch with what it belongs to.
+    template <bool kPacked>
+    __device__ __forceinline__ WorkTile next(Sequence<kPacked>& sequence) {
+        if constexpr (kPacked) {
+            const WorkTile told = next();
+            return WorkTileSlots<CFG>::unpacked(told, sequence);
+        } else {
+            return next();
+        }
+    }
 
     __device__ __forceinline__ WorkTile next() {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return kNoWorkTile;
@@ -117,6 +172,17 @@ struct ProducerTiles {
         if constexpr (CFG.scheduler == Scheduler::DYNAMIC) {
             fetched = gridDim.x + atomicAdd(&order.p.counters[0], 1u);
         }
+    }
+
+    // The same of a packed batch, with what it belongs to, while its number may still be on its
+    // way; before the last load of `tile`, so that the search for its sequence costs no time.
+    __device__ __forceinline__ WorkTile find_next(const WorkTile& tile, Sequence<true>& sequence) {
+        if constexpr (CFG.scheduler == Scheduler::SINGLE) return kNoWorkTile;
+        const int number = CFG.scheduler == Scheduler::DYNAMIC ? fetched
+                                                               : order.following(tile.number);
+        const WorkTile found = order.decode_packed(number, tile, sequence);
+        slots.write(WorkTileSlots<CFG>::packed(found, sequence));
+        return found;
     }
 
     __device__ __forceinline__ WorkTile next(const WorkTile& tile) {
@@ -152,13 +218,16 @@ __device__ __forceinline__ int first_row(const WorkTile& tile, int warpgroup) {
 // one down.  A tile whose rows see no key visits one block, all masked: every tile takes the same
 // path.
 template <Sm90Config CFG, WorkloadTraits TRAITS>
-__device__ __forceinline__ int key_blocks(const ForwardParams& p, const WorkTile& tile) {
+__device__ __forceinline__ int key_blocks(const ForwardParams& p, const WorkTile& tile,
+                                          const Sequence<TRAITS.packed>& sequence) {
     constexpr int kRows = CFG.B_r();
-    int keys = p.seq_len_kv;
+    int keys = sequence.keys(p);
     if constexpr (TRAITS.causal) {
         const int end = tile.m_block + 1;
-        const int last_row = min(end * kRows, p.seq_len_q) - 1;
-        keys = max(1, min(keys, last_row + p.diagonal + 1));
+        const int last_row = min(end * kRows, sequence.queries(p)) - 1;
+        keys = max(1, min(keys, last_row + sequence.diagonal(p) + 1));
+    } else if constexpr (TRAITS.packed) {
+        keys = max(1, keys);
     }
     return (keys + CFG.B_c - 1) / CFG.B_c;
 }
@@ -166,9 +235,9 @@ __device__ __forceinline__ int key_blocks(const ForwardParams& p, const WorkTile
 // Of key blocks before this one no row of the tile sees anything; `end` is that of key_blocks.
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 __device__ __forceinline__ int first_key_block(const ForwardParams& p, const WorkTile& tile,
-                                               int end) {
+                                               const Sequence<TRAITS.packed>& sequence, int end) {
     if constexpr (!TRAITS.window) return 0;
-    const int key = first_key_seen(first_row<CFG>(tile, 0), p.score.first_diagonal);
+    const int key = first_key_seen(first_row<CFG>(tile, 0), sequence.first_diagonal(p));
     return min(end - 1, max(0, key) / CFG.B_c);
 }
 

@@ -194,7 +194,6 @@ class Emulated:
         family, config = families.of(self.config), self.config
         device = LaunchDevice(multiprocessors=CLUSTERS, l2_bytes=1 << 20)
         scratch = np.zeros(max(1, family.scratch_bytes(config)), np.uint8)
-        workspace = np.full(family.workspace_bytes(config, workload, device) + 16, 0xFF, np.uint8)
         args = LaunchArgs.forward(
             *(tensor_arg(t) for t in (problem.q, problem.k, problem.v, out.inside)),
             lse=TensorArg(lse[GUARD:].ctypes.data),
@@ -203,6 +202,10 @@ class Emulated:
             scratch=scratch.ctypes.data,
             workspace=workspace.ctypes.data,
             cache=cache,
+        )
+        workspace = np.full(family.workspace_bytes(config, workload, device) + 16, 0xFF, np.uint8)
+        args = dataclasses.replace(
+            args, tensors={**args.tensors, **problem.more()}, workspace=workspace.ctypes.data
         )
         with _host_driver():
             steps = family.launches(config, workload, args, device)
@@ -249,16 +252,17 @@ class _HostDriver:
         box: Any, steps: Any, *modes: int,
     ) -> int:  # fmt: skip
         """As the driver's function of this name."""
-        assert rank == 4
-        assert list(steps) == [1, 1, 1, 1]
+        assert rank in (4, 5)
+        assert set(steps) == {1}
         assert modes == (0, 3, 2, 0), "no interleave, 128-byte swizzle, L2 by 128 bytes, zeros"
         assert all(length <= 256 for length in box)
         assert not any(stride % 16 for stride in strides)
         words = np.zeros(16, np.uint64)
         words[0] = address.value
-        words[1:5] = list(lengths)
-        words[5:8] = list(strides)
-        words[8:10] = np.array(list(box), np.uint32).view(np.uint64)
+        more = 5 - rank
+        words[1:6] = [*lengths, *[1] * more]
+        words[6:10] = [*strides, *[0] * more]
+        words[10:13] = np.array([*box, *[1] * more, 0], np.uint32).view(np.uint64)
         ctypes.memmove(memory, words.ctypes.data, 128)
         return 0
 

@@ -122,6 +122,10 @@ class Problem:
         out_layout = layout if layout in ("strided", "transposed") else "plain"
         return cls(w, q, k, v, out_layout, sink, slopes)
 
+    def more(self) -> dict[str, TensorArg]:
+        """The launch's other tensors."""
+        return {}
+
     def out(self) -> Room:
         """Room for O."""
         return Room.of((*self.q.shape[:3], self.v.shape[3]), self.out_layout)

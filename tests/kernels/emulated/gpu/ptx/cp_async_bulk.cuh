@@ -8,10 +8,10 @@ namespace fa_tune::ptx {
 // What tests/kernels/emulated/emulation.py writes in place of the driver.
 struct alignas(64) TensorMap {
     std::uint64_t address;
-    std::uint64_t lengths[4];  // innermost first
-    std::uint64_t strides[3];  // bytes, of all dimensions but the innermost
-    std::uint32_t box[4];
-    std::uint64_t unused[6];
+    std::uint64_t lengths[5];  // innermost first
+    std::uint64_t strides[4];  // bytes, of all dimensions but the innermost
+    std::uint32_t box[5];
+    std::uint32_t unused[7];
 };
 static_assert(sizeof(TensorMap) == 128);
 
@@ -23,18 +23,21 @@ inline void prefetch_tensormap(const TensorMap&) {}
 // of a chunk of a box in shared memory, where it lies in the tensor (null: outside), and whether
 // all of it does.
 template <class Visit>
-inline void for_each_chunk(const TensorMap& map, unsigned at, const int (&c)[4], Visit visit) {
+inline void for_each_chunk(const TensorMap& map, unsigned at, const int (&c)[5], Visit visit) {
     constexpr unsigned kChunk = 16, kElement = 2;
     if (at % 128 != 0 || map.box[0] * kElement != 128) {
         emulator::fail("a box that is not of 128-byte rows");
     }
-    for (unsigned i = 0; i < map.box[1] * map.box[2] * map.box[3]; ++i) {
-        const long long row[3] = {c[1] + static_cast<long long>(i % map.box[1]),
+    for (unsigned i = 0; i < map.box[1] * map.box[2] * map.box[3] * map.box[4]; ++i) {
+        const long long row[4] = {c[1] + static_cast<long long>(i % map.box[1]),
                                   c[2] + static_cast<long long>(i / map.box[1] % map.box[2]),
-                                  c[3] + static_cast<long long>(i / map.box[1] / map.box[2])};
+                                  c[3] + static_cast<long long>(i / map.box[1] / map.box[2] %
+                                                                map.box[3]),
+                                  c[4] + static_cast<long long>(i / map.box[1] / map.box[2] /
+                                                                map.box[3])};
         bool inside = true;
         std::uint64_t offset = 0;
-        for (int d = 0; d < 3; ++d) {
+        for (int d = 0; d < 4; ++d) {
             inside = inside && row[d] >= 0 && row[d] < static_cast<long long>(map.lengths[d + 1]);
             offset += row[d] * map.strides[d];
         }
@@ -51,12 +54,12 @@ inline void for_each_chunk(const TensorMap& map, unsigned at, const int (&c)[4],
 }
 
 inline unsigned box_bytes(const TensorMap& map) {
-    return 2 * map.box[0] * map.box[1] * map.box[2] * map.box[3];
+    return 2 * map.box[0] * map.box[1] * map.box[2] * map.box[3] * map.box[4];
 }
 
 // To the same place of each CTA in `ctas`, by rank.
 inline void load_box(unsigned destination, const TensorMap& map, unsigned barrier, unsigned ctas,
-                     const int (&c)[4]) {
+                     const int (&c)[5]) {
     for (auto& cta : emulator::current->cta->cluster->ctas) {
         if (!(ctas >> cta->rank & 1)) continue;
         emulator::Cta* const to = cta.get();
@@ -72,8 +75,8 @@ inline void load_box(unsigned destination, const TensorMap& map, unsigned barrie
         std::memset(to->memory.data() + destination, 0xff, box_bytes(map));
         std::memset(to->fenced.data() + destination, 0xff, box_bytes(map));
         emulator::start_copy(
-            [=, c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3]] {
-                for_each_chunk(map, destination, {c0, c1, c2, c3},
+            [=, c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3], c4 = c[4]] {
+                for_each_chunk(map, destination, {c0, c1, c2, c3, c4},
                                [&](unsigned at, const std::uint8_t* from) {
                                    std::uint8_t chunk[16] = {};
                                    if (from) std::memcpy(chunk, from, 16);
@@ -86,25 +89,36 @@ inline void load_box(unsigned destination, const TensorMap& map, unsigned barrie
     }
 }
 
-inline void cp_async_bulk_tensor_4d_load(unsigned destination, const TensorMap& map,
+inline void cp_async_bulk_tensor_5d_load(unsigned destination, const TensorMap& map,
                                          unsigned barrier, unsigned long long, int c0, int c1,
-                                         int c2, int c3) {
-    load_box(destination, map, barrier, 1u << emulator::current->cta->rank, {c0, c1, c2, c3});
+                                         int c2, int c3, int c4) {
+    load_box(destination, map, barrier, 1u << emulator::current->cta->rank, {c0, c1, c2, c3, c4});
 }
 
-inline void cp_async_bulk_tensor_4d_store(const TensorMap& map, unsigned source, int c0, int c1,
-                                          int c2, int c3) {
+inline void cp_async_bulk_tensor_4d_load(unsigned destination, const TensorMap& map,
+                                         unsigned barrier, unsigned long long policy, int c0,
+                                         int c1, int c2, int c3) {
+    cp_async_bulk_tensor_5d_load(destination, map, barrier, policy, c0, c1, c2, c3, 0);
+}
+
+inline void cp_async_bulk_tensor_5d_store(const TensorMap& map, unsigned source, int c0, int c1,
+                                          int c2, int c3, int c4) {
     emulator::Cta* const from = emulator::current->cta;
     if (source + box_bytes(map) > from->fenced.size()) {
         emulator::fail("a box beyond the shared memory");
     }
     emulator::start_copy(
         [=] {
-            for_each_chunk(map, source, {c0, c1, c2, c3}, [&](unsigned at, std::uint8_t* to) {
+            for_each_chunk(map, source, {c0, c1, c2, c3, c4}, [&](unsigned at, std::uint8_t* to) {
                 if (to) std::memcpy(to, from->fenced.data() + at, 16);
             });
         },
         from, nullptr, emulator::current);
+}
+
+inline void cp_async_bulk_tensor_4d_store(const TensorMap& map, unsigned source, int c0, int c1,
+                                          int c2, int c3) {
+    cp_async_bulk_tensor_5d_store(map, source, c0, c1, c2, c3, 0);
 }
 
 inline void cp_async_bulk_commit_group() { emulator::current->open_stores = 0; }

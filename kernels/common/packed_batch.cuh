@@ -1,0 +1,31 @@
+// Packed batches: sequences of any lengths one after another, without padding.
+//
+//     cu_seqlens    0         5     5       12         sequence i is rows cu_seqlens[i] to
+//                   |  seq 0  | (1) |  seq 2 |         cu_seqlens[i + 1], or as many from its
+//                                                      first as are used
+//
+// What a launch passes of them, for the host as well.
+#pragma once
+
+namespace fa_tune {
+
+// A sequence of a packed batch in the order of work.
+struct alignas(16) PackedMember {
+    int first_tile;  // how many tiles of one head come before its own
+    int first_query, queries;
+    int first_key, keys;
+    int unused[3];
+};
+
+// All of it 0 without the trait.
+struct PackedBatch {
+    const int* cu_seqlens_q;   // batch + 1
+    const int* cu_seqlens_kv;  // batch + 1
+    const int* used_q;         // how many rows of each sequence count, or null: all
+    const int* used_kv;
+    PackedMember* members;  // room for batch + 1: in the order of work, and an end; or null
+    int batch;
+    int unused;
+};
+
+}  // namespace fa_tune

@@ -1,0 +1,69 @@
+"""The lengths of packed batches as text, and workloads that have them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fa_tune import ops
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.lengths import lengths_of
+from fa_tune.core.workload import DType, Workload
+
+SHAPE = (4, 8, 2, 100, 60, 64, DType.FP16)  # batch, heads, kv heads, longest, d_head
+
+
+def test_listed_lengths_are_those() -> None:
+    assert lengths_of("5+0+7", 1, 1, 1) == ((5, 5), (0, 0), (7, 7))
+    assert lengths_of("5+0x9+3", 1, 1, 1) == ((5, 9), (0, 3))
+
+
+@pytest.mark.parametrize("text", ["equal", "uniform", "uniform-3", "lognormal", "lognormal-0.5-2"])
+def test_drawn_lengths_have_the_longest_and_no_zero(text: str) -> None:
+    found = lengths_of(text, 50, 1000, 500)
+    assert len(found) == 50
+    assert max(q for q, _ in found) == 1000
+    assert max(kv for _, kv in found) == 500
+    assert min(min(pair) for pair in found) >= 1
+    assert found == lengths_of(text, 50, 1000, 500)
+
+
+def test_a_seed_draws_others() -> None:
+    assert lengths_of("uniform-1", 20, 1000, 1000) != lengths_of("uniform-2", 20, 1000, 1000)
+
+
+@pytest.mark.parametrize("text", ["5+", "5+1x2", "normal", "uniform-1-2", "equal-1", "x3"])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(InvalidConfig, match="lengths"):
+        lengths_of(text, 4, 10, 10)
+
+
+def test_a_workload_with_lengths_knows_its_sizes() -> None:
+    workload = Workload(*SHAPE, lengths="5+0+7x9+3+0", causal=True, bottom_right=True)
+    assert workload.packed
+    assert (workload.batch, workload.seq_len_q, workload.seq_len_kv) == (3, 7, 9)
+    assert workload.rows == (1, 12, 12)
+    assert not workload.bottom_right, "a packed batch has one alignment"
+    assert Workload.from_key(workload.key) == workload
+    # The last of 5 queries sees 9 keys, the first 5; 7 queries have no keys.
+    assert ops.get("forward").unmasked_pairs(workload) == 5 + 6 + 7 + 8 + 9
+
+
+def test_only_the_device_may_know_the_lengths() -> None:
+    workload = Workload(*SHAPE, packed=True, total_q=150, total_kv=90)
+    assert workload.members == ((38, 23),) * 4
+    assert Workload.from_key(workload.key) == workload
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"total_q": 5},
+        {"packed": True, "total_q": 5},
+        {"packed": True, "total_q": 9, "total_kv": 9, "lengths": "5+5"},
+        {"lengths": "5+5", "alibi": True},
+        {"lengths": "50+50", "window_left": 3},
+    ],
+)
+def test_what_makes_no_packed_batch_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(InvalidConfig):
+        Workload(*SHAPE, **fields)  # type: ignore[arg-type]

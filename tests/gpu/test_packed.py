@@ -1,0 +1,47 @@
+"""Packed batches: random mixtures of lengths, zero among them, with NaN between the sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fa_tune import families
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType
+from fa_tune.families.base import KernelFamily
+from fa_tune.workers.supervisor import run_items
+from tests.gpu.conftest import Built
+
+pytestmark = pytest.mark.gpu
+TRAITS = ("ragged+packed", "causal+ragged+lse+packed")
+
+
+def test_random_mixtures_are_right(family: KernelFamily, arch: str, built: Built) -> None:
+    limits = parse_arch(arch)
+    configs = [family.default_config(d, dtype) for d in (64, 128, 256) for dtype in DType]
+    if limits.compute_capability == (9, 0):  # other schedulers, turns and products
+        configs += family.configs("fast", dtypes=[DType.FP16], d_head=128)
+    requests = [
+        BuildRequest(families.variant_of(family, config), traits, family.compile_arch(limits))
+        for config in dict.fromkeys(configs)
+        if family.constraints(config, limits) is None
+        for traits in TRAITS
+    ]
+    items: dict[str, Any] = {
+        f"{a.variant.key} @ {a.traits}": {
+            "subject": a.variant.key,
+            "cubin": a.cubin,
+            "symbol": a.symbol,
+            "traits": a.traits,
+        }
+        for a in built(requests)
+    }
+    handler = "tests.gpu.packed_child:handle"
+    results = list(run_items(handler, {"device": 0}, items, item_timeout_s=60))
+    lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in results if r.outcome is not Outcome.OK]
+    wrong = [f"{r.item}: {text}" for r in results for text in r.value or ()]
+    assert not lost + wrong, "\n".join((lost + wrong)[:25])
+    assert len(results) == len(items)
