@@ -20,7 +20,7 @@ struct Variant {
         Variant made;
         made.plan.launches = 1;
         made.plan.dtype = FA_TUNE_DTYPE_FP16;
-        made.plan.d_head = 128;
+        made.plan.d_head = made.plan.d_v = 128;
         made.plan.block_q = 128;
         made.plan.block_kv = 128;
         made.plan.ragged = 1;

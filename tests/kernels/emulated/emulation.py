@@ -200,7 +200,6 @@ class Emulated:
             sink=TensorArg(problem.sink.ctypes.data),
             alibi_slopes=TensorArg(problem.slopes.ctypes.data, (workload.heads, 0, 0)),
             scratch=scratch.ctypes.data,
-            workspace=workspace.ctypes.data,
             cache=cache,
         )
         workspace = np.full(family.workspace_bytes(config, workload, device) + 16, 0xFF, np.uint8)
