@@ -112,6 +112,20 @@ typedef struct fa_tune_tensor {
     int64_t head_stride;
 } fa_tune_tensor;
 
+// What is known of K and V on the device alone; zeros: nothing.  For kernels whose CTAs share blocks
+// of keys (fa_tune_launch_plan), the others refuse it.
+typedef struct fa_tune_cache {
+    // Device memory, [batch]: sequence b has lengths[b] + added keys, seq_len_kv of the problem at
+    // most; a causal mask is then aligned bottom-right.  NULL: all have seq_len_kv.
+    const int32_t* lengths;
+    // Device memory, [batch, page_stride]: the page of each page_size keys of a sequence.  K and V
+    // are then [pages, page_size, kv_heads, d_head].  NULL: a sequence lies in one piece.
+    const int32_t* pages;
+    int32_t added;
+    int32_t page_size;  // a multiple of 16
+    int64_t page_stride;
+} fa_tune_cache;
+
 typedef struct fa_tune_tensors {
     fa_tune_tensor q;
     fa_tune_tensor k;
@@ -135,6 +149,7 @@ typedef struct fa_tune_tensors {
     // fa_tune_workspace_bytes of device memory, a multiple of 16; NULL where these are 0.  Other
     // calls may use it once this one is done, and it may hold anything.
     void* workspace;
+    fa_tune_cache cache;
 } fa_tune_tensors;
 
 // The version of the ABI that this library was built with; compare with FA_TUNE_ABI_VERSION.

@@ -4,6 +4,7 @@
 //     table.launch(problem, tensors, device, stream);
 #pragma once
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -56,6 +57,11 @@ class Kernel {
 
     fa_tune_kernel* get() const { return kernel_; }
     void prepare(int device = -1) { check(fa_tune_prepare(kernel_, device)); }
+    std::size_t workspace_bytes(const fa_tune_problem& problem, int device = -1) const {
+        std::size_t bytes = 0;
+        check(fa_tune_workspace_bytes(kernel_, &problem, device, &bytes));
+        return bytes;
+    }
     void launch(const fa_tune_problem& problem, const fa_tune_tensors& tensors, int device = -1,
                 void* stream = nullptr) {
         check(fa_tune_launch(kernel_, &problem, &tensors, device, stream));

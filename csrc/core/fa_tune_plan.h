@@ -31,9 +31,11 @@ typedef enum fa_tune_portability {
 //
 // SM80_FORWARD: kernels/sm80/fwd/params.cuh, ForwardParams.
 // SM90_FORWARD: kernels/sm90/fwd/params.cuh, ForwardParams.
+// DECODE: kernels/decode/params.cuh, DecodeParams.
 typedef enum fa_tune_params_layout {
     FA_TUNE_PARAMS_LAYOUT_SM80_FORWARD = 0,
     FA_TUNE_PARAMS_LAYOUT_SM90_FORWARD = 1,
+    FA_TUNE_PARAMS_LAYOUT_DECODE = 2,
 } fa_tune_params_layout;
 
 // How CTAs are numbered.
@@ -41,10 +43,15 @@ typedef enum fa_tune_params_layout {
 // BLOCKS_HEADS_BATCH: x, blocks of query rows; y, heads; z, batch.
 // TILES: x, a CTA for each tile, which is a block of query rows of one head.
 // PERSISTENT: x, as many as are resident at a time, at most one for each tile.
+// SHARES: x, as many as are resident at a time; they share the blocks of keys of all tiles
+// evenly.  A tile is rows of all query heads that share one of K and V.
+// TILES_ROWS: x, these tiles; y, the rows of one.
 typedef enum fa_tune_grid {
     FA_TUNE_GRID_BLOCKS_HEADS_BATCH = 0,
     FA_TUNE_GRID_TILES = 1,
     FA_TUNE_GRID_PERSISTENT = 2,
+    FA_TUNE_GRID_SHARES = 3,
+    FA_TUNE_GRID_TILES_ROWS = 4,
 } fa_tune_grid;
 
 // One launch of a call.
@@ -72,8 +79,14 @@ typedef struct fa_tune_launch_plan {
     int32_t q_box_rows;
     // rows of a box of K and of V
     int32_t kv_box_rows;
-    // global memory of a scheduler's counters, zero before and after a launch; 0: none
+    // global memory of counters, zero before and after a launch; 0: none
     int32_t counter_bytes;
+    // keys of a block, where CTAs share blocks of keys; 0: they do not
+    int32_t share_keys;
+    // of them that a CTA takes at least
+    int32_t min_blocks;
+    // 1: tiles begin where CTAs do, or at equal parts of them
+    int32_t aligned;
 } fa_tune_launch_plan;
 
 // A compiled variant: which problems it computes, on which devices.

@@ -173,15 +173,21 @@ Status fa_tune_kernel::prepare(int device) {
     return make_ready(*driver, *context->device);
 }
 
-bool fa_tune_kernel::has_workspace() const { return plan_.packed != 0; }
+bool fa_tune_kernel::has_workspace() const {
+    for (const fa_tune_launch_plan& plan : launches_) {
+        if (plan.share_keys > 0) return true;
+    }
+    return plan_.packed != 0;
+}
 
-Status fa_tune_kernel::workspace_bytes(const fa_tune_problem& problem, const Device&,
+Status fa_tune_kernel::workspace_bytes(const fa_tune_problem& problem, const Device& device,
                                        std::size_t* bytes) const {
     Status status = check_problem(problem);
     if (status.ok()) status = check_computes(plan_, problem);
     *bytes = 0;
     for (std::size_t i = 0; status.ok() && i < launches_.size(); ++i) {
-        const std::int64_t needed = fa_tune::core::workspace_bytes(launches_[i], problem);
+        std::int64_t needed = 0;
+        status = fa_tune::core::workspace_bytes(launches_[i], problem, device, &needed);
         *bytes = std::max(*bytes, static_cast<std::size_t>(needed));
     }
     return status;

@@ -14,9 +14,11 @@ namespace {
 
 constexpr std::int64_t kMaxTiles = 1
                                    << 30;  // a kernel counts them, and a little beyond, in 32 bits
+constexpr std::int64_t kMaxCtas = 1024;  // of a grid that has a counter for each
 constexpr std::int64_t kMaxGridRows = 65535;  // of a grid's second and third dimension
 constexpr std::int64_t kMaxGroupedHeads = 64;
 constexpr int kElementBytes = 2;
+constexpr int kPageKeys = 16;    // that a page has whole numbers of
 constexpr int kChunkBytes = 16;  // the unit of every copy between global and shared memory
 
 // Tensor maps: CUDA driver API, CUtensorMap_enum.
@@ -48,7 +50,61 @@ std::int32_t l2_head_group(const fa_tune_problem& problem, std::int64_t l2_bytes
     return heads;
 }
 
-Status set_grid(const fa_tune_launch_plan& plan, const Call& call, LaunchStep& step) {
+// How CTAs share the blocks of keys of all tiles: fa_tune/families/decode/launch.py, Shares.
+struct Shares {
+    std::int64_t row_tiles, tiles, blocks, pitch, share, ctas, most_ctas, part_rows;
+};
+
+// The product of two sizes, or what is beyond kMaxTiles.
+std::int64_t bounded(std::int64_t a, std::int64_t b) {
+    return a > kMaxTiles / b ? kMaxTiles + 1 : a * b;
+}
+
+Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
+             std::int64_t diagonal, const Device& device, Shares& found) {
+    const std::int64_t rows = problem.seq_len_q * (problem.heads / problem.kv_heads);
+    found.row_tiles = (rows + plan.tile_rows - 1) / plan.tile_rows;
+    found.tiles = bounded(bounded(problem.batch, problem.kv_heads), found.row_tiles);
+    const auto blocks_of = [&](std::int64_t keys) {
+        return (keys + plan.share_keys - 1) / plan.share_keys;
+    };
+    const std::int64_t every = bounded(found.tiles, blocks_of(problem.seq_len_kv));
+    if (std::max(rows, every) > kMaxTiles) {
+        return failure(FA_TUNE_INVALID,
+                       "%s has too many blocks of keys or rows of queries for a head of K; a "
+                       "launch takes %lld",
+                       key_of(problem).c_str(), wide(kMaxTiles));
+    }
+    std::int64_t keys = problem.seq_len_kv;
+    if (is_causal(problem)) keys = std::min(keys, problem.seq_len_q + diagonal);
+    found.blocks = blocks_of(std::max<std::int64_t>(1, keys));
+    const std::int64_t all = found.tiles * found.blocks;
+    const std::int64_t resident = std::int64_t{device.multiprocessors} * plan.ctas_per_sm;
+    const std::int64_t most = std::max<std::int64_t>(1, std::min(resident, kMaxCtas));
+    found.pitch = found.blocks;
+    found.share = std::max<std::int64_t>(plan.min_blocks, (all + most - 1) / most);
+    if (plan.aligned != 0) {
+        std::int64_t aligned = (found.tiles + most - 1) / most * found.blocks;
+        if (found.tiles <= most) {
+            const std::int64_t fewest = (found.blocks + plan.min_blocks - 1) / plan.min_blocks;
+            const std::int64_t parts = std::min(most / found.tiles, fewest);
+            aligned = (found.blocks + parts - 1) / parts;
+        }
+        if (aligned * 7 <= found.share * 8) {  // else too many CTAs would have nothing to do
+            found.share = aligned;
+            if (aligned < found.blocks) {
+                found.pitch = (found.blocks + aligned - 1) / aligned * aligned;
+            }
+        }
+    }
+    found.ctas = (found.tiles * found.pitch + found.share - 1) / found.share;
+    found.most_ctas = std::min(most, every);
+    found.part_rows = std::min<std::int64_t>(rows, plan.tile_rows);
+    return {};
+}
+
+Status set_grid(const fa_tune_launch_plan& plan, const Call& call, const Shares& shares,
+                LaunchStep& step) {
     const fa_tune_problem& problem = call.problem;
     const std::int64_t blocks = tile_rows_of_head(plan, problem);
     if (plan.grid == FA_TUNE_GRID_BLOCKS_HEADS_BATCH) {
@@ -62,6 +118,11 @@ Status set_grid(const fa_tune_launch_plan& plan, const Call& call, LaunchStep& s
         step.grid[0] = static_cast<unsigned>(blocks);
         step.grid[1] = static_cast<unsigned>(problem.heads);
         step.grid[2] = static_cast<unsigned>(batch_of(problem));
+    } else if (plan.share_keys > 0) {
+        const bool rows = plan.grid == FA_TUNE_GRID_TILES_ROWS;
+        step.grid[0] = static_cast<unsigned>(rows ? shares.tiles : shares.ctas);
+        step.grid[1] = static_cast<unsigned>(rows ? shares.part_rows : 1);
+        step.grid[2] = 1;
     } else {
         // Sizes are below 2^31, so each product is below 2^62 once the other is a number of tiles.
         std::int64_t tiles = blocks * problem.heads;
@@ -243,6 +304,38 @@ void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* cou
     params.l2_head_group = l2_head_group(call.problem, call.device.l2_bytes);
 }
 
+void set_params(const Call& call, const Shares& shares, unsigned* counters,
+                decode::DecodeParams& params) {
+    const fa_tune_tensors& tensors = call.tensors;
+    const fa_tune_problem& problem = call.problem;
+    params.q = static_cast<const unsigned short*>(tensors.q.address);
+    params.k = static_cast<const unsigned short*>(tensors.k.address);
+    params.v = static_cast<const unsigned short*>(tensors.v.address);
+    params.o = static_cast<unsigned short*>(tensors.o.address);
+    params.lse = static_cast<float*>(tensors.lse);
+    params.parts = static_cast<float*>(tensors.workspace);
+    params.counters = counters;
+    const fa_tune_cache& cache = tensors.cache;
+    params.cache = {cache.lengths, cache.pages, cache.added, cache.page_size, cache.page_stride};
+    params.q_strides = {tensors.q.batch_stride, tensors.q.seq_stride, tensors.q.head_stride};
+    params.k_strides = {tensors.k.batch_stride, tensors.k.seq_stride, tensors.k.head_stride};
+    params.v_strides = {tensors.v.batch_stride, tensors.v.seq_stride, tensors.v.head_stride};
+    params.o_strides = {tensors.o.batch_stride, tensors.o.seq_stride, tensors.o.head_stride};
+    params.heads_per_kv = static_cast<int>(problem.heads / problem.kv_heads);
+    params.kv_heads = static_cast<int>(problem.kv_heads);
+    params.batch = static_cast<int>(problem.batch);
+    params.seq_len_q = static_cast<int>(problem.seq_len_q);
+    params.seq_len_kv = static_cast<int>(problem.seq_len_kv);
+    params.diagonal = last_diagonal_of(problem);
+    params.row_tiles = static_cast<int>(shares.row_tiles);
+    params.blocks = static_cast<int>(shares.blocks);
+    params.pitch = static_cast<int>(shares.pitch);
+    params.share = static_cast<int>(shares.share);
+    params.ctas = static_cast<int>(shares.ctas);
+    params.part_rows = static_cast<int>(shares.part_rows);
+    params.softmax_scale = static_cast<float>(scale_of(problem));
+}
+
 // Whether a stride in elements is whole chunks.
 bool is_chunks(std::int64_t stride) { return stride % (kChunkBytes / kElementBytes) == 0; }
 
@@ -263,6 +356,20 @@ Status check_tensor(const char* name, const fa_tune_problem& problem, const fa_t
                    kElementBytes);
 }
 
+Status check_cache(const fa_tune_launch_plan& plan, const Call& call) {
+    const fa_tune_cache& cache = call.tensors.cache;
+    if (cache.lengths == nullptr && cache.pages == nullptr) return {};
+    if (plan.share_keys == 0) {
+        return failure(FA_TUNE_INVALID,
+                       "this kernel takes no lengths or pages that only the device knows");
+    }
+    if (cache.pages == nullptr || (cache.page_size > 0 && cache.page_size % kPageKeys == 0)) {
+        return {};
+    }
+    return failure(FA_TUNE_INVALID, "page_size must be a multiple of %d, not %d", kPageKeys,
+                   cache.page_size);
+}
+
 }  // namespace
 
 Status check_plan(const fa_tune_launch_plan& plan) {
@@ -271,8 +378,8 @@ Status check_plan(const fa_tune_launch_plan& plan) {
         std::int32_t value, least, most;
     } ranges[] = {
         {"params", plan.params, FA_TUNE_PARAMS_LAYOUT_SM80_FORWARD,
-         FA_TUNE_PARAMS_LAYOUT_SM90_FORWARD},
-        {"grid", plan.grid, FA_TUNE_GRID_BLOCKS_HEADS_BATCH, FA_TUNE_GRID_PERSISTENT},
+         FA_TUNE_PARAMS_LAYOUT_DECODE},
+        {"grid", plan.grid, FA_TUNE_GRID_BLOCKS_HEADS_BATCH, FA_TUNE_GRID_TILES_ROWS},
         {"tile_rows", plan.tile_rows, 1, 1 << 16},
         {"ctas_per_sm", plan.ctas_per_sm, 1, 64},
         {"threads", plan.threads, 1, 1024},
@@ -284,6 +391,10 @@ Status check_plan(const fa_tune_launch_plan& plan) {
         {"kv_box_rows", plan.kv_box_rows, plan.q_box_rows > 0 ? 1 : 0, kMaxBoxRows},
         {"counter_bytes", plan.counter_bytes, 0,
          static_cast<std::int32_t>(CounterSlots::kSlotBytes)},
+        {"share_keys", plan.share_keys, plan.params == FA_TUNE_PARAMS_LAYOUT_DECODE ? 1 : 0,
+         plan.params == FA_TUNE_PARAMS_LAYOUT_DECODE ? 1 << 16 : 0},
+        {"min_blocks", plan.min_blocks, plan.share_keys > 0 ? 1 : 0, 1 << 16},
+        {"aligned", plan.aligned, 0, plan.share_keys > 0 ? 1 : 0},
     };
     for (const auto& [name, value, least, most] : ranges) {
         if (value < least || value > most) {
@@ -291,6 +402,19 @@ Status check_plan(const fa_tune_launch_plan& plan) {
                            name, least, most, value);
         }
     }
+    return {};
+}
+
+Status workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
+                       const Device& device, std::int64_t* bytes) {
+    const bool has_list = problem.packed != 0 && plan.q_box_rows > 0;
+    *bytes = has_list ? static_cast<std::int64_t>(sizeof(PackedMember)) * (problem.batch + 1) : 0;
+    if (plan.share_keys == 0) return {};
+    Shares shares{};
+    Status status = share(plan, problem, last_diagonal_of(problem), device, shares);
+    if (!status.ok()) return status;
+    constexpr int kParts = 2, kRowSums = 2, kSumBytes = 4;
+    *bytes = kParts * shares.most_ctas * shares.part_rows * (problem.d_head + kRowSums) * kSumBytes;
     return {};
 }
 
@@ -327,13 +451,10 @@ Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tens
                    kChunkBytes, static_cast<unsigned long long>(address));
 }
 
-std::int64_t workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& problem) {
-    const bool has_list = problem.packed != 0 && plan.q_box_rows > 0;
-    return has_list ? static_cast<std::int64_t>(sizeof(PackedMember)) * (problem.batch + 1) : 0;
-}
-
 Status check_workspace(const fa_tune_launch_plan& plan, const Call& call) {
-    if (workspace_bytes(plan, call.problem) == 0) return {};
+    std::int64_t needed = 0;
+    const Status status = workspace_bytes(plan, call.problem, call.device, &needed);
+    if (!status.ok() || needed == 0) return status;
     const auto address = reinterpret_cast<std::uintptr_t>(call.tensors.workspace);
     if (address != 0 && address % kChunkBytes == 0) return {};
     if (address != 0) {
@@ -348,8 +469,19 @@ Status check_workspace(const fa_tune_launch_plan& plan, const Call& call) {
 
 Status make_step(const Driver& driver, const fa_tune_launch_plan& plan, const Call& call,
                  CUdeviceptr counters, LaunchStep& step) {
-    Status status = check_workspace(plan, call);
-    if (status.ok()) status = set_grid(plan, call, step);
+    Shares shares{};
+    Status status = check_cache(plan, call);
+    if (status.ok()) status = check_workspace(plan, call);
+    if (status.ok() && plan.share_keys > 0) {
+        status = share(plan, call.problem, last_diagonal_of(call.problem), call.device, shares);
+        if (call.tensors.cache.lengths != nullptr) {
+            // As many CTAs as there may be, each of which computes its share.
+            shares.share = plan.min_blocks;
+            shares.ctas = shares.most_ctas;
+        }
+    }
+    if (!status.ok()) return status;
+    status = set_grid(plan, call, shares, step);
     if (!status.ok()) return status;
     step.threads = static_cast<unsigned>(plan.threads);
     step.shared_bytes = static_cast<unsigned>(plan.dynamic_smem_bytes);
@@ -363,6 +495,8 @@ Status make_step(const Driver& driver, const fa_tune_launch_plan& plan, const Ca
     auto* words = reinterpret_cast<unsigned*>(static_cast<std::uintptr_t>(counters));
     if (plan.params == FA_TUNE_PARAMS_LAYOUT_SM80_FORWARD) {
         set_params(plan, call, words, step.params.sm80_forward);
+    } else if (plan.params == FA_TUNE_PARAMS_LAYOUT_DECODE) {
+        set_params(call, shares, words, step.params.decode);
     } else {
         set_params(plan, call, words, step.params.sm90_forward);
     }

@@ -1,6 +1,8 @@
 // What a launch passes: grid, parameters, tensor maps, as the families' Python computes them.
 #pragma once
 
+#include <cstdint>
+
 #include "device.h"
 #include "driver.h"
 #include "kernel_params.h"
@@ -31,8 +33,9 @@ Status check_plan(const fa_tune_launch_plan& plan);
 // Whether the tensors are those of the problem: 16-byte copies reach every row.
 Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tensors);
 
-// What a launch needs as workspace.
-std::int64_t workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& problem);
+// Device memory that the launch needs beside its tensors; all launches of a call have the same.
+Status workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
+                       const Device& device, std::int64_t* bytes);
 
 // A call of a checked plan on a checked problem.
 struct Call {

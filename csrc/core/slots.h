@@ -1,6 +1,6 @@
-// Device memory for the counters of dynamic schedulers.
+// Device memory for counters.
 //
-// A kernel counts in global memory which tile comes next.  It finds zeros and leaves zeros, so that
+// A kernel counts in global memory which tile comes next, or which parts of one are done.  It finds zeros and leaves zeros, so that
 // launches that follow each other may share a slot, and launches that run at the same time must
 // not.  So a slot belongs to a stream; a captured launch, which runs whenever its graph does, has
 // one of its own for ever.
@@ -19,7 +19,7 @@ namespace fa_tune::core {
 
 class CounterSlots {
   public:
-    static constexpr std::size_t kSlotBytes = 128;  // a cache line of L2
+    static constexpr std::size_t kSlotBytes = 4096;  // whole cache lines of L2
     static constexpr std::size_t kBlockSlots = 1024;
     static constexpr std::size_t kMaxBlocks = 64;
     // A stream that has launched nothing while so many others were new gives up its slot.

@@ -317,19 +317,6 @@ void* lse_address(const Tensor& lse, const View& q) {
     return address;
 }
 
-void launch(const fa_tune_problem& problem, const View& q, const View& k, const View& v,
-            const fa_tune_tensor& out, void* lse) {
-    void* stream = nullptr;
-    if (stream_of != nullptr) TORCH_ERROR_CODE_CHECK(stream_of(q.device, &stream));
-    if (!last.is(problem, q.device)) {
-        const std::uint64_t now = generation.load(std::memory_order_acquire);
-        last = {now, problem, q.device, kernel_for(problem, q.device)};
-    }
-    fa_tune_kernel* kernel = last.kernel;
-    const fa_tune_tensors tensors{q.tensor(), k.tensor(), v.tensor(), out, lse};
-    check(fa_tune_launch(kernel, &problem, &tensors, q.device, stream));
-}
-
 Tensor empty(const View& like, const std::int64_t* sizes, std::int64_t dimensions,
              std::int32_t dtype) {
     std::array<std::int64_t, 4> strides{};
@@ -342,6 +329,27 @@ Tensor empty(const View& like, const std::int64_t* sizes, std::int64_t dimension
     TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dimensions, sizes, strides.data(), dtype,
                                                     like.device_type, like.device, &made));
     return Tensor(made);
+}
+
+void launch(const fa_tune_problem& problem, const View& q, const View& k, const View& v,
+            const fa_tune_tensor& out, void* lse) {
+    void* stream = nullptr;
+    if (stream_of != nullptr) TORCH_ERROR_CODE_CHECK(stream_of(q.device, &stream));
+    if (!last.is(problem, q.device)) {
+        const std::uint64_t now = generation.load(std::memory_order_acquire);
+        last = {now, problem, q.device, kernel_for(problem, q.device)};
+    }
+    fa_tune_kernel* kernel = last.kernel;
+    std::size_t workspace_bytes = 0;
+    check(fa_tune_workspace_bytes(kernel, &problem, q.device, &workspace_bytes));
+    std::optional<Tensor> workspace;  // torch gives its memory to later work of this stream alone
+    if (workspace_bytes > 0) {
+        const auto words = static_cast<std::int64_t>((workspace_bytes + 3) / 4);
+        workspace = empty(q, &words, 1, aoti_torch_dtype_float32());
+    }
+    fa_tune_tensors tensors{q.tensor(), k.tensor(), v.tensor(), out, lse};
+    if (workspace) tensors.workspace = workspace->data_ptr();
+    check(fa_tune_launch(kernel, &problem, &tensors, q.device, stream));
 }
 
 // Operators ----------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def command(
     """
     if not to.name.endswith(SUFFIX):  # before hours of measuring rather than after
         raise InvalidConfig(f"{to}: a recorded space's name ends in {SUFFIX}")
-    chosen = choose_families(names, device_limits(machine))
+    chosen = choose_families(names, device_limits(machine), workloads=workloads.workloads())
     grid = workloads
     if axes:
         configs = expanded(axes, kernels, grid.dtypes, grid.d_heads, chosen, grid.d_head_v)

@@ -260,7 +260,9 @@ def _write(
 
 
 def _of_axes(options: SearchOptions) -> list[Config]:
-    chosen = choose_families(options.families, device_limits(options.machine))
+    chosen = choose_families(
+        options.families, device_limits(options.machine), workloads=options.workloads.workloads()
+    )
     grid = options.workloads
     heads = (grid.d_heads, chosen, grid.d_head_v)
     return expanded(options.axes, options.kernels, grid.dtypes, *heads)

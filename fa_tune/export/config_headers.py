@@ -19,6 +19,7 @@ from typing import Any
 from fa_tune.core.errors import FaTuneError, StorageError
 from fa_tune.core.workload import DType
 from fa_tune.export.plan_header import PLAN_HEADER, plan_header
+from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.fields import cpp_literal, cpp_type, python_type
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm90.config import Sm90Config
@@ -105,7 +106,8 @@ SM80 = Header(
     ("kernels/sm80/fwd/config.cuh", "csrc/flash_forward_kernel_config.h"),
 )
 SM90 = Header("sm90", Sm90Config, _D_V + _SM90_METHODS, ("kernels/sm90/fwd/config.cuh",))
-HEADERS = (SM80, SM90)
+DECODE = Header("decode", DecodeConfig, "\n", ("kernels/decode/config.cuh",))
+HEADERS = (SM80, SM90, DECODE)
 # How a header includes DType, by the folder that both are in.
 DTYPE_INCLUDES = {"kernels": "common/dtype.cuh", "csrc": "dtype.h"}
 DTYPE_FILES = tuple(f"{folder}/{name}" for folder, name in DTYPE_INCLUDES.items())

@@ -14,6 +14,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected, Variant
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
+from fa_tune.families.decode.family import DecodeFamily
 from fa_tune.families.fields import d_v_of
 from fa_tune.families.name_parser import is_whole
 from fa_tune.families.sm80.family import Sm80Family
@@ -22,9 +23,10 @@ from fa_tune.ops.base import CheckCase
 from fa_tune.ops.traits import Traits
 
 _FAMILIES: dict[str, KernelFamily] = {
-    family.name: family for family in (Sm80Family(), Sm90Family())
+    family.name: family for family in (Sm80Family(), Sm90Family(), DecodeFamily())
 }
 
+USUAL_LENGTH = 4096
 NOT_STATED = 0  # in place of a head dimension that a short form leaves out
 
 
@@ -46,14 +48,24 @@ def all_families() -> tuple[KernelFamily, ...]:
     return tuple(_FAMILIES.values())
 
 
-def runnable(limits: ArchLimits, operation: str = FORWARD) -> tuple[KernelFamily, ...]:
-    """The families of an operation that run on such a device, the one to prefer there first."""
+def runnable(
+    limits: ArchLimits, operation: str = FORWARD, *, workloads: Sequence[Workload] = ()
+) -> tuple[KernelFamily, ...]:
+    """The families of an operation that run on such a device, the one to prefer there first; with
+    `workloads` only those that suit one of them."""
     able = [
         family
         for family in all_families()
-        if family.operation == operation and family.device_rejection(limits) is None
+        if family.operation == operation
+        and family.device_rejection(limits) is None
+        and (not workloads or any(family.suits(w) for w in workloads))
     ]
     return tuple(sorted(able, key=lambda f: -f.preference(limits)))
+
+
+def suiting(workload: Workload) -> frozenset[str]:
+    """The names of the families that suit a workload, on whatever device."""
+    return frozenset(f.name for f in all_families() if f.suits(workload))
 
 
 # From a config ------------------------------------------------------------------------------
@@ -85,18 +97,18 @@ def constraints(config: Config, limits: ArchLimits) -> Rejected | None:
 def defaults(
     d_head: int, dtype: DType, limits: ArchLimits, operation: str = FORWARD, *, d_head_v: int = 0
 ) -> list[Config]:
-    """The default config of each family of an operation, if it runs on such a device.  The first is
-    the device's default: what a user without tuning results should run there.  `d_head_v` 0: as
+    """Those for workloads with many queries and keys; see `defaults_for`.  `d_head_v` 0: as
     `d_head`."""
-    able, kind = runnable(limits, operation), (dtype, d_head, d_head_v or d_head)
-    configs = [f.default_config(d_head, dtype, d_head_v=d_head_v) for f in able]
-    return [c for c in configs if kind_of(c) == kind and constraints(c, limits) is None]
+    sizes = (1, 1, 1, USUAL_LENGTH, USUAL_LENGTH)
+    return defaults_for(Workload(*sizes, d_head, dtype, op=operation, d_head_v=d_head_v), limits)
 
 
 def defaults_for(workload: Workload, limits: ArchLimits) -> list[Config]:
-    """Those of a workload's heads, dtype and operation."""
-    w = workload
-    return defaults(w.d_head, w.dtype, limits, w.op, d_head_v=w.d_head_v)
+    """The default config of each family that suits a workload, if it runs on such a device.  The
+    first is the device's default: what a user without tuning results should run there."""
+    able = runnable(limits, workload.op, workloads=(workload,))
+    configs = [f.default_for(workload, limits) for f in able]
+    return [c for c in configs if fits(c, workload) and constraints(c, limits) is None]
 
 
 def default_for(family: KernelFamily, workload: Workload) -> Config:
@@ -112,6 +124,13 @@ def kind_of(config: Config) -> tuple[DType, int, int]:
 def fits(config: Config, workload: Workload) -> bool:
     """Whether a config is for a workload's dtype and head dimensions."""
     return kind_of(config) == (workload.dtype, workload.d_head, workload.d_v)
+
+
+def worth_trying(configs: Sequence[Config], workload: Workload) -> list[Config]:
+    """Those that are for a workload's dtype and head dimensions and suit it; if none of them suits
+    it, all that are for it."""
+    fitting = [c for c in configs if fits(c, workload)]
+    return [c for c in fitting if of(c).suits(workload, c)] or fitting
 
 
 # From text ----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 16  # the unit of every copy between global and shared memory
 ELEMENT_BYTES = 2
+PAGE_KEYS = 16  # that a page of a cache has whole numbers of
 
 # An object of some family's config class: a frozen, ordered dataclass whose fields are the
 # knobs, `dtype` and `d_head` among them, and `d_head_v` (0: as `d_head`) where V may have another
@@ -65,6 +66,23 @@ NOT_GIVEN = TensorArg(0)
 
 
 @dataclass(frozen=True)
+class CacheArgs:
+    """What is known of K and V on the device alone, all of it int32 there.
+
+    `lengths`, the address of [batch]: sequence b has lengths[b] + `added` keys, and seq_len_kv of
+    the workload at most; its causal mask is aligned bottom-right.  0: all have seq_len_kv.
+    `pages`, the address of [batch, page_stride]: the page of each `page_size` keys of a sequence,
+    where K and V are [pages, page_size, kv_heads, d_head].  0: a sequence lies in one piece.
+    """
+
+    lengths: int = 0
+    added: int = 0
+    pages: int = 0
+    page_size: int = 0
+    page_stride: int = 0
+
+
+@dataclass(frozen=True)
 class LaunchArgs:
     """The tensors and scalars of one call.
 
@@ -73,7 +91,8 @@ class LaunchArgs:
     was compiled with that trait.  `sink` is fp32 [heads], `alibi_slopes` fp32 [batch, heads] with
     contiguous heads, whose batch stride may be 0.  `softmax_scale` and `diagonal` (the place of
     query i among the keys is i + diagonal) replace the workload's own.  `scratch` and `workspace`
-    are the addresses of the family's `scratch_bytes` and `workspace_bytes`, 0 without any.
+    are the addresses of the family's `scratch_bytes` and `workspace_bytes`, 0 without any.  Only
+    families that say so take a `cache`.
 
     A packed batch has `cu_seqlens_q` and `cu_seqlens_kv`, int32 [batch + 1] on the device:
     sequence i is rows cu_seqlens[i] to cu_seqlens[i + 1], of which `used_q` and `used_kv`, int32
@@ -86,6 +105,7 @@ class LaunchArgs:
     diagonal: int | None = None
     scratch: int = 0
     workspace: int = 0
+    cache: CacheArgs | None = None
 
     @classmethod
     def forward(
@@ -133,13 +153,21 @@ class LaunchArgs:
         """The log-sum-exp of each row."""
         return self["lse"]
 
-    def checked(self, workload: Workload) -> tuple[int, float]:
+    def checked(self, workload: Workload, *, takes_cache: bool = False) -> tuple[int, float]:
         """The diagonal and the softmax scale of a launch on a workload.
 
         Raises InvalidConfig for a scale that no workload may have (the kernels take maxima before
         they scale, so it must be positive), where a tensor that the workload asks for is not
-        given, and for a tensor with a row that does not start at a multiple of 16 bytes.
+        given, for a tensor with a row that does not start at a multiple of 16 bytes, and for a
+        cache that the family does not take.
         """
+        if self.cache is not None:
+            if not takes_cache:
+                raise InvalidConfig("this kernel takes no lengths or pages that only a GPU knows")
+            if self.cache.pages and (self.cache.page_size < 1 or self.cache.page_size % PAGE_KEYS):
+                raise InvalidConfig(
+                    f"page_size must be a multiple of {PAGE_KEYS}, not {self.cache.page_size}"
+                )
         self._check_rows(workload)
         if workload.lse and not self.lse.address:
             raise InvalidConfig(f"{workload.key} has the log-sum-exp: the launch must give lse")
@@ -238,6 +266,7 @@ class KernelFamily(Protocol):
     `config_class`  the class of its configs
     `example`       a short form, for messages
     `set_keys`      what `configs` takes as a key, for messages
+    `takes_cache`   whether its launches take a `CacheArgs`
     """
 
     operation: str
@@ -245,6 +274,7 @@ class KernelFamily(Protocol):
     config_class: type[Any]
     example: str
     set_keys: str
+    takes_cache: bool
 
     def __hash__(self) -> int:
         """By identity: what is known of one family's texts is no other's."""
@@ -271,8 +301,12 @@ class KernelFamily(Protocol):
         """Why no config of the family runs on such a device, or None."""
 
     def preference(self, limits: ArchLimits) -> int:
-        """How good the family is on a device that it runs on.  The default of the family with
-        the highest number is the default of the device."""
+        """How good the family is on a device that it runs on.  For a workload, the default of the
+        family with the highest number among those that suit it is the default of the device."""
+
+    def suits(self, workload: Workload, config: Config | None = None) -> bool:
+        """Whether the family, or this config of it, may be the fastest on such a workload.  It
+        computes others as well, but searches of these leave it out."""
 
     def compile_arch(self, limits: ArchLimits) -> str:
         """What to compile for on such a device: `limits.arch`, or `sm_90a` where the kernels
@@ -288,6 +322,9 @@ class KernelFamily(Protocol):
         """What a user without tuning results should run; `d_head_v` 0: as `d_head`.  Where the
         family has nothing for these heads, a config that `constraints` refuses; a family that knows
         no other `d_head_v` may leave it aside, and its config is not taken."""
+
+    def default_for(self, workload: Workload, limits: ArchLimits) -> Config:
+        """The same for a workload on such a device."""
 
     def configs(
         self,
@@ -341,9 +378,9 @@ class KernelFamily(Protocol):
         It is zero before the first call, and each call leaves it so for the next one, which
         begins after it."""
 
-    def workspace_bytes(self, config: Config, workload: Workload) -> int:
-        """Device memory that one launch of a call hands on to the next, such as partial results.
-        What it holds before the first one is undefined."""
+    def workspace_bytes(self, config: Config, workload: Workload, device: LaunchDevice) -> int:
+        """Device memory for what a call's CTAs and launches hand to one another, such as partial
+        results.  What it holds before the first one is undefined."""
 
     def grid_shape(self, config: Config, grid: tuple[int, int, int]) -> GridShape | None:
         """The part of a workload that the grid of the kernel known to reports tells; None where it

@@ -46,10 +46,12 @@ class ParamsLayout(IntEnum):
 
     SM80_FORWARD: kernels/sm80/fwd/params.cuh, ForwardParams.
     SM90_FORWARD: kernels/sm90/fwd/params.cuh, ForwardParams.
+    DECODE: kernels/decode/params.cuh, DecodeParams.
     """
 
     SM80_FORWARD = 0
     SM90_FORWARD = 1
+    DECODE = 2
 
 
 class Grid(IntEnum):
@@ -58,16 +60,21 @@ class Grid(IntEnum):
     BLOCKS_HEADS_BATCH: x, blocks of query rows; y, heads; z, batch.
     TILES: x, a CTA for each tile, which is a block of query rows of one head.
     PERSISTENT: x, as many as are resident at a time, at most one for each tile.
+    SHARES: x, as many as are resident at a time; they share the blocks of keys of all tiles
+    evenly.  A tile is rows of all query heads that share one of K and V.
+    TILES_ROWS: x, these tiles; y, the rows of one.
     """
 
     BLOCKS_HEADS_BATCH = 0
     TILES = 1
     PERSISTENT = 2
+    SHARES = 3
+    TILES_ROWS = 4
 
 
-def integer(doc: str) -> Any:
+def integer(doc: str, default: Any = dataclasses.MISSING) -> Any:
     """A field with its line in the C header."""
-    return dataclasses.field(metadata={"doc": doc})
+    return dataclasses.field(default=default, metadata={"doc": doc})
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,11 @@ class LaunchPlan:
     )
     kv_box_rows: int = integer("rows of a box of K and of V")
     counter_bytes: int = integer(
-        "global memory of a scheduler's counters, zero before and after a launch; 0: none"
+        "global memory of counters, zero before and after a launch; 0: none"
     )
+    share_keys: int = integer("keys of a block, where CTAs share blocks of keys; 0: they do not", 0)
+    min_blocks: int = integer("of them that a CTA takes at least", 0)
+    aligned: int = integer("1: tiles begin where CTAs do, or at equal parts of them", 0)
 
 
 @dataclass(frozen=True)

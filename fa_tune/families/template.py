@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from fa_tune import ops
 from fa_tune.core import hooks
+from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import FORWARD, Workload
+from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.base import (
     Config,
     KernelSpec,
@@ -67,6 +68,8 @@ def _sources(entry: str) -> Mapping[str, str]:
 class OneKernel(ABC):
     """The part of `families.base.KernelFamily` of a family whose call is one launch."""
 
+    takes_cache: bool = False
+
     @abstractmethod
     def name_expression(self, config: Config, traits: str) -> str:
         """The template instantiation to ask the compiler for."""
@@ -90,6 +93,17 @@ class OneKernel(ABC):
     ) -> list[np.ndarray]:
         """The kernel's parameters, see `LaunchStep`."""
 
+    def suits(self, workload: Workload, config: Config | None = None) -> bool:
+        return True
+
+    @abstractmethod
+    def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Config:
+        """What a user without tuning results should run."""
+
+    def default_for(self, workload: Workload, limits: ArchLimits) -> Config:
+        w = workload
+        return self.default_config(w.d_head, w.dtype, d_head_v=w.d_head_v)
+
     def kernels(self, config: Config, traits: str) -> Sequence[KernelSpec]:
         name = self.name_expression(config, traits)
         return (KernelSpec(name, self.threads(config), self.dynamic_smem_bytes(config)),)
@@ -100,7 +114,7 @@ class OneKernel(ABC):
         geometry = self.geometry(config, workload, device)
         return (LaunchStep(geometry, self.kernel_args(config, workload, args, device)),)
 
-    def workspace_bytes(self, config: Config, workload: Workload) -> int:
+    def workspace_bytes(self, config: Config, workload: Workload, device: LaunchDevice) -> int:
         return 0
 
     def plan(self, config: Config, traits: str, arch: str) -> CallPlan:

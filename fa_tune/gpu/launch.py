@@ -52,7 +52,7 @@ class Kernel:
         The first call on a workload may allocate its workspace: it must not be captured."""
         if self._scratch is not None:
             args = replace(args, scratch=self._scratch.data.ptr)
-        if n_bytes := self._family.workspace_bytes(self._config, workload):
+        if n_bytes := self._family.workspace_bytes(self._config, workload, self._device):
             args = replace(args, workspace=self._workspace_of(n_bytes))
         steps = self._family.launches(self._config, workload, args, self._device)
         if stream:

@@ -55,7 +55,7 @@ class DriverKernel:
 
     def workspace_bytes(self, workload: Workload, device: int) -> int:
         """See `plans.Kernel`."""
-        return self._family.workspace_bytes(self._config, workload)
+        return self._family.workspace_bytes(self._config, workload, self._devices[device])
 
     def launch(self, workload: Workload, args: LaunchArgs, stream: int, device: int) -> None:
         """See `plans.Kernel`."""

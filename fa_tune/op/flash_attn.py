@@ -18,6 +18,7 @@ from torch import Tensor
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.op.api import attention
 from fa_tune.op.fallback import tell
+from fa_tune.op.kv_cache import attend, pages_suit
 from fa_tune.op.packed import Lengths, packed_attention
 
 Window = tuple[int, int]
@@ -25,6 +26,7 @@ _EVERY: Window = (-1, -1)
 _HALF = (torch.float16, torch.bfloat16)
 _FLASH2_D_HEAD = 256
 _refused: dict[tuple[int, int, torch.dtype], str] = {}
+_refused_caches: dict[tuple[int, torch.dtype], str] = {}
 
 
 @dataclass(frozen=True)
@@ -150,42 +152,109 @@ def flash_attn_with_kvcache(
     written behind them, in place.  It has no gradients.  `return_softmax_lse` gives (out,
     log-sum-exp).
 
-    One length for the whole batch, an int or None, runs our kernels; a tensor of lengths is matrix
-    products.  `num_splits` is only about speed and has no effect.  Rotary embeddings, a block table
-    and padding on the left are refused with InvalidConfig.
+    With a `block_table` [batch, pages of a sequence] the caches are [pages, page_size, kv_heads,
+    d_head].  A tensor of lengths is read by the GPU alone, in every replay of a captured graph
+    anew.  `num_splits` is only about speed and has no effect.  Rotary embeddings and padding on the
+    left are refused with InvalidConfig.
     """
     for name, given in (
         ("rotary embeddings", rotary_cos if rotary_cos is not None else rotary_sin),
-        ("a block table", block_table),
         ("padding on the left", cache_leftpad),
+        ("cache_batch_idx beside a block table", cache_batch_idx if _paged(block_table) else None),
     ):
         if given is not None:
             _refuse(name)
     options = _Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
     with torch.no_grad():
         length: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
+        if _paged(block_table) and cache_seqlens is None:
+            raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
+        added = 0
         if k is not None and v is not None:
             if cache_seqlens is None:
                 raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
-            _append(k_cache, k, length, cache_batch_idx)
-            _append(v_cache, v, length, cache_batch_idx)
-            length = length + k.shape[1]
-        keys, values = k_cache, v_cache
-        if cache_batch_idx is not None:
-            keys, values = keys[cache_batch_idx.long()], values[cache_batch_idx.long()]
-        if isinstance(length, Tensor):
-            tell("flash_attn_with_kvcache", "lengths that only the device knows")
-            out, lse = _by_products(q, keys, values, options, length)
+            _append(k_cache, k, length, cache_batch_idx, block_table)
+            _append(v_cache, v, length, cache_batch_idx, block_table)
+            added = k.shape[1]
+        if not isinstance(length, Tensor) and not _paged(block_table):
+            keys, values = _of_batch(k_cache, cache_batch_idx), _of_batch(v_cache, cache_batch_idx)
+            end = length + added
+            out, lse = _dense(q, keys[:, :end], values[:, :end], options, return_softmax_lse)
         else:
-            out, lse = _dense(q, keys[:, :length], values[:, :length], options, return_softmax_lse)
+            table = block_table
+            if cache_batch_idx is not None:  # each sequence is one page
+                table = cache_batch_idx[:, None]
+            lengths = length
+            if not isinstance(lengths, Tensor):
+                lengths = torch.full((q.shape[0],), lengths, device=q.device, dtype=torch.int32)
+            out, lse = _cached(
+                q, k_cache, v_cache, lengths, added, table, options, return_softmax_lse
+            )
     return (out, lse) if return_softmax_lse else out
 
 
-def _append(cache: Tensor, new: Tensor, length: int | Tensor, batch_idx: Tensor | None) -> None:
+def _paged(block_table: Tensor | None) -> bool:
+    return block_table is not None
+
+
+def _of_batch(cache: Tensor, batch_idx: Tensor | None) -> Tensor:
+    return cache if batch_idx is None else cache[batch_idx.long()]
+
+
+def _append(
+    cache: Tensor,
+    new: Tensor,
+    length: int | Tensor,
+    batch_idx: Tensor | None,
+    block_table: Tensor | None,
+) -> None:
     rows = torch.arange(new.shape[0], device=cache.device) if batch_idx is None else batch_idx
     start = length if isinstance(length, Tensor) else torch.full_like(rows, length)
     places = start.long()[:, None] + torch.arange(new.shape[1], device=cache.device)
-    cache[rows.long()[:, None], places] = new.to(cache.dtype)
+    if block_table is None:
+        cache[rows.long()[:, None], places] = new.to(cache.dtype)
+    else:
+        pages = block_table.long().gather(1, places // cache.shape[1])
+        cache[pages, places % cache.shape[1]] = new.to(cache.dtype)
+
+
+def _cached(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Tensor,
+    added: int,
+    block_table: Tensor | None,
+    options: _Options,
+    wants_lse: bool,
+) -> tuple[Tensor, Tensor | None]:
+    reason = _why_not_ours(q, k_cache, v_cache, options)
+    reason = reason or _refused_caches.get((q.shape[3], q.dtype), "")
+    windowed = options.window[0] >= 0 or (options.window[1] >= 0 and not options.causal)
+    if windowed or options.softcap > 0 or options.alibi_slopes is not None:
+        reason = reason or "a window, softcap or ALiBi with lengths or pages"
+    if not reason and (k_cache.dtype != q.dtype or k_cache.shape != v_cache.shape):
+        reason = f"a cache of {k_cache.dtype} {tuple(k_cache.shape)}, {tuple(v_cache.shape)}"
+    if not reason and block_table is not None and not pages_suit(k_cache, v_cache):
+        reason = f"pages of {k_cache.shape[1]} keys"
+    if not reason:
+        try:
+            return attend(
+                *(q, k_cache, v_cache, lengths),
+                added=added,
+                block_table=block_table,
+                causal=options.causal,
+                softmax_scale=options.scale,
+                return_lse=wants_lse,
+            )
+        except NoUsableVariant as error:
+            reason = _refused_caches[q.shape[3], q.dtype] = str(error)
+    tell("flash_attn_with_kvcache", reason)
+    keys, values = k_cache, v_cache
+    if block_table is not None:
+        pages = block_table.long().clamp(0, k_cache.shape[0] - 1)  # it may end in anything
+        keys, values = (t[pages].flatten(1, 2) for t in (k_cache, v_cache))
+    return _by_products(q, keys, values, options, lengths + added)
 
 
 def _refuse(what: str) -> NoReturn:
@@ -326,6 +395,8 @@ def _by_products(
         slopes = options.alibi_slopes.to(kind).view(-1, q.shape[2], 1, 1)
         scores = scores - slopes * (row - column).abs()
     hidden = column >= last
+    if lengths is not None:  # what lies behind may be anything
+        values = values.masked_fill(hidden.view(-1, n_kv, 1, 1), 0.0)
     left, right = options.window
     if options.causal:
         right = 0

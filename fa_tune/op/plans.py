@@ -74,16 +74,16 @@ class Plans:
                 self._choosers[device] = self._chooser_of(device)
             return self._choosers[device]
 
-    def choice(self, workload: Workload, device: int) -> Choice:
-        """What runs a workload on a device, and why; compiled if need be.  Raises
-        NoUsableVariant."""
+    def choice(self, workload: Workload, device: int, *, takes_cache: bool = False) -> Choice:
+        """What runs a workload on a device, and why; compiled if need be.  `takes_cache`: of a
+        family whose launches take one.  Raises NoUsableVariant."""
         plain = replace(workload, softmax_scale=None)
         with self._lock:
             chooser = self.chooser(device)
             like = plain if plain in chooser.tuned else representative(plain)
-            return chooser.choose(plain, like)
+            return chooser.choose(plain, like, takes_cache=takes_cache)
 
-    def kernel(self, workload: Workload, device: int) -> Kernel:
+    def kernel(self, workload: Workload, device: int, *, takes_cache: bool = False) -> Kernel:
         """The kernel of `choice`, loaded on the device.  Raises InvalidConfig while torch captures
         a graph, NoUsableVariant, DriverError."""
         if is_capturing():
@@ -92,7 +92,7 @@ class Plans:
                 "fa_tune.op.prepare() for it before"
             )
         with self._lock:
-            choice = self.choice(workload, device)
+            choice = self.choice(workload, device, takes_cache=takes_cache)
             kernel = self._kernels.get(choice.artifact)
             if kernel is None:
                 kernel = self._kernels[choice.artifact] = self._load(choice.artifact)
@@ -106,8 +106,9 @@ MOST_SERVED = 4096  # problems that are remembered one by one
 class Memo:
     """`Plans.kernel` remembered, for callers in Python; C++ has a memo of its own."""
 
-    def __init__(self, plans: Plans) -> None:
+    def __init__(self, plans: Plans, *, takes_cache: bool = False) -> None:
         self._plans = plans
+        self._takes_cache = takes_cache
         self._found: dict[tuple[Workload, int], list[Kernel]] = {}
         self._served: dict[tuple[Workload, int], Kernel] = {}
 
@@ -128,5 +129,5 @@ class Memo:
             # Of problems in one bucket some are ragged, or have windows as wide as their keys.
             if kernel.plan.has_traits_of(plain):
                 return kernel
-        served.append(self._plans.kernel(plain, device))
+        served.append(self._plans.kernel(plain, device, takes_cache=self._takes_cache))
         return served[-1]

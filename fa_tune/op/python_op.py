@@ -4,6 +4,7 @@ be compiled or torch is too old for it."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -143,5 +144,13 @@ class PythonOp:
             ),
         )
         device = q.device.index
-        kernel = self._kernel(workload, device)
-        kernel.launch(workload, args, torch.cuda.current_stream(device).cuda_stream, device)
+        launch(self._kernel(workload, device), workload, args, device)
+
+
+def launch(kernel: Kernel, workload: Workload, args: LaunchArgs, device: int) -> None:
+    """Enqueue a call of a kernel that is prepared, on torch's current stream."""
+    if n_bytes := kernel.workspace_bytes(workload, device):
+        # torch gives its memory to later work of this stream alone.
+        room = torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{device}")
+        args = replace(args, workspace=room.data_ptr())
+    kernel.launch(workload, args, torch.cuda.current_stream(device).cuda_stream, device)

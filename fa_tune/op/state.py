@@ -42,6 +42,7 @@ class Operators:
         self._former: list[Plans] = []  # whose kernels cannot be unloaded
         self.plans = Plans(self.load)
         self._memo = Memo(self.plans)
+        self._with_cache = Memo(self.plans, takes_cache=True)
         if self.native is not None:
             self.native.start(
                 self._handle,
@@ -62,6 +63,11 @@ class Operators:
         if self._core is None:
             return DriverKernel(artifact)
         return self._core.kernel(KernelImage.of(artifact))
+
+    def kernel_with_cache(self, workload: Workload, device: int) -> Kernel:
+        """A kernel whose launches take lengths and pages that the GPU alone knows, loaded.  Raises
+        as a call would."""
+        return self._with_cache.kernel(workload, device)
 
     def kernel(self, workload: Workload, device: int) -> Kernel:
         """What runs a workload, loaded.  Raises as a call would."""
@@ -85,6 +91,7 @@ class Operators:
         self._former.append(self.plans)
         self.plans = self.plans.anew()
         self._memo = Memo(self.plans)
+        self._with_cache = Memo(self.plans, takes_cache=True)
         if self.native is not None:
             self.native.forget()
 

@@ -107,11 +107,10 @@ def _requests(
 ) -> dict[Key, BuildRequest]:
     """What to compile for one workload."""
     found = {}
-    for config in configs:
-        if families.fits(config, workload):
-            traits = families.of(config).traits(config, workload)
-            request = build_request(config, traits, machine)
-            found[request.variant.key, request.traits] = request
+    for config in families.worth_trying(configs, workload):
+        traits = families.of(config).traits(config, workload)
+        request = build_request(config, traits, machine)
+        found[request.variant.key, request.traits] = request
     return found
 
 

@@ -14,7 +14,7 @@ from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Rejected, Variant
 from fa_tune.core.options import SearchOptions, Silent
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.search.prune import prune
 from fa_tune.store.recordings import families_in
@@ -45,16 +45,21 @@ class Candidates:
 
 
 def choose_families(
-    names: Sequence[str], limits: ArchLimits, selection: ProfilerSelection | None = None
+    names: Sequence[str],
+    limits: ArchLimits,
+    selection: ProfilerSelection | None = None,
+    *,
+    workloads: Sequence[Workload] = (),
 ) -> tuple[KernelFamily, ...]:
     """The families of these names, whether they run on such a device or not; without names
-    those that do, the one to prefer first, and for a replay only those that were recorded.
+    those that do, and that suit one of the workloads if there are any, the one to prefer first,
+    and for a replay only those that were recorded.
 
     Raises InvalidConfig for an unknown name, NoUsableVariant if none is left.
     """
     if names:
         return tuple(families.get(name) for name in dict.fromkeys(names))
-    chosen = families.runnable(limits)
+    chosen = families.runnable(limits, workloads=workloads)
     if selection is not None and selection.recordings:
         # Nothing else could be chosen, and compiling it would take its time for nothing.
         recorded = {name for found in selection.recordings for name in families_in(found)}
@@ -99,22 +104,20 @@ class Defaults:
     able: tuple[KernelFamily, ...]
     chosen: tuple[KernelFamily, ...]
 
-    def of(self, dtype: DType, d_head: int, d_v: int) -> list[Config]:
-        """For one kind of workload, the one to prefer first."""
-        configs = families.defaults(d_head, dtype, self.limits, d_head_v=d_v)
+    def of(self, workload: Workload) -> list[Config]:
+        """For one workload, the one to prefer first."""
+        configs = families.defaults_for(workload, self.limits)
         best = next((c for c in configs if families.of(c) in self.able), None)
         return [c for c in configs if c is best or families.of(c) in self.chosen]
 
-    def for_configs(self, configs: Sequence[Config]) -> list[Config]:
-        """For each dtype and pair of head dimensions in a set: whatever set is searched, what is
-        kept must not be slower than what runs without any search."""
-        kinds = dict.fromkeys(families.kind_of(c) for c in configs)
-        return [config for kind in kinds for config in self.of(*kind)]
+    def for_workloads(self, workloads: Sequence[Workload]) -> list[Config]:
+        """For each of them: whatever set is searched, what is kept must not be slower than what
+        runs without any search."""
+        return list(dict.fromkeys(config for w in workloads for config in self.of(w)))
 
     def keys(self, workload: Workload) -> tuple[str, ...]:
         """The subjects of one workload's."""
-        own = self.of(workload.dtype, workload.d_head, workload.d_v)
-        return tuple(families.variant(c).key for c in own)
+        return tuple(families.variant(c).key for c in self.of(workload))
 
 
 def recorded_configs(
@@ -171,7 +174,7 @@ def choose_candidates(
         )
     asked = workloads_for(options, kept)
     workloads = recorded_only(asked, session.selection, Silent())
-    beside = [*defaults.for_configs(kept), *incumbents(registry, session.selection, workloads)]
+    beside = [*defaults.for_workloads(asked), *incumbents(registry, session.selection, workloads)]
     always, _ = prune_configs(list(dict.fromkeys(beside)), machine)
     every = dict.fromkeys([*kept, *always])
     return Candidates(workloads, tuple(every), tuple(always), rejected, asked)

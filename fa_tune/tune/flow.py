@@ -86,7 +86,7 @@ def open_search(
         input_files.check(options.measure.inputs, workload)
     machine = open_machine(options.machine, progress)
     # Whatever is recorded or runs here, a set that nobody knows is told first.
-    chosen = choose_families(options.families, machine.limits)
+    chosen = choose_families(options.families, machine.limits, workloads=wanted)
     named = configs is None
     choose = partial(
         choose_configs, options.kernels, grid.dtypes, grid.d_heads, d_head_v=grid.d_head_v
@@ -101,7 +101,7 @@ def open_search(
     selection = choose_profiler(options.measure, machine, progress, wanted=wanted, configs=configs)
     progress.note(selection.source)
     recorded_only(workloads_for(options, configs), selection, progress)
-    able = choose_families((), machine.limits, selection)
+    able = choose_families((), machine.limits, selection, workloads=wanted)
     if families.is_config(options.kernels):
         chosen = (families.of(configs[0]),)
     elif not options.families and able != chosen:
@@ -205,7 +205,7 @@ def _measured(state: SearchState, prepared: Sequence[PreparedWorkload]) -> list[
 
 def _explored(state: SearchState, candidates: Candidates) -> Measured:
     def explore_one(session: Session, workload: Workload) -> MeasuredWorkload | WorkloadResult:
-        configs = [c for c in candidates.configs if families.fits(c, workload)]
+        configs = families.worth_trying(candidates.configs, workload)
         always = [families.variant(c).key for c in candidates.always if c in configs]
         first = list(dict.fromkeys([*state.defaults.keys(workload), *always]))
         try:

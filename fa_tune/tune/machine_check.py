@@ -160,7 +160,7 @@ def _package(name: str, why: str, *, needed: bool) -> Check:
 
 def _measure(machine: Machine, profiler: EventsProfiler | NcuProfiler, progress: Progress) -> str:
     """Compile, run and measure the default of every family that runs here on a small workload."""
-    configs = families.defaults(TINY.d_head, TINY.dtype, machine.limits)
+    configs = families.defaults_for(TINY, machine.limits)
     if not configs:
         raise NoUsableVariant(f"no family of kernels runs on {machine.arch}")
     requests = [build_request(c, families.of(c).traits(c, TINY), machine) for c in configs]

@@ -66,8 +66,9 @@ def why_stale(
     """Compare today's conditions with those in the journal; raises what a search raises before
     it measures."""
     machine = open_machine(options.machine, progress)
-    chosen = choose_families(options.families, machine.limits)
     grid = options.workloads
+    wanted = grid.workloads()
+    chosen = choose_families(options.families, machine.limits, workloads=wanted)
     if configs is None:
         configs = choose_configs(
             options.kernels,
@@ -77,20 +78,19 @@ def why_stale(
             named=bool(options.families),
             d_head_v=grid.d_head_v,
         )
-    selection = choose_profiler(
-        options.measure, machine, progress, wanted=grid.workloads(), configs=configs
-    )
+    selection = choose_profiler(options.measure, machine, progress, wanted=wanted, configs=configs)
     session = open_session(machine, selection, options.measure, progress)
     kept, _ = prune_configs(configs, machine)
-    defaults = Defaults(machine.limits, choose_families((), machine.limits), chosen)
-    others, _ = prune_configs(defaults.for_configs(kept), machine)
+    able = choose_families((), machine.limits, workloads=wanted)
+    defaults = Defaults(machine.limits, able, chosen)
+    workloads = workloads_for(options, kept) if kept else ()
+    others, _ = prune_configs(defaults.for_workloads(workloads), machine)
     standings = []
-    for workload in workloads_for(options, kept) if kept else ():
-        for config in dict.fromkeys([*kept, *others]):
-            if families.fits(config, workload):
-                subject = families.variant(config).key
-                now = _today(subject, session)
-                standings.append(_standing(subject, workload.key, now, session.journal))
+    for workload in workloads:
+        for config in families.worth_trying(list(dict.fromkeys([*kept, *others])), workload):
+            subject = families.variant(config).key
+            now = _today(subject, session)
+            standings.append(_standing(subject, workload.key, now, session.journal))
     return Staleness(tuple(standings))
 
 

@@ -47,8 +47,8 @@ def test_bench_shows_the_five_figures_of_the_samples(
     sd = f"{statistics.stdev(samples):.4f}"
     assert _cells(done.out, fakes.FAST)[1:7] == ["5.0000", "5.0000", "4.9000", "5.1000", sd, "3"]
     assert _cells(done.out, fakes.FAST)[7] == "439.8"  # 4 s² d, 16 x 16 heads, over 5 ms
-    assert _cells(done.out, fakes.BROKEN)[1:9] == [""] * 8
-    assert _cells(done.out, fakes.BROKEN)[9:] == ["crashed", "the GPU reported an illegal address"]
+    assert _cells(done.out, fakes.BROKEN)[1:10] == [""] * 9
+    assert _cells(done.out, fakes.BROKEN)[10:] == ["crashed", "the GPU reported an illegal address"]
     order = [done.out.index(name) for name in ("cuDNN", "FA2", fakes.FAST, fakes.SLOW)]
     assert order == sorted(order)
     assert done.out.rstrip().endswith(f"Measurements: {fakes.WHOSE}.")

@@ -20,7 +20,7 @@ struct Variant {
         Variant made;
         made.plan.launches = 1;
         made.plan.dtype = FA_TUNE_DTYPE_FP16;
-        made.plan.d_head = 128;
+        made.plan.d_head = made.plan.d_v = 128;
         made.plan.block_q = 128;
         made.plan.block_kv = 128;
         made.plan.ragged = 1;
@@ -50,10 +50,28 @@ struct Variant {
         return made;
     }
 
+    // CTAs that share blocks of keys, with counters and a workspace.
+    static Variant shared() {
+        Variant made = plain();
+        made.plan.ragged = 0;
+        made.plan.block_q = made.plan.block_kv = 1;
+        made.launch.params = FA_TUNE_PARAMS_LAYOUT_DECODE;
+        made.launch.grid = FA_TUNE_GRID_SHARES;
+        made.launch.tile_rows = 16;
+        made.launch.ctas_per_sm = 2;
+        made.launch.threads = 128;
+        made.launch.share_keys = 64;
+        made.launch.min_blocks = 1;
+        made.launch.counter_bytes = 4096;
+        return made;
+    }
+
     // Valid until this changes or ends, but for the image, which stays.
     fa_tune_kernel_info info() {
         static std::set<std::string> images;
-        const char* sizes = launch.q_box_rows > 0 ? " 128 128 128 128 56\n" : " 176\n";
+        const char* sizes = launch.q_box_rows > 0   ? " 128 128 128 128 56\n"
+                            : launch.share_keys > 0 ? " 240\n"
+                                                    : " 176\n";
         const std::string& image = *images.insert(symbol + sizes).first;
         symbols[0] = symbol.c_str();
         return {config.c_str(), plan, &launch, symbols, image.c_str(), image.size() + 1};
@@ -90,6 +108,7 @@ inline fa_tune_tensors tensors(const fa_tune_problem& p) {
         address += std::uintptr_t{1} << 34;
     }
     if (p.lse != 0) made.lse = reinterpret_cast<void*>(address);
+    made.workspace = reinterpret_cast<void*>(address << 1);
     return made;
 }
 

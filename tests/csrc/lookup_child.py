@@ -106,7 +106,7 @@ def images(name: str, workload: Workload, traits: Iterable[str]) -> list[KernelI
     config = SomeConfig(workload.dtype, workload.d_head, d_head_v=workload.d_head_v)
     return [
         KernelImage(
-            name, CallPlan.forward(config, one, "sm_90", (launch,)), ("k",), image("k", [1])
+            name, CallPlan.forward(config, one, "sm_90", (launch,)), ("k",), image([("k", [1])])
         )
         for one in traits
     ]

@@ -45,7 +45,7 @@ def artifact_in(folder: Path) -> Artifact:
     family = families.get("sm90")
     config = family.default_config(128, DType.FP16)
     cubin = folder / "kernel.cubin"
-    cubin.write_bytes(image("mangled", SIZES))
+    cubin.write_bytes(image([("mangled", SIZES)]))
     return Artifact(
         families.variant_of(family, config),
         family.traits(config, WORKLOAD),

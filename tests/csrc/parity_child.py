@@ -10,6 +10,7 @@ import json
 import random
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -80,8 +81,10 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
     causal, alibi = dice.random() < 0.6, dice.random() < 0.2
     lengths = some_length(dice, rows), some_length(dice, keys)
     left, right = (some_side(dice, sum(lengths)) for _ in range(2))
+    if family.takes_cache:  # it has neither windows nor anything that changes scores
+        left, right, alibi = None, None, False
     totals = {}
-    if dice.random() < 0.3:
+    if dice.random() < 0.3 and not family.takes_cache:
         totals = {"packed": True, "total_q": some_length(dice, rows)}
         totals["total_kv"] = some_length(dice, keys)
         alibi, left, right = False, None, None
@@ -96,8 +99,8 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
         d_head_v=config.d_head_v,
         window_left=left,
         window_right=right,
-        sink=dice.random() < 0.2,
-        softcap=dice.choice((None, None, None, 50.0, dice.uniform(0.01, 1e4))),
+        sink=dice.random() < 0.2 and not family.takes_cache,
+        softcap=None if family.takes_cache else dice.choice((None, None, None, 50.0, 1e4)),
         alibi=alibi,
         **totals,
     )
@@ -179,16 +182,15 @@ def some_case(dice: random.Random) -> Case:
     return Case(family, config, workload, some_args(dice, workload))
 
 
-def by_python(case: Case) -> LaunchStep | None:
-    """The launch, None if it is refused."""
+def by_python(case: Case) -> Sequence[LaunchStep]:
+    """The launches, none if they are refused."""
     try:
         args = case.args
-        if not case.family.workspace_bytes(case.config, case.workload):
+        if not case.family.workspace_bytes(case.config, case.workload, DEVICE):
             args = replace(args, workspace=0)
-        (step,) = case.family.launches(case.config, case.workload, args, DEVICE)
+        return case.family.launches(case.config, case.workload, args, DEVICE)
     except InvalidConfig:
-        return None
-    return step
+        return ()
 
 
 class ByCpp:
@@ -196,33 +198,35 @@ class ByCpp:
         self._core, self._stub = core, stub
         self._kernels: dict[Any, CoreKernel] = {}
 
-    def __call__(self, case: Case, sizes: list[int]) -> Launched | None:
-        """The launch of a kernel with parameters of these sizes, None if it is refused."""
+    def __call__(self, case: Case, sizes: list[list[int]]) -> list[Launched]:
+        """The launches of kernels with parameters of these sizes, none if they are refused."""
         traits = case.family.traits(case.config, case.workload)
         key = (case.config, traits)
         if key not in self._kernels:
             call = case.family.plan(case.config, traits, case.family.compile_arch(ARCH))
-            made = KernelImage(str(case.config), call, (SYMBOL,), image(SYMBOL, sizes))
+            symbols = tuple(f"{SYMBOL}{i}" for i in range(len(sizes)))
+            made = KernelImage(
+                str(case.config), call, symbols, image(zip(symbols, sizes, strict=True))
+            )
             self._kernels[key] = self._core.kernel(made)
         try:
             needed = self._kernels[key].workspace_bytes(case.workload)
-            assert needed == case.family.workspace_bytes(case.config, case.workload), case
+            assert needed == case.family.workspace_bytes(case.config, case.workload, DEVICE), case
             args = case.args if needed else replace(case.args, workspace=0)
             self._kernels[key].launch(case.workload, args)
         except InvalidConfig:
             assert not self._stub.launched()
-            return None
-        (found,) = self._stub.launched()
-        return found
+            return []
+        return self._stub.launched()
 
 
-def sizes_of(case: Case) -> list[int]:
-    """Of the kernel's parameters, which do not depend on the problem."""
+def sizes_of(case: Case) -> list[list[int]]:
+    """Of the kernels' parameters, which do not depend on the problem."""
     c = case.config
     plain = Workload(1, 1, 1, 1, 1, c.d_head, c.dtype, d_head_v=c.d_head_v)
     args = LaunchArgs.forward(*(TensorArg(4096 * i, (8, 8, 8)) for i in range(1, 5)))
-    (step,) = case.family.launches(case.config, plain, args, DEVICE)
-    return [array.nbytes for array in step.args]
+    steps = case.family.launches(case.config, plain, args, DEVICE)
+    return [[array.nbytes for array in step.args] for step in steps]
 
 
 def compare(case: Case, python: LaunchStep, cpp: Launched) -> bool:
@@ -257,15 +261,14 @@ def main(library: str, count: str, seed: str) -> None:
     for _ in range(int(count)):
         case = some_case(dice)
         python, cpp = by_python(case), by_cpp(case, sizes_of(case))
-        assert (python is None) == (cpp is None), f"{case}: {python}, {cpp}"
-        seen[f"{case.family.name} {'refused' if cpp is None else 'launched'}"] += 1
+        assert len(python) == len(cpp), f"{case}: {python}, {cpp}"
+        seen[f"{case.family.name} {'launched' if cpp else 'refused'}"] += 1
         seen[f"d_head {case.config.d_head}"] += 1
         seen["d_head_v"] += bool(case.config.d_head_v)
         if case.workload.packed:
-            seen[f"packed {'refused' if cpp is None else 'launched'}"] += 1
-        if python is not None and cpp is not None:
-            counters = compare(case, python, cpp)
-            seen[f"{case.family.name} with counters"] += counters
+            seen[f"packed {'launched' if cpp else 'refused'}"] += 1
+        counters = [compare(case, *both) for both in zip(python, cpp, strict=True)]
+        seen[f"{case.family.name} with counters"] += any(counters)
     print(json.dumps(seen))
 
 

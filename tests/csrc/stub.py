@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MAX_PARAMS = 1024
@@ -66,6 +66,7 @@ class Stub:
         return found
 
 
-def image(symbol: str, sizes: Sequence[int]) -> bytes:
-    """A binary with one kernel, of whose parameters these are the sizes."""
-    return f"{symbol} {' '.join(map(str, sizes))}\n\0".encode()
+def image(kernels: Iterable[tuple[str, Sequence[int]]]) -> bytes:
+    """A binary with kernels: the symbol of each and the sizes of its parameters."""
+    lines = (f"{symbol} {' '.join(map(str, sizes))}\n" for symbol, sizes in kernels)
+    return f"{''.join(lines)}\0".encode()

@@ -14,7 +14,7 @@ from tests.csrc.stub import image
 def test_a_launch_is_measured(stub: Path) -> None:
     family = families.get("sm90")
     call = family.plan(family.default_config(128, DType.FP16), "plain", "sm_90a")
-    made = KernelImage("x", call, ("kernel",), image("kernel", [128] * 4 + [56]))
+    made = KernelImage("x", call, ("kernel",), image([("kernel", [128] * 4 + [56])]))
     environment = {"LD_LIBRARY_PATH": str(stub), "STUB_SILENT": "1"}
     found = host_cost(made, rounds=5, environment=environment)
     assert (found["rounds"], found["device"]) == (5, "NVIDIA H200")

@@ -84,8 +84,8 @@ void what_no_launch_may_have_is_refused() {
     p.kv_heads = 3;
     refuses(p, "3 kv heads do not divide 4 heads");
     p = problem();
-    p.mask = 4;
-    refuses(p, "unknown mask 4");
+    p.mask = 5;
+    refuses(p, "unknown mask 5");
     p = problem();
     p.diagonal = 1;
     refuses(p, "diagonal");
@@ -145,11 +145,48 @@ void tensors_that_16_byte_copies_cannot_read_are_refused() {
     CHECK(stub_launch_count() == 0);
 }
 
+void shares_need_a_workspace() {
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::shared().kernel();
+    fa_tune_problem p = problem(1, 64, 8192);
+    p.kv_heads = 8;
+    p.seq_len_q = 1;
+    // 132 multiprocessors have 264 CTAs at a time; with 4 of the 1024 blocks each, 256 do it.
+    CHECK(kernel.workspace_bytes(p) == 2 * 264 * 8 * (128 + 2) * 4);
+    fa_tune_tensors given = tensors(p);
+    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    stub_launch found;
+    CHECK(stub_get_launch(0, &found) != 0 && found.grid[0] == 256 && found.grid[1] == 1);
+    given.workspace = nullptr;
+    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                "needs a workspace of fa_tune_workspace_bytes");
+    given.workspace = reinterpret_cast<void*>(8);
+    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                "workspace must start at a multiple of 16 bytes");
+    given = tensors(p);
+    const std::int32_t lengths[1] = {};
+    given.cache.lengths = lengths;
+    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    CHECK(stub_get_launch(1, &found) != 0 && found.grid[0] == 264);
+    given.cache.pages = lengths;
+    given.cache.page_size = 24;
+    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                "page_size must be a multiple of 16, not 24");
+    const fa_tune::Kernel plain = Variant::plain().kernel();
+    const fa_tune_problem square = problem();
+    CHECK_FAILS(fa_tune_launch(plain.get(), &square, &given, 0, nullptr), FA_TUNE_INVALID,
+                "takes no lengths or pages");
+    p.batch = 1 << 29;
+    CHECK_FAILS(launch(kernel, p), FA_TUNE_INVALID, "too many blocks of keys");
+    CHECK(Variant::plain().kernel().workspace_bytes(problem()) == 0);
+}
+
 // Any integers: a refusal or a launch, and nothing that a sanitizer finds.
 void any_bits_are_refused_or_launched() {
     stub_reset();
     const fa_tune::Kernel maps = Variant::persistent().kernel();
     const fa_tune::Kernel plain = Variant::plain().kernel();
+    const fa_tune::Kernel shared = Variant::shared().kernel();
     std::mt19937_64 dice(14);
     const auto some = [&](std::int64_t usual) -> std::int64_t {
         const std::int64_t odd[] = {0,       -1,      1,         usual ^ 1,
@@ -174,7 +211,7 @@ void any_bits_are_refused_or_launched() {
                 *stride = some(*stride);
             }
         }
-        const fa_tune::Kernel& kernel = i % 2 == 0 ? maps : plain;
+        const fa_tune::Kernel& kernel = i % 3 == 0 ? maps : i % 3 == 1 ? plain : shared;
         const fa_tune_status status = fa_tune_launch(kernel.get(), &p, &given, 0, nullptr);
         CHECK(status == FA_TUNE_OK || status == FA_TUNE_INVALID);
         launched += status == FA_TUNE_OK;
@@ -233,7 +270,8 @@ void plans_out_of_range_are_refused() {
         {&fa_tune_launch_plan::cluster_y, 0, "cluster_y"},
         {&fa_tune_launch_plan::q_box_rows, 257, "q_box_rows"},
         {&fa_tune_launch_plan::kv_box_rows, 0, "kv_box_rows"},
-        {&fa_tune_launch_plan::counter_bytes, 256, "counter_bytes"},
+        {&fa_tune_launch_plan::share_keys, 64, "share_keys"},
+        {&fa_tune_launch_plan::counter_bytes, 4097, "counter_bytes"},
     };
     for (const auto& [field, value, name] : cases) {
         Variant variant = Variant::persistent();
@@ -372,6 +410,7 @@ int main() {
     the_device_is_made_current_only_if_another_is();
     what_no_launch_may_have_is_refused();
     tensors_that_16_byte_copies_cannot_read_are_refused();
+    shares_need_a_workspace();
     any_bits_are_refused_or_launched();
     blocks_that_do_not_divide_need_a_ragged_kernel();
     a_binary_of_another_architecture_is_refused();

@@ -13,8 +13,8 @@ def test_random_problems_are_launched_and_refused_alike(run_with_stub: RunWithSt
     done = run_with_stub("parity_child", str(PROBLEMS), "14")
     assert done.returncode == 0, done.stderr[-4000:]
     seen = json.loads(done.stdout)
-    # What was drawn reaches everything: both families and both outcomes, all head dimensions.
-    for family in ("sm80", "sm90"):
+    # What was drawn reaches everything: all families and both outcomes, all head dimensions.
+    for family in ("sm80", "sm90", "decode"):
         assert seen[f"{family} launched"] > PROBLEMS / 10
         assert seen[f"{family} refused"] > PROBLEMS / 100
         assert PROBLEMS / 200 < seen[f"{family} with counters"] < seen[f"{family} launched"]

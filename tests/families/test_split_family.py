@@ -88,7 +88,7 @@ def test_a_call_is_two_launches_with_memory_between_them(split: SplitFamily) -> 
     assert first.geometry.grid == (132, 1, 1)
     assert second.geometry.grid == (16 * 16 * 1024, 1, 1)
     assert [int(value[0]) for value in second.args] == [64, 4 * 4096]
-    assert split.workspace_bytes(config, WORKLOAD) == 4 * 4 * 16 * 16 * 1024
+    assert split.workspace_bytes(config, WORKLOAD, DEVICE) == 4 * 4 * 16 * 16 * 1024
 
 
 def test_families_are_chosen_by_operation(

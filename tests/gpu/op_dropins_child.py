@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -129,6 +130,121 @@ def flash_attn_functions() -> None:
         assert (found - expected).abs().max() < 4e-3
     windowed = flash_attn_func(*(draw(1, 128, 4, 64) for _ in range(3)), window_size=(16, 0))
     assert windowed.isfinite().all()
+
+
+def _cache(
+    dice: random.Random, batch: int, most: int, shape: tuple[int, int], dtype: torch.dtype
+) -> tuple[list[int], torch.Tensor, torch.Tensor]:
+    """Lengths from 0 to `most`, and K and V with NaN behind them."""
+    lengths = [dice.choice((0, 1, most, dice.randint(0, most))) for _ in range(batch)]
+    both = []
+    for _ in range(2):
+        tensor = draw(batch, most, *shape, dtype=dtype)
+        for row, length in zip(tensor, lengths, strict=True):
+            row[length:] = torch.nan
+        both.append(tensor)
+    return lengths, both[0], both[1]
+
+
+def _in_pages(
+    dice: random.Random, page: int, lengths: list[int], *caches: torch.Tensor
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The table and the caches in pages in no order; what no sequence owns is NaN, and the table
+    names no page behind a sequence's end."""
+    batch, most = caches[0].shape[:2]
+    each = -(-most // page)
+    order = list(range(batch * each + 2))
+    dice.shuffle(order)
+    table = torch.full((batch, each), 1 << 30, dtype=torch.int32)
+    pools = [torch.full((len(order), page, *c.shape[2:]), torch.nan).to(c) for c in caches]
+    for b, length in enumerate(lengths):
+        for i in range(-(-length // page)):
+            table[b, i] = order.pop()
+            end = min((i + 1) * page, most)
+            for pool, cache in zip(pools, caches, strict=True):
+                pool[table[b, i], : end - i * page] = cache[b, i * page : end]
+    return table.cuda(), pools
+
+
+def caches() -> None:
+    """Random lengths, pages, groups and queries beside fp64; twice to the bit, none by products."""
+    dice = random.Random(7)
+    kinds = ((torch.float16, 64), (torch.bfloat16, 128))
+    for number in range(48):
+        dtype, d_head = dice.choice(kinds)
+        batch, kv_heads, group = dice.randint(1, 9), dice.randint(1, 3), dice.choice((1, 8))
+        n_q, most, causal = (
+            dice.choice((1, 5)),
+            dice.choice((16, 100, 1500, 9000)),
+            dice.random() < 0.5,
+        )
+        lengths, keys, values = _cache(dice, batch, most, (kv_heads, d_head), dtype)
+        k, v, table = keys, values, None
+        if number % 3:
+            table, (k, v) = _in_pages(dice, dice.choice((16, 48, 256)), lengths, keys, values)
+        q = draw(batch, n_q, kv_heads * group, d_head, dtype=dtype)
+        given = torch.tensor(lengths, dtype=torch.int32, device="cuda")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            twice = [
+                flash_attn_with_kvcache(
+                    *(q, k, v),
+                    cache_seqlens=given,
+                    block_table=table,
+                    causal=causal,
+                    return_softmax_lse=True,
+                )
+                for _ in range(2)
+            ]
+        assert same_bits(*twice)
+        out, lse = twice[0]
+        for b, n in enumerate(lengths):
+            said = (number, dtype, d_head, kv_heads, group, n_q, n, causal)
+            if n == 0:
+                assert not out[b].any(), said
+                assert lse[b].isneginf().all(), said
+                continue
+            parts = (q[[b]], keys[[b], :n], values[[b], :n])
+            right = reference(*(t.double() for t in parts), causal, True)
+            limit = 2 * (reference(*parts, causal, True) - right).abs().max() + 2e-3
+            assert (out[b] - right[0]).abs().max() <= limit, said
+
+
+def a_cache_in_a_graph() -> None:
+    """A graph appends a token to sequences that grow from replay to replay."""
+    batch, kv_heads, d_head, page = 5, 2, 128, 16
+    pool_k, pool_v = (
+        torch.full((64, page, kv_heads, d_head), torch.nan).half().cuda() for _ in "kv"
+    )
+    table = torch.randperm(64, device="cuda")[:50].view(batch, 10).int()
+    lengths = torch.zeros(batch, dtype=torch.int32, device="cuda")
+    q, new_k, new_v = draw(batch, 1, 8, d_head), *(draw(batch, 1, kv_heads, d_head) for _ in "kv")
+
+    def step() -> torch.Tensor:
+        found: torch.Tensor = flash_attn_with_kvcache(
+            q, pool_k, pool_v, new_k, new_v, cache_seqlens=lengths, block_table=table, causal=True
+        )
+        lengths.add_(1)
+        return found
+
+    step()
+    lengths.zero_()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    keys, values = [], []
+    for _ in range(100):
+        q.copy_(draw(*q.shape))
+        new_k.copy_(draw(*new_k.shape))
+        new_v.copy_(draw(*new_v.shape))
+        keys.append(new_k.clone())
+        values.append(new_v.clone())
+        graph.replay()
+        expected = reference(
+            *(t.double() for t in (q, torch.cat(keys, 1), torch.cat(values, 1))), False, False
+        )
+        assert (out - expected).abs().max() < 4e-3, len(keys)
 
 
 def transformers_models() -> str:

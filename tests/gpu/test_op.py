@@ -30,7 +30,14 @@ CHECKS = (
     "compiled_dynamic",
     "compiled_reduce_overhead",
 )
-DROP_INS = ("sdpa_kernels", "sdpa_values", "flash_attn_functions", "transformers_models")
+DROP_INS = (
+    "sdpa_kernels",
+    "sdpa_values",
+    "flash_attn_functions",
+    "transformers_models",
+    "caches",
+    "a_cache_in_a_graph",
+)
 MEASURED = ("first_calls", "host_cost")
 
 

@@ -10,7 +10,7 @@ import pytest
 from fa_tune import families
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, benchmark_workload
-from fa_tune.families.base import LaunchArgs, TensorArg
+from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.gpu import launch
 from tests.families.split import register as register_split
 from tests.families.wave import WaveFamily, register
@@ -86,7 +86,8 @@ def test_a_call_of_two_kernels_launches_both_and_keeps_what_is_between(
     assert [grid for grid, *_ in cupy.launches] == 2 * [(114, 1, 1), (16 * 16 * 4096, 1, 1)]
     (partial, out), smem_bytes = cupy.launches[1][2:]
     assert (int(partial[0]), int(out[0]), smem_bytes) == (SCRATCH, ARGS.o.address, 0)
-    between = split.workspace_bytes(split.parse(split.example), WORKLOAD)
+    device = LaunchDevice(multiprocessors=114, l2_bytes=1 << 20)
+    between = split.workspace_bytes(split.parse(split.example), WORKLOAD, device)
     assert cupy.allocated == [8, between], "once, however often it is called"
 
 

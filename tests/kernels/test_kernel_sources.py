@@ -20,6 +20,7 @@ MAY_INCLUDE = {
     "mma_sync": {"mma_sync", "common", "ptx"},
     "sm80": {"sm80", "mma_sync", "common", "ptx"},
     "sm90": {"sm90", "mma_sync", "common", "ptx"},
+    "decode": {"decode", "mma_sync", "common", "ptx"},
 }
 
 # Included by name, written by the program: never a file of kernels/.

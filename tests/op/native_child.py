@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.csrc.stub import Stub, image
 
 DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=60 << 20)
 SYMBOL = "kernel"
+PARTS = slice(40, 48)  # the workspace in the parameters of kernels that need one
 TUNED = Workload(2, 4, 4, 1000, 1000, 128, DType.FP16)
 compiled: list[BuildRequest] = []
 
@@ -77,7 +79,7 @@ def load_with(operators: Operators) -> Callable[[Artifact], CoreKernel]:
         sizes = [array.nbytes for array in step.args]
         call = family.plan(config, artifact.traits, artifact.arch)
         assert operators.native is not None
-        made = KernelImage(artifact.variant.key, call, (SYMBOL,), image(SYMBOL, sizes))
+        made = KernelImage(artifact.variant.key, call, (SYMBOL,), image([(SYMBOL, sizes)]))
         return operators.native.core.kernel(made)
 
     return load
@@ -100,7 +102,7 @@ def draw(batch: int, length: int, heads: int, d_head: int = 128) -> torch.Tensor
 
 def views(operators: Operators) -> str:
     """Grid and parameters are those of the core with the same tensors."""
-    stub, dice = Stub(), random.Random(1)
+    stub, dice, shared = Stub(), random.Random(1), 0
     for _ in range(200):
         kv_heads = dice.choice((1, 2, 3))
         heads, batch, d_head = kv_heads * dice.choice((1, 2, 5)), dice.choice((1, 3)), 128
@@ -130,12 +132,19 @@ def views(operators: Operators) -> str:
             softmax_scale=scale,
         )
         args = LaunchArgs.forward(
-            *(TensorArg.of(t) for t in (q, k, v, out)),
+            *(TensorArg(t.data_ptr(), t.stride()[:3]) for t in (q, k, v, out)),
             TensorArg(0 if lse is None else lse.data_ptr()),
         )
-        operators.plans.kernel(workload, -1).launch(workload, args, 0, -1)
+        kernel = operators.plans.kernel(workload, -1)
+        assert isinstance(kernel, CoreKernel)
+        if kernel.workspace_bytes(workload):
+            parts = int.from_bytes(found.params[PARTS], "little")
+            args = replace(args, workspace=parts)
+            shared += 1
+        kernel.launch(workload, args, 0, -1)
         (expected,) = stub.launched()
         assert found == expected, workload
+    assert 10 < shared < 190
     return "right"
 
 

@@ -142,12 +142,44 @@ def test_some_rows_of_a_cache() -> None:
     assert torch.allclose(found, expected, atol=1e-6)
 
 
+def test_a_cache_in_pages_is_appended_to_and_read() -> None:
+    page, lengths = 4, torch.tensor([6, 0, 3], dtype=torch.int32)
+    pool_k, pool_v = (torch.full((12, page, 2, 16), torch.nan) for _ in range(2))
+    table = torch.tensor([[7, 2, 5], [1, 99, 99], [4, 11, 99]], dtype=torch.int32)
+    keys, values = draw(3, 12, 2, 16), draw(3, 12, 2, 16)
+    for i, n in enumerate(lengths.tolist()):
+        for j in range(n):
+            pool_k[table[i, j // page], j % page] = keys[i, j]
+            pool_v[table[i, j // page], j % page] = values[i, j]
+    q, new_k, new_v = draw(3, 2, 4, 16), draw(3, 2, 2, 16), draw(3, 2, 2, 16)
+    out = flash_attn_with_kvcache(
+        *(q, pool_k, pool_v, new_k, new_v),
+        cache_seqlens=lengths,
+        block_table=table,
+        causal=True,
+    )
+    for i, n in enumerate(lengths.tolist()):
+        both = [
+            torch.cat((old[i, :n], new[i]))[None] for old, new in ((keys, new_k), (values, new_v))
+        ]
+        assert torch.allclose(out[i], flash_attn_func(q[[i]], *both, causal=True)[0], atol=1e-5)
+    with pytest.raises(InvalidConfig, match="needs cache_seqlens"):
+        flash_attn_with_kvcache(q, pool_k, pool_v, block_table=table)
+    with pytest.raises(InvalidConfig, match="fa-tune does not"):
+        flash_attn_with_kvcache(
+            *(q, pool_k, pool_v),
+            cache_seqlens=lengths,
+            block_table=table,
+            cache_batch_idx=lengths,
+        )
+
+
 def test_what_nobody_here_computes_is_refused() -> None:
     q, table = draw(1, 1, 2, 16), torch.zeros(1, 1, dtype=torch.int32)
     starts = torch.tensor([0, 1], dtype=torch.int32)
     with pytest.raises(InvalidConfig, match="a block table"):
         flash_attn_varlen_func(q[0], q[0], q[0], starts, starts, 1, 1, block_table=table)
-    for name in ("block_table", "cache_leftpad", "rotary_cos"):
+    for name in ("cache_leftpad", "rotary_cos"):
         with pytest.raises(InvalidConfig, match="fa-tune does not"):
             flash_attn_with_kvcache(q, q, q, **{name: table})
     with pytest.raises(InvalidConfig, match="no place"):

@@ -36,6 +36,9 @@ class Recorder:
     def prepare(self, device: int) -> None:
         self.prepared.append(device)
 
+    def workspace_bytes(self, workload: Workload, device: int) -> int:
+        return 0
+
     def launch(self, workload: Workload, args: LaunchArgs, stream: int, device: int) -> None:
         self.launched.append((workload, args, stream))
 
@@ -48,7 +51,8 @@ class OneTuned:
     def __init__(self) -> None:
         self.asked: list[tuple[Workload, Workload]] = []
 
-    def choose(self, workload: Workload, like: Workload) -> Any:
+    def choose(self, workload: Workload, like: Workload, *, takes_cache: bool) -> Any:
+        assert not takes_cache
         self.asked.append((workload, like))
         config = families.defaults(workload.d_head, workload.dtype, limits((8, 0)))[0]
         return SimpleNamespace(artifact=(config, families.of(config).traits(config, workload)))

@@ -7,6 +7,7 @@ from dataclasses import Field
 from typing import Any
 
 from fa_tune.core.workload import DType
+from fa_tune.families.decode import config as decode
 from fa_tune.families.sm80 import config as sm80
 from fa_tune.families.sm90 import constraints as sm90
 from fa_tune.families.sm90.config import REGISTER_BUDGET, Sm90Config
@@ -24,15 +25,29 @@ def sm90_constraints() -> str:
     return _constraints(sm90.CONSTRAINTS)
 
 
+def decode_constraints() -> str:
+    """The same of the decode family."""
+    return _constraints(decode.CONSTRAINTS)
+
+
 def _constraints(found: tuple[tuple[str, str, Any], ...]) -> str:
     return table(["Name", "Sentence"], [[f"`{n}`", s] for n, s, _ in found], words=2)
 
 
 def sm90_fields() -> str:
     """Every field with its place in the short form and what it means."""
+    return _fields(Sm90Config)
+
+
+def decode_fields() -> str:
+    """The same of the decode family."""
+    return _fields(decode.DecodeConfig)
+
+
+def _fields(config_class: type[Any]) -> str:
     rows = [
         [f"`{f.name}`", _short(f), f.metadata.get("doc", "")]
-        for f in dataclasses.fields(Sm90Config)
+        for f in dataclasses.fields(config_class)
     ]
     return table(["Field", "Short form", "What it is"], rows, words=3)
 

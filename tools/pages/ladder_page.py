@@ -49,6 +49,10 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
     },
     "docs/measuring.md": {"offsets": recorded_tables.offsets},
     "docs/kernel-sm80.md": {"constraints": lambda _: kernel_tables.sm80_constraints()},
+    "docs/kernel-decode.md": {
+        "fields": lambda _: kernel_tables.decode_fields(),
+        "constraints": lambda _: kernel_tables.decode_constraints(),
+    },
     "docs/kernel-sm90.md": {
         "example": lambda _: kernel_tables.sm90_example(),
         "fields": lambda _: kernel_tables.sm90_fields(),

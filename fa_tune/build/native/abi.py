@@ -84,6 +84,18 @@ class Tensor(ctypes.Structure):
     )
 
 
+class Cache(ctypes.Structure):
+    """fa_tune_cache."""
+
+    _fields_ = (
+        ("lengths", ctypes.c_void_p),
+        ("pages", ctypes.c_void_p),
+        ("added", ctypes.c_int32),
+        ("page_size", ctypes.c_int32),
+        ("page_stride", ctypes.c_int64),
+    )
+
+
 class Tensors(ctypes.Structure):
     """fa_tune_tensors."""
 
@@ -95,6 +107,7 @@ class Tensors(ctypes.Structure):
         ("alibi_batch_stride", ctypes.c_int64),
         *((n, ctypes.c_void_p) for n in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")),
         ("workspace", ctypes.c_void_p),
+        ("cache", Cache),
     )
 
 

@@ -22,7 +22,7 @@ from fa_tune.core.errors import (
 )
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import LaunchArgs, TensorArg
+from fa_tune.families.base import CacheArgs, LaunchArgs, TensorArg
 from fa_tune.families.plan import CallPlan, Operation
 
 CURRENT_DEVICE = -1
@@ -275,13 +275,16 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
 def tensors_of(args: LaunchArgs) -> abi.Tensors:
     """The tensors of a forward pass."""
     four = {name: _tensor(args[name]) for name in ("q", "k", "v", "o")}
-    slopes = args["alibi_slopes"]
+    slopes, cache = args["alibi_slopes"], args.cache or CacheArgs()
     names = ("lse", "sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")
     return abi.Tensors(
         **four,
         **{name: args[name].address for name in names},
         alibi_batch_stride=slopes.strides[0],
         workspace=args.workspace,
+        cache=abi.Cache(
+            cache.lengths, cache.pages, cache.added, cache.page_size, cache.page_stride
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from fa_tune.core.errors import ToolMissing
 
 # The kernels' parameters, which the core fills in: relative to kernels/.
 PARAMS = (
-    *("common/packed_batch.cuh", "common/score_params.cuh"),
+    *("common/packed_batch.cuh", "common/score_params.cuh", "decode/params.cuh"),
     *("sm80/fwd/params.cuh", "sm90/fwd/params.cuh"),
 )
 SUFFIXES = (".h", ".hpp", ".cpp")

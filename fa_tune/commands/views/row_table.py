@@ -17,7 +17,7 @@ FITTED_LIMIT = 10  # rows per table, beside the references and the fastest
 FASTEST = "*"
 KEY = f"{FASTEST} fastest of ours; x: time over the fastest's, paired where the rounds are known"
 _HEADINGS = (
-    *("", "kernel", "time", "x", "TFLOP/s", "cycles", "GHz", "regs", "L2 %", "n"),
+    *("", "kernel", "time", "x", "TFLOP/s", "GB/s", "cycles", "GHz", "regs", "L2 %", "n"),
     "outcome",
 )
 _LEFT = ("", "kernel", "outcome")
@@ -85,12 +85,18 @@ def _table(rows: Sequence[Row], legend: Legend, limit: int, width: int) -> list[
     return [*lines, *why]
 
 
+def gigabytes(row: Row) -> str:
+    """GB/s of the tensors where memory may be the limit, else nothing."""
+    return f"{row.bytes_per_s / 1e9:.0f}" if row.bytes_per_s else ""
+
+
 def _figures(row: Row, ratio: str, *, repeated: bool) -> list[str]:
     """The cells after the name; what is missing stays empty."""
     return [
         units.format_seconds(row.rank_s) if row.rank_s is not None else "",
         ratio,
         f"{row.matmul_tflops:.0f}" if row.matmul_tflops else "",
+        gigabytes(row),
         f"{row.cycles:,.0f}" if row.cycles else "",
         f"{row.sm_clock_hz / 1e9:.2f}" if row.sm_clock_hz else "",
         str(row.registers or ""),

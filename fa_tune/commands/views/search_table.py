@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
+from fa_tune.commands.views.row_table import gigabytes
 from fa_tune.core import units
 from fa_tune.core.model import Outcome, is_reference, reference_name
 from fa_tune.core.reference_kernels import REFERENCE_LABELS
@@ -20,7 +21,7 @@ from fa_tune.tune.results import WorkloadResult
 DEFAULT_LIMIT = 5  # configs per workload, beside the chosen one and the default
 CHOSEN, TIED = "*", "="
 KEY = f"{CHOSEN} chosen, {TIED} tied with the fastest; x: time over the chosen one's, paired"
-_HEADINGS = ("", "config", "time", "x", "TFLOP/s", "regs", "L2 %", "n", "")
+_HEADINGS = ("", "config", "time", "x", "TFLOP/s", "GB/s", "regs", "L2 %", "n", "")
 _LEFT = ("", "config")
 _SPARE = ("n", "regs", "L2 %", "TFLOP/s")
 
@@ -71,6 +72,7 @@ def _figures(row: Row, seconds: float, ratio: float, note: str) -> list[str]:
         units.format_seconds(seconds),
         f"{ratio:.3f}",
         f"{row.matmul_tflops:.0f}" if row.matmul_tflops else "",
+        gigabytes(row),
         str(row.registers or ""),
         f"{row.l2_hit_percent:.1f}" if row.l2_hit_percent is not None else "",
         str(row.n or ""),

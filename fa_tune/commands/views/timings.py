@@ -10,6 +10,7 @@ from typing import Any
 
 from fa_tune.commands.shared.output import one_line, say, text_table, write_json, write_rows_csv
 from fa_tune.commands.shared.parameters import STDOUT
+from fa_tune.commands.views.row_table import gigabytes
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.workload import Workload
@@ -22,13 +23,15 @@ SCHEMA = "fa-tune-bench-1"
 MILLISECOND_S = units.to_base(1, "ms").value
 MICROSECOND_S = units.to_base(1, "us").value
 _TIMES = ("mean", "median", "min", "max", "sd")
+_RATES = ("n", "TFLOP/s", "GB/s", "launch (µs)")
 
 
 @dataclass(frozen=True)
 class Timing:
     """One kernel's times in seconds, None where nothing was measured; `sd_s` needs two
-    samples.  `tflops` counts 4·s²·d over the median; `host_s` is what a launch takes the process
-    that makes it; `inputs` what it was measured on, `method` how."""
+    samples.  `tflops` counts 4·s²·d over the median; `gigabytes` are those of a second, as text;
+    `host_s` is what a launch takes the process that makes it; `inputs` what it was measured on,
+    `method` how."""
 
     kernel: str
     subject: str
@@ -43,6 +46,7 @@ class Timing:
     max_s: float | None = None
     sd_s: float | None = None
     tflops: float | None = None
+    gigabytes: str = ""
     host_s: float | None = None
     inputs: str = ""
     method: str = ""
@@ -70,6 +74,7 @@ class Timing:
             max_s=row.max_s,
             sd_s=statistics.stdev(row.samples_s) if len(row.samples_s) > 1 else None,
             tflops=row.matmul_tflops,
+            gigabytes=gigabytes(row),
             host_s=attempt.measurement.host_launch_s if attempt.measurement else None,
             inputs=row.inputs,
             method=row.method,
@@ -86,6 +91,7 @@ class Timing:
             *("" if t is None else f"{t / MILLISECOND_S:.4f}" for t in times),
             str(len(self.samples_s)) if self.samples_s else "",
             "" if self.tflops is None else f"{self.tflops:.1f}",
+            self.gigabytes,
             "" if self.host_s is None else f"{self.host_s / MICROSECOND_S:.0f}",
         ]
 
@@ -175,7 +181,7 @@ def _table(
 
 
 def _in_full(timings: Sequence[Timing]) -> str:
-    headings = ["Kernel Name", *(f"{n} (ms)" for n in _TIMES), "n", "TFLOP/s", "launch (µs)"]
+    headings = ["Kernel Name", *(f"{n} (ms)" for n in _TIMES), *_RATES]
     rows = [t.cells() for t in timings]
     if any(t.outcome is not Outcome.OK for t in timings):
         headings += ["outcome", "reason"]
@@ -188,7 +194,7 @@ def _in_full(timings: Sequence[Timing]) -> str:
 
 def _fitted(timings: Sequence[Timing], legend: Legend, width: int) -> str:
     """Configs by number and times in milliseconds; what went wrong under the table."""
-    headings = ("ms", *_TIMES, "n", "TFLOP/s", "launch (µs)")
+    headings = ("ms", *_TIMES, *_RATES)
     names = [t.kernel if t.is_reference else legend.number(t.subject) for t in timings]
     rows = [[name, *t.figures()] for name, t in zip(names, timings, strict=True)]
     why = [

@@ -170,7 +170,9 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         )
         return CallPlan.forward(config, traits, arch, (launch,))
 
-    def workspace_bytes(self, config: FlashForwardKernelConfig, workload: Workload) -> int:
+    def workspace_bytes(
+        self, config: FlashForwardKernelConfig, workload: Workload, device: LaunchDevice
+    ) -> int:
         return list_bytes(workload) if config.ping_pong else 0
 
     def scratch_bytes(self, config: FlashForwardKernelConfig) -> int:

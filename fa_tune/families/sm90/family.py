@@ -81,7 +81,7 @@ class Sm90Family(TemplateFamily[Sm90Config]):
     def scratch_bytes(self, config: Sm90Config) -> int:
         return launch.counter_bytes(config)
 
-    def workspace_bytes(self, config: Sm90Config, workload: Workload) -> int:
+    def workspace_bytes(self, config: Sm90Config, workload: Workload, device: LaunchDevice) -> int:
         return list_bytes(workload)
 
     def kernel_args(

@@ -77,12 +77,17 @@ class Chooser:
             if entry.gpu.name == self.gpu
         )
 
-    def choose(self, workload: Workload, like: Workload | None = None) -> Choice:
-        """What runs a workload, compiled; `like` is the one to look up in its place.  Raises
-        NoUsableVariant, StorageError, ToolMissing."""
+    def choose(
+        self, workload: Workload, like: Workload | None = None, *, takes_cache: bool = False
+    ) -> Choice:
+        """What runs a workload, compiled; `like` is the one to look up in its place.
+        `takes_cache`: of a family whose launches take one.  Raises NoUsableVariant, StorageError,
+        ToolMissing."""
         reasons = []
-        for config, why, from_registry in self._candidates(like or workload):
+        for config, why, from_registry in self._candidates(like or workload, takes_cache):
             family = families.of(config)
+            if takes_cache and not family.takes_cache:
+                continue
             if (rejected := family.constraints(config, self._limits)) is not None:
                 reasons.append(rejected.reason)
                 continue
@@ -100,11 +105,16 @@ class Chooser:
         told = "; ".join(dict.fromkeys(reasons))
         raise NoUsableVariant(f"no kernel runs {workload.key} on {self.gpu}: {told or 'none'}")
 
-    def _candidates(self, workload: Workload) -> Iterator[tuple[Config, str, bool]]:
+    def _candidates(
+        self, workload: Workload, takes_cache: bool
+    ) -> Iterator[tuple[Config, str, bool]]:
         """Configs to try, in order, each with the reason why and whether it was looked up."""
         known: Mapping[str, str] = {name: _sources(name) for name in families.family_names()}
         found = matches(self._registry, self.gpu, workload, kernel_source_sha256=known)
+        suited = families.suiting(workload)
         for match in found:
+            if families.suiting(match.entry.workload) != suited:
+                continue  # tuned for what other kernels are made for, however near it is
             variant = match.entry.chosen
             try:
                 config = families.config_of(variant)
@@ -112,7 +122,11 @@ class Chooser:
                 continue
             yield config, "; ".join((match.explanation, *match.warnings)), True
         why = f"the default: the registry has nothing for {workload.key} on {self.gpu}"
-        for config in families.defaults_for(workload, self._limits):
+        defaults = families.defaults_for(workload, self._limits)
+        if takes_cache:  # whatever the workload
+            able = (f for f in families.runnable(self._limits, workload.op) if f.takes_cache)
+            defaults += [f.default_for(workload, self._limits) for f in able]
+        for config in defaults:
             yield config, why, False
 
 

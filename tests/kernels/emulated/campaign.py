@@ -31,6 +31,8 @@ def code_paths(family: str) -> list[BuildRequest]:
     """The code-path sample of a family: together its kernels take every pair of choices."""
     if family == "sm90":
         return required_sm90.code_path_builds()
+    if family == "decode":
+        return fast(family)  # few knobs, and each of them is there
     return required.code_path_builds(ARCH, required.ALL_D_HEADS)
 
 
@@ -51,7 +53,7 @@ SAMPLES = {"paths": code_paths, "fast": fast}
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--family", choices=("sm80", "sm90"), default="sm90")
+    parser.add_argument("--family", choices=("sm80", "sm90", "decode"), default="sm90")
     parser.add_argument("--sample", choices=SAMPLES, default="paths")
     parser.add_argument("--repeats", type=int, default=20, help="of each workload")
     parser.add_argument("--seed", type=int, default=0, help="of the schedules")

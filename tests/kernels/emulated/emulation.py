@@ -30,7 +30,14 @@ from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.errors import ToolMissing
 from fa_tune.families import tensor_maps
-from fa_tune.families.base import Config, LaunchArgs, LaunchDevice, TensorArg
+from fa_tune.families.base import (
+    CacheArgs,
+    Config,
+    LaunchArgs,
+    LaunchDevice,
+    LaunchStep,
+    TensorArg,
+)
 from tests.kernels.emulated.problems import GUARD, Problem, Room, tensor_arg
 from tests.project_files import ROOT
 
@@ -122,12 +129,15 @@ def build(
             file = folder / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
-    kernel = family.name_expression(config, request.traits)
+    kernels = [spec.name_expression for spec in family.kernels(config, request.traits)]
     entry = family.entry_source(config, request.traits)
     source, library = folder / "library.cpp", folder / "library.so"
     source.write_text(
         f'#include "language.h"\n#include "run.h"\n{entry}\n'
-        f"constexpr auto* kKernel = &{kernel};\nEMULATOR_LIBRARY(kKernel)\n",
+        + "".join(
+            f"constexpr auto* kKernel{i} = &{kernel};\nEMULATOR_LIBRARY({i}, kKernel{i})\n"
+            for i, kernel in enumerate(kernels)
+        ),
         encoding="utf-8",
     )
     include = ["-I", str(EMULATOR), "-I", str(folder)]
@@ -175,8 +185,10 @@ class Emulated:
         """The kernel's config."""
         return families.get(self.request.variant.family).parse(self.request.variant.config)
 
-    def launch(self, problem: Problem, schedule: Schedule) -> tuple[Room, np.ndarray]:
-        """One launch; O and the log-sum-exp, each with what surrounds it.  Raises
+    def launch(
+        self, problem: Problem, schedule: Schedule, cache: CacheArgs | None = None
+    ) -> tuple[Room, np.ndarray]:
+        """One call; O and the log-sum-exp, each with what surrounds it.  Raises
         EmulationFailed."""
         workload, out, lse = problem.workload, problem.out(), problem.lse()
         family, config = families.of(self.config), self.config
@@ -188,18 +200,27 @@ class Emulated:
             sink=TensorArg(problem.sink.ctypes.data),
             alibi_slopes=TensorArg(problem.slopes.ctypes.data, (workload.heads, 0, 0)),
             scratch=scratch.ctypes.data,
+            cache=cache,
         )
-        workspace = np.full(family.workspace_bytes(config, workload), 0xFF, np.uint8)
+        workspace = np.full(family.workspace_bytes(config, workload, device) + 16, 0xFF, np.uint8)
         args = dataclasses.replace(
             args, tensors={**args.tensors, **problem.more()}, workspace=workspace.ctypes.data
         )
         with _host_driver():
-            values = family.kernel_args(config, workload, args, device)
-        geometry = family.geometry(config, workload, device)
-        aligned = [_aligned(value) for value in values]
+            steps = family.launches(config, workload, args, device)
+        for number, step in enumerate(steps):
+            self._run(number, step, schedule)
+        if scratch.any():
+            raise EmulationFailed("the scratch memory is not as it was")
+        return out, lse
+
+    def _run(self, number: int, step: LaunchStep, schedule: Schedule) -> None:
+        """A launch, of the kernel of that number."""
+        geometry = step.geometry
+        aligned = [_aligned(value) for value in step.args]
         pointers = (ctypes.c_void_p * len(aligned))(*(a.ctypes.data for a in aligned))
         error = ctypes.create_string_buffer(ERROR_BYTES)
-        ctypes.CDLL(str(self.library)).emulate(
+        getattr(ctypes.CDLL(str(self.library)), f"emulate_{number}")(
             pointers,
             (ctypes.c_uint * 3)(*geometry.grid),
             (ctypes.c_uint * 3)(*geometry.block),
@@ -212,9 +233,6 @@ class Emulated:
         )
         if error.value:
             raise EmulationFailed(error.value.decode())
-        if scratch.any():
-            raise EmulationFailed("the scratch memory is not as it was")
-        return out, lse
 
 
 def _aligned(value: np.ndarray) -> np.ndarray:

@@ -14,6 +14,9 @@ unsigned char shared_memory[1];
 namespace fa_tune::sm90 {
 unsigned char shared_memory[1];
 }
+namespace fa_tune::decode {
+unsigned char shared_memory[1];
+}
 
 namespace emulator {
 
@@ -32,17 +35,18 @@ std::string run_kernel(void (*kernel)(Parameters...), void* const* values, Launc
 
 }  // namespace emulator
 
-// The one kernel of a library.  Writes "" or what went wrong to `error`.
-#define EMULATOR_LIBRARY(kernel)                                                                  \
-    extern "C" void emulate(void* const* values, const unsigned* grid, const unsigned* block,     \
-                            unsigned cluster, unsigned smem_bytes, unsigned resident,             \
-                            const emulator::Schedule* schedule, char* error, unsigned capacity) { \
-        const emulator::Launch launch{{grid[0], grid[1], grid[2]},                                \
-                                      {block[0], block[1], block[2]},                             \
-                                      cluster,                                                    \
-                                      smem_bytes,                                                 \
-                                      resident,                                                   \
-                                      {}};                                                        \
-        const std::string text = emulator::run_kernel(kernel, values, launch, *schedule);         \
-        std::snprintf(error, capacity, "%s", text.c_str());                                       \
+// One of a library's kernels, by its number.  Writes "" or what went wrong to `error`.
+#define EMULATOR_LIBRARY(number, kernel)                                                           \
+    extern "C" void emulate_##number(void* const* values, const unsigned* grid,                    \
+                                     const unsigned* block, unsigned cluster, unsigned smem_bytes, \
+                                     unsigned resident, const emulator::Schedule* schedule,        \
+                                     char* error, unsigned capacity) {                             \
+        const emulator::Launch launch{{grid[0], grid[1], grid[2]},                                 \
+                                      {block[0], block[1], block[2]},                              \
+                                      cluster,                                                     \
+                                      smem_bytes,                                                  \
+                                      resident,                                                    \
+                                      {}};                                                         \
+        const std::string text = emulator::run_kernel(kernel, values, launch, *schedule);          \
+        std::snprintf(error, capacity, "%s", text.c_str());                                        \
     }

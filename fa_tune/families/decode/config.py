@@ -1,0 +1,223 @@
+"""The `decode` family's config: few queries after many keys, at the memory's speed.
+
+`DecodeConfig` declares every knob once; the short form, the C++ struct, the constraints and the
+launch geometry are all derived from it.  docs/kernel-decode.md describes the kernel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from fa_tune.core.arch import ArchLimits
+from fa_tune.core.model import Rejected
+from fa_tune.core.workload import DType
+from fa_tune.families.fields import (
+    choice_field,
+    coerce,
+    cpp_literal,
+    flag_field,
+    number_field,
+    tuple_field,
+)
+
+MAX_ROWS = 64  # that a workload may have for each head of K and V, to be worth a search
+MMA_M = 16  # rows of one m16n8k16 tile
+MMA_K = 16  # keys of its k-step
+CHUNK_ELEMENTS = 8  # of a 16-byte copy
+MAX_WARPS = 16
+SUMS_PADDING = 8  # columns beside a row of sums, against bank conflicts
+OPERANDS = 4096  # most elements of O, and of Q, in the registers of a warp
+
+
+class Combine(IntEnum):
+    """Who combines the parts of a tile."""
+
+    LAST = 0
+    KERNEL = 1
+
+    @property
+    def word(self) -> str:
+        """In the short form."""
+        return "" if self is Combine.LAST else "combine_kernel"
+
+
+@dataclass(frozen=True, order=True)
+class DecodeConfig:
+    """One point of the family's knobs, totally ordered by its fields in this order."""
+
+    dtype: DType = tuple_field("element type of Q, K, V and O")
+    d_head: int = tuple_field("head dimension")
+    B_r: int = tuple_field("rows of a tile: queries of all heads that share one of K and V")
+    B_c: int = tuple_field("key/value rows per block")
+    n_warps: int = tuple_field("warps per CTA")
+    stages: int = number_field("stages", 3, "blocks of K, and of V, that shared memory holds")
+    row_warps: int = number_field(
+        "row_warps", 1, "warps that divide the rows of a tile; the others have other keys"
+    )
+    ctas_per_sm: int = number_field(
+        "ctas", 1, "CTAs of a multiprocessor; all of them together share the keys of all tiles"
+    )
+    min_blocks: int = number_field(
+        "min_blocks", 1, "blocks of keys that a CTA takes at least; fewer CTAs if there are fewer"
+    )
+    aligned: bool = flag_field(
+        "aligned",
+        "tiles begin where CTAs do, or at equal parts of them, so that heads read the same keys at "
+        "a time, where that leaves few CTAs without work; else all CTAs have equal shares",
+        later=True,
+    )
+    combine: Combine = choice_field(
+        Combine.LAST,
+        "the parts of a tile are combined by the CTA that is done last, or by a kernel of its own",
+    )
+
+    def __post_init__(self) -> None:
+        coerce(self)
+
+    def __str__(self) -> str:
+        return self.short_form()
+
+    def short_form(self) -> str:
+        """`decode(BF16, 128, 16, 64, 4): stages_4+ctas_2`."""
+        numbers: list[str] = []
+        words: list[str] = []
+        for f in dataclasses.fields(self):
+            value, meta = getattr(self, f.name), f.metadata
+            match meta["place"]:
+                case "tuple":
+                    numbers.append(value.name if isinstance(value, DType) else str(value))
+                case "flag" if value:
+                    words.append(meta["word"])
+                case "number" if value != f.default:
+                    words.append(f"{meta['word']}_{value}")
+                case "choice" if value != f.default:
+                    words.append(value.word)
+        return f"decode({', '.join(numbers)}): {'+'.join(words)}".rstrip()
+
+    def to_cpp_struct(self) -> str:
+        """The config as a C++ literal of the generated struct."""
+        values = (cpp_literal(getattr(self, f.name)) for f in dataclasses.fields(self))
+        return f"DecodeConfig{{{', '.join(values)}}}"
+
+    def kernel_name(self) -> str:
+        """The kernel template's name."""
+        return "decode_kernel"
+
+    @property
+    def d_head_v(self) -> int:
+        """V has the head dimension of Q and K, and no other."""
+        return 0
+
+    @property
+    def threads(self) -> int:
+        """Threads per CTA."""
+        return 32 * self.n_warps
+
+    @property
+    def groups(self) -> int:
+        """Groups of warps, each with keys of its own."""
+        return self.n_warps // self.row_warps
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory: kernels/decode/warp_group.cuh, Layout."""
+        keys = self.B_c // self.groups
+        ring = self.stages * 2 * keys * self.d_head * self.dtype.size_bytes
+        sums = self.B_r * 4 * (self.d_head + SUMS_PADDING)
+        return self.groups * (max(ring, sums) + 8 * self.B_r) + 16
+
+
+def _copies_divide(config: DecodeConfig) -> bool:
+    chunks = config.d_head // CHUNK_ELEMENTS
+    return MMA_K * (chunks & -chunks) % (32 * config.row_warps) == 0
+
+
+Check = Callable[[DecodeConfig], bool]
+
+# Name, sentence, test.  kernels/decode/constraints.cuh asserts the same with the same sentences.
+CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
+    (
+        "d_head_whole_chunk_groups",
+        "d_head must be a multiple of 32 between 32 and 256, whole groups of four 16-byte chunks",
+        lambda c: 32 <= c.d_head <= 256 and c.d_head % 32 == 0,
+    ),
+    (
+        "n_warps_in_range",
+        "n_warps must be between 1 and 16",
+        lambda c: 1 <= c.n_warps <= MAX_WARPS,
+    ),
+    (
+        "row_warps_divide_warps",
+        "row_warps must divide n_warps: each group of so many warps has keys of its own",
+        lambda c: c.row_warps >= 1 and c.n_warps % c.row_warps == 0,
+    ),
+    (
+        "warps_own_whole_mma_tiles",
+        "B_r must be a multiple of 16 * row_warps, so that every warp has whole 16-row mma tiles",
+        lambda c: c.B_r >= MMA_M and c.B_r % (MMA_M * c.row_warps) == 0,
+    ),
+    (
+        "rows_fit_registers",
+        "Q and O of a warp's rows must fit its registers: rows times d_head at most 4096",
+        lambda c: c.B_r // c.row_warps * c.d_head <= OPERANDS,
+    ),
+    (
+        "groups_have_whole_k_steps",
+        "B_c must be a multiple of 16 keys for each group of warps",
+        lambda c: c.B_c >= MMA_K and c.B_c % (MMA_K * c.groups) == 0,
+    ),
+    (
+        "copies_divide_evenly",
+        "the 16-byte chunks of 16 keys must divide evenly among the threads of row_warps",
+        _copies_divide,
+    ),
+    (
+        "stages_in_range",
+        "stages must be between 2 and 8",
+        lambda c: 2 <= c.stages <= 8,
+    ),
+    (
+        "ctas_in_range",
+        "ctas_per_sm must be between 1 and 8",
+        lambda c: 1 <= c.ctas_per_sm <= 8,
+    ),
+    (
+        "min_blocks_in_range",
+        "min_blocks must be between 1 and 1024",
+        lambda c: 1 <= c.min_blocks <= 1024,
+    ),
+)
+
+
+def device_rejection(limits: ArchLimits) -> Rejected | None:
+    """Why no config runs on a device with `limits`, or None."""
+    if limits.compute_capability < (8, 0):
+        return Rejected("compute_capability", f"needs sm_80 or later, the device is {limits.arch}")
+    return None
+
+
+def constraints(config: DecodeConfig, limits: ArchLimits) -> Rejected | None:
+    """The first reason why `config` cannot run on a device with `limits`, or None."""
+    if (why := device_rejection(limits)) is not None:
+        return why
+    for name, sentence, holds in CONSTRAINTS:
+        if not holds(config):
+            return Rejected(name, sentence)
+    if config.ctas_per_sm * config.threads > limits.max_threads_per_sm:
+        return Rejected(
+            "threads_fit",
+            f"{config.ctas_per_sm} CTAs have {config.ctas_per_sm * config.threads} threads, "
+            f"{limits.arch} allows {limits.max_threads_per_sm} on a multiprocessor",
+        )
+    allowed = limits.smem_per_sm_bytes // config.ctas_per_sm - limits.smem_reserved_bytes
+    allowed = min(limits.smem_per_block_bytes, allowed // 128 * 128)
+    if config.smem_bytes > allowed:
+        return Rejected(
+            "smem_fits",
+            f"needs {config.smem_bytes / 1024:g} KiB of shared memory, {limits.arch} allows "
+            f"{allowed / 1024:g} KiB per CTA with ctas_per_sm {config.ctas_per_sm}",
+        )
+    return None

@@ -1,0 +1,156 @@
+"""The family's side of `families.base.KernelFamily` for `decode`: how its configs are named,
+compiled and launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fa_tune.core.arch import ArchLimits
+from fa_tune.core.model import Rejected
+from fa_tune.core.workload import DType, Workload
+from fa_tune.families.base import (
+    GridShape,
+    KernelSpec,
+    LaunchArgs,
+    LaunchDevice,
+    LaunchGeometry,
+    LaunchStep,
+)
+from fa_tune.families.decode import config as rules
+from fa_tune.families.decode import launch, names, sets
+from fa_tune.families.decode.config import MAX_ROWS, MMA_M, Combine, DecodeConfig
+from fa_tune.families.plan import CallPlan
+from fa_tune.families.template import TemplateFamily
+from fa_tune.ops.traits import Traits
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class DecodeFamily(TemplateFamily[DecodeConfig]):
+    """The family's side of `families.base.KernelFamily`."""
+
+    name = "decode"
+    entry = "decode/entry.cu"
+    config_class = DecodeConfig
+    example = names.EXAMPLE
+    set_keys = sets.ALLOWED_KEYS
+    takes_cache = True
+
+    def recognises(self, text: str) -> bool:
+        return names.LOOKS_LIKE.search(text) is not None
+
+    def parse(self, text: str, *, d_head: int = 128) -> DecodeConfig:
+        return names.parse(text, d_head=d_head)
+
+    def device_rejection(self, limits: ArchLimits) -> Rejected | None:
+        return rules.device_rejection(limits)
+
+    def preference(self, limits: ArchLimits) -> int:
+        return 100
+
+    def suits(self, workload: Workload, config: DecodeConfig | None = None) -> bool:
+        """Up to MAX_ROWS rows for each head of K and V; by no larger a tile than they need."""
+        rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
+        small = config is None or config.B_r == MMA_M or config.B_r < 2 * rows
+        own = workload.is_plain and not workload.d_head_v and not workload.packed
+        return own and rows <= MAX_ROWS and small
+
+    def compile_arch(self, limits: ArchLimits) -> str:
+        return limits.arch
+
+    def configs(
+        self,
+        key: str,
+        *,
+        dtypes: Sequence[DType] | None = None,
+        d_head: int = 128,
+        d_head_v: int = 0,
+    ) -> list[DecodeConfig]:
+        found = sets.get_configs(key, dtypes=dtypes, d_head=d_head)
+        return found if d_head_v in (0, d_head) else []
+
+    def tune_rejection(self, config: DecodeConfig) -> Rejected | None:
+        return None
+
+    def constraints(self, config: DecodeConfig, limits: ArchLimits) -> Rejected | None:
+        return rules.constraints(config, limits)
+
+    def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> DecodeConfig:
+        return sets.default_config(d_head, dtype)
+
+    def default_for(self, workload: Workload, limits: ArchLimits) -> DecodeConfig:
+        rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
+        tiles = workload.batch * workload.kv_heads
+        return sets.default_config(workload.d_head, workload.dtype, rows, limits, tiles=tiles)
+
+    def traits(self, config: DecodeConfig, workload: Workload, *, lse: bool = False) -> str:
+        """Always ragged: one kernel serves every length."""
+        launch.check(workload)
+        found = Traits.parse(super().traits(config, workload, lse=lse))
+        return str(Traits(causal=found.causal, ragged=True, lse=found.lse))
+
+    # Launches -------------------------------------------------------------------------------
+
+    def kernels(self, config: DecodeConfig, traits: str) -> Sequence[KernelSpec]:
+        found = tuple(super().kernels(config, traits))
+        if config.combine is Combine.LAST:
+            return found
+        name = self.name_expression(config, traits).replace("decode_", "decode_combine_", 1)
+        return (*found, KernelSpec(name, launch.combine_threads(config), 0))
+
+    def launches(
+        self, config: DecodeConfig, workload: Workload, args: LaunchArgs, device: LaunchDevice
+    ) -> Sequence[LaunchStep]:
+        params = [launch.params(config, workload, args, device)]
+        shares = launch.shares_of(config, workload, args, device)
+        first = LaunchStep(launch.geometry(config, shares), params)
+        if config.combine is Combine.LAST:
+            return (first,)
+        return first, LaunchStep(launch.combine_geometry(config, shares), params)
+
+    def geometry(
+        self, config: DecodeConfig, workload: Workload, device: LaunchDevice
+    ) -> LaunchGeometry:
+        shares = launch.Shares.of(config, workload, workload.diagonal, device)
+        return launch.geometry(config, shares)
+
+    def kernel_args(
+        self,
+        config: DecodeConfig,
+        workload: Workload,
+        args: LaunchArgs,
+        device: LaunchDevice,
+    ) -> list[np.ndarray]:
+        return [launch.params(config, workload, args, device)]
+
+    def plan(self, config: DecodeConfig, traits: str, arch: str) -> CallPlan:
+        return launch.plan(config, traits, arch)
+
+    def scratch_bytes(self, config: DecodeConfig) -> int:
+        return launch.counter_bytes(config)
+
+    def workspace_bytes(
+        self, config: DecodeConfig, workload: Workload, device: LaunchDevice
+    ) -> int:
+        return launch.workspace_bytes(config, workload, device)
+
+    def grid_shape(self, config: DecodeConfig, grid: tuple[int, int, int]) -> GridShape | None:
+        return None
+
+    # Checking -------------------------------------------------------------------------------
+
+    def extra_verification(self, config: DecodeConfig, traits: str) -> Sequence[Workload]:
+        """One query after many keys, of several parts for each tile; and more tiles than CTAs."""
+        wanted = Traits.parse(traits)
+        if not wanted.ragged:
+            return ()  # the same kernel by another name
+        shape = (config.d_head, config.dtype)
+        causal = wanted.causal
+        masked: dict[str, Any] = {"causal": causal, "bottom_right": causal, "lse": wanted.lse}
+        return (
+            Workload(1, 8, 1, 1, 100 * config.B_c + 17, *shape, **masked),
+            Workload(2, 12, 3, 3, 31 * config.B_c + 1, *shape, **masked),
+            Workload(61, 16, 16, 2, 3 * config.B_c + 5, *shape, **masked),
+        )

@@ -1,0 +1,214 @@
+"""What the launches of the `decode` family pass: how keys are shared among CTAs, grids, parameters
+and the memory that parts of tiles take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import Workload
+from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.decode.config import Combine, DecodeConfig
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_CTAS = 1024  # of a launch, each with a counter
+MAX_BLOCKS = 2**30  # of all tiles, and rows of one: a kernel counts them in 32 bits
+COUNTER_BYTES = 4
+SUM_BYTES = 4
+ROW_SUMS = 2  # numbers of a part's row besides its columns
+
+
+def check(workload: Workload) -> None:
+    """Raise InvalidConfig for what the kernels do not compute."""
+    if not workload.is_plain or workload.d_head_v or workload.packed:
+        raise InvalidConfig(
+            "decode kernels have no window, sink, soft cap, ALiBi, score hook, d_head_v or packed "
+            "batch: "
+            f"{workload.key}"
+        )
+
+
+@dataclass(frozen=True)
+class Shares:
+    """All blocks of all tiles, and how many of them each CTA takes (kernels/decode/work.cuh)."""
+
+    row_tiles: int
+    tiles: int
+    blocks: int  # of a tile
+    pitch: int  # of tiles in the line
+    share: int
+    ctas: int
+    most_ctas: int  # of any launch with so many keys or fewer
+    part_rows: int
+
+    @classmethod
+    def of(
+        cls, config: DecodeConfig, workload: Workload, diagonal: int, device: LaunchDevice
+    ) -> Shares:
+        """Equal shares for as many CTAs as the device has at a time; raises InvalidConfig for more
+        blocks than a kernel counts."""
+        rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
+        row_tiles = -(-rows // config.B_r)
+        tiles = workload.batch * workload.kv_heads * row_tiles
+        keys = workload.seq_len_kv
+        every = tiles * -(-keys // config.B_c)
+        if max(rows, every) > MAX_BLOCKS:
+            raise InvalidConfig(
+                f"{workload.key} has {every} blocks of keys and {rows} rows of queries for a head "
+                f"of K; a launch takes {MAX_BLOCKS}"
+            )
+        if workload.causal:
+            keys = min(keys, workload.seq_len_q + diagonal)
+        blocks = max(1, -(-keys // config.B_c))
+        most = max(1, min(device.multiprocessors * config.ctas_per_sm, MAX_CTAS))
+        pitch, share = blocks, max(config.min_blocks, -(-tiles * blocks // most))
+        if config.aligned:
+            aligned = -(-tiles // most) * blocks
+            if tiles <= most:
+                aligned = -(-blocks // min(most // tiles, -(-blocks // config.min_blocks)))
+            if aligned * 7 <= share * 8:  # else too many CTAs would have nothing to do
+                share = aligned
+                if aligned < blocks:
+                    pitch = -(-blocks // aligned) * aligned
+        ctas = -(-tiles * pitch // share)
+        return cls(
+            *(row_tiles, tiles, blocks, pitch, share, ctas),
+            most_ctas=min(most, every),
+            part_rows=min(rows, config.B_r),
+        )
+
+    def on_device(self, config: DecodeConfig) -> Shares:
+        """With lengths that are known on the device alone: as many CTAs as there may be, each of
+        which computes its share of all blocks."""
+        return replace(self, share=config.min_blocks, ctas=self.most_ctas)
+
+
+def shares_of(
+    config: DecodeConfig, workload: Workload, args: LaunchArgs, device: LaunchDevice
+) -> Shares:
+    """Those of a launch."""
+    check(workload)
+    diagonal, _ = args.checked(workload, takes_cache=True)
+    shares = Shares.of(config, workload, diagonal, device)
+    if args.cache is None or not args.cache.lengths:
+        return shares
+    return shares.on_device(config)
+
+
+@cache
+def params_dtype() -> np.dtype:
+    """kernels/decode/params.cuh, DecodeParams, field for field."""
+    import numpy as np  # only a launch needs it; commands that never launch start faster
+
+    strides = np.dtype([("batch", "i8"), ("seq", "i8"), ("head", "i8")], align=True)
+    numbers = (
+        *("heads_per_kv", "kv_heads", "batch", "seq_len_q", "seq_len_kv", "diagonal"),
+        *("row_tiles", "blocks", "pitch", "share", "ctas", "part_rows"),
+    )
+    return np.dtype(
+        [(f"{t}_address", "u8") for t in ("q", "k", "v", "o", "lse", "parts", "counters")]
+        + [("lengths_address", "u8"), ("pages_address", "u8"), ("added", "i4")]
+        + [("page_size", "i4"), ("page_stride", "i8")]
+        + [(f"{t}_strides", strides) for t in ("q", "k", "v", "o")]
+        + [(name, "i4") for name in numbers]
+        + [("softmax_scale", "f4")],
+        align=True,
+    )
+
+
+def params(
+    config: DecodeConfig, workload: Workload, args: LaunchArgs, device: LaunchDevice
+) -> np.ndarray:
+    """The struct that every kernel of a call takes."""
+    import numpy as np
+
+    diagonal, scale = args.checked(workload, takes_cache=True)
+    shares = shares_of(config, workload, args, device)
+    found = np.zeros(1, params_dtype())
+    for name, tensor in {"q": args.q, "k": args.k, "v": args.v, "o": args.o}.items():
+        found[f"{name}_address"] = tensor.address
+        found[f"{name}_strides"] = tensor.strides
+    found["lse_address"] = args.lse.address
+    found["parts_address"] = args.workspace
+    found["counters_address"] = args.scratch
+    found["heads_per_kv"] = workload.heads // workload.kv_heads
+    found["kv_heads"] = workload.kv_heads
+    found["batch"] = workload.batch
+    found["seq_len_q"] = workload.seq_len_q
+    found["seq_len_kv"] = workload.seq_len_kv
+    # Beyond the tensor it is the same mask, and sums of rows and diagonals stay within 32 bits.
+    found["diagonal"] = max(-workload.seq_len_q, min(diagonal, workload.seq_len_kv))
+    found["softmax_scale"] = scale
+    for name in ("row_tiles", "blocks", "pitch", "share", "ctas", "part_rows"):
+        found[name] = getattr(shares, name)
+    if args.cache is not None:
+        found["lengths_address"], found["added"] = args.cache.lengths, args.cache.added
+        found["pages_address"] = args.cache.pages
+        found["page_size"], found["page_stride"] = args.cache.page_size, args.cache.page_stride
+    return found
+
+
+def geometry(config: DecodeConfig, shares: Shares) -> LaunchGeometry:
+    """A CTA for each share."""
+    return LaunchGeometry((shares.ctas, 1, 1), (config.threads, 1, 1), config.smem_bytes)
+
+
+def combine_geometry(config: DecodeConfig, shares: Shares) -> LaunchGeometry:
+    """A CTA for each row of each tile."""
+    return LaunchGeometry((shares.tiles, shares.part_rows, 1), (combine_threads(config), 1, 1), 0)
+
+
+def combine_threads(config: DecodeConfig) -> int:
+    """Threads of a CTA that combines: whole warps, of whose threads each has four columns."""
+    return -(-config.d_head // 128) * 32
+
+
+def plan(config: DecodeConfig, traits: str, arch: str) -> CallPlan:
+    """The same launches for C++."""
+    common: dict[str, Any] = {
+        "params": ParamsLayout.DECODE,
+        "tile_rows": config.B_r,
+        "ctas_per_sm": config.ctas_per_sm,
+        "cluster_x": 1,
+        "cluster_y": 1,
+        "cluster_z": 1,
+        "q_box_rows": 0,
+        "kv_box_rows": 0,
+        "counter_bytes": counter_bytes(config),
+        "share_keys": config.B_c,
+        "min_blocks": config.min_blocks,
+        "aligned": int(config.aligned),
+    }
+    launches = [
+        LaunchPlan(
+            grid=Grid.SHARES,
+            threads=config.threads,
+            dynamic_smem_bytes=config.smem_bytes,
+            **common,
+        )
+    ]
+    if config.combine is Combine.KERNEL:
+        threads = combine_threads(config)
+        launches.append(
+            LaunchPlan(grid=Grid.TILES_ROWS, threads=threads, dynamic_smem_bytes=0, **common)
+        )
+    call = CallPlan.forward(config, traits, arch, tuple(launches))
+    # Every length is served by one kernel.
+    return replace(call, plan=replace(call.plan, block_q=1, block_kv=1, ragged=0))
+
+
+def workspace_bytes(config: DecodeConfig, workload: Workload, device: LaunchDevice) -> int:
+    """Of the parts, whatever the lengths: a CTA may end one tile and begin another."""
+    shares = Shares.of(config, workload, workload.diagonal, device)
+    places = 2 * shares.most_ctas
+    return places * shares.part_rows * (config.d_head + ROW_SUMS) * SUM_BYTES
+
+
+def counter_bytes(config: DecodeConfig) -> int:
+    """A counter for each CTA, of the parts of a tile that are done."""
+    return MAX_CTAS * COUNTER_BYTES if config.combine is Combine.LAST else 0

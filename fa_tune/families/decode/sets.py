@@ -1,0 +1,135 @@
+"""The named sets of the `decode` family and its defaults.
+
+tune    tiles that fill a multiprocessor's shared memory with keys under way, in every way to share
+        and to combine
+fast    those that were fastest somewhere in measurements on an H200, or close to it
+all     both, sorted
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from fa_tune.core.arch import ArchLimits, limits
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import DType
+from fa_tune.families.decode.config import MMA_M, Combine, DecodeConfig, constraints
+
+ALLOWED_KEYS = "fast, tune, all, or one config's short form"
+TUNE_DTYPES = (DType.BF16, DType.FP16)
+H200 = limits((9, 0))  # no shared memory is larger
+# Of K and V in a ring: enough for the bandwidth of an H200, and more gained nothing.
+RING_BYTES = 128 << 10
+SMALL_RING_BYTES = 64 << 10
+MANY_TILES = 400
+ROWS = (16, 32, 64)  # of tiles
+WARPS = 8  # of a multiprocessor: more have too few registers
+
+
+def tile_of(
+    d_head: int,
+    dtype: DType,
+    rows: int,
+    ring_bytes: int = RING_BYTES,
+    *,
+    keys: int = 128,
+    ctas: int = 1,
+) -> DecodeConfig:
+    """A tile of `rows` rows whose ring fills `ring_bytes`, of `ctas` CTAs for a multiprocessor:
+    `keys` in a block, fewer where two blocks do not fit, and a warp for each 16 rows and 16 keys,
+    but no more than have registers."""
+    row_warps = rows // MMA_M
+    key_bytes = 2 * d_head * dtype.size_bytes
+    while keys > MMA_M and 2 * keys * key_bytes > ring_bytes:
+        keys //= 2
+    most_warps = max(row_warps, WARPS // ctas if ctas != 3 else 4)
+    warps = min(most_warps, row_warps * (keys // MMA_M))
+    stages = max(2, min(8, ring_bytes // (keys * key_bytes)))
+    return DecodeConfig(dtype, d_head, rows, keys, warps, stages, row_warps, ctas)
+
+
+def default_config(
+    d_head: int,
+    dtype: DType,
+    rows: int = MMA_M,
+    arch: ArchLimits | None = None,
+    *,
+    tiles: int = 1,
+) -> DecodeConfig:
+    """What was fastest or near it on an H200 at nearly every length for so many rows, of which more
+    than fit are several tiles; a smaller ring where `arch` has no room for that one, and without
+    `arch` one for every device.  With many tiles, several for a CTA, small CTAs: one loads while
+    another is between two tiles."""
+    fitting = next((r for r in ROWS if r >= rows), ROWS[-1])
+    if arch is not None:
+        small = replace(of_four(d_head, dtype), aligned=True)
+        if rows <= MMA_M and tiles >= MANY_TILES and constraints(small, arch) is None:
+            return small
+        for ring_bytes in (RING_BYTES, SMALL_RING_BYTES):
+            for tile_rows in (r for r in reversed(ROWS) if r <= fitting):
+                config = replace(tile_of(d_head, dtype, tile_rows, ring_bytes), aligned=True)
+                if constraints(config, arch) is None:
+                    return config
+    return replace(tile_of(d_head, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
+
+
+def of_four(d_head: int, dtype: DType) -> DecodeConfig:
+    """A tile of 16 rows of which a multiprocessor has four CTAs."""
+    return tile_of(d_head, dtype, MMA_M, 48 << 10, keys=32, ctas=4)
+
+
+def _fast(d_head: int, dtype: DType) -> Iterator[DecodeConfig]:
+    for rows in ROWS:
+        best = tile_of(d_head, dtype, rows)
+        deeper = tile_of(d_head, dtype, rows, 192 << 10)
+        of_two = tile_of(d_head, dtype, rows, 96 << 10, keys=64, ctas=2)
+        for tile in (best, deeper, of_two):
+            yield replace(tile, aligned=True)
+            yield tile
+        if rows == MMA_M:
+            yield replace(tile_of(d_head, dtype, rows, 64 << 10, keys=64, ctas=3), aligned=True)
+            yield replace(of_four(d_head, dtype), aligned=True)
+            yield replace(best, aligned=True, min_blocks=4)
+
+
+def get_fast_configs(
+    dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128
+) -> list[DecodeConfig]:
+    """The `fast` set."""
+    found = dict.fromkeys(c for dtype in dtypes for c in _fast(d_head, dtype))
+    return [c for c in found if constraints(c, H200) is None]
+
+
+def _tune(d_head: int, dtype: DType) -> Iterator[DecodeConfig]:
+    yield from _fast(d_head, dtype)
+    for rows, keys, (kib, ctas) in itertools.product(
+        ROWS, (32, 64, 128, 256), ((192, 1), (128, 1), (96, 2), (64, 2), (64, 3), (48, 4))
+    ):
+        tile = tile_of(d_head, dtype, rows, kib << 10, keys=keys, ctas=ctas)
+        yield tile
+        for min_blocks in (1, 4, 16):
+            yield replace(tile, min_blocks=min_blocks, aligned=True)
+        yield replace(tile, aligned=True, combine=Combine.KERNEL)
+
+
+def get_tune_configs(
+    dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128
+) -> list[DecodeConfig]:
+    """The `tune` set."""
+    found = dict.fromkeys(c for dtype in dtypes for c in _tune(d_head, dtype))
+    return [c for c in found if constraints(c, H200) is None]
+
+
+def get_configs(
+    key: str, *, dtypes: Sequence[DType] | None = None, d_head: int = 128
+) -> list[DecodeConfig]:
+    """The set that `key` names; raises InvalidConfig, listing what is allowed."""
+    if key == "fast":
+        return get_fast_configs(dtypes or TUNE_DTYPES, d_head=d_head)
+    if key == "tune":
+        return get_tune_configs(dtypes or TUNE_DTYPES, d_head=d_head)
+    if key == "all":
+        return sorted(get_tune_configs(dtypes or TUNE_DTYPES, d_head=d_head))
+    raise InvalidConfig(f"unknown kernel set {key!r}; allowed: {ALLOWED_KEYS}")

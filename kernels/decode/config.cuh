@@ -1,0 +1,81 @@
+// One point of the decode family's knobs, usable as a template argument.
+// Generated from fa_tune/families/decode/config.py by
+// `python -m fa_tune.export.config_headers`; do not edit.
+#pragma once
+
+#include "common/dtype.cuh"
+
+#ifdef __CUDACC__  // nvcc and NVRTC
+#define FA_HOST_DEVICE __host__ __device__
+#else
+#define FA_HOST_DEVICE
+#endif
+
+namespace fa_tune {
+
+enum class Combine : int { LAST = 0, KERNEL = 1 };
+
+struct DecodeConfig {
+    // element type of Q, K, V and O
+    DType dtype;
+    // head dimension
+    int d_head;
+    // rows of a tile: queries of all heads that share one of K and V
+    int B_r;
+    // key/value rows per block
+    int B_c;
+    // warps per CTA
+    int n_warps;
+    // blocks of K, and of V, that shared memory holds
+    int stages = 3;
+    // warps that divide the rows of a tile; the others have other keys
+    int row_warps = 1;
+    // CTAs of a multiprocessor; all of them together share the keys of all tiles
+    int ctas_per_sm = 1;
+    // blocks of keys that a CTA takes at least; fewer CTAs if there are fewer
+    int min_blocks = 1;
+    // tiles begin where CTAs do, or at equal parts of them, so that heads read the same keys at a
+    // time, where that leaves few CTAs without work; else all CTAs have equal shares
+    bool aligned = false;
+    // the parts of a tile are combined by the CTA that is done last, or by a kernel of its own
+    Combine combine = Combine::LAST;
+
+    constexpr bool operator==(const DecodeConfig& other) const = default;
+    FA_HOST_DEVICE constexpr bool operator<(const DecodeConfig& other) const {
+        if (dtype != other.dtype) {
+            return dtype < other.dtype;
+        }
+        if (d_head != other.d_head) {
+            return d_head < other.d_head;
+        }
+        if (B_r != other.B_r) {
+            return B_r < other.B_r;
+        }
+        if (B_c != other.B_c) {
+            return B_c < other.B_c;
+        }
+        if (n_warps != other.n_warps) {
+            return n_warps < other.n_warps;
+        }
+        if (stages != other.stages) {
+            return stages < other.stages;
+        }
+        if (row_warps != other.row_warps) {
+            return row_warps < other.row_warps;
+        }
+        if (ctas_per_sm != other.ctas_per_sm) {
+            return ctas_per_sm < other.ctas_per_sm;
+        }
+        if (min_blocks != other.min_blocks) {
+            return min_blocks < other.min_blocks;
+        }
+        if (aligned != other.aligned) {
+            return aligned < other.aligned;
+        }
+        return combine < other.combine;
+    }
+};
+
+}  // namespace fa_tune
+
+#undef FA_HOST_DEVICE

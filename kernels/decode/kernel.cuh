@@ -1,0 +1,141 @@
+// FlashAttention forward for few queries after many keys, bound by the reading of K and V.
+//
+//     grid    (CTAs, 1, 1), see work.cuh
+//     block   32 n_warps threads, see warp_group.cuh
+//
+// Parts of a tile are combined by the CTA that is done last, or by a kernel of their own:
+//
+//     grid    (tiles, rows of a part, 1)
+//     block   combine_threads
+#pragma once
+
+#include "decode/warp_group.cuh"
+#include "ptx/shared_words.cuh"
+
+namespace fa_tune::decode {
+
+// The sums of a CTA's groups make its part of the tile, in memory; or, if it has the whole tile,
+// the result.
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ void combine_groups(const DecodeParams& p, unsigned smem,
+                                               const Tile& tile, const TileRows& rows) {
+    using L = Layout<CFG>;
+    using Elem = mma_sync::Element<CFG.dtype>;
+    constexpr int kQuads = CFG.d_head / 4;
+    const Parts<CFG.d_head> memory(p);
+    const int place = tile.place(blockIdx.x);
+    for (int item = threadIdx.x; item < rows.count * kQuads; item += L::kThreads) {
+        const int row = item / kQuads, quad = item % kQuads;
+        RowSum sums[L::kGroups];
+        float highest = negative_infinity();
+#pragma unroll
+        for (int g = 0; g < L::kGroups; ++g) {
+            const auto* pair = reinterpret_cast<const float*>(
+                __cvta_shared_to_generic(smem + L::row_sum_at(g, row)));
+            sums[g] = {pair[0], pair[1]};
+            highest = fmaxf(highest, pair[0]);
+        }
+        Combined total(p.softmax_scale * kLog2E);
+        total.raise_max(highest);
+#pragma unroll
+        for (int g = 0; g < L::kGroups; ++g) {
+            const auto* from = reinterpret_cast<const float*>(
+                __cvta_shared_to_generic(smem + L::sums_at(g, row, 4 * quad)));
+            const float part[4] = {from[0], from[1], from[2], from[3]};
+            total.add(sums[g], part);
+        }
+        if (tile.parts() == 1) {
+            write_result<Elem, TRAITS>(p, rows, row, quad, total);
+        } else {
+            ptx::st_global_cg_v4(memory.columns(place, row, quad), total.o);
+            if (quad == 0) ptx::st_global_cg_v2(memory.row_sum(place, row), total.max, total.sum);
+        }
+    }
+}
+
+// Of the CTAs that have a part of the tile, the one that is done last combines them, and leaves the
+// counter as it was.
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ void combine_if_last(const DecodeParams& p, unsigned smem,
+                                                const Tile& tile, const TileRows& rows) {
+    using L = Layout<CFG>;
+    unsigned* const counter = p.counters + tile.first_cta;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        ptx::fence_device();  // of what the barrier has shown to this thread, too
+        const bool last = atomicAdd(counter, 1) + 1 == static_cast<unsigned>(tile.parts());
+        if (last) *counter = 0;
+        ptx::fence_device();
+        ptx::st_shared(smem + L::kWord, last);
+    }
+    __syncthreads();
+    if (!ptx::ld_shared(smem + L::kWord)) return;
+    combine_rows<mma_sync::Element<CFG.dtype>, TRAITS, CFG.d_head, L::kThreads>(
+        p, Parts<CFG.d_head>(p), tile, rows, 0, rows.count, threadIdx.x);
+}
+
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
+    decode_kernel(const __grid_constant__ DecodeParams p) {
+    extern __shared__ __align__(128) unsigned char shared_memory[];
+    const auto smem = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
+    const Sequences<CFG.B_c> sequences{p};
+    const int all = sequences.blocks_before(p.batch);
+    const int share = sequences.share(all, gridDim.x);
+    int at = blockIdx.x * share;
+    const int end = min(at + share, all);
+    if (at >= end) return;
+    WarpGroup<CFG, TRAITS> warps(p, smem);
+    int start;  // of a tile
+    int batch = sequences.find(at, start);
+    int pitch = sequences.pitch(batch);
+    int number = (at - start) / pitch;  // of a tile in its sequence
+    start += number * pitch;
+    while (true) {
+        const Tile tile(start, pitch, share);
+        const TileRows rows(sequences, batch, number, CFG.B_r);
+        const int first = at - start;
+        const int count = min(pitch - first, end - at);
+        const int blocks = p.cache.lengths == nullptr ? p.blocks : pitch;
+        warps.run(rows, first, min(count, blocks - first));
+        warps.store_sums(rows.count);
+        __syncthreads();
+        combine_groups<CFG, TRAITS>(p, smem, tile, rows);
+        if (CFG.combine == Combine::LAST && tile.parts() > 1) {
+            combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
+        }
+        at += count;
+        if (at >= end) return;
+        start = at;
+        if (++number == sequences.tiles()) {
+            number = 0;
+            pitch = sequences.pitch(++batch);
+        }
+        __syncthreads();  // before the rings are filled anew
+    }
+}
+
+// Whole warps, of whose threads each has four columns.
+template <DecodeConfig CFG>
+__host__ __device__ constexpr int combine_threads() {
+    return (CFG.d_head / 4 + 31) / 32 * 32;
+}
+
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__global__ void __launch_bounds__(combine_threads<CFG>())
+    decode_combine_kernel(const __grid_constant__ DecodeParams p) {
+    const Sequences<CFG.B_c> sequences{p};
+    const int batch = blockIdx.x / sequences.tiles();
+    const int number = blockIdx.x - batch * sequences.tiles();
+    const int all = sequences.blocks_before(p.batch);
+    const int share = sequences.share(all, p.ctas);
+    const int pitch = sequences.pitch(batch);
+    const Tile tile(sequences.blocks_before(batch) + number * pitch, pitch, share);
+    const TileRows rows(sequences, batch, number, CFG.B_r);
+    const int row = blockIdx.y;
+    if (tile.parts() == 1 || row >= rows.count) return;
+    combine_rows<mma_sync::Element<CFG.dtype>, TRAITS, CFG.d_head, combine_threads<CFG>()>(
+        p, Parts<CFG.d_head>(p), tile, rows, row, row + 1, threadIdx.x);
+}
+
+}  // namespace fa_tune::decode

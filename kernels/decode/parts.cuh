@@ -1,0 +1,137 @@
+// Parts of a tile and what they make together.
+//
+// A part has, of every row, the unscaled maximum m of the scores that it saw, the sum l of
+// 2^(c (s - m)) over them, c = scale * log2(e), and the products o of these weights with V, not yet
+// divided.  Several are combined as
+//
+//     M = max m_i      a_i = 2^(c m_i - c M)      O = sum a_i o_i / sum a_i l_i
+//
+// in the order of their keys, so that the result is the same to the bit from run to run.
+//
+// In memory, fp32: o [places][part_rows][d_head], then (m, l) [places][part_rows].
+#pragma once
+
+#include "common/constants.cuh"
+#include "common/problem.cuh"
+#include "decode/work.cuh"
+#include "mma_sync/element.cuh"
+#include "ptx/ex2.cuh"
+#include "ptx/global_words.cuh"
+#include "ptx/lg2.cuh"
+
+namespace fa_tune::decode {
+
+struct RowSum {
+    float max, sum;
+};
+
+// Four columns of a row, as its parts are added to them.
+struct Combined {
+    const float scale_log2;  // c
+    float max = negative_infinity();
+    float shift = 0.f;  // c M
+    float sum = 0.f;
+    float o[4] = {};
+
+    __device__ __forceinline__ explicit Combined(float scale_log2) : scale_log2(scale_log2) {}
+
+    // The maximum of parts that are added from now on is known.
+    __device__ __forceinline__ void raise_max(float highest) {
+        highest = fmaxf(max, highest);
+        // 2^(-inf - -inf) would be NaN; parts that saw nothing must weigh 2^(-inf) = 0.
+        shift = highest == negative_infinity() ? 0.f : __fmul_rn(highest, scale_log2);
+        const float a = weight(max);
+        max = highest;
+        sum *= a;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[i] *= a;
+    }
+    __device__ __forceinline__ void add(const RowSum& row, const float (&part)[4]) {
+        const float a = weight(row.max);
+        sum = fmaf(a, row.sum, sum);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[i] = fmaf(a, part[i], o[i]);
+    }
+
+  private:
+    __device__ __forceinline__ float weight(float part_max) const {
+        return ptx::ex2_approx(__fmul_rn(part_max, scale_log2) - shift);
+    }
+};
+
+// Where parts lie in memory.
+template <int kDHead>
+struct Parts {
+    float* const o;
+    float* const sums;
+    const int rows;
+
+    __device__ __forceinline__ explicit Parts(const DecodeParams& p)
+        : o(p.parts),
+          sums(p.parts + 2ll * p.ctas * p.part_rows * kDHead),
+          rows(p.part_rows) {}
+
+    __device__ __forceinline__ float* columns(int place, int row, int quad) const {
+        return o + (static_cast<long long>(place) * rows + row) * kDHead + 4 * quad;
+    }
+    __device__ __forceinline__ float* row_sum(int place, int row) const {
+        return sums + 2 * (place * rows + row);
+    }
+};
+
+// Four columns of a finished row to O and, by the thread of its first columns, the log-sum-exp.
+// A row that saw no key gives 0, its log-sum-exp is -inf; NaN stays NaN.
+template <class Elem, WorkloadTraits TRAITS>
+__device__ __forceinline__ void write_result(const DecodeParams& p, const TileRows& rows, int row,
+                                             int quad, const Combined& c) {
+    const bool empty = c.sum == 0.f;
+    const float inverse = empty ? 0.f : 1.f / c.sum;
+    float out[4];
+    // Not 0 times O: weights of 0 leave NaN in it where V has NaN.
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out[i] = empty ? 0.f : c.o[i] * inverse;
+    unsigned short* target = p.o + rows.offset(p, p.o_strides, row) + 4 * quad;
+    ptx::st_global_v2(target, Elem::pack(out[0], out[1]), Elem::pack(out[2], out[3]));
+    if constexpr (TRAITS.lse) {
+        if (quad != 0) return;
+        const long long head =
+            static_cast<long long>(rows.batch) * p.kv_heads * p.heads_per_kv + rows.head(p, row);
+        p.lse[head * p.seq_len_q + rows.query(p, row)] =
+            empty ? negative_infinity()
+                  : c.max * p.softmax_scale + ptx::lg2_approx(c.sum) * kLn2;
+    }
+}
+
+// Rows [first_row, end_row) of a tile from its parts in memory, by kThreads threads.  Parts are read
+// several at a time: what takes time is the way to memory and back.
+template <class Elem, WorkloadTraits TRAITS, int kDHead, int kThreads>
+__device__ __forceinline__ void combine_rows(const DecodeParams& p, const Parts<kDHead>& memory,
+                                             const Tile& tile, const TileRows& rows, int first_row,
+                                             int end_row, int thread) {
+    constexpr int kQuads = kDHead / 4, kAtATime = 8;
+    const int parts = tile.parts();
+    for (int item = first_row * kQuads + thread; item < end_row * kQuads; item += kThreads) {
+        const int row = item / kQuads, quad = item % kQuads;
+        Combined total(p.softmax_scale * kLog2E);
+        for (int first = 0; first < parts; first += kAtATime) {
+            float pair[kAtATime][2], o[kAtATime][4];
+#pragma unroll
+            for (int i = 0; i < kAtATime; ++i) {
+                const int place = tile.place_of_part(min(first + i, parts - 1));
+                ptx::ld_global_cg_v2(pair[i], memory.row_sum(place, row));
+                ptx::ld_global_cg_v4(o[i], memory.columns(place, row, quad));
+            }
+            float highest = pair[0][0];
+#pragma unroll
+            for (int i = 1; i < kAtATime; ++i) highest = fmaxf(highest, pair[i][0]);
+            total.raise_max(highest);
+#pragma unroll
+            for (int i = 0; i < kAtATime; ++i) {
+                if (first + i < parts) total.add({pair[i][0], pair[i][1]}, o[i]);
+            }
+        }
+        write_result<Elem, TRAITS>(p, rows, row, quad, total);
+    }
+}
+
+}  // namespace fa_tune::decode

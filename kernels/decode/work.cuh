@@ -1,0 +1,138 @@
+// Who computes what.
+//
+// The queries of all heads that share one head of K and V are the rows of one matrix:
+//
+//     row = query * heads_per_kv + head within the group
+//
+// A tile is B_r of these rows; it walks the blocks of keys.  All blocks of all tiles stand in one
+// line, of which every CTA takes an equal share, wherever tiles begin and end:
+//
+//     tiles      |    tile 0     |    tile 1     |    tile 2     |
+//     CTAs       |   0    |   1    |   2    |   3    |   4   |
+//
+// So the CTAs have equal work, whatever the number of tiles and however different their lengths.  Tiles
+// may also be drawn out in the line, so that each begins where a CTA does: then heads read the same
+// keys at the same time, which lie side by side in memory.  A tile of several CTAs is in parts, one of each, that are combined.  A CTA has at most two: of the
+// tile that was begun before it, and of the one that it leaves unfinished.
+#pragma once
+
+#include "common/constants.cuh"
+#include "common/mask.cuh"
+#include "decode/params.cuh"
+
+namespace fa_tune::decode {
+
+// The sequences of the batch: their keys, and where their tiles begin in the line.  Lengths on the
+// device are read by whole warps, 32 at a time.
+template <int kBlockKeys>
+struct Sequences {
+    const DecodeParams& p;
+
+    __device__ __forceinline__ int tiles() const { return p.kv_heads * p.row_tiles; }  // of one
+    __device__ __forceinline__ int keys(int batch) const {
+        if (p.cache.lengths == nullptr) return p.seq_len_kv;
+        return max(0, min(p.cache.lengths[batch] + p.cache.added, p.seq_len_kv));
+    }
+    __device__ __forceinline__ int diagonal(int keys) const {
+        return p.cache.lengths == nullptr ? p.diagonal : keys - p.seq_len_q;
+    }
+    // Of each tile in the line; one where there are no keys, whose rows are to become 0.
+    __device__ __forceinline__ int pitch(int batch) const {
+        if (p.cache.lengths == nullptr) return p.pitch;
+        return max(1, (keys(batch) + kBlockKeys - 1) / kBlockKeys);
+    }
+    // Of all tiles of the sequences before this one.
+    __device__ __forceinline__ int blocks_before(int batch) const {
+        if (p.cache.lengths == nullptr) return batch * tiles() * p.pitch;
+        int sum = 0;
+        for (int b = threadIdx.x % 32; b < batch; b += 32) sum += pitch(b);
+#pragma unroll
+        for (int lanes = 1; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+        return sum * tiles();
+    }
+    __device__ __forceinline__ int share(int all, int ctas) const {
+        return p.cache.lengths == nullptr ? p.share : max(p.share, (all + ctas - 1) / ctas);
+    }
+
+    // The sequence that has the block at `position`, which is one, and the blocks before it.
+    __device__ __forceinline__ int find(int position, int& before) const {
+        if (p.cache.lengths == nullptr) {
+            const int batch = position / (tiles() * p.pitch);
+            before = batch * tiles() * p.pitch;
+            return batch;
+        }
+        const int lane = threadIdx.x % 32;
+        before = 0;
+        for (int first = 0;; first += 32) {
+            const int own = first + lane < p.batch ? pitch(first + lane) * tiles() : 0;
+            int end = own;  // the sum of this lane's and those below
+#pragma unroll
+            for (int lanes = 1; lanes < 32; lanes *= 2) {
+                const int below = __shfl_sync(kAllLanes, end, max(0, lane - lanes));
+                if (lane >= lanes) end += below;
+            }
+            const unsigned ended = __ballot_sync(kAllLanes, before + end <= position);
+            const int count = __popc(ended);  // of these 32 sequences
+            if (count < 32) {
+                before += __shfl_sync(kAllLanes, end - own, count);
+                return first + count;
+            }
+            before += __shfl_sync(kAllLanes, end, 31);
+        }
+    }
+};
+
+// A tile's blocks in the line, and the CTAs that have a part of it.
+struct Tile {
+    int first_cta, last_cta;
+
+    __device__ __forceinline__ Tile(int start, int pitch, int share)
+        : first_cta(start / share), last_cta((start + pitch - 1) / share) {}
+
+    __device__ __forceinline__ int parts() const { return last_cta - first_cta + 1; }
+
+    // Where a CTA's part of it lies: each CTA has two places.
+    __device__ __forceinline__ int place(int cta) const { return 2 * cta + (cta == first_cta); }
+    __device__ __forceinline__ int place_of_part(int part) const { return place(first_cta + part); }
+};
+
+// The rows of a tile, in the tensors, and the keys that they may see.
+struct TileRows {
+    int batch, kv_head;
+    int first;  // row of the matrix
+    int count;  // rows that there are, at most B_r
+    int keys;
+    int diagonal;
+
+    // `tile`: its number in its sequence.
+    template <int kBlockKeys>
+    __device__ __forceinline__ TileRows(const Sequences<kBlockKeys>& sequences, int batch, int tile,
+                                        int tile_rows)
+        : batch(batch), kv_head(tile / sequences.p.row_tiles) {
+        const DecodeParams& p = sequences.p;
+        first = (tile - kv_head * p.row_tiles) * tile_rows;
+        count = min(tile_rows, p.seq_len_q * p.heads_per_kv - first);
+        keys = sequences.keys(batch);
+        diagonal = sequences.diagonal(keys);
+    }
+
+    // Of row `row` of the tile.
+    __device__ __forceinline__ int query(const DecodeParams& p, int row) const {
+        return (first + row) / p.heads_per_kv;
+    }
+    __device__ __forceinline__ int head(const DecodeParams& p, int row) const {
+        return kv_head * p.heads_per_kv + (first + row) % p.heads_per_kv;
+    }
+    // Its row sees the keys before this one.
+    template <bool kCausal>
+    __device__ __forceinline__ int seen(const DecodeParams& p, int row) const {
+        return keys_seen<kCausal>(query(p, row), keys, diagonal);
+    }
+    // Of its first element in a tensor.
+    __device__ __forceinline__ long long offset(const DecodeParams& p, const TensorStrides& strides,
+                                                int row) const {
+        return batch * strides.batch + query(p, row) * strides.seq + head(p, row) * strides.head;
+    }
+};
+
+}  // namespace fa_tune::decode

@@ -1,0 +1,43 @@
+// Words in global memory that CTAs hand to one another, past L1, and aligned stores of several.
+// PTX ISA: ld.global.cg, st.global.cg, membar (fence.acq_rel.gpu).  Minimum: sm_70.
+#pragma once
+
+namespace fa_tune::ptx {
+
+__device__ __forceinline__ void ld_global_cg_v4(float (&words)[4], const float* address) {
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(words[0]), "=f"(words[1]), "=f"(words[2]), "=f"(words[3])
+                 : "l"(address)
+                 : "memory");
+}
+
+__device__ __forceinline__ void ld_global_cg_v2(float (&words)[2], const float* address) {
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(words[0]), "=f"(words[1])
+                 : "l"(address)
+                 : "memory");
+}
+
+__device__ __forceinline__ void st_global_cg_v4(float* address, const float (&words)[4]) {
+    asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(words[0]),
+                 "f"(words[1]), "f"(words[2]), "f"(words[3])
+                 : "memory");
+}
+
+__device__ __forceinline__ void st_global_cg_v2(float* address, float first, float second) {
+    asm volatile("st.global.cg.v2.f32 [%0], {%1, %2};" ::"l"(address), "f"(first), "f"(second)
+                 : "memory");
+}
+
+// Two words of two elements each.
+__device__ __forceinline__ void st_global_v2(unsigned short* address, unsigned first,
+                                             unsigned second) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(first), "r"(second)
+                 : "memory");
+}
+
+// Earlier writes of this thread, and those that barriers have shown it, before later ones, for all
+// threads of the device.
+__device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+}  // namespace fa_tune::ptx

@@ -1,0 +1,182 @@
+"""The decode family keeps the contract, shares keys evenly, and says in Python what its kernel
+asserts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fa_tune import families
+from fa_tune.build import nvrtc
+from fa_tune.core.arch import limits
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import DType, Workload
+from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
+from fa_tune.families.decode.config import CONSTRAINTS, Combine, DecodeConfig
+from fa_tune.families.decode.launch import Shares, params_dtype
+from fa_tune.families.decode.names import parse
+from tests.families.contract import DEVICE, KernelFamilyContract
+
+_FAMILY = families.get("decode")
+_DEFAULT: DecodeConfig = _FAMILY.default_config(128, DType.FP16)
+OF_DEVICE = "shared memory or threads"
+_ONE_QUERY = Workload(16, 64, 8, 1, 8192, 128, DType.FP16)
+
+
+class TestDecodeContract(KernelFamilyContract):
+    name = "decode"
+    compute_capability = (9, 0)
+    bad_configs = (
+        replace(_DEFAULT, d_head=100),
+        replace(_DEFAULT, d_head=288),
+        replace(_DEFAULT, n_warps=0),
+        replace(_DEFAULT, n_warps=17, B_c=272),
+        replace(_DEFAULT, row_warps=3),
+        replace(_DEFAULT, B_r=24),
+        replace(_DEFAULT, B_r=48, d_head=96),
+        replace(_DEFAULT, B_c=48),
+        replace(_DEFAULT, d_head=32, B_r=64, row_warps=4, B_c=16),
+        replace(_DEFAULT, stages=1),
+        replace(_DEFAULT, stages=9),
+        replace(_DEFAULT, ctas_per_sm=0),
+        replace(_DEFAULT, ctas_per_sm=8),
+        replace(_DEFAULT, min_blocks=0),
+        replace(_DEFAULT, B_c=256, stages=2),
+    )
+
+    @pytest.mark.parametrize("arch", [(8, 0), (8, 6), (9, 0), (12, 0)])
+    @pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
+    def test_there_is_a_default_for_every_d_head_and_size_of_shared_memory(
+        self, d_head: int, arch: tuple[int, int]
+    ) -> None:
+        for dtype in DType:
+            config = _FAMILY.default_config(d_head, dtype)
+            assert (config.dtype, config.d_head) == (dtype, d_head)
+            assert _FAMILY.constraints(config, limits(arch)) is None
+
+    def test_each_constraint_is_tried(self) -> None:
+        named = {_first_broken(config) for config in self.bad_configs}
+        assert named == {name for name, _, _ in CONSTRAINTS} | {OF_DEVICE}
+
+    @pytest.mark.parametrize("name", [name for name, _, _ in CONSTRAINTS])
+    def test_the_compiler_refuses_it_with_the_same_sentence(self, name: str) -> None:
+        (sentence,) = (text for known, text, _ in CONSTRAINTS if known == name)
+        config = next(c for c in self.bad_configs if _first_broken(c) == name)
+        source = (
+            '#include "decode/constraints.cuh"\n'
+            "using namespace fa_tune;\nusing namespace fa_tune::decode;\n"
+            f"constexpr DecodeConfig kConfig = {config.to_cpp_struct()};\n"
+            "__global__ void kernel() { Constraints<kConfig>(); }\n"
+        )
+        options = ("-std=c++20", "-arch=sm_90")
+        with pytest.raises(nvrtc.CompileError) as caught:
+            nvrtc.compile_cubin(source, "k.cu", _FAMILY.source_files(), options, ())
+        assert sentence in caught.value.log
+
+
+def _first_broken(config: DecodeConfig) -> str:
+    return next((name for name, _, holds in CONSTRAINTS if not holds(config)), OF_DEVICE)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16, 64])
+@pytest.mark.parametrize("keys", [1, 1000, 8192, 131072])
+@pytest.mark.parametrize("min_blocks", [1, 7])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_every_block_of_every_tile_is_in_one_share(
+    batch: int, keys: int, min_blocks: int, aligned: bool
+) -> None:
+    workload = replace(_ONE_QUERY, batch=batch, seq_len_kv=keys)
+    config = replace(_DEFAULT, min_blocks=min_blocks, aligned=aligned)
+    shares = Shares.of(config, workload, 0, DEVICE)
+    assert shares.tiles == batch * 8
+    assert shares.blocks * config.B_c >= keys > (shares.blocks - 1) * config.B_c
+    assert shares.ctas * shares.share >= shares.tiles * shares.pitch
+    assert (shares.ctas - 1) * shares.share < shares.tiles * shares.pitch
+    even = Shares.of(replace(config, aligned=False), workload, 0, DEVICE)
+    assert even.pitch == even.blocks
+    assert shares.share <= even.share * 8 / 7
+    assert min_blocks > 1 or shares.share >= even.share
+    if shares != even:
+        assert aligned
+        assert shares.pitch % shares.share == 0 or shares.share % shares.pitch == 0
+        assert 0 <= shares.pitch - shares.blocks < shares.share, "no part is without keys"
+    assert shares.ctas <= DEVICE.multiprocessors * config.ctas_per_sm
+
+
+def test_rows_are_the_queries_of_a_group_of_heads() -> None:
+    workload = replace(_ONE_QUERY, seq_len_q=5)
+    for rows, tiles, part_rows in ((16, 3, 16), (32, 2, 32), (64, 1, 40)):
+        shares = Shares.of(replace(_DEFAULT, B_r=rows), workload, 0, DEVICE)
+        assert (shares.row_tiles, shares.part_rows) == (tiles, part_rows)
+
+
+def test_a_mask_leaves_out_the_blocks_that_no_query_sees() -> None:
+    workload = Workload(1, 8, 1, 2, 1024, 128, DType.FP16, causal=True)
+    assert Shares.of(_DEFAULT, workload, workload.diagonal, DEVICE).blocks == 1
+    bottom = replace(workload, bottom_right=True)
+    assert Shares.of(_DEFAULT, bottom, bottom.diagonal, DEVICE).blocks == 16
+    assert Shares.of(_DEFAULT, workload, -5, DEVICE).blocks == 1, "its rows are 0"
+
+
+def test_the_workspace_holds_two_parts_of_each_cta() -> None:
+    assert _FAMILY.workspace_bytes(_DEFAULT, _ONE_QUERY, DEVICE) == 132 * 2 * 8 * 130 * 4
+    small = LaunchDevice(multiprocessors=2, l2_bytes=1 << 20)
+    assert _FAMILY.workspace_bytes(_DEFAULT, _ONE_QUERY, small) == 2 * 2 * 8 * 130 * 4
+
+
+def test_more_blocks_than_a_kernel_counts_are_refused() -> None:
+    workload = Workload(2**20, 8, 8, 1, 2**18, 128, DType.FP16)
+    with pytest.raises(InvalidConfig, match=r"a launch takes 1073741824$"):
+        Shares.of(_DEFAULT, workload, 0, DEVICE)
+
+
+def test_a_kernel_of_its_own_combines_in_a_second_launch() -> None:
+    config = replace(_DEFAULT, combine=Combine.KERNEL)
+    first, second = _FAMILY.kernels(config, "ragged")
+    assert first.name_expression.startswith("decode_kernel<")
+    assert second.name_expression == first.name_expression.replace("decode_", "decode_combine_", 1)
+    args = LaunchArgs.forward(*(TensorArg(256 * i, (56, 40, 24)) for i in range(1, 5)))
+    decode, combine = _FAMILY.launches(config, _ONE_QUERY, args, DEVICE)
+    assert combine.geometry.grid == (128, 8, 1)
+    assert combine.geometry.block == (32, 1, 1)
+    assert [a.tobytes() for a in decode.args] == [a.tobytes() for a in combine.args]
+    assert _FAMILY.scratch_bytes(config) == 0 < _FAMILY.scratch_bytes(_DEFAULT)
+
+
+def test_parameters_are_as_large_as_the_kernels_struct() -> None:
+    assert params_dtype().itemsize == 7 * 8 + 32 + 4 * 24 + 13 * 4 + 4
+
+
+def test_it_is_for_few_rows_alone() -> None:
+    def suits(queries: int, group: int, rows: int = 16) -> bool:
+        workload = Workload(2, 2 * group, 2, queries, 4096, 128, DType.FP16)
+        return _FAMILY.suits(workload, replace(_DEFAULT, B_r=rows))
+
+    assert suits(1, 1)
+    assert suits(64, 1)
+    assert suits(4, 16)
+    assert not suits(65, 1)
+    assert not suits(1, 16, rows=32)
+    assert suits(3, 8, rows=32)
+    assert not suits(4096, 8)
+
+
+def test_it_is_the_default_of_workloads_that_suit_it_and_of_no_other() -> None:
+    h200 = limits((9, 0))
+    names = [families.of(c).name for c in families.defaults_for(_ONE_QUERY, h200)]
+    assert names == ["decode", "sm90", "sm80"]
+    many = replace(_ONE_QUERY, seq_len_q=4096)
+    assert [families.of(c).name for c in families.defaults_for(many, h200)] == ["sm90", "sm80"]
+    assert families.defaults(128, DType.FP16, h200) == families.defaults_for(many, h200)
+
+
+def test_short_forms_read_back() -> None:
+    for text in (
+        "decode(BF16, 128, 16, 64, 4): stages_4+ctas_2",
+        "decode(FP16, 64, 64, 128, 8):",
+        "decode(FP16, 256, 64, 32, 8): stages_2+row_warps_4+min_blocks_3+aligned+combine_kernel",
+    ):
+        assert parse(text).short_form() == text
+    with pytest.raises(InvalidConfig, match="no decode config in"):
+        parse("(BF16, 128, 16, 64, 4): stages_4")

@@ -1,0 +1,34 @@
+"""The decode kernels that run without tuning have registers for what they hold, on architectures
+that differ in shared memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from fa_tune import families
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildRequest, build
+from fa_tune.core.arch import limits
+from fa_tune.core.model import Outcome
+from fa_tune.core.workload import DType
+from fa_tune.families.decode.sets import ROWS, default_config
+
+TRAITS = "causal+ragged+lse"  # the most that a kernel does
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (9, 0)])
+def test_defaults_do_not_spill(capability: tuple[int, int], artifacts: ArtifactStore) -> None:
+    arch = limits(capability)
+    configs = [
+        default_config(d_head, dtype, rows, arch)
+        for d_head, dtype in ((64, DType.FP16), (128, DType.BF16))
+        for rows in ROWS
+    ]
+    requests = [BuildRequest(families.variant(c), TRAITS, arch.arch) for c in configs]
+    for config, result in zip(configs, build(requests, artifacts), strict=True):
+        assert result.outcome is Outcome.OK, result.reason
+        assert result.artifact is not None
+        found = result.artifact.resources
+        assert found.spill_store_bytes == found.spill_load_bytes == 0, config
+        assert found.registers * config.threads * config.ctas_per_sm <= 65536, config
+        assert found.ctas_per_sm >= config.ctas_per_sm, config
