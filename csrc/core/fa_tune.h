@@ -112,8 +112,8 @@ typedef struct fa_tune_tensor {
     int64_t head_stride;
 } fa_tune_tensor;
 
-// What is known of K and V on the device alone; zeros: nothing.  For kernels whose CTAs share blocks
-// of keys (fa_tune_launch_plan), the others refuse it.
+// What is known of K and V on the device alone; zeros: nothing.  For kernels whose CTAs share
+// blocks of keys (fa_tune_launch_plan), the others refuse it.
 typedef struct fa_tune_cache {
     // Device memory, [batch]: sequence b has lengths[b] + added keys, seq_len_kv of the problem at
     // most; a causal mask is then aligned bottom-right.  NULL: all have seq_len_kv.

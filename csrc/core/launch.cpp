@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kMaxTiles = 1
                                    << 30;  // a kernel counts them, and a little beyond, in 32 bits
-constexpr std::int64_t kMaxCtas = 1024;  // of a grid that has a counter for each
+constexpr std::int64_t kMaxCtas = 1024;    // of a grid that has a counter for each
 constexpr std::int64_t kMaxGridRows = 65535;  // of a grid's second and third dimension
 constexpr std::int64_t kMaxGroupedHeads = 64;
 constexpr int kElementBytes = 2;
@@ -60,8 +60,8 @@ std::int64_t bounded(std::int64_t a, std::int64_t b) {
     return a > kMaxTiles / b ? kMaxTiles + 1 : a * b;
 }
 
-Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
-             std::int64_t diagonal, const Device& device, Shares& found) {
+Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem, std::int64_t diagonal,
+             const Device& device, Shares& found) {
     const std::int64_t rows = problem.seq_len_q * (problem.heads / problem.kv_heads);
     found.row_tiles = (rows + plan.tile_rows - 1) / plan.tile_rows;
     found.tiles = bounded(bounded(problem.batch, problem.kv_heads), found.row_tiles);
@@ -172,9 +172,9 @@ Status encode_packed(const Driver& driver, const fa_tune_problem& problem,
         shape.rows == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.seq_stride);
     const std::uint64_t head =
         shape.heads == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.head_stride);
-    const std::uint64_t dimensions[5] = {
-        static_cast<std::uint64_t>(shape.columns), kFar, static_cast<std::uint64_t>(shape.heads),
-        kFar + 1, static_cast<std::uint64_t>(shape.rows) + 1};
+    const std::uint64_t dimensions[5] = {static_cast<std::uint64_t>(shape.columns), kFar,
+                                         static_cast<std::uint64_t>(shape.heads), kFar + 1,
+                                         static_cast<std::uint64_t>(shape.rows) + 1};
     const std::uint64_t strides[4] = {row, head, kFarBytes - row, row};
     const std::uint32_t box[5] = {kPanelColumns, static_cast<std::uint32_t>(shape.box_rows), 1, 1,
                                   1};
@@ -184,11 +184,12 @@ Status encode_packed(const Driver& driver, const fa_tune_problem& problem,
                                                           strides, box, steps, kInterleaveNone,
                                                           kSwizzle128B, kPromotion128B, kFillZeros);
     if (result == kCudaSuccess) return {};
-    return failure(FA_TUNE_INVALID,
-                   "the driver made no tensor map (error %d) of %lld packed rows of %lld heads with "
-                   "strides of (%lld, %lld) bytes and boxes of %d rows",
-                   result, wide(shape.rows), wide(shape.heads), static_cast<long long>(row),
-                   static_cast<long long>(head), shape.box_rows);
+    return failure(
+        FA_TUNE_INVALID,
+        "the driver made no tensor map (error %d) of %lld packed rows of %lld heads with "
+        "strides of (%lld, %lld) bytes and boxes of %d rows",
+        result, wide(shape.rows), wide(shape.heads), static_cast<long long>(row),
+        static_cast<long long>(head), shape.box_rows);
 }
 
 // The map of a whole tensor, dimensions (columns, sequence, heads, batch), innermost first, with
@@ -377,8 +378,7 @@ Status check_plan(const fa_tune_launch_plan& plan) {
         const char* name;
         std::int32_t value, least, most;
     } ranges[] = {
-        {"params", plan.params, FA_TUNE_PARAMS_LAYOUT_SM80_FORWARD,
-         FA_TUNE_PARAMS_LAYOUT_DECODE},
+        {"params", plan.params, FA_TUNE_PARAMS_LAYOUT_SM80_FORWARD, FA_TUNE_PARAMS_LAYOUT_DECODE},
         {"grid", plan.grid, FA_TUNE_GRID_BLOCKS_HEADS_BATCH, FA_TUNE_GRID_TILES_ROWS},
         {"tile_rows", plan.tile_rows, 1, 1 << 16},
         {"ctas_per_sm", plan.ctas_per_sm, 1, 64},

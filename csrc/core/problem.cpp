@@ -40,7 +40,8 @@ Status check_packed(const fa_tune_problem& problem) {
         return failure(FA_TUNE_INVALID, "total_q and total_kv are those of a packed batch");
     }
     if (problem.mask == FA_TUNE_MASK_DIAGONAL || problem.mask == FA_TUNE_MASK_FULL_DIAGONAL) {
-        return failure(FA_TUNE_INVALID, "each sequence of a packed batch has a diagonal of its own");
+        return failure(FA_TUNE_INVALID,
+                       "each sequence of a packed batch has a diagonal of its own");
     }
     if (problem.window != 0 || problem.alibi != 0) {
         return failure(FA_TUNE_INVALID, "a packed batch has no window and no slopes");
@@ -163,8 +164,7 @@ bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
     return plan.operation == problem.operation && plan.dtype == problem.dtype &&
            plan.d_head == problem.d_head && plan.d_v == d_v_of(problem) &&
            plan.lse == problem.lse && plan.packed == problem.packed &&
-           (plan.ragged != 0 || !is_ragged(plan, problem)) &&
-           computes_scores(plan, problem);
+           (plan.ragged != 0 || !is_ragged(plan, problem)) && computes_scores(plan, problem);
 }
 
 Status check_computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
@@ -275,8 +275,8 @@ std::string kind_of(const fa_tune_plan& plan) {
            (plan.sink != 0 ? ", with a sink" : "") +
            (plan.softcap != 0 ? ", with a soft cap" : "") +
            (plan.alibi != 0 ? ", with alibi" : "") + (plan.hook != 0 ? ", with a hook" : "") +
-           (plan.packed != 0 ? ", packed" : "") +
-           ", " + form + "_" + std::to_string(plan.compute_capability) +
+           (plan.packed != 0 ? ", packed" : "") + ", " + form + "_" +
+           std::to_string(plan.compute_capability) +
            (plan.portability == FA_TUNE_PORTABILITY_EXACT ? "a" : "");
 }
 

@@ -1,9 +1,9 @@
 // Device memory for counters.
 //
-// A kernel counts in global memory which tile comes next, or which parts of one are done.  It finds zeros and leaves zeros, so that
-// launches that follow each other may share a slot, and launches that run at the same time must
-// not.  So a slot belongs to a stream; a captured launch, which runs whenever its graph does, has
-// one of its own for ever.
+// A kernel counts in global memory which tile comes next, or which parts of one are done.  It finds
+// zeros and leaves zeros, so that launches that follow each other may share a slot, and launches
+// that run at the same time must not.  So a slot belongs to a stream; a captured launch, which runs
+// whenever its graph does, has one of its own for ever.
 #pragma once
 
 #include <array>

@@ -46,8 +46,8 @@ Details differing(const fa_tune_problem& a, const fa_tune_problem& b) {
 // Other than what costs no time: the scale, and which diagonal.
 bool same_time(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.batch == b.batch && a.heads == b.heads && a.kv_heads == b.kv_heads &&
-           a.seq_len_q == b.seq_len_q && a.seq_len_kv == b.seq_len_kv &&
-           a.total_q == b.total_q && a.total_kv == b.total_kv && differing(a, b) == Details{};
+           a.seq_len_q == b.seq_len_q && a.seq_len_kv == b.seq_len_kv && a.total_q == b.total_q &&
+           a.total_kv == b.total_kv && differing(a, b) == Details{};
 }
 
 // How well an entry serves, the smallest best; fa_tune/store/registry/lookup.py has the same

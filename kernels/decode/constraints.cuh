@@ -17,13 +17,15 @@ struct Constraints {
     static_assert(CFG.B_r >= 16 && CFG.B_r % (16 * CFG.row_warps) == 0,
                   "B_r must be a multiple of 16 * row_warps, so that every warp has whole 16-row "
                   "mma tiles");
-    static_assert(CFG.B_r / CFG.row_warps * CFG.d_head <= 4096,
-                  "Q and O of a warp's rows must fit its registers: rows times d_head at most 4096");
+    static_assert(
+        CFG.B_r / CFG.row_warps * CFG.d_head <= 4096,
+        "Q and O of a warp's rows must fit its registers: rows times d_head at most 4096");
     static_assert(CFG.B_c >= 16 && CFG.B_c % (16 * (CFG.n_warps / CFG.row_warps)) == 0,
                   "B_c must be a multiple of 16 keys for each group of warps");
     // A pass copies 32 * row_warps chunks, as many of a row as the power of two in d_head / 8.
-    static_assert(16 * (CFG.d_head / 8 & -(CFG.d_head / 8)) % (32 * CFG.row_warps) == 0,
-                  "the 16-byte chunks of 16 keys must divide evenly among the threads of row_warps");
+    static_assert(
+        16 * (CFG.d_head / 8 & -(CFG.d_head / 8)) % (32 * CFG.row_warps) == 0,
+        "the 16-byte chunks of 16 keys must divide evenly among the threads of row_warps");
     static_assert(CFG.stages >= 2 && CFG.stages <= 8, "stages must be between 2 and 8");
     static_assert(CFG.ctas_per_sm >= 1 && CFG.ctas_per_sm <= 8,
                   "ctas_per_sm must be between 1 and 8");

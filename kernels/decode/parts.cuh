@@ -67,9 +67,7 @@ struct Parts {
     const int rows;
 
     __device__ __forceinline__ explicit Parts(const DecodeParams& p)
-        : o(p.parts),
-          sums(p.parts + 2ll * p.ctas * p.part_rows * kDHead),
-          rows(p.part_rows) {}
+        : o(p.parts), sums(p.parts + 2ll * p.ctas * p.part_rows * kDHead), rows(p.part_rows) {}
 
     __device__ __forceinline__ float* columns(int place, int row, int quad) const {
         return o + (static_cast<long long>(place) * rows + row) * kDHead + 4 * quad;
@@ -97,13 +95,12 @@ __device__ __forceinline__ void write_result(const DecodeParams& p, const TileRo
         const long long head =
             static_cast<long long>(rows.batch) * p.kv_heads * p.heads_per_kv + rows.head(p, row);
         p.lse[head * p.seq_len_q + rows.query(p, row)] =
-            empty ? negative_infinity()
-                  : c.max * p.softmax_scale + ptx::lg2_approx(c.sum) * kLn2;
+            empty ? negative_infinity() : c.max * p.softmax_scale + ptx::lg2_approx(c.sum) * kLn2;
     }
 }
 
-// Rows [first_row, end_row) of a tile from its parts in memory, by kThreads threads.  Parts are read
-// several at a time: what takes time is the way to memory and back.
+// Rows [first_row, end_row) of a tile from its parts in memory, by kThreads threads.  Parts are
+// read several at a time: what takes time is the way to memory and back.
 template <class Elem, WorkloadTraits TRAITS, int kDHead, int kThreads>
 __device__ __forceinline__ void combine_rows(const DecodeParams& p, const Parts<kDHead>& memory,
                                              const Tile& tile, const TileRows& rows, int first_row,

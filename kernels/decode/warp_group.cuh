@@ -118,8 +118,7 @@ struct WarpGroup {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int row = row_of(m, half);
-                const float sum =
-                    quad_sum(softmax.row_sum[m][half] + softmax.block_sum[m][half]);
+                const float sum = quad_sum(softmax.row_sum[m][half] + softmax.block_sum[m][half]);
                 if (row >= rows) continue;
                 if (lane % 4 == 0) {
                     store(L::row_sum_at(group, row), softmax.row_max[m][half], sum);
@@ -174,8 +173,8 @@ struct WarpGroup {
                                                       const TensorStrides& strides,
                                                       const TileRows& rows, int first_key,
                                                       int there, int thread) {
-        const unsigned short* head = tensor + rows.batch * strides.batch +
-                                     rows.kv_head * strides.head;
+        const unsigned short* head =
+            tensor + rows.batch * strides.batch + rows.kv_head * strides.head;
         if (there >= L::kKeys) {
             head = Plan::source(head + first_key * strides.seq, strides.seq, thread);
             mma_sync::load_tile<KVTile, L::kGroupThreads, true, false>(to, head, strides.seq,

@@ -10,10 +10,11 @@
 //     tiles      |    tile 0     |    tile 1     |    tile 2     |
 //     CTAs       |   0    |   1    |   2    |   3    |   4   |
 //
-// So the CTAs have equal work, whatever the number of tiles and however different their lengths.  Tiles
-// may also be drawn out in the line, so that each begins where a CTA does: then heads read the same
-// keys at the same time, which lie side by side in memory.  A tile of several CTAs is in parts, one of each, that are combined.  A CTA has at most two: of the
-// tile that was begun before it, and of the one that it leaves unfinished.
+// So the CTAs have equal work, whatever the number of tiles and however different their lengths.
+// Tiles may also be drawn out in the line, so that each begins where a CTA does: then heads read
+// the same keys at the same time, which lie side by side in memory.  A tile of several CTAs is in
+// parts, one of each, that are combined.  A CTA has at most two: of the tile that was begun before
+// it, and of the one that it leaves unfinished.
 #pragma once
 
 #include "common/constants.cuh"
