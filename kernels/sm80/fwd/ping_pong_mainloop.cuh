@@ -165,10 +165,11 @@ struct PingPongMainloop {
         const auto of_item = Sequence<TRAITS.packed>::of(params, item.batch);
 #pragma unroll
         for (int panel = 0; panel < QTile::kPanels; ++panel) {
-            const BoxPlace box = q_box(item, of_item);
+            // The place last: where it is computed decides the machine code.
             load_box<TRAITS.packed>(
                 q_smem + panel * QTile::kPanelBytes + warp_tile.warp * kWarpBytes, q_map, full,
-                ptx::kEvictFirst, QTile::kPanelColumns * panel, item.head(), box);
+                ptx::kEvictFirst, QTile::kPanelColumns * panel, item.head(),
+                q_box(item, of_item));
         }
     }
 
