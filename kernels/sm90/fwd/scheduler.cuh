@@ -232,11 +232,11 @@ __device__ __forceinline__ int key_blocks(const ForwardParams& p, const WorkTile
     return (keys + CFG.B_c - 1) / CFG.B_c;
 }
 
-// Of key blocks before this one no row of the tile sees anything; `end` is that of key_blocks.
+// With a window: of key blocks before this one no row of the tile sees anything; `end` is that of
+// key_blocks.
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 __device__ __forceinline__ int first_key_block(const ForwardParams& p, const WorkTile& tile,
                                                const Sequence<TRAITS.packed>& sequence, int end) {
-    if constexpr (!TRAITS.window) return 0;
     const int key = first_key_seen(first_row<CFG>(tile, 0), sequence.first_diagonal(p));
     return min(end - 1, max(0, key) / CFG.B_c);
 }
