@@ -133,7 +133,7 @@ int run(const Kernel& given, int rounds) {
     CUstream stream = nullptr;
     expect(driver.check(driver.cuStreamCreate(&stream, kStreamNonBlocking), "cuStreamCreate"));
     const fa_tune_problem problem = small_problem(given.plan);
-    const fa_tune_tensors tensors = allocate(driver, problem);
+    fa_tune_tensors tensors = allocate(driver, problem);
 
     const char* symbols[] = {given.symbol.c_str()};
     const fa_tune_kernel_info info = given.info(symbols);
@@ -141,6 +141,11 @@ int run(const Kernel& given, int rounds) {
     auto start = Clock::now();
     fa_tune::Table table({&info, 1, nullptr, 0, defaults, 1});
     fa_tune_kernel* kernel = table.find(problem);
+    std::size_t workspace_bytes = 0;
+    fa_tune::check(fa_tune_workspace_bytes(kernel, &problem, 0, &workspace_bytes));
+    if (workspace_bytes > 0) {
+        tensors.workspace = allocate(driver, static_cast<std::int64_t>(workspace_bytes));
+    }
     fa_tune::check(fa_tune_launch(kernel, &problem, &tensors, 0, stream));
     const double first = nanoseconds(start);
 

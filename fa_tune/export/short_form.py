@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
+from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.fields import cpp_literal, python_type
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm90.config import Sm90Config
@@ -18,6 +19,9 @@ _HEADS = {
     'std::to_string(c.n_warps) + "): "',
     Sm90Config: '"sm90(" + dtype_name(c.dtype) + ", " + std::to_string(c.d_head) + ", " +\n'
     '           std::to_string(c.B_r()) + "x" + std::to_string(c.B_c) + "): "',
+    DecodeConfig: '"decode(" + dtype_name(c.dtype) + ", " + std::to_string(c.d_head) + ", " +\n'
+    '           std::to_string(c.B_r) + ", " + std::to_string(c.B_c) + ", " +\n'
+    '           std::to_string(c.n_warps) + "):" + (words.empty() ? "" : " ")',
 }
 
 

@@ -30,6 +30,7 @@ class Build:
         progress: Progress,
         *,
         names: tuple[str, ...],
+        d_head_v: int = 0,
     ) -> BuildReport:
         self.calls.append((kernels, d_heads, machine))
         self.names = names

@@ -127,7 +127,7 @@ def test_on_a_gpu_one_alone_is_compared_with_the_default(
 ) -> None:
     family = families.get("sm80")
     default = families.parse(SWIZZLED)
-    monkeypatch.setattr(type(family), "default_config", lambda self, d_head, dtype: default)
+    monkeypatch.setattr(type(family), "default_config", lambda self, d_head, dtype, **_: default)
     assert f"{PLAIN} {times(PLAIN, SWIZZLED)} {SWIZZLED}" in console("explain", PLAIN).out
     # The default itself has but the references to be compared with.
     out = console("explain", SWIZZLED).out

@@ -39,7 +39,7 @@ struct WaveConfig {
     int d_head, rows, keys, warpgroups;
     bool pingpong;
 };
-struct WorkloadTraits { bool causal, ragged, lse, window, sink, softcap, alibi, hook; };
+struct WorkloadTraits { bool causal, ragged, lse, window, sink, softcap, alibi, hook, packed; };
 struct alignas(64) TensorMap { unsigned long long opaque[16]; };
 
 template <WaveConfig CFG, WorkloadTraits TRAITS>

@@ -20,12 +20,12 @@ import torch
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
-from fa_tune.build.native.core import Core, CoreKernel, KernelImage, TableEntry
+from fa_tune.build.native.core import CURRENT_DEVICE, Core, CoreKernel, KernelImage, TableEntry
 from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import DriverError
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import Config, KernelFamily
+from fa_tune.families.base import Config, KernelFamily, LaunchArgs
 from fa_tune.gpu.kernels import launch_args, lse_for, use_device
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, make_inputs
@@ -94,6 +94,18 @@ def fresh(workload: Workload, inputs: Inputs) -> tuple[torch.Tensor, torch.Tenso
     return inputs.q.new_full(shape, torch.nan), lse_for(workload, torch.nan)
 
 
+def launch(
+    kernel: CoreKernel, workload: Workload, args: LaunchArgs, on: int, device: int = CURRENT_DEVICE
+) -> None:
+    """With a workspace of its own, which torch gives to later work of the stream alone."""
+    if n_bytes := kernel.workspace_bytes(workload, device):
+        where = torch.cuda.current_device() if device == CURRENT_DEVICE else device
+        with torch.cuda.device(where):
+            room = torch.empty(n_bytes, dtype=torch.uint8, device="cuda")
+        args = replace(args, workspace=room.data_ptr())
+    kernel.launch(workload, args, on, device)
+
+
 def by_python(artifact: Artifact, workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
     """O, and the log-sum-exp where the workload has it."""
     out, lse = fresh(workload, inputs)
@@ -138,7 +150,7 @@ def bits(core: Core, store: ArtifactStore) -> str:
         expected = by_python(artifact, workload, inputs)
         out, lse = fresh(workload, inputs)
         kernel = core.kernel(KernelImage.of(artifact))
-        kernel.launch(workload, launch_args(inputs, out, lse), stream())
+        launch(kernel, workload, launch_args(inputs, out, lse), stream())
         torch.cuda.synchronize()
         found = [out] if lse is None else [out, lse]
         assert same_bits(found, expected), f"{config} on {workload.key}"
@@ -166,7 +178,7 @@ class Tenant:
                 for out in self.outs:
                     out.fill_(torch.nan)
                 for one in args:
-                    self.kernel.launch(self.workload, one, self.stream.cuda_stream)
+                    launch(self.kernel, self.workload, one, self.stream.cuda_stream)
                     self.launched += 1
                 for out in self.outs:
                     self.wrong += (out.view(torch.int16) != self.expected.view(torch.int16)).sum()
@@ -198,7 +210,7 @@ def graphs(core: Core, store: ArtifactStore) -> str:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             out, _ = fresh(workload, one)
             try:
-                kernel.launch(workload, launch_args(one, out), stream())
+                launch(kernel, workload, launch_args(one, out), stream())
             except DriverError as error:
                 refused = "fa_tune_prepare" in str(error)
         assert refused
@@ -209,7 +221,7 @@ def graphs(core: Core, store: ArtifactStore) -> str:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 for _ in range(3):
-                    kernel.launch(workload, launch_args(one, out), stream())
+                    launch(kernel, workload, launch_args(one, out), stream())
             captured.append((graph, out, torch.cuda.Stream()))
         for name in ("q", "k", "v"):
             getattr(one, name).copy_(getattr(other, name))
@@ -219,7 +231,7 @@ def graphs(core: Core, store: ArtifactStore) -> str:
                 with torch.cuda.stream(side):
                     graph.replay()
             plain, _ = fresh(workload, one)
-            kernel.launch(workload, launch_args(one, plain), stream())
+            launch(kernel, workload, launch_args(one, plain), stream())
         torch.cuda.synchronize()
         for found in (plain, *(out for _, out, _ in captured)):
             assert same_bits([found], [expected]), artifact.variant
@@ -240,7 +252,7 @@ def two_gpus(core: Core, store: ArtifactStore) -> str:
             for device, given in ((0, inputs), (1, there)):
                 out = torch.full_like(given.q, torch.nan)
                 of_device = torch.cuda.current_stream(device).cuda_stream
-                kernel.launch(workload, launch_args(given, out), of_device, device)
+                launch(kernel, workload, launch_args(given, out), of_device, device)
                 results.append(out)
         assert torch.cuda.current_device() == 0
         torch.cuda.synchronize(0)

@@ -10,7 +10,7 @@ enum { Q, K, V, O, TENSORS };
 
 int main(int argc, char** argv) {
     fa_tune_problem p;
-    fa_tune_tensors tensors;
+    fa_tune_tensors tensors = {0};
     fa_tune_tensor* const places[TENSORS] = {&tensors.q, &tensors.k, &tensors.v, &tensors.o};
     device_address addresses[TENSORS];
     uint16_t* elements[TENSORS];
@@ -46,8 +46,6 @@ int main(int argc, char** argv) {
         copy_to_device(addresses[i], elements[i], bytes[i]);
         *places[i] = contiguous(addresses[i], seq_len, heads, columns);
     }
-    tensors.lse = NULL;
-
     status = fa_tune_launch(kernel, &p, &tensors, 0, NULL);
     if (status != FA_TUNE_OK) {
         fprintf(stderr, "attend_c: %s\n", fa_tune_last_error());
