@@ -190,7 +190,7 @@ struct CpAsyncMainloop {
                 multiply_qk_of_one_stage();
             }
             if constexpr (TRAITS.changes_scores()) {
-                warp_tile.change_scores(params, first_query, block * CFG.B_c,
+                warp_tile.change_scores(params, sequence, first_query, block * CFG.B_c,
                                         kMasked && range.masks<TRAITS>(block));
             }
             if (kMasked && (block >= range.unmasked || (TRAITS.window && block < range.whole))) {

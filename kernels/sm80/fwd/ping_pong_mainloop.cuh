@@ -272,7 +272,8 @@ struct PingPongMainloop {
     __device__ __forceinline__ void change_scores(const WorkItem& item) {
         if constexpr (TRAITS.changes_scores()) {
             warp_tile.score_map = ScoreMap<TRAITS>::of(params, item.batch, item.head());
-            warp_tile.change_scores(params, item.first_query, first_key(item), masked(item));
+            warp_tile.change_scores(params, sequence, item.first_query, first_key(item),
+                                    masked(item));
         }
     }
 

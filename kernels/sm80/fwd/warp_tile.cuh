@@ -133,10 +133,11 @@ struct WarpTile : Constraints<CFG> {
 
     // Products of the block that starts at `first_key` to scores.  What a mask hides goes before as
     // well where neighbours share a reciprocal: NaN there would be theirs.
-    __device__ __forceinline__ void change_scores(const ForwardParams& params, int first_query,
-                                                  int first_key, bool masked) {
+    __device__ __forceinline__ void change_scores(const ForwardParams& params,
+                                                  const Sequence<TRAITS.packed>& sequence,
+                                                  int first_query, int first_key, bool masked) {
         if constexpr (TRAITS.changes_scores()) {
-            if (TRAITS.softcap && masked) mask(params, first_query, first_key);
+            if (TRAITS.softcap && masked) mask(params, sequence, first_query, first_key);
             const int row = first_query + warp * kRowsPerWarp + lane / 4;
             const int column = first_key + 2 * (lane % 4);
 #pragma unroll

@@ -51,7 +51,7 @@ MUTANTS = {
     ),
     "blocks at the window's edge have no mask": (
         BEST, "causal+lse+window", "sm90/fwd/consumer.cuh",
-        r"first_row\(tile\) \+ 63, p\.score", "first_row(tile), p.score",
+        r"first_row\(tile\) \+ 63, sequence", "first_row(tile), sequence",
     ),
     "the same in a single loop": (
         SINGLE_LOOP, "causal+lse+window", "sm90/fwd/consumer.cuh",
