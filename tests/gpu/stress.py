@@ -43,6 +43,8 @@ MEETING_POINTS: Mapping[str, tuple[str, ...]] = {
     "ptx/cp_async_bulk.cuh": (
         "cp_async_bulk_tensor_4d_load",
         "cp_async_bulk_tensor_4d_store",
+        "cp_async_bulk_tensor_5d_load",
+        "cp_async_bulk_tensor_5d_store",
         "cp_async_bulk_commit_group",
         "cp_async_bulk_wait_group_read",
     ),
@@ -56,7 +58,7 @@ LEFT_ALONE: Mapping[str, tuple[str, ...]] = {
     "ptx/shared_words.cuh": (),
 }
 _SCHEDULERS = {"st_shared", "ld_shared", "st_shared_v4", "ld_shared_v4"}
-_LOADS = {"cp_async_bulk_tensor_4d_load"}
+_LOADS = {"cp_async_bulk_tensor_4d_load", "cp_async_bulk_tensor_5d_load"}
 _FUNCTION = re.compile(
     r"^__device__ __forceinline__ (\w+) (\w+)\(((?:[^()]|\([^()]*\))*)\) \{", re.MULTILINE
 )
@@ -138,7 +140,8 @@ MUTATIONS: Mapping[str, Mutation] = {
                 r"stress::role();\2",
             ),
             (
-                r"k\.release\(lane\);(\s*if constexpr \(kStaleMax && !kMasked\) \{"
+                r"k\.release\(lane\);(\s*change_scores\(first_row, block, kMasked \|\| masked\);"
+                r"\s*if constexpr \(kStaleMax && !kMasked\) \{"
                 r"\s*if \(masked\) mask\(first_row, block\);\s*typename Rows::Early early;"
                 r"\s*const bool refreshed = begin_stale_max_softmax)",
                 r"k.arrived = 0; k.position.advance();\1",

@@ -50,7 +50,7 @@ def test_a_workload_is_what_tensors_make() -> None:
     ("q", "k", "v", "said"),
     [
         ((2, 10, 8), (2, 10, 8, 64), (2, 10, 8, 64), "must be [batch, seq, heads, d_head]"),
-        ((2, 10, 8, 64), (2, 10, 8, 64), (2, 11, 8, 64), "K like V"),
+        ((2, 10, 8, 64), (2, 10, 8, 64), (2, 11, 8, 64), "V like K but for d_head"),
         ((2, 10, 8, 64), (3, 10, 8, 64), (3, 10, 8, 64), "differ in batch or d_head"),
         ((2, 10, 8, 64), (2, 10, 8, 32), (2, 10, 8, 32), "differ in batch or d_head"),
         ((2, 10, 8, 64), (2, 10, 3, 64), (2, 10, 3, 64), "do not divide"),

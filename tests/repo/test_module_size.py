@@ -8,6 +8,7 @@ LIMIT = 500  # lines
 SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h", ".sh")
 
 LONG_FOR_A_REASON: dict[str, str] = {
+    "csrc/core/launch.cpp": "a launch from its problem to grid, maps and parameters, of each layout",
     "fa_tune/core/workload.py": "one class: every field of a workload, and what it settles",
 }
 
