@@ -25,7 +25,7 @@ from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
 from fa_tune.families.sm80.config import FlashForwardKernelConfig, ProductOrder
 from fa_tune.families.sm80.sets import get_kernel_configs
-from fa_tune.ops.traits import Traits
+from tests.tools.covering import TRAIT_AXES
 from tests.tools.proven import due, passed
 from tests.tools.required import (
     ALL_D_HEADS,
@@ -138,9 +138,10 @@ def test_the_sample_takes_every_value_of_every_knob_and_trait() -> None:
     assert sample == code_path_sample.__wrapped__(), "the sample is the same every time"
     values: dict[str, set[object]] = {}
     for config, traits in sample:
-        for part in (config, traits):
-            for field in dataclasses.fields(part):
-                values.setdefault(field.name, set()).add(getattr(part, field.name))
+        for field in dataclasses.fields(config):
+            values.setdefault(field.name, set()).add(getattr(config, field.name))
+        for name in TRAIT_AXES:
+            values.setdefault(name, set()).add(getattr(traits, name))
     assert values.pop("dtype") == {DType.FP16, DType.BF16}
     assert values.pop("d_head") == {64, 128}
     assert values.pop("B_r") == {64, 128, 192, 256}
@@ -186,10 +187,10 @@ def test_turns_are_sampled_with_every_block_stage_and_trait() -> None:
 
 
 def test_a_knob_joins_the_sample_by_being_declared() -> None:
-    """The axes come from the declarations of configs and traits, in their order."""
+    """The axes come from the declaration of configs, in its order; traits follow."""
     space = axes(ALL_D_HEADS)
-    declared = [*dataclasses.fields(FlashForwardKernelConfig), *dataclasses.fields(Traits)]
-    assert list(space) == [f.name for f in declared]
+    declared = dataclasses.fields(FlashForwardKernelConfig)
+    assert list(space) == [*(f.name for f in declared), *TRAIT_AXES]
     assert all(len(values) > 1 for values in space.values())
     for f in dataclasses.fields(FlashForwardKernelConfig):
         if f.metadata["place"] == "number":
