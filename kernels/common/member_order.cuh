@@ -32,9 +32,8 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
         member.queries = batch.used_q != nullptr
                              ? batch.used_q[index]
                              : batch.cu_seqlens_q[index + 1] - member.first_query;
-        member.keys = batch.used_kv != nullptr
-                          ? batch.used_kv[index]
-                          : batch.cu_seqlens_kv[index + 1] - member.first_key;
+        member.keys = batch.used_kv != nullptr ? batch.used_kv[index]
+                                               : batch.cu_seqlens_kv[index + 1] - member.first_key;
         return member;
     };
     if (count <= kSorted) {
@@ -186,8 +185,7 @@ __device__ __forceinline__ PackedTile own_tile(const PackedBatch& batch, unsigne
     if (found.place < 0) return {-1, 0, 0, {}};
     const int in_member = number - found.member.first_tile;
     const int m_block = kLongestFirst ? found.tiles - 1 - in_member : in_member;
-    return {m_block, static_cast<int>(blockIdx.y), found.place,
-            Sequence<true>::of(found.member)};
+    return {m_block, static_cast<int>(blockIdx.y), found.place, Sequence<true>::of(found.member)};
 }
 
 }  // namespace fa_tune

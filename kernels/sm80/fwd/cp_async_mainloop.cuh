@@ -57,7 +57,8 @@ struct CpAsyncMainloop {
     Stream<KTile> k;
     Stream<VTile> v;
 
-    __device__ __forceinline__ CpAsyncMainloop(const ForwardParams& p, unsigned smem, int first_query,
+    __device__ __forceinline__ CpAsyncMainloop(const ForwardParams& p, unsigned smem,
+                                               int first_query,
                                                const Sequence<TRAITS.packed>& sequence)
         : params(p),
           first_query(first_query),
@@ -87,8 +88,8 @@ struct CpAsyncMainloop {
             const unsigned target =
                 stream.ring + (kStages > 1 ? stream.stage * KVTile::kBytes : 0u);
             mma_sync::load_tile<KVTile, kThreads, CFG.async_copy, TRAITS.ragged>(
-                target, stream.source, stream.stride, sequence.keys(params) - stream.block * CFG.B_c,
-                threadIdx.x);
+                target, stream.source, stream.stride,
+                sequence.keys(params) - stream.block * CFG.B_c, threadIdx.x);
             stream.source -= stream.stride * CFG.B_c;
         }
         --stream.block;

@@ -59,8 +59,8 @@ struct Epilogue {
                               head * params.o_strides.head + first_query * params.o_strides.seq;
         if constexpr (TRAITS.packed) out += sequence.first_query * params.o_strides.seq;
         mma_sync::store_warp_rows<OTile, Tile::kRowsPerWarp, TRAITS.ragged>(
-            out, params.o_strides.seq, tile.q_smem, warp_row, sequence.queries(params) - first_query,
-            tile.lane);
+            out, params.o_strides.seq, tile.q_smem, warp_row,
+            sequence.queries(params) - first_query, tile.lane);
     }
 
     // O / l, as bulk copies want it, to this warp's own rows of the tile at `o_smem`; the

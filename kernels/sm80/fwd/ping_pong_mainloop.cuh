@@ -123,14 +123,13 @@ struct PingPongMainloop {
     __device__ __forceinline__ void load(const ptx::TensorMap& map, unsigned target, unsigned full,
                                          const WorkItem& item) const {
         ptx::mbarrier_arrive_expect_tx(full, KVTile::kBytes);
-        const BoxPlace box =
-            Sequence<TRAITS.packed>::of(params, item.batch)
-                .template kv_box<CFG.B_c>(first_key(item), item.batch);
+        const BoxPlace box = Sequence<TRAITS.packed>::of(params, item.batch)
+                                 .template kv_box<CFG.B_c>(first_key(item), item.batch);
 #pragma unroll
         for (int panel = 0; panel < KVTile::kPanels; ++panel) {
             load_box<TRAITS.packed>(target + panel * KVTile::kPanelBytes, map, full,
-                                    ptx::kEvictLast, KVTile::kPanelColumns * panel,
-                                    item.kv_head(), box);
+                                    ptx::kEvictLast, KVTile::kPanelColumns * panel, item.kv_head(),
+                                    box);
         }
     }
 
@@ -168,8 +167,7 @@ struct PingPongMainloop {
             // The place last: where it is computed decides the machine code.
             load_box<TRAITS.packed>(
                 q_smem + panel * QTile::kPanelBytes + warp_tile.warp * kWarpBytes, q_map, full,
-                ptx::kEvictFirst, QTile::kPanelColumns * panel, item.head(),
-                q_box(item, of_item));
+                ptx::kEvictFirst, QTile::kPanelColumns * panel, item.head(), q_box(item, of_item));
         }
     }
 

@@ -136,8 +136,8 @@ struct Consumer {
     // The same with a window: blocks with a mask, then without, then with one.
     __device__ __forceinline__ int windowed_mainloop(const WorkTile& tile) {
         const int first_row = this->first_row(tile);
-        const int last = first_key_block<CFG, TRAITS>(
-            p, tile, sequence, key_blocks<CFG, TRAITS>(p, tile, sequence));
+        const int last = first_key_block<CFG, TRAITS>(p, tile, sequence,
+                                                      key_blocks<CFG, TRAITS>(p, tile, sequence));
         const int whole = max(last, first_whole_block(tile));
         const int unmasked = max(last, TRAITS.causal ? unmasked_blocks(tile) : block);
         int accumulate = 0;

@@ -121,8 +121,8 @@ struct Epilogue {
         ptx::fence_proxy_async_shared();
         sync_warpgroup();
         if (warp == 0 && ptx::elect_sync()) {
-            const BoxPlace box = sequence.template q_box<64>(first_row<CFG>(tile, warpgroup),
-                                                             tile.batch);
+            const BoxPlace box =
+                sequence.template q_box<64>(first_row<CFG>(tile, warpgroup), tile.batch);
 #pragma unroll
             for (int panel = 0; panel < OTile::kPanels; ++panel) {
                 store_box<TRAITS.packed>(o_map, smem.q(slot) + panel * OTile::kPanelBytes,

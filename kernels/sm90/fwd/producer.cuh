@@ -101,14 +101,16 @@ struct Producer {
 
     __device__ __forceinline__ void load_k(int block, int kv_head, int batch,
                                            const Sequence<TRAITS.packed>& sequence) {
-        load_kv<typename SharedMemory<CFG>::KBlock>(k_map, smem.k(0), smem.k_full(0), smem.k_empty(0), k_ring, block, kv_head, batch,
-                sequence);
+        load_kv<typename SharedMemory<CFG>::KBlock>(k_map, smem.k(0), smem.k_full(0),
+                                                    smem.k_empty(0), k_ring, block, kv_head, batch,
+                                                    sequence);
     }
 
     __device__ __forceinline__ void load_v(int block, int kv_head, int batch,
                                            const Sequence<TRAITS.packed>& sequence) {
-        load_kv<typename SharedMemory<CFG>::VBlock>(v_map, smem.v(0), smem.v_full(0), smem.v_empty(0), v_ring, block, kv_head, batch,
-                sequence);
+        load_kv<typename SharedMemory<CFG>::VBlock>(v_map, smem.v(0), smem.v_full(0),
+                                                    smem.v_empty(0), v_ring, block, kv_head, batch,
+                                                    sequence);
     }
 
     // `tiles`, `full_barriers`, `empty_barriers`: of stage 0.
@@ -123,9 +125,9 @@ struct Producer {
         ptx::mbarrier_arrive_expect_tx(full, KVBlock::kBytes);
 #pragma unroll
         for (int panel = 0; panel < KVBlock::kPanels; ++panel) {
-            load_box<TRAITS.packed>(
-                destination + panel * KVBlock::kPanelBytes, map, full, ptx::kEvictLast, 64 * panel,
-                kv_head, sequence.template kv_box<CFG.B_c>(block * CFG.B_c, batch));
+            load_box<TRAITS.packed>(destination + panel * KVBlock::kPanelBytes, map, full,
+                                    ptx::kEvictLast, 64 * panel, kv_head,
+                                    sequence.template kv_box<CFG.B_c>(block * CFG.B_c, batch));
         }
         ring.advance();
     }

@@ -178,8 +178,8 @@ struct ProducerTiles {
     // way; before the last load of `tile`, so that the search for its sequence costs no time.
     __device__ __forceinline__ WorkTile find_next(const WorkTile& tile, Sequence<true>& sequence) {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return kNoWorkTile;
-        const int number = CFG.scheduler == Scheduler::DYNAMIC ? fetched
-                                                               : order.following(tile.number);
+        const int number =
+            CFG.scheduler == Scheduler::DYNAMIC ? fetched : order.following(tile.number);
         const WorkTile found = order.decode_packed(number, tile, sequence);
         slots.write(WorkTileSlots<CFG>::packed(found, sequence));
         return found;
