@@ -86,13 +86,20 @@ def _sm80(parts: list[str], words: list[str], d_head: int) -> Read:
             if number is None:
                 return None
             found = [(pieces[0], number)]
+        elif word.startswith("d_head_v_"):
+            number = _number(word[len("d_head_v_") :])
+            if number is None:
+                return None
+            found = [("d_head_v", number)]
         if not found or any(name in read for name, _ in found):
             return None
         read |= dict(found)
     if "Q" not in read:
         return None
+    if read.get("d_head_v") == read["d_head"]:
+        read["d_head_v"] = 0
     usual = {**dict.fromkeys(SM80_FLAGS, 0), "stages": 1, "rescale": 0, "product_order": 0}
-    return {**usual, **read}
+    return {**usual, "d_head_v": 0, **read}
 
 
 def _sm90(parts: list[str], words: list[str], d_head: int) -> Read:
@@ -117,7 +124,9 @@ def _sm90(parts: list[str], words: list[str], d_head: int) -> Read:
             meant = [(found, 1)]
         elif found in SM90_CHOICES:
             meant = [SM90_CHOICES[found]]
-        elif number is not None and name in ("stages", "q_stages", "min_ctas_per_sm"):
+        elif number is not None and name in (
+            *("stages", "q_stages", "min_ctas_per_sm", "d_head_v"),
+        ):
             meant = [(name, number)]
         else:
             return None
@@ -128,5 +137,7 @@ def _sm90(parts: list[str], words: list[str], d_head: int) -> Read:
         said |= dict(meant)
     if "stages" not in said:
         return None
-    usual = dict.fromkeys((*SM90_FLAGS, "rescale", "scheduler", "order"), 0)
+    if said.get("d_head_v") == head:
+        said["d_head_v"] = 0
+    usual = dict.fromkeys((*SM90_FLAGS, "rescale", "scheduler", "order", "d_head_v"), 0)
     return {**usual, "q_stages": 1, "min_ctas_per_sm": 1, **read, **said}

@@ -25,6 +25,8 @@ FORMS = (
     "sm90(FP16, 128, 128x128): stages_2+q_stages_2+pingpong+overlap+stale_max+dynamic",
     "sm90(BF16, 64, 192x96): stages_3+overlap+cross_tile_overlap+static+longest_first",
     "sm90(FP16, 128, 128x128, 2): stages_2+carry+trusting_rescale+ctas_2+early_look",
+    "sm90(BF16, 192, 128x96): stages_2+pingpong+overlap+d_head_v_128",
+    "(BF16, 192, 128, 64, 4): async+eager+load_1_1_1_tiles+d_head_v_128",
     "sm90(FP16, 192x128): stages_2+thresholded_rescale+early_test_wait",
     " `sm90(FP16, 64, 64x16) : stages_2 + min_ctas_per_sm_3` ",
 )
@@ -32,7 +34,7 @@ WORDS = (
     *("async", "eager", "buffer", "pingpong", "overlap", "stages_3", "stages_2"),
     *("load_0_0_0_tiles", "load_1_1_1_tiles"),
     *("single_loop", "stale_max", "trusting_rescale", "dynamic", "q_stages_1", "+buffer", "pin"),
-    *("few_ahead", "+shared_maxima"),
+    *("few_ahead", "+shared_maxima", "+d_head_v_192", "d_head_v_64"),
     *("sm90", "sm80:", "(FP16, 128", "): ", "async+eager", ", 64", "-1", "\u0662"),
 )  # fmt: skip
 
