@@ -29,12 +29,11 @@ inline void for_each_chunk(const TensorMap& map, unsigned at, const int (&c)[5],
         emulator::fail("a box that is not of 128-byte rows");
     }
     for (unsigned i = 0; i < map.box[1] * map.box[2] * map.box[3] * map.box[4]; ++i) {
-        const long long row[4] = {c[1] + static_cast<long long>(i % map.box[1]),
-                                  c[2] + static_cast<long long>(i / map.box[1] % map.box[2]),
-                                  c[3] + static_cast<long long>(i / map.box[1] / map.box[2] %
-                                                                map.box[3]),
-                                  c[4] + static_cast<long long>(i / map.box[1] / map.box[2] /
-                                                                map.box[3])};
+        const long long row[4] = {
+            c[1] + static_cast<long long>(i % map.box[1]),
+            c[2] + static_cast<long long>(i / map.box[1] % map.box[2]),
+            c[3] + static_cast<long long>(i / map.box[1] / map.box[2] % map.box[3]),
+            c[4] + static_cast<long long>(i / map.box[1] / map.box[2] / map.box[3])};
         bool inside = true;
         std::uint64_t offset = 0;
         for (int d = 0; d < 4; ++d) {
