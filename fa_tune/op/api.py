@@ -66,7 +66,7 @@ def attention(
             if wants_grad or (sink is not None and sink.requires_grad and torch.is_grad_enabled()):
                 raise InvalidConfig("windows, sinks, soft caps and ALiBi have no gradients: detach")
             problem = (q, k, v, causal, bottom_right, softmax_scale, *window)
-            if out is None and lse is None:
+            if out is None and lse is None and return_lse:
                 made, rows = _fwd_scores(*problem, sink, softcap, alibi_slopes)
             else:
                 made = q.new_empty((*q.shape[:3], v.shape[3])) if out is None else out

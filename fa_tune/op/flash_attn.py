@@ -169,6 +169,8 @@ def flash_attn_with_kvcache(
         length: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
         if _paged(block_table) and cache_seqlens is None:
             raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
+        if (k is None) != (v is None):
+            raise InvalidConfig("k and v are appended together: give both or neither")
         added = 0
         if k is not None and v is not None:
             if cache_seqlens is None:

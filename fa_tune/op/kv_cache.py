@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import PAGE_KEYS, CacheArgs, LaunchArgs, TensorArg
 from fa_tune.op import python_op, state
@@ -36,6 +37,7 @@ def attend(
     it.
     """
     batch, n_q, heads, d_head = q.shape
+    _check(q, k_cache, v_cache, lengths, block_table)
     capacity, kv_heads = k_cache.shape[1:3]
     if block_table is not None:
         capacity *= block_table.shape[1]
@@ -67,6 +69,28 @@ def attend(
     kernel = state.operators().kernel_with_cache(workload, device)
     python_op.launch(kernel, workload, args, device)
     return out, lse
+
+
+def _check(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, block_table: Tensor | None
+) -> None:
+    """What kernels take on trust: they would read beyond tensors that are too small."""
+    batch = q.shape[0]
+    if tuple(lengths.shape) != (batch,):
+        raise InvalidConfig(f"lengths must be [{batch}], one a sequence, not {[*lengths.shape]}")
+    if k_cache.shape != v_cache.shape or k_cache.shape[3] != q.shape[3]:
+        raise InvalidConfig(
+            f"the caches must be alike, with d_head {q.shape[3]}; they are "
+            f"{[*k_cache.shape]} and {[*v_cache.shape]}"
+        )
+    if block_table is None:
+        if k_cache.shape[0] != batch:
+            raise InvalidConfig(f"the caches have {k_cache.shape[0]} sequences, Q has {batch}")
+    elif block_table.ndim != 2 or block_table.shape[0] != batch:
+        raise InvalidConfig(f"a block table must be [{batch}, pages], not {[*block_table.shape]}")
+    others = (k_cache, v_cache, lengths, *(() if block_table is None else (block_table,)))
+    if any(t.device != q.device for t in others):
+        raise InvalidConfig(f"caches, lengths and block table must be on {q.device}, as Q")
 
 
 def pages_suit(k_cache: Tensor, v_cache: Tensor) -> bool:
