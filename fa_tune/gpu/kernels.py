@@ -14,8 +14,10 @@ import torch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import KernelItem
 from fa_tune.core.model import Outcome, Variant, is_reference, reference_name
+from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, TensorArg
+from fa_tune.gpu.bare_read import bare_read
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.libraries import library_call
 from fa_tune.gpu.reference import Inputs
@@ -100,8 +102,11 @@ def launcher(
     lse: torch.Tensor | None,
 ) -> Launch:
     """A call that enqueues one launch of the item on torch's current stream: a variant's
-    kernel, or a library reference (`ref:fa2`), whose own output is dropped.  `lse` is what
+    kernel, a library reference (`ref:fa2`), whose own output is dropped, or a bare read of K
+    and V.  `lse` is what
     `lse_for` gives.  Raises InvalidConfig for a workload that the library has no call for."""
+    if reference_name(item.subject) == BARE_READ:
+        return bare_read((inputs.k, inputs.v))
     if is_reference(item.subject):
         call = library_call(reference_name(item.subject), inputs, workload)
 

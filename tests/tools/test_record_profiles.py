@@ -16,6 +16,7 @@ from tests.project_files import ROOT
 
 PROFILES = ROOT / "tools" / "record_profiles.sh"
 LADDER = ROOT / "tools" / "record_ladder.sh"
+DECODE = ROOT / "tools" / "record_decode.sh"
 
 # Notes what it is asked for, and leaves what the script goes on with.
 PRETENDED = """
@@ -33,7 +34,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("script", [PROFILES, LADDER], ids=lambda path: path.name)
+@pytest.mark.parametrize("script", [PROFILES, LADDER, DECODE], ids=lambda path: path.name)
 def test_the_shell_reads_it(script: Path) -> None:
     done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -11,8 +11,8 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Workloads": (
         *("seq_lens", "seq_len", "d_heads", "d_head", "d_head_v", "dtypes", "dtype"),
         *("masks", "causal"),
-        *("bottom_right", "batch", "heads", "kv_heads", "seq_lens_kv", "seq_len_kv", "lse"),
-        *("softmax_scale", "workload"),
+        *("bottom_right", "batch", "batches", "heads", "kv_heads", "seq_lens_kv", "seq_len_kv"),
+        *("lse", "softmax_scale", "workload"),
     ),
     "Kernels": ("kernels", "names", "axes"),
     OWN: (),
