@@ -3,7 +3,8 @@
 #
 # Searches of one and four queries after many keys, by events, each step a recording of its own,
 # decode_<step>_events.csv in FOLDER/<gpu>/ (FOLDER is profiles/ if not given).  The grid is what a
-# registry is filled from; `between` are lengths and batches between, which tell what its rule for
+# registry is filled from; `lengths` are those that the device knows, log-normal ones beside as many
+# keys in equal ones; `between` are lengths and batches between, which tell what its rule for
 # them loses (fa-tune bench-between).
 #
 #   FA_TUNE      the command that runs fa-tune; ./run if not given ("python3 -m fa_tune")
@@ -53,7 +54,7 @@ search() { # NAME OPTION…
     echo "record_decode: $name took $((SECONDS - began)) s, status $status, $SECONDS s in all" >&2
 }
 
-wanted() { [[ " ${STEPS:-grid queries between} " == *" $1 "* ]]; }
+wanted() { [[ " ${STEPS:-grid queries lengths between} " == *" $1 "* ]]; }
 
 for heads in ${HEADS:-64/8 32/8 32/32}; do
     name=h${heads%/*}_kv${heads#*/}
@@ -68,6 +69,13 @@ for heads in ${HEADS:-64/8 32/8 32/32}; do
         search "${name}_q${seq_len}" "${given[@]}" --batch "$few" --seq-lens-kv "$long"
         search "${name}_q${seq_len}_batches" "${given[@]}" --batch "$many" --seq-lens-kv "$short"
     done
+    if wanted lengths; then
+        given+=(--seq-lens 1 --mask full)
+        search "${name}_lognormal" "${given[@]}" --batch 64 --seq-lens-kv 32768 \
+            --cache-lengths lognormal-1-0
+        search "${name}_equal" "${given[@]}" --batch 64 --seq-lens-kv 5860 --cache-lengths equal
+        search "${name}_pages" "${given[@]}" --batch 64 --seq-lens-kv 8192 --page-size 16
+    fi
     if wanted between; then
         given+=(--seq-lens 1 --mask full)
         search "${name}_between" "${given[@]}" --batch 1,16 --seq-lens-kv 3000,16384

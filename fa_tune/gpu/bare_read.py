@@ -42,11 +42,11 @@ extern "C" __global__ void __launch_bounds__(512) bare_read(
 """
 
 
-def bare_read(tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
-    """A call that enqueues one launch on torch's current stream, which reads two contiguous
-    tensors."""
+def bare_read(tensors: Sequence[torch.Tensor], rows: int) -> Callable[[], None]:
+    """A call that enqueues one launch on torch's current stream, which reads so many rows of two
+    contiguous tensors, from their beginnings."""
     first, second = tensors
-    counts = [t.numel() * t.element_size() // LOAD_BYTES for t in (first, second)]
+    counts = [rows * t.shape[-1] * t.element_size() // LOAD_BYTES for t in (first, second)]
     kernel, multiprocessors = _kernel(), _multiprocessors(cupy.cuda.Device().id)
     grid = max(1, min(CTAS_PER_SM * multiprocessors, -(-sum(counts) // THREADS)))
     never = torch.empty(1, dtype=torch.int32, device=first.device)
