@@ -118,6 +118,7 @@ FORWARD = "forward"
 # The scale is multiplied in fp32, whose normal numbers it and its product with log2(e) must be.
 # The GPU tests reach both ends (tests/gpu/any_bits.py).
 MIN_SCALE, MAX_SCALE = 1e-30, 1e30
+FEW_ROWS = 64
 
 
 @total_ordering
@@ -423,6 +424,16 @@ class Workload:
     def uneven(self) -> bool:
         """Whether sequences may differ in length, see `members`."""
         return self.packed or self.cached
+
+    @property
+    def rows_of_kv_head(self) -> int:
+        """Queries of all heads that share one of K and V, in a sequence."""
+        return self.seq_len_q * (self.heads // self.kv_heads)
+
+    @property
+    def few_rows(self) -> bool:
+        """Whether so few rows share each head of K and V that reading these takes the time."""
+        return not self.packed and self.rows_of_kv_head <= FEW_ROWS
 
     @property
     def keys_in_all(self) -> int:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from fa_tune.core.model import DeviceInfo, Outcome
 from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import DType
+from fa_tune.evaluate.between import Single
 from fa_tune.evaluate.repeatability import Agreement
 from fa_tune.evaluate.strategies import Plan
 from fa_tune.ops.memory import MemoryRate
@@ -417,10 +418,34 @@ class BenchDecisions(Model):
     tunings: list[dict[str, Any]] = Field(description="As the columns of its CSV.")
 
 
+class Lost(Model):
+    """A workload that was taken out: losses are fractions more time than the tuned config's, null
+    where a config was not measured there."""
+
+    gpu: str
+    method: str
+    workload: str
+    tuned: str
+    chosen: str
+    near: str
+    rule: float | None
+    nearest: float | None
+    default: float | None
+    single: float | None
+
+
+class BenchBetween(Model):
+    """`fa-tune bench-between --json`"""
+
+    schema_: Literal["fa-tune-bench-between-1"] = Field(alias="schema")
+    losses: list[Lost]
+    single: list[Single]
+
+
 DOCUMENTS: tuple[type[Model], ...] = (
     *(Search, Profile, Bench, Verify, Run, Report, Doctor),
     *(Explain, Stale, Space, Build, RegistryCheck, Best),
-    *(BenchSearch, BenchDecisions),
+    *(BenchSearch, BenchDecisions, BenchBetween),
 )
 
 

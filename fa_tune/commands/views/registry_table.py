@@ -215,8 +215,8 @@ def gpu_of(registry: Registry, asked: str | None) -> tuple[str, str | None]:
 def best_document(match: Match, asked: Workload) -> dict[str, Any]:
     """What a script needs to run the config, and the whole entry it comes from."""
     return {
-        "family": match.entry.chosen.family,
-        "config": match.entry.chosen.config,
+        "family": match.chosen.family,
+        "config": match.chosen.config,
         "workload": asked.key,
         "exact": match.exact,
         "distance": match.distance,
