@@ -19,7 +19,7 @@ from fa_tune.core.workload import (
 )
 
 REFERENCES = ("fa2", "cudnn")  # measured where a user does not say
-ALL_REFERENCES = (*REFERENCES, "fa3", "fa4")
+ALL_REFERENCES = (*REFERENCES, "fa3", "fa4", "flex")
 PROFILERS = ("auto", "ncu", "events", "replay")
 REGIMES = ("isolated", "sustained")  # single launches with a cold L2; back to back for a second
 METRIC_LISTS = ("rank", "explain", "full")

@@ -16,6 +16,7 @@ REFERENCE_LABELS: Mapping[str, str] = {
     "fa3": "FA3",
     "fa4": "FA4",
     "cudnn": "cuDNN",
+    "flex": "FlexAttention",
 }
 
 _INT = r"(?:\((?:unsigned )?int\))?(\d+)[uU]?"  # 128, (int)128, 128u
