@@ -24,7 +24,8 @@ MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
 
 @dataclass(frozen=True)
 class Inputs:
-    """Q, K and V of one workload, its sinks [heads] and its slopes [batch, heads] in fp32."""
+    """Q, K and V of one workload, its sinks [heads] and its slopes [batch, heads] in fp32.  Score
+    hooks count its batch elements from `first_element` on."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -33,6 +34,7 @@ class Inputs:
     alibi_slopes: torch.Tensor | None = None
     cu_seqlens_q: torch.Tensor | None = None
     cu_seqlens_kv: torch.Tensor | None = None
+    first_element: int = 0
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
@@ -116,12 +118,14 @@ def parts(inputs: Inputs, workload: Workload) -> Iterator[Part]:
     """The sequences of a packed batch that have queries and keys."""
     whole = iter(sequences(workload))
     row_q = row_kv = 0
-    for q, kv in workload.members:
+    for i, (q, kv) in enumerate(workload.members):
         rows, keys = slice(row_q, row_q + q), slice(row_kv, row_kv + kv)
         row_q, row_kv = rows.stop, keys.stop
         if q and kv:
             cut = (inputs.q[:, rows], inputs.k[:, keys], inputs.v[:, keys])
-            yield Part(next(whole), Inputs(*cut, sink=inputs.sink), rows)
+            slopes = None if inputs.alibi_slopes is None else inputs.alibi_slopes[i : i + 1]
+            own = Inputs(*cut, sink=inputs.sink, alibi_slopes=slopes, first_element=i)
+            yield Part(next(whole), own, rows)
 
 
 def attention(
@@ -154,7 +158,12 @@ def attention(
                 scores = q @ k.T
                 slope = None if inputs.alibi_slopes is None else inputs.alibi_slopes[b, h]
                 scores = changed_scores(
-                    scores, workload, slope, rows=rows, diagonal=diagonal, of=(b, h)
+                    scores,
+                    workload,
+                    slope,
+                    rows=rows,
+                    diagonal=diagonal,
+                    of=(b + inputs.first_element, h),
                 )
                 if hidden is not None:
                     scores = scores.masked_fill(hidden, float("-inf"))
@@ -180,8 +189,11 @@ def log_sum_exp(inputs: Inputs, workload: Workload, *, diagonal: int | None = No
         None if slopes is None else slopes[..., None, None],
         diagonal=diagonal,
         of=tuple(
-            torch.arange(n, device=q.device).view(shape)
-            for n, shape in ((workload.batch, (-1, 1, 1, 1)), (workload.heads, (-1, 1, 1)))
+            torch.arange(first, first + n, device=q.device).view(shape)
+            for first, n, shape in (
+                (inputs.first_element, workload.batch, (-1, 1, 1, 1)),
+                (0, workload.heads, (-1, 1, 1)),
+            )
         ),
     )
     hidden = hidden_pairs(workload, q.device, diagonal)
