@@ -285,7 +285,9 @@ struct PingPongMainloop {
         ptx::fence_proxy_async_shared();
         __syncwarp();
         if (ptx::elect_sync()) {
-            const BoxPlace box = q_box(item, sequence);
+            // Read again: ptxas 13.0 moves a sequence kept in registers here under a predicate of
+            // the loop, and rows were written elsewhere.
+            const BoxPlace box = q_box(item, Sequence<TRAITS.packed>::of(params, item.batch));
 #pragma unroll
             for (int panel = 0; panel < OTile::kPanels; ++panel) {
                 store_box<TRAITS.packed>(
