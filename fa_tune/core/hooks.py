@@ -26,12 +26,14 @@ is of `at.batch`, `at.head`, `at.query(i)` and `at.key(i)`.
 Where the text is also given as a function of torch tensors, a kernel can be judged by that; it has
 the first form's arguments and result.
 
-A workload names a hook by its digest.  Texts are known to the process that registered them.
+A workload names a hook by its digest.  Texts are known to the process that registered them, and
+those of files that the variable FA_TUNE_SCORE_HOOKS lists to every process that has it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +43,7 @@ from typing import Any
 from fa_tune.core.errors import InvalidConfig, StorageError
 
 DIGITS = 16
+FILES = "FA_TUNE_SCORE_HOOKS"  # as PATH lists folders
 _FUNCTION = re.compile(r"\bscore_hook\s*\(")
 _BY_FOUR = re.compile(r"\bstruct\s+score_hook\b")
 
@@ -69,6 +72,11 @@ class ScoreHook:
 _known: dict[str, ScoreHook] = {}
 
 
+def is_digest(text: str) -> bool:
+    """Whether a text looks like a hook's digest."""
+    return re.fullmatch(rf"[0-9a-f]{{{DIGITS}}}", text) is not None
+
+
 def register(source: str | Path, twin: Twin | None = None) -> str:
     """Make a hook known, by its text or its file; returns its digest.  Raises InvalidConfig for a
     text without `score_hook`, StorageError for a file that cannot be read."""
@@ -88,14 +96,30 @@ def register(source: str | Path, twin: Twin | None = None) -> str:
     return hook.digest
 
 
+def register_for_children(file: Path) -> str:
+    """The same of a file, for the processes that this one starts as well."""
+    digest = register(file)
+    listed = [*_listed(), str(file.resolve())]
+    os.environ[FILES] = os.pathsep.join(dict.fromkeys(listed))
+    return digest
+
+
 def hook_of(digest: str) -> ScoreHook:
     """The hook of a digest; raises InvalidConfig for one that nobody registered here."""
+    if digest not in _known:
+        for file in map(Path, _listed()):
+            register(file)
     try:
         return _known[digest]
     except KeyError:
         raise InvalidConfig(
-            f"score hook {digest} is not known to this process: register its text first"
+            f"score hook {digest} is not known to this process: register its text first, or name "
+            f"its file in {FILES}"
         ) from None
+
+
+def _listed() -> list[str]:
+    return [name for name in os.environ.get(FILES, "").split(os.pathsep) if name]
 
 
 def twin_of(digest: str) -> Twin:

@@ -252,6 +252,8 @@ class Workload:
         key="hook",
         label="score hook {}",
         short="hook {}",
+        help="Put scores through a function of one's own: the file of its CUDA text.",
+        usual_text="none",
     )
     d_head_v: int = _field(
         Effect.KIND,

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from fa_tune import ops
-from fa_tune.core import hooks
 from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.draw import draw
+from fa_tune.gpu.hook_twin import twin_of
 from fa_tune.ops.forward import sequences
 
 MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
@@ -224,7 +224,7 @@ def changed_scores(
     if workload.score_hook is not None:
         queries = torch.arange(workload.seq_len_q, device=scores.device)[rows or slice(None), None]
         keys = torch.arange(workload.seq_len_kv, device=scores.device)
-        scores = hooks.twin_of(workload.score_hook)(scores, *of, queries, keys)
+        scores = twin_of(workload.score_hook)(scores, *of, queries, keys)
     return scores
 
 

@@ -255,7 +255,7 @@ def _packed_cases(
     )
 
 
-def _packed_window(traits: Traits, number: int) -> dict[str, int | None]:
+def _packed_window(traits: Traits, number: int) -> dict[str, Any]:
     """The sides of a window that hide keys of the cases of `_packed_cases`."""
     if not traits.window:
         return {}
