@@ -108,6 +108,13 @@ class VerifyItem(KernelItem):
 
 
 @dataclass(frozen=True)
+class ProfileItem(KernelItem):
+    """A subject to launch on a workload (its key)."""
+
+    workload: str = ""
+
+
+@dataclass(frozen=True)
 class PairItem(_Message):
     """Two kernels to time in turn on a workload (its key)."""
 
@@ -327,20 +334,19 @@ class TimeJob(_Job[KernelItem]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileJob(_Job[KernelItem]):
-    """Launch every subject once per round, under ncu.  Partials: the round, one per launch, in
-    launch order.  Result: the versions of the packages it ran with; the rest is in what ncu
-    writes."""
+class ProfileJob(_Job[ProfileItem]):
+    """Launch every subject once per round, under ncu, workload after workload.  Partials: the
+    round, one per launch, in launch order.  Result: the versions of the packages it ran with; the
+    rest is in what ncu writes."""
 
     handler = "fa_tune.gpu.jobs.ncu_target:handle"
-    workload: str
     rounds: int
     seed: int
     inputs: str = NORMAL
 
     @classmethod
-    def _item(cls, raw: Json) -> KernelItem:
-        return KernelItem.from_json(raw)
+    def _item(cls, raw: Json) -> ProfileItem:
+        return ProfileItem.from_json(raw)
 
 
 @dataclass(frozen=True, kw_only=True)

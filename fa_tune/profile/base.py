@@ -86,6 +86,7 @@ class Capabilities:
       taken alone may stand beside those of a larger round.
     - `samples_per_scout`: how many samples tell whether a config is worth more of them.
     - `may_be_refused`: whether it is allowed to measure shows only when it does.
+    - `shares_process`: several plans at once cost it less than one after another.
     """
 
     needs_device: bool = True
@@ -95,6 +96,7 @@ class Capabilities:
     independent_samples: bool = False
     samples_per_scout: int = 3
     may_be_refused: bool = False
+    shares_process: bool = False
 
 
 OnStep = Callable[[str], None]
@@ -147,6 +149,22 @@ class Profiler(Protocol):
 
         `on_step` hears of every launch.  Raises ToolMissing when measuring is impossible here.
         """
+
+    def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
+        """`measure` of several plans, each of another workload."""
+
+
+class OneByOne:
+    """For profilers that gain nothing from several plans at once."""
+
+    def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
+        """See `Profiler`."""
+        raise NotImplementedError
+
+    def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
+        """See `Profiler`."""
+        for plan in plans:
+            yield from self.measure(plan, on_step)
 
 
 def failed(subject: str, workload: Workload, outcome: Any, reason: str) -> Attempt:

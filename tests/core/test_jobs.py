@@ -25,6 +25,7 @@ from fa_tune.core.jobs import (
     PairTimes,
     ProbeItem,
     ProbeJob,
+    ProfileItem,
     ProfileJob,
     Reading,
     Round,
@@ -39,6 +40,7 @@ from tests.project_files import ROOT
 KERNEL = KernelItem("sm80:a", "a.cubin", "kernel_a")
 VERIFY = VerifyItem("sm80:a", "a.cubin", "kernel_a", ("combine_a",), "causal")
 WORKLOAD = "b1_h1_kv1_q64_k64_d64_fp16_full"
+PROFILED = ProfileItem("sm80:a", "a.cubin", "kernel_a", workload=WORKLOAD)
 TIME = TimeJob(
     items={"sm80:a": KERNEL, "ref:fa2": KernelItem("ref:fa2")},
     device=1,
@@ -56,7 +58,7 @@ JOBS: list[Any] = [
     VerifyJob(items={"x": VERIFY}, device=0, seed=1, item_timeout_s=9.0),
     VerifyJob(items={"x": VERIFY}, device=0, seed=1),
     TIME,
-    ProfileJob(items={"sm80:a": KERNEL}, device=0, workload=WORKLOAD, rounds=3, seed=0),
+    ProfileJob(items={"sm80:a": PROFILED}, device=0, rounds=3, seed=0),
     CalibrateJob(
         items={"x": VERIFY, CALIBRATION: PairItem(WORKLOAD, (KERNEL, KERNEL))}, device=0, seed=0
     ),

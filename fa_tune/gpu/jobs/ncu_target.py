@@ -1,5 +1,6 @@
-"""The program that runs under ncu: every subject once before the window opens, then rounds in
-fresh random order inside it.  ncu sees the launches; the order is reported beside them."""
+"""The program that runs under ncu: workload after workload, every subject once before the window
+opens, then rounds in fresh random order inside it.  ncu sees the launches; the order is reported
+beside them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from typing import Any
 import torch
 
 from fa_tune.core.inputs import InputSpec
-from fa_tune.core.jobs import KernelItem, ProfileJob
+from fa_tune.core.jobs import ProfileItem, ProfileJob
+from fa_tune.core.model import is_reference
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.kernels import Launch, guarded, launcher, lse_for, output_for, use_device
 from fa_tune.gpu.launch import profiler_start, profiler_stop
@@ -24,32 +26,49 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     """See `core.jobs.ProfileJob`."""
     job = ProfileJob.read(shared, items)
     use_device(job.device)
-    workload = Workload.from_key(job.workload)
+    last = ""  # the subject that was launched last
+    for key in dict.fromkeys(item.workload for item in job.items.values()):
+        mine = {name: item for name, item in job.items.items() if item.workload == key}
+        launches = _prepare(job, mine, report)
+        subjects = {name: mine[name].subject for name in launches}
+        if is_reference(last) and set(subjects.values()) == {last}:
+            return  # where one's launches end could not be told: the next process does the rest
+        profiler_start()
+        for round_ in range(job.rounds):
+            order = list(launches)
+            random.Random(f"{job.seed}:{round_}").shuffle(order)
+            if round_ == 0 and is_reference(last):
+                order.sort(key=lambda name: subjects[name] == last)  # stable
+            for name in order:
+                report.begin(name)
+                if guarded(report, name, launches[name]) is None:
+                    del launches[name]
+                else:
+                    report.partial(name, round_)
+                    last = subjects[name]
+        profiler_stop()
+        for name in launches:
+            report.done(name, library_versions(subjects[name]))
+
+
+def _prepare(
+    job: ProfileJob, items: Mapping[str, ProfileItem], report: Report
+) -> dict[str, Launch]:
+    """A launch by item, of those that could be launched once."""
+    workload = Workload.from_key(next(iter(items.values())).workload)
     inputs = make_inputs(workload, seed=job.seed, spec=InputSpec.parse(job.inputs))
     out, lse = output_for(inputs), lse_for(workload)
     launches: dict[str, Launch] = {}
 
-    def prepare(item: KernelItem) -> Launch:
+    def prepare(item: ProfileItem) -> Launch:
         launch = launcher(item, workload, inputs, out, lse)
         launch()
         return launch
 
-    for name, item in job.items.items():
+    for name, item in items.items():
         report.begin(name)
         launch = guarded(report, name, partial(prepare, item))
         if launch is not None:
             launches[name] = launch
     torch.cuda.synchronize()
-    profiler_start()
-    for round_ in range(job.rounds):
-        order = list(launches)
-        random.Random(f"{job.seed}:{round_}").shuffle(order)
-        for name in order:
-            report.begin(name)
-            if guarded(report, name, launches[name]) is None:
-                del launches[name]
-            else:
-                report.partial(name, round_)
-    profiler_stop()
-    for name in launches:
-        report.done(name, library_versions(job.items[name].subject))
+    return launches

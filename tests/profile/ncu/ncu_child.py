@@ -39,6 +39,14 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "GPU-gone":
         raise RuntimeError("no CUDA-capable device is detected")
     launches = os.environ["FAKE_NCU_LAUNCHES"]
+    for workload in dict.fromkeys(item["workload"] for item in items.values()):
+        mine = {name: item for name, item in items.items() if item["workload"] == workload}
+        _one_workload(shared, mine, report, launches)
+
+
+def _one_workload(
+    shared: Mapping[str, Any], items: Mapping[str, Any], report: Report, launches: str
+) -> None:
     able: list[str] = []
     for name, item in items.items():
         report.begin(name)
