@@ -4,7 +4,6 @@ beside them."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,12 +12,12 @@ import torch
 
 from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import ProfileItem, ProfileJob
-from fa_tune.core.model import is_reference
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.kernels import Launch, guarded, launcher, lse_for, output_for, use_device
 from fa_tune.gpu.launch import profiler_start, profiler_stop
 from fa_tune.gpu.reference import make_inputs
 from fa_tune.gpu.versions import library_versions
+from fa_tune.profile.ncu.match_launches import launch_order
 from fa_tune.workers.main import Report
 
 
@@ -26,27 +25,25 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     """See `core.jobs.ProfileJob`."""
     job = ProfileJob.read(shared, items)
     use_device(job.device)
-    last = ""  # the subject that was launched last
+    last = before = ""  # the subject that was launched last on the workload before, and at all
     for key in dict.fromkeys(item.workload for item in job.items.values()):
         mine = {name: item for name, item in job.items.items() if item.workload == key}
         launches = _prepare(job, mine, report)
         subjects = {name: mine[name].subject for name in launches}
-        if is_reference(last) and set(subjects.values()) == {last}:
-            return  # where one's launches end could not be told: the next process does the rest
+        if launches and launch_order(subjects, job.seed, 0, last=last) is None:
+            return  # the next process goes on from here
         profiler_start()
         for round_ in range(job.rounds):
-            order = list(launches)
-            random.Random(f"{job.seed}:{round_}").shuffle(order)
-            if round_ == 0 and is_reference(last):
-                order.sort(key=lambda name: subjects[name] == last)  # stable
-            for name in order:
+            for name in launch_order(subjects, job.seed, round_, last=last) or ():
                 report.begin(name)
                 if guarded(report, name, launches[name]) is None:
-                    del launches[name]
+                    del launches[name], subjects[name]
                 else:
                     report.partial(name, round_)
-                    last = subjects[name]
+                    before = subjects[name]
+            last = ""
         profiler_stop()
+        last = before
         for name in launches:
             report.done(name, library_versions(subjects[name]))
 

@@ -6,18 +6,36 @@ numbers launches in the order in which the program reported them.
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 
 from fa_tune.core.errors import ProfileFormatError
-from fa_tune.core.model import Measurement, Quantity
+from fa_tune.core.model import Measurement, Quantity, is_reference
 from fa_tune.core.reference_kernels import reference_label
 from fa_tune.profile.ncu.launches import Launch
 from fa_tune.profile.ncu.metrics import DURATION
 
 PASSES = "profiler__replayer_passes"
+
+
+def launch_order(
+    subjects: Mapping[str, str], seed: int, round_: int, *, last: str = ""
+) -> list[str] | None:
+    """Items, with their subjects, in the random order of a round.
+
+    `last` is the subject that was launched last on the workload before: a library's is not called
+    first then, so that its launches can be told from those.  None where nothing else is left to
+    call.
+    """
+    order = list(subjects)
+    random.Random(f"{seed}:{round_}").shuffle(order)
+    if not is_reference(last):
+        return order
+    order.sort(key=lambda item: subjects[item] == last)  # stable
+    return order if order and subjects[order[0]] != last else None
 
 
 def assign_launches(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.model import Outcome
+from fa_tune.profile.ncu.match_launches import launch_order
 from fa_tune.workers.main import Report
 
 # A library call's kernels with their durations.
@@ -39,14 +39,34 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "GPU-gone":
         raise RuntimeError("no CUDA-capable device is detected")
     launches = os.environ["FAKE_NCU_LAUNCHES"]
+    last = ""
     for workload in dict.fromkeys(item["workload"] for item in items.values()):
         mine = {name: item for name, item in items.items() if item["workload"] == workload}
-        _one_workload(shared, mine, report, launches)
+        able = _prepared(mine, report)
+        subjects = {name: mine[name]["subject"] for name in able}
+        if subjects and launch_order(subjects, shared["seed"], 0, last=last) is None:
+            return
+        for round_ in range(int(shared["rounds"])):
+            order = launch_order(subjects, shared["seed"], round_, last=last) or []
+            for name in order:
+                report.begin(name)
+                try:
+                    _strike(name, items[name], str(round_), report)
+                except _Failed:
+                    del subjects[name]
+                    continue
+                with open(launches, "a") as stream:
+                    for kernel, duration_ns in _kernels(items[name]):
+                        line = {"kernel": kernel, "duration_ns": duration_ns + round_}
+                        stream.write(json.dumps(line) + "\n")
+                report.partial(name, round_)
+            last = ""
+        last = items[order[-1]]["subject"] if order else ""
+        for name in subjects:
+            report.done(name, None)
 
 
-def _one_workload(
-    shared: Mapping[str, Any], items: Mapping[str, Any], report: Report, launches: str
-) -> None:
+def _prepared(items: Mapping[str, Any], report: Report) -> list[str]:
     able: list[str] = []
     for name, item in items.items():
         report.begin(name)
@@ -57,23 +77,7 @@ def _one_workload(
         except _Failed:
             continue
         able.append(name)
-    for round_ in range(int(shared["rounds"])):
-        order = list(able)
-        random.Random(f"{shared['seed']}:{round_}").shuffle(order)
-        for name in order:
-            report.begin(name)
-            try:
-                _strike(name, items[name], str(round_), report)
-            except _Failed:
-                able.remove(name)
-                continue
-            with open(launches, "a") as stream:
-                for kernel, duration_ns in _kernels(items[name]):
-                    line = {"kernel": kernel, "duration_ns": duration_ns + round_}
-                    stream.write(json.dumps(line) + "\n")
-            report.partial(name, round_)
-    for name in able:
-        report.done(name, None)
+    return able
 
 
 def _kernels(item: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
