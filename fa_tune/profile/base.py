@@ -144,6 +144,10 @@ class Profiler(Protocol):
     def warm_up(self) -> None:
         """There will soon be something to measure."""
 
+    def get_ready(self, gpu: str, device: int) -> None:
+        """The same, on a GPU on which nothing is measured yet: the one with that UUID, or where it
+        is empty the one that CUDA counts as `device`."""
+
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """Measure every subject of the plan; one attempt each, as soon as it is final.
 
@@ -155,7 +159,11 @@ class Profiler(Protocol):
 
 
 class OneByOne:
-    """For profilers that gain nothing from several plans at once."""
+    """For profilers that gain nothing from several plans at once, nor from a context that is made
+    early."""
+
+    def get_ready(self, gpu: str, device: int) -> None:
+        """See `Profiler`."""
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `Profiler`."""

@@ -23,19 +23,17 @@ PASSES = "profiler__replayer_passes"
 
 def launch_order(
     subjects: Mapping[str, str], seed: int, round_: int, *, last: str = ""
-) -> list[str] | None:
-    """Items, with their subjects, in the random order of a round.
+) -> list[str]:
+    """Items, given with their subjects, in the random order of a round.
 
-    `last` is the subject that was launched last on the workload before: a library's is not called
-    first then, so that its launches can be told from those.  None where nothing else is left to
-    call.
+    `last` is the subject that was launched last on the workload before: if it is a library's, it
+    is called last, so that its launches can be told from those.
     """
     order = list(subjects)
     random.Random(f"{seed}:{round_}").shuffle(order)
-    if not is_reference(last):
-        return order
-    order.sort(key=lambda item: subjects[item] == last)  # stable
-    return order if order and subjects[order[0]] != last else None
+    if is_reference(last):
+        order.sort(key=lambda item: subjects[item] == last)  # stable
+    return order
 
 
 def assign_launches(

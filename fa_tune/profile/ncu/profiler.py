@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, ToolMissing
 from fa_tune.core.jobs import KernelItem, ProfileItem, ProfileJob
 from fa_tune.core.model import Attempt, Outcome, reference_name
@@ -120,6 +121,10 @@ class NcuProfiler:
         if self._export is None:  # of two processes each would write the report
             with suppress(ToolMissing):  # measuring will say what is missing
                 self._ahead.start()
+
+    def get_ready(self, gpu: str, device: int) -> None:
+        """See `profile.base.Profiler`."""
+        self._ahead.prepare(pinned_to(gpu), 0 if gpu else device)
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""

@@ -232,6 +232,9 @@ class RemoteProfiler:
     def warm_up(self) -> None:
         """See `profile.base.Profiler`."""
 
+    def get_ready(self, gpu: str, device: int) -> None:
+        """See `profile.base.Profiler`."""
+
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""
         return self.measure_all((plan,), on_step)

@@ -177,9 +177,6 @@ def test_a_library_does_not_follow_itself_from_workload_to_workload(seed: int) -
     subjects = {"w ref:fa2": "ref:fa2", "w ref:cudnn": "ref:cudnn", "w sm80:a": "sm80:a"}
     free = launch_order(subjects, seed, 0)
     bound = launch_order(subjects, seed, 0, last="ref:fa2")
-    assert free is not None
-    assert bound is not None
     assert sorted(bound) == sorted(free) == sorted(subjects)
     assert subjects[bound[0]] != "ref:fa2"
     assert launch_order(subjects, seed, 0, last="sm80:a") == free, "its symbol tells it"
-    assert launch_order({"w ref:fa2": "ref:fa2"}, seed, 0, last="ref:fa2") is None
