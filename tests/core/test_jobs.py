@@ -129,3 +129,14 @@ def test_the_handler_is_there(job: Any) -> None:
 
 def test_what_is_imported_before_there_is_work_are_handlers() -> None:
     assert set(WARM_UP_MODULES) <= {job.handler.partition(":")[0] for job in JOBS}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_library_does_not_follow_itself_from_workload_to_workload(seed: int) -> None:
+    subjects = {f"w {s}": s for s in ("ref:fa2", "ref:cudnn", "sm80:a")}
+    items = {name: ProfileItem(s, workload=WORKLOAD) for name, s in subjects.items()}
+    job = ProfileJob(items=items, device=0, rounds=1, seed=seed)
+    free, bound = job.order(0, list(items)), job.order(0, list(items), last="ref:fa2")
+    assert sorted(bound) == sorted(free) == sorted(items)
+    assert bound[-1] == "w ref:fa2"
+    assert job.order(0, list(items), last="sm80:a") == free, "its symbol tells it"

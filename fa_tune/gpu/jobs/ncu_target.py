@@ -22,7 +22,6 @@ from fa_tune.gpu.kernels import Launch, guarded, launcher, lse_for, output_for, 
 from fa_tune.gpu.launch import profiler_start, profiler_stop, unload_modules
 from fa_tune.gpu.reference import Inputs, make_inputs
 from fa_tune.gpu.versions import library_versions
-from fa_tune.profile.ncu.match_launches import launch_order
 from fa_tune.workers.main import Report
 
 
@@ -60,7 +59,7 @@ class _Profiled:
     def run(self) -> str:
         """The subject that was launched last."""
         names = list(self._items)
-        order = self._order(0, names)
+        order = self._job.order(0, names, last=self._before)
         for group in [[name] for name in order] if self._job.rounds == 1 else [names]:
             self._measure(group)
         return self._last or self._before
@@ -70,7 +69,8 @@ class _Profiled:
         launches = self._prepared(names)
         profiler_start()
         for round_ in range(self._job.rounds):
-            for name in self._order(round_, list(launches)):
+            last = "" if round_ else self._before
+            for name in self._job.order(round_, list(launches), last=last):
                 self._report.begin(name)
                 subject = self._items[name].subject
                 if is_reference(subject) and subject == self._before and not self._last:
@@ -85,10 +85,6 @@ class _Profiled:
             self._report.done(name, library_versions(self._items[name].subject))
         launches.clear()
         unload_modules()
-
-    def _order(self, round_: int, names: Sequence[str]) -> list[str]:
-        subjects = {name: self._items[name].subject for name in names}
-        return launch_order(subjects, self._job.seed, round_, last="" if round_ else self._before)
 
     def _prepared(self, names: Sequence[str]) -> dict[str, Launch]:
         """A launch of each that could be launched once."""

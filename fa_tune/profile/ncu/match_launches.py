@@ -6,34 +6,18 @@ numbers launches in the order in which the program reported them.
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 
 from fa_tune.core.errors import ProfileFormatError
-from fa_tune.core.model import Measurement, Quantity, is_reference
+from fa_tune.core.model import Measurement, Quantity
 from fa_tune.core.reference_kernels import reference_label
 from fa_tune.profile.ncu.launches import Launch
 from fa_tune.profile.ncu.metrics import DURATION
 
 PASSES = "profiler__replayer_passes"
-
-
-def launch_order(
-    subjects: Mapping[str, str], seed: int, round_: int, *, last: str = ""
-) -> list[str]:
-    """Items, given with their subjects, in the random order of a round.
-
-    `last` is the subject that was launched last on the workload before: if it is a library's, it
-    is called last, so that its launches can be told from those.
-    """
-    order = list(subjects)
-    random.Random(f"{seed}:{round_}").shuffle(order)
-    if is_reference(last):
-        order.sort(key=lambda item: subjects[item] == last)  # stable
-    return order
 
 
 def assign_launches(

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fa_tune.core.jobs import ProfileJob
 from fa_tune.core.model import Outcome
-from fa_tune.profile.ncu.match_launches import launch_order
 from fa_tune.workers.main import Report
 
 # A library call's kernels with their durations.
@@ -39,6 +39,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "GPU-gone":
         raise RuntimeError("no CUDA-capable device is detected")
     launches = os.environ["FAKE_NCU_LAUNCHES"]
+    job = ProfileJob.read(shared, items)
     last = ""
     for workload in dict.fromkeys(item["workload"] for item in items.values()):
         mine = {name: item for name, item in items.items() if item["workload"] == workload}
@@ -47,7 +48,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         if subjects and set(subjects.values()) == {last} and last.startswith("ref:"):
             return
         for round_ in range(int(shared["rounds"])):
-            order = launch_order(subjects, shared["seed"], round_, last=last)
+            order = job.order(round_, list(subjects), last=last)
             for name in order:
                 report.begin(name)
                 try:

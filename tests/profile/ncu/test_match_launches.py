@@ -9,7 +9,7 @@ import pytest
 from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.model import Quantity
 from fa_tune.profile.ncu.launches import Launch, MetricValue, Missing
-from fa_tune.profile.ncu.match_launches import PASSES, assign_launches, launch_order, measurement
+from fa_tune.profile.ncu.match_launches import PASSES, assign_launches, measurement
 from fa_tune.profile.ncu.metrics import CYCLES, DURATION, REGISTERS
 
 SYMBOLS = {"sm80:a": ("_Z1a",), "sm80:b": ("_Z1b",), "split:c": ("_Z1c", "_Z7combine")}
@@ -170,13 +170,3 @@ def test_the_kernels_of_a_call_add_up_and_its_longest_is_counted() -> None:
 )
 def test_no_time_from_calls_that_are_not_whole(launches: list[Launch]) -> None:
     assert measurement("sm80:a", "w", launches, 2, (DURATION,), {}) is None
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_a_library_does_not_follow_itself_from_workload_to_workload(seed: int) -> None:
-    subjects = {"w ref:fa2": "ref:fa2", "w ref:cudnn": "ref:cudnn", "w sm80:a": "sm80:a"}
-    free = launch_order(subjects, seed, 0)
-    bound = launch_order(subjects, seed, 0, last="ref:fa2")
-    assert sorted(bound) == sorted(free) == sorted(subjects)
-    assert subjects[bound[0]] != "ref:fa2"
-    assert launch_order(subjects, seed, 0, last="sm80:a") == free, "its symbol tells it"
