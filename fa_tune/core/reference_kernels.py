@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+BARE_READ = "read"  # no attention: K and V are read, and nothing is made of them
 # The names of references (the part after `ref:` in a subject) and what people call them.
 REFERENCE_LABELS: Mapping[str, str] = {
     "fa2": "FA2",
     "fa3": "FA3",
     "fa4": "FA4",
     "cudnn": "cuDNN",
+    "flex": "FlexAttention",
+    "read": "bare read",
 }
 
 _INT = r"(?:\((?:unsigned )?int\))?(\d+)[uU]?"  # 128, (int)128, 128u

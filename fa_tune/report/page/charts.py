@@ -6,9 +6,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fa_tune.ops.memory import ROOFS, Roof
 from fa_tune.report.page.figures import Records
 
 if TYPE_CHECKING:
@@ -24,24 +24,6 @@ ROOM_ABOVE = 1.08  # the highest bar, for its number
 PANEL_PIXELS = 380  # wide, of several beside one another
 WORST_SHARE = 0.7  # of the best, that curves show
 FAR_PERCENT = 20.0  # behind the fastest: darker it does not get
-
-
-@dataclass(frozen=True)
-class Roof:
-    """What a GPU could do at most: dense 16-bit products, and its memory, as its maker states."""
-
-    tflops: float
-    bytes_per_s: float
-
-
-# By the names that drivers give; from the data sheets, without sparsity.
-ROOFS: Mapping[str, Roof] = {
-    "NVIDIA H200": Roof(989.4, 4.8e12),
-    "NVIDIA H100 80GB HBM3": Roof(989.4, 3.35e12),
-    "NVIDIA H100 PCIe": Roof(756.0, 2.0e12),
-    "NVIDIA A100-SXM4-80GB": Roof(312.0, 2.039e12),
-    "NVIDIA A100-SXM4-40GB": Roof(312.0, 1.555e12),
-}
 
 
 def roofline(results: Records, gpu: str) -> Spec | None:
@@ -65,7 +47,7 @@ def roofline(results: Records, gpu: str) -> Spec | None:
             y=y,
             color=alt.Color("family:N", title="kernels of", legend=alt.Legend(orient="bottom")),
             shape=alt.Shape("chosen:N", title="chosen", legend=alt.Legend(orient="bottom")),
-            tooltip=_tooltip("config", "kernel", "workload", "tflops", "median_ms"),
+            tooltip=_tooltip("config", "kernel", "workload", "tflops", "gb_per_s", "median_ms"),
         )
     )
     if gpu in ROOFS:
@@ -365,7 +347,7 @@ _ACCENT = "#e45756"
 _COLOURS = ("#1f77d0", "#5a9e4b", "#d9822b", "#9a6fc4", "#c2504f", "#2a9d9d", "#8c6d31", "#b0578d")
 _GREY = "#9aa0a6"
 OTHERS = "Kernel Tuner"
-_FORMATS = {"tflops": ".1f", "median_ms": ".4f", "other_ms": ".4f"}
+_FORMATS = {"tflops": ".1f", "gb_per_s": ".0f", "median_ms": ".4f", "other_ms": ".4f"}
 _TEXTS = (
     *("config", "kernel", "workload", "worst_on", "inputs", "cause", "winner", "runner_up"),
     *("counter", "shown"),

@@ -17,6 +17,7 @@ from fa_tune.core.stats import comparable
 from fa_tune.core.units import format_quantity
 from fa_tune.core.workload import Workload
 from fa_tune.families.selection import choose_configs
+from fa_tune.ops.memory import ROOFS
 from fa_tune.profile.explain import explain_pair
 from fa_tune.profile.ncu.metrics import METRICS, label
 from fa_tune.report.page.source import Source
@@ -143,6 +144,8 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
                     "tied": subject in tied,
                     "median_ms": None if row.rank_s is None else row.rank_s * MS,
                     "tflops": row.matmul_tflops,
+                    "gb_per_s": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,
+                    "memory_percent": _memory_percent(row, place.source.gpu),
                     "loss_percent": loss.get(subject),
                     "registers": row.registers,
                     "l2_hit_percent": row.l2_hit_percent,
@@ -153,6 +156,13 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
                 }
             )
     return out
+
+
+def _memory_percent(row: Row, gpu: str) -> float | None:
+    """What it has of the memory's peak rate, in percent."""
+    if row.bytes_per_s is None or gpu not in ROOFS:
+        return None
+    return 100 * row.bytes_per_s / ROOFS[gpu].bytes_per_s
 
 
 def _losses(place: Place) -> dict[str, float]:
