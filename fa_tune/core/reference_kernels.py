@@ -17,6 +17,7 @@ REFERENCE_LABELS: Mapping[str, str] = {
     "fa3": "FA3",
     "fa4": "FA4",
     "cudnn": "cuDNN",
+    "flex": "FlexAttention",
     "read": "bare read",
 }
 

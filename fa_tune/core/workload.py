@@ -145,7 +145,8 @@ class Workload:
 
     A `packed` batch is sequences of any lengths, one after another: Q [total_q, heads, d_head],
     K and V [total_kv, kv_heads, d_head], the log-sum-exp [heads, total_q].  `seq_len_q` and
-    `seq_len_kv` are the longest, and a causal mask is aligned bottom-right in each sequence.
+    `seq_len_kv` are the longest; masks and distances are aligned bottom-right in each sequence, and
+    score hooks count batch elements by sequences, queries and keys from a sequence's first.
     `lengths` says which they are, see `core.lengths`; "": only the device knows.
 
     With `cache_lengths` K and V are a cache, of whose seq_len_kv keys each sequence has as many as
@@ -258,6 +259,8 @@ class Workload:
         key="hook",
         label="score hook {}",
         short="hook {}",
+        help="Put scores through a function of one's own: the file of its CUDA text.",
+        usual_text="none",
     )
     d_head_v: int = _field(
         Effect.KIND,
@@ -346,9 +349,11 @@ class Workload:
             if (value := getattr(self, name)) is not None and value < 0:
                 raise InvalidConfig(f"{name} must be at least 0, not {value}")
         left, right = self.window_left, self.window_right
-        if left is not None and left >= self.seq_len_q - 1 + self.diagonal:
+        # Each sequence of a packed batch is aligned by its own end.
+        diagonal = self.seq_len_kv - self.seq_len_q if self.packed else self.diagonal
+        if left is not None and left >= self.seq_len_q - 1 + diagonal:
             object.__setattr__(self, "window_left", None)
-        if right is not None and (self.causal or right >= self.seq_len_kv - 1 - self.diagonal):
+        if right is not None and (self.causal or right >= self.seq_len_kv - 1 - diagonal):
             object.__setattr__(self, "window_right", None)
         elif right == 0:
             object.__setattr__(self, "causal", True)
@@ -409,11 +414,7 @@ class Workload:
         for name in ("total_q", "total_kv"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.causal:  # there is one alignment
-            object.__setattr__(self, "bottom_right", False)
-        named = ("window_left", "window_right", "score_hook")
-        if any(getattr(self, name) is not None for name in named) or self.alibi:
-            raise InvalidConfig("a packed batch takes no window, no ALiBi slopes and no score hook")
+        object.__setattr__(self, "bottom_right", False)  # there is one alignment
 
     @property
     def cached(self) -> bool:
@@ -460,14 +461,15 @@ class Workload:
         return self.batch, self.seq_len_q, self.seq_len_kv
 
     def dense(self, batch: int, seq_len_q: int, seq_len_kv: int) -> Workload:
-        """The same of a batch that is neither packed nor a cache; a mask of one of these is aligned
+        """The same of a batch that is neither packed nor a cache; masks and distances are aligned
         bottom-right."""
+        windowed = self.window_left is not None or self.window_right is not None
         return dataclasses.replace(
             self,
             batch=batch,
             seq_len_q=seq_len_q,
             seq_len_kv=seq_len_kv,
-            bottom_right=self.causal or self.bottom_right,
+            bottom_right=self.causal or windowed or self.alibi,
             packed=False,
             total_q=0,
             total_kv=0,

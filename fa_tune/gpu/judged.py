@@ -216,12 +216,14 @@ def judged_forward(
 
 
 def _judged_packed(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[str, Judged]:
-    """Sequence by sequence; rows without keys are 0 and -inf.  The reference's errors are those
-    of all sequences together."""
+    """Sequence by sequence; rows without keys are 0, their log-sum-exp is -inf or the sink.  The
+    reference's errors are those of all sequences together."""
     device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
     exact = torch.zeros(shape, dtype=precise, device=device)
     open_ = torch.zeros(shape, dtype=torch.float32, device=device)
     lse = torch.full((1, w.heads, w.total_q), -torch.inf, dtype=precise, device=device)
+    if inputs.sink is not None:
+        lse[:] = inputs.sink[:, None]
     lse_open = torch.full(lse.shape, LSE_TOLERANCE, dtype=torch.float64, device=device)
     theirs = []
     for part in parts(inputs, w):
@@ -298,9 +300,11 @@ def _forward_part(inputs: Inputs, w: Workload, part: _Part, precise: torch.dtype
     heads = torch.arange(w.heads, device=q.device)[part.heads]
     heads = heads.unflatten(0, (-1, group))[..., None, None]
 
+    element = inputs.first_element + part.batch
+
     def scores(dtype: torch.dtype) -> torch.Tensor:
         products = (q.to(dtype) @ k.to(dtype).transpose(-1, -2)).mul_(w.scale)
-        found = changed_scores(products, w, slopes, rows=part.rows, of=(part.batch, heads))
+        found = changed_scores(products, w, slopes, rows=part.rows, of=(element, heads))
         return found if hidden is None else found.masked_fill_(hidden, -math.inf)
 
     weights, total, lse = _weights(scores(precise), sink)

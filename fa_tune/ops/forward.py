@@ -31,6 +31,7 @@ LONG = (16384, 131072)
 # Of verification's windows and soft caps.
 LEFTS = (70, 0, 5, 200)
 RIGHTS = (3, 100)
+PACKED_LEFTS = (9, 70, 0, 33, 5)
 SOFTCAPS = (15.0, 50.0, 2.0)
 SHAPE = ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head", "dtype")
 
@@ -217,7 +218,7 @@ class Forward:
 
 def sequences(workload: Workload) -> tuple[Workload, ...]:
     """The sequences of a packed batch or a cache that have queries and keys, each as a problem of
-    its own, with a causal mask that is aligned bottom-right."""
+    its own; its masks and distances are aligned bottom-right."""
     return tuple(workload.dense(1, q, kv) for q, kv in workload.members if q and kv)
 
 
@@ -267,16 +268,27 @@ def _packed_cases(
         CheckCase(
             Workload(
                 *(*shape, *longest, d_head, dtype),
-                causal=traits.causal,
+                causal=traits.causal and not (traits.window and number % 2),
                 lse=traits.lse,
                 softmax_scale=scale,
                 sink=traits.sink,
                 softcap=SOFTCAPS[0] if traits.softcap else None,
+                alibi=traits.alibi,
+                score_hook=traits.hook or None,
+                **_packed_window(traits, number),
                 lengths=lengths,
             )
         )
-        for shape, longest, lengths, scale in found
+        for number, (shape, longest, lengths, scale) in enumerate(found)
     )
+
+
+def _packed_window(traits: Traits, number: int) -> dict[str, Any]:
+    """The sides of a window that hide keys of the cases of `_packed_cases`."""
+    if not traits.window:
+        return {}
+    right = RIGHTS[0] if traits.causal and number % 2 else None
+    return {"window_left": PACKED_LEFTS[number % len(PACKED_LEFTS)], "window_right": right}
 
 
 def seen_to(workload: Workload) -> int | None:

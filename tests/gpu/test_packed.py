@@ -15,9 +15,21 @@ from fa_tune.families.base import KernelFamily
 from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import takes
 from tests.gpu.conftest import Built
+from tests.gpu.score_hooks import HOOKS
 
 pytestmark = pytest.mark.gpu
 TRAITS = ("ragged+packed", "causal+ragged+lse+packed")
+_, PLACES, CAP_BY_FOUR, _ = HOOKS
+# Of a few kernels only.
+MASKED = (
+    "ragged+lse+window+packed",
+    "causal+ragged+lse+window+sink+packed",
+    "causal+ragged+lse+window+softcap+alibi+packed",
+    "ragged+lse+sink+alibi+packed",
+    f"causal+ragged+lse+window+packed+hook_{PLACES}",
+    f"ragged+lse+sink+alibi+packed+hook_{PLACES}",
+    f"causal+ragged+lse+sink+packed+hook_{CAP_BY_FOUR}",
+)
 
 
 def test_random_mixtures_are_right(family: KernelFamily, arch: str, built: Built) -> None:
@@ -33,6 +45,14 @@ def test_random_mixtures_are_right(family: KernelFamily, arch: str, built: Built
         for config in dict.fromkeys(configs)
         if family.constraints(config, limits) is None
         for traits in TRAITS
+    ]
+    few = [family.default_config(d, dtype) for d, dtype in ((64, DType.BF16), (128, DType.FP16))]
+    if limits.compute_capability == (9, 0):
+        few += family.configs("fast", dtypes=[DType.BF16], d_head=128)[:3]
+    requests += [
+        BuildRequest(families.variant_of(family, config), traits, family.compile_arch(limits))
+        for config in dict.fromkeys(few)
+        for traits in MASKED
     ]
     items: dict[str, Any] = {
         f"{a.variant.key} @ {a.traits}": {

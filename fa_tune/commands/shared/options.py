@@ -29,6 +29,7 @@ from fa_tune.commands.shared.parameters import (
     Kernels,
     Names,
     OutputFile,
+    ScoreHook,
     WholeNumbers,
     dtypes,
     number,
@@ -95,6 +96,12 @@ def dtype_option() -> Decorator[Any]:
     )
 
 
+# What options of fields have besides.
+_TYPES: Mapping[str, Mapping[str, Any]] = {
+    "score_hook": {"type": ScoreHook(), "metavar": "FILE"},
+}
+
+
 def field_option(name: str, **settings: Any) -> Decorator[Any]:
     """The option of a workload's field that has a usual value, as `core.workload` declares it;
     `settings` replace what it would have."""
@@ -103,6 +110,8 @@ def field_option(name: str, **settings: Any) -> Decorator[Any]:
     given: dict[str, Any] = {"default": usual, "help": spec.help}
     if spec.type is bool:
         flag += f"/--{spec.off or 'no-' + name.replace('_', '-')}"
+    elif name in _TYPES:
+        given |= _TYPES[name]
     elif spec.type is not str:
         given["type"] = number(spec.type, *spec.limits)
     if spec.usual_text:
@@ -191,8 +200,8 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         default=",".join(REFERENCES),
         metavar="NAME,…",
         help="Reference kernels to measure beside ours: fa2, cudnn, fa3 and fa4 where their "
-        "packages are installed, read (a kernel that reads K and V and does nothing with them: "
-        "what memory allows), or none.",
+        "packages are installed, flex (FlexAttention), read (a kernel that reads K and V and "
+        "does nothing with them: what memory allows), or none.",
     ),
     "metrics": option(
         "--metrics",

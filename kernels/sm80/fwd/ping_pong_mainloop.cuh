@@ -102,7 +102,7 @@ struct PingPongMainloop {
           o_smem(v_smem + kStages * VTile::kBytes),
           items(o_smem + OTile::kBytes),
           barriers{items + 32 * kStages + WorkStream<CFG, TRAITS>::kBytes},
-          warp_tile(p.softmax_scale, q_smem, k_smem, v_smem) {}
+          warp_tile(softmax_scale<TRAITS>(p), q_smem, k_smem, v_smem) {}
 
     __device__ __forceinline__ WorkStream<CFG, TRAITS> stream() const {
         return {params, items + 32 * kStages};
@@ -269,7 +269,8 @@ struct PingPongMainloop {
 
     __device__ __forceinline__ void change_scores(const WorkItem& item) {
         if constexpr (TRAITS.changes_scores()) {
-            warp_tile.score_map = ScoreMap<TRAITS>::of(params, item.batch, item.head());
+            warp_tile.score_map =
+                ScoreMap<TRAITS>::of(params, sequence.element(item.batch), item.head());
             warp_tile.change_scores(params, sequence, item.first_query, first_key(item),
                                     masked(item));
         }
