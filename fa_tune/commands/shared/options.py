@@ -75,12 +75,7 @@ def folder(*names: str, **settings: Any) -> Decorator[Any]:
 def d_head_option(name: str = "d_heads") -> Decorator[Any]:
     """`--d-head`."""
     return option(
-        "--d-head",
-        name,
-        type=D_HEADS,
-        default="128",
-        metavar="N,N,…",
-        help="Head dimensions.",
+        "--d-head", name, type=D_HEADS, default="128", metavar="N,N,…", help="Head dimensions."
     )
 
 
@@ -440,7 +435,7 @@ def json_option() -> Decorator[Any]:
         "as_json",
         is_flag=True,
         show_default=False,
-        help="Write only the result, as JSON, to standard output.",
+        help="Write the result as JSON alone.",
     )
 
 
