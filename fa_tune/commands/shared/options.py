@@ -56,7 +56,6 @@ MAX_TOKENS = 1 << 20
 MAX_HEAD_DIM = 1024
 COUNT = click.IntRange(1, 65535)  # of heads
 SEQ_LENS = WholeNumbers(1, MAX_TOKENS, "1024,4096")
-BATCHES = WholeNumbers(1, 65535, "1,16")
 D_HEADS = WholeNumbers(1, MAX_HEAD_DIM, "64,128")
 
 
@@ -137,7 +136,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
     "batches": option(
         "--batch",
         "batches",
-        type=BATCHES,
+        type=WholeNumbers(1, 65535, "1,16"),
         default=(),
         show_default="16 up to 4096, then 65536 / seq_len",
         metavar="N,N,…",
