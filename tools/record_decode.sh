@@ -15,7 +15,7 @@
 #   ONLY         of the grid only the large batches, if it is not empty
 #   SECONDS_LEFT begin no search later than so many seconds after the start; no limit if not given
 #
-# Afterwards: python tools/pages/recorded.py
+# Afterwards: python tools/pages/ladder_page.py
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p "${1:-profiles}"
