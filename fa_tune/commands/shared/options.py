@@ -193,8 +193,8 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         type=Names(ALL_REFERENCES, none=True),
         default=",".join(REFERENCES),
         metavar="NAME,…",
-        help="Reference kernels to measure beside ours: fa2, cudnn, fa3 and fa4 where their "
-        "packages are installed, flex (FlexAttention), read (a kernel that reads K and V and "
+        help="Reference kernels to measure beside ours: fa2, cudnn, flex (torch's FlexAttention), "
+        "fa3 and fa4 where their packages are installed, read (a kernel that reads K and V and "
         "does nothing with them: what memory allows), or none.",
     ),
     "metrics": option(
