@@ -1,12 +1,14 @@
-// The operators fa_tune::fwd, fwd_lse and fwd_out on the stable ABI of torch 2.10 and later.
+// The operators fa_tune::fwd, fwd_lse and fwd_out, and those of packed batches, on the stable ABI
+// of torch 2.10 and later.
 //
 // Python declares their schemas, says for which device type they stand (fa_tune_torch_register) and
 // chooses kernels (fa_tune_torch_set_resolver).  A call here is a lookup of what was chosen before,
 // and a launch by the C++ core.
 //
-// A choice serves all problems of a bucket: of one dtype, head dimension, mask, log-sum-exp and
-// group size whose batch * heads and lengths have the same nearest powers of two.  So growing
-// lengths need a choice per doubling.  Problems that were tuned by themselves are no part of it.
+// A choice serves all problems of a bucket: of one dtype, head dimension, mask, log-sum-exp, group
+// size and changes of scores, whose batch * heads and lengths have the same nearest powers of two.
+// So growing lengths need a choice per doubling.  Problems that were tuned by themselves are no
+// part of it.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 
@@ -17,6 +19,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
@@ -24,6 +27,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "fa_tune.h"
 #include "problem.h"
@@ -76,7 +80,7 @@ void check(fa_tune_status status) {
 
 // Choices ------------------------------------------------------------------------------------
 
-using Key = std::array<std::int64_t, 7>;
+using Key = std::array<std::int64_t, 12>;
 
 struct Hash {
     std::size_t operator()(const Key& key) const {
@@ -91,16 +95,27 @@ struct Hash {
 
 // What decides the choice whatever the sizes.
 std::int64_t kind_of(const fa_tune_problem& p, int device) {
-    const bool bottom_right = p.mask == FA_TUNE_MASK_CAUSAL_BR && p.seq_len_q != p.seq_len_kv;
-    const int mask = p.mask == FA_TUNE_MASK_FULL ? 0 : bottom_right ? 2 : 1;
+    const bool causal = fa_tune::core::is_causal(p);
+    const bool aligned = causal || p.window != 0 || p.alibi != 0;
+    const int mask = (aligned && fa_tune::core::is_bottom_right(p) ? 2 : 0) + (causal ? 1 : 0);
+    const int scores =
+        (p.packed << 5) | ((p.softcap != 0) << 4) | (p.window << 2) | (p.sink << 1) | p.alibi;
     return (static_cast<std::int64_t>(p.d_head) << 32) |
-           (static_cast<std::int64_t>(device + 1) << 16) | (p.dtype << 8) | (mask << 1) |
-           (p.lse != 0);
+           (static_cast<std::int64_t>(device + 1) << 20) |
+           (static_cast<std::int64_t>(scores) << 12) | (p.dtype << 4) | (mask << 1) | (p.lse != 0);
 }
 
+std::int64_t bits_of(double value) {
+    std::int64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+// Of a problem whose mask is settled.
 Key exact_key(const fa_tune_problem& p, int device) {
-    return {kind_of(p, device), p.d_head_v,  p.batch,     p.heads,
-            p.kv_heads,         p.seq_len_q, p.seq_len_kv};
+    return {kind_of(p, device), p.d_head_v,         p.batch,      p.heads,
+            p.kv_heads,         p.seq_len_q,        p.seq_len_kv, p.window_left,
+            p.window_right,     bits_of(p.softcap), p.total_q,    p.total_kv};
 }
 
 // The exponent of the nearest power of two, in doublings.
@@ -110,15 +125,30 @@ int nearest_log2(std::int64_t n) {
            1;
 }
 
+int nearest_log2_of_product(std::int64_t one, std::int64_t other) {
+    return nearest_log2(std::min(one * other, kMaxSize));
+}
+
+// Of a problem whose mask is settled.  In the place of what only a packed batch has stands -1 where
+// an exact key has a size.
 Key bucket_key(const fa_tune_problem& p, int device) {
-    const std::int64_t work = std::min(p.batch * p.heads, kMaxSize);
-    return {kind_of(p, device),
-            p.d_head_v,
-            p.heads / p.kv_heads,
-            nearest_log2(work),
-            nearest_log2(p.seq_len_q),
-            nearest_log2(p.seq_len_kv),
-            -1};
+    Key key = {kind_of(p, device),
+               p.d_head_v,
+               p.heads / p.kv_heads,
+               nearest_log2_of_product(p.batch, p.packed != 0 ? 1 : p.heads),
+               nearest_log2(p.seq_len_q),
+               nearest_log2(p.seq_len_kv),
+               -1,
+               p.window_left,
+               p.window_right,
+               bits_of(p.softcap),
+               -1,
+               -1};
+    if (p.packed != 0) {
+        key[10] = nearest_log2_of_product(p.total_q, p.heads);
+        key[11] = nearest_log2_of_product(p.total_kv, p.heads);
+    }
+    return key;
 }
 
 // Of one choice: compiled for whole blocks, and for any lengths.
@@ -176,10 +206,11 @@ fa_tune_torch_stream stream_of = nullptr;
 fa_tune_kernel* chosen(const fa_tune_problem& problem, int device) {
     Choices& all = *choices();
     const std::shared_lock<std::shared_mutex> lock(all.mutex);
-    if (const auto found = all.exact.find(exact_key(problem, device)); found != all.exact.end()) {
+    const fa_tune_problem settled = fa_tune::core::settled(problem);
+    if (const auto found = all.exact.find(exact_key(settled, device)); found != all.exact.end()) {
         return found->second;
     }
-    const auto found = all.buckets.find(bucket_key(problem, device));
+    const auto found = all.buckets.find(bucket_key(settled, device));
     return found == all.buckets.end() ? nullptr : found->second.serving(problem);
 }
 
@@ -194,127 +225,211 @@ fa_tune_kernel* kernel_for(const fa_tune_problem& problem, int device) {
     }
     Choices& all = *choices();
     const std::unique_lock<std::shared_mutex> lock(all.mutex);
-    if (const auto found = all.exact.find(exact_key(problem, device)); found != all.exact.end()) {
+    const fa_tune_problem settled = fa_tune::core::settled(problem);
+    if (const auto found = all.exact.find(exact_key(settled, device)); found != all.exact.end()) {
         found->second = kernel;
     } else {
-        all.buckets[bucket_key(problem, device)].add(kernel);
+        all.buckets[bucket_key(settled, device)].add(kernel);
     }
     return kernel;
 }
 
 // Tensors ------------------------------------------------------------------------------------
 
-std::string shape_text(const std::int64_t* sizes) {
+// What operators are told beside tensors, in the order of the schemas.
+struct Traits {
+    bool causal;
+    bool bottom_right;
+    std::optional<double> scale;
+    std::optional<std::int64_t> window_left;
+    std::optional<std::int64_t> window_right;
+    std::optional<Tensor> sink;
+    std::optional<double> softcap;
+    std::optional<Tensor> alibi_slopes;
+};
+
+// Where the sequences of a packed batch begin, and how long the longest are.
+struct Lengths {
+    const Tensor& cum_q;
+    const Tensor& cum_kv;
+    std::int64_t longest_q;
+    std::int64_t longest_kv;
+};
+
+std::string shape_text(const std::int64_t* sizes, std::int64_t dimensions) {
     std::string text = "(";
-    for (int i = 0; i < 4; ++i) text += std::to_string(sizes[i]) + (i < 3 ? ", " : ")");
-    return text;
+    for (std::int64_t i = 0; i < dimensions; ++i) {
+        text += (i == 0 ? "" : ", ") + std::to_string(sizes[i]);
+    }
+    return text + ")";
 }
 
-// Sizes and strides of a [batch, seq, heads, d_head] tensor.
-struct View {
-    const std::int64_t* sizes;
-    const std::int64_t* strides;
-    std::int32_t dtype;
-    std::int32_t device_type;
-    std::int32_t device;
-    void* address;
+// A tensor as torch knows it.
+struct Described {
+    std::int64_t dimensions = 0;
+    std::int64_t* sizes = nullptr;
+    std::int64_t* strides = nullptr;
+    std::int32_t dtype = 0;
+    std::int32_t device_type = 0;
+    std::int32_t device = 0;
+    void* address = nullptr;
 
-    View(const Tensor& tensor, const char* name) {
+    explicit Described(const Tensor& tensor) {
         const AtenTensorHandle handle = tensor.get();
-        std::int64_t dimensions = 0;
-        std::int64_t* found = nullptr;
         TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dimensions));
-        if (dimensions != 4) {
-            refuse(std::string("Q, K, V must be [batch, seq, heads, d_head]; ") + name + " has " +
-                   std::to_string(dimensions) + " dimensions");
-        }
-        TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &found));
-        sizes = found;
-        TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &found));
-        strides = found;
+        TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &sizes));
+        TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &strides));
         TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &dtype));
         TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(handle, &device_type));
         TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(handle, &device));
         TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, &address));
-        if (strides[3] != 1 && sizes[3] > 1) {
-            refuse(std::string(name) + " must have d_head contiguous; its stride is " +
-                   std::to_string(strides[3]));
-        }
     }
-    std::string shape() const { return shape_text(sizes); }
-    fa_tune_tensor tensor() const { return {address, strides[0], strides[1], strides[2]}; }
+    bool is_beside(const Described& other) const {
+        return device == other.device && device_type == other.device_type;
+    }
+    bool has_sizes(std::initializer_list<std::int64_t> wanted) const {
+        return dimensions == static_cast<std::int64_t>(wanted.size()) &&
+               std::equal(wanted.begin(), wanted.end(), sizes);
+    }
+    // Elements follow each other; the stride of an extent of 1 may be anything.
+    bool is_contiguous() const {
+        std::int64_t step = 1;
+        for (std::int64_t i = dimensions - 1; i >= 0; --i) {
+            if (sizes[i] > 1 && strides[i] != step) return false;
+            step *= sizes[i];
+        }
+        return true;
+    }
 };
 
-std::array<std::int64_t, 4> output_shape(const View& q, const View& v) {
-    return {q.sizes[0], q.sizes[1], q.sizes[2], v.sizes[3]};
-}
+// A [batch, seq, heads, d_head] tensor, or one [rows, heads, d_head] of a packed batch, which
+// counts as one of its batch.
+struct View : Described {
+    std::int64_t rows;
+    std::int64_t heads;
+    std::int64_t d_head;
 
-fa_tune_problem problem_of(const View& q, const View& k, const View& v, bool causal,
-                           bool bottom_right, std::optional<double> scale, bool lse) {
-    for (int i = 0; i < 3; ++i) {
-        if (k.sizes[i] != v.sizes[i]) {
-            refuse("K and V differ in batch, length or heads: " + k.shape() + " and " + v.shape());
+    View(const Tensor& tensor, const char* name, bool packed) : Described(tensor) {
+        const std::int64_t wanted = packed ? 3 : 4;
+        if (dimensions != wanted) {
+            refuse(std::string("Q, K, V must be ") +
+                   (packed ? "[rows, heads, d_head]; " : "[batch, seq, heads, d_head]; ") + name +
+                   " has " + std::to_string(dimensions) + " dimensions");
+        }
+        rows = sizes[wanted - 3];
+        heads = sizes[wanted - 2];
+        d_head = sizes[wanted - 1];
+        if (strides[wanted - 1] != 1 && d_head > 1) {
+            refuse(std::string(name) + " must have d_head contiguous; its stride is " +
+                   std::to_string(strides[wanted - 1]));
         }
     }
-    if (q.sizes[0] != k.sizes[0] || q.sizes[3] != k.sizes[3]) {
+    std::int64_t batch() const { return dimensions == 4 ? sizes[0] : 1; }
+    std::string shape() const { return shape_text(sizes, dimensions); }
+    fa_tune_tensor tensor() const {
+        const std::int64_t* inner = strides + dimensions - 3;
+        return {address, dimensions == 4 ? strides[0] : 0, inner[0], inner[1]};
+    }
+};
+
+// What the problem is of, but for how its scores are masked and changed.
+void set_sizes(fa_tune_problem& problem, const View& q, const View& k, const View& v) {
+    if (!std::equal(k.sizes, k.sizes + k.dimensions - 1, v.sizes)) {
+        refuse("K and V differ in batch, length or heads: " + k.shape() + " and " + v.shape());
+    }
+    if (q.batch() != k.batch() || q.d_head != k.d_head) {
         refuse("Q and K differ in batch or d_head: " + q.shape() + " and " + k.shape());
     }
     if ((q.dtype != FA_TUNE_DTYPE_FP16 && q.dtype != FA_TUNE_DTYPE_BF16) || k.dtype != q.dtype ||
         v.dtype != q.dtype) {
         refuse("Q, K, V must all be fp16 or all bf16");
     }
-    for (const View* one : {&k, &v}) {
-        if (one->device != q.device || one->device_type != q.device_type) {
-            refuse("Q, K, V must be on one GPU");
-        }
-    }
-    if (bottom_right && !causal) {
-        refuse("bottom_right aligns a causal mask; this problem has no mask");
-    }
-    if (scale.has_value() && *scale == 0) refuse("softmax_scale must be positive, not 0");
-    fa_tune_problem problem{};
+    if (!k.is_beside(q) || !v.is_beside(q)) refuse("Q, K, V must be on one GPU");
     problem.operation = FA_TUNE_OPERATION_FORWARD;
     problem.dtype = q.dtype;
-    problem.batch = q.sizes[0];
-    problem.heads = q.sizes[2];
-    problem.kv_heads = k.sizes[2];
-    problem.seq_len_q = q.sizes[1];
-    problem.seq_len_kv = k.sizes[1];
-    problem.d_head = static_cast<std::int32_t>(std::min(q.sizes[3], kMaxSize));
-    if (v.sizes[3] < 1) refuse("V has no columns: " + v.shape());
-    if (v.sizes[3] != q.sizes[3]) {  // 0 where it is the same, as Python has it
-        problem.d_head_v = static_cast<std::int32_t>(std::min(v.sizes[3], kMaxSize));
+    problem.batch = q.batch();
+    problem.heads = q.heads;
+    problem.kv_heads = k.heads;
+    problem.seq_len_q = q.rows;
+    problem.seq_len_kv = k.rows;
+    problem.d_head = static_cast<std::int32_t>(std::min(q.d_head, kMaxSize));
+    if (v.d_head < 1) refuse("V has no columns: " + v.shape());
+    if (v.d_head != q.d_head) {  // 0 where it is the same, as Python has it
+        problem.d_head_v = static_cast<std::int32_t>(std::min(v.d_head, kMaxSize));
     }
-    problem.mask = !causal        ? FA_TUNE_MASK_FULL
-                   : bottom_right ? FA_TUNE_MASK_CAUSAL_BR
-                                  : FA_TUNE_MASK_CAUSAL;
+}
+
+void set_traits(fa_tune_problem& problem, const Traits& traits) {
+    const bool windowed = traits.window_left.has_value() || traits.window_right.has_value();
+    const bool aligned = traits.causal || windowed || traits.alibi_slopes.has_value();
+    if (traits.bottom_right && !aligned) {
+        refuse("bottom_right aligns a causal mask; this problem has no mask");
+    }
+    for (const auto& [name, value] :
+         {std::pair{"softmax_scale", traits.scale}, std::pair{"softcap", traits.softcap}}) {
+        if (value.has_value() && *value == 0)
+            refuse(std::string(name) + " must be positive, not 0");
+    }
+    problem.mask = traits.causal ? FA_TUNE_MASK_CAUSAL : FA_TUNE_MASK_FULL;
+    if (traits.bottom_right && problem.packed == 0) {  // a packed batch always is
+        problem.mask = traits.causal ? FA_TUNE_MASK_CAUSAL_BR : FA_TUNE_MASK_FULL_DIAGONAL;
+        if (!traits.causal) problem.diagonal = problem.seq_len_kv - problem.seq_len_q;
+    }
+    problem.softmax_scale = traits.scale.value_or(0.0);
+    problem.softcap = traits.softcap.value_or(0.0);
+    if (traits.window_left.has_value()) problem.window |= FA_TUNE_WINDOW_LEFT;
+    if (traits.window_right.has_value()) problem.window |= FA_TUNE_WINDOW_RIGHT;
+    problem.window_left = traits.window_left.value_or(0);
+    problem.window_right = traits.window_right.value_or(0);
+    problem.sink = traits.sink.has_value();
+    problem.alibi = traits.alibi_slopes.has_value();
+}
+
+// Those of a dense batch, or with the rows of all sequences of a packed one.
+fa_tune_problem problem_of(const View& q, const View& k, const View& v, const Traits& traits,
+                           const Lengths* lengths, bool lse) {
+    fa_tune_problem problem{};
+    set_sizes(problem, q, k, v);
+    if (lengths != nullptr) {
+        const Described starts(lengths->cum_q);
+        problem.packed = 1;
+        problem.batch = starts.dimensions == 1 ? starts.sizes[0] - 1 : 0;
+        problem.seq_len_q = lengths->longest_q;
+        problem.seq_len_kv = lengths->longest_kv;
+        problem.total_q = q.rows;
+        problem.total_kv = k.rows;
+    }
+    set_traits(problem, traits);
     problem.lse = lse;
-    problem.softmax_scale = scale.value_or(0.0);
     const fa_tune::core::Status status = fa_tune::core::check_problem(problem);
     if (!status.ok()) refuse(status.text);
     return problem;
 }
 
-void* lse_address(const Tensor& lse, const View& q) {
-    const std::array<std::int64_t, 3> shape = {q.sizes[0], q.sizes[2], q.sizes[1]};
-    const AtenTensorHandle handle = lse.get();
-    std::int64_t dimensions = 0;
-    std::int64_t* sizes = nullptr;
-    std::int32_t dtype = 0, device = 0;
-    bool contiguous = false;
-    void* address = nullptr;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dimensions));
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &sizes));
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &dtype));
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(handle, &device));
-    TORCH_ERROR_CODE_CHECK(aoti_torch_is_contiguous(handle, &contiguous));
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, &address));
-    if (dimensions != 3 || sizes[0] != shape[0] || sizes[1] != shape[1] || sizes[2] != shape[2] ||
-        dtype != aoti_torch_dtype_float32() || device != q.device || !contiguous) {
-        refuse("lse must be fp32 (" + std::to_string(shape[0]) + ", " + std::to_string(shape[1]) +
-               ", " + std::to_string(shape[2]) + "), contiguous, on Q's GPU");
+// The address of what kernels read element by element.
+void* address_of(const Tensor& tensor, const char* name, std::int32_t dtype, const char* dtype_name,
+                 std::initializer_list<std::int64_t> sizes, const View& q) {
+    const Described found(tensor);
+    if (!found.has_sizes(sizes) || found.dtype != dtype || !found.is_beside(q) ||
+        !found.is_contiguous()) {
+        refuse(std::string(name) + " must be " + dtype_name + " " +
+               shape_text(sizes.begin(), static_cast<std::int64_t>(sizes.size())) +
+               ", contiguous, on Q's GPU");
     }
-    return address;
+    return found.address;
+}
+
+void set_slopes(fa_tune_tensors& tensors, const Tensor& slopes, std::int64_t batch, const View& q) {
+    const Described found(slopes);
+    const bool of_batch = found.has_sizes({batch, q.heads});
+    if ((!of_batch && !found.has_sizes({q.heads})) || found.dtype != aoti_torch_dtype_float32() ||
+        !found.is_beside(q) || (q.heads > 1 && found.strides[found.dimensions - 1] != 1)) {
+        refuse("alibi_slopes must be fp32 (" + std::to_string(q.heads) + ") or (" +
+               std::to_string(batch) + ", " + std::to_string(q.heads) +
+               ") with contiguous heads, on Q's GPU");
+    }
+    tensors.alibi_slopes = found.address;
+    tensors.alibi_batch_stride = of_batch ? found.strides[0] : 0;
 }
 
 Tensor empty(const View& like, const std::int64_t* sizes, std::int64_t dimensions,
@@ -331,8 +446,7 @@ Tensor empty(const View& like, const std::int64_t* sizes, std::int64_t dimension
     return Tensor(made);
 }
 
-void launch(const fa_tune_problem& problem, const View& q, const View& k, const View& v,
-            const fa_tune_tensor& out, void* lse) {
+void launch(const fa_tune_problem& problem, fa_tune_tensors& tensors, const View& q) {
     void* stream = nullptr;
     if (stream_of != nullptr) TORCH_ERROR_CODE_CHECK(stream_of(q.device, &stream));
     if (!last.is(problem, q.device)) {
@@ -346,63 +460,160 @@ void launch(const fa_tune_problem& problem, const View& q, const View& k, const 
     if (workspace_bytes > 0) {
         const auto words = static_cast<std::int64_t>((workspace_bytes + 3) / 4);
         workspace = empty(q, &words, 1, aoti_torch_dtype_float32());
+        tensors.workspace = workspace->data_ptr();
     }
-    fa_tune_tensors tensors{q.tensor(), k.tensor(), v.tensor(), out, lse};
-    if (workspace) tensors.workspace = workspace->data_ptr();
     check(fa_tune_launch(kernel, &problem, &tensors, q.device, stream));
 }
 
-// Operators ----------------------------------------------------------------------------------
+// One call of an operator, but for where its results go.
+class Call {
+  public:
+    Call(const Traits& traits, const Tensor& q, const Tensor& k, const Tensor& v, bool lse,
+         const Lengths* lengths)
+        : q_(q, "Q", lengths != nullptr),
+          k_(k, "K", lengths != nullptr),
+          v_(v, "V", lengths != nullptr),
+          problem_(problem_of(q_, k_, v_, traits, lengths, lse)) {
+        tensors_.q = q_.tensor();
+        tensors_.k = k_.tensor();
+        tensors_.v = v_.tensor();
+        if (traits.sink.has_value()) {
+            tensors_.sink = address_of(*traits.sink, "sink", aoti_torch_dtype_float32(), "fp32",
+                                       {q_.heads}, q_);
+        }
+        if (traits.alibi_slopes.has_value()) {
+            set_slopes(tensors_, *traits.alibi_slopes, problem_.batch, q_);
+        }
+        if (lengths != nullptr) {
+            tensors_.cu_seqlens_q = starts(lengths->cum_q, "cu_seqlens_q");
+            tensors_.cu_seqlens_kv = starts(lengths->cum_kv, "cu_seqlens_k");
+        }
+    }
 
-// A contiguous tensor like Q, with V's last dimension.
-struct Output {
-    Tensor tensor;
-    fa_tune_tensor address;
-
-    Output(const View& q, const View& v) : Output(q, output_shape(q, v)) {}
+    // A contiguous tensor like Q, with V's last dimension.
+    Tensor make_out() {
+        std::array<std::int64_t, 4> shape = out_shape();
+        Tensor made = empty(q_, shape.data(), q_.dimensions, q_.dtype);
+        const std::int64_t row = q_.heads * v_.d_head;
+        tensors_.o = {made.data_ptr(), q_.rows * row, row, v_.d_head};
+        return made;
+    }
+    Tensor make_lse() {
+        const std::array<std::int64_t, 3> dense = {q_.batch(), q_.heads, q_.rows};
+        const bool packed = problem_.packed != 0;
+        Tensor made = empty(q_, dense.data() + packed, 3 - packed, aoti_torch_dtype_float32());
+        tensors_.lse = made.data_ptr();
+        return made;
+    }
+    void take_out(const Tensor& out) {
+        const std::array<std::int64_t, 4> shape = out_shape();
+        const View given(out, "out", problem_.packed != 0);
+        if (!std::equal(given.sizes, given.sizes + given.dimensions, shape.data())) {
+            refuse("out must be like q with v's last dimension, " +
+                   shape_text(shape.data(), q_.dimensions) + ", not " + given.shape());
+        }
+        if (given.dtype != q_.dtype || !given.is_beside(q_)) {
+            refuse("out must have Q's dtype and be on its GPU");
+        }
+        tensors_.o = given.tensor();
+    }
+    void take_lse(const Tensor& lse) {
+        const auto fp32 = aoti_torch_dtype_float32();
+        tensors_.lse =
+            problem_.packed != 0
+                ? address_of(lse, "lse", fp32, "fp32", {q_.heads, q_.rows}, q_)
+                : address_of(lse, "lse", fp32, "fp32", {q_.batch(), q_.heads, q_.rows}, q_);
+    }
+    void run() { launch(problem_, tensors_, q_); }
 
   private:
-    Output(const View& q, const std::array<std::int64_t, 4>& shape)
-        : tensor(empty(q, shape.data(), 4, q.dtype)),
-          address{tensor.data_ptr(), shape[1] * shape[2] * shape[3], shape[2] * shape[3],
-                  shape[3]} {}
+    std::array<std::int64_t, 4> out_shape() const {
+        std::array<std::int64_t, 4> shape{};
+        std::copy(q_.sizes, q_.sizes + q_.dimensions - 1, shape.begin());
+        shape[static_cast<std::size_t>(q_.dimensions - 1)] = v_.d_head;
+        return shape;
+    }
+    const std::int32_t* starts(const Tensor& tensor, const char* name) const {
+        return static_cast<const std::int32_t*>(
+            address_of(tensor, name, aoti_torch_dtype_int32(), "int32", {problem_.batch + 1}, q_));
+    }
+
+    View q_, k_, v_;
+    fa_tune_problem problem_;
+    fa_tune_tensors tensors_{};
 };
 
-Tensor fwd(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, bool bottom_right,
-           std::optional<double> scale) {
-    const View vq(q, "Q"), vk(k, "K"), vv(v, "V");
-    const fa_tune_problem problem = problem_of(vq, vk, vv, causal, bottom_right, scale, false);
-    const Output out(vq, vv);
-    launch(problem, vq, vk, vv, out.address, nullptr);
-    return out.tensor;
+// Operators ----------------------------------------------------------------------------------
+
+Tensor run(Call call) {
+    Tensor out = call.make_out();
+    call.run();
+    return out;
 }
 
-std::tuple<Tensor, Tensor> fwd_lse(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
-                                   bool bottom_right, std::optional<double> scale) {
-    const View vq(q, "Q"), vk(k, "K"), vv(v, "V");
-    const fa_tune_problem problem = problem_of(vq, vk, vv, causal, bottom_right, scale, true);
-    const Output out(vq, vv);
-    const std::array<std::int64_t, 3> rows = {vq.sizes[0], vq.sizes[2], vq.sizes[1]};
-    Tensor lse = empty(vq, rows.data(), 3, aoti_torch_dtype_float32());
-    launch(problem, vq, vk, vv, out.address, lse.data_ptr());
-    return {out.tensor, std::move(lse)};
+std::tuple<Tensor, Tensor> run_with_lse(Call call) {
+    Tensor out = call.make_out(), lse = call.make_lse();
+    call.run();
+    return {std::move(out), std::move(lse)};
 }
 
-void fwd_out(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, bool bottom_right,
-             std::optional<double> scale, const Tensor& out, std::optional<Tensor> lse) {
-    const View vq(q, "Q"), vk(k, "K"), vv(v, "V"), vo(out, "out");
-    const fa_tune_problem problem =
-        problem_of(vq, vk, vv, causal, bottom_right, scale, lse.has_value());
-    const std::array<std::int64_t, 4> shape = output_shape(vq, vv);
-    if (!std::equal(shape.begin(), shape.end(), vo.sizes)) {
-        refuse("out must be like q with v's last dimension, " + shape_text(shape.data()) +
-               ", not " + vo.shape());
-    }
-    if (vo.dtype != vq.dtype || vo.device != vq.device || vo.device_type != vq.device_type) {
-        refuse("out must have Q's dtype and be on its GPU");
-    }
-    launch(problem, vq, vk, vv, vo.tensor(), lse.has_value() ? lse_address(*lse, vq) : nullptr);
+void run_into(Call call, const Tensor& out, const std::optional<Tensor>& lse) {
+    call.take_out(out);
+    if (lse.has_value()) call.take_lse(*lse);
+    call.run();
 }
+
+Tensor fwd(const Traits& traits, const Tensor& q, const Tensor& k, const Tensor& v) {
+    return run(Call(traits, q, k, v, false, nullptr));
+}
+
+std::tuple<Tensor, Tensor> fwd_lse(const Traits& traits, const Tensor& q, const Tensor& k,
+                                   const Tensor& v) {
+    return run_with_lse(Call(traits, q, k, v, true, nullptr));
+}
+
+void fwd_out(const Traits& traits, const Tensor& q, const Tensor& k, const Tensor& v,
+             const Tensor& out, std::optional<Tensor> lse) {
+    run_into(Call(traits, q, k, v, lse.has_value(), nullptr), out, lse);
+}
+
+Tensor packed_fwd(const Traits& traits, const Tensor& q, const Tensor& k, const Tensor& v,
+                  const Tensor& cum_q, const Tensor& cum_kv, std::int64_t longest_q,
+                  std::int64_t longest_kv) {
+    const Lengths lengths{cum_q, cum_kv, longest_q, longest_kv};
+    return run(Call(traits, q, k, v, false, &lengths));
+}
+
+std::tuple<Tensor, Tensor> packed_fwd_lse(const Traits& traits, const Tensor& q, const Tensor& k,
+                                          const Tensor& v, const Tensor& cum_q,
+                                          const Tensor& cum_kv, std::int64_t longest_q,
+                                          std::int64_t longest_kv) {
+    const Lengths lengths{cum_q, cum_kv, longest_q, longest_kv};
+    return run_with_lse(Call(traits, q, k, v, true, &lengths));
+}
+
+void packed_fwd_out(const Traits& traits, const Tensor& q, const Tensor& k, const Tensor& v,
+                    const Tensor& cum_q, const Tensor& cum_kv, std::int64_t longest_q,
+                    std::int64_t longest_kv, const Tensor& out, std::optional<Tensor> lse) {
+    const Lengths lengths{cum_q, cum_kv, longest_q, longest_kv};
+    run_into(Call(traits, q, k, v, lse.has_value(), &lengths), out, lse);
+}
+
+// An operator as torch calls it: what is given, then the traits one by one.
+template <auto body>
+struct Flat;
+
+template <class Result, class... Given, Result (*body)(const Traits&, Given...)>
+struct Flat<body> {
+    static Result call(Given... given, bool causal, bool bottom_right, std::optional<double> scale,
+                       std::optional<std::int64_t> window_left,
+                       std::optional<std::int64_t> window_right, std::optional<Tensor> sink,
+                       std::optional<double> softcap, std::optional<Tensor> alibi_slopes) {
+        const Traits traits{causal,       bottom_right,    scale,   window_left,
+                            window_right, std::move(sink), softcap, std::move(alibi_slopes)};
+        return body(traits, std::forward<Given>(given)...);
+    }
+};
 
 }  // namespace
 
@@ -412,9 +623,12 @@ void fa_tune_torch_register(const char* dispatch_key) {
     // Never destroyed: that would drop the operators.
     auto* library =
         new StableLibrary(StableLibrary::Kind::IMPL, "fa_tune", dispatch_key, __FILE__, __LINE__);
-    library->impl("fwd", TORCH_BOX(&fwd));
-    library->impl("fwd_lse", TORCH_BOX(&fwd_lse));
-    library->impl("fwd_out", TORCH_BOX(&fwd_out));
+    library->impl("fwd", TORCH_BOX(&Flat<&fwd>::call));
+    library->impl("fwd_lse", TORCH_BOX(&Flat<&fwd_lse>::call));
+    library->impl("fwd_out", TORCH_BOX(&Flat<&fwd_out>::call));
+    library->impl("packed_fwd", TORCH_BOX(&Flat<&packed_fwd>::call));
+    library->impl("packed_fwd_lse", TORCH_BOX(&Flat<&packed_fwd_lse>::call));
+    library->impl("packed_fwd_out", TORCH_BOX(&Flat<&packed_fwd_out>::call));
 }
 
 void fa_tune_torch_set_resolver(fa_tune_torch_resolver chooser) { resolver = chooser; }
@@ -424,7 +638,7 @@ void fa_tune_torch_set_stream(fa_tune_torch_stream stream) { stream_of = stream;
 void fa_tune_torch_add_exact(const fa_tune_problem* problem, int device) {
     Choices& all = *choices();
     const std::unique_lock<std::shared_mutex> lock(all.mutex);
-    all.exact.try_emplace(exact_key(*problem, device), nullptr);
+    all.exact.try_emplace(exact_key(fa_tune::core::settled(*problem), device), nullptr);
     ++generation;
 }
 

@@ -72,9 +72,7 @@ def cases() -> list[Case]:
             else:
                 found.append(Case(**given))
         for lengths, mask in zip(((1, 339), (3, 1024), (64, 800)), MASKS, strict=False):
-            found.append(
-                Case("cache", lengths, d_head, dtype, mask, kv_heads=3, seed=len(found))
-            )
+            found.append(Case("cache", lengths, d_head, dtype, mask, kv_heads=3, seed=len(found)))
     return found
 
 
@@ -146,7 +144,8 @@ def drawn(case: Case) -> Drawn:
     shape_k = (sum(n for _, n in lengths), case.kv_heads, case.d_head)
     dtype = getattr(torch, case.dtype)
     q, k, v, seed = (
-        torch.randn(shape, device="cuda").to(dtype) for shape in (shape_q, shape_k, shape_k, shape_q)
+        torch.randn(shape, device="cuda").to(dtype)
+        for shape in (shape_q, shape_k, shape_k, shape_q)
     )
     if case.kind == "dense":
         q, seed = q.view(batch, n_q, *shape_q[1:]), seed.view(batch, n_q, *shape_q[1:])

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fa_tune.gpu.kernels import use_device
+from fa_tune.op.traits import Traits, bounds
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,6 +42,37 @@ def reference(
         scores = scores.masked_fill(blind, 0.0)
         return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).masked_fill(blind, 0.0), v)
     return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+
+
+def reference_with(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, traits: Traits
+) -> torch.Tensor:
+    """The same with all traits."""
+    group = q.shape[2] // k.shape[2]
+    k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
+    scale = q.shape[3] ** -0.5 if traits.scale is None else traits.scale
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * scale
+    if traits.softcap is not None:
+        scores = traits.softcap * torch.tanh(scores / traits.softcap)
+    n_q, n_kv = scores.shape[-2:]
+    ahead = torch.arange(n_kv, device=q.device) - torch.arange(n_q, device=q.device)[:, None]
+    if traits.alibi_slopes is not None:
+        distance = (ahead - (n_kv - n_q) * traits.bottom_right).abs()
+        slopes = traits.alibi_slopes.expand(q.shape[0], q.shape[2])[..., None, None]
+        scores = scores - (slopes * distance).to(scores.dtype)
+    first, last = bounds(traits, n_q, n_kv)
+    hidden = torch.zeros_like(ahead, dtype=torch.bool)
+    if first is not None:
+        hidden |= ahead < first
+    if last is not None:
+        hidden |= ahead > last
+    blind = hidden.all(-1, keepdim=True)
+    scores = scores.masked_fill(hidden & ~blind, -torch.inf)
+    if traits.sink is not None:
+        more = traits.sink.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat((scores, more), -1)
+    weights = scores.softmax(-1)[..., :n_kv].masked_fill(blind, 0.0)
+    return torch.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
 def grads(run: Callable[..., Any], tensors: list[torch.Tensor], seed: torch.Tensor) -> list[Any]:

@@ -25,10 +25,13 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.gpu.kernels import launch_args, lse_for
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, make_inputs
-from fa_tune.op import attention, explain, prepare
+from fa_tune.op import attention, explain, flash_attn_func, flash_attn_varlen_func, prepare
+from fa_tune.op.done import Lengths
+from fa_tune.op.packed import packed_attention
 from fa_tune.op.state import operators
+from fa_tune.op.traits import Traits
 from tests.csrc.host_cost import host_cost as cost_of_core
-from tests.gpu.op_checks import draw, grads, main, reference, same_bits
+from tests.gpu.op_checks import draw, grads, main, reference, reference_with, same_bits
 
 THREADS, LAUNCHES = 8, 200
 LIBRARIES: list[Any] = []  # kept loaded
@@ -105,12 +108,144 @@ def opcheck() -> None:
         for one in (ops.fwd, ops.fwd_lse):
             torch.library.opcheck(one.default, (q, k, k, masked, masked, None))
     out, lse = torch.empty_like(q), torch.empty(2, 4, 100, device="cuda")
-    torch.library.opcheck(ops.fwd_out.default, (q, k, k, True, False, 0.3, out, lse))
-    torch.library.opcheck(ops.fwd_out.default, (q, k, k, False, False, None, out, None))
+    torch.library.opcheck(ops.fwd_out.default, (q, k, k, out, lse, True, False, 0.3))
+    torch.library.opcheck(ops.fwd_out.default, (q, k, k, out, None, False, False, None))
     attention(q, k, k, out=out, lse=lse)
     torch.library.opcheck(ops.bwd.default, (q, q, k, k, out, lse, False, False, None))
     v = draw(2, 70, 2, 32)
     torch.library.opcheck(ops.fwd_lse.default, (q, k, v, False, False, None))
+    for traits in some_traits(4, 2):
+        torch.library.opcheck(ops.fwd.default, (q, k, k, *traits))
+        torch.library.opcheck(ops.fwd_out.default, (q, k, k, torch.empty_like(q), lse, *traits))
+        done = (q, q, k, k, *ops.fwd_lse(q, k, k, *traits))
+        torch.library.opcheck(ops.bwd.default, (*done, *traits))
+    lengths = packed_lengths()
+    q, k = draw(200, 4, 64), draw(140, 2, 64)
+    for sink in (None, torch.randn(4, device="cuda")):
+        traits = Traits(True, sink=sink)
+        torch.library.opcheck(ops.packed_fwd.default, (q, k, k, *lengths, *traits))
+        out, lse = ops.packed_fwd_lse(q, k, k, *lengths, *traits)
+        torch.library.opcheck(
+            ops.packed_fwd_out.default, (q, k, k, *lengths, torch.empty_like(q), lse, *traits)
+        )
+        torch.library.opcheck(ops.packed_bwd.default, (q, q, k, k, out, lse, *lengths, *traits))
+
+
+def packed_lengths() -> Lengths:
+    """Of 200 queries and 140 keys; a sequence has neither, one no query."""
+    cum_q, cum_kv = [0, 100, 100, 100, 200], [0, 70, 70, 75, 140]
+    cums = (torch.tensor(c, dtype=torch.int32, device="cuda") for c in (cum_q, cum_kv))
+    return Lengths(*cums, 100, 70)
+
+
+def some_traits(heads: int, batch: int) -> list[Traits]:
+    """Windows on each side and aligned either way, and what changes scores."""
+    sink = torch.randn(heads, device="cuda")
+    slopes = 0.2 * torch.rand(batch, heads, device="cuda")
+    return [
+        Traits(True, True, window_left=50),
+        Traits(True, window_left=31, sink=sink),
+        Traits(window_left=40, window_right=20),
+        Traits(False, True, 0.2, None, 33),
+        Traits(sink=sink),
+        Traits(True, True, softcap=5.0),
+        Traits(False, True, alibi_slopes=slopes[0]),
+        Traits(True, True, None, 60, None, sink, 8.0, slopes),
+    ]
+
+
+def told(traits: Traits) -> dict[str, Any]:
+    """What `attention` is told, but for tensors that want gradients."""
+    return {
+        "causal": traits.causal,
+        "bottom_right": traits.bottom_right,
+        "softmax_scale": traits.scale,
+        "window": (traits.window_left, traits.window_right),
+        "softcap": traits.softcap,
+    }
+
+
+def with_tensors(traits: Traits) -> dict[str, torch.Tensor]:
+    named = {"sink": traits.sink, "alibi_slopes": traits.alibi_slopes}
+    return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+
+def gradients_of_traits() -> None:
+    """Those of Q, K, V, sinks and slopes, as `gradients`; values of another head dimension, too."""
+    for dtype, d_head, d_v in (
+        *((torch.float16, 128, 128), (torch.bfloat16, 64, 64)),
+        (torch.bfloat16, 192, 128),
+    ):
+        for n_q, n_kv in ((200, 333), (333, 200), (256, 256)):
+            for traits in some_traits(4, 2):
+                q, seed = draw(2, n_q, 4, d_head, dtype=dtype), draw(2, n_q, 4, d_v, dtype=dtype)
+                k, v = (draw(2, n_kv, 2, d, dtype=dtype) for d in (d_head, d_v))
+                more = with_tensors(traits)
+
+                def plain(*t: Any, traits: Traits = traits, names: Any = tuple(more)) -> Any:
+                    own = dict(zip(names, t[3:], strict=True))
+                    return reference_with(*t[:3], traits._replace(**own))
+
+                def ours(*t: Any, traits: Traits = traits, names: Any = tuple(more)) -> Any:
+                    return attention(*t[:3], **told(traits), **dict(zip(names, t[3:], strict=True)))
+
+                check_gradients((q, k, v, *more.values()), plain, ours, seed, (q.shape, traits))
+
+
+def check_gradients(tensors: Any, plain: Any, ours: Any, seed: torch.Tensor, said: Any) -> None:
+    right = grads(plain, [t.double() for t in tensors], seed)
+    torchs, found = grads(plain, list(tensors), seed), grads(ours, list(tensors), seed)
+    for number, (a, b, c) in enumerate(zip(found, torchs, right, strict=True)):
+        error, allowed = (a - c).abs().max(), (b - c).abs().max()
+        limit = 2 * allowed + 1e-3 * c.abs().max() + 1e-5
+        assert error <= limit, f"{number} of {said}: {error} > {limit}"
+
+
+def gradients_of_packed_batches() -> None:
+    """The same, sequences of no queries and of no keys among them."""
+    lengths = packed_lengths()
+    for dtype, d_head, d_v in ((torch.float16, 128, 128), (torch.bfloat16, 192, 128)):
+        for causal in (False, True):
+            for name in ("", "sink", "softcap"):
+                sink = (torch.randn(4, device="cuda"),) if name == "sink" else ()
+                traits = Traits(causal, softcap=5.0 if name == "softcap" else None)
+                q, seed = draw(200, 4, d_head, dtype=dtype), draw(200, 4, d_v, dtype=dtype)
+                k, v = (draw(140, 2, d, dtype=dtype) for d in (d_head, d_v))
+
+                def plain(*t: Any, traits: Traits = traits) -> Any:
+                    one = traits._replace(bottom_right=True, sink=t[3] if len(t) > 3 else None)
+                    ends = [lengths.cum_q.tolist(), lengths.cum_kv.tolist()]
+                    outs = []
+                    for i in (0, 3):  # the others have no queries
+                        rows, keys = (slice(e[i], e[i + 1]) for e in ends)
+                        parts = (t[0][None, rows], t[1][None, keys], t[2][None, keys])
+                        outs.append(reference_with(*parts, one)[0])
+                    return torch.cat(outs)
+
+                def ours(*t: Any, traits: Traits = traits) -> Any:
+                    one = traits._replace(sink=t[3] if len(t) > 3 else None)
+                    return packed_attention(*t[:3], lengths, one)[0]
+
+                check_gradients((q, k, v, *sink), plain, ours, seed, (d_v, traits, name))
+
+
+def compiled_traits() -> None:
+    """No graph break with traits and gradients, nor with packed batches."""
+    lengths, sink = packed_lengths(), torch.randn(4, device="cuda")
+
+    def masks(q: torch.Tensor, k: torch.Tensor, sink: torch.Tensor) -> Any:
+        return attention(q[None], k[None], k[None], window=(50, 10), sink=sink, softcap=9.0)[0]
+
+    def packed(q: torch.Tensor, k: torch.Tensor, sink: torch.Tensor) -> Any:
+        return packed_attention(q, k, k, lengths, Traits(True, sink=sink))[0]
+
+    for run in (masks, packed):
+        tensors = [draw(200, 4, 64), draw(140, 2, 64), sink]
+        compiled = torch.compile(run, fullgraph=True)
+        assert same_bits([compiled(*tensors)], [run(*tensors)])
+        seed = draw(200, 4, 64)
+        for a, b in zip(grads(compiled, tensors, seed), grads(run, tensors, seed), strict=True):
+            assert (a - b).abs().max() <= 1e-2 * b.abs().max()
 
 
 def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -294,7 +429,7 @@ def new_lengths() -> None:
 def python_op() -> None:
     """What stands in where no C++ can be compiled: the same bits.  Needs CXX to name nothing."""
     assert operators().native is None
-    for workload in list(workloads())[:3]:
+    for workload in list(workloads())[:6]:
         inputs = make_inputs(workload, seed=15)
         assert same_bits(by_op(workload, inputs), by_cupy(workload, inputs)), workload.key
     graphs_on_two_streams()
@@ -343,9 +478,12 @@ def host_cost() -> str:
     fwd_out, turned = torch.ops.fa_tune.fwd_out.default, q.transpose(1, 2)
     sdpa = torch.nn.functional.scaled_dot_product_attention
     op_of_torch = nothing()
+    masked = Traits(True, window_left=50, sink=torch.zeros(1, device="cuda"))
+    ends = torch.tensor([0, 60, 128], dtype=torch.int32, device="cuda")
+    lengths, packed_out = Lengths(ends, ends, 68, 68), torch.ops.fa_tune.packed_fwd_out.default
     calls: dict[str, Callable[[], Any]] = {
-        "fwd_out_ns": lambda: fwd_out(q, q, q, False, False, None, out, None),
-        "fwd_out_lse_ns": lambda: fwd_out(q, q, q, False, False, None, out, lse),
+        "fwd_out_ns": lambda: fwd_out(q, q, q, out, None, False, False, None),
+        "fwd_out_lse_ns": lambda: fwd_out(q, q, q, out, lse, False, False, None),
         "attention_ns": lambda: attention(q, q, q),
         "attention_lse_ns": lambda: attention(q, q, q, return_lse=True),
         "empty_ns": lambda: torch.empty_like(q),
@@ -353,6 +491,11 @@ def host_cost() -> str:
         "operator_that_does_nothing_ns": lambda: op_of_torch(
             q, q, q, False, False, None, out, None
         ),
+        "fwd_out_masks_ns": lambda: fwd_out(q, q, q, out, None, *masked),
+        "attention_masks_ns": lambda: attention(q, q, q, **told(masked), sink=masked.sink),
+        "packed_fwd_out_ns": lambda: packed_out(*(t[0] for t in (q, q, q)), *lengths, out[0], None),
+        "flash_attn_varlen_func_ns": lambda: flash_attn_varlen_func(q[0], q[0], q[0], *lengths),
+        "flash_attn_func_ns": lambda: flash_attn_func(q, q, q, causal=True),
         "sdpa_ns": lambda: sdpa(turned, turned, turned),
         "nothing_ns": lambda: None,
     }

@@ -24,11 +24,14 @@ CHECKS = (
     "new_lengths",
     "host_cost",
     "gradients",
+    "gradients_of_traits",
+    "gradients_of_packed_batches",
     "gradients_elsewhere",
     "two_gpus",
     "compiled_fullgraph",
     "compiled_dynamic",
     "compiled_reduce_overhead",
+    "compiled_traits",
 )
 DROP_INS = (
     "sdpa_kernels",
