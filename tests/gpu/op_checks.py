@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fa_tune.gpu.kernels import use_device
+from fa_tune.op.done import Lengths
 from fa_tune.op.traits import Traits, bounds
 
 
@@ -73,6 +74,40 @@ def reference_with(
         scores = torch.cat((scores, more), -1)
     weights = scores.softmax(-1)[..., :n_kv].masked_fill(blind, 0.0)
     return torch.einsum("bhqk,bkhd->bqhd", weights, v)
+
+
+def packed_lengths() -> Lengths:
+    """Of 200 queries and 140 keys; a sequence has neither, one no query."""
+    cum_q, cum_kv = [0, 100, 100, 100, 200], [0, 70, 70, 75, 140]
+    cums = (torch.tensor(c, dtype=torch.int32, device="cuda") for c in (cum_q, cum_kv))
+    return Lengths(*cums, 100, 70)
+
+
+def some_traits(heads: int, batch: int) -> list[Traits]:
+    """Windows on each side and aligned either way, and what changes scores."""
+    sink = torch.randn(heads, device="cuda")
+    slopes = 0.2 * torch.rand(batch, heads, device="cuda")
+    return [
+        Traits(True, True, window_left=50),
+        Traits(True, window_left=31, sink=sink),
+        Traits(window_left=40, window_right=20),
+        Traits(False, True, 0.2, None, 33),
+        Traits(sink=sink),
+        Traits(True, True, softcap=5.0),
+        Traits(False, True, alibi_slopes=slopes[0]),
+        Traits(True, True, None, 60, None, sink, 8.0, slopes),
+    ]
+
+
+def told(traits: Traits) -> dict[str, Any]:
+    """What `attention` is told, but for tensors that want gradients."""
+    return {
+        "causal": traits.causal,
+        "bottom_right": traits.bottom_right,
+        "softmax_scale": traits.scale,
+        "window": (traits.window_left, traits.window_right),
+        "softcap": traits.softcap,
+    }
 
 
 def grads(run: Callable[..., Any], tensors: list[torch.Tensor], seed: torch.Tensor) -> list[Any]:
