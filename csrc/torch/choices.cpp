@@ -175,6 +175,8 @@ fa_tune_kernel* kernel_for(const fa_tune_problem& problem, int device) {
 
 fa_tune_kernel* kernel_of(const fa_tune_problem& problem, int device) {
     if (!last.is(problem, device)) {
+        const fa_tune::core::Status status = fa_tune::core::check_problem(problem);
+        if (!status.ok()) refuse(status.text);
         const std::uint64_t now = generation.load(std::memory_order_acquire);
         last = {now, problem, device, kernel_for(problem, device)};
     }

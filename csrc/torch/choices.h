@@ -35,7 +35,7 @@ namespace fa_tune::op {
 
 constexpr std::int64_t kMaxSize = INT32_MAX;  // of the core; products of two stay within 64 bits
 
-// The kernel that runs a problem on a device, ready there.
+// The kernel that runs a problem on a device, ready there.  Refuses what is no problem.
 fa_tune_kernel* kernel_of(const fa_tune_problem& problem, int device);
 
 }  // namespace fa_tune::op

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "choices.h"
@@ -53,56 +52,83 @@ void launch(const fa_tune_problem& problem, fa_tune_tensors& tensors, const View
     fa_tune_kernel* kernel = kernel_of(problem, q.device);
     std::size_t workspace_bytes = 0;
     check(fa_tune_workspace_bytes(kernel, &problem, q.device, &workspace_bytes));
-    std::optional<Tensor> workspace;  // torch gives its memory to later work of this stream alone
+    Owned workspace;  // torch gives its memory to later work of this stream alone
     if (workspace_bytes > 0) {
         const auto words = static_cast<std::int64_t>((workspace_bytes + 3) / 4);
         workspace = empty(q, &words, 1, aoti_torch_dtype_float32());
-        tensors.workspace = workspace->data_ptr();
+        tensors.workspace = workspace.address();
     }
     check(fa_tune_launch(kernel, &problem, &tensors, q.device, stream));
 }
 
+// What torch gives an operator, one by one.
+class Arguments {
+  public:
+    explicit Arguments(StableIValue* stack) : next_(stack) {}
+
+    template <class T>
+    T take() {
+        return torch::stable::detail::to<T>(*next_++);
+    }
+    Owned tensor() { return Owned(take<AtenTensorHandle>()); }
+    Traits traits() {  // in the order of the schemas
+        Traits found;
+        found.causal = take<bool>();
+        found.bottom_right = take<bool>();
+        found.scale = take<std::optional<double>>();
+        found.window_left = take<std::optional<std::int64_t>>();
+        found.window_right = take<std::optional<std::int64_t>>();
+        found.sink = take<std::optional<Tensor>>();
+        found.softcap = take<std::optional<double>>();
+        found.alibi_slopes = take<std::optional<Tensor>>();
+        return found;
+    }
+
+  private:
+    StableIValue* next_;
+};
+
 // One call of an operator, but for where its results go.
 class Call {
   public:
-    Call(const Traits& traits, const Tensor& q, const Tensor& k, const Tensor& v, bool lse,
+    Call(const Traits& traits, const Owned& q, const Owned& k, const Owned& v, bool lse,
          const Lengths* lengths)
-        : q_(q, "Q", lengths != nullptr),
-          k_(k, "K", lengths != nullptr),
-          v_(v, "V", lengths != nullptr),
+        : q_(q.get(), "Q", lengths != nullptr),
+          k_(k.get(), "K", lengths != nullptr),
+          v_(v.get(), "V", lengths != nullptr),
           problem_(problem_of(q_, k_, v_, traits, lengths, lse)) {
         tensors_.q = q_.tensor();
         tensors_.k = k_.tensor();
         tensors_.v = v_.tensor();
         if (traits.sink.has_value()) {
-            tensors_.sink = address_of(*traits.sink, "sink", aoti_torch_dtype_float32(), "fp32",
-                                       {q_.heads}, q_);
+            tensors_.sink = address_of(traits.sink->get(), "sink", aoti_torch_dtype_float32(),
+                                       "fp32", {q_.heads}, q_);
         }
         if (traits.alibi_slopes.has_value()) {
-            set_slopes(tensors_, *traits.alibi_slopes, problem_.batch, q_);
+            set_slopes(tensors_, traits.alibi_slopes->get(), problem_.batch, q_);
         }
         if (lengths != nullptr) {
-            tensors_.cu_seqlens_q = starts(lengths->cum_q, "cu_seqlens_q");
-            tensors_.cu_seqlens_kv = starts(lengths->cum_kv, "cu_seqlens_k");
+            tensors_.cu_seqlens_q = starts(lengths->cum_q.get(), "cu_seqlens_q");
+            tensors_.cu_seqlens_kv = starts(lengths->cum_kv.get(), "cu_seqlens_k");
         }
     }
 
     // A contiguous tensor like Q, with V's last dimension.
-    Tensor make_out() {
-        std::array<std::int64_t, 4> shape = out_shape();
-        Tensor made = empty(q_, shape.data(), q_.dimensions, q_.dtype);
+    Owned make_out() {
+        const std::array<std::int64_t, 4> shape = out_shape();
+        Owned made = empty(q_, shape.data(), q_.dimensions, q_.dtype);
         const std::int64_t row = q_.heads * v_.d_head;
-        tensors_.o = {made.data_ptr(), q_.rows * row, row, v_.d_head};
+        tensors_.o = {made.address(), q_.rows * row, row, v_.d_head};
         return made;
     }
-    Tensor make_lse() {
+    Owned make_lse() {
         const std::array<std::int64_t, 3> dense = {q_.batch(), q_.heads, q_.rows};
         const bool packed = problem_.packed != 0;
-        Tensor made = empty(q_, dense.data() + packed, 3 - packed, aoti_torch_dtype_float32());
-        tensors_.lse = made.data_ptr();
+        Owned made = empty(q_, dense.data() + packed, 3 - packed, aoti_torch_dtype_float32());
+        tensors_.lse = made.address();
         return made;
     }
-    void take_out(const Tensor& out) {
+    void take_out(AtenTensorHandle out) {
         const std::array<std::int64_t, 4> shape = out_shape();
         const View given(out, "out", problem_.packed != 0);
         if (!std::equal(given.sizes, given.sizes + given.dimensions, shape.data())) {
@@ -114,7 +140,7 @@ class Call {
         }
         tensors_.o = given.tensor();
     }
-    void take_lse(const Tensor& lse) {
+    void take_lse(AtenTensorHandle lse) {
         const auto fp32 = aoti_torch_dtype_float32();
         tensors_.lse =
             problem_.packed != 0
@@ -130,7 +156,7 @@ class Call {
         shape[static_cast<std::size_t>(q_.dimensions - 1)] = v_.d_head;
         return shape;
     }
-    const std::int32_t* starts(const Tensor& tensor, const char* name) const {
+    const std::int32_t* starts(AtenTensorHandle tensor, const char* name) const {
         return static_cast<const std::int32_t*>(
             address_of(tensor, name, aoti_torch_dtype_int32(), "int32", {problem_.batch + 1}, q_));
     }
@@ -142,75 +168,46 @@ class Call {
 
 // Operators ----------------------------------------------------------------------------------
 
-Tensor run(Call call) {
-    Tensor out = call.make_out();
-    call.run();
-    return out;
-}
+// Where results go.
+enum class Results { kOut, kOutAndLse, kGiven };
 
-std::tuple<Tensor, Tensor> run_with_lse(Call call) {
-    Tensor out = call.make_out(), lse = call.make_lse();
-    call.run();
-    return {std::move(out), std::move(lse)};
-}
-
-void run_into(Call call, const Tensor& out, const std::optional<Tensor>& lse) {
-    call.take_out(out);
-    if (lse.has_value()) call.take_lse(*lse);
-    call.run();
-}
-
-Tensor fwd(const Traits& traits, const Tensor& q, const Tensor& k, const Tensor& v) {
-    return run(Call(traits, q, k, v, false, nullptr));
-}
-
-std::tuple<Tensor, Tensor> fwd_lse(const Traits& traits, const Tensor& q, const Tensor& k,
-                                   const Tensor& v) {
-    return run_with_lse(Call(traits, q, k, v, true, nullptr));
-}
-
-void fwd_out(const Traits& traits, const Tensor& q, const Tensor& k, const Tensor& v,
-             const Tensor& out, std::optional<Tensor> lse) {
-    run_into(Call(traits, q, k, v, lse.has_value(), nullptr), out, lse);
-}
-
-Tensor packed_fwd(const Traits& traits, const Tensor& q, const Tensor& k, const Tensor& v,
-                  const Tensor& cum_q, const Tensor& cum_kv, std::int64_t longest_q,
-                  std::int64_t longest_kv) {
-    const Lengths lengths{cum_q, cum_kv, longest_q, longest_kv};
-    return run(Call(traits, q, k, v, false, &lengths));
-}
-
-std::tuple<Tensor, Tensor> packed_fwd_lse(const Traits& traits, const Tensor& q, const Tensor& k,
-                                          const Tensor& v, const Tensor& cum_q,
-                                          const Tensor& cum_kv, std::int64_t longest_q,
-                                          std::int64_t longest_kv) {
-    const Lengths lengths{cum_q, cum_kv, longest_q, longest_kv};
-    return run_with_lse(Call(traits, q, k, v, true, &lengths));
-}
-
-void packed_fwd_out(const Traits& traits, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const Tensor& cum_q, const Tensor& cum_kv, std::int64_t longest_q,
-                    std::int64_t longest_kv, const Tensor& out, std::optional<Tensor> lse) {
-    const Lengths lengths{cum_q, cum_kv, longest_q, longest_kv};
-    run_into(Call(traits, q, k, v, lse.has_value(), &lengths), out, lse);
-}
-
-// An operator as torch calls it: what is given, then the traits one by one.
-template <auto body>
-struct Flat;
-
-template <class Result, class... Given, Result (*body)(const Traits&, Given...)>
-struct Flat<body> {
-    static Result call(Given... given, bool causal, bool bottom_right, std::optional<double> scale,
-                       std::optional<std::int64_t> window_left,
-                       std::optional<std::int64_t> window_right, std::optional<Tensor> sink,
-                       std::optional<double> softcap, std::optional<Tensor> alibi_slopes) {
-        const Traits traits{causal,       bottom_right,    scale,   window_left,
-                            window_right, std::move(sink), softcap, std::move(alibi_slopes)};
-        return body(traits, std::forward<Given>(given)...);
+// An operator as torch calls it: Q, K and V; lengths of a packed batch; room for results that is
+// given; the traits.
+template <bool packed, Results results>
+void run(StableIValue* stack, std::uint64_t, std::uint64_t) {
+    Arguments given(stack);
+    const Owned q = given.tensor(), k = given.tensor(), v = given.tensor();
+    Lengths lengths;
+    if constexpr (packed) {
+        lengths.cum_q = given.tensor();
+        lengths.cum_kv = given.tensor();
+        lengths.longest_q = given.take<std::int64_t>();
+        lengths.longest_kv = given.take<std::int64_t>();
     }
-};
+    Owned out;
+    std::optional<Tensor> room_for_lse;
+    if constexpr (results == Results::kGiven) {
+        out = given.tensor();
+        room_for_lse = given.take<std::optional<Tensor>>();
+    }
+    const Traits traits = given.traits();
+    const bool lse = results == Results::kOutAndLse || room_for_lse.has_value();
+    Call call(traits, q, k, v, lse, packed ? &lengths : nullptr);
+    if constexpr (results == Results::kGiven) {
+        call.take_out(out.get());
+        if (lse) call.take_lse(room_for_lse->get());
+        call.run();
+        return;
+    }
+    out = call.make_out();
+    Owned rows;
+    if constexpr (results == Results::kOutAndLse) rows = call.make_lse();
+    call.run();
+    stack[0] = torch::stable::detail::from(out.release());
+    if constexpr (results == Results::kOutAndLse) {
+        stack[1] = torch::stable::detail::from(rows.release());
+    }
+}
 
 }  // namespace
 
@@ -224,12 +221,12 @@ void fa_tune_torch_register(const char* dispatch_key) {
     // Never destroyed: that would drop the operators.
     auto* library =
         new StableLibrary(StableLibrary::Kind::IMPL, "fa_tune", dispatch_key, __FILE__, __LINE__);
-    library->impl("fwd", TORCH_BOX(&Flat<&fwd>::call));
-    library->impl("fwd_lse", TORCH_BOX(&Flat<&fwd_lse>::call));
-    library->impl("fwd_out", TORCH_BOX(&Flat<&fwd_out>::call));
-    library->impl("packed_fwd", TORCH_BOX(&Flat<&packed_fwd>::call));
-    library->impl("packed_fwd_lse", TORCH_BOX(&Flat<&packed_fwd_lse>::call));
-    library->impl("packed_fwd_out", TORCH_BOX(&Flat<&packed_fwd_out>::call));
+    library->impl("fwd", &run<false, Results::kOut>);
+    library->impl("fwd_lse", &run<false, Results::kOutAndLse>);
+    library->impl("fwd_out", &run<false, Results::kGiven>);
+    library->impl("packed_fwd", &run<true, Results::kOut>);
+    library->impl("packed_fwd_lse", &run<true, Results::kOutAndLse>);
+    library->impl("packed_fwd_out", &run<true, Results::kGiven>);
 }
 
 void fa_tune_torch_set_stream(fa_tune_torch_stream stream) { fa_tune::op::stream_of = stream; }

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "choices.h"
-#include "problem.h"
 
 namespace fa_tune::op {
 
@@ -80,7 +79,7 @@ fa_tune_problem problem_of(const View& q, const View& k, const View& v, const Tr
     fa_tune_problem problem{};
     set_sizes(problem, q, k, v);
     if (lengths != nullptr) {
-        const Described starts(lengths->cum_q);
+        const Described starts(lengths->cum_q.get());
         problem.packed = 1;
         problem.batch = starts.dimensions == 1 ? starts.sizes[0] - 1 : 0;
         problem.seq_len_q = lengths->longest_q;
@@ -90,13 +89,11 @@ fa_tune_problem problem_of(const View& q, const View& k, const View& v, const Tr
     }
     set_traits(problem, traits);
     problem.lse = lse;
-    const fa_tune::core::Status status = fa_tune::core::check_problem(problem);
-    if (!status.ok()) refuse(status.text);
     return problem;
 }
 
-void* address_of(const Tensor& tensor, const char* name, std::int32_t dtype, const char* dtype_name,
-                 std::initializer_list<std::int64_t> sizes, const View& q) {
+void* address_of(AtenTensorHandle tensor, const char* name, std::int32_t dtype,
+                 const char* dtype_name, std::initializer_list<std::int64_t> sizes, const View& q) {
     const Described found(tensor);
     if (!found.has_sizes(sizes) || found.dtype != dtype || !found.is_beside(q) ||
         !found.is_contiguous()) {
@@ -107,7 +104,8 @@ void* address_of(const Tensor& tensor, const char* name, std::int32_t dtype, con
     return found.address;
 }
 
-void set_slopes(fa_tune_tensors& tensors, const Tensor& slopes, std::int64_t batch, const View& q) {
+void set_slopes(fa_tune_tensors& tensors, AtenTensorHandle slopes, std::int64_t batch,
+                const View& q) {
     const Described found(slopes);
     const bool of_batch = found.has_sizes({batch, q.heads});
     if ((!of_batch && !found.has_sizes({q.heads})) || found.dtype != aoti_torch_dtype_float32() ||
@@ -120,8 +118,8 @@ void set_slopes(fa_tune_tensors& tensors, const Tensor& slopes, std::int64_t bat
     tensors.alibi_batch_stride = of_batch ? found.strides[0] : 0;
 }
 
-Tensor empty(const View& like, const std::int64_t* sizes, std::int64_t dimensions,
-             std::int32_t dtype) {
+Owned empty(const View& like, const std::int64_t* sizes, std::int64_t dimensions,
+            std::int32_t dtype) {
     std::array<std::int64_t, 4> strides{};
     std::int64_t step = 1;
     for (std::int64_t i = dimensions - 1; i >= 0; --i) {
@@ -131,7 +129,7 @@ Tensor empty(const View& like, const std::int64_t* sizes, std::int64_t dimension
     AtenTensorHandle made = nullptr;
     TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dimensions, sizes, strides.data(), dtype,
                                                     like.device_type, like.device, &made));
-    return Tensor(made);
+    return Owned(made);
 }
 
 }  // namespace fa_tune::op

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "errors.h"
 #include "fa_tune.h"
@@ -18,8 +19,8 @@ using torch::stable::Tensor;
 
 // What operators are told beside tensors, in the order of the schemas.
 struct Traits {
-    bool causal;
-    bool bottom_right;
+    bool causal = false;
+    bool bottom_right = false;
     std::optional<double> scale;
     std::optional<std::int64_t> window_left;
     std::optional<std::int64_t> window_right;
@@ -28,12 +29,37 @@ struct Traits {
     std::optional<Tensor> alibi_slopes;
 };
 
+// A tensor that torch keeps for us.
+class Owned {
+  public:
+    Owned() = default;
+    explicit Owned(AtenTensorHandle handle) : handle_(handle) {}
+    Owned(Owned&& other) noexcept : handle_(other.release()) {}
+    Owned& operator=(Owned&& other) noexcept {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+    ~Owned() {
+        if (handle_ != nullptr) aoti_torch_delete_tensor_object(handle_);
+    }
+    AtenTensorHandle get() const { return handle_; }
+    AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
+    void* address() const {
+        void* found = nullptr;
+        TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle_, &found));
+        return found;
+    }
+
+  private:
+    AtenTensorHandle handle_ = nullptr;
+};
+
 // Where the sequences of a packed batch begin, and how long the longest are.
 struct Lengths {
-    const Tensor& cum_q;
-    const Tensor& cum_kv;
-    std::int64_t longest_q;
-    std::int64_t longest_kv;
+    Owned cum_q;
+    Owned cum_kv;
+    std::int64_t longest_q = 0;
+    std::int64_t longest_kv = 0;
 };
 
 std::string shape_text(const std::int64_t* sizes, std::int64_t dimensions);
@@ -48,8 +74,7 @@ struct Described {
     std::int32_t device = 0;
     void* address = nullptr;
 
-    explicit Described(const Tensor& tensor) {
-        const AtenTensorHandle handle = tensor.get();
+    explicit Described(AtenTensorHandle handle) {
         TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dimensions));
         TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &sizes));
         TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &strides));
@@ -83,7 +108,7 @@ struct View : Described {
     std::int64_t heads;
     std::int64_t d_head;
 
-    View(const Tensor& tensor, const char* name, bool packed) : Described(tensor) {
+    View(AtenTensorHandle tensor, const char* name, bool packed) : Described(tensor) {
         const std::int64_t wanted = packed ? 3 : 4;
         if (dimensions != wanted) {
             refuse(std::string("Q, K, V must be ") +
@@ -106,18 +131,20 @@ struct View : Described {
     }
 };
 
-// Of a dense batch, or with the rows of all sequences of a packed one.  Refuses what makes none.
+// Of a dense batch, or with the rows of all sequences of a packed one.  Refuses tensors that do not
+// go together; `kernel_of` does so with other problems that make no sense.
 fa_tune_problem problem_of(const View& q, const View& k, const View& v, const Traits& traits,
                            const Lengths* lengths, bool lse);
 
 // The address of what kernels read element by element.  Refuses other tensors.
-void* address_of(const Tensor& tensor, const char* name, std::int32_t dtype, const char* dtype_name,
-                 std::initializer_list<std::int64_t> sizes, const View& q);
+void* address_of(AtenTensorHandle tensor, const char* name, std::int32_t dtype,
+                 const char* dtype_name, std::initializer_list<std::int64_t> sizes, const View& q);
 
-void set_slopes(fa_tune_tensors& tensors, const Tensor& slopes, std::int64_t batch, const View& q);
+void set_slopes(fa_tune_tensors& tensors, AtenTensorHandle slopes, std::int64_t batch,
+                const View& q);
 
 // A new contiguous tensor on the same device.
-Tensor empty(const View& like, const std::int64_t* sizes, std::int64_t dimensions,
-             std::int32_t dtype);
+Owned empty(const View& like, const std::int64_t* sizes, std::int64_t dimensions,
+            std::int32_t dtype);
 
 }  // namespace fa_tune::op
