@@ -1,5 +1,5 @@
-// The operators fa_tune::fwd, fwd_lse and fwd_out, and those of packed batches, on the stable ABI
-// of torch 2.10 and later.
+// The operators fa_tune::fwd, fwd_lse and fwd_out, with all traits and of packed batches too, on
+// the stable ABI of torch 2.10 and later.
 //
 // Python declares their schemas, says for which device type they stand (fa_tune_torch_register) and
 // chooses kernels (choices.h).  A call here is a lookup of what was chosen before, and a launch by
@@ -71,16 +71,20 @@ class Arguments {
         return torch::stable::detail::to<T>(*next_++);
     }
     Owned tensor() { return Owned(take<AtenTensorHandle>()); }
-    Traits traits() {  // in the order of the schemas
+    // In the order of the schemas; `all` but the first three have usual values else.
+    template <bool all>
+    Traits traits() {
         Traits found;
         found.causal = take<bool>();
         found.bottom_right = take<bool>();
         found.scale = take<std::optional<double>>();
-        found.window_left = take<std::optional<std::int64_t>>();
-        found.window_right = take<std::optional<std::int64_t>>();
-        found.sink = take<std::optional<Tensor>>();
-        found.softcap = take<std::optional<double>>();
-        found.alibi_slopes = take<std::optional<Tensor>>();
+        if constexpr (all) {
+            found.window_left = take<std::optional<std::int64_t>>();
+            found.window_right = take<std::optional<std::int64_t>>();
+            found.sink = take<std::optional<Tensor>>();
+            found.softcap = take<std::optional<double>>();
+            found.alibi_slopes = take<std::optional<Tensor>>();
+        }
         return found;
     }
 
@@ -168,13 +172,17 @@ class Call {
 
 // Operators ----------------------------------------------------------------------------------
 
+// Which problems: those without a window or what changes scores, any, packed ones.
+enum class Kind { kPlain, kScored, kPacked };
+
 // Where results go.
 enum class Results { kOut, kOutAndLse, kGiven };
 
 // An operator as torch calls it: Q, K and V; lengths of a packed batch; room for results that is
 // given; the traits.
-template <bool packed, Results results>
+template <Kind kind, Results results>
 void run(StableIValue* stack, std::uint64_t, std::uint64_t) {
+    constexpr bool packed = kind == Kind::kPacked;
     Arguments given(stack);
     const Owned q = given.tensor(), k = given.tensor(), v = given.tensor();
     Lengths lengths;
@@ -190,7 +198,7 @@ void run(StableIValue* stack, std::uint64_t, std::uint64_t) {
         out = given.tensor();
         room_for_lse = given.take<std::optional<Tensor>>();
     }
-    const Traits traits = given.traits();
+    const Traits traits = given.traits<kind != Kind::kPlain>();
     const bool lse = results == Results::kOutAndLse || room_for_lse.has_value();
     Call call(traits, q, k, v, lse, packed ? &lengths : nullptr);
     if constexpr (results == Results::kGiven) {
@@ -221,12 +229,15 @@ void fa_tune_torch_register(const char* dispatch_key) {
     // Never destroyed: that would drop the operators.
     auto* library =
         new StableLibrary(StableLibrary::Kind::IMPL, "fa_tune", dispatch_key, __FILE__, __LINE__);
-    library->impl("fwd", &run<false, Results::kOut>);
-    library->impl("fwd_lse", &run<false, Results::kOutAndLse>);
-    library->impl("fwd_out", &run<false, Results::kGiven>);
-    library->impl("packed_fwd", &run<true, Results::kOut>);
-    library->impl("packed_fwd_lse", &run<true, Results::kOutAndLse>);
-    library->impl("packed_fwd_out", &run<true, Results::kGiven>);
+    library->impl("fwd", &run<Kind::kPlain, Results::kOut>);
+    library->impl("fwd_lse", &run<Kind::kPlain, Results::kOutAndLse>);
+    library->impl("fwd_out", &run<Kind::kPlain, Results::kGiven>);
+    library->impl("scored_fwd", &run<Kind::kScored, Results::kOut>);
+    library->impl("scored_fwd_lse", &run<Kind::kScored, Results::kOutAndLse>);
+    library->impl("scored_fwd_out", &run<Kind::kScored, Results::kGiven>);
+    library->impl("packed_fwd", &run<Kind::kPacked, Results::kOut>);
+    library->impl("packed_fwd_lse", &run<Kind::kPacked, Results::kOutAndLse>);
+    library->impl("packed_fwd_out", &run<Kind::kPacked, Results::kGiven>);
 }
 
 void fa_tune_torch_set_stream(fa_tune_torch_stream stream) { fa_tune::op::stream_of = stream; }

@@ -13,12 +13,15 @@ from fa_tune.core.workload import Workload
 from fa_tune.op import autograd, state
 from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.native import translated
-from fa_tune.op.traits import Traits
+from fa_tune.op.traits import Traits, of_heads
 from fa_tune.store.registry.chooser import Choice
 
 _fwd = torch.ops.fa_tune.fwd.default
 _fwd_lse = torch.ops.fa_tune.fwd_lse.default
 _fwd_out = torch.ops.fa_tune.fwd_out.default
+_scored_fwd = torch.ops.fa_tune.scored_fwd.default
+_scored_fwd_lse = torch.ops.fa_tune.scored_fwd_lse.default
+_scored_fwd_out = torch.ops.fa_tune.scored_fwd_out.default
 Window = tuple[int | None, int | None]
 _EVERY: Window = (None, None)
 
@@ -61,10 +64,16 @@ def attention(
         q, k, v = _cast(q), _cast(k), _cast(v)
     traits: tuple[Any, ...] = (causal, bottom_right, softmax_scale)
     wants_grad = q.requires_grad or k.requires_grad or v.requires_grad
+    plain = True
     if sink is not None or alibi_slopes is not None or softcap is not None or window != _EVERY:
-        scores = (*window, sink, softcap, alibi_slopes)
-        all_traits = Traits(causal, bottom_right, softmax_scale, *scores).settled()
-        traits, wants_grad = all_traits, wants_grad or all_traits.wants_grad
+        plain = False
+        if sink is not None:
+            sink = of_heads(sink, "sink")
+            wants_grad = wants_grad or sink.requires_grad
+        if alibi_slopes is not None:
+            alibi_slopes = of_heads(alibi_slopes, "alibi_slopes")
+            wants_grad = wants_grad or alibi_slopes.requires_grad
+        traits = (causal, bottom_right, softmax_scale, *window, sink, softcap, alibi_slopes)
     try:
         if wants_grad and torch.is_grad_enabled():
             if out is not None or lse is not None:
@@ -72,12 +81,12 @@ def attention(
             made, rows = autograd.Attention.apply(*autograd.distinct(q, k, v), *traits)
         elif out is None and lse is None:
             if not return_lse:
-                return _fwd(q, k, v, *traits)
-            made, rows = _fwd_lse(q, k, v, *traits)
+                return _fwd(q, k, v, *traits) if plain else _scored_fwd(q, k, v, *traits)
+            made, rows = (_fwd_lse if plain else _scored_fwd_lse)(q, k, v, *traits)
         else:
             made = room_for_out(q, v) if out is None else out
             rows = room_for_lse(q) if lse is None and return_lse else lse
-            _fwd_out(q, k, v, made, rows, *traits)
+            (_fwd_out if plain else _scored_fwd_out)(q, k, v, made, rows, *traits)
     except RuntimeError as error:
         raise translated(error) from None
     return (made, rows) if return_lse else made

@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fa_tune.op import library  # noqa: F401  defines the operators
-from fa_tune.op.traits import Traits
+from fa_tune.op.traits import PLAIN_FIELDS, Traits
 
 _fwd_lse = torch.ops.fa_tune.fwd_lse.default
+_scored_fwd_lse = torch.ops.fa_tune.scored_fwd_lse.default
 _bwd = torch.ops.fa_tune.bwd.default
 _packed_fwd_lse = torch.ops.fa_tune.packed_fwd_lse.default
 _packed_bwd = torch.ops.fa_tune.packed_bwd.default
@@ -22,8 +23,9 @@ class Attention(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *traits: Any) -> tuple[Tensor, Tensor]:
-        """The operator's forward pass, with the log-sum-exp."""
-        out, lse = _fwd_lse(q, k, v, *traits)
+        """The operator's forward pass, with the log-sum-exp; `traits`: the plain ones, or all."""
+        forward = _fwd_lse if len(traits) == PLAIN_FIELDS else _scored_fwd_lse
+        out, lse = forward(q, k, v, *traits)
         _keep(ctx, (q, k, v, out, lse), traits)
         ctx.mark_non_differentiable(lse)
         return out, lse

@@ -57,40 +57,51 @@ def gradients(done: Done, traits: Traits, kernel: Kernel | None = None) -> Gradi
     if not traits.masks_only:
         return products.gradients(done, traits)
     q, k, v = done.q, done.k, done.v
-    n_q, n_kv = q.shape[1], k.shape[1]
-    first, last = bounds(traits, n_q, n_kv)
-    rows, keys = _that_attend(n_q, n_kv, first, last)
-    none = torch.empty(0, dtype=torch.float32, device=q.device)
     dq, dk, dv = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
-    if rows.start >= rows.stop or keys.start >= keys.stop:
-        return dq, dk, dv, none
-    # Where the kernel counts from: the last row stands at the last key.
-    place = (keys.stop - keys.start) - (rows.stop - rows.start) - rows.start + keys.start
-    mask = Mask(
-        None if first is None else place - first,
-        None if last is None else last - place,
-        traits.scale,
-    )
-    part = Done(
-        done.grad_out[:, rows].contiguous(),
-        *(q[:, rows], k[:, keys], v[:, keys], done.out[:, rows]),
-        done.lse[:, :, rows].contiguous(),
-    )
-    found = (kernel or of_torch)(part, mask)
-    if (rows, keys) == (slice(0, n_q), slice(0, n_kv)):
-        dq, dk, dv = (t.contiguous() for t in found)
-    else:
-        dq[:, rows], dk[:, keys], dv[:, keys] = found
-    return dq, dk, dv, none
+    first, last = bounds(traits, q.shape[1], k.shape[1])
+    for part in _parts(slice(0, q.shape[1]), k.shape[1], first, last):
+        rows, keys = part.rows, part.keys
+        of_part = Done(
+            done.grad_out[:, rows].contiguous(),
+            *(q[:, rows], k[:, keys], v[:, keys], done.out[:, rows]),
+            done.lse[:, :, rows].contiguous(),
+        )
+        found = (kernel or of_torch)(of_part, part.mask._replace(scale=traits.scale))
+        if (rows, keys) == (slice(0, q.shape[1]), slice(0, k.shape[1])):
+            dq, dk, dv = (t.contiguous() for t in found)
+        else:
+            dq[:, rows] = found[0]
+            dk[:, keys] += found[1]
+            dv[:, keys] += found[2]
+    return dq, dk, dv, torch.empty(0, dtype=torch.float32, device=q.device)
 
 
-def _that_attend(n_q: int, n_kv: int, first: int | None, last: int | None) -> tuple[slice, slice]:
-    """Rows that see a key, and keys that such a row sees."""
-    begin_q = 0 if last is None else max(0, -last)
-    end_q = n_q if first is None else min(n_q, n_kv - first)
-    begin_kv = 0 if first is None else max(0, begin_q + first)
-    end_kv = n_kv if last is None else min(n_kv, end_q + last)
-    return slice(begin_q, end_q), slice(begin_kv, end_kv)
+class _Part(NamedTuple):
+    """Rows that see some of these keys."""
+
+    rows: slice
+    keys: slice
+    mask: Mask
+
+
+def _parts(rows: slice, n_kv: int, first: int | None, last: int | None) -> list[_Part]:
+    """A problem in which row i sees keys i + first to i + last, as those that kernels compute: one,
+    or two where FlashAttention 2 would take a right side for none."""
+    begin = rows.start if last is None else max(rows.start, -last)
+    end = rows.stop if first is None else min(rows.stop, n_kv - first)
+    key = 0 if first is None else max(0, begin + first)
+    end_key = n_kv if last is None else min(n_kv, end + last)
+    if begin >= end or key >= end_key:
+        return []
+    # Where kernels count from: the last row stands at the last key.
+    place = (end_key - key) - (end - begin) - begin + key
+    left = None if first is None else place - first
+    right = None if last is None else last - place
+    if last is not None and right is not None and end_key - key <= right < end - begin - 1:
+        whole = end_key - 1 - last  # from here on rows see the last key
+        before = _parts(slice(begin, whole), n_kv, first, last)
+        return [*before, *_parts(slice(whole, end), n_kv, first, None)]
+    return [_Part(slice(begin, end), slice(key, end_key), Mask(left, right))]
 
 
 def of_torch(done: Done, mask: Mask) -> Three:
@@ -105,10 +116,12 @@ def of_torch(done: Done, mask: Mask) -> Three:
 def packed_gradients(done: Done, lengths: Lengths, traits: Traits) -> Gradients:
     """Those of a packed batch, by FlashAttention 2, which wants an infinite log-sum-exp of rows
     that see no key.  q, k: [rows, heads, d_head]; lse: fp32 [heads, total_q]."""
-    if not traits.masks_only:
+    right = 0 if traits.causal else traits.window_right
+    taken_for_none = right is not None and lengths.longest_kv <= right < lengths.longest_q - 1
+    if not traits.masks_only or taken_for_none:
         return products.packed_gradients(done, lengths, traits)
     d_head, d_v = done.q.shape[2], done.v.shape[2]
-    mask = Mask(traits.window_left, 0 if traits.causal else traits.window_right, traits.scale)
+    mask = Mask(traits.window_left, right, traits.scale)
     lse = done.lse.abs().where(done.lse.isinf(), done.lse)
     done, mask = _of_one_d_head(done._replace(lse=lse), mask)
     dq, dk, dv = _flash2(done, mask, lengths)

@@ -4,6 +4,8 @@
     fa_tune::fwd_lse  out and the log-sum-exp, fp32 [batch, heads, seq_len_q]
     fa_tune::fwd_out  the same into tensors that are given
     fa_tune::bwd      the gradients of q, k, v and the slopes, the last empty without slopes
+    fa_tune::scored_fwd, scored_fwd_lse, scored_fwd_out
+                      the same with all traits: fewer arguments cost less of the host's time
     fa_tune::packed_fwd, packed_fwd_lse, packed_fwd_out, packed_bwd
                       the same of packed batches, whose log-sum-exp is [heads, total_q]
 
@@ -21,7 +23,7 @@ from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.op.done import Gradients
-from fa_tune.op.traits import SCHEMA, Traits
+from fa_tune.op.traits import PLAIN_SCHEMA, SCHEMA, Traits
 
 _QKV = "Tensor q, Tensor k, Tensor v"
 _LENGTHS = "Tensor cum_q, Tensor cum_kv, SymInt longest_q, SymInt longest_kv"
@@ -29,9 +31,12 @@ _ROOM = "Tensor(a!) out, Tensor(b!)? lse"
 _DONE = f"Tensor grad_out, {_QKV}, Tensor out, Tensor lse"
 _GRADIENTS = "(Tensor, Tensor, Tensor, Tensor)"
 SCHEMAS = {
-    "fwd": f"({_QKV}, {SCHEMA}) -> Tensor",
-    "fwd_lse": f"({_QKV}, {SCHEMA}) -> (Tensor, Tensor)",
-    "fwd_out": f"({_QKV}, {_ROOM}, {SCHEMA}) -> ()",
+    "fwd": f"({_QKV}, {PLAIN_SCHEMA}) -> Tensor",
+    "fwd_lse": f"({_QKV}, {PLAIN_SCHEMA}) -> (Tensor, Tensor)",
+    "fwd_out": f"({_QKV}, {_ROOM}, {PLAIN_SCHEMA}) -> ()",
+    "scored_fwd": f"({_QKV}, {SCHEMA}) -> Tensor",
+    "scored_fwd_lse": f"({_QKV}, {SCHEMA}) -> (Tensor, Tensor)",
+    "scored_fwd_out": f"({_QKV}, {_ROOM}, {SCHEMA}) -> ()",
     "bwd": f"({_DONE}, {SCHEMA}) -> {_GRADIENTS}",
     "packed_fwd": f"({_QKV}, {_LENGTHS}, {SCHEMA}) -> Tensor",
     "packed_fwd_lse": f"({_QKV}, {_LENGTHS}, {SCHEMA}) -> (Tensor, Tensor)",
@@ -84,9 +89,9 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "fwd": _fake_out,
     "fwd_lse": _fake_lse,
     "fwd_out": _fake_nothing,
-    "packed_fwd": _fake_out,
-    "packed_fwd_lse": _fake_lse,
-    "packed_fwd_out": _fake_nothing,
+    **{f"{kind}_fwd": _fake_out for kind in ("scored", "packed")},
+    **{f"{kind}_fwd_lse": _fake_lse for kind in ("scored", "packed")},
+    **{f"{kind}_fwd_out": _fake_nothing for kind in ("scored", "packed")},
     "bwd": _fake_bwd,
     "packed_bwd": _fake_packed_bwd,
 }

@@ -52,7 +52,7 @@ class Operators:
             return
         op = PythonOp(lambda workload, device: self._memo.kernel(workload, device))
         for name in FORWARD:
-            LIBRARY.impl(name, getattr(op, name), dispatch_key)
+            LIBRARY.impl(name, getattr(op, name.removeprefix("scored_")), dispatch_key)
 
     def load(self, artifact: Artifact) -> Kernel:
         """A kernel to launch."""

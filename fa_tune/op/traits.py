@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
 
-# Of the operators' schemas, field by field of `Traits`.
+# Of the operators' schemas, field by field of `Traits`: without windows and what changes scores,
+# and with all.
+PLAIN_SCHEMA = "bool causal=False, bool bottom_right=False, float? scale=None"
 SCHEMA = (
-    "bool causal=False, bool bottom_right=False, float? scale=None, SymInt? window_left=None, "
-    "SymInt? window_right=None, Tensor? sink=None, float? softcap=None, Tensor? alibi_slopes=None"
+    f"{PLAIN_SCHEMA}, SymInt? window_left=None, SymInt? window_right=None, Tensor? sink=None, "
+    "float? softcap=None, Tensor? alibi_slopes=None"
 )
+PLAIN_FIELDS = PLAIN_SCHEMA.count(",") + 1
 
 
 class Traits(NamedTuple):
@@ -61,21 +65,14 @@ class Traits(NamedTuple):
         """Whether one of its tensors does."""
         return any(t is not None and t.requires_grad for t in self.tensors)
 
-    def settled(self) -> Traits:
-        """With tensors as the operators take them.  Raises InvalidConfig for one that has no
-        numbers."""
-        sink, slopes = (
-            None if t is None else _fp32(t, name)
-            for t, name in zip(self.tensors, ("sink", "alibi_slopes"), strict=True)
-        )
-        return self._replace(sink=sink, alibi_slopes=slopes)
 
-
-def _fp32(tensor: Tensor, name: str) -> Tensor:
+def of_heads(tensor: Tensor, name: str) -> Tensor:
+    """Sinks or slopes as the operators take them.  Raises InvalidConfig for integers."""
+    if tensor.dtype is torch.float32 and tensor.is_contiguous():
+        return tensor
     if not tensor.is_floating_point():
         raise InvalidConfig(f"{name} must be floating-point, not {tensor.dtype}")
-    wide = tensor.float()
-    return wide if wide.ndim == 0 or wide.stride(-1) == 1 else wide.contiguous()
+    return tensor.float().contiguous()
 
 
 def bounds(

@@ -29,7 +29,7 @@ from fa_tune.op.done import Lengths
 from fa_tune.op.state import operators
 from fa_tune.op.traits import Traits
 from tests.csrc.host_cost import host_cost as cost_of_core
-from tests.gpu.op_checks import draw, main, packed_lengths, same_bits, some_traits, told
+from tests.gpu.op_checks import draw, main, packed_lengths, same_bits, some_traits
 
 THREADS, LAUNCHES = 8, 200
 LIBRARIES: list[Any] = []  # kept loaded
@@ -113,9 +113,11 @@ def opcheck() -> None:
     v = draw(2, 70, 2, 32)
     torch.library.opcheck(ops.fwd_lse.default, (q, k, v, False, False, None))
     for traits in some_traits(4, 2):
-        torch.library.opcheck(ops.fwd.default, (q, k, k, *traits))
-        torch.library.opcheck(ops.fwd_out.default, (q, k, k, torch.empty_like(q), lse, *traits))
-        done = (q, q, k, k, *ops.fwd_lse(q, k, k, *traits))
+        torch.library.opcheck(ops.scored_fwd.default, (q, k, k, *traits))
+        torch.library.opcheck(
+            ops.scored_fwd_out.default, (q, k, k, torch.empty_like(q), lse, *traits)
+        )
+        done = (q, q, k, k, *ops.scored_fwd_lse(q, k, k, *traits))
         torch.library.opcheck(ops.bwd.default, (*done, *traits))
     lengths = packed_lengths()
     q, k = draw(200, 4, 64), draw(140, 2, 64)
@@ -305,12 +307,14 @@ def host_cost() -> str:
     artifact = operators().plans.choice(workload, 0).artifact
     q, out = draw(1, 128, 1, 128), draw(1, 128, 1, 128)
     lse = torch.empty(1, 1, 128, device="cuda")
-    fwd_out, turned = torch.ops.fa_tune.fwd_out.default, q.transpose(1, 2)
+    ops, turned = torch.ops.fa_tune, q.transpose(1, 2)
+    fwd_out = ops.fwd_out.default
     sdpa = torch.nn.functional.scaled_dot_product_attention
     op_of_torch = nothing()
-    masked = Traits(True, window_left=50, sink=torch.zeros(1, device="cuda"))
+    sink, row, out_row = torch.zeros(1, device="cuda"), q[0], out[0]
+    masked, scored_out = Traits(True, window_left=50, sink=sink), ops.scored_fwd_out.default
     ends = torch.tensor([0, 60, 128], dtype=torch.int32, device="cuda")
-    lengths, packed_out = Lengths(ends, ends, 68, 68), torch.ops.fa_tune.packed_fwd_out.default
+    lengths, packed_out = Lengths(ends, ends, 68, 68), ops.packed_fwd_out.default
     calls: dict[str, Callable[[], Any]] = {
         "fwd_out_ns": lambda: fwd_out(q, q, q, out, None, False, False, None),
         "fwd_out_lse_ns": lambda: fwd_out(q, q, q, out, lse, False, False, None),
@@ -321,10 +325,10 @@ def host_cost() -> str:
         "operator_that_does_nothing_ns": lambda: op_of_torch(
             q, q, q, False, False, None, out, None
         ),
-        "fwd_out_masks_ns": lambda: fwd_out(q, q, q, out, None, *masked),
-        "attention_masks_ns": lambda: attention(q, q, q, **told(masked), sink=masked.sink),
-        "packed_fwd_out_ns": lambda: packed_out(*(t[0] for t in (q, q, q)), *lengths, out[0], None),
-        "flash_attn_varlen_func_ns": lambda: flash_attn_varlen_func(q[0], q[0], q[0], *lengths),
+        "fwd_out_masks_ns": lambda: scored_out(q, q, q, out, None, *masked),
+        "attention_masks_ns": lambda: attention(q, q, q, causal=True, window=(50, None), sink=sink),
+        "packed_fwd_out_ns": lambda: packed_out(row, row, row, *lengths, out_row, None),
+        "flash_attn_varlen_func_ns": lambda: flash_attn_varlen_func(row, row, row, *lengths),
         "flash_attn_func_ns": lambda: flash_attn_func(q, q, q, causal=True),
         "sdpa_ns": lambda: sdpa(turned, turned, turned),
         "nothing_ns": lambda: None,

@@ -402,10 +402,11 @@ def cost(operators: Operators) -> str:
     """Microseconds of the host per call."""
     q, out = draw(1, 128, 4), draw(1, 128, 4)
     fwd_out = torch.ops.fa_tune.fwd_out.default
+    scored = torch.ops.fa_tune.scored_fwd_out.default
     masked = Traits(True, False, None, 100, None, torch.zeros(4), 20.0, torch.zeros(4))
     calls: dict[str, Callable[[], Any]] = {
         "fwd_out_us": lambda: fwd_out(q, q, q, out, None, False, False, None),
-        "fwd_out_masks_us": lambda: fwd_out(q, q, q, out, None, *masked),
+        "fwd_out_masks_us": lambda: scored(q, q, q, out, None, *masked),
         "attention_us": lambda: api.attention(q, q, q),
         "attention_lse_us": lambda: api.attention(q, q, q, return_lse=True),
         "empty_us": lambda: torch.empty_like(q),

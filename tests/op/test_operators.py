@@ -260,10 +260,10 @@ def test_packed_schemas_and_fakes_are_true() -> None:
 def test_schemas_and_fakes_of_all_traits() -> None:
     q, k, ops = draw(2, 10, 4, 16), draw(2, 7, 2, 16), torch.ops.fa_tune
     traits = Traits(False, True, 0.3, 3, 2, torch.randn(4), 1.5, torch.rand(2, 4))
-    torch.library.opcheck(ops.fwd.default, (q, k, k, *traits))
+    torch.library.opcheck(ops.scored_fwd.default, (q, k, k, *traits))
     room, rows = torch.empty_like(q), torch.empty(2, 4, 10)
-    torch.library.opcheck(ops.fwd_out.default, (q, k, k, room, rows, *traits))
-    out, lse = ops.fwd_lse(q, k, k, *traits)
+    torch.library.opcheck(ops.scored_fwd_out.default, (q, k, k, room, rows, *traits))
+    out, lse = ops.scored_fwd_lse(q, k, k, *traits)
     torch.library.opcheck(ops.bwd.default, (q, q, k, k, out, lse, *traits))
 
 

@@ -97,7 +97,8 @@ def packed_fwd_out(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> None:
 
 
 def flash_backward(done: Done, mask: Mask) -> Three:
-    """What torch's kernels compute, from the log-sum-exp; they are never asked for more."""
+    """What torch's kernels compute, from the log-sum-exp; they are never asked for more.  A side as
+    wide as there are keys is none to them."""
     assert mask.left is None or mask.left >= 0
     assert mask.right is None or mask.right >= 0
     assert done.lse.isfinite().all()
@@ -108,7 +109,9 @@ def flash_backward(done: Done, mask: Mask) -> Three:
         q.shape[2] // k.shape[2],
         q.shape[3] ** -0.5 if mask.scale is None else mask.scale,
     )
-    scores = scores_of(q, k, Traits(False, True, factor, mask.left, mask.right))
+    n_kv = k.shape[1]
+    sides = (None if side is None or side >= n_kv else side for side in (mask.left, mask.right))
+    scores = scores_of(q, k, Traits(False, True, factor, *sides))
     assert not scores.isneginf().all(-1).any()
     weights = (scores - done.lse.double()[..., None]).exp()
     keys, values = (t.repeat_interleave(group, 2).double() for t in (k, done.v))
@@ -144,4 +147,6 @@ def registered() -> Iterator[None]:
     with torch.library._scoped_library("fa_tune", "IMPL") as found:
         for function in IMPLEMENTED:
             found.impl(function.__name__, function, "CPU", allow_override=True)
+        for function in (fwd, fwd_lse, fwd_out):
+            found.impl(f"scored_{function.__name__}", function, "CPU", allow_override=True)
         yield
