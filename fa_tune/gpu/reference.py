@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from fa_tune import ops
-from fa_tune.core import hooks
 from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.workload import Workload
+from fa_tune.gpu import caches
 from fa_tune.gpu.draw import draw
+from fa_tune.gpu.hook_twin import twin_of
 from fa_tune.ops.forward import sequences
 
 MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
@@ -24,7 +25,9 @@ MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
 
 @dataclass(frozen=True)
 class Inputs:
-    """Q, K and V of one workload, its sinks [heads] and its slopes [batch, heads] in fp32."""
+    """Q, K and V of one workload, its sinks [heads] and its slopes [batch, heads] in fp32; where
+    sequences begin, their lengths and their pages, in int32.  Score hooks count its batch elements
+    from `first_element` on."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -33,12 +36,16 @@ class Inputs:
     alibi_slopes: torch.Tensor | None = None
     cu_seqlens_q: torch.Tensor | None = None
     cu_seqlens_kv: torch.Tensor | None = None
+    cache_seqlens: torch.Tensor | None = None
+    page_table: torch.Tensor | None = None
+    first_element: int = 0
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The tensors that are there by the names that the operation gives them."""
         found = {"q": self.q, "k": self.k, "v": self.v}
-        names = ("sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv")
+        names: tuple[str, ...] = ("sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv")
+        names += ("cache_seqlens", "page_table")
         more = {name: getattr(self, name) for name in names}
         return found | {name: tensor for name, tensor in more.items() if tensor is not None}
 
@@ -72,9 +79,13 @@ def make_inputs(
     # Drawn in fp32 and then rounded, so that both dtypes see the same numbers.
     drawn = draw(spec, workload, seed=seed, device=device, extra_heads=extra_heads)
     dtype = workload.dtype.to_torch_dtype()
-    q, k, v = ((tensor + mean).to(dtype)[:, :, extra_heads:] for tensor in drawn)
-    more = score_inputs(workload, seed=seed, device=device)
-    return Inputs(q, k, v, **more, **beginnings(workload, device=device))
+    q, k, v = ((tensor + mean).to(dtype) for tensor in drawn)
+    del drawn
+    more = score_inputs(workload, seed=seed, device=device) | beginnings(workload, device=device)
+    if workload.cached:
+        k, v, known = caches.of_sequences(k, v, workload, seed=seed)
+        more |= known
+    return Inputs(*(tensor[:, :, extra_heads:] for tensor in (q, k, v)), **more)
 
 
 def score_inputs(workload: Workload, *, seed: int, device: str) -> dict[str, torch.Tensor]:
@@ -116,12 +127,14 @@ def parts(inputs: Inputs, workload: Workload) -> Iterator[Part]:
     """The sequences of a packed batch that have queries and keys."""
     whole = iter(sequences(workload))
     row_q = row_kv = 0
-    for q, kv in workload.members:
+    for i, (q, kv) in enumerate(workload.members):
         rows, keys = slice(row_q, row_q + q), slice(row_kv, row_kv + kv)
         row_q, row_kv = rows.stop, keys.stop
         if q and kv:
             cut = (inputs.q[:, rows], inputs.k[:, keys], inputs.v[:, keys])
-            yield Part(next(whole), Inputs(*cut, sink=inputs.sink), rows)
+            slopes = None if inputs.alibi_slopes is None else inputs.alibi_slopes[i : i + 1]
+            own = Inputs(*cut, sink=inputs.sink, alibi_slopes=slopes, first_element=i)
+            yield Part(next(whole), own, rows)
 
 
 def attention(
@@ -154,7 +167,12 @@ def attention(
                 scores = q @ k.T
                 slope = None if inputs.alibi_slopes is None else inputs.alibi_slopes[b, h]
                 scores = changed_scores(
-                    scores, workload, slope, rows=rows, diagonal=diagonal, of=(b, h)
+                    scores,
+                    workload,
+                    slope,
+                    rows=rows,
+                    diagonal=diagonal,
+                    of=(b + inputs.first_element, h),
                 )
                 if hidden is not None:
                     scores = scores.masked_fill(hidden, float("-inf"))
@@ -180,8 +198,11 @@ def log_sum_exp(inputs: Inputs, workload: Workload, *, diagonal: int | None = No
         None if slopes is None else slopes[..., None, None],
         diagonal=diagonal,
         of=tuple(
-            torch.arange(n, device=q.device).view(shape)
-            for n, shape in ((workload.batch, (-1, 1, 1, 1)), (workload.heads, (-1, 1, 1)))
+            torch.arange(first, first + n, device=q.device).view(shape)
+            for first, n, shape in (
+                (inputs.first_element, workload.batch, (-1, 1, 1, 1)),
+                (0, workload.heads, (-1, 1, 1)),
+            )
         ),
     )
     hidden = hidden_pairs(workload, q.device, diagonal)
@@ -212,7 +233,7 @@ def changed_scores(
     if workload.score_hook is not None:
         queries = torch.arange(workload.seq_len_q, device=scores.device)[rows or slice(None), None]
         keys = torch.arange(workload.seq_len_kv, device=scores.device)
-        scores = hooks.twin_of(workload.score_hook)(scores, *of, queries, keys)
+        scores = twin_of(workload.score_hook)(scores, *of, queries, keys)
     return scores
 
 
