@@ -298,7 +298,7 @@ def _dense(
 def _varlen(
     q: Tensor, k: Tensor, v: Tensor, options: _Options, lengths: Lengths, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
-    reason = _why_not_ours(q, k, v, options) or _why_not_packed(options)
+    reason = _why_not_ours(q, k, v, options)
     if not reason:
         try:
             return packed_attention(q, k, v, lengths, options.traits, return_lse=wants_lse)
@@ -328,15 +328,6 @@ def _why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: _Options) -> str:
     if any(t.shape[-1] % _WHOLE for t in (q, v)):
         return f"a head dimension that is no multiple of {_WHOLE}"
     return _refused.get((q.shape[-1], v.shape[-1], q.dtype), "")
-
-
-def _why_not_packed(options: _Options) -> str:
-    traits = options.traits
-    asked = {
-        "a window of a packed batch": (traits.window_left, traits.window_right) != (None, None),
-        "ALiBi of a packed batch": traits.alibi_slopes is not None,
-    }
-    return next((name for name, wanted in asked.items() if wanted), "")
 
 
 def _wider(q: Tensor, v: Tensor, options: _Options) -> int | None:

@@ -136,9 +136,10 @@ def workload_of_problem(problem: abi.Problem) -> Workload:
 
 
 def _is_of_tensors(workload: Workload) -> bool:
-    """Whether a call may be of it: one with lengths that only its name has is not, nor one with
-    a hook."""
-    return workload.op == FORWARD and workload.score_hook is None and not workload.lengths
+    """Whether a call may be of it: one with lengths that only its name has is not, nor one of a
+    cache or with a hook."""
+    told = workload.score_hook or workload.lengths or workload.cached
+    return workload.op == FORWARD and not told
 
 
 def _subclasses(kind: type[FaTuneError]) -> list[type[FaTuneError]]:

@@ -64,9 +64,14 @@ def gradients_of_packed_batches() -> None:
     lengths = packed_lengths()
     for dtype, d_head, d_v in ((torch.float16, 128, 128), (torch.bfloat16, 192, 128)):
         for causal in (False, True):
-            for name in ("", "sink", "softcap"):
+            for name in ("", "window", "sink", "softcap", "alibi"):
                 sink = (torch.randn(4, device="cuda"),) if name == "sink" else ()
-                traits = Traits(causal, softcap=5.0 if name == "softcap" else None)
+                traits = Traits(
+                    causal,
+                    window_left=30 if name == "window" else None,
+                    softcap=5.0 if name == "softcap" else None,
+                    alibi_slopes=torch.rand(4, device="cuda") if name == "alibi" else None,
+                )
                 q, seed = draw(200, 4, d_head, dtype=dtype), draw(200, 4, d_v, dtype=dtype)
                 k, v = (draw(140, 2, d, dtype=dtype) for d in (d_head, d_v))
 

@@ -111,7 +111,7 @@ def drawn_traits(dice: random.Random, heads: int, batch: int, *, packed: bool = 
 
     window: tuple[int | None, int | None] = (None, None)
     slopes = None
-    if not packed and dice.random() < 0.5:
+    if dice.random() < 0.5:
         window = (maybe(dice.choice((0, 100, 2000))), maybe(dice.choice((0, 70, 2000))))
         slopes = maybe(torch.zeros(dice.choice(((heads,), (batch, heads)))))
     causal = dice.random() < 0.6
@@ -235,8 +235,14 @@ def packed(operators: Operators) -> str:
             name: TensorArg.of(t[None]) for name, t in zip("qkvo", (q, k, v, out), strict=True)
         }
         more = {"lse": lse, "sink": traits.sink, "cu_seqlens_q": cum_q, "cu_seqlens_kv": cum_kv}
+        if traits.alibi_slopes is not None:
+            tensors["alibi_slopes"] = address(traits.alibi_slopes)
+        # A side that hides nothing may be stated to kernels that do not look at it.
+        window = (workload.window_left, workload.window_right)
+        settled = window == (traits.window_left, traits.window_right)
         tensors |= {n: TensorArg(0 if t is None else t.data_ptr()) for n, t in more.items()}
-        same_launch(operators, workload, LaunchArgs(tensors), found)
+        args = LaunchArgs(tensors)
+        same_launch(operators, workload, args, found, same_params=settled)
     return "right"
 
 

@@ -204,7 +204,7 @@ def test_gradients_of_all_traits(
             assert torch.allclose(found, exact, atol=2e-5)
 
 
-@pytest.mark.parametrize("scores", ["masks", "sink", "softcap", "alibi"])
+@pytest.mark.parametrize("scores", ["masks", "window", "sink", "softcap", "alibi"])
 def test_gradients_of_packed_batches(scores: str) -> None:
     """The sequences' own, one of them without queries and one without keys."""
     torch.manual_seed(0)
@@ -219,6 +219,8 @@ def test_gradients_of_packed_batches(scores: str) -> None:
     names = [name for name, tensor in more.items() if tensor is not None]
     tensors = (q, k, v, *(more[name] for name in names))
     traits = Traits(True, softcap=1.5 if scores == "softcap" else None)
+    if scores == "window":
+        traits = Traits(window_left=2, window_right=1)
 
     def ours(*given: Any) -> Any:
         own = dict(zip(names, given[3:], strict=True))
