@@ -118,6 +118,7 @@ FORWARD = "forward"
 # The scale is multiplied in fp32, whose normal numbers it and its product with log2(e) must be.
 # The GPU tests reach both ends (tests/gpu/any_bits.py).
 MIN_SCALE, MAX_SCALE = 1e-30, 1e30
+FEW_ROWS = 64
 
 
 @total_ordering
@@ -147,6 +148,12 @@ class Workload:
     `seq_len_kv` are the longest; masks and distances are aligned bottom-right in each sequence, and
     score hooks count batch elements by sequences, queries and keys from a sequence's first.
     `lengths` says which they are, see `core.lengths`; "": only the device knows.
+
+    With `cache_lengths` K and V are a cache, of whose seq_len_kv keys each sequence has as many as
+    an int32 tensor on the device says; the text says how many, as `lengths` does.  A mask is then
+    aligned bottom-right in each sequence.  `page_size`: the cache is pages of so many keys, K and V
+    [pages, page_size, kv_heads, d_head], and a table on the device says whose they are; 0: a
+    sequence lies in one piece.
 
     Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, an alignment
     of nothing, a scale or soft cap that is not between 1e-30 and 1e30, or a soft cap beside a hook.
@@ -282,10 +289,33 @@ class Workload:
         "lognormal-SIGMA-SEED, or a list such as 5+0+7.",
         usual_text="not packed",
     )
+    cache_lengths: str = _field(
+        Effect.DETAIL,
+        str,
+        default="",
+        key="cache",
+        label="{} lengths on the device",
+        short="cache {}",
+        help="Keys of each sequence, told by the device, the most of --seq-lens-kv: equal, "
+        "uniform-SEED, lognormal-SIGMA-SEED, or a list such as 5+0+7.",
+        usual_text="as --seq-lens-kv, told by the host",
+    )
+    page_size: int = _field(
+        Effect.DETAIL,
+        int,
+        default=0,
+        key="page",
+        label="pages of {}",
+        short="page {}",
+        help="Keys of a page, where K and V are in pages that a table on the device names.",
+        usual_text="no pages",
+        limits=(0, None),
+    )
     op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
 
     def __post_init__(self) -> None:
         self._settle_lengths()
+        self._settle_cache()
         for name in ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -333,9 +363,33 @@ class Workload:
         if self.bottom_right and (self.seq_len_q == self.seq_len_kv or not aligned):
             object.__setattr__(self, "bottom_right", False)
 
+    def _settle_cache(self) -> None:
+        if self.page_size < 0:
+            raise InvalidConfig(f"page_size must be at least 0, not {self.page_size}")
+        if not self.cached:
+            return
+        if self.packed:
+            raise InvalidConfig("a packed batch has no cache: give lengths or cache_lengths")
+        if "x" in self.cache_lengths:
+            raise InvalidConfig(
+                f"cache_lengths {self.cache_lengths} are of keys; all sequences have seq_len_q "
+                "queries"
+            )
+        object.__setattr__(self, "cache_lengths", self.cache_lengths or "equal")
+        keys = [kv for _, kv in self._drawn()]
+        object.__setattr__(self, "batch", len(keys))
+        object.__setattr__(self, "seq_len_kv", max(1, *keys))
+        windowed = self.window_left is not None or self.window_right is not None
+        # There is one alignment.
+        object.__setattr__(self, "bottom_right", self.causal or windowed or self.alibi)
+
+    def _drawn(self) -> Lengths:
+        text = self.lengths or self.cache_lengths
+        return lengths_of(text, self.batch, self.seq_len_q, self.seq_len_kv)
+
     def _settle_lengths(self) -> None:
         if self.lengths:
-            found = lengths_of(self.lengths, self.batch, self.seq_len_q, self.seq_len_kv)
+            found = self._drawn()
             given = (self.total_q, self.total_kv)
             totals = (sum(q for q, _ in found), sum(kv for _, kv in found))
             if self.packed and any(given) and given != totals:
@@ -363,11 +417,40 @@ class Workload:
         object.__setattr__(self, "bottom_right", False)  # there is one alignment
 
     @property
+    def cached(self) -> bool:
+        """Whether the device says how many keys each sequence has, or where they are."""
+        return bool(self.cache_lengths or self.page_size)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether sequences may differ in length, see `members`."""
+        return self.packed or self.cached
+
+    @property
+    def rows_of_kv_head(self) -> int:
+        """Queries of all heads that share one of K and V, in a sequence."""
+        return self.seq_len_q * (self.heads // self.kv_heads)
+
+    @property
+    def few_rows(self) -> bool:
+        """Whether so few rows share each head of K and V that reading these takes the time."""
+        return not self.packed and self.rows_of_kv_head <= FEW_ROWS
+
+    @property
+    def keys_in_all(self) -> int:
+        """Keys of all sequences together."""
+        if self.uneven:
+            return sum(kv for _, kv in self.members)
+        return self.batch * self.seq_len_kv
+
+    @property
     def members(self) -> Lengths:
-        """The queries and keys of each sequence of a packed batch; where only the device knows
-        them, as many for each."""
+        """The queries and keys of each sequence of a packed batch or a cache; where only the
+        device knows them, as many for each."""
+        if self.cached:
+            return tuple((self.seq_len_q, kv) for _, kv in self._drawn())
         if self.lengths:
-            return lengths_of(self.lengths, self.batch, self.seq_len_q, self.seq_len_kv)
+            return self._drawn()
         return ((-(-self.total_q // self.batch), -(-self.total_kv // self.batch)),) * self.batch
 
     @property
@@ -378,7 +461,8 @@ class Workload:
         return self.batch, self.seq_len_q, self.seq_len_kv
 
     def dense(self, batch: int, seq_len_q: int, seq_len_kv: int) -> Workload:
-        """The same of a batch that is not packed; masks and distances are aligned bottom-right."""
+        """The same of a batch that is neither packed nor a cache; masks and distances are aligned
+        bottom-right."""
         windowed = self.window_left is not None or self.window_right is not None
         return dataclasses.replace(
             self,
@@ -390,6 +474,8 @@ class Workload:
             total_q=0,
             total_kv=0,
             lengths="",
+            cache_lengths="",
+            page_size=0,
         )
 
     def __lt__(self, other: Workload) -> bool:

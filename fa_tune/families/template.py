@@ -94,7 +94,7 @@ class OneKernel(ABC):
         """The kernel's parameters, see `LaunchStep`."""
 
     def suits(self, workload: Workload, config: Config | None = None) -> bool:
-        return True
+        return self.takes_cache or not workload.cached
 
     @abstractmethod
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Config:

@@ -31,6 +31,7 @@ import torch
 from fa_tune.core import inputs
 from fa_tune.core.model import CaseError
 from fa_tune.core.workload import FORWARD, Workload
+from fa_tune.gpu.caches import sequence
 from fa_tune.gpu.reference import (
     Inputs,
     changed_scores,
@@ -188,6 +189,8 @@ def judged_forward(
     """
     if w.packed:
         return _judged_packed(inputs, w, precise)
+    if w.cached:
+        return _judged_cache(inputs, w, precise)
     device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
     exact = torch.empty(shape, dtype=precise, device=device)
     open_ = torch.empty(shape, dtype=torch.float32, device=device)
@@ -235,6 +238,35 @@ def _judged_packed(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[st
     alike = sum(figures.rows for figures, _ in theirs)
     # Of all rows, those without keys too, which are exact.
     rms = math.sqrt(squares / max(1, w.total_q)) if rows else 0.0
+    return {
+        "o": Judged(exact, open_, Figures(largest, rms, max(1.0, alike))),
+        "lse": Judged(lse, lse_open),
+    }
+
+
+def _judged_cache(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[str, Judged]:
+    """Sequence by sequence, as `_judged_packed`."""
+    device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
+    exact = torch.zeros(shape, dtype=precise, device=device)
+    open_ = torch.zeros(shape, dtype=torch.float32, device=device)
+    lse = torch.full((w.batch, w.heads, w.seq_len_q), -torch.inf, dtype=precise, device=device)
+    lse_open = torch.full(lse.shape, LSE_TOLERANCE, dtype=torch.float64, device=device)
+    theirs = []
+    for number, (q, kv) in enumerate(w.members):
+        if not kv:
+            continue
+        one = slice(number, number + 1)
+        k, v = (sequence(t, inputs.page_table, number, kv) for t in (inputs.k, inputs.v))
+        slopes = None if inputs.alibi_slopes is None else inputs.alibi_slopes[one]
+        own = Inputs(inputs.q[one], k, v, sink=inputs.sink, alibi_slopes=slopes)
+        found = judged_forward(own, w.dense(1, q, kv), precise=precise)
+        exact[one], open_[one] = found["o"].exact, found["o"].open
+        lse[one], lse_open[one] = found["lse"].exact, found["lse"].open
+        if (reference := found["o"].reference) is not None:
+            theirs.append(reference)
+    largest = max((figures.largest for figures in theirs), default=0.0)
+    rms = math.sqrt(sum(figures.rms**2 for figures in theirs) / w.batch)
+    alike = sum(figures.rows for figures in theirs)
     return {
         "o": Judged(exact, open_, Figures(largest, rms, max(1.0, alike))),
         "lse": Judged(lse, lse_open),

@@ -15,6 +15,7 @@ import torch
 from fa_tune import ops
 from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.workload import Workload
+from fa_tune.gpu import caches
 from fa_tune.gpu.draw import draw
 from fa_tune.gpu.hook_twin import twin_of
 from fa_tune.ops.forward import sequences
@@ -24,8 +25,9 @@ MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
 
 @dataclass(frozen=True)
 class Inputs:
-    """Q, K and V of one workload, its sinks [heads] and its slopes [batch, heads] in fp32.  Score
-    hooks count its batch elements from `first_element` on."""
+    """Q, K and V of one workload, its sinks [heads] and its slopes [batch, heads] in fp32; where
+    sequences begin, their lengths and their pages, in int32.  Score hooks count its batch elements
+    from `first_element` on."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -34,13 +36,16 @@ class Inputs:
     alibi_slopes: torch.Tensor | None = None
     cu_seqlens_q: torch.Tensor | None = None
     cu_seqlens_kv: torch.Tensor | None = None
+    cache_seqlens: torch.Tensor | None = None
+    page_table: torch.Tensor | None = None
     first_element: int = 0
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The tensors that are there by the names that the operation gives them."""
         found = {"q": self.q, "k": self.k, "v": self.v}
-        names = ("sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv")
+        names: tuple[str, ...] = ("sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv")
+        names += ("cache_seqlens", "page_table")
         more = {name: getattr(self, name) for name in names}
         return found | {name: tensor for name, tensor in more.items() if tensor is not None}
 
@@ -74,9 +79,13 @@ def make_inputs(
     # Drawn in fp32 and then rounded, so that both dtypes see the same numbers.
     drawn = draw(spec, workload, seed=seed, device=device, extra_heads=extra_heads)
     dtype = workload.dtype.to_torch_dtype()
-    q, k, v = ((tensor + mean).to(dtype)[:, :, extra_heads:] for tensor in drawn)
-    more = score_inputs(workload, seed=seed, device=device)
-    return Inputs(q, k, v, **more, **beginnings(workload, device=device))
+    q, k, v = ((tensor + mean).to(dtype) for tensor in drawn)
+    del drawn
+    more = score_inputs(workload, seed=seed, device=device) | beginnings(workload, device=device)
+    if workload.cached:
+        k, v, known = caches.of_sequences(k, v, workload, seed=seed)
+        more |= known
+    return Inputs(*(tensor[:, :, extra_heads:] for tensor in (q, k, v)), **more)
 
 
 def score_inputs(workload: Workload, *, seed: int, device: str) -> dict[str, torch.Tensor]:

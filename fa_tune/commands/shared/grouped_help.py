@@ -13,7 +13,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Workloads": (
         *("seq_lens", "seq_len", "d_heads", "d_head", "d_head_v", "dtypes", "dtype"),
         *("masks", "causal"),
-        *("bottom_right", "batch", "heads", "kv_heads", "seq_lens_kv", "seq_len_kv"),
+        *("bottom_right", "batch", "batches", "heads", "kv_heads", "seq_lens_kv", "seq_len_kv"),
         *(name for name in COMMON_FIELDS if name != "d_head_v"),
         "workload",
     ),

@@ -53,6 +53,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 MAX_TOKENS = 1 << 20
 MAX_HEAD_DIM = 1024
+COUNT = click.IntRange(1, 65535)  # of heads
 SEQ_LENS = WholeNumbers(1, MAX_TOKENS, "1024,4096")
 D_HEADS = WholeNumbers(1, MAX_HEAD_DIM, "64,128")
 
@@ -72,12 +73,7 @@ def folder(*names: str, **settings: Any) -> Decorator[Any]:
 def d_head_option(name: str = "d_heads") -> Decorator[Any]:
     """`--d-head`."""
     return option(
-        "--d-head",
-        name,
-        type=D_HEADS,
-        default="128",
-        metavar="N,N,…",
-        help="Head dimensions.",
+        "--d-head", name, type=D_HEADS, default="128", metavar="N,N,…", help="Head dimensions."
     )
 
 
@@ -128,24 +124,22 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
     ),
     "d_heads": d_head_option(),
     "dtypes": dtype_option(),
-    "batch": option(
+    "batches": option(
         "--batch",
-        "batch",
-        type=click.IntRange(1, 65535),
+        "batches",
+        type=WholeNumbers(1, 65535, "1,16"),
+        default=(),
         show_default="16 up to 4096, then 65536 / seq_len",
-        help="Batch size; the default depends on the longer sequence length.",
+        metavar="N,N,…",
+        help="Batch sizes; the default depends on the longer sequence length.",
     ),
     "heads": option(
-        "--heads",
-        "heads",
-        type=click.IntRange(1, 65535),
-        default=BENCHMARK_HEADS,
-        help="Heads of the queries.",
+        "--heads", "heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries."
     ),
     "kv_heads": option(
         "--kv-heads",
         "kv_heads",
-        type=click.IntRange(1, 65535),
+        type=COUNT,
         show_default="as many as heads",
         help="Heads of keys and values; fewer than --heads for grouped queries, 1 for multi-query.",
     ),
@@ -190,8 +184,9 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         type=Names(ALL_REFERENCES, none=True),
         default=",".join(REFERENCES),
         metavar="NAME,…",
-        help="Reference kernels to measure beside ours: fa2, cudnn, fa3 and fa4 where their "
-        "packages are installed, or none.",
+        help="Reference kernels to measure beside ours: fa2, cudnn, flex (torch's FlexAttention), "
+        "fa3 and fa4 where their packages are installed, read (a kernel that reads K and V and "
+        "does nothing with them: what memory allows), or none.",
     ),
     "metrics": option(
         "--metrics",
@@ -260,11 +255,7 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         help="Time limit for compiling one kernel; a kernel that takes longer is left out.",
     ),
     "device": option(
-        "--device",
-        "device",
-        type=click.IntRange(0, 1023),
-        default=0,
-        help="Number of the GPU to use.",
+        "--device", "device", type=click.IntRange(0, 1023), default=0, help="Number of the GPU."
     ),
     "devices": option(
         "--devices",
@@ -434,7 +425,7 @@ def json_option() -> Decorator[Any]:
         "as_json",
         is_flag=True,
         show_default=False,
-        help="Write only the result, as JSON, to standard output.",
+        help="Write the result as JSON alone.",
     )
 
 

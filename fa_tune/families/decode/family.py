@@ -51,11 +51,12 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         return 100
 
     def suits(self, workload: Workload, config: DecodeConfig | None = None) -> bool:
-        """Up to MAX_ROWS rows for each head of K and V; by no larger a tile than they need."""
+        """Up to MAX_ROWS rows for each head of K and V, and any with a cache, which no other family
+        takes; by no larger a tile than they need."""
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
         small = config is None or config.B_r == MMA_M or config.B_r < 2 * rows
         own = workload.is_plain and not workload.d_head_v and not workload.packed
-        return own and rows <= MAX_ROWS and small
+        return own and (workload.cached or rows <= MAX_ROWS) and small
 
     def compile_arch(self, limits: ArchLimits) -> str:
         return limits.arch
@@ -153,4 +154,11 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
             Workload(1, 8, 1, 1, 100 * config.B_c + 17, *shape, **masked),
             Workload(2, 12, 3, 3, 31 * config.B_c + 1, *shape, **masked),
             Workload(61, 16, 16, 2, 3 * config.B_c + 5, *shape, **masked),
+            # Lengths on the device, none among them, and pages in random order.
+            Workload(1, 8, 2, 2, 1, *shape, **masked, cache_lengths=_listed(config.B_c)),
+            Workload(37, 4, 1, 3, 777, *shape, **masked, cache_lengths="lognormal", page_size=48),
         )
+
+
+def _listed(block: int) -> str:
+    return f"{block}+0+{9 * block + 3}+1+{block - 1}+5+{4 * block}"
