@@ -48,7 +48,8 @@ def flex_call(inputs: Inputs, workload: Workload) -> Callable[[], torch.Tensor]:
 def _compiled() -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=False)
+    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=False)
+    return compiled
 
 
 def _block_mask(workload: Workload, device: torch.device) -> Any:
