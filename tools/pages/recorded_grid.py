@@ -432,7 +432,7 @@ def section(data: Recorded, family: str) -> str:
 
 
 def pictured(data: Recorded) -> str:
-    """What docs/speed.svg shows, in words."""
+    """What docs/speed_h200.svg shows, in words."""
     return (
         f"TFLOP/s by 4·s²·d (causal: half), d_head 128, 16 heads, benchmark batches; "
         f"{grid_conditions(data)}. The number is the ratio to the faster library."
