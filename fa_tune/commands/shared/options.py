@@ -56,7 +56,6 @@ MAX_TOKENS = 1 << 20
 MAX_HEAD_DIM = 1024
 COUNT = click.IntRange(1, 65535)  # of heads
 SEQ_LENS = WholeNumbers(1, MAX_TOKENS, "1024,4096")
-BATCHES = WholeNumbers(1, 65535, "1,16")
 D_HEADS = WholeNumbers(1, MAX_HEAD_DIM, "64,128")
 
 
@@ -75,12 +74,7 @@ def folder(*names: str, **settings: Any) -> Decorator[Any]:
 def d_head_option(name: str = "d_heads") -> Decorator[Any]:
     """`--d-head`."""
     return option(
-        "--d-head",
-        name,
-        type=D_HEADS,
-        default="128",
-        metavar="N,N,…",
-        help="Head dimensions.",
+        "--d-head", name, type=D_HEADS, default="128", metavar="N,N,…", help="Head dimensions."
     )
 
 
@@ -142,7 +136,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
     "batches": option(
         "--batch",
         "batches",
-        type=BATCHES,
+        type=WholeNumbers(1, 65535, "1,16"),
         default=(),
         show_default="16 up to 4096, then 65536 / seq_len",
         metavar="N,N,…",
@@ -199,8 +193,8 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         type=Names(ALL_REFERENCES, none=True),
         default=",".join(REFERENCES),
         metavar="NAME,…",
-        help="Reference kernels to measure beside ours: fa2, cudnn, fa3 and fa4 where their "
-        "packages are installed, flex (FlexAttention), read (a kernel that reads K and V and "
+        help="Reference kernels to measure beside ours: fa2, cudnn, flex (torch's FlexAttention), "
+        "fa3 and fa4 where their packages are installed, read (a kernel that reads K and V and "
         "does nothing with them: what memory allows), or none.",
     ),
     "metrics": option(
@@ -440,7 +434,7 @@ def json_option() -> Decorator[Any]:
         "as_json",
         is_flag=True,
         show_default=False,
-        help="Write only the result, as JSON, to standard output.",
+        help="Write the result as JSON alone.",
     )
 
 

@@ -20,7 +20,7 @@ from fa_tune.search.data_dependence import worst
 from fa_tune.store.registry.lookup import Match
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, entry_text
 
-_REFERENCES = ("fa2", "cudnn", "fa3", "fa4")
+_REFERENCES = ("fa2", "cudnn", "fa3", "fa4", "flex")
 _HEADINGS_OF_REFERENCES = tuple(f"x {REFERENCE_LABELS[name]}" for name in _REFERENCES)
 _HEADINGS = (
     "GPU",
