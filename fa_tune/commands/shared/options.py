@@ -29,10 +29,9 @@ from fa_tune.commands.shared.parameters import (
     Kernels,
     Names,
     OutputFile,
-    ScoreHook,
     WholeNumbers,
     dtypes,
-    number,
+    of_field,
 )
 from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.options import (
@@ -90,12 +89,6 @@ def dtype_option() -> Decorator[Any]:
     )
 
 
-# What options of fields have besides.
-_TYPES: Mapping[str, Mapping[str, Any]] = {
-    "score_hook": {"type": ScoreHook(), "metavar": "FILE"},
-}
-
-
 def field_option(name: str, **settings: Any) -> Decorator[Any]:
     """The option of a workload's field that has a usual value, as `core.workload` declares it;
     `settings` replace what it would have."""
@@ -104,10 +97,8 @@ def field_option(name: str, **settings: Any) -> Decorator[Any]:
     given: dict[str, Any] = {"default": usual, "help": spec.help}
     if spec.type is bool:
         flag += f"/--{spec.off or 'no-' + name.replace('_', '-')}"
-    elif name in _TYPES:
-        given |= _TYPES[name]
-    elif spec.type is not str:
-        given["type"] = number(spec.type, *spec.limits)
+    else:
+        given["type"] = of_field(name, spec)
     if spec.usual_text:
         given["show_default"] = spec.usual_text
     return option(flag, name, **{**given, **settings})
@@ -384,8 +375,8 @@ def family_option(name: str = "names") -> Decorator[Any]:
         type=Families(),
         default=ALL_FAMILIES,
         metavar="NAME,…|all",
-        help="Kernel families to take --kernels from; all means those that run on the device. A "
-        "config's short form already names its family.",
+        help="Families to take --kernels from; all: those that run on the device. A config's short "
+        "form already names its family.",
     )
 
 
