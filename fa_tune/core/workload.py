@@ -147,6 +147,9 @@ class Workload:
     `seq_len_kv` are the longest, and a causal mask is aligned bottom-right in each sequence.
     `lengths` says which they are, see `core.lengths`; "": only the device knows.
 
+    `kv_e4m3`: K and V are e4m3 numbers, of which a scale for each head of each batch element makes
+    what is computed with.
+
     Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, an alignment
     of nothing, a scale or soft cap that is not between 1e-30 and 1e30, or a soft cap beside a hook.
     """
@@ -278,6 +281,15 @@ class Workload:
         help="Pack sequences of these lengths, the longest of --seq-lens: equal, uniform-SEED, "
         "lognormal-SIGMA-SEED, or a list such as 5+0+7.",
         usual_text="not packed",
+    )
+    kv_e4m3: bool = _field(
+        Effect.KIND,
+        bool,
+        default=False,
+        key="e4m3",
+        label="K and V in e4m3",
+        short="e4m3",
+        help="Store K and V as e4m3, with a scale for each head.",
     )
     op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
 

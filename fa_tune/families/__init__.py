@@ -15,7 +15,7 @@ from fa_tune.core.model import Rejected, Variant
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.decode.family import DecodeFamily
-from fa_tune.families.fields import d_v_of
+from fa_tune.families.fields import d_v_of, is_kv_e4m3
 from fa_tune.families.name_parser import is_whole
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm90.family import Sm90Family
@@ -116,14 +116,16 @@ def default_for(family: KernelFamily, workload: Workload) -> Config:
     return family.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
 
 
-def kind_of(config: Config) -> tuple[DType, int, int]:
-    """What a config is for: dtype, head dimension of Q and K, and that of V."""
-    return config.dtype, config.d_head, d_v_of(config)
+def kind_of(config: Config) -> tuple[DType, int, int, bool]:
+    """What a config is for: dtype, head dimension of Q and K, that of V, and whether K and V are
+    e4m3."""
+    return config.dtype, config.d_head, d_v_of(config), is_kv_e4m3(config)
 
 
 def fits(config: Config, workload: Workload) -> bool:
     """Whether a config is for a workload's dtype and head dimensions."""
-    return kind_of(config) == (workload.dtype, workload.d_head, workload.d_v)
+    kind = (workload.dtype, workload.d_head, workload.d_v, workload.kv_e4m3)
+    return kind_of(config) == kind
 
 
 def worth_trying(configs: Sequence[Config], workload: Workload) -> list[Config]:

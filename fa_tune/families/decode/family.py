@@ -4,7 +4,8 @@ compiled and launched."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
@@ -22,6 +23,7 @@ from fa_tune.families.decode import launch, names, sets
 from fa_tune.families.decode.config import MAX_ROWS, MMA_M, Combine, DecodeConfig
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.template import TemplateFamily
+from fa_tune.ops.forward import example, has_alignment
 from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         """Up to MAX_ROWS rows for each head of K and V; by no larger a tile than they need."""
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
         small = config is None or config.B_r == MMA_M or config.B_r < 2 * rows
-        own = workload.is_plain and not workload.d_head_v and not workload.packed
+        own = not (workload.alibi or workload.score_hook or workload.packed)
         return own and rows <= MAX_ROWS and small
 
     def compile_arch(self, limits: ArchLimits) -> str:
@@ -68,8 +70,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         d_head: int = 128,
         d_head_v: int = 0,
     ) -> list[DecodeConfig]:
-        found = sets.get_configs(key, dtypes=dtypes, d_head=d_head)
-        return found if d_head_v in (0, d_head) else []
+        return sets.get_configs(key, dtypes=dtypes, heads=sets.Heads(d_head, d_head_v))
 
     def tune_rejection(self, config: DecodeConfig) -> Rejected | None:
         return None
@@ -78,18 +79,18 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         return rules.constraints(config, limits)
 
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> DecodeConfig:
-        return sets.default_config(d_head, dtype)
+        return sets.default_config(sets.Heads(d_head, d_head_v), dtype)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> DecodeConfig:
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
         tiles = workload.batch * workload.kv_heads
-        return sets.default_config(workload.d_head, workload.dtype, rows, limits, tiles=tiles)
+        heads = sets.Heads(workload.d_head, workload.d_head_v)
+        return sets.default_config(heads, workload.dtype, rows, limits, tiles=tiles)
 
     def traits(self, config: DecodeConfig, workload: Workload, *, lse: bool = False) -> str:
         """Always ragged: one kernel serves every length."""
         launch.check(workload)
-        found = Traits.parse(super().traits(config, workload, lse=lse))
-        return str(Traits(causal=found.causal, ragged=True, lse=found.lse))
+        return str(replace(Traits.parse(super().traits(config, workload, lse=lse)), ragged=True))
 
     # Launches -------------------------------------------------------------------------------
 
@@ -146,11 +147,14 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         wanted = Traits.parse(traits)
         if not wanted.ragged:
             return ()  # the same kernel by another name
-        shape = (config.d_head, config.dtype)
-        causal = wanted.causal
-        masked: dict[str, Any] = {"causal": causal, "bottom_right": causal, "lse": wanted.lse}
-        return (
-            Workload(1, 8, 1, 1, 100 * config.B_c + 17, *shape, **masked),
-            Workload(2, 12, 3, 3, 31 * config.B_c + 1, *shape, **masked),
-            Workload(61, 16, 16, 2, 3 * config.B_c + 5, *shape, **masked),
+        kind = (config.d_head, config.dtype)
+        shapes = (
+            (1, 8, 1, 1, 100 * config.B_c + 17, *kind),
+            (2, 12, 3, 3, 31 * config.B_c + 1, *kind),
+            (61, 16, 16, 2, 3 * config.B_c + 5, *kind),
+        )
+        aligned = has_alignment(wanted)
+        return tuple(
+            example(wanted, shape, number, bottom_right=aligned, d_head_v=config.d_head_v)
+            for number, shape in enumerate(shapes)
         )
