@@ -318,6 +318,8 @@ class Workload:
             object.__setattr__(self, name, float(value))
         if self.softmax_scale == 1 / math.sqrt(self.d_head):
             object.__setattr__(self, "softmax_scale", None)
+        if self.kv_e4m3 and self.packed:
+            raise InvalidConfig("a packed batch has K and V in the type of Q")
         if self.score_hook is not None and self.softcap is not None:
             raise InvalidConfig("softcap and a score hook: write the cap into the hook")
         self._settle_mask()

@@ -37,6 +37,7 @@ class WorkloadParts:
     total_q: int | None = None
     total_kv: int | None = None
     lengths: str | None = None
+    kv_e4m3: bool | None = None
     op: str | None = None
 
     @property

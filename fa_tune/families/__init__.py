@@ -116,16 +116,15 @@ def default_for(family: KernelFamily, workload: Workload) -> Config:
     return family.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
 
 
-def kind_of(config: Config) -> tuple[DType, int, int, bool]:
-    """What a config is for: dtype, head dimension of Q and K, that of V, and whether K and V are
-    e4m3."""
-    return config.dtype, config.d_head, d_v_of(config), is_kv_e4m3(config)
+def kind_of(config: Config) -> tuple[DType, int, int]:
+    """What a config is for: dtype, head dimension of Q and K, and that of V."""
+    return config.dtype, config.d_head, d_v_of(config)
 
 
 def fits(config: Config, workload: Workload) -> bool:
-    """Whether a config is for a workload's dtype and head dimensions."""
-    kind = (workload.dtype, workload.d_head, workload.d_v, workload.kv_e4m3)
-    return kind_of(config) == kind
+    """Whether a config is for a workload's dtypes and head dimensions."""
+    kind = (workload.dtype, workload.d_head, workload.d_v)
+    return kind_of(config) == kind and is_kv_e4m3(config) == workload.kv_e4m3
 
 
 def worth_trying(configs: Sequence[Config], workload: Workload) -> list[Config]:

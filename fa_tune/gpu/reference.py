@@ -7,7 +7,7 @@ workers and CPU tests only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,12 +19,15 @@ from fa_tune.core.workload import Workload
 from fa_tune.gpu.draw import draw
 from fa_tune.ops.forward import sequences
 
+E4M3, E4M3_LARGEST = torch.float8_e4m3fn, 448.0
+SMALLEST = 2.0**-60  # of a largest element
 MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Q, K and V of one workload, its sinks [heads] and its slopes [batch, heads] in fp32."""
+    """Q, K and V of one workload, its sinks [heads] and its slopes [batch, heads] in fp32; of K and
+    V in e4m3 scales [batch, kv_heads]."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -33,12 +36,32 @@ class Inputs:
     alibi_slopes: torch.Tensor | None = None
     cu_seqlens_q: torch.Tensor | None = None
     cu_seqlens_kv: torch.Tensor | None = None
+    k_scale: torch.Tensor | None = None
+    v_scale: torch.Tensor | None = None
+
+    def wide(self) -> Inputs:
+        """K and V in the type of Q: exact, since scales are powers of two."""
+        if self.k_scale is None or self.v_scale is None:
+            return self
+        k, v = (
+            (tensor.float() * scale[:, None, :, None]).to(self.q.dtype)
+            for tensor, scale in ((self.k, self.k_scale), (self.v, self.v_scale))
+        )
+        return replace(self, k=k, v=v, k_scale=None, v_scale=None)
+
+    def narrow(self) -> Inputs:
+        """K and V as e4m3, with scales."""
+        (k, k_scale), (v, v_scale) = (_narrowed(tensor) for tensor in (self.k, self.v))
+        return replace(self, k=k, v=v, k_scale=k_scale, v_scale=v_scale)
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The tensors that are there by the names that the operation gives them."""
         found = {"q": self.q, "k": self.k, "v": self.v}
-        names = ("sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv")
+        names = (
+            *("sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv"),
+            *("k_scale", "v_scale"),
+        )
         more = {name: getattr(self, name) for name in names}
         return found | {name: tensor for name, tensor in more.items() if tensor is not None}
 
@@ -74,7 +97,17 @@ def make_inputs(
     dtype = workload.dtype.to_torch_dtype()
     q, k, v = ((tensor + mean).to(dtype)[:, :, extra_heads:] for tensor in drawn)
     more = score_inputs(workload, seed=seed, device=device)
-    return Inputs(q, k, v, **more, **beginnings(workload, device=device))
+    found = Inputs(q, k, v, **more, **beginnings(workload, device=device))
+    return found.narrow() if workload.kv_e4m3 else found
+
+
+def _narrowed(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A [batch, seq, heads, d_head] tensor as e4m3, and the scales of its heads in each batch
+    element: the least powers of two with which nothing is too large.  Strides are the tensor's."""
+    largest = tensor.float().abs().amax((1, 3)).clamp(min=SMALLEST)
+    scale = torch.exp2(torch.ceil(torch.log2(largest / E4M3_LARGEST)))
+    room = torch.empty_strided(tensor.shape, tensor.stride(), dtype=E4M3, device=tensor.device)
+    return room.copy_((tensor.float() / scale[:, None, :, None]).to(E4M3)), scale.contiguous()
 
 
 def score_inputs(workload: Workload, *, seed: int, device: str) -> dict[str, torch.Tensor]:
@@ -138,6 +171,7 @@ def attention(
     gives 0.  Returns [batch, seq_len_q, heads, d_v] in `dtype`, or fp32 where that
     is a type of 16 bits.
     """
+    inputs = inputs.wide()
     dtype = dtype or inputs.q.dtype
     wide = torch.promote_types(dtype, torch.float32)
     shape = (*inputs.q.shape[:3], inputs.v.shape[3])
@@ -171,6 +205,7 @@ def attention(
 def log_sum_exp(inputs: Inputs, workload: Workload, *, diagonal: int | None = None) -> torch.Tensor:
     """log Σ exp(scale · q · k) of every row in fp32, [batch, heads, seq_len_q]; −inf for a row
     that sees nothing."""
+    inputs = inputs.wide()
     q, k = (t.transpose(1, 2).float() for t in (inputs.q, inputs.k))
     k = k.repeat_interleave(workload.heads // workload.kv_heads, dim=1)
     slopes = inputs.alibi_slopes

@@ -74,11 +74,13 @@ class TensorSpec:
     dtype: DType | None
     output: bool = False
     tolerance: float | None = None
+    element_bytes: int = 0  # where it is not that of `dtype`
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all elements."""
-        return math.prod(self.shape) * (self.dtype.size_bytes if self.dtype else FP32_BYTES)
+        each = self.dtype.size_bytes if self.dtype else FP32_BYTES
+        return math.prod(self.shape) * (self.element_bytes or each)
 
 
 class Operation(Protocol):

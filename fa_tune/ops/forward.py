@@ -48,10 +48,11 @@ class Forward:
         queries = (batch, rows_q, w.heads, w.d_head)
         keys = (batch, rows_kv, w.kv_heads, w.d_head)
         values = (*keys[:3], w.d_v)
+        narrow = 1 if w.kv_e4m3 else 0
         found = [
             TensorSpec("q", queries, w.dtype),
-            TensorSpec("k", keys, w.dtype),
-            TensorSpec("v", values, w.dtype),
+            TensorSpec("k", keys, w.dtype, element_bytes=narrow),
+            TensorSpec("v", values, w.dtype, element_bytes=narrow),
             TensorSpec("o", (*queries[:3], w.d_v), w.dtype, output=True),
         ]
         if w.lse:
@@ -61,6 +62,8 @@ class Forward:
             found.append(TensorSpec("sink", (w.heads,), None))
         if w.alibi:
             found.append(TensorSpec("alibi_slopes", (w.batch, w.heads), None))
+        if w.kv_e4m3:
+            found += [TensorSpec(n, (w.batch, w.kv_heads), None) for n in ("k_scale", "v_scale")]
         if w.packed:
             beginnings = (w.batch + 1,)
             found += [TensorSpec(n, beginnings, None) for n in ("cu_seqlens_q", "cu_seqlens_kv")]

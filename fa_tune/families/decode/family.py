@@ -20,7 +20,8 @@ from fa_tune.families.base import (
 )
 from fa_tune.families.decode import config as rules
 from fa_tune.families.decode import launch, names, sets
-from fa_tune.families.decode.config import MAX_ROWS, MMA_M, Combine, DecodeConfig
+from fa_tune.families.decode.config import MAX_ROWS, MMA_M, Combine, DecodeConfig, KVType
+from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.template import TemplateFamily
 from fa_tune.ops.forward import example, has_alignment
@@ -84,7 +85,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     def default_for(self, workload: Workload, limits: ArchLimits) -> DecodeConfig:
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
         tiles = workload.batch * workload.kv_heads
-        heads = sets.Heads(workload.d_head, workload.d_head_v)
+        heads = sets.Heads(workload.d_head, workload.d_head_v, KVType(workload.kv_e4m3))
         return sets.default_config(heads, workload.dtype, rows, limits, tiles=tiles)
 
     def traits(self, config: DecodeConfig, workload: Workload, *, lse: bool = False) -> str:
@@ -155,6 +156,9 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         )
         aligned = has_alignment(wanted)
         return tuple(
-            example(wanted, shape, number, bottom_right=aligned, d_head_v=config.d_head_v)
+            replace(
+                example(wanted, shape, number, bottom_right=aligned, d_head_v=config.d_head_v),
+                kv_e4m3=is_kv_e4m3(config),
+            )
             for number, shape in enumerate(shapes)
         )

@@ -4,6 +4,7 @@ tune    tiles that fill a multiprocessor's shared memory with keys under way, in
         and to combine
 fast    those that were fastest somewhere in measurements on an H200, or close to it
 all     both, sorted
+e4m3    as fast, for K and V in e4m3
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fa_tune.families.decode.config import (
     constraints,
 )
 
-ALLOWED_KEYS = "fast, tune, all, or one config's short form"
+ALLOWED_KEYS = "fast, tune, all, e4m3, or one config's short form"
 TUNE_DTYPES = (DType.BF16, DType.FP16)
 H200 = limits((9, 0))  # no shared memory is larger
 # Of K and V in a ring: enough for the bandwidth of an H200, and more gained nothing.
@@ -59,8 +60,8 @@ def tile_of(
     `keys` in a block, fewer where two blocks do not fit, and a warp for each 16 rows and 16 keys,
     but no more than have registers."""
     row_warps = rows // MMA_M
-    kind = {"d_head_v": heads.d_head_v, "kv_type": heads.kv_type}
-    whole = DecodeConfig(dtype, heads.d_head, rows, keys, row_warps, row_warps=row_warps, **kind)
+    whole = DecodeConfig(dtype, heads.d_head, rows, keys, row_warps, row_warps=row_warps)
+    whole = replace(whole, d_head_v=heads.d_head_v, kv_type=heads.kv_type)
     key_bytes = (whole.d_head + whole.d_v) * whole.kv_bytes
     while keys > MMA_M and 2 * keys * key_bytes > ring_bytes:
         keys //= 2
@@ -152,4 +153,7 @@ def get_configs(
         return get_tune_configs(dtypes or TUNE_DTYPES, heads=heads)
     if key == "all":
         return sorted(get_tune_configs(dtypes or TUNE_DTYPES, heads=heads))
+    if key == "e4m3":
+        narrow = replace(heads, kv_type=KVType.E4M3)
+        return get_fast_configs(dtypes or TUNE_DTYPES, heads=narrow)
     raise InvalidConfig(f"unknown kernel set {key!r}; allowed: {ALLOWED_KEYS}")

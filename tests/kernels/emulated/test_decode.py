@@ -13,7 +13,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import CacheArgs, TensorArg
 from fa_tune.ops.traits import Traits
 from tests.kernels.emulated.emulation import Emulated, build, schedules
