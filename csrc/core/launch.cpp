@@ -365,8 +365,8 @@ void set_params(const Call& call, const Shares& shares, unsigned* counters,
     set_scores(call, params);
     if (cache.lengths == nullptr) return;
     // Less keys - seq_len_q, which the kernel adds.
-    const auto within = [&](std::int64_t keys) {
-        return static_cast<int>(std::min(keys, problem.seq_len_kv));
+    const auto within = [](std::int64_t keys) {
+        return static_cast<int>(std::min(keys, std::int64_t{1} << 30));
     };
     const bool left = (problem.window & FA_TUNE_WINDOW_LEFT) != 0;
     params.diagonal = within(problem.window_right);

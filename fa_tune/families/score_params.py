@@ -45,8 +45,8 @@ def set_scores(
     right = 0 if workload.window_right is None else workload.window_right
     left = workload.seq_len_kv if workload.window_left is None else workload.window_left
     if args.cache is not None and args.cache.lengths:
-        params["diagonal"] = min(right, workload.seq_len_kv)
-        score["first_diagonal"] = -min(left, workload.seq_len_kv)
+        params["diagonal"] = min(right, FARTHEST)
+        score["first_diagonal"] = -min(left, FARTHEST)
     else:
         params["diagonal"] = at_edge(diagonal + right, workload)
         if workload.window_left is None:

@@ -30,7 +30,6 @@ MMA_M = 16  # rows of one m16n8k16 tile
 MMA_K = 16  # keys of its k-step
 CHUNK_BYTES = 16  # of a copy
 MAX_WARPS = 16
-SUMS_PADDING = 8  # columns beside a row of sums, against bank conflicts
 OPERANDS = 4096  # most elements of O, and of Q, in the registers of a warp
 
 
@@ -157,7 +156,7 @@ class DecodeConfig:
         """Dynamic shared memory: kernels/decode/warp_group.cuh, Layout."""
         keys = self.B_c // self.groups
         ring = self.stages * keys * (self.d_head + self.d_v) * self.kv_bytes
-        sums = self.B_r * 4 * (self.d_v + SUMS_PADDING)
+        sums = self.B_r * 4 * self.d_v
         return self.groups * (max(ring, sums) + 8 * self.B_r) + 16
 
 
