@@ -395,7 +395,9 @@ Status check_tensor(const char* name, const fa_tune_problem& problem, const fa_t
 
 Status check_cache(const fa_tune_launch_plan& plan, const Call& call) {
     const fa_tune_cache& cache = call.tensors.cache;
-    if (cache.lengths == nullptr && cache.pages == nullptr) return {};
+    const fa_tune_tensor *k = &cache.new_k, *v = &cache.new_v;
+    const bool has_new = k->address != nullptr || v->address != nullptr;
+    if (cache.lengths == nullptr && cache.pages == nullptr && !has_new) return {};
     if (plan.share_keys == 0) {
         return failure(FA_TUNE_INVALID,
                        "this kernel takes no lengths or pages that only the device knows");
@@ -404,10 +406,12 @@ Status check_cache(const fa_tune_launch_plan& plan, const Call& call) {
         return failure(FA_TUNE_INVALID, "page_size must be a multiple of %d, not %d", kPageKeys,
                        cache.page_size);
     }
-    const fa_tune_tensor *k = &cache.new_k, *v = &cache.new_v;
-    if (k->address == nullptr && v->address == nullptr) return {};
+    if (!has_new) return {};
     if (k->address == nullptr || v->address == nullptr || cache.lengths == nullptr) {
         return failure(FA_TUNE_INVALID, "new keys and values come together, and with lengths");
+    }
+    if (cache.added < 1) {
+        return failure(FA_TUNE_INVALID, "added must be at least 1, not %d", cache.added);
     }
     const fa_tune_problem& problem = call.problem;
     if ((problem.window & FA_TUNE_WINDOW_LEFT) != 0 &&

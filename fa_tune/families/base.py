@@ -196,6 +196,8 @@ class LaunchArgs:
             return
         if not all(t.address for t in new) or not cache.lengths:
             raise InvalidConfig("new keys and values come together, and with lengths")
+        if cache.added < 1:
+            raise InvalidConfig(f"added must be at least 1, not {cache.added}")
         left = workload.window_left
         if left is not None and cache.added > workload.seq_len_q + left:
             raise InvalidConfig(
@@ -245,13 +247,15 @@ class LaunchGeometry:
     """Grid, block and cluster in CUDA's (x, y, z) order; dynamic shared memory in bytes.
 
     The cluster is the one compiled into the cubin (`__cluster_dims__`), which a launch does
-    not state again; (1, 1, 1) is none.  It divides the grid.
+    not state again; (1, 1, 1) is none.  It divides the grid.  `dependent`: the kernel may begin
+    before the launch in front of it is done, and waits for it.
     """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic_smem_bytes: int
     cluster: tuple[int, int, int] = (1, 1, 1)
+    dependent: bool = False
 
 
 @dataclass(frozen=True)

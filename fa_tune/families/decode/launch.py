@@ -165,12 +165,14 @@ def params(
 
 def geometry(config: DecodeConfig, shares: Shares) -> LaunchGeometry:
     """A CTA for each share."""
-    return LaunchGeometry((shares.ctas, 1, 1), (config.threads, 1, 1), config.smem_bytes)
+    grid, block = (shares.ctas, 1, 1), (config.threads, 1, 1)
+    return LaunchGeometry(grid, block, config.smem_bytes, dependent=config.dependent)
 
 
 def combine_geometry(config: DecodeConfig, shares: Shares) -> LaunchGeometry:
     """A CTA for each row of each tile."""
-    return LaunchGeometry((shares.tiles, shares.part_rows, 1), (combine_threads(config), 1, 1), 0)
+    grid, block = (shares.tiles, shares.part_rows, 1), (combine_threads(config), 1, 1)
+    return LaunchGeometry(grid, block, 0, dependent=config.dependent)
 
 
 def combine_threads(config: DecodeConfig) -> int:
