@@ -51,6 +51,7 @@ COMMANDS = {
     "spaces": "Recorded spaces: show, export, import.",
     "bench-search": "Compare search strategies on recorded spaces.",
     "bench-decisions": "Tune several times and count how often it agrees.",
+    "bench-between": "Check what serves between tuned lengths.",
     "doctor": "Check that everything the commands need is here.",
     "completion": "Print what makes the shell complete fa-tune.",
 }

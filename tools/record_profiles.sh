@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Record anew what comes with fa-tune, on the GPU at hand: tools/record_profiles.sh [FOLDER]
 #
-# The grid of workloads and shapes off it, by events.  Each step is a recording of its own in
+# The grid of workloads, shapes off it, and masks, heads and packed batches of today's models, by
+# events.  Each step is a recording of its own in
 # FOLDER/<gpu>/ (FOLDER is profiles/ if not given), the most wanted first.  A step that is cut off
 # leaves its table as fast_…_unfinished.csv; the same command goes on from there, since finished
 # measurements are in the journal.
@@ -15,7 +16,7 @@
 #                given
 #   SECONDS_LEFT begin no step later than so many seconds after the start; no limit if not given
 #
-# An estimated 8 to 9 minutes for each kind of inputs on one H200 with 16 cores.  Not among it:
+# An estimated 11 to 13 minutes for each kind of inputs on one H200 with 16 cores.  Not among it:
 # tools/record_ladder.sh, and STEPS=ncu, the set under ncu; docs/ladder.md shows both.  Nor
 # STEPS=sustained: times back to back at the power limit, in recordings of their own
 # (fast_…sustained.csv), 5 to 10 minutes.
@@ -27,6 +28,7 @@ folder=$(cd "${1:-profiles}" && pwd)
 read -ra fa_tune <<<"${FA_TUNE:-./run}"
 references=${REFERENCES:-fa2,cudnn,fa4}
 lengths=512,1024,2048,4096,8192,16384
+usual="grid bf16 large off one gpt_oss_128 gpt_oss_1024 mistral gemma_1024 gemma_4096 d_v_128 mixture"
 failed=0
 
 # FlashAttention 4 compiles a kernel for each kind of problem; kept, later workers need not.
@@ -55,7 +57,7 @@ cut_off() { # CHILD PARTS SUFFIX
 step() { # NAME SUFFIX search|bench OPTION…
     local name=$1 suffix=$2 command=$3 parts=$folder/parts/$1 began=$SECONDS status=0 own=()
     shift 3
-    [[ " ${STEPS:-grid bf16 large off one} " == *" $name "* ]] || return 0
+    [[ " ${STEPS:-$usual} " == *" $name "* ]] || return 0
     if ((SECONDS > ${SECONDS_LEFT:-SECONDS})); then
         echo "record_profiles: $name, $inputs inputs, left out after $SECONDS s" >&2
         return 0
@@ -88,6 +90,26 @@ for inputs in ${INPUTS:-normal}; do
         --d-head 64,128 --dtype fp16 "${masks[@]}" --batch 3 --heads 20 --kv-heads 4
     step one _off_grid_batch_1 search --profiler events --family sm90 --seq-lens 3001,16384 \
         --d-head 128 --dtype bf16 "${masks[@]}" --batch 1
+    # Windows, sinks and soft caps as models have them; V of fewer columns; a packed batch.
+    step gpt_oss_128 _gpt_oss_128 search --profiler events --family sm90 --seq-lens 4096,8192 \
+        --d-head 64 --dtype bf16 --mask causal --batch 2 --heads 64 --kv-heads 8 \
+        --window-left 127 --sink
+    step gpt_oss_1024 _gpt_oss_1024 search --profiler events --family sm90 --seq-lens 4096,8192 \
+        --d-head 64 --dtype bf16 --mask causal --batch 2 --heads 64 --kv-heads 8 \
+        --window-left 1023 --sink
+    step mistral _mistral search --profiler events --family sm90 --seq-lens 8192 \
+        --d-head 128 --dtype bf16 --mask causal --batch 2 --heads 32 --kv-heads 8 \
+        --window-left 4095
+    step gemma_1024 _gemma_1024 search --profiler events --family sm90 --seq-lens 8192 \
+        --d-head 256 --dtype bf16 --mask causal --batch 2 --kv-heads 8 \
+        --window-left 1023 --softcap 50
+    step gemma_4096 _gemma_4096 search --profiler events --family sm90 --seq-lens 8192 \
+        --d-head 256 --dtype bf16 --mask causal --batch 2 --kv-heads 8 \
+        --window-left 4095 --softcap 50
+    step d_v_128 _d_v_128 search --profiler events --family sm90 --seq-lens 2048,4096,8192,16384 \
+        --d-head 192 --d-head-v 128 --dtype bf16 --mask causal
+    step mixture _mixture search --profiler events --family sm90 --seq-lens 4096 --batch 64 \
+        --lengths lognormal-1-1 --d-head 64,128 --dtype bf16 "${masks[@]}"
     step ncu "" search --profiler ncu --seq-lens 1024,4096
     step sustained "" bench --regime sustained --runs 3 --family sm90 --dtype fp16 \
         --seq-lens 1024,4096,16384 --d-head 64,128 "${masks[@]}"

@@ -95,7 +95,7 @@ typedef struct fa_tune_problem {
     int32_t alibi;         // 1: less tensors.alibi_slopes times the distance |i + diagonal - j|
     int32_t d_head_v;      // head dimension of V and O; 0: d_head
     int32_t packed;        // 1: sequences of any lengths one after another, see fa_tune_tensors
-    // Of a packed batch, which has no window and no slopes: the rows of Q and of K in all.
+    // Of a packed batch: the rows of Q and of K in all.
     // seq_len_q and seq_len_kv are the longest then, and a causal mask, whichever, is aligned
     // bottom-right in each sequence.
     int64_t total_q;

@@ -43,9 +43,6 @@ Status check_packed(const fa_tune_problem& problem) {
         return failure(FA_TUNE_INVALID,
                        "each sequence of a packed batch has a diagonal of its own");
     }
-    if (problem.window != 0 || problem.alibi != 0) {
-        return failure(FA_TUNE_INVALID, "a packed batch has no window and no slopes");
-    }
     Status status = check_size("total_q", problem.total_q);
     return status.ok() ? check_size("total_kv", problem.total_kv) : status;
 }
@@ -77,9 +74,13 @@ bool has(const fa_tune_problem& problem, fa_tune_window side) {
     return (problem.window & side) != 0;
 }
 
-// Beyond the tensor it is the same mask as at its edge, and sums stay within 32 bits.
+// Beyond the tensor it is the same mask as at its edge, and sums stay within 32 bits.  Those of a
+// packed batch are counted from the alignment of last queries with last keys.
 std::int32_t at_edge(std::int64_t diagonal, const fa_tune_problem& problem) {
-    return static_cast<std::int32_t>(std::clamp(diagonal, -problem.seq_len_q, problem.seq_len_kv));
+    const bool packed = problem.packed != 0;
+    const std::int64_t least = packed ? -problem.seq_len_kv : -problem.seq_len_q;
+    const std::int64_t most = packed ? problem.seq_len_q : problem.seq_len_kv;
+    return static_cast<std::int32_t>(std::clamp(diagonal, least, most));
 }
 
 // Diagonals and windows beyond these hide all or nothing of sizes below 2^31, and their sums are
@@ -198,13 +199,14 @@ std::int32_t last_diagonal_of(const fa_tune_problem& problem) {
 }
 
 std::int32_t first_diagonal_of(const fa_tune_problem& problem) {
-    if (!has(problem, FA_TUNE_WINDOW_LEFT)) return static_cast<std::int32_t>(-problem.seq_len_q);
+    if (!has(problem, FA_TUNE_WINDOW_LEFT)) return at_edge(-kWide, problem);
     return at_edge(diagonal_of(problem) - std::min(problem.window_left, kWide), problem);
 }
 
 fa_tune_problem settled(const fa_tune_problem& problem) {
     fa_tune_problem found = problem;
-    const std::int64_t diagonal = diagonal_of(problem);
+    const std::int64_t diagonal =
+        problem.packed != 0 ? problem.seq_len_kv - problem.seq_len_q : diagonal_of(problem);
     if (has(found, FA_TUNE_WINDOW_LEFT) && found.window_left >= found.seq_len_q - 1 + diagonal) {
         found.window -= FA_TUNE_WINDOW_LEFT;
         found.window_left = 0;
@@ -218,7 +220,8 @@ fa_tune_problem settled(const fa_tune_problem& problem) {
                 found.mask = FA_TUNE_MASK_CAUSAL_BR;
                 found.diagonal = 0;
             } else {
-                found.mask = diagonal == 0 ? FA_TUNE_MASK_CAUSAL : FA_TUNE_MASK_DIAGONAL;
+                const bool plain = problem.packed != 0 || diagonal == 0;
+                found.mask = plain ? FA_TUNE_MASK_CAUSAL : FA_TUNE_MASK_DIAGONAL;
             }
         }
         found.window -= FA_TUNE_WINDOW_RIGHT;

@@ -15,11 +15,21 @@ using namespace fa_tune::core;
 
 namespace {
 
+// Of rows that share a head of K and V: so many are few, and no tile has fewer.
+constexpr std::int64_t kFewRows = 64, kTileRows = 16;
+
 Sizes sizes_of(const fa_tune_problem& problem) {
     const auto log2 = [](std::int64_t size) { return std::log2(static_cast<double>(size)); };
     const std::int64_t rows = problem.packed != 0 ? problem.total_q : problem.batch;
-    return {log2(problem.seq_len_q), log2(problem.seq_len_kv), log2(rows * problem.heads),
-            log2(problem.heads / problem.kv_heads)};
+    const std::int64_t group = problem.heads / problem.kv_heads;
+    const std::int64_t shared = problem.seq_len_q * group;
+    return {log2(problem.seq_len_q),
+            log2(problem.seq_len_kv),
+            log2(rows * problem.heads),
+            log2(group),
+            log2(rows * problem.kv_heads),
+            log2(std::max(kTileRows, shared)),
+            problem.packed == 0 && shared <= kFewRows};
 }
 
 bool same_kind(const fa_tune_problem& a, const fa_tune_problem& b) {
@@ -53,7 +63,7 @@ bool same_time(const fa_tune_problem& a, const fa_tune_problem& b) {
 
 // How well an entry serves, the smallest best; fa_tune/store/registry/lookup.py has the same
 // rules.  All distances are in doublings.
-using Rank = std::tuple<bool, double, double, Details, bool>;
+using Rank = std::tuple<bool, bool, double, double, Details, bool>;
 
 Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_problem& asked,
              const Sizes& wanted) {
@@ -62,8 +72,17 @@ Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_probl
                            2.0;
     const double work = std::abs(its.work - wanted.work);
     const double group = std::abs(its.group - wanted.group);
+    double distance = seq_len + work + group;
+    if (its.few_rows && wanted.few_rows) {
+        distance = std::abs(its.tiles - wanted.tiles) +
+                   std::abs(its.seq_len_kv - wanted.seq_len_kv) + std::abs(its.rows - wanted.rows);
+    }
     const bool same = same_time(entry, asked);
-    return {!same, seq_len + work + group, seq_len, differing(entry, asked),
+    return {!same,
+            its.few_rows != wanted.few_rows,
+            distance,
+            seq_len,
+            differing(entry, asked),
             !same || scale_of(entry) != scale_of(asked)};
 }
 

@@ -57,7 +57,7 @@ ENOUGH = 5  # configs whose ranks mean something
     help="Read the counters that `fa-tune profile --metrics explain --json` wrote, instead of "
     "measuring; repeat it for more files.",
 )
-@workload_options("seq_lens", "batch", "heads", "kv_heads", "masks")
+@workload_options("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks")
 @measure_options("runs", "clock_control", "seed")
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir")
 @json_option()

@@ -38,7 +38,7 @@ from fa_tune.tune.session import ready_workers
 
 @click.command("profile", cls=GroupedCommand)
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG…")
-@workload_options("seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "common")
+@workload_options("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks", "common")
 @measure_options(*("metrics", "profiler", "runs", "references", "clock_control", "inputs", "seed"))
 @option(
     "--export",

@@ -260,7 +260,7 @@ def best(
     found = find_match(kept, name, workload, method=method, driver=driver)
     if isinstance(found, NoMatch):
         raise NoUsableVariant(found.reason)
-    chosen = found.entry.chosen
+    chosen = found.chosen
     try:
         families.config_of(chosen)
     except InvalidConfig as error:

@@ -34,7 +34,7 @@ SCHEMA = "fa-tune-run-1"
 @click.command("run", cls=GroupedCommand)
 @click.argument("config", type=Kernels(), metavar="CONFIG")
 @option("-n", "--times", "times", type=click.IntRange(1, 10_000), default=10, help="Runs.")
-@workload_options("seq_lens", "seq_lens_kv", "batch", "heads", "kv_heads", "masks", "common")
+@workload_options("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks", "common")
 @measure_options("references", "inputs", "seed")
 @json_option()
 @wide_option()

@@ -156,8 +156,8 @@ def command(
     """Find the fastest kernel for each workload and keep it in the registry.
 
     Compiles every config of a set, checks its result against a reference, measures the correct
-    ones, and chooses. There is one workload per sequence length, head dimension and element type.
-    Standard output gets a table and a summary for each; `*` marks the chosen config.
+    ones, and chooses. There is one workload per sequence length, batch, head dimension and element
+    type. Standard output gets a table and a summary for each; `*` marks the chosen config.
 
     The set is taken from every family of kernels that runs on the device, or from those that
     --family names. The registry's entries and each family's default config compete as well.

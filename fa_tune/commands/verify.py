@@ -35,7 +35,7 @@ SCHEMA = "fa-tune-verify-1"
 @click.command("verify", cls=GroupedCommand)
 @kernels_option()
 @family_option()
-@workload_options("d_heads", "d_head_v", "masks", "lse")
+@workload_options("d_heads", "masks", "common")
 @option(
     "--thorough",
     "thorough",
@@ -67,7 +67,9 @@ def command(
     A result is right if its largest error is at most twice that of the same computation in the
     kernel's own precision, and one rounding, and its root mean square error at most 1.2 times.
     Several shapes and inputs are tried, awkward ones included, with every mask that --mask names,
-    causal ones in both alignments. A kernel that crashes ends only its own process. Exit status 4
+    causal ones in both alignments. With a window, a sink, a soft cap, ALiBi, a score hook or
+    packed lengths, kernels are compiled for these, and tried with other windows and caps as well
+    as with those given. A kernel that crashes ends only its own process. Exit status 4
     if any config is wrong or fails.
 
     \b
@@ -75,18 +77,16 @@ def command(
       fa-tune verify
       fa-tune verify --kernels prog-all --d-head 64,128
       fa-tune verify --mask full,causal --lse --thorough
+      fa-tune verify --mask causal --window-left 127 --sink --lengths equal
       fa-tune verify --inputs all
     """
     with watching(quiet) as progress:
         report = single.verify(
             kernels,
-            workloads.d_heads,
+            workloads,
             machine,
             progress,
             names=names,
-            d_head_v=workloads.d_head_v,
-            masks=workloads.masks,
-            lse="lse" in workloads.common,
             thorough=thorough,
             inputs=inputs,
         )

@@ -91,12 +91,14 @@ class KernelItem(_Message):
 
 @dataclass(frozen=True)
 class VerifyItem(KernelItem):
-    """A kernel to verify; `traits` say which cases it was compiled for."""
+    """A kernel to verify; `traits` say which cases it was compiled for, `workload`, a key, names
+    one more."""
 
     traits: str = ""
+    workload: str = ""
 
     @classmethod
-    def of_artifact(cls, artifact: Artifact) -> VerifyItem:
+    def of_artifact(cls, artifact: Artifact, workload: str = "") -> VerifyItem:
         """The item of an artifact."""
         return cls(
             artifact.variant.key,
@@ -104,6 +106,7 @@ class VerifyItem(KernelItem):
             artifact.symbol,
             artifact.more_symbols,
             artifact.traits,
+            workload,
         )
 
 

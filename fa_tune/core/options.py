@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from fa_tune.core.inputs import DEFAULT, InputSpec
+from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.workload import (
     BENCHMARK_HEADS,
     FIELDS,
@@ -19,7 +20,7 @@ from fa_tune.core.workload import (
 )
 
 REFERENCES = ("fa2", "cudnn")  # measured where a user does not say
-ALL_REFERENCES = (*REFERENCES, "fa3", "fa4")
+ALL_REFERENCES = (*REFERENCES, "fa3", "fa4", "flex", BARE_READ)
 PROFILERS = ("auto", "ncu", "events", "replay")
 REGIMES = ("isolated", "sustained")  # single launches with a cold L2; back to back for a second
 METRIC_LISTS = ("rank", "explain", "full")
@@ -31,7 +32,7 @@ COMMON_FIELDS = tuple(n for n in OPTIONAL if FIELDS[n].help and not FIELDS[n].to
 
 @dataclass(frozen=True)
 class WorkloadOptions:
-    """The grid of workloads: every combination of the sequences.  Batch and heads default to
+    """The grid of workloads: every combination of the sequences.  Batches and heads default to
     the benchmark shapes (16 heads; batch 16 up to 4096, then 65536 / the longer length).
     `kv_heads` None: as many as heads; fewer: grouped (1: multi-query) attention.  `masks` are
     of MASKS.  `seq_lens_kv` empty: each length of `seq_lens` for keys as well.  `common` are
@@ -40,7 +41,7 @@ class WorkloadOptions:
     seq_lens: tuple[int, ...] = (4096,)
     d_heads: tuple[int, ...] = (128,)
     dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
-    batch: int | None = None
+    batches: tuple[int, ...] = ()
     heads: int = BENCHMARK_HEADS
     kv_heads: int | None = None
     masks: tuple[str, ...] = ("full",)
@@ -60,12 +61,12 @@ class WorkloadOptions:
         return replace(self, dtypes=(dtype,), d_heads=(d_head,), common=common)
 
     def workloads(self) -> tuple[Workload, ...]:
-        """Mask slowest, then dtype, d_head, seq_len of queries and of keys, each problem once;
-        raises InvalidConfig for what no workload can be."""
+        """Mask slowest, then dtype, d_head, seq_len of queries and of keys, batch, each problem
+        once; raises InvalidConfig for what no workload can be."""
         return tuple(
             dict.fromkeys(
                 Workload(
-                    batch=self.batch or benchmark_batch(max(seq_len_q, seq_len_kv)),
+                    batch=batch or benchmark_batch(max(seq_len_q, seq_len_kv)),
                     heads=self.heads,
                     kv_heads=self.kv_heads or self.heads,
                     seq_len_q=seq_len_q,
@@ -81,6 +82,7 @@ class WorkloadOptions:
                 for d_head in self.d_heads
                 for seq_len_q in self.seq_lens
                 for seq_len_kv in self.seq_lens_kv or (seq_len_q,)
+                for batch in self.batches or (None,)
             )
         )
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+BARE_READ = "read"  # no attention: K and V are read, and nothing is made of them
 # The names of references (the part after `ref:` in a subject) and what people call them.
 REFERENCE_LABELS: Mapping[str, str] = {
     "fa2": "FA2",
     "fa3": "FA3",
     "fa4": "FA4",
     "cudnn": "cuDNN",
+    "flex": "FlexAttention",
+    "read": "bare read",
 }
 
 _INT = r"(?:\((?:unsigned )?int\))?(\d+)[uU]?"  # 128, (int)128, 128u
@@ -63,15 +66,19 @@ _FA4 = re.compile(
     r"FlashAttention(?:MLA)?Forward(?:Sm\d+|Base|Combine)|flash_attn\W?cute\W?flash_fwd"
 )
 
+# torch's compiler names a kernel made from a template after what it computes.
+_FLEX = re.compile(r"triton_tem_\w*flex_attention")
+
 _BACKWARD = re.compile(r"bwd|bprop|backward", re.IGNORECASE)
 
 
 def reference_label(kernel_name: str) -> str | None:
-    """`fa2`, `fa3`, `fa4` or `cudnn` for a forward kernel of that library, by its demangled,
-    mangled or plain name; None for any other."""
+    """`fa2`, `fa3`, `fa4`, `cudnn` or `flex` for a forward kernel of that library, by its
+    demangled, mangled or plain name; None for any other."""
     if _BACKWARD.search(kernel_name):
         return None
-    for label, pattern in (("fa4", _FA4), ("fa3", _FA3), ("cudnn", _CUDNN), ("fa2", _FA2)):
+    patterns = {"fa4": _FA4, "fa3": _FA3, "cudnn": _CUDNN, "fa2": _FA2, "flex": _FLEX}
+    for label, pattern in patterns.items():
         if pattern.search(kernel_name):
             return label
     return None

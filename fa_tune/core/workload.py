@@ -118,6 +118,7 @@ FORWARD = "forward"
 # The scale is multiplied in fp32, whose normal numbers it and its product with log2(e) must be.
 # The GPU tests reach both ends (tests/gpu/any_bits.py).
 MIN_SCALE, MAX_SCALE = 1e-30, 1e30
+FEW_ROWS = 64
 
 
 @total_ordering
@@ -144,8 +145,15 @@ class Workload:
 
     A `packed` batch is sequences of any lengths, one after another: Q [total_q, heads, d_head],
     K and V [total_kv, kv_heads, d_head], the log-sum-exp [heads, total_q].  `seq_len_q` and
-    `seq_len_kv` are the longest, and a causal mask is aligned bottom-right in each sequence.
+    `seq_len_kv` are the longest; masks and distances are aligned bottom-right in each sequence, and
+    score hooks count batch elements by sequences, queries and keys from a sequence's first.
     `lengths` says which they are, see `core.lengths`; "": only the device knows.
+
+    With `cache_lengths` K and V are a cache, of whose seq_len_kv keys each sequence has as many as
+    an int32 tensor on the device says; the text says how many, as `lengths` does.  A mask is then
+    aligned bottom-right in each sequence.  `page_size`: the cache is pages of so many keys, K and V
+    [pages, page_size, kv_heads, d_head], and a table on the device says whose they are; 0: a
+    sequence lies in one piece.
 
     `kv_e4m3`: K and V are e4m3 numbers, of which a scale for each head of each batch element makes
     what is computed with.
@@ -254,6 +262,8 @@ class Workload:
         key="hook",
         label="score hook {}",
         short="hook {}",
+        help="Put scores through a function of one's own: the file of its CUDA text.",
+        usual_text="none",
     )
     d_head_v: int = _field(
         Effect.KIND,
@@ -282,6 +292,28 @@ class Workload:
         "lognormal-SIGMA-SEED, or a list such as 5+0+7.",
         usual_text="not packed",
     )
+    cache_lengths: str = _field(
+        Effect.DETAIL,
+        str,
+        default="",
+        key="cache",
+        label="{} lengths on the device",
+        short="cache {}",
+        help="Keys of each sequence, told by the device, the most of --seq-lens-kv: equal, "
+        "uniform-SEED, lognormal-SIGMA-SEED, or a list such as 5+0+7.",
+        usual_text="as --seq-lens-kv, told by the host",
+    )
+    page_size: int = _field(
+        Effect.DETAIL,
+        int,
+        default=0,
+        key="page",
+        label="pages of {}",
+        short="page {}",
+        help="Keys of a page, where K and V are in pages that a table on the device names.",
+        usual_text="no pages",
+        limits=(0, None),
+    )
     kv_e4m3: bool = _field(
         Effect.KIND,
         bool,
@@ -295,6 +327,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         self._settle_lengths()
+        self._settle_cache()
         for name in ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -330,9 +363,11 @@ class Workload:
             if (value := getattr(self, name)) is not None and value < 0:
                 raise InvalidConfig(f"{name} must be at least 0, not {value}")
         left, right = self.window_left, self.window_right
-        if left is not None and left >= self.seq_len_q - 1 + self.diagonal:
+        # Each sequence of a packed batch is aligned by its own end.
+        diagonal = self.seq_len_kv - self.seq_len_q if self.packed else self.diagonal
+        if left is not None and left >= self.seq_len_q - 1 + diagonal:
             object.__setattr__(self, "window_left", None)
-        if right is not None and (self.causal or right >= self.seq_len_kv - 1 - self.diagonal):
+        if right is not None and (self.causal or right >= self.seq_len_kv - 1 - diagonal):
             object.__setattr__(self, "window_right", None)
         elif right == 0:
             object.__setattr__(self, "causal", True)
@@ -342,9 +377,33 @@ class Workload:
         if self.bottom_right and (self.seq_len_q == self.seq_len_kv or not aligned):
             object.__setattr__(self, "bottom_right", False)
 
+    def _settle_cache(self) -> None:
+        if self.page_size < 0:
+            raise InvalidConfig(f"page_size must be at least 0, not {self.page_size}")
+        if not self.cached:
+            return
+        if self.packed:
+            raise InvalidConfig("a packed batch has no cache: give lengths or cache_lengths")
+        if "x" in self.cache_lengths:
+            raise InvalidConfig(
+                f"cache_lengths {self.cache_lengths} are of keys; all sequences have seq_len_q "
+                "queries"
+            )
+        object.__setattr__(self, "cache_lengths", self.cache_lengths or "equal")
+        keys = [kv for _, kv in self._drawn()]
+        object.__setattr__(self, "batch", len(keys))
+        object.__setattr__(self, "seq_len_kv", max(1, *keys))
+        windowed = self.window_left is not None or self.window_right is not None
+        # There is one alignment.
+        object.__setattr__(self, "bottom_right", self.causal or windowed or self.alibi)
+
+    def _drawn(self) -> Lengths:
+        text = self.lengths or self.cache_lengths
+        return lengths_of(text, self.batch, self.seq_len_q, self.seq_len_kv)
+
     def _settle_lengths(self) -> None:
         if self.lengths:
-            found = lengths_of(self.lengths, self.batch, self.seq_len_q, self.seq_len_kv)
+            found = self._drawn()
             given = (self.total_q, self.total_kv)
             totals = (sum(q for q, _ in found), sum(kv for _, kv in found))
             if self.packed and any(given) and given != totals:
@@ -369,18 +428,43 @@ class Workload:
         for name in ("total_q", "total_kv"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.causal:  # there is one alignment
-            object.__setattr__(self, "bottom_right", False)
-        named = ("window_left", "window_right", "score_hook")
-        if any(getattr(self, name) is not None for name in named) or self.alibi:
-            raise InvalidConfig("a packed batch takes no window, no ALiBi slopes and no score hook")
+        object.__setattr__(self, "bottom_right", False)  # there is one alignment
+
+    @property
+    def cached(self) -> bool:
+        """Whether the device says how many keys each sequence has, or where they are."""
+        return bool(self.cache_lengths or self.page_size)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether sequences may differ in length, see `members`."""
+        return self.packed or self.cached
+
+    @property
+    def rows_of_kv_head(self) -> int:
+        """Queries of all heads that share one of K and V, in a sequence."""
+        return self.seq_len_q * (self.heads // self.kv_heads)
+
+    @property
+    def few_rows(self) -> bool:
+        """Whether so few rows share each head of K and V that reading these takes the time."""
+        return not self.packed and self.rows_of_kv_head <= FEW_ROWS
+
+    @property
+    def keys_in_all(self) -> int:
+        """Keys of all sequences together."""
+        if self.uneven:
+            return sum(kv for _, kv in self.members)
+        return self.batch * self.seq_len_kv
 
     @property
     def members(self) -> Lengths:
-        """The queries and keys of each sequence of a packed batch; where only the device knows
-        them, as many for each."""
+        """The queries and keys of each sequence of a packed batch or a cache; where only the
+        device knows them, as many for each."""
+        if self.cached:
+            return tuple((self.seq_len_q, kv) for _, kv in self._drawn())
         if self.lengths:
-            return lengths_of(self.lengths, self.batch, self.seq_len_q, self.seq_len_kv)
+            return self._drawn()
         return ((-(-self.total_q // self.batch), -(-self.total_kv // self.batch)),) * self.batch
 
     @property
@@ -391,17 +475,21 @@ class Workload:
         return self.batch, self.seq_len_q, self.seq_len_kv
 
     def dense(self, batch: int, seq_len_q: int, seq_len_kv: int) -> Workload:
-        """The same of a batch that is not packed; a causal mask is aligned bottom-right."""
+        """The same of a batch that is neither packed nor a cache; masks and distances are aligned
+        bottom-right."""
+        windowed = self.window_left is not None or self.window_right is not None
         return dataclasses.replace(
             self,
             batch=batch,
             seq_len_q=seq_len_q,
             seq_len_kv=seq_len_kv,
-            bottom_right=self.causal,
+            bottom_right=self.causal or windowed or self.alibi,
             packed=False,
             total_q=0,
             total_kv=0,
             lengths="",
+            cache_lengths="",
+            page_size=0,
         )
 
     def __lt__(self, other: Workload) -> bool:

@@ -37,6 +37,8 @@ class WorkloadParts:
     total_q: int | None = None
     total_kv: int | None = None
     lengths: str | None = None
+    cache_lengths: str | None = None
+    page_size: int | None = None
     kv_e4m3: bool | None = None
     op: str | None = None
 

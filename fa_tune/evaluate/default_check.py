@@ -18,7 +18,7 @@ from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.workload import Workload
 from fa_tune.evaluate.repeatability import is_slower
 from fa_tune.search.data_dependence import OnInputs
-from fa_tune.search.decide import Confirmation, decide, sound_choice
+from fa_tune.search.decide import Confirmation, Decision, decide, sound_choice
 from fa_tune.store.recordings import Recording, load_all
 from fa_tune.store.registry.schema import Entry
 from fa_tune.store.registry.schema import Ratio as KeptRatio
@@ -101,8 +101,19 @@ def compare_recordings(folder: Path) -> list[DefaultComparison]:
     ]
 
 
-def compare_recording(recording: Recording) -> Iterator[DefaultComparison]:
-    """What one recorded search chose, workload by workload."""
+@dataclass(frozen=True)
+class Redecided:
+    """One workload of a recorded search, decided again; `default` is None where none of the
+    defaults was measured."""
+
+    workload: Workload
+    decision: Decision
+    default: str | None
+    figures: Mapping[str, tuple[OnInputs, ...]]
+
+
+def decided_again(recording: Recording) -> Iterator[Redecided]:
+    """What one recorded search found, workload by workload."""
     by_workload: dict[str, list[Measurement]] = {}
     for attempt in recording.attempts:
         if attempt.measurement is not None:
@@ -124,9 +135,16 @@ def compare_recording(recording: Recording) -> Iterator[DefaultComparison]:
             )
         except NoUsableVariant:
             continue  # references alone
-        decided = recording.meta.decided.get(key)
-        figures = recorded_figures(decided)
+        figures = recorded_figures(recording.meta.decided.get(key))
         decision = sound_choice(decision, measurements, figures, **margin)
+        yield Redecided(workload, decision, default, figures)
+
+
+def compare_recording(recording: Recording) -> Iterator[DefaultComparison]:
+    """What one recorded search chose, workload by workload."""
+    for found in decided_again(recording):
+        workload, decision, default = found.workload, found.decision, found.default
+        decided = recording.meta.decided.get(workload.key)
         chosen = decision.chosen.subject
         confirmed = decided.confirmed if decided is not None else None
         ratio = None
@@ -137,7 +155,7 @@ def compare_recording(recording: Recording) -> Iterator[DefaultComparison]:
                 chosen, ratio = confirmed.default, None
         yield DefaultComparison(
             recording.label,
-            device.name,
+            recording.meta.device.name,
             workload,
             decision.method,
             chosen,
@@ -145,7 +163,7 @@ def compare_recording(recording: Recording) -> Iterator[DefaultComparison]:
             decision.to_default if chosen != default else None,
             ratio,
             decision.chosen.n,
-            figures.get(chosen, ()),
+            found.figures.get(chosen, ()),
         )
 
 

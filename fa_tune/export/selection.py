@@ -21,6 +21,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config
 from fa_tune.families.selection import choose_configs
 from fa_tune.ops.traits import Traits
+from fa_tune.store.registry.between import filled
 from fa_tune.store.registry.lookup import in_order, matches
 from fa_tune.store.registry.schema import Entry, Registry
 
@@ -69,6 +70,7 @@ def select(registry: Registry, options: ExportOptions) -> Selection:
             f"there is nothing in the registry {options.registry}; fa-tune search fills it, "
             "and --arch names architectures to export the defaults for"
         )
+    registry = Registry.of(filled(registry.entries))
     configs = {e.key: c for e in registry.entries if (c := _usable(e, archs, found)) is not None}
     legal = [e for e in registry.entries if e.key in configs]
     found.entries = in_order(_serving(legal, options.workloads, found))

@@ -177,6 +177,10 @@ class LaunchArgs:
                     f"page_size must be a multiple of {PAGE_KEYS}, not {self.cache.page_size}"
                 )
             self._check_new(workload, self.cache)
+        elif workload.cached:
+            raise InvalidConfig(
+                f"{workload.key} has lengths or pages on the device, which the launch does not give"
+            )
         self._check_rows(workload)
         if workload.lse and not self.lse.address:
             raise InvalidConfig(f"{workload.key} has the log-sum-exp: the launch must give lse")

@@ -30,7 +30,10 @@ def score_dtype() -> np.dtype:
 
 def at_edge(diagonal: int, workload: Workload) -> int:
     """A diagonal beyond the tensor is one at its edge: it is the same mask, and sums of rows and
-    diagonals stay within 32 bits."""
+    diagonals stay within 32 bits.  Those of a packed batch are counted from the alignment of last
+    queries with last keys."""
+    if workload.packed:
+        return max(-workload.seq_len_kv, min(diagonal, workload.seq_len_q))
     return max(-workload.seq_len_q, min(diagonal, workload.seq_len_kv))
 
 
@@ -50,7 +53,7 @@ def set_scores(
     else:
         params["diagonal"] = at_edge(diagonal + right, workload)
         if workload.window_left is None:
-            score["first_diagonal"] = -workload.seq_len_q
+            score["first_diagonal"] = at_edge(-FARTHEST, workload)
         else:
             score["first_diagonal"] = at_edge(diagonal - left, workload)
     score["sink"] = args["sink"].address

@@ -95,7 +95,7 @@ class OneKernel(ABC):
         """The kernel's parameters, see `LaunchStep`."""
 
     def suits(self, workload: Workload, config: Config | None = None) -> bool:
-        return True
+        return self.takes_cache or not workload.cached
 
     @abstractmethod
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Config:
@@ -153,8 +153,12 @@ class TemplateFamily(OneKernel, Generic[ConfigT]):
         source = _sources(self.entry)[self.entry]
         if not (hook := Traits.parse(traits).hook):
             return source
-        text = hooks.hook_of(hook).source
-        return f'#define FA_TUNE_SCORE_HOOK\n#include "common/tanh.cuh"\n{text}\n{source}'
+        found = hooks.hook_of(hook)
+        form = "_BY_FOUR" if found.by_four else ""
+        return (
+            f"#define FA_TUNE_SCORE_HOOK{form}\n"
+            f'#include "common/score_hook.cuh"\n{found.source}\n{source}'
+        )
 
     def name_expression(self, config: ConfigT, traits: str) -> str:
         arguments = f"{config.to_cpp_struct()}, {Traits.parse(traits).to_cpp_struct()}"

@@ -31,6 +31,7 @@ import torch
 from fa_tune.core import inputs
 from fa_tune.core.model import CaseError
 from fa_tune.core.workload import FORWARD, Workload
+from fa_tune.gpu.caches import sequence
 from fa_tune.gpu.reference import (
     Inputs,
     changed_scores,
@@ -190,6 +191,8 @@ def judged_forward(
     inputs = inputs.wide()
     if w.packed:
         return _judged_packed(inputs, w, precise)
+    if w.cached:
+        return _judged_cache(inputs, w, precise)
     device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
     exact = torch.empty(shape, dtype=precise, device=device)
     open_ = torch.empty(shape, dtype=torch.float32, device=device)
@@ -215,12 +218,14 @@ def judged_forward(
 
 
 def _judged_packed(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[str, Judged]:
-    """Sequence by sequence; rows without keys are 0 and -inf.  The reference's errors are those
-    of all sequences together."""
+    """Sequence by sequence; rows without keys are 0, their log-sum-exp is -inf or the sink.  The
+    reference's errors are those of all sequences together."""
     device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
     exact = torch.zeros(shape, dtype=precise, device=device)
     open_ = torch.zeros(shape, dtype=torch.float32, device=device)
     lse = torch.full((1, w.heads, w.total_q), -torch.inf, dtype=precise, device=device)
+    if inputs.sink is not None:
+        lse[:] = inputs.sink[:, None]
     lse_open = torch.full(lse.shape, LSE_TOLERANCE, dtype=torch.float64, device=device)
     theirs = []
     for part in parts(inputs, w):
@@ -235,6 +240,35 @@ def _judged_packed(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[st
     alike = sum(figures.rows for figures, _ in theirs)
     # Of all rows, those without keys too, which are exact.
     rms = math.sqrt(squares / max(1, w.total_q)) if rows else 0.0
+    return {
+        "o": Judged(exact, open_, Figures(largest, rms, max(1.0, alike))),
+        "lse": Judged(lse, lse_open),
+    }
+
+
+def _judged_cache(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[str, Judged]:
+    """Sequence by sequence, as `_judged_packed`."""
+    device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
+    exact = torch.zeros(shape, dtype=precise, device=device)
+    open_ = torch.zeros(shape, dtype=torch.float32, device=device)
+    lse = torch.full((w.batch, w.heads, w.seq_len_q), -torch.inf, dtype=precise, device=device)
+    lse_open = torch.full(lse.shape, LSE_TOLERANCE, dtype=torch.float64, device=device)
+    theirs = []
+    for number, (q, kv) in enumerate(w.members):
+        if not kv:
+            continue
+        one = slice(number, number + 1)
+        k, v = (sequence(t, inputs.page_table, number, kv) for t in (inputs.k, inputs.v))
+        slopes = None if inputs.alibi_slopes is None else inputs.alibi_slopes[one]
+        own = Inputs(inputs.q[one], k, v, sink=inputs.sink, alibi_slopes=slopes)
+        found = judged_forward(own, w.dense(1, q, kv), precise=precise)
+        exact[one], open_[one] = found["o"].exact, found["o"].open
+        lse[one], lse_open[one] = found["lse"].exact, found["lse"].open
+        if (reference := found["o"].reference) is not None:
+            theirs.append(reference)
+    largest = max((figures.largest for figures in theirs), default=0.0)
+    rms = math.sqrt(sum(figures.rms**2 for figures in theirs) / w.batch)
+    alike = sum(figures.rows for figures in theirs)
     return {
         "o": Judged(exact, open_, Figures(largest, rms, max(1.0, alike))),
         "lse": Judged(lse, lse_open),
@@ -268,9 +302,11 @@ def _forward_part(inputs: Inputs, w: Workload, part: _Part, precise: torch.dtype
     heads = torch.arange(w.heads, device=q.device)[part.heads]
     heads = heads.unflatten(0, (-1, group))[..., None, None]
 
+    element = inputs.first_element + part.batch
+
     def scores(dtype: torch.dtype) -> torch.Tensor:
         products = (q.to(dtype) @ k.to(dtype).transpose(-1, -2)).mul_(w.scale)
-        found = changed_scores(products, w, slopes, rows=part.rows, of=(part.batch, heads))
+        found = changed_scores(products, w, slopes, rows=part.rows, of=(element, heads))
         return found if hidden is None else found.masked_fill_(hidden, -math.inf)
 
     weights, total, lse = _weights(scores(precise), sink)

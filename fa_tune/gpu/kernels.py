@@ -14,8 +14,10 @@ import torch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import KernelItem
 from fa_tune.core.model import Outcome, Variant, is_reference, reference_name
+from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import LaunchArgs, TensorArg
+from fa_tune.families.base import CacheArgs, LaunchArgs, TensorArg
+from fa_tune.gpu.bare_read import bare_read
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.libraries import library_call
 from fa_tune.gpu.reference import E4M3, Inputs
@@ -72,7 +74,22 @@ def named_args(tensors: Mapping[str, torch.Tensor]) -> LaunchArgs:
             return TensorArg(tensor.data_ptr(), (tensor.stride(0), tensor.stride(1), 0))
         return TensorArg(tensor.data_ptr())
 
-    return LaunchArgs({name: argument(name, tensor) for name, tensor in tensors.items()})
+    cache = _cache_of(tensors)
+    return LaunchArgs({n: argument(n, t) for n, t in tensors.items()}, cache=cache)
+
+
+def _cache_of(tensors: Mapping[str, torch.Tensor]) -> CacheArgs | None:
+    """What launches are told of a cache, if there is one."""
+    if (lengths := tensors.get("cache_seqlens")) is None:
+        return None
+    if (table := tensors.get("page_table")) is None:
+        return CacheArgs(lengths.data_ptr())
+    return CacheArgs(
+        lengths.data_ptr(),
+        pages=table.data_ptr(),
+        page_size=tensors["k"].shape[1],
+        page_stride=table.stride(0),
+    )
 
 
 def launch_args(inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None = None) -> LaunchArgs:
@@ -103,8 +120,12 @@ def launcher(
     lse: torch.Tensor | None,
 ) -> Launch:
     """A call that enqueues one launch of the item on torch's current stream: a variant's
-    kernel, or a library reference (`ref:fa2`), whose own output is dropped.  `lse` is what
+    kernel, a library reference (`ref:fa2`), whose own output is dropped, or a bare read of K
+    and V.  `lse` is what
     `lse_for` gives.  Raises InvalidConfig for a workload that the library has no call for."""
+    if reference_name(item.subject) == BARE_READ:
+        keys = workload.keys_in_all
+        return bare_read((inputs.k, inputs.v), keys * workload.kv_heads)
     if is_reference(item.subject):
         call = library_call(reference_name(item.subject), inputs, workload)
 

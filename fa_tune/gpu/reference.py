@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from fa_tune import ops
-from fa_tune.core import hooks
 from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.workload import Workload
+from fa_tune.gpu import caches
 from fa_tune.gpu.draw import draw
+from fa_tune.gpu.hook_twin import twin_of
 from fa_tune.ops.forward import sequences
 
 E4M3, E4M3_LARGEST = torch.float8_e4m3fn, 448.0
@@ -26,8 +27,9 @@ MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
 
 @dataclass(frozen=True)
 class Inputs:
-    """Q, K and V of one workload, its sinks [heads] and its slopes [batch, heads] in fp32; of K and
-    V in e4m3 scales [batch, kv_heads]."""
+    """Q, K and V of one workload, its sinks [heads] and its slopes [batch, heads] in fp32; where
+    sequences begin, their lengths and their pages, in int32; of K and V in e4m3 scales [batch,
+    kv_heads].  Score hooks count its batch elements from `first_element` on."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -36,6 +38,9 @@ class Inputs:
     alibi_slopes: torch.Tensor | None = None
     cu_seqlens_q: torch.Tensor | None = None
     cu_seqlens_kv: torch.Tensor | None = None
+    cache_seqlens: torch.Tensor | None = None
+    page_table: torch.Tensor | None = None
+    first_element: int = 0
     k_scale: torch.Tensor | None = None
     v_scale: torch.Tensor | None = None
 
@@ -43,25 +48,27 @@ class Inputs:
         """K and V in the type of Q: exact, since scales are powers of two."""
         if self.k_scale is None or self.v_scale is None:
             return self
+        shared = self.cache_seqlens is not None
         k, v = (
-            (tensor.float() * scale[:, None, :, None]).to(self.q.dtype)
+            (tensor.float() * (scale[:1] if shared else scale)[:, None, :, None]).to(self.q.dtype)
             for tensor, scale in ((self.k, self.k_scale), (self.v, self.v_scale))
         )
         return replace(self, k=k, v=v, k_scale=None, v_scale=None)
 
     def narrow(self) -> Inputs:
         """K and V as e4m3, with scales."""
-        (k, k_scale), (v, v_scale) = (_narrowed(tensor) for tensor in (self.k, self.v))
+        # Of a cache pages belong to no batch element.
+        batch = 1 if self.cache_seqlens is not None else len(self.q)
+        (k, k_scale), (v, v_scale) = (_narrowed(tensor, batch) for tensor in (self.k, self.v))
+        k_scale, v_scale = (s.expand(len(self.q), -1) for s in (k_scale, v_scale))
         return replace(self, k=k, v=v, k_scale=k_scale, v_scale=v_scale)
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The tensors that are there by the names that the operation gives them."""
         found = {"q": self.q, "k": self.k, "v": self.v}
-        names = (
-            *("sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv"),
-            *("k_scale", "v_scale"),
-        )
+        names: tuple[str, ...] = ("sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv")
+        names += ("cache_seqlens", "page_table", "k_scale", "v_scale")
         more = {name: getattr(self, name) for name in names}
         return found | {name: tensor for name, tensor in more.items() if tensor is not None}
 
@@ -95,19 +102,26 @@ def make_inputs(
     # Drawn in fp32 and then rounded, so that both dtypes see the same numbers.
     drawn = draw(spec, workload, seed=seed, device=device, extra_heads=extra_heads)
     dtype = workload.dtype.to_torch_dtype()
-    q, k, v = ((tensor + mean).to(dtype)[:, :, extra_heads:] for tensor in drawn)
-    more = score_inputs(workload, seed=seed, device=device)
-    found = Inputs(q, k, v, **more, **beginnings(workload, device=device))
+    q, k, v = ((tensor + mean).to(dtype) for tensor in drawn)
+    del drawn
+    more = score_inputs(workload, seed=seed, device=device) | beginnings(workload, device=device)
+    if workload.cached:
+        k, v, known = caches.of_sequences(k, v, workload, seed=seed)
+        more |= known
+    found = Inputs(*(tensor[:, :, extra_heads:] for tensor in (q, k, v)), **more)
     return found.narrow() if workload.kv_e4m3 else found
 
 
-def _narrowed(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A [batch, seq, heads, d_head] tensor as e4m3, and the scales of its heads in each batch
-    element: the least powers of two with which nothing is too large.  Strides are the tensor's."""
-    largest = tensor.float().abs().amax((1, 3)).clamp(min=SMALLEST)
-    scale = torch.exp2(torch.ceil(torch.log2(largest / E4M3_LARGEST)))
+def _narrowed(tensor: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A [batch, seq, heads, d_head] tensor as e4m3, and the scales [batch, heads] of its heads:
+    the least powers of two with which nothing is too large.  With a `batch` of 1 they are those of
+    all elements.  Strides are the tensor's."""
+    largest = tensor.float().abs().nan_to_num(0.0).amax((1, 3))
+    if batch == 1:
+        largest = largest.amax(0, keepdim=True)
+    scale = torch.exp2(torch.ceil(torch.log2(largest.clamp(min=SMALLEST) / E4M3_LARGEST)))
     room = torch.empty_strided(tensor.shape, tensor.stride(), dtype=E4M3, device=tensor.device)
-    return room.copy_((tensor.float() / scale[:, None, :, None]).to(E4M3)), scale.contiguous()
+    return room.copy_((tensor.float() / scale[:, None, :, None]).to(E4M3)), scale
 
 
 def score_inputs(workload: Workload, *, seed: int, device: str) -> dict[str, torch.Tensor]:
@@ -149,12 +163,14 @@ def parts(inputs: Inputs, workload: Workload) -> Iterator[Part]:
     """The sequences of a packed batch that have queries and keys."""
     whole = iter(sequences(workload))
     row_q = row_kv = 0
-    for q, kv in workload.members:
+    for i, (q, kv) in enumerate(workload.members):
         rows, keys = slice(row_q, row_q + q), slice(row_kv, row_kv + kv)
         row_q, row_kv = rows.stop, keys.stop
         if q and kv:
             cut = (inputs.q[:, rows], inputs.k[:, keys], inputs.v[:, keys])
-            yield Part(next(whole), Inputs(*cut, sink=inputs.sink), rows)
+            slopes = None if inputs.alibi_slopes is None else inputs.alibi_slopes[i : i + 1]
+            own = Inputs(*cut, sink=inputs.sink, alibi_slopes=slopes, first_element=i)
+            yield Part(next(whole), own, rows)
 
 
 def attention(
@@ -188,7 +204,12 @@ def attention(
                 scores = q @ k.T
                 slope = None if inputs.alibi_slopes is None else inputs.alibi_slopes[b, h]
                 scores = changed_scores(
-                    scores, workload, slope, rows=rows, diagonal=diagonal, of=(b, h)
+                    scores,
+                    workload,
+                    slope,
+                    rows=rows,
+                    diagonal=diagonal,
+                    of=(b + inputs.first_element, h),
                 )
                 if hidden is not None:
                     scores = scores.masked_fill(hidden, float("-inf"))
@@ -215,8 +236,11 @@ def log_sum_exp(inputs: Inputs, workload: Workload, *, diagonal: int | None = No
         None if slopes is None else slopes[..., None, None],
         diagonal=diagonal,
         of=tuple(
-            torch.arange(n, device=q.device).view(shape)
-            for n, shape in ((workload.batch, (-1, 1, 1, 1)), (workload.heads, (-1, 1, 1)))
+            torch.arange(first, first + n, device=q.device).view(shape)
+            for first, n, shape in (
+                (inputs.first_element, workload.batch, (-1, 1, 1, 1)),
+                (0, workload.heads, (-1, 1, 1)),
+            )
         ),
     )
     hidden = hidden_pairs(workload, q.device, diagonal)
@@ -247,7 +271,7 @@ def changed_scores(
     if workload.score_hook is not None:
         queries = torch.arange(workload.seq_len_q, device=scores.device)[rows or slice(None), None]
         keys = torch.arange(workload.seq_len_kv, device=scores.device)
-        scores = hooks.twin_of(workload.score_hook)(scores, *of, queries, keys)
+        scores = twin_of(workload.score_hook)(scores, *of, queries, keys)
     return scores
 
 

@@ -66,7 +66,8 @@ class TensorSpec:
 
     `dtype` None: fp32.  `tolerance` of an output: absolute, or as far as fp32 scores leave it
     open, if that is more; None: it is judged by the errors of the same-precision reference
-    (`Operation.error_limits`).
+    (`Operation.error_limits`).  `unread_bytes`: of elements that are not the problem's, such as
+    the room of a cache beyond a sequence.
     """
 
     name: str  # of launch arguments and references
@@ -74,6 +75,7 @@ class TensorSpec:
     dtype: DType | None
     output: bool = False
     tolerance: float | None = None
+    unread_bytes: int = 0
     element_bytes: int = 0  # where it is not that of `dtype`
 
     @property

@@ -44,8 +44,10 @@ def input_bytes(workload: Workload) -> int:
 
 
 def moved_bytes(workload: Workload) -> int:
-    """Bytes between memory and the chip if every tensor crosses once: the least there is."""
-    return sum(tensor.size_bytes for tensor in ops.get(workload.op).tensors(workload))
+    """Bytes between memory and the chip if everything that is needed crosses once: the least there
+    is."""
+    tensors = ops.get(workload.op).tensors(workload)
+    return sum(tensor.size_bytes - tensor.unread_bytes for tensor in tensors)
 
 
 def tflops(flop: int, duration_s: float) -> float:

@@ -31,6 +31,7 @@ LONG = (16384, 131072)
 # Of verification's windows and soft caps.
 LEFTS = (70, 0, 5, 200)
 RIGHTS = (3, 100)
+PACKED_LEFTS = (9, 70, 0, 33, 5)
 SOFTCAPS = (15.0, 50.0, 2.0)
 SHAPE = ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head", "dtype")
 
@@ -41,18 +42,23 @@ class Forward:
     name = FORWARD
 
     def tensors(self, workload: Workload) -> tuple[TensorSpec, ...]:
-        """Q, K, V, O and, where they are wanted, the log-sum-exp, the sinks, the slopes and where
-        sequences begin.  A packed batch is one element with the rows of all sequences."""
+        """Q, K, V, O and, where they are wanted, the log-sum-exp, the sinks, the slopes, where
+        sequences begin, and what the device knows of a cache.  A packed batch is one element with
+        the rows of all sequences."""
         w = workload
         batch, rows_q, rows_kv = w.rows
         queries = (batch, rows_q, w.heads, w.d_head)
-        keys = (batch, rows_kv, w.kv_heads, w.d_head)
+        keys = (*cache_extents(w), w.kv_heads, w.d_head)
         values = (*keys[:3], w.d_v)
         narrow = 1 if w.kv_e4m3 else 0
+        unread = 0
+        if w.cached:
+            unread = (keys[0] * keys[1] - w.keys_in_all) * w.kv_heads
+            unread *= narrow or w.dtype.size_bytes
         found = [
             TensorSpec("q", queries, w.dtype),
-            TensorSpec("k", keys, w.dtype, element_bytes=narrow),
-            TensorSpec("v", values, w.dtype, element_bytes=narrow),
+            TensorSpec("k", keys, w.dtype, unread_bytes=unread * w.d_head, element_bytes=narrow),
+            TensorSpec("v", values, w.dtype, unread_bytes=unread * w.d_v, element_bytes=narrow),
             TensorSpec("o", (*queries[:3], w.d_v), w.dtype, output=True),
         ]
         if w.lse:
@@ -67,14 +73,18 @@ class Forward:
         if w.packed:
             beginnings = (w.batch + 1,)
             found += [TensorSpec(n, beginnings, None) for n in ("cu_seqlens_q", "cu_seqlens_kv")]
+        if w.cached:
+            found.append(TensorSpec("cache_seqlens", (w.batch,), None))
+        if w.page_size:
+            found.append(TensorSpec("page_table", (w.batch, pages_of(w, rows_kv)), None))
         return tuple(found)
 
     # Work -----------------------------------------------------------------------------------
 
     def unmasked_pairs(self, workload: Workload) -> int:
         """Query–key pairs of one head that attend: query i sees the keys that `seen_from` and
-        `seen_to` leave; of a packed batch those of all sequences."""
-        if workload.packed:
+        `seen_to` leave; of a packed batch or a cache those of all sequences."""
+        if workload.uneven:
             return sum(map(self.unmasked_pairs, sequences(workload)))
         q, kv = workload.seq_len_q, workload.seq_len_kv
         end, start = seen_to(workload), seen_from(workload)
@@ -83,7 +93,7 @@ class Forward:
 
     def visited_tiles(self, workload: Workload, B_r: int, B_c: int) -> int:
         """The tiles in which some query of the tile sees some key."""
-        if workload.packed:
+        if workload.uneven:
             return sum(self.visited_tiles(one, B_r, B_c) for one in sequences(workload))
         q, kv = workload.seq_len_q, workload.seq_len_kv
         rows, columns = -(-q // B_r), -(-kv // B_c)
@@ -100,16 +110,16 @@ class Forward:
     def matmul_flop(self, workload: Workload) -> int:
         """2 operations × batch·heads·pairs of d_head for one product, of d_v for the other."""
         w = workload
-        return 2 * w.rows[0] * w.heads * self.unmasked_pairs(w) * (w.d_head + w.d_v)
+        return 2 * _alike(w) * w.heads * self.unmasked_pairs(w) * (w.d_head + w.d_v)
 
     def attn_flop(self, workload: Workload) -> int:
         """batch·heads·(4·pairs·d + 6·pairs), pairs = s² without a mask; 2 (d + d_v) for 4 d."""
-        softmax = 6 * workload.rows[0] * workload.heads * self.unmasked_pairs(workload)
+        softmax = 6 * _alike(workload) * workload.heads * self.unmasked_pairs(workload)
         return self.matmul_flop(workload) + softmax
 
     def total_flop(self, workload: Workload, B_r: int, B_c: int) -> int:
         """All tiles that a kernel computes plus the final division of O."""
-        if workload.packed:
+        if workload.uneven:
             return sum(self.total_flop(one, B_r, B_c) for one in sequences(workload))
         if workload.seq_len_q % B_r or workload.seq_len_kv % B_c:
             lengths = f"{workload.seq_len_q}x{workload.seq_len_kv}"
@@ -122,9 +132,9 @@ class Forward:
     # Compiling ------------------------------------------------------------------------------
 
     def traits(self, workload: Workload, blocks: tuple[int, int], *, lse: bool = False) -> Traits:
-        """Ragged: a block does not divide its sequence, or a packed batch, whose lengths only the
-        device knows."""
-        ragged = workload.packed or bool(
+        """Ragged: a block does not divide its sequence, or a packed batch or a cache, whose lengths
+        only the device knows."""
+        ragged = workload.uneven or bool(
             workload.seq_len_q % blocks[0] or workload.seq_len_kv % blocks[1]
         )
         return Traits(
@@ -211,9 +221,29 @@ class Forward:
 
 
 def sequences(workload: Workload) -> tuple[Workload, ...]:
-    """The sequences of a packed batch that have queries and keys, each as a problem of its own,
-    with a causal mask that is aligned bottom-right."""
+    """The sequences of a packed batch or a cache that have queries and keys, each as a problem of
+    its own; its masks and distances are aligned bottom-right."""
     return tuple(workload.dense(1, q, kv) for q, kv in workload.members if q and kv)
+
+
+def cache_extents(workload: Workload) -> tuple[int, int]:
+    """The first two extents of K and V: batch elements and their keys, or pages and theirs.  There
+    is a page for each sequence that nobody owns."""
+    batch, _, rows_kv = workload.rows
+    if not workload.page_size:
+        return batch, rows_kv
+    owned = sum(pages_of(workload, kv) for _, kv in workload.members)
+    return owned + batch, workload.page_size
+
+
+def pages_of(workload: Workload, keys: int) -> int:
+    """The pages that so many keys of a sequence are in."""
+    return -(-keys // workload.page_size)
+
+
+def _alike(workload: Workload) -> int:
+    """Batch elements whose pairs `unmasked_pairs` does not count."""
+    return 1 if workload.uneven else workload.batch
 
 
 def _packed_cases(
@@ -242,16 +272,27 @@ def _packed_cases(
         CheckCase(
             Workload(
                 *(*shape, *longest, d_head, dtype),
-                causal=traits.causal,
+                causal=traits.causal and not (traits.window and number % 2),
                 lse=traits.lse,
                 softmax_scale=scale,
                 sink=traits.sink,
                 softcap=SOFTCAPS[0] if traits.softcap else None,
+                alibi=traits.alibi,
+                score_hook=traits.hook or None,
+                **_packed_window(traits, number),
                 lengths=lengths,
             )
         )
-        for shape, longest, lengths, scale in found
+        for number, (shape, longest, lengths, scale) in enumerate(found)
     )
+
+
+def _packed_window(traits: Traits, number: int) -> dict[str, Any]:
+    """The sides of a window that hide keys of the cases of `_packed_cases`."""
+    if not traits.window:
+        return {}
+    right = RIGHTS[0] if traits.causal and number % 2 else None
+    return {"window_left": PACKED_LEFTS[number % len(PACKED_LEFTS)], "window_right": right}
 
 
 def seen_to(workload: Workload) -> int | None:

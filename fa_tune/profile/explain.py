@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from fa_tune.core import units
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Measurement, Quantity
+from fa_tune.core.workload import Workload
+from fa_tune.ops.memory import memory_rate
 from fa_tune.profile.ncu import metrics
 
 WORTH_TELLING = 0.10  # share of the cycle difference
@@ -274,6 +276,10 @@ def _sentences(
     else:
         first = f"{slow_name} takes {found.time_ratio:.2f} times as long as {fast_name}"
     first += f" ({times}), {found.cycle_ratio:.3g} times the cycles"
+    rates = [memory_rate(Workload.from_key(m.workload), _time(m)) for m in (slow, fast)]
+    moved = [units.format_bytes_per_second(rate.bytes_per_s) for rate in rates if rate is not None]
+    if moved:
+        first += f", moving {' against '.join(moved)}"
     if found.clock_ratio is not None and abs(found.clock_ratio - 1.0) > SAME_CLOCK:
         first += f" at {found.clock_ratio:.3g} times the clock"
     sentences = [f"{first}."]

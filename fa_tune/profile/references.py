@@ -27,11 +27,11 @@ def require_references(names: Sequence[str]) -> None:
     for name in names:
         if name in _MODULES:
             module, label, how = _MODULES[name]
-            if not _is_installed(module):
+            if not is_installed(module):
                 raise ToolMissing(f"reference {name}: {label} is not installed; {how}")
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """Whether a module, or a package within a package, lies on the path.  The outer package is
     not run: FlashAttention 2's, which has the same name, would load torch."""
     outer, _, inner = module.partition(".")

@@ -72,7 +72,8 @@ def _escaped(text: str) -> str:
 
 
 def write_json(rows: Iterable[Row], stream: TextIO) -> None:
-    """`{"schema": …, "rows": [{"kernel": …, "duration_s": …, …}, …]}` in the order given."""
+    """`{"schema": …, "rows": [{"kernel": …, "duration_s": …, …}, …]}` in the order given; a row has
+    `bytes_per_s` where memory may be its limit."""
     rows = list(rows)
     columns = columns_of(rows)
     document = {"schema": JSON_SCHEMA, "rows": [_object(row, columns) for row in rows]}
@@ -82,6 +83,8 @@ def write_json(rows: Iterable[Row], stream: TextIO) -> None:
 
 def _object(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
     values = {column.field: getattr(row, column.field) for column in columns}
+    if row.bytes_per_s is not None:
+        values["bytes_per_s"] = row.bytes_per_s
     if row.source:
         values["source"] = row.source
     return {name: v.name if isinstance(v, DType) else v for name, v in values.items()}

@@ -63,7 +63,10 @@ def sentences(summary: GroupSummary) -> list[str]:
     if found is None or found.rank_s is None:
         lines = [f"{summary.group}: no config has a valid time."]
     else:
-        rate = f" ({found.matmul_tflops:.0f} TFLOP/s)" if found.matmul_tflops else ""
+        rates = [f"{found.matmul_tflops:.0f} TFLOP/s"] if found.matmul_tflops else []
+        if found.bytes_per_s:
+            rates.append(f"{found.bytes_per_s / 1e9:.0f} GB/s")
+        rate = f" ({', '.join(rates)})" if rates else ""
         lines = [
             f"{summary.group}: the fastest of {_count(summary.timed, 'config')} is "
             f"{found.kernel} at {units.format_seconds(found.rank_s)}{rate}."

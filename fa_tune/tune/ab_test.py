@@ -43,7 +43,7 @@ def confirm_all(
     """
     if not session.capabilities.measures_anew:
         return [_as_recorded(r, session.selection, session.progress) for r in results]
-    tests = _Tests(session, [r for r in results if _pair(r.decision) is not None])
+    tests = _Tests(session, [r for r in results if _pair(r.decision) and not r.workload.cached])
     try:
         tests.run(verdicts)
     except ToolMissing as error:

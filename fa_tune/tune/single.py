@@ -8,23 +8,32 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build import nvrtc
+from fa_tune.build.compile import BuildRequest
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
 from fa_tune.core.inputs import InputSpec
 from fa_tune.core.model import Attempt, Outcome, Resources, is_reference
-from fa_tune.core.options import MachineOptions, MeasureOptions, Progress, SearchOptions
-from fa_tune.core.workload import MASKS, DType
+from fa_tune.core.options import (
+    MachineOptions,
+    MeasureOptions,
+    Progress,
+    SearchOptions,
+    WorkloadOptions,
+)
+from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.base import Config
+from fa_tune.families.fields import d_v_of
 from fa_tune.families.selection import choose_configs, note_of_d_head, stated_config
 from fa_tune.ops.traits import Traits
 from fa_tune.tune.build import build_all, build_request, prepare
 from fa_tune.tune.candidates import choose_families, prune_configs, workloads_for
+from fa_tune.tune.examples import example, is_special, traits_of
 from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.outputs import Recorder, check_writable
 from fa_tune.tune.profilers import choose_profiler, fall_back
 from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
 from fa_tune.tune.session import Machine, Session, open_machine, open_session
 from fa_tune.tune.unrecorded import recorded_only
-from fa_tune.tune.verify import verify_all
+from fa_tune.tune.verify import verdict_key, verify_all
 
 ALL_DTYPES = (DType.BF16, DType.FP16)
 WHOLE_BLOCKS = str(Traits())
@@ -74,8 +83,8 @@ def run(
     """Verify one config, then run it `n` times (events), reference kernels beside it."""
     grid = options.workloads
     open_machine(options.machine, progress).require_device("run times a kernel on one")
-    lse = "lse" in grid.common
-    report = verify(config, (), options.machine, progress, masks=grid.masks, lse=lse)
+    verified = dataclasses.replace(grid, d_heads=())
+    report = verify(config, verified, options.machine, progress)
     timed = dataclasses.replace(
         options,
         kernels=config,
@@ -191,33 +200,40 @@ def build(
 
 def verify(
     kernels: str,
-    d_heads: Sequence[int],
+    workloads: WorkloadOptions,
     machine: MachineOptions,
     progress: Progress,
     *,
     names: Sequence[str] = (),
-    d_head_v: int = 0,
-    masks: Sequence[str] = MASKS[:1],
-    lse: bool = False,
     thorough: bool = False,
     inputs: Sequence[InputSpec] = (),
 ) -> VerifyReport:
-    """Check a set against the reference on the GPU, whole blocks and ragged lengths alike, with
-    `masks` of MASKS (kernels of both alignments are the same) and the log-sum-exp if wanted.
-    `d_head_v` 0: as each of `d_heads`.
+    """Check a set against the reference on the GPU, whole blocks and ragged lengths alike, for the
+    head dimensions, the masks (kernels of both alignments are the same) and the `common` fields of
+    `workloads`: kernels are compiled for these, and tried with values of the verification's own and
+    with the very ones that are given.
     `names` of families; none: all that run on the device.  `thorough`: on more cases, among them
     131072 keys.  `inputs` are tried beside those that a verification has of its own.
 
     Every verdict is taken anew; each variant's key is followed by the traits it was built for.
+    Raises InvalidConfig for a window that `tune.examples` refuses.
     """
     here = open_machine(machine, progress)
     here.require_device("verify runs kernels on one")
-    configs = _configs(kernels, _dtypes(kernels), (d_heads or (128,), d_head_v), names, here)
+    heads = workloads.d_heads or (128,), workloads.d_head_v
+    common = workloads.common
+    causal = tuple(dict.fromkeys(mask != MASKS[0] for mask in workloads.masks))
+    asked = [example(common, heads[0][0], heads[1], causal=c) for c in causal]
+    asked = [workload for workload in asked if is_special(workload)]
+    configs = _configs(kernels, _dtypes(kernels), heads, names, here, asked)
     kept, rejected = prune_configs(configs, here)
-    causal = dict.fromkeys(mask != MASKS[0] for mask in masks)
-    wanted = [str(Traits(c, ragged, lse)) for c in causal for ragged in (False, True)]
-    requests = [build_request(c, traits, here) for c in kept for traits in wanted]
-    results = build_all(requests, here, progress)
+    examples: dict[BuildRequest, Workload] = {}
+    for config in kept:
+        for c in causal:
+            workload = example(common, config.d_head, d_v_of(config), config.dtype, causal=c)
+            for traits in traits_of(config, workload):
+                examples[build_request(config, traits, here)] = workload
+    results = build_all(tuple(examples), here, progress)
     failures = [
         Attempt(r.request.variant.key, "", r.outcome, r.reason)
         for r in results
@@ -226,8 +242,13 @@ def verify(
     measure = MeasureOptions(profiler="events")
     selection = choose_profiler(measure, here, progress)
     session = open_session(here, selection, measure, progress, reuse=False)
-    artifacts = [r.artifact for r in results if r.artifact is not None]
-    found = verify_all(session, artifacts, inputs, thorough=thorough)
+    built = {r.request: r.artifact for r in results if r.artifact is not None}
+    also_on = {
+        verdict_key(artifact): examples[request]
+        for request, artifact in built.items()
+        if is_special(examples[request])
+    }
+    found = verify_all(session, tuple(built.values()), inputs, thorough=thorough, also_on=also_on)
     return VerifyReport(found.verdicts, (*failures, *found.failures.values()), rejected)
 
 
@@ -242,8 +263,9 @@ def _configs(
     heads: tuple[Sequence[int], int],
     names: Sequence[str],
     machine: Machine,
+    asked: Sequence[Workload] = (),
 ) -> list[Config]:
-    """What `choose_configs` gives for the families of these names, or for all that run here;
-    `heads` are the head dimensions, and that of V."""
-    chosen, (d_heads, d_head_v) = choose_families(names, machine.limits), heads
+    """What `choose_configs` gives for the families of these names, or for all that run here and
+    compute what is `asked`; `heads` are the head dimensions, and that of V."""
+    chosen, (d_heads, d_head_v) = choose_families(names, machine.limits, workloads=asked), heads
     return choose_configs(kernels, dtypes, d_heads, chosen, named=bool(names), d_head_v=d_head_v)

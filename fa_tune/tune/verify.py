@@ -52,9 +52,11 @@ def verify_all(
     inputs: Sequence[InputSpec] = (),
     *,
     thorough: bool = False,
+    also_on: Mapping[str, Workload] | None = None,
 ) -> Verified:
     """Whether each kernel's results are right, on the verification's own inputs and on `inputs`,
-    `thorough` on more cases.  Raises InvalidConfig for a file that does not fit the cases.
+    `thorough` on more cases, and on the workload that `also_on` has for its `verdict_key`.  Raises
+    InvalidConfig for a file that does not fit the cases.
 
     Verdicts and failures are remembered, so that a resumed search does not die twice of the same
     kernel.  Several GPUs share the work, and each that has some times the pool's calibration pair
@@ -89,7 +91,11 @@ def verify_all(
     def verify(gpu: Gpu, shown: Progress, part: dict[str, Artifact]) -> None:
         """What has its result is removed from the part, so that the rest can be done elsewhere."""
         shown.stage("verify", len(part))
-        items = {key: VerifyItem.of_artifact(artifact) for key, artifact in part.items()}
+        more = {key: workload.key for key, workload in (also_on or {}).items()}
+        items = {
+            key: VerifyItem.of_artifact(artifact, more.get(key, ""))
+            for key, artifact in part.items()
+        }
         texts = tuple(map(str, inputs))
         for result in _run(session, gpu, shown, items, texts, thorough=thorough):
             variant = part.pop(result.item).variant

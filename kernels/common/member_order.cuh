@@ -3,6 +3,14 @@
 // The lengths are on the device, so the host knows no more of the tiles than how many there can be
 // at most.  Every CTA orders the sequences for itself, most keys first, which takes less than a
 // second launch would.  All write the same list to global memory, and each reads what it wrote.
+//
+// With a causal mask the tiles of neighbours with about as many keys, and with as many queries, are
+// handed out together, longest first, as those of a dense batch are:
+//
+//     two sequences of 2 heads, 2 blocks     number    0  1  2  3  4  5  6  7
+//                                            sequence  0  0  1  1  0  0  1  1
+//                                            head      0  1  0  1  0  1  0  1
+//                                            block     1  1  1  1  0  0  0  0
 #pragma once
 
 #include "common/sequence.cuh"
@@ -11,17 +19,20 @@
 
 namespace fa_tune {
 
-// Of shared memory: the keys and tiles of sequences while they are ordered, and the one found.
+// Of shared memory: the keys and tiles of sequences while they are ordered, and the tile found.
 constexpr int kMostSorted = 256;
 constexpr int kFoundAt = 8 * kMostSorted;
 constexpr int kOrderBytes = kFoundAt + 32;
+// Keys that make no difference to the order of sequences whose tiles are handed out together.
+constexpr int kAlikeKeys = 128;
 
 // Up to kMostSorted sequences, and no more than threads, are ordered by their keys; more are taken
 // as they come.  `visit(place, member, tiles)` for each, by one of the CTA's threads, all of which
-// call this.  Tiles are of kRows queries, those of one head.  `scratch`: kOrderBytes.
-template <int kThreads, int kRows, class Visit>
+// call this.  Tiles are of kRows queries, those of one head.  `scratch`: kOrderBytes.  With
+// kGrouped up to `most_in_group` sequences make a group.
+template <int kThreads, int kRows, bool kGrouped, class Visit>
 __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned scratch,
-                                              Visit visit) {
+                                              int most_in_group, Visit visit) {
     constexpr int kSorted = kThreads < kMostSorted ? kThreads : kMostSorted;
     const int count = batch.batch, thread = threadIdx.x;
     const auto tiles_of = [](int queries) { return (queries + kRows - 1) / kRows; };
@@ -34,6 +45,8 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
                              : batch.cu_seqlens_q[index + 1] - member.first_query;
         member.keys = batch.used_kv != nullptr ? batch.used_kv[index]
                                                : batch.cu_seqlens_kv[index + 1] - member.first_key;
+        member.index = index;
+        member.group = 1;
         return member;
     };
     if (count <= kSorted) {
@@ -42,7 +55,9 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
         if (thread < count) {
             member = member_of(thread);
             tiles = tiles_of(member.queries);
-            keys = tiles > 0 ? member.keys : -1;
+            keys = tiles == 0 ? -1
+                   : kGrouped ? (member.keys + kAlikeKeys - 1) / kAlikeKeys
+                              : member.keys;
         }
         if (thread < count + count % 2) {
             ptx::st_shared(scratch + 8 * thread, keys);
@@ -51,17 +66,30 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
         __syncthreads();
         if (thread >= count) return;
         int place = 0;
+        int alike = 0, alike_before = 0;
 #pragma unroll 4
         for (int other = 0; other < count; other += 2) {
             int words[4];  // keys and tiles of two
             ptx::ld_shared_v4(words, scratch + 8 * other);
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const int theirs = words[2 * i];
-                const bool before = theirs > keys || (theirs == keys && other + i < thread);
+                const int theirs = words[2 * i], their_tiles = words[2 * i + 1];
+                bool equal = theirs == keys, before = theirs > keys;
+                if constexpr (kGrouped) {
+                    before |= equal && their_tiles > tiles;
+                    equal &= their_tiles == tiles;
+                    alike += equal ? 1 : 0;
+                }
+                const bool equal_before = equal && other + i < thread;
+                if constexpr (kGrouped) alike_before += equal_before ? 1 : 0;
+                before |= equal_before;
                 place += before ? 1 : 0;
-                member.first_tile += before ? words[2 * i + 1] : 0;
+                member.first_tile += before ? their_tiles : 0;
             }
+        }
+        if constexpr (kGrouped) {
+            member.in_group = alike_before % most_in_group;
+            member.group = min(most_in_group, alike - (alike_before - member.in_group));
         }
         visit(place, member, tiles);
     } else {
@@ -91,66 +119,99 @@ struct PackedTile {
     Sequence<true> sequence;
 };
 
-// Tile `in_member` of all heads of a sequence with so many tiles of each, as common/work_tile.cuh
-// has it; its heads are all that there are.
+constexpr PackedTile kNoPackedTile{-1, 0, 0, {}};
+
+// Which of the tiles of a sequence's group: of which sequence of the group, block and head.
+struct GroupTile {
+    int in_group, m_block, head;
+};
+
+// Tile `number` of those that a sequence's group has; `tiles`: of one head of one sequence. Params:
+// heads, l2_head_group.
 template <bool kLongestFirst, class Params>
-__device__ __forceinline__ PackedTile tile_of(int in_member, int place, const PackedMember& member,
-                                              int tiles, const Params& p) {
+__device__ __forceinline__ GroupTile group_tile(int number, const PackedMember& member, int tiles,
+                                                const Params& p) {
     struct {
         int m_blocks, total_heads, l2_head_group;
-    } const heads{tiles, p.heads, p.l2_head_group};
-    PackedTile tile{0, 0, place, Sequence<true>::of(member)};
+    } const all{tiles, p.heads * member.group, p.l2_head_group};
+    GroupTile tile{0, 0, 0};
     if constexpr (kLongestFirst) {
-        longest_first_tile(in_member, heads, tile.m_block, tile.head);
+        longest_first_tile(number, all, tile.m_block, tile.head);
+        tile.in_group = tile.head / p.heads;
+        tile.head -= tile.in_group * p.heads;
     } else {
-        linear_tile(in_member, heads, tile.m_block, tile.head);
+        linear_tile(number, all, tile.m_block, tile.head);
     }
     return tile;
 }
 
-// Tile `number`, whose sequence is at `from` or later in the list.
+// The first tile of a sequence's group in so many heads.
+__device__ __forceinline__ int first_of_group(const PackedMember& member, int tiles, int heads) {
+    return (member.first_tile - member.in_group * tiles) * heads;
+}
+
+// Tile `number`, whose sequence is at `from` or later in the list, or in the same group.
 template <bool kLongestFirst, class Params>
 __device__ __forceinline__ PackedTile packed_tile(int number, int from, const Params& p) {
     const PackedMember* const members = p.packed.members;
-    int place = from, end = p.packed.batch;
-    if (number >= members[end].first_tile * p.heads) return {-1, 0, 0, {}};
+    const int end = p.packed.batch;
+    // It is most often one of the next few.  All are read at once, before the number is needed.
+    constexpr int kNear = 6;
+    const int all = members[end].first_tile;
+    int near[kNear];
+#pragma unroll
+    for (int i = 0; i < kNear; ++i) near[i] = members[min(from + 1 + i, end)].first_tile;
+    if (number >= all * p.heads) return kNoPackedTile;
     const int of_head = number / p.heads;
+    int place = from;
+#pragma unroll
+    for (int i = 0; i < kNear; ++i) place += near[i] <= of_head ? 1 : 0;
+    int beyond = place < from + kNear ? place + 1 : end;
 #pragma unroll 1
-    while (place + 1 < end) {  // the last one that begins at or before the tile
-        const int middle = (place + end) / 2;
+    while (place + 1 < beyond) {  // the last one that begins at or before the tile
+        const int middle = (place + beyond) / 2;
         if (members[middle].first_tile <= of_head) {
             place = middle;
         } else {
-            end = middle;
+            beyond = middle;
         }
     }
-    const PackedMember member = members[place];
-    return tile_of<kLongestFirst>(number - member.first_tile * p.heads, place, member,
-                                  members[place + 1].first_tile - member.first_tile, p);
+    PackedMember member = members[place];
+    const int tiles = members[place + 1].first_tile - member.first_tile;
+    const GroupTile tile = group_tile<kLongestFirst>(
+        number - first_of_group(member, tiles, p.heads), member, tiles, p);
+    if (kLongestFirst && tile.in_group != member.in_group) {
+        place += tile.in_group - member.in_group;
+        member = members[place];
+    }
+    return {tile.m_block, tile.head, place, Sequence<true>::of(member)};
 }
 
-// What a CTA finds while it orders the sequences: the one that its first tile belongs to.
-struct FoundMember {
-    int place;  // -1: there is no such tile
-    int tiles;
-    PackedMember member;
+// How tiles are handed out: those of so many heads, of which so many neighbours together.
+struct Handout {
+    int heads, l2_head_group;
 };
 
-// Finds the sequence of tile `number`, of those of `heads` heads; kListed: makes the list, too.
-// Shared memory may be used again after the next __syncthreads().
-template <int kThreads, int kRows, bool kListed>
-__device__ __forceinline__ FoundMember order_members(const PackedBatch& batch, unsigned scratch,
-                                                     int number, int heads) {
+// Orders the sequences and finds tile `number`; kListed: makes the list, too.  Shared memory may be
+// used again after the next __syncthreads().
+template <int kThreads, int kRows, bool kLongestFirst, bool kListed>
+__device__ __forceinline__ PackedTile order_members(const PackedBatch& batch, unsigned scratch,
+                                                    int number, const Handout& p) {
     const unsigned found = scratch + kFoundAt;
+    const int most_in_group = max(1, p.l2_head_group / p.heads);
     if (threadIdx.x == 0) ptx::st_shared(found, -1);
-    visit_members<kThreads, kRows>(
-        batch, scratch, [&](int place, const PackedMember& member, int tiles) {
-            const int in_member = number - member.first_tile * heads;
-            if (in_member >= 0 && in_member < tiles * heads) {
-                const int low[4] = {place, tiles, member.first_tile, member.first_query};
-                const int high[4] = {member.queries, member.first_key, member.keys, 0};
-                ptx::st_shared_v4(found, low);
-                ptx::st_shared_v4(found + 16, high);
+    visit_members<kThreads, kRows, kLongestFirst && kListed>(
+        batch, scratch, most_in_group, [&](int place, const PackedMember& member, int tiles) {
+            const int of_group = number - first_of_group(member, tiles, p.heads);
+            if (of_group >= 0 && of_group < tiles * p.heads * member.group) {
+                const GroupTile tile = group_tile<kLongestFirst>(of_group, member, tiles, p);
+                if (tile.in_group == member.in_group) {
+                    const int low[4] = {tile.m_block, tile.head, place, member.first_query};
+                    const int high[4] = {member.queries, member.first_key, member.keys,
+                                         member.index};
+                    ptx::st_shared_v4(found, low);
+                    ptx::st_shared_v4(found + 16, high);
+                }
             }
             if constexpr (kListed) {
                 batch.members[place] = member;
@@ -163,29 +224,24 @@ __device__ __forceinline__ FoundMember order_members(const PackedBatch& batch, u
     int low[4], high[4];
     ptx::ld_shared_v4(low, found);
     ptx::ld_shared_v4(high, found + 16);
-    return {low[0], low[1], {low[2], low[3], high[0], high[1], high[2], {}}};
+    return {
+        low[0], low[1], low[2], {low[3], high[0], high[1], high[2], high[2] - high[0], high[3]}};
 }
 
 // The first tile of a persistent CTA, after the list was made.
 template <int kThreads, int kRows, bool kLongestFirst, class Params>
 __device__ __forceinline__ PackedTile first_packed_tile(const Params& p, unsigned scratch) {
-    const int number = blockIdx.x;
-    const FoundMember found =
-        order_members<kThreads, kRows, true>(p.packed, scratch, number, p.heads);
-    if (found.place < 0) return {-1, 0, 0, {}};
-    return tile_of<kLongestFirst>(number - found.member.first_tile * p.heads, found.place,
-                                  found.member, found.tiles, p);
+    return order_members<kThreads, kRows, kLongestFirst, true>(
+        p.packed, scratch, static_cast<int>(blockIdx.x), {p.heads, p.l2_head_group});
 }
 
 // The tile of a CTA whose number along x is that of a tile of one head, and along y the head.
 template <int kThreads, int kRows, bool kLongestFirst>
 __device__ __forceinline__ PackedTile own_tile(const PackedBatch& batch, unsigned scratch) {
-    const int number = blockIdx.x;
-    const FoundMember found = order_members<kThreads, kRows, false>(batch, scratch, number, 1);
-    if (found.place < 0) return {-1, 0, 0, {}};
-    const int in_member = number - found.member.first_tile;
-    const int m_block = kLongestFirst ? found.tiles - 1 - in_member : in_member;
-    return {m_block, static_cast<int>(blockIdx.y), found.place, Sequence<true>::of(found.member)};
+    PackedTile tile = order_members<kThreads, kRows, kLongestFirst, false>(
+        batch, scratch, static_cast<int>(blockIdx.x), {1, 1});
+    tile.head = blockIdx.y;
+    return tile;
 }
 
 }  // namespace fa_tune

@@ -14,7 +14,9 @@ struct alignas(16) PackedMember {
     int first_tile;  // how many tiles of one head come before its own
     int first_query, queries;
     int first_key, keys;
-    int unused[3];
+    int index;  // in the batch
+    // Neighbours with as many tiles, whose tiles are handed out together, and which of them it is.
+    int group, in_group;
 };
 
 // All of it 0 without the trait.

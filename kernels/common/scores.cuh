@@ -3,7 +3,8 @@
 //     softcap   cap tanh(scale s / cap)     s' = 1 / (1 + 2^(score_scale s))
 //                                           score_scale = -2 log2(e) scale / cap
 //     alibi     - slope |i + diagonal - j|  s' = s - slope / softmax_scale |...|
-//     hook      whatever it says            s' = score_hook(score_scale s, batch, head, i, j)
+//     hook      whatever it says            s' = score_hook(score_scale s, batch, head, i, j), or
+//                                           as common/score_hook.cuh says
 //
 // The softmax multiplies s' by softmax_scale as without them.  For the soft cap that is 2 cap,
 // since cap tanh(x / cap) = 2 cap s' - cap: what all scores of a row have in common does not matter
@@ -12,19 +13,70 @@
 
 #include "common/constants.cuh"
 #include "common/problem.cuh"
+#include "common/score_hook.cuh"
 #include "common/score_params.cuh"
 #include "common/tanh.cuh"
 #include "ptx/ex2.cuh"
-#include "ptx/min_nan.cuh"
-
-#ifdef FA_TUNE_SCORE_HOOK
-// In front of this: float score_hook(float score, int batch, int head, int query, int key).
-#define FA_TUNE_HOOKED(...) ::score_hook(__VA_ARGS__)
-#else
-#define FA_TUNE_HOOKED(score, ...) (score)
-#endif
 
 namespace fa_tune {
+
+// How a hook is called: with four scores, whichever of its forms it has.
+struct NoScoreHook {
+    static constexpr bool kSharesScores = false;
+    __device__ static constexpr float unit() { return 1.f; }
+    __device__ static constexpr float origin() { return 0.f; }
+    __device__ __forceinline__ static void four(float (&)[4], float, const ScorePlaces&) {}
+};
+
+#if defined(FA_TUNE_SCORE_HOOK_BY_FOUR)
+template <class Hook>
+struct CalledHook {
+    // NaN of one score may become that of others.
+    static constexpr bool kSharesScores = true;
+    __device__ static constexpr float unit() {
+        if constexpr (requires { Hook::unit; }) {
+            static_assert(Hook::unit > 0, "the unit of a score hook must be positive");
+            return Hook::unit;
+        }
+        return 1.f;
+    }
+    __device__ static constexpr float origin() {
+        if constexpr (requires { Hook::origin; }) return Hook::origin;
+        return 0.f;
+    }
+
+    __device__ __forceinline__ static void four(float (&s)[4], float scale, const ScorePlaces& at) {
+        Hook::four(s, scale, at);
+    }
+};
+using ScoreHook = CalledHook<::score_hook>;
+#elif defined(FA_TUNE_SCORE_HOOK)
+struct ScoreHook : NoScoreHook {
+    __device__ __forceinline__ static void four(float (&s)[4], float scale, const ScorePlaces& at) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            s[i] = ::score_hook(s[i] * scale, at.batch, at.head, at.query(i), at.key(i));
+        }
+    }
+};
+#else
+using ScoreHook = NoScoreHook;
+#endif
+
+// Whether scores that a mask hides must go before they change as well: where neighbours share a
+// reciprocal NaN there would be theirs.
+template <WorkloadTraits TRAITS>
+__device__ constexpr bool masks_before_change() {
+    return TRAITS.softcap || (TRAITS.hook && ScoreHook::kSharesScores);
+}
+
+// What the softmax multiplies scores with.
+template <WorkloadTraits TRAITS, class Params>
+__device__ __forceinline__ float softmax_scale(const Params& p) {
+    if constexpr (TRAITS.hook && ScoreHook::unit() != 1.f)
+        return p.softmax_scale * ScoreHook::unit();
+    return p.softmax_scale;
+}
 
 // Of one head.
 template <WorkloadTraits TRAITS>
@@ -46,16 +98,16 @@ struct ScoreMap {
     // them column + `offset`.
     template <class Params>
     __device__ __forceinline__ void change(float (&s)[4], int row, int column, int offset,
-                                           const Params& p) const {
+                                           const int& alibi_diagonal, const Params& p) const {
         if constexpr (TRAITS.softcap) {
-            cap(s, p.score.score_scale);
-        } else if constexpr (TRAITS.hook) {
+            one_over_one_and_power(s, p.score.score_scale);
+        } else if constexpr (TRAITS.hook && TRAITS.alibi) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) s[i] *= p.score.score_scale;
         }
         if constexpr (TRAITS.alibi) {
             // Of (row, column); what the others have more is a constant times the slope.
-            const float bias = slope * static_cast<float>(row + p.score.alibi_diagonal - column);
+            const float bias = slope * static_cast<float>(row + alibi_diagonal - column);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int further = i / 2 * 8 - offset - i % 2;
@@ -63,39 +115,22 @@ struct ScoreMap {
             }
         }
         if constexpr (TRAITS.hook) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                s[i] = FA_TUNE_HOOKED(s[i], batch, head, row + i / 2 * 8, column + offset + i % 2);
-            }
+            const float scale = TRAITS.alibi ? 1.f : p.score.score_scale;
+            ScoreHook::four(s, scale, {batch, head, row, column + offset});
         }
-    }
-
-  private:
-    // Four reciprocals are one and nine products, since exponentials take the same unit.  Beyond
-    // 2^kMost a quotient is as good as 0, and the product of four is a number.
-    __device__ __forceinline__ static void cap(float (&s)[4], float scale) {
-        const float a0 = one_and_power(s[0] * scale), a1 = one_and_power(s[1] * scale);
-        const float a2 = one_and_power(s[2] * scale), a3 = one_and_power(s[3] * scale);
-        const float a01 = a0 * a1, a23 = a2 * a3;
-        const float inverse = 1.f / (a01 * a23);
-        const float inverse01 = inverse * a23, inverse23 = inverse * a01;
-        s[0] = inverse01 * a1;
-        s[1] = inverse01 * a0;
-        s[2] = inverse23 * a3;
-        s[3] = inverse23 * a2;
-    }
-
-    static constexpr float kMost = 30.f;
-
-    __device__ __forceinline__ static float one_and_power(float x) {
-        return 1.f + ptx::ex2_approx(ptx::min_nan(x, kMost));
     }
 };
 
 // What the softmax has more in all scores of a row.
 template <WorkloadTraits TRAITS, class Params>
 __device__ __forceinline__ float score_shift(const Params& p) {
+    if constexpr (TRAITS.hook) return -ScoreHook::origin();
     return TRAITS.softcap ? 0.5f * p.softmax_scale : 0.f;
+}
+
+template <WorkloadTraits TRAITS>
+__device__ constexpr bool has_score_shift() {
+    return TRAITS.softcap || (TRAITS.hook && ScoreHook::origin() != 0.f);
 }
 
 // The exponent, to base 2, of a head's sink, as the softmax has those of scores.

@@ -70,6 +70,12 @@ struct Sequence {
     __device__ __forceinline__ static const int& first_diagonal(const Params& p) {
         return p.score.first_diagonal;
     }
+    template <class Params>
+    __device__ __forceinline__ static const int& alibi_diagonal(const Params& p) {
+        return p.score.alibi_diagonal;
+    }
+    // Which element of the batch it is; `batch`: that of its tile.
+    __device__ __forceinline__ static int element(int batch) { return batch; }
     // A box that begins at a row of Q, or of K and V.
     template <int kRows>
     __device__ __forceinline__ static BoxPlace q_box(int row, int batch) {
@@ -85,10 +91,11 @@ struct Sequence {
 template <>
 struct Sequence<true> {
     int first_query, n_queries, first_key, n_keys, of_diagonal;
+    int index;  // in the batch
 
     __device__ __forceinline__ static Sequence of(const PackedMember& member) {
-        return {member.first_query, member.queries, member.first_key, member.keys,
-                member.keys - member.queries};
+        return {member.first_query,           member.queries, member.first_key, member.keys,
+                member.keys - member.queries, member.index};
     }
     // That of a place in the order of work.
     template <class Params>
@@ -97,7 +104,8 @@ struct Sequence<true> {
     }
     // The part from a query on, with all keys.
     __device__ __forceinline__ Sequence from(int query) const {
-        return {first_query + query, n_queries - query, first_key, n_keys, of_diagonal + query};
+        return {
+            first_query + query, n_queries - query, first_key, n_keys, of_diagonal + query, index};
     }
     template <class Params>
     __device__ __forceinline__ const int& queries(const Params&) const {
@@ -116,6 +124,11 @@ struct Sequence<true> {
     __device__ __forceinline__ int first_diagonal(const Params& p) const {
         return of_diagonal + p.score.first_diagonal;
     }
+    template <class Params>
+    __device__ __forceinline__ int alibi_diagonal(const Params& p) const {
+        return of_diagonal + p.score.alibi_diagonal;
+    }
+    __device__ __forceinline__ int element(int) const { return index; }
     template <int kRows>
     __device__ __forceinline__ BoxPlace q_box(int row, int) const {
         return box<kRows>(row, first_query, n_queries);

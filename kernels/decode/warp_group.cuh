@@ -393,10 +393,13 @@ struct WarpGroup {
                 }
             }
         }
-        change_scores(rows);
-        if (first_key + L::kKeys > keys.all_to || (TRAITS.window && first_key < keys.all_from)) {
-            mask(first_key);
+        const bool hides = first_key + L::kKeys > keys.all_to ||
+                           (TRAITS.window && first_key < keys.all_from);
+        if constexpr (TRAITS.softcap) {
+            if (hides) mask(first_key);  // NaN of one score would be that of others
+            cap(rows.score_scale);
         }
+        if (hides) mask(first_key);
         softmax.advance(s, o, first);
 #pragma unroll
         for (int t = 0; t < kStepsPV; ++t) softmax.exponentiate(s, weights, t);
@@ -418,17 +421,12 @@ struct WarpGroup {
         }
     }
 
-    __device__ __forceinline__ void change_scores(const TileRows& rows) {
-        if constexpr (!TRAITS.softcap) return;
-        struct {
-            ScoreParams score;
-        } changed{p.score};
-        changed.score.score_scale = rows.score_scale;
-        const ScoreMap<TRAITS> map{};
+    // The soft cap (common/scores.cuh).
+    __device__ __forceinline__ void cap(float score_scale) {
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
-            for (int n = 0; n < kTilesS; ++n) map.change(s[m][n], 0, 0, 0, changed);
+            for (int n = 0; n < kTilesS; ++n) one_over_one_and_power(s[m][n], score_scale);
         }
     }
 

@@ -122,7 +122,7 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["search", "--runs", "0"], "--runs", 2),
     (["search", "--runs", "1e3"], "--runs", 2),
     (["search", "--profiler", "nsys"], "--profiler", 2),
-    (["search", "--ref", "fa9"], "fa2, cudnn, fa3, fa4, none", 2),
+    (["search", "--ref", "fa9"], "fa2, cudnn, fa3, fa4, flex, read, none", 2),
     (["search", "--ref", "none,fa2"], "not one of", 2),
     (["search", "--clock-control", "max"], "--clock-control", 2),
     (["search", "--seed", "-1"], "--seed", 2),

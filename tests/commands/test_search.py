@@ -103,7 +103,7 @@ def test_every_option_reaches_the_search(console: Console, search: Search, tmp_p
     assert done.status == 0, done.err
     (o,) = search.options
     assert (o.workloads.seq_lens, o.workloads.d_heads) == ((1024, 4096), (64, 128))
-    assert (o.workloads.dtypes, o.workloads.batch, o.workloads.heads) == ((DType.BF16,), 3, 5)
+    assert (o.workloads.dtypes, o.workloads.batches, o.workloads.heads) == ((DType.BF16,), (3,), 5)
     assert (o.kernels, o.resume) == ("64,32", False)
     assert (o.measure.profiler, o.measure.runs, o.measure.seed) == ("events", 7, 9)
     assert (o.measure.references, o.measure.clock_control) == (("fa2",), "base")

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+from pathlib import Path
 
 import pytest
 
+from fa_tune.core import hooks
 from fa_tune.core.inputs import BUILT_IN, InputSpec
 from fa_tune.core.model import Outcome, Rejected, Variant, Verdict
-from fa_tune.core.options import MachineOptions, Progress
+from fa_tune.core.options import MachineOptions, Progress, WorkloadOptions
 from fa_tune.tune.results import VerifyReport
 from tests.commands import fakes
 from tests.commands.console import Console
@@ -19,25 +22,22 @@ class Verify:
     def __init__(self) -> None:
         self.report = fakes.verify_report()
         self.calls: list[tuple[str, tuple[int, ...], MachineOptions]] = []
-        self.traits: list[tuple[tuple[str, ...], bool]] = []
+        self.traits: list[tuple[tuple[str, ...], object]] = []
 
     def __call__(
         self,
         kernels: str,
-        d_heads: tuple[int, ...],
+        workloads: WorkloadOptions,
         machine: MachineOptions,
         progress: Progress,
         *,
         names: tuple[str, ...],
-        d_head_v: int,
-        masks: tuple[str, ...],
-        lse: bool,
         thorough: bool,
         inputs: tuple[InputSpec, ...],
     ) -> VerifyReport:
-        self.calls.append((kernels, d_heads, machine))
+        self.calls.append((kernels, workloads.d_heads, machine))
         self.names = names
-        self.traits.append((masks, lse))
+        self.traits.append((workloads.masks, workloads.common))
         self.thorough = thorough
         self.inputs = inputs
         return self.report
@@ -65,12 +65,20 @@ def test_all_right_is_status_0(console: Console, verify: Verify) -> None:
 @pytest.mark.parametrize(
     ("words", "traits"),
     [
-        ((), (("full",), False)),
-        (("--mask", "causal,full", "--lse"), (("causal", "full"), True)),
-        (("--mask", "causal_br"), (("causal_br",), False)),
+        ((), (("full",), {})),
+        (("--mask", "causal,full", "--lse"), (("causal", "full"), {"lse": True})),
+        (("--mask", "causal_br"), (("causal_br",), {})),
+        (
+            ("--window-left", "127", "--sink", "--lengths", "equal", "--d-head-v", "64"),
+            (
+                ("full",),
+                {"window_left": 127, "sink": True, "lengths": "equal", "d_head_v": 64},
+            ),
+        ),
+        (("--softcap", "50", "--alibi"), (("full",), {"softcap": 50.0, "alibi": True})),
     ],
 )
-def test_masks_and_log_sum_exp_are_asked_for(
+def test_masks_and_features_are_asked_for(
     console: Console, verify: Verify, words: tuple[str, ...], traits: object
 ) -> None:
     console("verify", *words)
@@ -149,3 +157,19 @@ def test_inputs_beside_its_own(console: Console, verify: Verify) -> None:
     assert verify.inputs == BUILT_IN
     console("verify", "--inputs", "sink, peaked:3", "--inputs", "sink", "--inputs", "file:/a,b")
     assert list(map(str, verify.inputs)) == ["sink", "peaked:3", "file:/a,b"]
+
+
+def test_a_score_hook_is_given_by_its_file(
+    console: Console, verify: Verify, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(hooks.FILES, "")
+    file = tmp_path / "hook.cuh"
+    file.write_text("__device__ float score_hook(float s, int, int, int, int) { return -s; }")
+    console("verify", "--score-hook", str(file))
+    digest = hooks.register(file)
+    assert verify.traits == [(("full",), {"score_hook": digest})]
+    assert str(file) in os.environ[hooks.FILES]
+    file.write_text("nothing")
+    assert console("verify", "--score-hook", str(file)).status == 2
+    assert console("verify", "--score-hook", str(tmp_path / "absent")).status == 2
+    assert len(verify.calls) == 1

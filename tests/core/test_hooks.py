@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,31 @@ def test_a_kernel_is_compiled_from_the_text(name: str) -> None:
     assert "score_hook" not in family.entry_source(config, "causal")
     (kernel,) = family.kernels(config, traits)
     assert family.kernel_traits(kernel.name_expression) == "causal+hook_unknown"
+
+
+def test_a_text_of_four_scores_is_compiled_as_such() -> None:
+    family = families.get("sm90")
+    config = family.default_config(128, DType.FP16)
+    digest = hooks.register("struct score_hook { static __device__ void four(); };")
+    for one, by_four in ((digest, True), (hooks.register(TEXT), False)):
+        assert hooks.hook_of(one).by_four == by_four
+        source = family.entry_source(config, f"hook_{one}")
+        assert ("#define FA_TUNE_SCORE_HOOK_BY_FOUR" in source) == by_four
+
+
+def test_a_file_is_known_to_processes_that_start_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(hooks.FILES, raising=False)
+    files = [tmp_path / f"{n}.cuh" for n in range(2)]
+    for n, file in enumerate(files):
+        file.write_text(TEXT.replace("1.f", f"{n + 3}.25f"))
+    digests = [hooks.register_for_children(file) for file in files]
+    asked = f"from fa_tune.core import hooks; print(*(hooks.hook_of(d).digest for d in {digests}))"
+    told = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=True
+    ).stdout
+    assert told.split() == digests
 
 
 def test_names_of_older_kernels_have_fewer_traits() -> None:

@@ -8,6 +8,7 @@ from fa_tune import ops
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.lengths import lengths_of
 from fa_tune.core.workload import DType, Workload
+from fa_tune.ops.forward import sequences
 
 SHAPE = (4, 8, 2, 100, 60, 64, DType.FP16)  # batch, heads, kv heads, longest, d_head
 
@@ -60,10 +61,25 @@ def test_only_the_device_may_know_the_lengths() -> None:
         {"total_q": 5},
         {"packed": True, "total_q": 5},
         {"packed": True, "total_q": 9, "total_kv": 9, "lengths": "5+5"},
-        {"lengths": "5+5", "alibi": True},
-        {"lengths": "50+50", "window_left": 3},
+        {"lengths": "50+50", "window_left": -3},
     ],
 )
 def test_what_makes_no_packed_batch_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig):
         Workload(*SHAPE, **fields)  # type: ignore[arg-type]
+
+
+def test_a_window_of_a_packed_batch_is_aligned_with_every_end() -> None:
+    workload = Workload(*SHAPE, lengths="5+0+3x9+3+1", window_left=2, window_right=1)
+    assert Workload.from_key(workload.key) == workload
+    # Query i of 5 is at key i + 4 of 9 and sees keys i + 2 to i + 5; of 3, keys i - 4 to i - 1.
+    assert ops.get("forward").unmasked_pairs(workload) == 4 + 4 + 4 + 4 + 3 + 0 + 1 + 1
+    assert sequences(workload)[0].diagonal == 4
+
+
+def test_sides_of_a_window_that_hide_nothing_of_any_sequence_are_left_out() -> None:
+    widest = Workload(*SHAPE, lengths="5+3x9+4", window_left=8, window_right=4)
+    assert (widest.window_left, widest.window_right) == (None, None)
+    narrower = Workload(*SHAPE, lengths="5+3x9+4", window_left=7, window_right=3)
+    assert (narrower.window_left, narrower.window_right) == (7, 3)
+    assert Workload(*SHAPE, lengths="5+3x9+4", window_right=0).causal

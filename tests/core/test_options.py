@@ -32,8 +32,18 @@ def test_every_length_of_queries_with_every_length_of_keys() -> None:
     ]
 
 
+def test_every_batch_with_every_length() -> None:
+    found = keys(seq_lens=(1,), seq_lens_kv=(512, 8192), batches=(1, 64), heads=8, kv_heads=2)
+    assert found == [
+        "b1_h8_kv2_q1_k512_d128_fp16_full",
+        "b64_h8_kv2_q1_k512_d128_fp16_full",
+        "b1_h8_kv2_q1_k8192_d128_fp16_full",
+        "b64_h8_kv2_q1_k8192_d128_fp16_full",
+    ]
+
+
 def test_a_problem_that_two_masks_describe_is_there_once() -> None:
-    found = keys(seq_lens=(64,), seq_lens_kv=(64, 96), masks=MASKS, batch=1, heads=1)
+    found = keys(seq_lens=(64,), seq_lens_kv=(64, 96), masks=MASKS, batches=(1,), heads=1)
     assert found == [
         "b1_h1_kv1_q64_k64_d128_fp16_full",
         "b1_h1_kv1_q64_k96_d128_fp16_full",
@@ -44,7 +54,9 @@ def test_a_problem_that_two_masks_describe_is_there_once() -> None:
 
 
 def test_scale_and_log_sum_exp_are_every_workloads() -> None:
-    found = keys(seq_lens=(64, 128), batch=1, heads=1, common={"lse": True, "softmax_scale": 0.5})
+    found = keys(
+        seq_lens=(64, 128), batches=(1,), heads=1, common={"lse": True, "softmax_scale": 0.5}
+    )
     assert found == [
         "b1_h1_kv1_q64_k64_d128_fp16_full_lse_scale0.5",
         "b1_h1_kv1_q128_k128_d128_fp16_full_lse_scale0.5",

@@ -111,6 +111,8 @@ NAMES: list[tuple[str, str | None, tuple[int, int] | None]] = [
     (f"{CUDNN}_cga1x1x1_kernel0_0", "cudnn", (64, 128)),
     (CUDNN.replace("sm90", "sm80").replace("wgmma", "wmma") + "_kernel0_0", "cudnn", (64, 128)),
     ("cudnn_generated_fort_native_sdpa_sm100_flash_fprop_f16", "cudnn", None),
+    ("triton_tem_fused_flex_attention_0", "flex", None),
+    ("triton_tem_fused_flex_attention_backward_0", None, None),
     # FlashAttention 4
     (
         "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm90FlashAttentionForwardSm90_object_at__t"

@@ -30,6 +30,7 @@ from tests.csrc.stub import image
 GPUS = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")  # the first is the stub's
 DEFAULT = "default"
 LENGTHS = (512, 1000, 1024, 2048, 3000, 4096, 16384)
+QUERIES = (1, 1, 4, *LENGTHS)
 PROBLEMS = 60  # for each registry
 
 
@@ -49,7 +50,7 @@ def some_workload(dice: random.Random) -> Workload:
         dice.choice((1, 2, 4, 16)),
         kv_heads * dice.choice((1, 2, 4)),
         kv_heads,
-        dice.choice(LENGTHS),
+        dice.choice(QUERIES),
         dice.choice(LENGTHS),
         dice.choice((64, 128)),
         dice.choice(list(DType)),

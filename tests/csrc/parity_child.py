@@ -94,7 +94,6 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
     if dice.random() < 0.3 and not family.takes_cache:
         totals = {"packed": True, "total_q": some_length(dice, rows)}
         totals["total_kv"] = some_length(dice, keys)
-        alibi, left, right = False, None, None
     return Workload(
         *(batch, heads, kv_heads, *lengths),
         config.d_head,

@@ -13,6 +13,7 @@ from typing import Any
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import ArchLimits
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Artifact, Variant
 from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
@@ -86,6 +87,15 @@ def request(variant: Variant, workload: Workload, limits: ArchLimits) -> BuildRe
     family = families.get(variant.family)
     traits = family.traits(family.parse(variant.config), workload)
     return BuildRequest(variant, traits, family.compile_arch(limits))
+
+
+def takes(family: KernelFamily, config: Config, workload: Workload) -> bool:
+    """Whether the family's kernels compute such a workload."""
+    try:
+        family.traits(config, workload)
+    except InvalidConfig:
+        return False
+    return True
 
 
 # Configs ----------------------------------------------------------------------------------------
@@ -200,7 +210,8 @@ MIXTURES = 3  # sets of features for each config: every set is another kernel
 
 
 def mixed_grid(seed: int, count: int, configs: Sequence[Config]) -> list[Case]:
-    """As `random_grid`, with windows, sinks, soft caps and ALiBi in any mixture."""
+    """As `random_grid`, with windows, sinks, soft caps and ALiBi in any mixture that the config's
+    family takes."""
     dice = random.Random(seed)
     chosen = [[_features(dice) for _ in range(MIXTURES)] for _ in configs]
     found = []
@@ -210,7 +221,9 @@ def mixed_grid(seed: int, count: int, configs: Sequence[Config]) -> list[Case]:
         layout = dice.choice(LAYOUTS)
         plain = _random_workload(dice, config, families.of(config).blocks(config), layout)
         workload = _with_features(dice, plain, features)
-        found.append(Case(families.variant(config), workload, layout, dice.randrange(2**31)))
+        case = Case(families.variant(config), workload, layout, dice.randrange(2**31))
+        if takes(families.of(config), config, workload):
+            found.append(case)
     return found
 
 

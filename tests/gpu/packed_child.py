@@ -23,6 +23,9 @@ from tests.gpu.items import check_kernels
 UNUSED = 7  # rows behind each sequence
 MEAN = 0.25  # off zero, so that a row that is lost or counted twice shows
 MIXTURES = 12
+LEFTS = (0, 3, 17, 64, 127, 200)  # windows that hide keys of every mixture
+RIGHTS = (1, 5, 33)
+SOFTCAPS = (5.0, 20.0, 50.0)
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -49,12 +52,20 @@ def mixture(dice: random.Random, kernel: Kernel, traits: Traits, number: int) ->
         edges = (0, 0, 1, 2, 63, 64, 65, 127, 128, 129, 500)
         sides = ([5, *(dice.choice(edges) for _ in range(12))] for _ in range(2))
         lengths = "x".join("+".join(map(str, side)) for side in sides)
+    left = dice.choice(LEFTS) if traits.window else None
+    right = dice.choice(RIGHTS) if traits.window and traits.causal and number % 2 else None
     return Workload(
         *(batch, kv_heads * dice.choice((1, 3)), kv_heads, longest, keys),
         config.d_head,
         config.dtype,
-        causal=traits.causal,
+        causal=traits.causal and right is None,
         lse=traits.lse,
+        window_left=left,
+        window_right=right,
+        sink=traits.sink,
+        softcap=dice.choice(SOFTCAPS) if traits.softcap else None,
+        alibi=traits.alibi,
+        score_hook=traits.hook or None,
         lengths=lengths,
     )
 
@@ -67,7 +78,7 @@ def faults(kernel: Kernel, w: Workload, seed: int) -> list[str]:
     rows, keys = places(used_q), places(used_kv)
     total_q, total_kv = (int((n + UNUSED).sum()) for n in (used_q, used_kv))
     spread = replace(w, lengths="", total_q=total_q, total_kv=total_kv)
-    outputs = empty_outputs(spread, fill=float("nan"))
+    outputs, given = empty_outputs(spread, fill=float("nan")), inputs.tensors
     tensors = {
         "q": among_nan(inputs.q, rows, total_q),
         "k": among_nan(inputs.k, keys, total_kv),
@@ -76,6 +87,7 @@ def faults(kernel: Kernel, w: Workload, seed: int) -> list[str]:
         "cu_seqlens_kv": beginnings(used_kv),
         "used_q": used_q,
         "used_kv": used_kv,
+        **{name: given[name] for name in ("sink", "alibi_slopes") if name in given},
     }
     stream = torch.cuda.current_stream().cuda_stream
     kernel.launch(spread, named_args({**tensors, **outputs}), stream)

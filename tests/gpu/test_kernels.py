@@ -11,7 +11,7 @@ from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import Outcome
-from fa_tune.core.options import MachineOptions, Silent
+from fa_tune.core.options import MachineOptions, Silent, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
 from fa_tune.families.sm80.sets import select_configs
@@ -38,7 +38,9 @@ ALL_TRAITS = (
 def test_every_variant_of_a_set_is_right_on_whole_blocks_and_ragged_lengths(
     machine: MachineOptions, kernels: str, d_head: int
 ) -> None:
-    report = single.verify(kernels, (d_head,), machine, Silent(), names=("sm80",))
+    report = single.verify(
+        kernels, WorkloadOptions(d_heads=(d_head,)), machine, Silent(), names=("sm80",)
+    )
     assert report.failures == ()
     assert {k: v.reason for k, v in report.verdicts.items() if not v.correct} == {}
     refusals = {reason.constraint for _, reason in report.rejected}

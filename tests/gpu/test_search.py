@@ -19,9 +19,10 @@ from fa_tune import families
 from fa_tune.core import devices
 from fa_tune.core.arch import limits
 from fa_tune.core.options import DEFAULT_KERNELS, REFERENCES
-from fa_tune.core.workload import DType
+from fa_tune.core.workload import DType, Workload
 from fa_tune.store.journal import AttemptRecord, Journal, VerdictRecord
 from fa_tune.store.registry import file as registry_file
+from fa_tune.tune import ab_test, compare_inputs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
@@ -37,7 +38,7 @@ def n_subjects() -> int:
     device = devices.find_device()
     assert device is not None
     here = limits(device.compute_capability)
-    chosen = families.runnable(here)
+    chosen = families.runnable(here, workloads=[Workload(16, 16, 16, 1024, 1024, 128, DType.FP16)])
     found = families.named_configs(DEFAULT_KERNELS, chosen, dtypes=[DType.FP16], d_head=128)
     able = {c for c in found if families.constraints(c, here) is None}
     return len(able.union(families.defaults(128, DType.FP16, here))) + len(REFERENCES)
@@ -158,10 +159,11 @@ def test_again_with_nothing_changed_it_measures_nothing(searched: Searched) -> N
 
 
 def n_attempts(kept: dict[tuple[str, str, str], Any]) -> int:
-    """Attempts at variants and references; the comparison of the choice with the default, which
-    is in the journal as well, is none."""
+    """Attempts at variants and references; the comparisons of the choice with the default, which
+    are in the journal as well, are none."""
     attempts = [r.attempt for r in kept.values() if isinstance(r, AttemptRecord)]
-    return sum(not a.subject.startswith("runtime:") for a in attempts)
+    comparisons = tuple(f"{method}:" for method in (ab_test.METHOD, compare_inputs.METHOD))
+    return sum(not a.subject.startswith(comparisons) for a in attempts)
 
 
 def test_killed_it_loses_nothing_and_repeats_nothing(searched: Searched, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from fa_tune.core.arch import limits
-from fa_tune.core.options import MachineOptions, Silent
+from fa_tune.core.options import MachineOptions, Silent, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import constraints
@@ -75,12 +75,10 @@ class TestOnTheGpu:
     ) -> None:
         report = single.verify(
             kernels,
-            (d_head,),
+            WorkloadOptions(d_heads=(d_head,), masks=("full", "causal"), common={"lse": True}),
             machine,
             Silent(),
             names=("sm90",),
-            masks=("full", "causal"),
-            lse=True,
         )
         assert report.failures == ()
         assert {k: v.reason for k, v in report.verdicts.items() if not v.correct} == {}

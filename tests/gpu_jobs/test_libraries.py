@@ -55,7 +55,7 @@ def test_torchs_compiler_stays_unloaded() -> None:
 
 
 def test_an_unknown_library_is_refused() -> None:
-    assert refusal("fa9", EQUAL) == "unknown reference 'fa9'; known: fa2, cudnn, fa3, fa4"
+    assert refusal("fa9", EQUAL) == "unknown reference 'fa9'; known: fa2, cudnn, fa3, fa4, flex"
 
 
 @pytest.mark.parametrize(

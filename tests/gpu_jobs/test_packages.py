@@ -34,6 +34,7 @@ def install(monkeypatch: pytest.MonkeyPatch, attend: Attend) -> None:
     )
     for module in (fa3, fa4):
         module.flash_attn_func = attend  # type: ignore[attr-defined]
+    fa4.flash_attn_varlen_func = attend  # type: ignore[attr-defined]
     for module in (fa3, outer, fa4):
         monkeypatch.setitem(sys.modules, module.__name__, module)
 
@@ -98,6 +99,44 @@ def test_the_log_sum_exp_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -
         for name in PACKAGE_NAMES:
             library_call(name, given, workload)()
     assert [call.get("return_lse", False) for call in asked] == [False, True, False, False]
+
+
+def asked_for(monkeypatch: pytest.MonkeyPatch, name: str, key: str) -> dict[str, Any]:
+    """What a package is told of a workload beside Q, K and V, and the shape of Q."""
+    asked: dict[str, Any] = {}
+
+    def attend(q: torch.Tensor, *_: torch.Tensor, **given: Any) -> torch.Tensor:
+        asked.update(given, shape=tuple(q.shape))
+        return q
+
+    install(monkeypatch, attend)
+    workload = Workload.from_key(key)
+    given = reference.make_inputs(workload, seed=1, device="cpu")
+    out = library_call(name, given, workload)()
+    assert out.shape == given.q.transpose(1, 2).shape
+    return asked
+
+
+def test_windows_have_the_sides_that_the_mask_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, sides in (
+        (EQUAL + "causal_left5", (5, 0)),
+        (EQUAL + "full_left5", (5, None)),
+        (EQUAL + "full_right7", (None, 7)),
+        (FEWER_QUERIES + "full_br_left5_right7", (5, 7)),
+    ):
+        assert asked_for(monkeypatch, "fa4", key)["window_size"] == sides
+        told = tuple(-1 if side is None else side for side in sides)
+        assert asked_for(monkeypatch, "fa3", key)["window_size"] == told
+
+
+def test_a_packed_batch_goes_to_the_function_for_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "b3_h6_kv2_q9_k7_d32_fp16_causal_packed_tq14_tk16_len5+0+9x7+2+7"
+    asked = asked_for(monkeypatch, "fa4", key)
+    assert asked["shape"] == (14, 6, 32)
+    assert asked["cu_seqlens_q"].tolist() == [0, 5, 5, 14]
+    assert asked["cu_seqlens_k"].tolist() == [0, 7, 9, 16]
+    assert (asked["max_seqlen_q"], asked["max_seqlen_k"]) == (9, 7)
+    assert "packed" in refusal("fa3", key)
 
 
 def refusal(name: str, key: str) -> str:

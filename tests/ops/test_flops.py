@@ -164,3 +164,13 @@ def test_a_windows_pairs_and_tiles_are_those_of_its_definition(
     assert flops.visited_tiles(w, B_r, B_c) >= len(tiles)
     assert flops.visited_tiles(w, 1, 1) == len(pairs)
     assert Workload.from_key(w.key) == w
+
+
+def test_of_a_cache_the_keys_that_there_are_count() -> None:
+    cached = Workload.from_key("b3_h8_kv2_q1_k77_d64_bf16_full_cache5+0+77_page16")
+    assert flops.unmasked_pairs(cached) == 5 + 77
+    assert flops.matmul_flop(cached) == 4 * 8 * 64 * (5 + 77)
+    keys_and_values = 2 * (5 + 77) * 2 * 64 * 2
+    queries_and_result = 2 * 3 * 8 * 64 * 2
+    lengths_and_table = 4 * (3 + 3 * 5)
+    assert flops.moved_bytes(cached) == keys_and_values + queries_and_result + lengths_and_table

@@ -23,6 +23,7 @@ MANY = 16  # options, from which on a list of them needs headings
 # What has to run on the GPU, or reads files that the reader has; these are only parsed.
 NEEDS_MORE = {
     *("bench", "run", "verify", "build", "record-space", "bench-decisions", "bench-search"),
+    "bench-between",
     *("doctor", "completion", "export", "registry merge", "spaces import", "spaces export"),
 }
 

@@ -31,14 +31,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "build": {"core", "families"},
     # Work that may crash: the supervisor's side.
     "workers": {"core"},
-    "profile": {"core", "workers"},
+    "profile": {"core", "ops", "workers"},
     # Numbers become a decision.
     "search": {"core", "ops", "families"},
     # What runs on a GPU.
     "gpu": {"core", "ops", "families", "workers", "search"},
     "store": {"core", "ops", "families", "build"},
     "frames": {"core", "profile", "search", "store"},
-    "report": {"core", "families", "frames", "profile", "search", "store"},
+    "report": {"core", "ops", "families", "frames", "profile", "search", "store"},
     "tune": {"core", "ops", "families", "build", "workers", "profile", "search", "store"},
     # What other programs use.
     "op": {"core", "families", "build", "store"},
@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Around the flow.
     "evaluate": {"core", "search", "store", "tune"},
     "commands": {
-        *("core", "families", "profile", "search", "store"),
+        *("core", "ops", "families", "profile", "search", "store"),
         *("report", "tune", "export", "evaluate"),
     },
     "cli": {"core", "commands"},

@@ -238,6 +238,24 @@ def test_shapes_off_the_grid_stay_out_of_its_tables(data: Recorded) -> None:
     assert grid.off_grid(found) in grid.section(found, "sm90")
 
 
+def test_other_masks_have_a_table_of_their_own(data: Recorded) -> None:
+    assert grid.more_kinds(data) == ""
+    w = Workload(2, 64, 8, 4096, 4096, 64, DType.BF16, causal=True, window_left=127, sink=True)
+    subject = "sm90:sm90(BF16, 64, 192x128): stages_2"
+    taken = recorded(w, {"ref:fa4": 1e-3, subject: 0.5e-3})
+    meta = DATA.recordings[f"{DATA.searched}_events"].meta
+    decided = {w.key: Decided(0.01, chosen=subject)}
+    save(data.folder / "fast_gpt_oss_128_events.csv", taken, {}, replace(meta, decided=decided))
+    found = Recorded(data.folder)
+    assert grid.off_grid(found) == ""
+    (row,) = grid.more_kinds(found).splitlines()[2:]
+    pairs = 128 * 4096 - 127 * 128 / 2
+    rate = 4 * 64 * pairs * 2 * 64 / 0.5e-3 / 1e12
+    about = "4096, causal, left 127, sink"
+    assert row == f"| {about} | BF16 | 64 | 2 | 64 (8 kv) | {rate:.0f} |  |  | 2.00 |"
+    assert grid.more_kinds(found) in grid.section(found, "sm90")
+
+
 def test_a_table_is_of_one_kind_of_inputs(data: Recorded) -> None:
     found = load(data.folder / "fast_events.csv")
     faster = [

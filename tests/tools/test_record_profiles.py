@@ -16,6 +16,7 @@ from tests.project_files import ROOT
 
 PROFILES = ROOT / "tools" / "record_profiles.sh"
 LADDER = ROOT / "tools" / "record_ladder.sh"
+DECODE = ROOT / "tools" / "record_decode.sh"
 
 # Notes what it is asked for, and leaves what the script goes on with.
 PRETENDED = """
@@ -33,7 +34,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("script", [PROFILES, LADDER], ids=lambda path: path.name)
+@pytest.mark.parametrize("script", [PROFILES, LADDER, DECODE], ids=lambda path: path.name)
 def test_the_shell_reads_it(script: Path) -> None:
     done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -85,7 +86,8 @@ def profiled(
 def test_the_whole_grid_is_recorded_step_by_step(tmp_path: Path) -> None:
     status, files, calls = profiled(tmp_path)
     assert status == 0
-    names = ["bf16_", "d192_d256_", "", "off_grid_batch_1_", "off_grid_"]
+    names = ["bf16_", "d192_d256_", "", "off_grid_batch_1_", "off_grid_", "gpt_oss_128_"]
+    names += ["gpt_oss_1024_", "mistral_", "gemma_1024_", "gemma_4096_", "d_v_128_", "mixture_"]
     assert files == sorted(
         f"nvidia_x/fast_{n}events.{end}" for n in names for end in ("csv", "meta.json")
     )

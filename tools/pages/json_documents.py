@@ -14,8 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from fa_tune.core.model import DeviceInfo, Outcome
 from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import DType
+from fa_tune.evaluate.between import Single
 from fa_tune.evaluate.repeatability import Agreement
 from fa_tune.evaluate.strategies import Plan
+from fa_tune.ops.memory import MemoryRate
 from fa_tune.profile.explain import Explanation
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Decision
@@ -55,6 +57,8 @@ def _row_fields() -> dict[str, Any]:
         kind = _TYPES.get(column.kind.name, float)
         about = Field(... if not column.only_unless else None, description=column.heading)
         fields[column.field] = (kind | None, about)
+    told = "Of the tensors, each once; only where memory may be the limit."
+    fields["bytes_per_s"] = (float | None, Field(None, description=told))
     fields["source"] = (str, Field("", description="The file that the row was read from."))
     return fields
 
@@ -101,6 +105,7 @@ class WorkloadFound(Model):
     on_inputs: dict[str, list[OnInputs]]
     exploration: Exploration | None
     problem: str | None
+    memory: MemoryRate | None
     families: list[FamilyStanding]
     rows: list[Row]  # type: ignore[valid-type]
 
@@ -169,6 +174,7 @@ class Timing(Model):
     sd_s: Seconds | None
     n: Count
     tflops: float | None
+    bytes_per_s: float | None
     host_launch_s: Seconds | None
     samples_s: list[Seconds]
 
@@ -364,6 +370,7 @@ class Best(Model):
     distance: float
     explanation: str
     warnings: list[str]
+    memory: MemoryRate | None = Field(description="Of the entry's workload and time.")
     entry: dict[str, Any] = Field(description="An entry of the registry; see its own schema.")
 
 
@@ -411,10 +418,34 @@ class BenchDecisions(Model):
     tunings: list[dict[str, Any]] = Field(description="As the columns of its CSV.")
 
 
+class Lost(Model):
+    """A workload that was taken out: losses are fractions more time than the tuned config's, null
+    where a config was not measured there."""
+
+    gpu: str
+    method: str
+    workload: str
+    tuned: str
+    chosen: str
+    near: str
+    rule: float | None
+    nearest: float | None
+    default: float | None
+    single: float | None
+
+
+class BenchBetween(Model):
+    """`fa-tune bench-between --json`"""
+
+    schema_: Literal["fa-tune-bench-between-1"] = Field(alias="schema")
+    losses: list[Lost]
+    single: list[Single]
+
+
 DOCUMENTS: tuple[type[Model], ...] = (
     *(Search, Profile, Bench, Verify, Run, Report, Doctor),
     *(Explain, Stale, Space, Build, RegistryCheck, Best),
-    *(BenchSearch, BenchDecisions),
+    *(BenchSearch, BenchDecisions, BenchBetween),
 )
 
 

@@ -9,7 +9,7 @@ of a choice is of the held-out rounds, where the recording has them: by these no
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.core.model import Measurement
 from fa_tune.core.stats import comparable, median
-from fa_tune.core.workload import Workload, benchmark_workload
+from fa_tune.core.workload import Workload, benchmark_workload, labels, unusual_labels
 from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.ops import flops
 from fa_tune.store.recordings import Confirmed, load, load_meta
@@ -324,11 +324,42 @@ def ab_tests(data: Recorded) -> str:
 def off_grid(data: Recorded) -> str:
     """What the search chose for shapes off the grid, against each library beside it; empty
     without such a recording."""
+
+    def told(w: Workload) -> list[str]:
+        return [f"{w.seq_len_q}, {w.mask}", w.dtype.name, str(w.d_head)]
+
+    wanted = [w for w in everything(data) if not (on_grid(w) or labels(w))]
+    return _against_each(data, wanted, ["seq_len, mask", "dtype", "d_head"], told)
+
+
+def more_kinds(data: Recorded) -> str:
+    """The same of windows, sinks, soft caps, V of other heads and packed batches."""
+
+    def told(w: Workload) -> list[str]:
+        d_heads = f"{w.d_head}/{w.d_v}" if w.d_head_v else f"{w.d_head}"
+        about = [
+            f"{w.seq_len_q}",
+            w.mask,
+            *(t for f, t in unusual_labels(w, short=True) if f != "d_head_v"),
+        ]
+        return [", ".join(about), w.dtype.name, d_heads]
+
+    wanted = [w for w in everything(data) if labels(w)]
+    return _against_each(data, wanted, ["seq_len, mask, scores", "dtype", "d_head"], told)
+
+
+def _against_each(
+    data: Recorded,
+    workloads: Iterable[Workload],
+    headings: Sequence[str],
+    told: Callable[[Workload], list[str]],
+) -> str:
+    """The choices of a search, a row for each workload, which `told` describes."""
     names = ("fa2", *AGAINST["sm90"])
     rows = []
-    for w in sorted(everything(data), key=lambda w: (w.heads, w.batch, w.d_head, w.key)):
+    for w in sorted(workloads, key=lambda w: (w.heads, w.batch, w.d_head, w.key)):
         subject = choices(data).get(w)
-        if on_grid(w) or subject is None:
+        if subject is None:
             continue
         measured = everything(data)[w]
         times = [
@@ -336,10 +367,9 @@ def off_grid(data: Recorded) -> str:
             for n in names
         ]
         heads = f"{w.heads}" if w.kv_heads == w.heads else f"{w.heads} ({w.kv_heads} kv)"
-        what = [f"{w.seq_len_q}, {w.mask}", w.dtype.name, str(w.d_head), str(w.batch), heads]
-        rows.append([*what, f"{rate(w, measured[subject]):.0f}", *times])
-    heads_of = ["seq_len, mask", "dtype", "d_head", "batch", "heads", "TFLOP/s"]
-    return table([*heads_of, *(LABELS[n] for n in names)], rows, words=2) if rows else ""
+        rows.append([*told(w), str(w.batch), heads, f"{rate(w, measured[subject]):.0f}", *times])
+    given = [*headings, "batch", "heads", "TFLOP/s", *(LABELS[n] for n in names)]
+    return table(given, rows, words=2) if rows else ""
 
 
 def span(data: Recorded, family: str, reference: str) -> str:
@@ -367,6 +397,12 @@ def section(data: Recorded, family: str) -> str:
         parts.append(made)
     if family == "sm90" and (made := off_grid(data)):
         parts += ["Shapes off the grid: TFLOP/s, and how many times as fast as each library:", made]
+    if family == "sm90" and (made := more_kinds(data)):
+        parts += [
+            "Windows, sinks, soft caps, V of other heads, and packed batches (the longest sequence "
+            "is `seq_len`); TFLOP/s of the pairs that are seen, and how many times as fast:",
+            made,
+        ]
     if not data.has_ladder:  # another GPU than the one that the project tunes for
         return "\n\n".join(parts)
     made = winners(data, family)

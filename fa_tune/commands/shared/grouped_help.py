@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from fa_tune.core.options import COMMON_FIELDS
+
 OWN = "Options"  # what only this command has
 
 # Heading -> the names of the parameters under it.
@@ -11,8 +13,9 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Workloads": (
         *("seq_lens", "seq_len", "d_heads", "d_head", "d_head_v", "dtypes", "dtype"),
         *("masks", "causal"),
-        *("bottom_right", "batch", "heads", "kv_heads", "seq_lens_kv", "seq_len_kv", "lse"),
-        *("softmax_scale", "workload"),
+        *("bottom_right", "batch", "batches", "heads", "kv_heads", "seq_lens_kv", "seq_len_kv"),
+        *(name for name in COMMON_FIELDS if name != "d_head_v"),
+        "workload",
     ),
     "Kernels": ("kernels", "names", "axes"),
     OWN: (),

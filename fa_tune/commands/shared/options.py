@@ -29,6 +29,7 @@ from fa_tune.commands.shared.parameters import (
     Kernels,
     Names,
     OutputFile,
+    ScoreHook,
     WholeNumbers,
     dtypes,
     number,
@@ -53,7 +54,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 MAX_TOKENS = 1 << 20
 MAX_HEAD_DIM = 1024
+COUNT = click.IntRange(1, 65535)  # of heads
 SEQ_LENS = WholeNumbers(1, MAX_TOKENS, "1024,4096")
+BATCHES = WholeNumbers(1, 65535, "1,16")
 D_HEADS = WholeNumbers(1, MAX_HEAD_DIM, "64,128")
 
 
@@ -93,6 +96,12 @@ def dtype_option() -> Decorator[Any]:
     )
 
 
+# What options of fields have besides.
+_TYPES: Mapping[str, Mapping[str, Any]] = {
+    "score_hook": {"type": ScoreHook(), "metavar": "FILE"},
+}
+
+
 def field_option(name: str, **settings: Any) -> Decorator[Any]:
     """The option of a workload's field that has a usual value, as `core.workload` declares it;
     `settings` replace what it would have."""
@@ -101,6 +110,8 @@ def field_option(name: str, **settings: Any) -> Decorator[Any]:
     given: dict[str, Any] = {"default": usual, "help": spec.help}
     if spec.type is bool:
         flag += f"/--{spec.off or 'no-' + name.replace('_', '-')}"
+    elif name in _TYPES:
+        given |= _TYPES[name]
     elif spec.type is not str:
         given["type"] = number(spec.type, *spec.limits)
     if spec.usual_text:
@@ -128,24 +139,22 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
     ),
     "d_heads": d_head_option(),
     "dtypes": dtype_option(),
-    "batch": option(
+    "batches": option(
         "--batch",
-        "batch",
-        type=click.IntRange(1, 65535),
+        "batches",
+        type=BATCHES,
+        default=(),
         show_default="16 up to 4096, then 65536 / seq_len",
-        help="Batch size; the default depends on the longer sequence length.",
+        metavar="N,N,…",
+        help="Batch sizes; the default depends on the longer sequence length.",
     ),
     "heads": option(
-        "--heads",
-        "heads",
-        type=click.IntRange(1, 65535),
-        default=BENCHMARK_HEADS,
-        help="Heads of the queries.",
+        "--heads", "heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries."
     ),
     "kv_heads": option(
         "--kv-heads",
         "kv_heads",
-        type=click.IntRange(1, 65535),
+        type=COUNT,
         show_default="as many as heads",
         help="Heads of keys and values; fewer than --heads for grouped queries, 1 for multi-query.",
     ),
@@ -190,8 +199,9 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         type=Names(ALL_REFERENCES, none=True),
         default=",".join(REFERENCES),
         metavar="NAME,…",
-        help="Reference kernels to measure beside ours: fa2, cudnn, fa3 and fa4 where their "
-        "packages are installed, or none.",
+        help="Reference kernels to measure beside ours: fa2, cudnn, flex (torch's FlexAttention), "
+        "fa3 and fa4 where their packages are installed, read (a kernel that reads K and V and "
+        "does nothing with them: what memory allows), or none.",
     ),
     "metrics": option(
         "--metrics",
@@ -260,11 +270,7 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         help="Time limit for compiling one kernel; a kernel that takes longer is left out.",
     ),
     "device": option(
-        "--device",
-        "device",
-        type=click.IntRange(0, 1023),
-        default=0,
-        help="Number of the GPU to use.",
+        "--device", "device", type=click.IntRange(0, 1023), default=0, help="Number of the GPU."
     ),
     "devices": option(
         "--devices",

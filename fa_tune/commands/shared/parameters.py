@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from fa_tune.core import hooks
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig, StorageError
 from fa_tune.core.inputs import BUILT_IN, NAMES, InputSpec, Kind
@@ -344,6 +345,27 @@ class Kernels(ParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         return _items(s for s in self.suggestions if s.startswith(incomplete))
+
+
+class ScoreHook(ParamType):
+    """The file of a score hook, or its digest, to its digest; a file is known to the processes that
+    are started from then on."""
+
+    name = "hook"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if hooks.is_digest(text) and not Path(text).exists():
+            return text
+        try:
+            return hooks.register_for_children(Path(text))
+        except (InvalidConfig, StorageError) as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
 
 
 class OutputFile(ParamType):

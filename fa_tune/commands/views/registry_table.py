@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from fa_tune.commands.shared.output import say, text_table
-from fa_tune.commands.views.registry_prose import entry_prose, figures_of
+from fa_tune.commands.views.registry_prose import entry_prose, figures_of, memory_of
 from fa_tune.core import devices, units
-from fa_tune.core.model import reference_subject
-from fa_tune.core.reference_kernels import REFERENCE_LABELS
+from fa_tune.core.model import reference_name, reference_subject
+from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
 from fa_tune.core.workload import Workload, labels
 from fa_tune.report.fitted import Legend, fitted, terminal_width, wrapped
 from fa_tune.search.data_dependence import worst
 from fa_tune.store.registry.lookup import Match
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, entry_text
 
-_REFERENCES = ("fa2", "cudnn", "fa3", "fa4")
+_REFERENCES = ("fa2", "cudnn", "fa3", "fa4", "flex")
 _HEADINGS_OF_REFERENCES = tuple(f"x {REFERENCE_LABELS[name]}" for name in _REFERENCES)
 _HEADINGS = (
     "GPU",
@@ -31,6 +32,8 @@ _HEADINGS = (
     "95 %",
     "n",
     "TFLOP/s",
+    "GB/s",
+    "% of peak",
     "x default",
     *_HEADINGS_OF_REFERENCES,
     "x best",
@@ -39,13 +42,19 @@ _HEADINGS = (
     "from",
 )
 _FITTED = (
-    *("", "workload", "time", "TFLOP/s", "default"),
+    *("", "workload", "time", "TFLOP/s", "GB/s", "% peak", "default"),
     *(REFERENCE_LABELS[name] for name in _REFERENCES),
     *("tied", "n"),
 )
-_SPARE = ("n", "tied", "TFLOP/s", *(REFERENCE_LABELS[name] for name in reversed(_REFERENCES)))
+_SPARE = (
+    "n",
+    "tied",
+    "TFLOP/s",
+    "% peak",
+    *(REFERENCE_LABELS[name] for name in reversed(_REFERENCES)),
+)
 _KEY = "default and packages: how many times their speed it has; tied: as fast as it"
-_ONLY_IF_KNOWN = (*_HEADINGS_OF_REFERENCES[2:], "x default at worst")
+_ONLY_IF_KNOWN = ("GB/s", "% of peak", *_HEADINGS_OF_REFERENCES[2:], "x default at worst")
 _LEFT = {"x default at worst", "GPU", "workload", "method", "family", "config", "from"}
 
 
@@ -86,11 +95,21 @@ def _figures(entry: Entry) -> list[str]:
         workload_text(entry.workload),
         units.format_seconds(entry.median_s),
         f"{entry.tflops:.0f}",
+        *_memory(entry),
         _speed(entry.ratio_to_default),
         *(_speed(_reference(entry, name)) for name in _REFERENCES),
         str(max(len(entry.tie_set) - 1, 0)),
         str(entry.n),
     ]
+
+
+def _memory(entry: Entry) -> tuple[str, str]:
+    """GB/s and their share of the memory's peak, where memory may be the limit."""
+    rate = memory_of(entry)
+    if rate is None:
+        return "", ""
+    share = "" if rate.of_peak is None else f"{100 * rate.of_peak:.0f}"
+    return f"{rate.bytes_per_s / 1e9:.0f}", share
 
 
 def entry_table(entries: Sequence[Entry]) -> str:
@@ -122,6 +141,7 @@ def _row(entry: Entry) -> list[str]:
         half,
         str(entry.n),
         f"{entry.tflops:.0f}",
+        *_memory(entry),
         _speed(entry.ratio_to_default) + _other_family(entry),
         *(_speed(_reference(entry, name)) for name in _REFERENCES),
         _speed(_hardest(entry)),
@@ -148,8 +168,8 @@ def _reference(entry: Entry, name: str) -> Ratio | None:
 
 
 def _hardest(entry: Entry) -> Ratio | None:
-    """The ratio to the fastest reference."""
-    ratios = entry.ratio_to_references.values()
+    """The ratio to the fastest reference that computes attention."""
+    ratios = [r for k, r in entry.ratio_to_references.items() if reference_name(k) != BARE_READ]
     return max(ratios, key=lambda ratio: ratio.value, default=None)
 
 
@@ -195,12 +215,13 @@ def gpu_of(registry: Registry, asked: str | None) -> tuple[str, str | None]:
 def best_document(match: Match, asked: Workload) -> dict[str, Any]:
     """What a script needs to run the config, and the whole entry it comes from."""
     return {
-        "family": match.entry.chosen.family,
-        "config": match.entry.chosen.config,
+        "family": match.chosen.family,
+        "config": match.chosen.config,
         "workload": asked.key,
         "exact": match.exact,
         "distance": match.distance,
         "explanation": match.explanation,
         "warnings": list(match.warnings),
+        "memory": None if (rate := memory_of(match.entry)) is None else asdict(rate),
         "entry": json.loads(entry_text(match.entry)),
     }

@@ -12,8 +12,8 @@ from fa_tune.commands.shared.output import rows_as_objects, say
 from fa_tune.commands.views import search_table
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.core import units
-from fa_tune.core.model import Attempt, Outcome, Rejected, Variant, is_reference
-from fa_tune.core.reference_kernels import REFERENCE_LABELS
+from fa_tune.core.model import Attempt, Outcome, Rejected, Variant, is_reference, reference_name
+from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
 from fa_tune.report.fitted import Legend, terminal_width, wrapped
 from fa_tune.report.formats import write_text
 from fa_tune.report.summary import against_each
@@ -65,7 +65,7 @@ def _show_fitted(result: SearchResult, limit: int | None, width: int) -> None:
             for line in lines:
                 say(line)
             say()
-        sentences.append(search_table.sentence(found, name, legend))
+        sentences.append(search_table.sentence(found, name, legend, _gpu(result)))
     if any(found.decision for found in result.results):
         say(wrapped(search_table.KEY, width))
         for line in legend.lines(width):
@@ -84,7 +84,7 @@ def _show_wide(result: SearchResult, limit: int | None) -> None:
             chosen = found.decision.chosen.subject if found.decision else None
             write_text(_by_choice(found, rows), sys.stdout, limit or ALL, chosen=chosen)
             say()
-        summaries.append(summary(found, rows))
+        summaries.append(summary(found, rows, _gpu(result)))
     for text in summaries:
         say(text)
 
@@ -130,6 +130,7 @@ def search_document(result: SearchResult) -> dict[str, Any]:
                 },
                 "exploration": dataclasses.asdict(found.exploration) if found.exploration else None,
                 "problem": found.problem or None,
+                "memory": _memory(found, _gpu(result)),
                 "families": [dataclasses.asdict(standing) for standing in found.families],
                 "rows": rows_as_objects(workload_rows(result, found)),
             }
@@ -142,6 +143,11 @@ def search_document(result: SearchResult) -> dict[str, Any]:
     }
 
 
+def _memory(found: WorkloadResult, gpu: str) -> dict[str, Any] | None:
+    rate = search_table.memory_of(found, gpu)
+    return None if rate is None else dataclasses.asdict(rate)
+
+
 def _confirmation(found: WorkloadResult) -> dict[str, Any] | None:
     confirmation = found.confirmation
     if confirmation is None:
@@ -149,7 +155,11 @@ def _confirmation(found: WorkloadResult) -> dict[str, Any] | None:
     return {**dataclasses.asdict(confirmation), "upheld": confirmation.upheld}
 
 
-def summary(result: WorkloadResult, rows: Sequence[Row]) -> str:
+def _gpu(result: SearchResult) -> str:
+    return result.device.name if result.device else ""
+
+
+def summary(result: WorkloadResult, rows: Sequence[Row], gpu: str = "") -> str:
     """One line: what was chosen, its time and rate, what it ties with, how it stands to the
     references, and by which rule it was chosen."""
     name = str(rows[0].group) if rows else result.workload.key
@@ -175,6 +185,8 @@ def summary(result: WorkloadResult, rows: Sequence[Row]) -> str:
             + ", ".join(f"{n} {o.replace('_', ' ')}" for o, n in sorted(failed.items()))
         )
     text = f"{name}: {'; '.join(parts)}. {without_family(decision.sentence)}"
+    if (rate := search_table.memory_of(result, gpu)) is not None:
+        text += f" {rate.sentence}"
     if result.confirmation is not None and result.confirmation.upheld:
         found = result.confirmation
         text += f" Confirmed: run as a program runs it, it takes {against(found.ratio)}, in "
@@ -219,7 +231,8 @@ def _families(result: WorkloadResult) -> list[str]:
 def _against_references(result: WorkloadResult) -> list[str]:
     assert result.decision is not None
     ratios = result.decision.to_references.items()
-    out = against_each({_reference(s): 1.0 / ratio.value for s, ratio in ratios}, "the speed")
+    speeds = {_reference(s): 1.0 / r.value for s, r in ratios if reference_name(s) != BARE_READ}
+    out = against_each(speeds, "the speed")
     for attempt in result.attempts:
         if _is_reference(attempt) and attempt.outcome is not Outcome.OK:
             out.append(f"{_reference(attempt.subject)} was not measured ({attempt.reason})")

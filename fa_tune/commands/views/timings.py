@@ -47,6 +47,7 @@ class Timing:
     sd_s: float | None = None
     tflops: float | None = None
     gigabytes: str = ""
+    bytes_per_s: float | None = None
     host_s: float | None = None
     inputs: str = ""
     method: str = ""
@@ -75,6 +76,7 @@ class Timing:
             sd_s=statistics.stdev(row.samples_s) if len(row.samples_s) > 1 else None,
             tflops=row.matmul_tflops,
             gigabytes=gigabytes(row),
+            bytes_per_s=row.bytes_per_s,
             host_s=attempt.measurement.host_launch_s if attempt.measurement else None,
             inputs=row.inputs,
             method=row.method,
@@ -139,6 +141,7 @@ def _object(timing: Timing) -> dict[str, Any]:
         **{f"{name}_s": getattr(timing, f"{name}_s") for name in _TIMES},
         "n": len(timing.samples_s),
         "tflops": timing.tflops,
+        "bytes_per_s": timing.bytes_per_s,
         "host_launch_s": timing.host_s,
         "samples_s": list(timing.samples_s),
     }

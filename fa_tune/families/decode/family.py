@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
@@ -54,11 +54,12 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         return 100
 
     def suits(self, workload: Workload, config: DecodeConfig | None = None) -> bool:
-        """Up to MAX_ROWS rows for each head of K and V; by no larger a tile than they need."""
+        """Up to MAX_ROWS rows for each head of K and V, and any with a cache, which no other family
+        takes; by no larger a tile than they need."""
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
         small = config is None or config.B_r == MMA_M or config.B_r < 2 * rows
         own = not (workload.alibi or workload.score_hook or workload.packed)
-        return own and rows <= MAX_ROWS and small
+        return own and (workload.cached or rows <= MAX_ROWS) and small
 
     def compile_arch(self, limits: ArchLimits) -> str:
         return limits.arch
@@ -154,6 +155,11 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
             (2, 12, 3, 3, 31 * config.B_c + 1, *kind),
             (61, 16, 16, 2, 3 * config.B_c + 5, *kind),
         )
+        caches: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
+            # Lengths on the device, none among them, and pages in random order.
+            ((1, 8, 2, 2, 1, *kind), {"cache_lengths": _listed(config.B_c)}),
+            ((37, 4, 1, 3, 777, *kind), {"cache_lengths": "lognormal", "page_size": 48}),
+        )
         aligned = has_alignment(wanted)
         return tuple(
             replace(
@@ -161,4 +167,15 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
                 kv_e4m3=is_kv_e4m3(config),
             )
             for number, shape in enumerate(shapes)
+        ) + tuple(
+            replace(
+                example(wanted, shape, number, bottom_right=aligned, d_head_v=config.d_head_v),
+                kv_e4m3=is_kv_e4m3(config),
+                **cache,
+            )
+            for number, (shape, cache) in enumerate(caches)
         )
+
+
+def _listed(block: int) -> str:
+    return f"{block}+0+{9 * block + 3}+1+{block - 1}+5+{4 * block}"

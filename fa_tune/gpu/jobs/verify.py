@@ -99,8 +99,10 @@ def verify_items(
     `thorough` on more cases."""
 
     def check_item(kernel: Kernel, name: str) -> dict[str, Any]:
-        traits = items[name].traits
-        cases = families.verification_cases(kernel.variant, traits, thorough=thorough)
+        item = items[name]
+        cases = families.verification_cases(kernel.variant, item.traits, thorough=thorough)
+        if item.workload:
+            cases = (*cases, CheckCase(Workload.from_key(item.workload)))
         return verdict_to_json(check_all(kernel, cases, seed, inputs))
 
     check_kernels(device, items, report, check_item, item_timeout_s=item_timeout_s)

@@ -4,9 +4,9 @@ nothing else; colours and fonts are the page's, so that they suit light and dark
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fa_tune.ops.memory import ROOFS, Roof
 from fa_tune.report.page.figures import Records
 
 if TYPE_CHECKING:
@@ -18,24 +18,6 @@ Spec = dict[str, Any]
 ROW_PIXELS = 20
 ROOFLINE_PIXELS = 400
 FAR_PERCENT = 20.0  # behind the fastest: darker it does not get
-
-
-@dataclass(frozen=True)
-class Roof:
-    """What a GPU could do at most: dense 16-bit products, and its memory, as its maker states."""
-
-    tflops: float
-    bytes_per_s: float
-
-
-# By the names that drivers give; from the data sheets, without sparsity.
-ROOFS: Mapping[str, Roof] = {
-    "NVIDIA H200": Roof(989.4, 4.8e12),
-    "NVIDIA H100 80GB HBM3": Roof(989.4, 3.35e12),
-    "NVIDIA H100 PCIe": Roof(756.0, 2.0e12),
-    "NVIDIA A100-SXM4-80GB": Roof(312.0, 2.039e12),
-    "NVIDIA A100-SXM4-40GB": Roof(312.0, 1.555e12),
-}
 
 
 def roofline(results: Records, gpu: str) -> Spec | None:
@@ -59,7 +41,7 @@ def roofline(results: Records, gpu: str) -> Spec | None:
             y=y,
             color=alt.Color("family:N", title="kernels of", legend=alt.Legend(orient="bottom")),
             shape=alt.Shape("chosen:N", title="chosen", legend=alt.Legend(orient="bottom")),
-            tooltip=_tooltip("config", "kernel", "workload", "tflops", "median_ms"),
+            tooltip=_tooltip("config", "kernel", "workload", "tflops", "gb_per_s", "median_ms"),
         )
     )
     if gpu in ROOFS:
@@ -251,7 +233,7 @@ def differences(compared: Records) -> Spec | None:
 
 _LABEL_PIXELS = 150  # of a workload's name, so that a telephone has room for the figure
 _ACCENT = "#e45756"
-_FORMATS = {"tflops": ".1f", "median_ms": ".4f", "other_ms": ".4f"}
+_FORMATS = {"tflops": ".1f", "gb_per_s": ".0f", "median_ms": ".4f", "other_ms": ".4f"}
 _TEXTS = ("config", "kernel", "workload", "worst_on", "inputs", "cause", "winner", "runner_up")
 
 

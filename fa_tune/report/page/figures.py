@@ -13,6 +13,7 @@ from fa_tune.core.errors import FaTuneError
 from fa_tune.core.model import REFERENCE_FAMILY, Measurement, Variant
 from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.stats import comparable
+from fa_tune.ops.memory import ROOFS
 from fa_tune.profile.explain import explain_pair
 from fa_tune.report.page.source import Source
 from fa_tune.search.decide import Decision, decide
@@ -131,6 +132,8 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
                     "tied": subject in tied,
                     "median_ms": None if row.rank_s is None else row.rank_s * MS,
                     "tflops": row.matmul_tflops,
+                    "gb_per_s": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,
+                    "memory_percent": _memory_percent(row, place.source.gpu),
                     "loss_percent": loss.get(subject),
                     "registers": row.registers,
                     "l2_hit_percent": row.l2_hit_percent,
@@ -141,6 +144,13 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
                 }
             )
     return out
+
+
+def _memory_percent(row: Row, gpu: str) -> float | None:
+    """What it has of the memory's peak rate, in percent."""
+    if row.bytes_per_s is None or gpu not in ROOFS:
+        return None
+    return 100 * row.bytes_per_s / ROOFS[gpu].bytes_per_s
 
 
 def _losses(place: Place) -> dict[str, float]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fa_tune import __version__
 from fa_tune.core.errors import StorageError
+from fa_tune.ops.memory import ROOFS
 from fa_tune.report.page import charts, figures
 from fa_tune.report.page.charts import Spec
 from fa_tune.report.page.figures import Records
@@ -111,6 +112,8 @@ def sections_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> li
                 "kernel": ("config", None),
                 "median_ms": ("median (ms)", 4),
                 "tflops": ("TFLOP/s", 1),
+                "gb_per_s": ("GB/s", 0),
+                "memory_percent": ("% of the memory's peak", 0),
                 "loss_percent": ("% behind the fastest", 2),
             },
         ),
@@ -118,7 +121,7 @@ def sections_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> li
             "results",
             "Every result",
             "The rate of each config over how many operations its workload has for each byte "
-            "that must move" + (f", under the roof of {gpu}." if gpu in charts.ROOFS else "."),
+            "that must move" + (f", under the roof of {gpu}." if gpu in ROOFS else "."),
             charts.roofline(results, gpu),
             results,
             {
@@ -128,6 +131,8 @@ def sections_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> li
                 "family": ("family", None),
                 "median_ms": ("median (ms)", 4),
                 "tflops": ("TFLOP/s", 1),
+                "gb_per_s": ("GB/s", 0),
+                "memory_percent": ("% of the memory's peak", 0),
                 "loss_percent": ("% behind the fastest", 2),
                 "registers": ("registers", 0),
                 "l2_hit_percent": ("L2 hit %", 1),

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fa_tune.core.model import Variant
 from fa_tune.core.workload import FIELDS, READING_ORDER, Effect, Workload, unusual_labels
 from fa_tune.families.equal_sources import equal
+from fa_tune.store.registry.between import Tuned, between
+from fa_tune.store.registry.between import distance as of_few_rows
 from fa_tune.store.registry.schema import Entry, Registry
 
 METHODS = ("ncu", "events")  # in order of preference; others follow by name
@@ -25,6 +28,9 @@ class Match:
     `distance` is in doublings (1.0 = twice the sequence, or half the heads); `explanation`
     says which workload's entry it is; `warnings` are reasons to measure again.
 
+    `interpolated`: what serves beside several entries, of which `entry` is the nearest (see
+    `between`).
+
     An inexact match's config need not be legal for the asked workload, and its `traits` are
     those of its own: ask the family for both.
     """
@@ -34,6 +40,12 @@ class Match:
     distance: float
     explanation: str
     warnings: tuple[str, ...] = ()
+    interpolated: Variant | None = None
+
+    @property
+    def chosen(self) -> Variant:
+        """What to run."""
+        return self.entry.chosen if self.interpolated is None else self.interpolated
 
 
 @dataclass(frozen=True)
@@ -53,13 +65,13 @@ def find_match(
     driver: str | None = None,
     kernel_source_sha256: Mapping[str, str] | None = None,
 ) -> Match | NoMatch:
-    """The best of `matches`, or the reason why there is none.
+    """The best of `serving`, or the reason why there is none.
 
     `gpu` is the model as the driver spells it.  `compute_capability` and `method`, if given,
     must agree; another `driver` or `kernel_source_sha256` (a hash per family; the chosen
     variant's counts) than the entry's only warns.
     """
-    found = matches(
+    found = serving(
         registry,
         gpu,
         workload,
@@ -71,6 +83,41 @@ def find_match(
     if found:
         return found[0]
     return NoMatch(_why_none(registry, gpu, workload, compute_capability, method))
+
+
+def serving(
+    registry: Registry,
+    gpu: str,
+    workload: Workload,
+    *,
+    compute_capability: tuple[int, int] | None = None,
+    method: str | None = None,
+    driver: str | None = None,
+    kernel_source_sha256: Mapping[str, str] | None = None,
+) -> tuple[Match, ...]:
+    """`matches`, and before them what serves between them, where few queries see many keys and none
+    is of the very workload."""
+    found = matches(
+        registry,
+        gpu,
+        workload,
+        compute_capability=compute_capability,
+        method=method,
+        driver=driver,
+        kernel_source_sha256=kernel_source_sha256,
+    )
+    if not workload.few_rows or not found or found[0].exact:
+        return found
+    tuned = [Tuned.of(m.entry) for m in found if m.entry.workload.few_rows]
+    serves = between(tuned, workload)
+    if serves is None:
+        return found
+    near = ", ".join(t.workload.key for t in serves.asked[:2])
+    told = (
+        f"no entry for {workload.key}; from {near} and others it is expected to lose "
+        f"{100 * (serves.expected - 1):.1f} %"
+    )
+    return (replace(found[0], explanation=told, interpolated=serves.variant), *found)
 
 
 def matches(
@@ -100,6 +147,7 @@ def matches(
     usable.sort(
         key=lambda e: (
             not _same_time(e.workload, workload),
+            e.workload.few_rows != workload.few_rows,
             distance(e.workload, workload),
             _seq_len_distance(e.workload, workload),  # tiles care more for it than for batch
             _differing_details(e.workload, workload),
@@ -131,7 +179,9 @@ def _order(entry: Entry) -> tuple[Workload, tuple[int, str]]:
 def distance(a: Workload, b: Workload) -> float:
     """How far apart two workloads of one kind are, in doublings: of the sequence (mean of
     query and key/value side), of batch·heads (of a packed batch, queries in all · heads), and of
-    the heads that share a kv head."""
+    the heads that share a kv head.  Where few queries see many keys that of `between`."""
+    if a.few_rows and b.few_rows:
+        return of_few_rows(a, b)
     work = _doublings(_rows(a) * a.heads, _rows(b) * b.heads)
     group = _doublings(a.heads // a.kv_heads, b.heads // b.kv_heads)
     return _seq_len_distance(a, b) + work + group

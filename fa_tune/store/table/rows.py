@@ -26,11 +26,9 @@ from fa_tune.core.workload import (
 )
 from fa_tune.core.workload_parts import PARTS, WorkloadParts
 from fa_tune.ops import flops
+from fa_tune.ops.memory import memory_rate
 
 BASELINE_LABEL = "FA2"
-# Operations per byte below which memory may be the limit: an A100 does 156 at its peak rates, an
-# H200 206.
-BOUND_BY_MEMORY = 150
 
 
 @dataclass(frozen=True)
@@ -98,10 +96,10 @@ class Row(WorkloadParts):
     def bytes_per_s(self) -> float | None:
         """Of the tensors, if each crosses between memory and the chip once.  None without a time,
         and where there are so many operations for each byte that this says nothing."""
-        if self.flop_per_byte is None or self.flop_per_byte > BOUND_BY_MEMORY or not self.rank_s:
+        if self.workload is None or not self.rank_s:
             return None
-        assert self.workload is not None
-        return flops.moved_bytes(self.workload) / self.rank_s
+        rate = memory_rate(self.workload, self.rank_s)
+        return None if rate is None else rate.bytes_per_s
 
     @property
     def rank_s(self) -> float | None:

@@ -66,7 +66,7 @@ struct CpAsyncMainloop {
           q_smem(smem),
           k_smem(smem + QTile::kBytes),
           v_smem(smem + QTile::kBytes + kStages * KTile::kBytes),
-          warp_tile(p.softmax_scale, q_smem, k_smem, v_smem) {}
+          warp_tile(softmax_scale<TRAITS>(p), q_smem, k_smem, v_smem) {}
 
     template <typename KVTile>
     __device__ __forceinline__ Stream<KVTile> stream(const unsigned short* tensor,
@@ -206,7 +206,8 @@ struct CpAsyncMainloop {
     __device__ __forceinline__ void run() {
         const BlockRange range =
             BlockRange::of<CFG.B_r, CFG.B_c, TRAITS>(params, sequence, first_query);
-        warp_tile.score_map = ScoreMap<TRAITS>::of(params, blockIdx.z, blockIdx.y);
+        warp_tile.score_map =
+            ScoreMap<TRAITS>::of(params, sequence.element(blockIdx.z), blockIdx.y);
         load_q();
         if (range.end > range.begin) mainloop(range);
         // Without a block nothing has waited for Q's copies, which would land on top of O.

@@ -100,7 +100,7 @@ struct Epilogue {
                                                   float (&log_sum_exp)[kTilesM][2]) {
         const float sink = sink_exponent<TRAITS>(params, head);
         tile.softmax.template finish<TRAITS.sink>(tile.o, log_sum_exp, sink);
-        if constexpr (TRAITS.softcap) {
+        if constexpr (has_score_shift<TRAITS>()) {
 #pragma unroll
             for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll

@@ -102,7 +102,7 @@ struct PingPongMainloop {
           o_smem(v_smem + kStages * VTile::kBytes),
           items(o_smem + OTile::kBytes),
           barriers{items + 32 * kStages + WorkStream<CFG, TRAITS>::kBytes},
-          warp_tile(p.softmax_scale, q_smem, k_smem, v_smem) {}
+          warp_tile(softmax_scale<TRAITS>(p), q_smem, k_smem, v_smem) {}
 
     __device__ __forceinline__ WorkStream<CFG, TRAITS> stream() const {
         return {params, items + 32 * kStages};
@@ -269,7 +269,8 @@ struct PingPongMainloop {
 
     __device__ __forceinline__ void change_scores(const WorkItem& item) {
         if constexpr (TRAITS.changes_scores()) {
-            warp_tile.score_map = ScoreMap<TRAITS>::of(params, item.batch, item.head());
+            warp_tile.score_map =
+                ScoreMap<TRAITS>::of(params, sequence.element(item.batch), item.head());
             warp_tile.change_scores(params, sequence, item.first_query, first_key(item),
                                     masked(item));
         }
@@ -284,7 +285,9 @@ struct PingPongMainloop {
         ptx::fence_proxy_async_shared();
         __syncwarp();
         if (ptx::elect_sync()) {
-            const BoxPlace box = q_box(item, sequence);
+            // Read again: ptxas 13.0 moves a sequence kept in registers here under a predicate of
+            // the loop, and rows were written elsewhere.
+            const BoxPlace box = q_box(item, Sequence<TRAITS.packed>::of(params, item.batch));
 #pragma unroll
             for (int panel = 0; panel < OTile::kPanels; ++panel) {
                 store_box<TRAITS.packed>(

@@ -131,20 +131,22 @@ struct WarpTile : Constraints<CFG> {
             sequence.diagonal(params), sequence.first_diagonal(params), lane);
     }
 
-    // Products of the block that starts at `first_key` to scores.  What a mask hides goes before as
-    // well where neighbours share a reciprocal: NaN there would be theirs.
+    // Products of the block that starts at `first_key` to scores.
     __device__ __forceinline__ void change_scores(const ForwardParams& params,
                                                   const Sequence<TRAITS.packed>& sequence,
                                                   int first_query, int first_key, bool masked) {
         if constexpr (TRAITS.changes_scores()) {
-            if (TRAITS.softcap && masked) mask(params, sequence, first_query, first_key);
+            if (masks_before_change<TRAITS>() && masked) {
+                mask(params, sequence, first_query, first_key);
+            }
             const int row = first_query + warp * kRowsPerWarp + lane / 4;
             const int column = first_key + 2 * (lane % 4);
 #pragma unroll
             for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
                 for (int n = 0; n < kTilesS; ++n) {
-                    score_map.change(s[m][n], row + 16 * m, column, 8 * n, params);
+                    score_map.change(s[m][n], row + 16 * m, column, 8 * n,
+                                     sequence.alibi_diagonal(params), params);
                 }
             }
         }

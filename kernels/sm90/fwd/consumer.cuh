@@ -55,12 +55,12 @@ struct Consumer {
           k{smem.k_full(0), smem.k_empty(0)},
           v{smem.v_full(0), smem.v_empty(0)},
           products(smem, warpgroup) {
-        softmax.set_scale(params.softmax_scale);
+        softmax.set_scale(softmax_scale<TRAITS>(params));
     }
 
     __device__ __forceinline__ void run(const WorkTile& first) {
         if (CFG.pingpong && warpgroup == CFG.mma_warpgroups - 1) pass_turn_to(0);
-        ConsumerTiles<CFG> tiles{{smem}};
+        ConsumerTiles<CFG, TRAITS> tiles{{smem}};
         WorkTile tile = first;
         begin_scores(tile, true);
         wait_scores(true);
@@ -72,7 +72,7 @@ struct Consumer {
             first_softmax(tile);
             if (unreleased >= 0) epilogue.release_q(unreleased);
             const int accumulate = mainloop(tile);
-            const WorkTile next = tiles.next(next_sequence);
+            const WorkTile next = tiles.next(p, next_sequence);
             more = next.number >= 0;
             const int slot = q_slot();
             q_ring.advance();
@@ -241,7 +241,7 @@ struct Consumer {
             ptx::mbarrier_wait(smem.q_full(q_slot()), q_ring.parity);
             k.wait();
             if constexpr (TRAITS.changes_scores()) {
-                score_map = ScoreMap<TRAITS>::of(p, tile.batch, tile.head);
+                score_map = ScoreMap<TRAITS>::of(p, next_sequence.element(tile.batch), tile.head);
             }
         }
         multiply_qk();
@@ -292,7 +292,11 @@ struct Consumer {
 
     __device__ __forceinline__ void first_softmax(const WorkTile& tile) {
         change_scores(first_row(tile), block, TRAITS.diagonal() || TRAITS.ragged);
-        if constexpr (TRAITS.diagonal() || TRAITS.ragged) mask(first_row(tile), block);
+        if constexpr (TRAITS.diagonal() || TRAITS.ragged) {
+            // That there are packed sequences says nothing of a length.
+            const bool whole = TRAITS.packed && !TRAITS.diagonal() && last_block_is_whole();
+            if (!whole) mask(first_row(tile), block);
+        }
         softmax.template update<true>(products.s, a);
         a[0] = a[1] = 1.f;
         products.pack(softmax);
@@ -372,17 +376,16 @@ struct Consumer {
             sequence.keys(p), sequence.diagonal(p), sequence.first_diagonal(p));
     }
 
-    // Products to scores.  What a mask hides goes before as well where neighbours share a
-    // reciprocal: NaN there would be theirs.
+    // Products to scores.
     __device__ __forceinline__ void change_scores(int first_row, int block, bool masked) {
         if constexpr (TRAITS.changes_scores()) {
-            if (TRAITS.softcap && masked) mask(first_row, block);
+            if (masks_before_change<TRAITS>() && masked) mask(first_row, block);
             const int row = first_row + 16 * warp + lane / 4;
             const int column = block * CFG.B_c + 2 * (lane % 4);
 #pragma unroll
             for (int x = 0; x < kScores; x += 4) {
                 float (&four)[4] = reinterpret_cast<float (&)[4]>(products.s[x]);
-                score_map.change(four, row, column, 2 * x, p);
+                score_map.change(four, row, column, 2 * x, sequence.alibi_diagonal(p), p);
             }
         }
     }
@@ -406,6 +409,11 @@ struct Consumer {
     __device__ __forceinline__ int first_whole_block(const WorkTile& tile) const {
         const int key = first_key_seen(first_row(tile) + 63, sequence.first_diagonal(p));
         return (max(0, key) + CFG.B_c - 1) / CFG.B_c;
+    }
+
+    // Whether the sequence ends where its last block does.
+    __device__ __forceinline__ bool last_block_is_whole() const {
+        return sequence.keys(p) > 0 && sequence.keys(p) % CFG.B_c == 0;
     }
 
     // The last block of which a row of the warpgroup sees a key; if none sees any, the first.

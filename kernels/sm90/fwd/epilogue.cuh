@@ -41,7 +41,7 @@ struct Epilogue {
         bool empty[2];
         const float sink = sink_exponent<TRAITS>(p, tile.head);
         softmax.template finish<TRAITS.sink>(inverse, log_sum_exp, empty, sink);
-        if constexpr (TRAITS.softcap) {
+        if constexpr (has_score_shift<TRAITS>()) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) log_sum_exp[i] -= score_shift<TRAITS>(p);
         }

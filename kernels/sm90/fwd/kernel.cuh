@@ -97,7 +97,8 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
         Consumer<CFG, TRAITS> consumer(params, o_map, smem, warp / 4 - 1);
         if constexpr (TRAITS.packed) {
             using Slots = WorkTileSlots<CFG>;
-            consumer.run(Slots::unpacked(Slots::packed(first, sequence), consumer.next_sequence));
+            const WorkTile told = Slots::template packed<TRAITS>(first, sequence);
+            consumer.run(Slots::template unpacked<TRAITS>(params, told, consumer.next_sequence));
         } else {
             consumer.run(first);
         }

@@ -100,18 +100,32 @@ struct WorkTileSlots {
     }
 
     // What consumers need to know of a tile of a packed batch.
+    template <WorkloadTraits TRAITS>
     __device__ __forceinline__ static WorkTile packed(const WorkTile& tile,
                                                       const Sequence<true>& sequence) {
+        if constexpr (tells_place<TRAITS>()) return tile;
         const Sequence<true> own = sequence.from(tile.m_block * CFG.B_r());
         return {tile.number < 0 ? -1 : tile.head, own.first_query, own.n_queries, own.n_keys};
     }
 
     // ... becomes the first tile of the sequence that begins with it.
-    __device__ __forceinline__ static WorkTile unpacked(const WorkTile& told,
+    template <WorkloadTraits TRAITS>
+    __device__ __forceinline__ static WorkTile unpacked(const ForwardParams& p,
+                                                        const WorkTile& told,
                                                         Sequence<true>& sequence) {
+        if constexpr (tells_place<TRAITS>()) {
+            if (told.number >= 0) sequence = Sequence<true>::of(p, told.batch);
+            return told;
+        }
         const int queries = told.head, keys = told.batch;
-        sequence = {told.m_block, queries, 0, keys, keys - queries};
+        sequence = {told.m_block, queries, 0, keys, keys - queries, 0};
         return {told.number, 0, told.number, 0};
+    }
+
+    // Scores that know their places have those in the whole sequence, which its list tells.
+    template <WorkloadTraits TRAITS>
+    __device__ static constexpr bool tells_place() {
+        return TRAITS.alibi || TRAITS.hook;
     }
 
     // By a warp, of which lane 0 has the tile.
@@ -132,16 +146,16 @@ struct WorkTileSlots {
 };
 
 // The consumers' tiles after the first.
-template <Sm90Config CFG>
+template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct ConsumerTiles {
     WorkTileSlots<CFG> slots;
 
     // Of a packed batch with what it belongs to.
-    template <bool kPacked>
-    __device__ __forceinline__ WorkTile next(Sequence<kPacked>& sequence) {
-        if constexpr (kPacked) {
+    __device__ __forceinline__ WorkTile next(const ForwardParams& p,
+                                             Sequence<TRAITS.packed>& sequence) {
+        if constexpr (TRAITS.packed) {
             const WorkTile told = next();
-            return WorkTileSlots<CFG>::unpacked(told, sequence);
+            return WorkTileSlots<CFG>::template unpacked<TRAITS>(p, told, sequence);
         } else {
             return next();
         }
@@ -181,7 +195,7 @@ struct ProducerTiles {
         const int number =
             CFG.scheduler == Scheduler::DYNAMIC ? fetched : order.following(tile.number);
         const WorkTile found = order.decode_packed(number, tile, sequence);
-        slots.write(WorkTileSlots<CFG>::packed(found, sequence));
+        slots.write(WorkTileSlots<CFG>::template packed<TRAITS>(found, sequence));
         return found;
     }
 

@@ -49,8 +49,10 @@ class PackedProblem(Problem):
             tensor[:, ~counted] = 0xFFFF
         packed = replace(workload, **totals) if gap else workload
         columns = np.ascontiguousarray(lengths.T)
+        shape = (workload.batch, workload.heads)
+        slopes = np.exp2(-8 * np.random.default_rng(seed).random(shape, np.float32))
         return cls(
-            *(packed, dense.q, dense.k, dense.v, dense.out_layout, dense.sink, dense.slopes),
+            *(packed, dense.q, dense.k, dense.v, dense.out_layout, dense.sink, slopes),
             *(begin_q, begin_kv, columns[0], columns[1]),
         )
 
@@ -77,19 +79,19 @@ def faults(problem: PackedProblem, out: Room, lse: np.ndarray) -> list[str]:
     same = np.full(problem.q.shape, np.nan)
     exact_lse = np.full((w.heads, w.total_q), np.nan)
     spans = zip(problem.begin_q, problem.used_q, problem.begin_kv, problem.used_kv, strict=False)
-    for first, n, first_key, n_keys in spans:
+    for element, (first, n, first_key, n_keys) in enumerate(spans):
         rows, keys = slice(first, first + n), slice(first_key, first_key + n_keys)
         if not n_keys:
             exact[:, rows] = same[:, rows] = 0.0
-            exact_lse[:, rows] = -np.inf
+            exact_lse[:, rows] = problem.sink[:, None] if w.sink else -np.inf
         elif n:
             listed = replace(w, total_q=0, total_kv=0, packed=False, lengths=f"{n}x{n_keys}")
             (alone,) = sequences(listed)
             part = Problem(
                 *(alone, problem.q[:, rows], problem.k[:, keys], problem.v[:, keys]),
-                *("plain", problem.sink, problem.slopes),
+                *("plain", problem.sink, problem.slopes[element : element + 1]),
             )
-            found = attention(part)
+            found = attention(part, element)
             exact[:, rows], same[:, rows] = found[0], found[1]
             exact_lse[:, rows] = found[2][0]
     given = to_float(out.inside, w.dtype)

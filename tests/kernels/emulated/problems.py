@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fa_tune.core import hooks
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import TensorArg
 
@@ -142,10 +143,12 @@ def tensor_arg(tensor: Bits) -> TensorArg:
     return TensorArg(tensor.ctypes.data, (batch, seq, heads))
 
 
-def attention(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def attention(
+    problem: Problem, first_element: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """softmax(scale · Q Kᵀ) V [batch, seq, heads, d_v] in fp64, the same with weights and result
     rounded to the element type, and the log-sum-exp [batch, heads, seq_len_q].  Rows that see no
-    key are 0 and -inf."""
+    key are 0 and -inf.  Score hooks count batch elements from `first_element` on."""
     w = problem.workload
     group = w.heads // w.kv_heads
     q, k, v = (
@@ -158,6 +161,11 @@ def attention(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         scores = w.softcap * np.tanh(scores / w.softcap)
     if w.alibi:
         scores -= problem.slopes[..., None, None].astype(np.float64) * np.abs(place)
+    if w.score_hook is not None:
+        elements = first_element + np.arange(w.batch).reshape(-1, 1, 1, 1)
+        heads, queries = np.arange(w.heads)[:, None, None], np.arange(w.seq_len_q)[:, None]
+        twin = hooks.twin_of(w.score_hook)
+        scores = twin(scores, elements, heads, queries, np.arange(w.seq_len_kv))
     right = 0 if w.causal else w.window_right
     if right is not None:
         scores = np.where(place <= right, scores, -np.inf)

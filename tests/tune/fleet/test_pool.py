@@ -235,7 +235,7 @@ def test_ctrl_c_ends_the_workers_of_all_gpus(
 def test_verify_uses_all_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = fakes.parsed(fakes.configs(6))
     monkeypatch.setattr(single, "choose_configs", lambda *_, **__: configs)
-    report = single.verify("tune", (128,), machine.options().machine, machine.progress)
+    report = single.verify("tune", WorkloadOptions(), machine.options().machine, machine.progress)
     assert len(report.verdicts) == 6 * 2  # whole blocks and ragged lengths
     assert {gpu for gpu, *_ in machine.log("verdict")} == {"GPU-a", "GPU-b", "GPU-c"}
 

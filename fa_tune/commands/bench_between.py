@@ -1,0 +1,114 @@
+"""`fa-tune bench-between`."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.options import folder, json_option, wide_option
+from fa_tune.commands.shared.output import say, text_table, write_json
+from fa_tune.commands.views.registry_table import workload_text
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.paths import profiles_dir
+from fa_tune.evaluate.between import Losses, Single, losses_of
+from fa_tune.report.fitted import terminal_width, wrapped
+
+SCHEMA = "fa-tune-bench-between-1"
+MOST = 0.03  # that the rule may lose, where it was not tuned
+_SHORT = ("workload", "rule", "nearest", "default", "single")
+_WIDE = ("GPU", "method", *_SHORT, "config of the rule", "tuned", "near")
+_KEY = (
+    "Percent more time than the config that tuning chose: the config that the registry's rule "
+    "gives without that tuning, that of the nearest workload, the default, and the single config "
+    "that loses least over all."
+)
+
+
+@click.command("bench-between", cls=GroupedCommand)
+@folder(
+    "--recordings",
+    "recordings",
+    envvar="FA_TUNE_RECORDINGS",
+    show_default="those that come with fa-tune",
+    help="The recordings to go by: a folder with one folder per GPU, or one of those.",
+)
+@json_option()
+@wide_option()
+def command(recordings: Path | None, as_json: bool, wide: bool) -> None:
+    """Check the registry's rule for lengths and batches beside the tuned ones, where few queries
+    see many keys.
+
+    Each recorded workload is taken out in turn, with all that are within half a doubling of it,
+    and the rule is asked for it by the others. For comparison: the config of the nearest workload,
+    the default, and one config for all. No GPU is needed.
+
+    \b
+    Example:
+      fa-tune bench-between
+    """
+    found, singles = losses_of(recordings or profiles_dir())
+    if not found:
+        raise NoUsableVariant("no recording has several workloads of few queries and many keys")
+    if as_json:
+        write_json(_document(found, singles))
+        return
+    if wide:
+        say(text_table(_WIDE, [_row(loss) for loss in found], set(_WIDE) - {*_SHORT[1:]}))
+    else:
+        rows = [_row(loss)[2:7] for loss in found]
+        say(text_table(_SHORT, rows, {"workload"}))
+    width = None if wide else terminal_width()
+    for text in (_KEY, *_sentences(found, singles)):
+        say(text if width is None else wrapped(text, width))
+
+
+def _row(loss: Losses) -> list[str]:
+    figures = (loss.rule, loss.nearest, loss.default, loss.single)
+    return [
+        *(loss.gpu, loss.method, workload_text(loss.workload)),
+        *("" if f is None else f"{100 * f:.1f}" for f in figures),
+        *(loss.chosen, loss.tuned, workload_text(loss.near)),
+    ]
+
+
+def _sentences(found: Sequence[Losses], singles: Sequence[Single]) -> list[str]:
+    rule = [loss.rule for loss in found if loss.rule is not None]
+    more = sum(lost > MOST for lost in rule)
+    text = f"The rule loses {_figures(rule)}; more than {100 * MOST:g} % on {more} of {len(rule)}."
+    texts = [text]
+    for name, label in (("nearest", "The nearest workload's config"), ("default", "The default")):
+        lost = [f for loss in found if (f := getattr(loss, name)) is not None]
+        if lost:
+            texts.append(f"{label} loses {_figures(lost)}.")
+    texts += [
+        f"One config for all {single.problems} workloads on an {single.gpu} by {single.method} "
+        f"loses {100 * single.mean:.1f} % on average and {100 * single.worst:.1f} % at worst: "
+        f"{single.config}."
+        for single in singles
+    ]
+    return texts
+
+
+def _figures(lost: Sequence[float]) -> str:
+    return f"{100 * statistics.fmean(lost):.1f} % on average and {100 * max(lost):.1f} % at worst"
+
+
+def _document(found: Sequence[Losses], singles: Sequence[Single]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "losses": [
+            {
+                **dataclasses.asdict(loss),
+                "workload": loss.workload.key,
+                "near": loss.near.key,
+            }
+            for loss in found
+        ],
+        "single": [dataclasses.asdict(single) for single in singles],
+    }

@@ -1,0 +1,153 @@
+"""What the registry's rule between tuned problems loses, and what one config for all of them does.
+
+Each recorded problem is taken out in turn, and the rule is asked for it by the others: its config's
+time there over that of the config that tuning chose there is the loss.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fa_tune.core.model import Variant, is_reference
+from fa_tune.core.workload import Workload
+from fa_tune.evaluate.default_check import decided_again
+from fa_tune.store.recordings import Recording, load_all
+from fa_tune.store.registry.between import Tuned, between, distance
+
+APART = 0.5  # doublings: what is nearer was tuned for the problem itself
+
+
+@dataclass(frozen=True)
+class Losses:
+    """One problem: the config that tuning chose, the rule's, the nearest problem that it went by,
+    and losses as fractions, None where a config was not measured there.  `nearest`: of the config
+    of the nearest problem; `default`: of what runs untuned; `single`: of the one config that loses
+    least over all problems."""
+
+    gpu: str
+    method: str
+    workload: Workload
+    tuned: str
+    chosen: str
+    near: Workload
+    rule: float | None
+    nearest: float | None
+    default: float | None
+    single: float | None
+
+
+@dataclass(frozen=True)
+class Single:
+    """One config for all problems of a kind: what it loses, on average and at worst, and what the
+    registry's choices gain on it, as fractions."""
+
+    gpu: str
+    method: str
+    problems: int
+    config: str
+    mean: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class _Problem:
+    tuned: Tuned
+    default: str | None
+
+
+def losses_of(folder: Path) -> tuple[list[Losses], list[Single]]:
+    """Those of all recordings in a folder that have problems of few rows, by GPU and method.
+    Raises ProfileFormatError."""
+    kinds: dict[tuple[str, str], list[_Problem]] = {}
+    for recording in load_all(folder):
+        of = (recording.meta.device.name, recording.meta.provenance.method)
+        kinds.setdefault(of, []).extend(_problems(recording))
+    found: list[Losses] = []
+    singles: list[Single] = []
+    for (gpu, method), problems in kinds.items():
+        every = _newest(problems)
+        single = _single([p.tuned for p in every])
+        if single is not None:
+            variant, lost = single
+            singles.append(
+                Single(gpu, method, len(every), variant.config, statistics.fmean(lost), max(lost))
+            )
+        for problem in every:
+            one = _losses((gpu, method), problem, every, single[0] if single else None)
+            found += [one] if one is not None else []
+    found.sort(key=lambda f: (f.gpu, f.method, f.workload))
+    return found, singles
+
+
+def _problems(recording: Recording) -> Iterable[_Problem]:
+    for found in decided_again(recording):
+        if not found.workload.few_rows or found.workload.cached:
+            continue
+        ratios = {
+            Variant.from_key(s.subject): s.to_chosen.value
+            for s in found.decision.standings
+            if not is_reference(s.subject)
+        }
+        chosen = Variant.from_key(found.decision.chosen.subject)
+        yield _Problem(Tuned(found.workload, chosen, ratios), found.default)
+
+
+def _newest(problems: Sequence[_Problem]) -> list[_Problem]:
+    """Each problem once; they come newest first."""
+    found: dict[Workload, _Problem] = {}
+    for problem in problems:
+        found.setdefault(problem.tuned.workload, problem)
+    return list(found.values())
+
+
+def _single(tuned: Sequence[Tuned]) -> tuple[Variant, list[float]] | None:
+    """The config that loses least on average of those that were measured on every problem."""
+    if not tuned:
+        return None
+    everywhere = set.intersection(*(set(t.ratios) for t in tuned))
+    lost = {v: [t.ratios[v] - 1.0 for t in tuned] for v in everywhere}
+    if not lost:
+        return None
+    best = min(lost, key=lambda v: (statistics.fmean(lost[v]), v))
+    return best, lost[best]
+
+
+def _losses(
+    of: tuple[str, str], problem: _Problem, every: Sequence[_Problem], single: Variant | None
+) -> Losses | None:
+    """None for a problem without others."""
+    own, asked = problem.tuned, problem.tuned.workload
+    others = [
+        p.tuned
+        for p in every
+        if _alike(p.tuned.workload, asked) and distance(p.tuned.workload, asked) >= APART
+    ]
+    found = between(others, asked)
+    if found is None:
+        return None
+    nearest = min(others, key=lambda t: distance(t.workload, asked))
+
+    def loss(variant: Variant | None) -> float | None:
+        return own.ratios[variant] - 1.0 if variant is not None and variant in own.ratios else None
+
+    return Losses(
+        *of,
+        asked,
+        own.chosen.config,
+        found.variant.config,
+        found.asked[0].workload,
+        loss(found.variant),
+        loss(nearest.chosen),
+        loss(Variant.from_key(problem.default)) if problem.default else None,
+        loss(single),
+    )
+
+
+def _alike(a: Workload, b: Workload) -> bool:
+    """Whether problems differ in what there is to read alone."""
+    return (a.dtype, a.d_head, a.causal, a.rows_of_kv_head, a.seq_len_q) == (
+        *(b.dtype, b.d_head, b.causal, b.rows_of_kv_head, b.seq_len_q),
+    )

@@ -1,0 +1,118 @@
+"""What serves a problem beside tuned ones, where few queries see many keys.
+
+Such a kernel takes the time of reading K and V, and how well its shares of them suit a GPU depends
+on how many tiles and how many keys of each there are for its multiprocessors.  So problems are
+points of a plane, by the logarithms of both.  Each of the nearest tuned ones tells how much time a
+config takes over its choice.  Between them this is taken to change evenly, the nearer the more
+weight, and the config that loses least serves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import Workload
+from fa_tune.store.registry.schema import Entry
+
+TILE_ROWS = 16  # rows that no tile is smaller than
+ASKED = 4  # of the nearest problems
+WEIGHT = 4  # power of the distance: with 2, regimes that are far apart are mixed
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A tuned problem: the choice, and the time of other configs over its own as far as known."""
+
+    workload: Workload
+    chosen: Variant
+    ratios: Mapping[Variant, float]
+
+    @classmethod
+    def of(cls, entry: Entry) -> Tuned:
+        """What an entry tells; what is tied with the choice takes its time."""
+        ratios = dict.fromkeys(entry.tie_set, 1.0)
+        ratios |= {r.variant: r.ratio.value for r in entry.runners_up}
+        return cls(entry.workload, entry.chosen, {**ratios, entry.chosen: 1.0})
+
+    def loss(self, variant: Variant) -> float:
+        """The time of a config over the choice's; one that is not known is behind all that are."""
+        return self.ratios.get(variant, max(self.ratios.values()))
+
+
+@dataclass(frozen=True)
+class Between:
+    """What serves: a config, its expected time over the best one's, and the tuned problems that
+    were asked, the nearest first."""
+
+    variant: Variant
+    expected: float
+    asked: tuple[Tuned, ...]
+
+
+def distance(a: Workload, b: Workload) -> float:
+    """How far apart two problems of few rows are, in doublings: of the tiles, of the keys of each,
+    and of the rows.  csrc/core/table.cpp has the same rule."""
+    return sum(abs(x - y) for x, y in zip(_place(a), _place(b), strict=True))
+
+
+def between(tuned: Sequence[Tuned], asked: Workload) -> Between | None:
+    """What serves a problem; None without tuned ones.  Those with other rows are asked only where
+    there are no others."""
+    if not tuned:
+        return None
+    alike = [t for t in tuned if _place(t.workload)[2] == _place(asked)[2]] or list(tuned)
+    near = sorted(alike, key=lambda t: (distance(t.workload, asked), t.workload))[:ASKED]
+    at = _place(asked)
+    weights = [max(math.dist(_place(t.workload), at), 1e-3) ** -WEIGHT for t in near]
+
+    def expected(variant: Variant) -> float:
+        told = zip(weights, near, strict=True)
+        return sum(weight * t.loss(variant) for weight, t in told) / sum(weights)
+
+    # Of two that lose as much, the choice of the nearer problem.
+    known = dict.fromkeys([t.chosen for t in near])
+    known |= dict.fromkeys(sorted({v for t in near for v in t.ratios}))
+    best = min(known, key=lambda variant: round(expected(variant), 3))
+    return Between(best, expected(best), tuple(near))
+
+
+def filled(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries for who looks up the nearest by sizes and no more: one more for each doubling of
+    the keys between two of a kind, with what serves there, and those of caches as of sequences of
+    their mean length.  Of such an entry the workload and the choice hold."""
+    found = {e.key: e for e in entries if not e.workload.cached}
+    for e in entries:
+        if e.workload.cached:
+            w = e.workload
+            mean = w.dense(w.batch, w.seq_len_q, max(1, round(w.keys_in_all / w.batch)))
+            made = replace(e, workload=mean)
+            found.setdefault(made.key, made)
+    entries = list(found.values())
+    lines: dict[tuple[object, ...], list[Entry]] = {}
+    for e in entries:
+        if e.workload.few_rows:
+            alike = replace(e.workload, seq_len_kv=e.workload.seq_len_q, bottom_right=False)
+            lines.setdefault((e.gpu, e.method, alike), []).append(e)
+    for members in lines.values():
+        members.sort(key=lambda e: e.workload.seq_len_kv)
+        tuned = [Tuned.of(e) for e in members]
+        for e, later in pairwise(members):
+            keys = 2 * e.workload.seq_len_kv
+            while keys < later.workload.seq_len_kv:
+                workload = replace(e.workload, seq_len_kv=keys)
+                if (serves := between(tuned, workload)) is not None:
+                    made = replace(e, workload=workload, chosen=serves.variant, confirmation=None)
+                    found.setdefault(made.key, made)
+                keys *= 2
+    return list(found.values())
+
+
+def _place(workload: Workload) -> tuple[float, float, float]:
+    """Tiles, keys and rows, as logarithms."""
+    keys = workload.keys_in_all / workload.batch
+    rows = max(TILE_ROWS, workload.rows_of_kv_head)
+    return math.log2(workload.batch * workload.kv_heads), math.log2(max(1, keys)), math.log2(rows)

@@ -1,0 +1,56 @@
+"""Problems with given features, which say what kernels to verify are compiled for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fa_tune import families
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import DType, Workload
+from fa_tune.families.base import Config
+from fa_tune.ops.traits import Traits
+
+LENGTHS = (521, 777)  # of queries and keys, beside the window
+MOST_WINDOW = 16384
+
+
+def example(
+    common: Mapping[str, Any],
+    d_head: int,
+    d_head_v: int,
+    dtype: DType = DType.FP16,
+    *,
+    causal: bool = False,
+) -> Workload:
+    """A problem with the fields of `common`, a mask aligned bottom-right, and lengths beyond its
+    window.  Raises InvalidConfig for a window wider than MOST_WINDOW."""
+    sides = [
+        common[side] for side in ("window_left", "window_right") if common.get(side) is not None
+    ]
+    widest = max(sides, default=0)
+    if widest > MOST_WINDOW:
+        raise InvalidConfig(
+            f"a window of {widest} keys: verify tries windows of up to {MOST_WINDOW}; kernels for "
+            "wider ones are the same"
+        )
+    return Workload(
+        *(2, 4, 2, LENGTHS[0] + widest, LENGTHS[1] + widest, d_head, dtype),
+        causal=causal,
+        bottom_right=causal or bool(sides) or bool(common.get("alibi")),
+        **{**common, "d_head_v": d_head_v},
+    )
+
+
+def is_special(workload: Workload) -> bool:
+    """Whether it has features that not all families compute."""
+    return not workload.is_plain or workload.packed
+
+
+def traits_of(config: Config, workload: Workload) -> Iterator[str]:
+    """What kernels of a config are compiled for to compute problems like one: with whole blocks,
+    unless it is packed, and with ragged lengths."""
+    found = Traits.parse(families.of(config).traits(config, workload))
+    for ragged in (True,) if workload.packed else (False, True):
+        yield str(dataclasses.replace(found, ragged=ragged))

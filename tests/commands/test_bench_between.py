@@ -1,0 +1,43 @@
+"""`fa-tune bench-between`, from the outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands.console import Console
+from tests.evaluate.test_between import SAFE, A, B, decode, recorded
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return recorded(
+        tmp_path / "profiles",
+        {
+            decode(1024): {A: 10.0, B: 12.0, SAFE: 10.2},
+            decode(4096): {A: 22.0, B: 24.0, SAFE: 20.0},
+            decode(16384): {A: 72.0, B: 60.0, SAFE: 61.2},
+        },
+    )
+
+
+def test_the_command_says_what_each_loses(folder: Path, console: Console) -> None:
+    done = console("bench-between", "--recordings", str(folder))
+    assert done.status == 0, done.err
+    assert all(len(line) <= 80 for line in done.out.splitlines())
+    assert "more than 3 % on 0 of 3" in " ".join(done.out.split())
+    told = json.loads(console("bench-between", "--recordings", str(folder), "--json").out)
+    assert [loss["workload"] for loss in told["losses"]] == [
+        decode(keys).key for keys in (1024, 4096, 16384)
+    ]
+    assert told["losses"][1]["rule"] == pytest.approx(0.0)
+
+
+def test_without_such_recordings_there_is_nothing_to_check(
+    tmp_path: Path, console: Console
+) -> None:
+    done = console("bench-between", "--recordings", str(tmp_path))
+    assert done.status == 4
+    assert "no recording has several workloads" in done.err

@@ -1,0 +1,35 @@
+"""The worker of test_libraries.py: what a library returns against the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fa_tune.core.workload import Workload
+from fa_tune.gpu.judged import judged_forward
+from fa_tune.gpu.kernels import guarded, use_device
+from fa_tune.gpu.libraries import library_call
+from fa_tune.gpu.reference import make_inputs
+from fa_tune.workers.main import Report
+
+
+def handle(spec: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """The largest difference of each item, a library's name and a workload's key."""
+    use_device(int(spec["device"]))
+    for name in items:
+        report.begin(name)
+        found = guarded(report, name, lambda name=name: _difference(*name.split(" ")))
+        if found is not None:
+            report.done(name, found)
+
+
+def _difference(library: str, key: str) -> float:
+    workload = Workload.from_key(key)
+    inputs = make_inputs(workload, seed=1)
+    exact = judged_forward(inputs, workload)["o"]
+    out = library_call(library, inputs, workload)().detach().transpose(1, 2)
+    torch.cuda.synchronize()
+    assert out.shape == exact.shape
+    return float((out.double() - exact.double()).abs().max())

@@ -1,0 +1,117 @@
+"""What serves beside tuned problems of few queries after many keys."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from fa_tune.core.model import Variant
+from fa_tune.core.workload import DType, Workload
+from fa_tune.store.registry.between import Tuned, between, filled
+from fa_tune.store.registry.lookup import matches, serving
+from fa_tune.store.registry.schema import Entry, Ratio, Registry, RunnerUp
+
+MakeEntry = Callable[..., Entry]
+H200 = "NVIDIA H200"
+A, B, SAFE = (
+    Variant("decode", f"decode(FP16, 128, 16, 128, 8): {words}")
+    for words in ("stages_2", "stages_2+aligned", "aligned")
+)
+
+
+def decode(keys: int, batch: int = 4, **more: object) -> Workload:
+    return Workload(batch, 64, 8, 1, keys, 128, DType.FP16, **more)  # type: ignore[arg-type]
+
+
+def tuned(keys: int, chosen: Variant, batch: int = 4, **ratios: float) -> Tuned:
+    names = {"a": A, "b": B, "safe": SAFE}
+    known = {names[name]: ratio for name, ratio in ratios.items()}
+    return Tuned(decode(keys, batch), chosen, {chosen: 1.0} | known)
+
+
+def chosen(given: list[Tuned], asked: Workload) -> Variant:
+    found = between(given, asked)
+    assert found is not None
+    return found.variant
+
+
+def test_the_choice_of_the_nearer_problem_weighs_more() -> None:
+    given = [tuned(1024, A, b=1.1), tuned(65536, B, a=1.1)]
+    assert chosen(given, decode(2048)) == A
+    assert chosen(given, decode(32768)) == B
+
+
+def test_half_way_the_config_that_loses_little_on_both_sides_serves() -> None:
+    given = [tuned(1024, A, b=1.2, safe=1.01), tuned(16384, B, a=1.2, safe=1.02)]
+    assert chosen(given, decode(4096)) == SAFE
+
+
+def test_a_config_that_nobody_knows_here_is_behind_all_that_are_known() -> None:
+    given = [tuned(1024, A, safe=1.3), tuned(16384, B, safe=1.01)]
+    assert chosen(given, decode(3500)) == A
+
+
+def test_the_same_work_in_other_tiles_is_no_neighbour() -> None:
+    given = [
+        tuned(1024, A, batch=128, b=1.1),
+        tuned(32768, B, batch=4, a=1.1),
+        tuned(1024, B, batch=4, a=1.1),
+    ]
+    assert chosen(given, decode(1024, batch=64)) == A
+
+
+def test_problems_with_as_many_rows_are_asked_first() -> None:
+    many_rows = dataclasses.replace(decode(4096), seq_len_q=8)
+    given = [Tuned(many_rows, B, {B: 1.0, A: 2.0}), tuned(65536, A, b=1.1)]
+    assert chosen(given, decode(4096)) == A
+    assert between([], decode(4096)) is None
+
+
+@pytest.fixture
+def registry(make_entry: MakeEntry) -> Registry:
+    def entry(keys: int, chosen: Variant, other: Variant) -> Entry:
+        return dataclasses.replace(
+            make_entry(1024),
+            workload=decode(keys),
+            chosen=chosen,
+            tie_set=(chosen,),
+            runners_up=(
+                RunnerUp(SAFE, 1e-3, Ratio(1.01, None)),
+                RunnerUp(other, 1e-3, Ratio(1.2, None)),
+            ),
+            confirmation=None,
+        )
+
+    return Registry.of([entry(1024, A, B), entry(16384, B, A), make_entry(4096)])
+
+
+def test_a_lookup_between_lengths_says_what_it_is_expected_to_lose(registry: Registry) -> None:
+    (first, second, *_) = serving(registry, H200, decode(4096))
+    assert first.chosen == SAFE
+    assert second.chosen == first.entry.chosen, "the nearest entry comes next"
+    assert "1.0 %" in first.explanation
+    assert serving(registry, H200, decode(1024))[0].chosen == A, "what was tuned is taken"
+
+
+def test_other_problems_are_looked_up_as_ever(registry: Registry) -> None:
+    asked = dataclasses.replace(registry.entries[-1].workload, seq_len_q=2048, seq_len_kv=2048)
+    assert not asked.few_rows
+    assert serving(registry, H200, asked) == matches(registry, H200, asked)
+    assert not serving(registry, H200, asked)[0].entry.workload.few_rows
+
+
+def test_who_looks_up_the_nearest_alone_finds_the_same_between(registry: Registry) -> None:
+    more = Registry.of(filled(registry.entries))
+    for keys in (1024, 2048, 4096, 8192, 16384):
+        nearest = matches(more, H200, decode(keys))[0]
+        assert nearest.exact
+        assert nearest.chosen == serving(registry, H200, decode(keys))[0].chosen
+
+
+def test_a_cache_counts_as_sequences_of_its_mean_length(make_entry: MakeEntry) -> None:
+    cached = decode(100, cache_lengths="100+300+200")
+    entry = dataclasses.replace(make_entry(1024), workload=cached, chosen=A, confirmation=None)
+    (made,) = filled([entry])
+    assert made.workload == decode(200, batch=3)
