@@ -18,7 +18,7 @@ namespace fa_tune::decode {
 // The sums of a CTA's groups make its part of the tile, in memory; or, if it has the whole tile,
 // the result.
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
-__device__ __forceinline__ void combine_groups(const DecodeParams& p, unsigned smem, int stage,
+__device__ __forceinline__ void combine_groups(const DecodeParams& p, unsigned smem,
                                                const Tile& tile, const TileRows& rows) {
     using L = Layout<CFG>;
     using Elem = mma_sync::Element<CFG.dtype>;
@@ -41,7 +41,7 @@ __device__ __forceinline__ void combine_groups(const DecodeParams& p, unsigned s
 #pragma unroll
         for (int g = 0; g < L::kGroups; ++g) {
             const auto* from = reinterpret_cast<const float*>(
-                __cvta_shared_to_generic(smem + L::sums_at(g, stage, row, 4 * quad)));
+                __cvta_shared_to_generic(smem + L::sums_at(g, row, 4 * quad)));
             const float part[4] = {from[0], from[1], from[2], from[3]};
             total.add(sums[g], part);
         }
@@ -63,10 +63,10 @@ __device__ __forceinline__ void combine_if_last(const DecodeParams& p, unsigned 
     unsigned* const counter = p.counters + tile.first_cta;
     __syncthreads();
     if (threadIdx.x == 0) {
-        ptx::fence_device();  // of what the barrier has shown to this thread, too
-        const bool last = atomicAdd(counter, 1) + 1 == static_cast<unsigned>(tile.parts());
+        // With what the barrier has shown to this thread.
+        const unsigned before = ptx::atom_add_acq_rel(counter, 1);
+        const bool last = before + 1 == static_cast<unsigned>(tile.parts());
         if (last) *counter = 0;
-        ptx::fence_device();
         ptx::st_shared(smem + L::kWord, last);
     }
     __syncthreads();
@@ -85,6 +85,16 @@ __device__ __forceinline__ void begin() {
 }
 
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ TileRows rows_of(const Sequences<CFG.B_c, TRAITS.window>& sequences,
+                                            int batch, int number) {
+    TileRows rows(sequences, batch, number, CFG.B_r);
+    if constexpr (CFG.kv_type == KVType::E4M3) {
+        rows.template set_scales<TRAITS.softcap>(sequences.p.scales);
+    }
+    return rows;
+}
+
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     decode_kernel(const __grid_constant__ DecodeParams p) {
     extern __shared__ __align__(128) unsigned char shared_memory[];
@@ -93,28 +103,36 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     const Sequences<CFG.B_c, TRAITS.window> sequences{p};
     const int all = sequences.blocks_before(p.batch);
     const int share = sequences.share(all, gridDim.x);
-    const int at = blockIdx.x * share;
-    if (at >= all) return;
-    Walk<CFG, TRAITS> walk(sequences, at, min(at + share, all));
-    WarpGroup<CFG, TRAITS> warps(p, smem, walk);
-    bool empty = true;  // the rings
+    int at = blockIdx.x * share;
+    const int end = min(at + share, all);
+    if (at >= end) return;
+    WarpGroup<CFG, TRAITS> warps(p, smem);
+    int start;  // of a tile
+    int batch = sequences.find(at, start);
+    int pitch = sequences.pitch(batch);
+    int number = (at - start) / pitch;  // of a tile in its sequence
+    start += number * pitch;
     while (true) {
-        const Tile tile(walk.start, walk.pitch, share);
-        const TileRows rows = walk.rows();
-        warps.run(rows, rows.first_block + walk.first(), walk.blocks(), empty);
+        const Tile tile(start, pitch, share);
+        const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
+        const int first = at - start;
+        const int count = min(pitch - first, end - at);
+        const int blocks = p.cache.lengths == nullptr ? p.blocks : pitch;
+        warps.run(rows, rows.first_block + first, min(count, blocks - first));
         warps.store_sums(rows.count);
         __syncthreads();
-        combine_groups<CFG, TRAITS>(p, smem, warps.sums_stage, tile, rows);
+        combine_groups<CFG, TRAITS>(p, smem, tile, rows);
         if (CFG.combine == Combine::LAST && tile.parts() > 1) {
             combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
         }
-        if (!walk.next()) return;
-        __syncthreads();  // before the sums' place is filled anew
-        if constexpr (Layout<CFG>::kAhead) {
-            empty = false;
-        } else {
-            warps.source.enter(walk);
+        at += count;
+        if (at >= end) return;
+        start = at;
+        if (++number == sequences.tiles()) {
+            number = 0;
+            pitch = sequences.pitch(++batch);
         }
+        __syncthreads();  // before the rings are filled anew
     }
 }
 

@@ -34,12 +34,10 @@ struct Layout : Constraints<CFG> {
     using KTile = typename Operands<CFG>::template KTile<kKeys>;
     using VTile = typename Operands<CFG>::template VTile<kKeys>;
 
-    // A group's ring; at a tile's end its sums, in the place of the block that was the last.  If
-    // they fit in there, the next tile's keys are on their way meanwhile; else the ring is empty.
+    // A group's ring; at a tile's end its sums.
     static constexpr int kStageBytes = KTile::kBytes + VTile::kBytes;
     static constexpr int kRingBytes = CFG.stages * kStageBytes;
     static constexpr int kSumsBytes = CFG.B_r * CFG.d_v() * 4;
-    static constexpr bool kAhead = kStageBytes >= kSumsBytes;
     static constexpr int kGroupBytes = kRingBytes > kSumsBytes ? kRingBytes : kSumsBytes;
 
     // Behind the groups: (m, l) of each group's rows, and a word.
@@ -47,49 +45,11 @@ struct Layout : Constraints<CFG> {
     static constexpr int kWord = kRowSums + 8 * kGroups * CFG.B_r;
 
     // Chunks of four columns change places against bank conflicts.
-    __device__ __forceinline__ static unsigned sums_at(int group, int stage, int row, int column) {
-        return group * kGroupBytes + (kAhead ? stage * kStageBytes : 0) +
-               4 * (row * CFG.d_v() + (column ^ 8 * (row % 4)));
+    __device__ __forceinline__ static unsigned sums_at(int group, int row, int column) {
+        return group * kGroupBytes + 4 * (row * CFG.d_v() + (column ^ 8 * (row % 4)));
     }
     __device__ __forceinline__ static unsigned row_sum_at(int group, int row) {
         return kRowSums + 8 * (group * CFG.B_r + row);
-    }
-};
-
-// The blocks that are loaded, one after another.
-template <DecodeConfig CFG, WorkloadTraits TRAITS>
-struct Source {
-    Walk<CFG, TRAITS> walk;
-    TileRows rows;
-    int block, left;  // of the part
-    int keys;         // that rows of the tile see
-
-    __device__ __forceinline__ explicit Source(const Walk<CFG, TRAITS>& walk)
-        : walk(walk), rows(walk.rows()) {
-        enter();
-    }
-    __device__ __forceinline__ void enter(const Walk<CFG, TRAITS>& other) {
-        walk.at = other.at, walk.start = other.start, walk.pitch = other.pitch;
-        walk.batch = other.batch, walk.number = other.number;
-        rows = walk.rows();
-        enter();
-    }
-    // Whether there is a block; with kAcross of the next part, too.
-    template <bool kAcross>
-    __device__ __forceinline__ bool find() {
-        if (left == 0 && kAcross && walk.at < walk.end && walk.next()) {
-            rows = walk.rows();
-            enter();
-        }
-        return left > 0;
-    }
-    __device__ __forceinline__ void advance() { ++block, --left; }
-
-  private:
-    __device__ __forceinline__ void enter() {
-        block = rows.first_block + walk.first();
-        left = walk.blocks();
-        keys = rows.template seen<TRAITS.causal>(walk.sequences.p, rows.count - 1);
     }
 };
 
@@ -121,13 +81,8 @@ struct WarpGroup {
     typename Softmax::Outputs o;
     Softmax softmax;
 
-    Source<CFG, TRAITS> source;
-    int stage = 0, next_stage = 0;
-    int sums_stage = 0;
-
     // ldmatrix lane roles: sm80/fwd/warp_tile.cuh has the same.
-    __device__ __forceinline__ WarpGroup(const DecodeParams& p, unsigned smem,
-                                         const Walk<CFG, TRAITS>& walk)
+    __device__ __forceinline__ WarpGroup(const DecodeParams& p, unsigned smem)
         : p(p),
           smem(smem),
           lane(threadIdx.x % 32),
@@ -135,36 +90,30 @@ struct WarpGroup {
           group(warp() / CFG.row_warps),
           k_lane(smem + group * L::kGroupBytes, lane / 16 * 8 + lane % 8, lane / 8 % 2),
           v_lane(smem + group * L::kGroupBytes + KTile::kBytes, lane % 16, lane / 16),
-          softmax(p.softmax_scale),
-          source(walk) {}
+          softmax(p.softmax_scale) {}
 
-    // Blocks [first, first + count) of keys: O and the softmax's sums of this warp's rows.  `empty`:
-    // none of them is on its way yet.
-    __device__ __forceinline__ void run(const TileRows& rows, int first, int count, bool empty) {
+    // Blocks [first, first + count) of keys: O and the softmax's sums of this warp's rows.
+    __device__ __forceinline__ void run(const TileRows& rows, int first, int count) {
         Seen keys;
+        keys.any = rows.seen<TRAITS.causal>(p, rows.count - 1);
         keys.all_to = rows.seen<TRAITS.causal>(p, 0);
         keys.all_from = TRAITS.window ? rows.unseen(p, rows.count - 1) : 0;
-        if (empty) stage = next_stage = 0;
-        // Copies are under way stages - 1 blocks ahead; one loop, since code comes from memory, too.
+        int stage = 0, next_stage = CFG.stages - 1;
+        // Not unrolled, since code comes from memory, too.
 #pragma unroll 1
-        for (int i = empty ? 1 - CFG.stages : -1; i < count; ++i) {
-            if (i >= 0) {
-                ptx::cp_async_wait_group<CFG.stages - 2>();
-                sync();  // the block is here, and all are done with the last one
-            }
-            if (i >= 0 || empty) {
-                const bool there = source.template find<L::kAhead>();
-                load(source.rows, next_stage, source.block, there ? source.keys : 0);
-                if (there) source.advance();
-                next_stage = next_stage + 1 == CFG.stages ? 0 : next_stage + 1;
-            }
-            if (i == -1) begin(rows);
-            if (i < 0) continue;
+        for (int i = 0; i < CFG.stages - 1; ++i) load(rows, i, first + i, i < count ? keys.any : 0);
+        begin(rows);
+#pragma unroll 1
+        for (int i = 0; i < count; ++i) {
+            ptx::cp_async_wait_group<CFG.stages - 2>();
+            sync();  // the block is here, and all are done with the last one
+            const int next = i + CFG.stages - 1;
+            load(rows, next_stage, first + next, next < count ? keys.any : 0);
             block(rows, stage, (first + i) * CFG.B_c + group * L::kKeys, keys, i == 0);
-            sums_stage = stage;
             stage = stage + 1 == CFG.stages ? 0 : stage + 1;
+            next_stage = next_stage + 1 == CFG.stages ? 0 : next_stage + 1;
         }
-        if constexpr (!L::kAhead) ptx::cp_async_wait_group<0>();
+        ptx::cp_async_wait_group<0>();
         sync();
     }
 
@@ -184,14 +133,14 @@ struct WarpGroup {
                 for (int n = 0; n < kTilesO; n += 2) {
                     if constexpr (Ops::kNarrow) {
                         const int column = Ops::o_column(n, lane, 0);
-                        store(L::sums_at(group, sums_stage, row, column), o[m][n][2 * half],
+                        store(L::sums_at(group, row, column), o[m][n][2 * half],
                               o[m][n + 1][2 * half]);
-                        store(L::sums_at(group, sums_stage, row, column + 2), o[m][n][2 * half + 1],
+                        store(L::sums_at(group, row, column + 2), o[m][n][2 * half + 1],
                               o[m][n + 1][2 * half + 1]);
                     } else {
-                        store(L::sums_at(group, sums_stage, row, Ops::o_column(n, lane, 0)),
+                        store(L::sums_at(group, row, Ops::o_column(n, lane, 0)),
                               o[m][n][2 * half], o[m][n][2 * half + 1]);
-                        store(L::sums_at(group, sums_stage, row, Ops::o_column(n + 1, lane, 0)),
+                        store(L::sums_at(group, row, Ops::o_column(n + 1, lane, 0)),
                               o[m][n + 1][2 * half], o[m][n + 1][2 * half + 1]);
                     }
                 }
@@ -200,9 +149,10 @@ struct WarpGroup {
     }
 
   private:
-    // The keys that all rows of a tile see.
+    // Keys that rows of the tile see: any of them those before `any`, all of them those from
+    // all_from to all_to.
     struct Seen {
-        int all_from, all_to;
+        int any, all_from, all_to;
     };
 
     // Broadcast, so that the compiler knows it to be the same in all lanes.

@@ -19,8 +19,6 @@
 
 #include "common/constants.cuh"
 #include "common/mask.cuh"
-#include "common/problem.cuh"
-#include "decode/config.cuh"
 #include "decode/params.cuh"
 
 namespace fa_tune::decode {
@@ -166,56 +164,6 @@ struct TileRows {
     __device__ __forceinline__ long long offset(const DecodeParams& p, const TensorStrides& strides,
                                                 int row) const {
         return batch * strides.batch + query(p, row) * strides.seq + head(p, row) * strides.head;
-    }
-};
-
-// The rows of tile `number` of a sequence.
-template <DecodeConfig CFG, WorkloadTraits TRAITS>
-__device__ __forceinline__ TileRows rows_of(const Sequences<CFG.B_c, TRAITS.window>& sequences,
-                                            int batch, int number) {
-    TileRows rows(sequences, batch, number, CFG.B_r);
-    if constexpr (CFG.kv_type == KVType::E4M3) {
-        rows.template set_scales<TRAITS.softcap>(sequences.p.scales);
-    }
-    return rows;
-}
-
-// A CTA's way through its share of the line: part of a tile after part.
-template <DecodeConfig CFG, WorkloadTraits TRAITS>
-struct Walk {
-    const Sequences<CFG.B_c, TRAITS.window>& sequences;
-    int at, end;              // of the share
-    int start, pitch;         // of the tile
-    int batch, number;        // of the tile in its sequence
-
-    __device__ __forceinline__ Walk(const Sequences<CFG.B_c, TRAITS.window>& sequences, int at,
-                                    int end)
-        : sequences(sequences), at(at), end(end), batch(sequences.find(at, start)) {
-        pitch = sequences.pitch(batch);
-        number = (at - start) / pitch;
-        start += number * pitch;
-    }
-
-    __device__ __forceinline__ TileRows rows() const {
-        return rows_of<CFG, TRAITS>(sequences, batch, number);
-    }
-    // Of the part, in the tile: the first block, and how many there are, in the line and of keys.
-    __device__ __forceinline__ int first() const { return at - start; }
-    __device__ __forceinline__ int length() const { return min(pitch - first(), end - at); }
-    __device__ __forceinline__ int blocks() const {
-        const int all = sequences.p.cache.lengths == nullptr ? sequences.p.blocks : pitch;
-        return min(length(), all - first());
-    }
-    // To the next part, if there is one.
-    __device__ __forceinline__ bool next() {
-        at += length();
-        if (at >= end) return false;
-        start = at;
-        if (++number == sequences.tiles()) {
-            number = 0;
-            pitch = sequences.pitch(++batch);
-        }
-        return true;
     }
 };
 
