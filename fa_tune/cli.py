@@ -25,6 +25,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fa_tune import __version__
+from fa_tune.commands.shared.aside import aside
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.core.errors import FaTuneError, StorageError
 
@@ -167,9 +168,9 @@ def _os_error_line(error: OSError) -> str:
 
 
 def _fail(message: str, status: int, prefix: str = "error: ") -> int:
-    """Say it on stderr, in one line, and hand the status on."""
+    """Say it on stderr and hand the status on."""
     try:
-        click.echo(prefix + " ".join(message.split()), err=True)
+        aside(prefix + " ".join(message.split()))
         _finish_output()
     except OSError:  # nobody is there to be told
         _abandon(sys.stderr)

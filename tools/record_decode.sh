@@ -5,7 +5,8 @@
 # decode_<step>_events.csv in FOLDER/<gpu>/ (FOLDER is profiles/ if not given).  The grid is what a
 # registry is filled from; `lengths` are those that the device knows, log-normal ones beside as many
 # keys in equal ones; `between` are lengths and batches between, which tell what its rule for
-# them loses (fa-tune bench-between); `splits` are fixed numbers of key blocks for a CTA.
+# them loses (fa-tune bench-between); `splits` are fixed numbers of
+# key blocks for a CTA, on standard output alone.
 #
 #   FA_TUNE      the command that runs fa-tune; ./run if not given ("python3 -m fa_tune")
 #   REFERENCES   what to measure against; read,fa2,cudnn if not given
@@ -14,7 +15,7 @@
 #   ONLY         of the grid only the large batches, if it is not empty
 #   SECONDS_LEFT begin no search later than so many seconds after the start; no limit if not given
 #
-# Afterwards: python tools/pages/recorded.py
+# Afterwards: python tools/pages/ladder_page.py
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p "${1:-profiles}"
@@ -80,8 +81,12 @@ for heads in ${HEADS:-64/8 32/8 32/32}; do
     fi
     if wanted splits; then # the same tile, with at least so many blocks of keys for a CTA
         given+=(--seq-lens 1 --mask full)
-        search "${name}_splits" "${given[@]}" --kernels "decode(BF16, 128, 16, 128, 8): stages_2" \
-            --axis min_blocks=1,2,4,8,16,32,64 --batch 1,4,16 --seq-lens-kv 1024,8192,32768
+        splits=()
+        for blocks in 1 2 4 8 16 32 64; do
+            splits+=("decode(BF16, 128, 16, 128, 8): stages_2+min_blocks_$blocks")
+        done
+        "${fa_tune[@]}" profile "${splits[@]}" --profiler events --ref "$references" \
+            --runs 15 "${given[@]}" --batch 1,4,16 --seq-lens-kv 1024,8192,32768 || failed=$?
     fi
     if wanted between; then
         given+=(--seq-lens 1 --mask full)

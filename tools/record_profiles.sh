@@ -109,7 +109,7 @@ for inputs in ${INPUTS:-normal}; do
     step d_v_128 _d_v_128 search --profiler events --family sm90 --seq-lens 2048,4096,8192,16384 \
         --d-head 192 --d-head-v 128 --dtype bf16 --mask causal
     step mixture _mixture search --profiler events --family sm90 --seq-lens 4096 --batch 64 \
-        --lengths lognormal-1-1 --d-head 64,128 --dtype bf16 "${masks[@]}"
+        --lengths lognormal-1-1 --d-head 64,128 --dtype bf16 --mask causal
     step ncu "" search --profiler ncu --seq-lens 1024,4096
     step sustained "" bench --regime sustained --runs 3 --family sm90 --dtype fp16 \
         --seq-lens 1024,4096,16384 --d-head 64,128 "${masks[@]}"

@@ -74,7 +74,7 @@ def command(
       fa-tune bench --kernels 64,32 --runs 50 --json
       fa-tune bench --inputs normal,peaked:3,file:qkv.safetensors
       fa-tune bench --regime sustained --family sm90
-      fa-tune bench --mask causal --score-hook hook.cuh --ref none
+      fa-tune bench --d-head 64 --mask causal --window-left 127 --sink --ref none
     """
     refuse_both(csv, as_json)
 

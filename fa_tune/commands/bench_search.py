@@ -19,12 +19,11 @@ from fa_tune.commands.shared.options import (
 from fa_tune.commands.shared.output import say, text_table, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import STDOUT, Names, WorkloadKey
 from fa_tune.commands.shared.progress import watching
+from fa_tune.commands.views import curves
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
 from fa_tune.evaluate.kernel_tuner import all_strategies, require
-from fa_tune.evaluate.plot import require as require_plot
-from fa_tune.evaluate.plot import save
 from fa_tune.evaluate.replay import LEVELS, Score
 from fa_tune.evaluate.scores import document, read
 from fa_tune.evaluate.strategies import (
@@ -36,6 +35,7 @@ from fa_tune.evaluate.strategies import (
     headline,
     priors_from,
 )
+from fa_tune.report.page.picture import check_suffix
 from fa_tune.search.space_table import RecordedWorkload, find, load, recorded
 from fa_tune.search.strategies import STRATEGIES
 
@@ -156,7 +156,7 @@ def command(
     """
     refuse_both(csv, as_json)
     if plot is not None:
-        require_plot(plot)
+        check_suffix(plot)
     spaces = _spaces(paths, workload)
     others = _spaces(paths, None) if transfer else []
     earlier = _earlier(add, limit)
@@ -182,7 +182,7 @@ def command(
             scores += [s for s in earlier.get(space.name, ()) if s.strategy not in here]
             scored.append((space, scores))
     if plot is not None:
-        save(plot, [scores for _, scores in scored])
+        curves.save(plot, [scores for _, scores in scored])
     if as_json:
         write_json(document(plan, scored))
         return

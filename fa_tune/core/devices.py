@@ -108,6 +108,14 @@ def _nvml() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
+@contextmanager
+def kept_ready() -> Iterator[None]:
+    """Within it, the driver keeps the GPUs ready: where nothing else does, it would shut them down
+    whenever the last process that uses one has ended, and begin anew for the next."""
+    with _nvml():
+        yield
+
+
 def _visible_handles(nvml: Any) -> list[Any]:
     """NVML's handles in CUDA's order: all, or those of CUDA_VISIBLE_DEVICES up to the first
     word that means none of them, as CUDA reads it."""

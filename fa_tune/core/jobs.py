@@ -13,13 +13,14 @@ Results are encoded by `to_json` and read by their `from_json`.  A verification'
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from fa_tune.core import inputs
-from fa_tune.core.model import Artifact
+from fa_tune.core.model import Artifact, is_reference
 
 CALIBRATION = "calibration"  # the name of a CalibrateJob's item that is no kernel to verify
 NORMAL = str(inputs.NORMAL)
@@ -108,6 +109,13 @@ class VerifyItem(KernelItem):
             artifact.traits,
             workload,
         )
+
+
+@dataclass(frozen=True)
+class ProfileItem(KernelItem):
+    """A subject to launch on a workload (its key)."""
+
+    workload: str = ""
 
 
 @dataclass(frozen=True)
@@ -330,20 +338,31 @@ class TimeJob(_Job[KernelItem]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileJob(_Job[KernelItem]):
-    """Launch every subject once per round, under ncu.  Partials: the round, one per launch, in
-    launch order.  Result: the versions of the packages it ran with; the rest is in what ncu
-    writes."""
+class ProfileJob(_Job[ProfileItem]):
+    """Launch every subject once per round, under ncu, workload after workload.  Partials: the
+    round, one per launch, in launch order.  Result: the versions of the packages it ran with; the
+    rest is in what ncu writes."""
 
     handler = "fa_tune.gpu.jobs.ncu_target:handle"
-    workload: str
     rounds: int
     seed: int
     inputs: str = NORMAL
 
     @classmethod
-    def _item(cls, raw: Json) -> KernelItem:
-        return KernelItem.from_json(raw)
+    def _item(cls, raw: Json) -> ProfileItem:
+        return ProfileItem.from_json(raw)
+
+    def order(self, round_: int, names: Sequence[str], *, last: str = "") -> list[str]:
+        """Items of a workload in the random order of a round.
+
+        `last` is the subject that was launched last on the workload before: if it is a library's,
+        it comes last here, so that its launches can be told from those.
+        """
+        order = list(names)
+        random.Random(f"{self.seed}:{round_}").shuffle(order)
+        if is_reference(last):
+            order.sort(key=lambda name: self.items[name].subject == last)  # stable
+        return order
 
 
 @dataclass(frozen=True, kw_only=True)

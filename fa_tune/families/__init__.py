@@ -163,11 +163,11 @@ def parse(text: str, *, d_head: int = 128) -> Config:
     """
     meant = [f for f in all_families() if f.recognises(text)]
     found, errors = [], []
-    for family in meant:
+    for family in sorted(meant, key=lambda f: not text.lstrip().startswith(f.name)):
         try:
             found.append(family.parse(text, d_head=d_head))
         except InvalidConfig as error:
-            errors.append(error)
+            errors.append(error)  # that of the family that is named first
     shown = " ".join(text.split())
     shown = shown if len(shown) <= 100 else shown[:99] + "…"
     if len(found) == 1:

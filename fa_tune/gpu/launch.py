@@ -114,6 +114,11 @@ def _launch_device(index: int) -> LaunchDevice:
     )
 
 
+def unload_modules() -> None:
+    """Unload the modules of kernels that are gone, which CuPy would keep."""
+    cupy.clear_memo()
+
+
 def profiler_start() -> None:
     """Open the window in which a profiler started with profile-from-start off looks."""
     cupy.cuda.profiler.start()

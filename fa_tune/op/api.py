@@ -7,19 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fa_tune.core import hooks
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.tensors import workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.op import autograd, state
+from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.native import translated
+from fa_tune.op.traits import Traits, of_heads
 from fa_tune.store.registry.chooser import Choice
 
-_fwd = torch.ops.fa_tune.fwd.default
-_fwd_lse = torch.ops.fa_tune.fwd_lse.default
-_fwd_out = torch.ops.fa_tune.fwd_out.default
-_fwd_scores = torch.ops.fa_tune.fwd_scores.default
-_fwd_scores_out = torch.ops.fa_tune.fwd_scores_out.default
+_ops = torch.ops.fa_tune
+_PLAIN = (_ops.fwd.default, _ops.fwd_lse.default, _ops.fwd_out.default)
+_SCORED = (_ops.scored_fwd.default, _ops.scored_fwd_lse.default, _ops.scored_fwd_out.default)
+_HOOKED = (_ops.hooked_fwd.default, _ops.hooked_fwd_lse.default, _ops.hooked_fwd_out.default)
 Window = tuple[int | None, int | None]
+_EVERY: Window = (None, None)
 
 
 def attention(
@@ -33,57 +36,64 @@ def attention(
     return_lse: bool = False,
     out: Tensor | None = None,
     lse: Tensor | None = None,
-    window: Window = (None, None),
+    window: Window = _EVERY,
     sink: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    score_hook: str | None = None,
 ) -> Any:
     """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head of v], on the current stream.
 
     k and v may have fewer heads.  A causal mask is aligned top-left, with `bottom_right` so that
     the last query sees every key.  `out` and `lse`, fp32 [batch, heads, seq_len_q], contiguous,
     are written if given; `return_lse` gives (out, lse).  Rows that see no key are 0, their
-    log-sum-exp is -inf.  Gradients flow to q, k and v, but not through the log-sum-exp.  Under
-    autocast, inputs are cast as for torch's attention.
+    log-sum-exp is -inf.  Gradients flow to q, k, v, `sink` and `alibi_slopes`, but not through the
+    log-sum-exp.  Under autocast, inputs are cast as for torch's attention.
 
     `window` (left, right): query i sees that many keys before and after its place, which is i, or
     with `bottom_right` i + seq_len_kv - seq_len_q; None: all.  `softcap` c makes scores s
     c · tanh(s / c).  `alibi_slopes`, [heads] or [batch, heads]: slope · distance is taken from
     scores.  `sink` [heads]: a score that joins the sum of every row of its head, and the
-    log-sum-exp.  With any of these there are no gradients.
+    log-sum-exp.  `score_hook`: what `fa_tune.core.hooks.register` gives for a function of one's own
+    that scores go through; for gradients it needs the function in torch.
 
-    Raises InvalidConfig for tensors that make no such problem, for `out`, `lse`, a window or what
-    changes scores where a gradient is wanted, and for a problem that is new while a graph is
-    captured (`prepare`); NoUsableVariant where nothing runs it.  A compiled graph raises
-    RuntimeError at run time.
+    Raises InvalidConfig for tensors that make no such problem, for `out` or `lse` where a gradient
+    is wanted, and for a problem that is new while a graph is captured (`prepare`);
+    NoUsableVariant where nothing runs it.  A compiled graph raises RuntimeError at run time.
     """
     if torch.is_autocast_enabled("cuda"):
         q, k, v = _cast(q), _cast(k), _cast(v)
-    wants_grad = (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled()
-    plain = window == (None, None) and sink is None and softcap is None and alibi_slopes is None
+    traits: tuple[Any, ...] = (causal, bottom_right, softmax_scale)
+    wants_grad = q.requires_grad or k.requires_grad or v.requires_grad
+    forward, forward_lse, forward_out = _PLAIN
+    if sink is not None or alibi_slopes is not None or softcap is not None or window != _EVERY:
+        forward, forward_lse, forward_out = _SCORED
+        if sink is not None:
+            sink = of_heads(sink, "sink")
+            wants_grad = wants_grad or sink.requires_grad
+        if alibi_slopes is not None:
+            alibi_slopes = of_heads(alibi_slopes, "alibi_slopes")
+            wants_grad = wants_grad or alibi_slopes.requires_grad
+        traits = (causal, bottom_right, softmax_scale, *window, sink, softcap, alibi_slopes)
+    if score_hook is not None:
+        forward, forward_lse, forward_out = _HOOKED
+        scores = (*window, sink, softcap, alibi_slopes, score_hook)
+        traits = (causal, bottom_right, softmax_scale, *scores)
+        if wants_grad:
+            hooks.twin_of(score_hook)  # refused before the forward pass
     try:
-        if not plain:
-            if wants_grad or (sink is not None and sink.requires_grad and torch.is_grad_enabled()):
-                raise InvalidConfig("windows, sinks, soft caps and ALiBi have no gradients: detach")
-            problem = (q, k, v, causal, bottom_right, softmax_scale, *window)
-            if out is None and lse is None and return_lse:
-                made, rows = _fwd_scores(*problem, sink, softcap, alibi_slopes)
-            else:
-                made = q.new_empty((*q.shape[:3], v.shape[3])) if out is None else out
-                rows = _room_for_lse(q) if lse is None and return_lse else lse
-                _fwd_scores_out(*problem, sink, softcap, alibi_slopes, made, rows)
-        elif wants_grad:
+        if wants_grad and torch.is_grad_enabled():
             if out is not None or lse is not None:
                 raise InvalidConfig("out and lse carry no gradient: leave them out, or detach")
-            made, rows = autograd.Attention.apply(q, k, v, causal, bottom_right, softmax_scale)
+            made, rows = autograd.Attention.apply(*autograd.distinct(q, k, v), *traits)
         elif out is None and lse is None:
             if not return_lse:
-                return _fwd(q, k, v, causal, bottom_right, softmax_scale)
-            made, rows = _fwd_lse(q, k, v, causal, bottom_right, softmax_scale)
+                return forward(q, k, v, *traits)
+            made, rows = forward_lse(q, k, v, *traits)
         else:
-            made = q.new_empty((*q.shape[:3], v.shape[3])) if out is None else out
-            rows = _room_for_lse(q) if lse is None and return_lse else lse
-            _fwd_out(q, k, v, causal, bottom_right, softmax_scale, made, rows)
+            made = room_for_out(q, v) if out is None else out
+            rows = room_for_lse(q) if lse is None and return_lse else lse
+            forward_out(q, k, v, made, rows, *traits)
     except RuntimeError as error:
         raise translated(error) from None
     return (made, rows) if return_lse else made
@@ -124,28 +134,17 @@ def _workload(
     causal: bool = False,
     bottom_right: bool = False,
     return_lse: bool = False,
-    window: Window = (None, None),
+    window: Window = _EVERY,
     sink: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    score_hook: str | None = None,
 ) -> Workload:
     if not q.is_cuda:
         raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {q.device}")
-    return workload_of(
-        *(q, k, v),
-        lse=return_lse,
-        causal=causal,
-        bottom_right=bottom_right,
-        window_left=window[0],
-        window_right=window[1],
-        sink=sink is not None,
-        softcap=softcap,
-        alibi=alibi_slopes is not None,
-    )
-
-
-def _room_for_lse(q: Tensor) -> Tensor:
-    return q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+    scores = (*window, sink, softcap, alibi_slopes, score_hook)
+    traits = Traits(causal, bottom_right, None, *scores)
+    return workload_of(q, k, v, lse=return_lse, **traits.of_workload)
 
 
 def _cast(tensor: Tensor) -> Tensor:

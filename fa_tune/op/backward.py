@@ -1,8 +1,8 @@
 """Gradients by the backward passes that torch has, with our output and log-sum-exp.
 
-torch's kernels compute a problem without a mask and one that is causal and aligned bottom-right
-with no more queries than keys.  All others are brought to these by slices.  V of another head
-dimension is brought to that of Q and K, or they to V's, by columns of zeros.
+A sink is in the log-sum-exp, by which the passes have their weights, and so is taken account of.
+V of another head dimension is brought to that of Q and K, or they to V's, by columns of zeros.
+What changes scores has no such pass: `products`.
 """
 
 from __future__ import annotations
@@ -10,125 +10,149 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-Gradients = tuple[Tensor, Tensor, Tensor]
-# grad_out, q, k, v, out, lse, causal, scale -> gradients of q, k, v.  Causal is aligned
-# bottom-right, with no more queries than keys.
-Kernel = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool, float | None], Gradients]
+from fa_tune.op import products
+from fa_tune.op.done import Done, Gradients, Lengths
+from fa_tune.op.traits import Traits, bounds
+
+Three = tuple[Tensor, Tensor, Tensor]
+
+
+class Mask(NamedTuple):
+    """What a query sees, counted from its place: i + seq_len_kv - seq_len_q.  None: all on that
+    side.  `scale` multiplies scores."""
+
+    left: int | None = None
+    right: int | None = None
+    scale: float | None = None
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether it is the mask that has a name."""
+        return self.left is None and self.right == 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is hidden."""
+        return self.left is None and self.right is None
+
+
+# Of a pass in which every row sees a key and every key is seen.
+Kernel = Callable[[Done, Mask], Three]
 
 _CUDNN_D_HEAD = 128
 _CUDNN_LEAST_LENGTH = 64
 
 
-def gradients(
-    kernel: Kernel,
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    bottom_right: bool,
-    scale: float | None,
-) -> Gradients:
-    """Gradients of q, k and v, contiguous.  q, k: [batch, seq_len, heads, d_head]; v, out,
-    grad_out: with d_v; lse: fp32 [batch, heads, seq_len_q], -inf for a row that sees no key."""
+def gradients(done: Done, traits: Traits, kernel: Kernel | None = None) -> Gradients:
+    """Gradients of q, k, v and the slopes, contiguous; those of slopes are empty without.
 
-    def part(rows: slice, keys: slice, causal: bool) -> Gradients:
-        dq, dk, dv = kernel(
-            grad_out[:, rows].contiguous(),
-            q[:, rows],
-            k[:, keys],
-            v[:, keys],
-            out[:, rows],
-            lse[:, :, rows].contiguous(),
-            causal,
-            scale,
+    q, k: [batch, seq_len, heads, d_head]; v, out, grad_out: with d_v; lse: fp32 [batch, heads,
+    seq_len_q], -inf for a row that sees nothing.  `kernel` None: `of_torch`.
+    """
+    if not traits.masks_only:
+        return products.gradients(done, traits)
+    q, k, v = done.q, done.k, done.v
+    dq, dk, dv = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
+    first, last = bounds(traits, q.shape[1], k.shape[1])
+    for part in _parts(slice(0, q.shape[1]), k.shape[1], first, last):
+        rows, keys = part.rows, part.keys
+        of_part = Done(
+            done.grad_out[:, rows].contiguous(),
+            *(q[:, rows], k[:, keys], v[:, keys], done.out[:, rows]),
+            done.lse[:, :, rows].contiguous(),
         )
-        return dq, dk, dv
-
-    n_q, n_kv, every = q.shape[1], k.shape[1], slice(None)
-    if not causal or n_q == n_kv or (bottom_right and n_q < n_kv):
-        dq, dk, dv = part(every, every, causal)
-    elif bottom_right:  # the first rows see no key
-        dq = torch.zeros_like(q, memory_format=torch.contiguous_format)
-        dq[:, n_q - n_kv :], dk, dv = part(slice(n_q - n_kv, None), every, True)
-    elif n_q < n_kv:  # the last keys are seen by no row
-        dk, dv = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (k, v))
-        dq, dk[:, :n_q], dv[:, :n_q] = part(every, slice(n_q), True)
-    else:  # the last rows see every key
-        dq = torch.empty_like(q, memory_format=torch.contiguous_format)
-        dq[:, :n_kv], dk, dv = part(slice(n_kv), every, True)
-        dq[:, n_kv:], dk_rest, dv_rest = part(slice(n_kv, None), every, False)
-        dk, dv = dk + dk_rest, dv + dv_rest
-    return dq.contiguous(), dk.contiguous(), dv.contiguous()
+        found = (kernel or of_torch)(of_part, part.mask._replace(scale=traits.scale))
+        if (rows, keys) == (slice(0, q.shape[1]), slice(0, k.shape[1])):
+            dq, dk, dv = (t.contiguous() for t in found)
+        else:
+            dq[:, rows] = found[0]
+            dk[:, keys] += found[1]
+            dv[:, keys] += found[2]
+    return dq, dk, dv, torch.empty(0, dtype=torch.float32, device=q.device)
 
 
-def of_torch(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    scale: float | None,
-) -> Gradients:
+class _Part(NamedTuple):
+    """Rows that see some of these keys."""
+
+    rows: slice
+    keys: slice
+    mask: Mask
+
+
+def _parts(rows: slice, n_kv: int, first: int | None, last: int | None) -> list[_Part]:
+    """A problem in which row i sees keys i + first to i + last, as those that kernels compute: one,
+    or two where FlashAttention 2 would take a right side for none."""
+    begin = rows.start if last is None else max(rows.start, -last)
+    end = rows.stop if first is None else min(rows.stop, n_kv - first)
+    key = 0 if first is None else max(0, begin + first)
+    end_key = n_kv if last is None else min(n_kv, end + last)
+    if begin >= end or key >= end_key:
+        return []
+    # Where kernels count from: the last row stands at the last key.
+    place = (end_key - key) - (end - begin) - begin + key
+    left = None if first is None else place - first
+    right = None if last is None else last - place
+    if last is not None and right is not None and end_key - key <= right < end - begin - 1:
+        whole = end_key - 1 - last  # from here on rows see the last key
+        before = _parts(slice(begin, whole), n_kv, first, last)
+        return [*before, *_parts(slice(whole, end), n_kv, first, None)]
+    return [_Part(slice(begin, end), slice(key, end_key), Mask(left, right))]
+
+
+def of_torch(done: Done, mask: Mask) -> Three:
     """By cuDNN where it is the faster one and takes the problem, else by FlashAttention 2."""
-    d_head, d_v = q.shape[3], v.shape[3]
-    if d_head != d_v:
-        scale = 1 / math.sqrt(d_head) if scale is None else scale
-        wide = max(d_head, d_v)
-        grad_out, q, k, v, out = (_widened(t, wide) for t in (grad_out, q, k, v, out))
-    kernel = _cudnn if _suits_cudnn(q, k, causal) else _flash2
-    dq, dk, dv = kernel(grad_out, q, k, v, out, lse, causal, scale)
+    d_head, d_v = done.q.shape[3], done.v.shape[3]
+    done, mask = _of_one_d_head(done, mask)
+    kernel = _cudnn if _suits_cudnn(done.q, done.k, mask) else _flash2
+    dq, dk, dv = kernel(done, mask)
     return dq[..., :d_head], dk[..., :d_head], dv[..., :d_v]
 
 
-def _widened(tensor: Tensor, columns: int) -> Tensor:
+def packed_gradients(done: Done, lengths: Lengths, traits: Traits) -> Gradients:
+    """Those of a packed batch, by FlashAttention 2, which wants an infinite log-sum-exp of rows
+    that see no key.  q, k: [rows, heads, d_head]; lse: fp32 [heads, total_q]."""
+    right = 0 if traits.causal else traits.window_right
+    taken_for_none = right is not None and lengths.longest_kv <= right < lengths.longest_q - 1
+    if not traits.masks_only or taken_for_none:
+        return products.packed_gradients(done, lengths, traits)
+    d_head, d_v = done.q.shape[2], done.v.shape[2]
+    mask = Mask(traits.window_left, right, traits.scale)
+    lse = done.lse.abs().where(done.lse.isinf(), done.lse)
+    done, mask = _of_one_d_head(done._replace(lse=lse), mask)
+    dq, dk, dv = _flash2(done, mask, lengths)
+    cut = (dq[..., :d_head], dk[..., :d_head], dv[..., :d_v])
+    dq, dk, dv = (t.contiguous() for t in cut)
+    return dq, dk, dv, torch.empty(0, dtype=torch.float32, device=dq.device)
+
+
+def _of_one_d_head(done: Done, mask: Mask) -> tuple[Done, Mask]:
     """With columns of zeros behind its own.  They leave scores, outputs and gradients as they
     are."""
-    missing = columns - tensor.shape[3]
-    return torch.nn.functional.pad(tensor, (0, missing)) if missing else tensor
+    d_head, d_v = done.q.shape[-1], done.v.shape[-1]
+    if d_head == d_v:
+        return done, mask
+    wide = max(d_head, d_v)
+    scale = 1 / math.sqrt(d_head) if mask.scale is None else mask.scale
+    padded = {
+        name: torch.nn.functional.pad(t, (0, wide - t.shape[-1]))
+        for name, t in zip(Done._fields[:-1], done[:-1], strict=True)
+    }
+    return done._replace(**padded), mask._replace(scale=scale)
 
 
-def packed_gradients(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    cum_q: Tensor,
-    cum_kv: Tensor,
-    longest_q: int,
-    longest_kv: int,
-    causal: bool,
-    scale: float | None,
-) -> Gradients:
-    """Gradients of a packed batch by FlashAttention 2, which wants an infinite log-sum-exp of rows
-    that see no key.  lse: fp32 [heads, total_q]."""
-    seed, offset = _no_dropout(q)
-    dq, dk, dv = torch.ops.aten._flash_attention_backward(
-        *(grad_out.contiguous(), q, k, v, out, lse.abs().where(lse.isinf(), lse)),
-        *(cum_q, cum_kv, longest_q, longest_kv, 0.0, causal, seed, offset),
-        scale=scale,
-    )
-    return dq, dk, dv
-
-
-def _suits_cudnn(q: Tensor, k: Tensor, causal: bool) -> bool:
+def _suits_cudnn(q: Tensor, k: Tensor, mask: Mask) -> bool:
     """Its causal mask is aligned top-left."""
     n_q, n_kv = q.shape[1], k.shape[1]
     return (
-        _has_fast_cudnn(q.device.index)
+        (mask.is_full or (mask.is_causal and n_q == n_kv))
+        and _has_fast_cudnn(q.device.index)
         and q.shape[2] == k.shape[2]
         and q.shape[3] <= _CUDNN_D_HEAD
-        and (not causal or n_q == n_kv)
         and min(n_q, n_kv) >= _CUDNN_LEAST_LENGTH
         and not torch.are_deterministic_algorithms_enabled()
         and not torch.cuda.is_current_stream_capturing()  # it may have to plan
@@ -141,41 +165,26 @@ def _has_fast_cudnn(device: int) -> bool:
     return torch.cuda.get_device_capability(device)[0] in (9, 10) and version >= 91000
 
 
-def _flash2(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    scale: float | None,
-) -> Gradients:
-    seed, offset = _no_dropout(q)
+def _flash2(done: Done, mask: Mask, lengths: Lengths | None = None) -> Three:
+    seed, offset = _no_dropout(done.q)
+    windowed = not (mask.is_causal or mask.is_full)
+    sizes = lengths or (None, None, done.q.shape[1], done.k.shape[1])
     dq, dk, dv = torch.ops.aten._flash_attention_backward(
-        *(grad_out, q, k, v, out, lse, None, None, q.shape[1], k.shape[1]),
-        *(0.0, causal, seed, offset),
-        scale=scale,
+        *(done.grad_out.contiguous(), *done[1:], *sizes, 0.0, mask.is_causal, seed, offset),
+        scale=mask.scale,
+        window_size_left=mask.left if windowed else None,
+        window_size_right=mask.right if windowed else None,
     )
     return dq, dk, dv
 
 
-def _cudnn(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    scale: float | None,
-) -> Gradients:
-    seed, offset = _no_dropout(q)
+def _cudnn(done: Done, mask: Mask) -> Three:
+    seed, offset = _no_dropout(done.q)
     dq, dk, dv = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        *(t.transpose(1, 2) for t in (grad_out, q, k, v, out)),
-        *(lse.unsqueeze(-1), seed, offset, None, None, None, q.shape[1], k.shape[1]),
-        *(0.0, causal),
-        scale=scale,
+        *(t.transpose(1, 2) for t in done[:-1]),
+        *(done.lse.unsqueeze(-1), seed, offset, None, None, None),
+        *(done.q.shape[1], done.k.shape[1], 0.0, mask.is_causal),
+        scale=mask.scale,
     )
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
 

@@ -1,15 +1,15 @@
 """FlashAttention 2's functions: by our kernels where they can, by torch's FlashAttention 2 where it
 can, else by plain matrix products.
 
-Causal masks are aligned bottom-right.  Dropout, windows where a gradient is wanted, and windows of
-packed batches are torch's; there ALiBi and softcap are matrix products, which need memory for all
-scores.
+Causal masks are aligned bottom-right.  Dropout is torch's, or with ALiBi and softcap matrix
+products, which need memory for all scores.  Head dimensions that no kernel has are filled up with
+columns of zeros.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -17,14 +17,18 @@ from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.op.api import attention
+from fa_tune.op.done import Lengths
 from fa_tune.op.fallback import tell
 from fa_tune.op.kv_cache import E4M3, Scores, attend, pages_suit
-from fa_tune.op.packed import Lengths, packed_attention
+from fa_tune.op.packed import packed_attention
+from fa_tune.op.traits import Traits
 
 Window = tuple[int, int]
 _EVERY: Window = (-1, -1)
 _HALF = (torch.float16, torch.bfloat16)
 _FLASH2_D_HEAD = 256
+# Head dimensions are multiples of this in torch's FlashAttention 2 and of this in our kernels.
+_WHOLE, _OURS = 8, 32
 _refused: dict[tuple[int, int, torch.dtype], str] = {}
 _refused_caches: dict[tuple[int, int, torch.dtype, torch.dtype], str] = {}
 
@@ -40,34 +44,26 @@ class _Options:
     softcap: float = 0.0
     alibi_slopes: Tensor | None = None
 
-    def why_not(self, wants_grad: bool) -> str:
-        """Why our kernels do not compute it, in a few words; "" if they do."""
-        windowed = self.window[0] >= 0 or (self.window[1] >= 0 and not self.causal)
-        asked = {
-            "dropout": self.dropout_p > 0,
-            "the gradient of a window": windowed and wants_grad,
-            "the gradient of softcap": self.softcap > 0 and wants_grad,
-            "the gradient of ALiBi": self.alibi_slopes is not None and wants_grad,
-        }
-        return next((name for name, wanted in asked.items() if wanted), "")
-
-    def why_not_packed(self) -> str:
-        """The same of a packed batch, beside what `why_not` says."""
-        asked = {
-            "a window of a packed batch": max(self.window) >= 0 and self.window != (-1, 0),
-            "softcap of a packed batch": self.softcap > 0,
-            "ALiBi of a packed batch": self.alibi_slopes is not None,
-        }
-        return next((name for name, wanted in asked.items() if wanted), "")
-
-    def scores(self) -> dict[str, Any]:
-        """What `attention` is told beside the mask and the scale."""
+    @property
+    def traits(self) -> Traits:
+        """The same as `attention` is told, but for dropout.  Aligned where there is something to
+        align."""
         left, right = (None if side < 0 else side for side in self.window)
-        return {
-            "window": (left, None if self.causal else right),
-            "softcap": self.softcap if self.softcap > 0 else None,
-            "alibi_slopes": self.alibi_slopes,
-        }
+        right = None if self.causal else right
+        aligned = self.causal or (left, right) != (None, None) or self.alibi_slopes is not None
+        return Traits(
+            causal=self.causal,
+            bottom_right=aligned,
+            scale=self.scale,
+            window_left=left,
+            window_right=right,
+            softcap=self.softcap if self.softcap > 0 else None,
+            alibi_slopes=self.alibi_slopes,
+        )
+
+    def with_scale_of(self, d_head: int) -> _Options:
+        """With the scale that is usual for a head dimension, unless there is another."""
+        return self if self.scale is not None else replace(self, scale=1 / math.sqrt(d_head))
 
 
 def flash_attn_func(
@@ -278,7 +274,7 @@ def _cached(
     reason = reason or _refused_caches.get(kind, "")
     scales = cache.scales()
     if not reason:
-        scores = options.scores()
+        traits = options.traits
         try:
             return attend(
                 *(q, cache.k, cache.v, cache.lengths),
@@ -286,7 +282,7 @@ def _cached(
                 block_table=cache.block_table,
                 causal=options.causal,
                 softmax_scale=options.scale,
-                scores=Scores(scores["window"], softcap=scores["softcap"]),
+                scores=Scores((traits.window_left, traits.window_right), softcap=traits.softcap),
                 kv_scales=scales,
                 return_lse=wants_lse,
             )
@@ -325,60 +321,83 @@ def _dense(
 ) -> tuple[Tensor, Tensor | None]:
     reason = _why_not_ours(q, k, v, options)
     if not reason:
-        scores = options.scores()
-        windowed = scores["window"] != (None, None)
-        aligned = options.causal or windowed or options.alibi_slopes is not None
+        traits = options.traits
         try:
             found = attention(
                 *(q, k, v),
-                causal=options.causal,
-                bottom_right=aligned and q.shape[1] != k.shape[1],
-                softmax_scale=options.scale,
+                causal=traits.causal,
+                bottom_right=traits.bottom_right and q.shape[1] != k.shape[1],
+                softmax_scale=traits.scale,
                 return_lse=wants_lse,
-                **scores,
+                window=(traits.window_left, traits.window_right),
+                softcap=traits.softcap,
+                alibi_slopes=traits.alibi_slopes,
             )
         except NoUsableVariant as error:
             reason = _refused[q.shape[3], v.shape[3], q.dtype] = str(error)
         else:
             return found if wants_lse else (found, None)
-    tell("flash_attn_func", reason)
     if _suits_flash2(q, v, options):
-        return _by_flash2(q, k, v, options, None, None, q.shape[1], k.shape[1])
+        tell("flash_attn_func", reason)
+        return _by_flash2(q, k, v, options)
+    if (wide := _wider(q, v, options)) is not None:
+        options, d_v = options.with_scale_of(q.shape[3]), v.shape[3]
+        q, k, v = (_widened(t, wide) for t in (q, k, v))
+        out, lse = _dense(q, k, v, options, wants_lse)
+        return out[..., :d_v], lse
+    tell("flash_attn_func", reason)
     return _by_products(q, k, v, options)
 
 
 def _varlen(
     q: Tensor, k: Tensor, v: Tensor, options: _Options, lengths: Lengths, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
-    reason = options.why_not_packed() or _why_not_ours(q, k, v, options)
+    reason = _why_not_ours(q, k, v, options)
     if not reason:
         try:
-            return packed_attention(
-                *(q, k, v, lengths),
-                causal=options.causal,
-                softmax_scale=options.scale,
-                return_lse=wants_lse,
-            )
+            return packed_attention(q, k, v, lengths, options.traits, return_lse=wants_lse)
         except NoUsableVariant as error:
             reason = _refused[q.shape[2], v.shape[2], q.dtype] = str(error)
-    tell("flash_attn_varlen_func", reason)
     if _suits_flash2(q, v, options):
-        longest = (lengths.longest_q, lengths.longest_kv)
-        return _by_flash2(q, k, v, options, lengths.cum_q, lengths.cum_kv, *longest)
-    return _packed(q, k, v, lengths.cum_q, lengths.cum_kv, options)
+        tell("flash_attn_varlen_func", reason)
+        return _by_flash2(q, k, v, options, lengths)
+    if (wide := _wider(q, v, options)) is not None:
+        options, d_v = options.with_scale_of(q.shape[2]), v.shape[2]
+        q, k, v = (_widened(t, wide) for t in (q, k, v))
+        out, lse = _varlen(q, k, v, options, lengths, wants_lse)
+        return out[..., :d_v], lse
+    tell("flash_attn_varlen_func", reason)
+    return _one_by_one(q, k, v, options, lengths)
 
 
 def _why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: _Options) -> str:
-    wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
-    if reason := options.why_not(wants_grad):
-        return reason
+    if options.dropout_p > 0:
+        return "dropout"
     if not q.is_cuda:
         return f"the tensors are on the {q.device.type}"
     if q.dtype not in _HALF:
         return f"{q.dtype} is neither fp16 nor bf16"
     if 0 in q.shape or 0 in k.shape:
         return "there is nothing to attend to"
+    if any(t.shape[-1] % _WHOLE for t in (q, v)):
+        return f"a head dimension that is no multiple of {_WHOLE}"
     return _refused.get((q.shape[-1], v.shape[-1], q.dtype), "")
+
+
+def _wider(q: Tensor, v: Tensor, options: _Options) -> int | None:
+    """The head dimension to which columns of zeros bring a problem that a kernel then computes."""
+    wide = max(q.shape[-1], v.shape[-1])
+    if not q.is_cuda or q.dtype not in _HALF or wide > _FLASH2_D_HEAD or 0 in (*q.shape, *v.shape):
+        return None
+    if options.dropout_p > 0 and not options.traits.masks_only:
+        return None
+    step = _WHOLE if options.dropout_p > 0 else _OURS
+    wide += -wide % step
+    return None if q.shape[-1] == v.shape[-1] == wide else wide
+
+
+def _widened(tensor: Tensor, d_head: int) -> Tensor:
+    return torch.nn.functional.pad(tensor, (0, d_head - tensor.shape[-1]))
 
 
 def _suits_flash2(q: Tensor, v: Tensor, options: _Options) -> bool:
@@ -390,43 +409,45 @@ def _suits_flash2(q: Tensor, v: Tensor, options: _Options) -> bool:
         and options.softcap == 0
         and options.alibi_slopes is None
         and q.numel() > 0
+        and v.numel() > 0
     )
 
 
 def _by_flash2(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    options: _Options,
-    cum_q: Tensor | None,
-    cum_k: Tensor | None,
-    max_q: int,
-    max_k: int,
+    q: Tensor, k: Tensor, v: Tensor, options: _Options, lengths: Lengths | None = None
 ) -> tuple[Tensor, Tensor]:
-    left, right = options.window
-    if options.causal:
-        right = 0
-    windowed = left >= 0 or (right >= 0 and not options.causal)
+    traits = options.traits
+    left, right = traits.window_left, 0 if traits.causal else traits.window_right
+    windowed = left is not None or (right is not None and not traits.causal)
     found = torch.ops.aten._flash_attention_forward(
-        *(q, k, v, cum_q, cum_k, max_q, max_k, options.dropout_p, options.causal, False),
-        scale=options.scale,
+        *(q, k, v),
+        *(lengths or (None, None, q.shape[1], k.shape[1])),
+        *(options.dropout_p, traits.causal, False),
+        scale=traits.scale,
         window_size_left=left if windowed else None,
         window_size_right=right if windowed else None,
     )
     return found[0], found[1]
 
 
-def _packed(
-    q: Tensor, k: Tensor, v: Tensor, cum_q: Tensor, cum_k: Tensor, options: _Options
+def _one_by_one(
+    q: Tensor, k: Tensor, v: Tensor, options: _Options, lengths: Lengths
 ) -> tuple[Tensor, Tensor]:
+    """Each sequence of a packed batch; it waits for the GPU, which has their lengths."""
     outs, rows = [], []
-    bounds_q, bounds_k = cum_q.tolist(), cum_k.tolist()
+    bounds_q, bounds_k = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
+    slopes = options.alibi_slopes
     for i in range(len(bounds_q) - 1):
         queries = slice(bounds_q[i], bounds_q[i + 1])
         keys = slice(bounds_k[i], bounds_k[i + 1])
-        out, lse = _by_products(q[None, queries], k[None, keys], v[None, keys], options)
-        outs.append(out[0])
-        rows.append(lse[0])
+        of_one = slopes[[i]] if slopes is not None and slopes.ndim == 2 else slopes
+        found = _dense(
+            *(q[None, queries], k[None, keys], v[None, keys]),
+            replace(options, alibi_slopes=of_one),
+            wants_lse=True,
+        )
+        outs.append(found[0][0])
+        rows.append(found[1][0])  # type: ignore[index]
     return torch.cat(outs), torch.cat(rows, 1)
 
 

@@ -3,118 +3,115 @@
     fa_tune::fwd      out
     fa_tune::fwd_lse  out and the log-sum-exp, fp32 [batch, heads, seq_len_q]
     fa_tune::fwd_out  the same into tensors that are given
-    fa_tune::fwd_scores      out and the log-sum-exp, with a window, sinks, a soft cap or ALiBi
-    fa_tune::fwd_scores_out  the same into tensors that are given
-    fa_tune::bwd      the gradients of q, k and v
+    fa_tune::bwd      the gradients of q, k, v and the slopes, the last empty without slopes
+    fa_tune::scored_fwd, scored_fwd_lse, scored_fwd_out
+                      the same with all traits: fewer arguments cost less of the host's time
+    fa_tune::hooked_fwd, hooked_fwd_lse, hooked_fwd_out
+                      the same with a score hook, by its digest
+    fa_tune::packed_fwd, packed_fwd_lse, packed_fwd_out, packed_bwd
+                      the same of packed batches, whose log-sum-exp is [heads, total_q]
 
-Q, K and V are [batch, seq_len, heads, d_head], out like Q with the d_head of V.  New tensors are
-contiguous.
+Q, K and V are [batch, seq_len, heads, d_head], of a packed batch [rows, heads, d_head]; out is like
+Q with the d_head of V.  New tensors are contiguous.  The traits (`fa_tune.op.traits`) come last.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.op.done import Gradients
+from fa_tune.op.traits import HOOKED_SCHEMA, PLAIN_SCHEMA, SCHEMA, Traits
 
-_SCORES = (
-    "(Tensor q, Tensor k, Tensor v, bool causal, bool bottom_right, float? scale, "
-    "SymInt? window_left, SymInt? window_right, Tensor? sink, float? softcap, Tensor? alibi_slopes"
-)
-SCHEMAS = (
-    "fwd(Tensor q, Tensor k, Tensor v, bool causal, bool bottom_right, float? scale) -> Tensor",
-    "fwd_lse(Tensor q, Tensor k, Tensor v, bool causal, bool bottom_right, float? scale) "
-    "-> (Tensor, Tensor)",
-    "fwd_out(Tensor q, Tensor k, Tensor v, bool causal, bool bottom_right, float? scale, "
-    "Tensor(a!) out, Tensor(b!)? lse) -> ()",
-    f"fwd_scores{_SCORES}) -> (Tensor, Tensor)",
-    f"fwd_scores_out{_SCORES}, Tensor(a!) out, Tensor(b!)? lse) -> ()",
-    "bwd(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, bool causal, "
-    "bool bottom_right, float? scale) -> (Tensor, Tensor, Tensor)",
-)
-NAMES = ("fwd", "fwd_lse", "fwd_out", "fwd_scores", "fwd_scores_out", "bwd")
+_QKV = "Tensor q, Tensor k, Tensor v"
+_LENGTHS = "Tensor cum_q, Tensor cum_kv, SymInt longest_q, SymInt longest_kv"
+_ROOM = "Tensor(a!) out, Tensor(b!)? lse"
+_DONE = f"Tensor grad_out, {_QKV}, Tensor out, Tensor lse"
+_GRADIENTS = "(Tensor, Tensor, Tensor, Tensor)"
+SCHEMAS = {
+    "fwd": f"({_QKV}, {PLAIN_SCHEMA}) -> Tensor",
+    "fwd_lse": f"({_QKV}, {PLAIN_SCHEMA}) -> (Tensor, Tensor)",
+    "fwd_out": f"({_QKV}, {_ROOM}, {PLAIN_SCHEMA}) -> ()",
+    "scored_fwd": f"({_QKV}, {SCHEMA}) -> Tensor",
+    "scored_fwd_lse": f"({_QKV}, {SCHEMA}) -> (Tensor, Tensor)",
+    "scored_fwd_out": f"({_QKV}, {_ROOM}, {SCHEMA}) -> ()",
+    "hooked_fwd": f"({_QKV}, {HOOKED_SCHEMA}) -> Tensor",
+    "hooked_fwd_lse": f"({_QKV}, {HOOKED_SCHEMA}) -> (Tensor, Tensor)",
+    "hooked_fwd_out": f"({_QKV}, {_ROOM}, {HOOKED_SCHEMA}) -> ()",
+    "bwd": f"({_DONE}, {HOOKED_SCHEMA}) -> {_GRADIENTS}",
+    "packed_fwd": f"({_QKV}, {_LENGTHS}, {SCHEMA}) -> Tensor",
+    "packed_fwd_lse": f"({_QKV}, {_LENGTHS}, {SCHEMA}) -> (Tensor, Tensor)",
+    "packed_fwd_out": f"({_QKV}, {_LENGTHS}, {_ROOM}, {SCHEMA}) -> ()",
+    "packed_bwd": f"({_DONE}, {_LENGTHS}, {SCHEMA}) -> {_GRADIENTS}",
+}
+FORWARD = tuple(name for name in SCHEMAS if not name.endswith("bwd"))
+HOOKED = tuple(name for name in FORWARD if name.startswith("hooked"))  # in Python wherever
+_TENSORS_DONE, _LENGTHS_GIVEN = _DONE.count(",") + 1, _LENGTHS.count(",") + 1
 
 # Kept: with the object, what it registered would go.
 LIBRARY = torch.library.Library("fa_tune", "DEF")
 
 
-def _define() -> None:
-    for schema in SCHEMAS:
-        LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    torch.library.register_fake("fa_tune::fwd", _fake_fwd, lib=LIBRARY)
-    torch.library.register_fake("fa_tune::fwd_lse", _fake_fwd_lse, lib=LIBRARY)
-    torch.library.register_fake("fa_tune::fwd_out", _fake_fwd_out, lib=LIBRARY)
-    torch.library.register_fake("fa_tune::fwd_scores", _fake_fwd_scores, lib=LIBRARY)
-    torch.library.register_fake("fa_tune::fwd_scores_out", _fake_fwd_scores_out, lib=LIBRARY)
-    torch.library.register_fake("fa_tune::bwd", _fake_bwd, lib=LIBRARY)
-    for name in NAMES:
-        LIBRARY.impl(name, _no_gpu, "CPU")
+def room_for_out(q: Tensor, v: Tensor) -> Tensor:
+    """A new tensor for the result."""
+    return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
-def _fake_fwd(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    bottom_right: bool,
-    scale: float | None,
-) -> Tensor:
-    return q.new_empty((*q.shape[:3], v.shape[3]))
+def room_for_lse(q: Tensor) -> Tensor:
+    """A new tensor for the log-sum-exp."""
+    rows = (*q.shape[:-3], q.shape[-2], q.shape[-3]) if q.ndim in (3, 4) else (0,)
+    return q.new_empty(rows, dtype=torch.float32)
 
 
-def _fake_fwd_lse(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    bottom_right: bool,
-    scale: float | None,
-) -> tuple[Tensor, Tensor]:
-    rows = (q.shape[0], q.shape[2], q.shape[1])
-    return q.new_empty((*q.shape[:3], v.shape[3])), q.new_empty(rows, dtype=torch.float32)
+def _fake_out(q: Tensor, k: Tensor, v: Tensor, *_: object) -> Tensor:
+    return room_for_out(q, v)
 
 
-def _fake_fwd_out(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    bottom_right: bool,
-    scale: float | None,
-    out: Tensor,
-    lse: Tensor | None,
-) -> None:
-    return None
+def _fake_lse(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return room_for_out(q, v), room_for_lse(q)
 
 
-def _fake_fwd_scores(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    rows = (q.shape[0], q.shape[2], q.shape[1])
-    return q.new_empty((*q.shape[:3], v.shape[3])), q.new_empty(rows, dtype=torch.float32)
-
-
-def _fake_fwd_scores_out(*_: object) -> None:
+def _fake_nothing(*_: object) -> None:
     return None
 
 
 def _fake_bwd(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    bottom_right: bool,
-    scale: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *traits: Any
+) -> Gradients:
+    slopes = Traits(*traits).alibi_slopes
+    three = (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape))
+    return (*three, q.new_empty(0 if slopes is None else slopes.shape, dtype=torch.float32))
+
+
+def _fake_packed_bwd(*given: Any) -> Gradients:
+    return _fake_bwd(*given[:_TENSORS_DONE], *given[_TENSORS_DONE + _LENGTHS_GIVEN :])
+
+
+_FAKES: dict[str, Callable[..., Any]] = {
+    "fwd": _fake_out,
+    "fwd_lse": _fake_lse,
+    "fwd_out": _fake_nothing,
+    **{f"{kind}_fwd": _fake_out for kind in ("scored", "hooked", "packed")},
+    **{f"{kind}_fwd_lse": _fake_lse for kind in ("scored", "hooked", "packed")},
+    **{f"{kind}_fwd_out": _fake_nothing for kind in ("scored", "hooked", "packed")},
+    "bwd": _fake_bwd,
+    "packed_bwd": _fake_packed_bwd,
+}
 
 
 def _no_gpu(*args: Tensor, **_: object) -> NoReturn:
     raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {args[0].device}")
+
+
+def _define() -> None:
+    for name, schema in SCHEMAS.items():
+        LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        torch.library.register_fake(f"fa_tune::{name}", _FAKES[name], lib=LIBRARY)
+        LIBRARY.impl(name, _no_gpu, "CPU")
 
 
 _define()

@@ -13,7 +13,7 @@ from fa_tune.build.native import abi
 from fa_tune.build.native.core import Core, problem_of
 from fa_tune.build.native.library import torch_library
 from fa_tune.core.errors import FaTuneError, ToolMissing
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import FORWARD, DType, Workload
 
 _LEAST_TORCH = (2, 10)  # of the stable ABI that csrc/torch needs
 _TEXT_BYTES = 2048
@@ -87,7 +87,7 @@ class NativeOp:
         """The resolver: any exception is told in `text`."""
         try:
             if device not in self._devices:
-                for workload in self._tuned(device):
+                for workload in filter(_is_of_tensors, self._tuned(device)):
                     self._library.fa_tune_torch_add_exact(problem_of(workload), device)
                 self._devices.add(device)
             kernel[0] = self._resolve(workload_of_problem(problem[0]), device)
@@ -107,6 +107,11 @@ def translated(error: RuntimeError) -> Exception:
 
 def workload_of_problem(problem: abi.Problem) -> Workload:
     """The workload of a problem, with the usual scale."""
+    sides = (abi.Window.LEFT, abi.Window.RIGHT)
+    windows = (problem.window_left, problem.window_right)
+    left, right = (
+        keys if problem.window & side else None for side, keys in zip(sides, windows, strict=True)
+    )
     return Workload(
         batch=problem.batch,
         heads=problem.heads,
@@ -115,11 +120,26 @@ def workload_of_problem(problem: abi.Problem) -> Workload:
         seq_len_kv=problem.seq_len_kv,
         d_head=problem.d_head,
         dtype=DType(problem.dtype),
-        causal=problem.mask != abi.Mask.FULL,
-        bottom_right=problem.mask == abi.Mask.CAUSAL_BR,
+        causal=problem.mask not in (abi.Mask.FULL, abi.Mask.FULL_DIAGONAL),
+        bottom_right=problem.mask in (abi.Mask.CAUSAL_BR, abi.Mask.FULL_DIAGONAL),
         lse=bool(problem.lse),
+        window_left=left,
+        window_right=right,
+        sink=bool(problem.sink),
+        softcap=problem.softcap or None,
+        alibi=bool(problem.alibi),
         d_head_v=problem.d_head_v,
+        packed=bool(problem.packed),
+        total_q=problem.total_q,
+        total_kv=problem.total_kv,
     )
+
+
+def _is_of_tensors(workload: Workload) -> bool:
+    """Whether a call may be of it: one with lengths that only its name has is not, nor one of a
+    cache or with a hook."""
+    told = workload.score_hook or workload.lengths or workload.cached
+    return workload.op == FORWARD and not told
 
 
 def _subclasses(kind: type[FaTuneError]) -> list[type[FaTuneError]]:

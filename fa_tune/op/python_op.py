@@ -1,150 +1,154 @@
-"""The operators in Python: those with windows and changed scores, and all of them where C++ cannot
-be compiled or torch is too old for it."""
+"""The operators in Python, where C++ cannot be compiled or torch is too old for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.tensors import check_lse, score_tensors, workload_of
+from fa_tune.core.tensors import dtype_of, score_tensors, workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import NOT_GIVEN, LaunchArgs, TensorArg
+from fa_tune.op.done import Lengths
+from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.plans import Kernel
+from fa_tune.op.traits import Traits
+
+_LENGTHS = len(Lengths._fields)
 
 
 class PythonOp:
-    """The operators by the kernels that `kernel` gives for a workload and a device."""
+    """The operators by the kernels that `kernel` gives for a workload and a device; each is as its
+    schema says."""
 
     def __init__(self, kernel: Callable[[Workload, int], Kernel]) -> None:
         self._kernel = kernel
 
-    def fwd(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        causal: bool,
-        bottom_right: bool,
-        scale: float | None,
-    ) -> Tensor:
-        """As the schema says."""
-        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-        self.fwd_out(q, k, v, causal, bottom_right, scale, out, None)
+    def fwd(self, q: Tensor, k: Tensor, v: Tensor, *traits: Any) -> Tensor:
+        """out."""
+        out = room_for_out(q, v)
+        self._run((q, k, v, out), None, None, Traits(*traits))
         return out
 
-    def fwd_lse(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        causal: bool,
-        bottom_right: bool,
-        scale: float | None,
-    ) -> tuple[Tensor, Tensor]:
-        """As the schema says."""
-        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-        rows = (q.shape[0], q.shape[2], q.shape[1]) if q.ndim == 4 else (0,)
-        lse = q.new_empty(rows, dtype=torch.float32)
-        self.fwd_out(q, k, v, causal, bottom_right, scale, out, lse)
+    def fwd_lse(self, q: Tensor, k: Tensor, v: Tensor, *traits: Any) -> tuple[Tensor, Tensor]:
+        """out and the log-sum-exp."""
+        out, lse = room_for_out(q, v), room_for_lse(q)
+        self._run((q, k, v, out), lse, None, Traits(*traits))
         return out, lse
 
     def fwd_out(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        causal: bool,
-        bottom_right: bool,
-        scale: float | None,
-        out: Tensor,
-        lse: Tensor | None,
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, *traits: Any
     ) -> None:
-        """As the schema says."""
-        plain = (None, None, None, None, None)
-        self.fwd_scores_out(q, k, v, causal, bottom_right, scale, *plain, out, lse)
+        """Into what is given."""
+        self._run((q, k, v, out), lse, None, Traits(*traits))
 
-    def fwd_scores(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        causal: bool,
-        bottom_right: bool,
-        scale: float | None,
-        window_left: int | None,
-        window_right: int | None,
-        sink: Tensor | None,
-        softcap: float | None,
-        alibi_slopes: Tensor | None,
+    def packed_fwd(self, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
+        """out of a packed batch."""
+        out = room_for_out(q, v)
+        self._run((q, k, v, out), None, Lengths(*others[:_LENGTHS]), Traits(*others[_LENGTHS:]))
+        return out
+
+    def packed_fwd_lse(
+        self, q: Tensor, k: Tensor, v: Tensor, *others: Any
     ) -> tuple[Tensor, Tensor]:
-        """As the schema says."""
-        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-        rows = (q.shape[0], q.shape[2], q.shape[1]) if q.ndim == 4 else (0,)
-        lse = q.new_empty(rows, dtype=torch.float32)
-        scores = (window_left, window_right, sink, softcap, alibi_slopes)
-        self.fwd_scores_out(q, k, v, causal, bottom_right, scale, *scores, out, lse)
+        """out and the log-sum-exp of a packed batch."""
+        out, lse = room_for_out(q, v), room_for_lse(q)
+        self._run((q, k, v, out), lse, Lengths(*others[:_LENGTHS]), Traits(*others[_LENGTHS:]))
         return out, lse
 
-    def fwd_scores_out(
+    def packed_fwd_out(self, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> None:
+        """Of a packed batch into what is given."""
+        lengths, (out, lse, *traits) = Lengths(*others[:_LENGTHS]), others[_LENGTHS:]
+        self._run((q, k, v, out), lse, lengths, Traits(*traits))
+
+    def _run(
         self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        causal: bool,
-        bottom_right: bool,
-        scale: float | None,
-        window_left: int | None,
-        window_right: int | None,
-        sink: Tensor | None,
-        softcap: float | None,
-        alibi_slopes: Tensor | None,
-        out: Tensor,
+        four: tuple[Tensor, Tensor, Tensor, Tensor],
         lse: Tensor | None,
+        lengths: Lengths | None,
+        traits: Traits,
     ) -> None:
-        """As the schema says."""
-        workload = workload_of(
-            *(q, k, v),
-            lse=lse is not None,
-            causal=causal,
-            bottom_right=bottom_right,
-            softmax_scale=scale,
-            window_left=window_left,
-            window_right=window_right,
-            sink=sink is not None,
-            softcap=softcap,
-            alibi=alibi_slopes is not None,
-        )
+        q, k, v, out = four
+        _check_out(q, v, out)
         if any(t.device != q.device for t in (k, v)):
             raise InvalidConfig("Q, K, V must be on one GPU")
-        shape = (*q.shape[:3], v.shape[3])
-        if out.shape != shape or out.dtype != q.dtype or out.device != q.device:
-            raise InvalidConfig(
-                f"out must be like q with v's last dimension, {shape}, not {tuple(out.shape)}"
-            )
+        workload = _workload(q, k, v, lengths, traits, lse is not None)
         if lse is not None:
-            check_lse(lse, workload)
+            _check_lse(lse, q)
         # Kept until the launch: they may be copies.
-        sink, alibi_slopes = score_tensors(workload, q.device, sink, alibi_slopes)
-        args = LaunchArgs.forward(
-            q=TensorArg.of(q, "Q"),
-            k=TensorArg.of(k, "K"),
-            v=TensorArg.of(v, "V"),
-            o=TensorArg.of(out, "O"),
-            lse=TensorArg(0 if lse is None else lse.data_ptr()),
-            sink=TensorArg(0 if sink is None else sink.data_ptr()),
-            alibi_slopes=NOT_GIVEN
-            if alibi_slopes is None
-            else TensorArg(
-                alibi_slopes.data_ptr(),
-                (alibi_slopes.stride(0) if alibi_slopes.ndim == 2 else 0, 0, 0),
-            ),
-        )
+        sink, slopes = score_tensors(workload, q.device, *traits.tensors)
+        more = {"lse": lse, "sink": sink}
+        if lengths is not None:
+            _check_lengths(lengths, q)
+            four = (q[None], k[None], v[None], out[None])
+            more |= {"cu_seqlens_q": lengths.cum_q, "cu_seqlens_kv": lengths.cum_kv}
+        tensors = {
+            name: TensorArg.of(t, name.upper()) for name, t in zip("qkvo", four, strict=True)
+        }
+        tensors |= {
+            name: NOT_GIVEN if t is None else TensorArg(t.data_ptr()) for name, t in more.items()
+        }
+        if slopes is not None:
+            of_batch = slopes.stride(0) if slopes.ndim == 2 else 0
+            tensors["alibi_slopes"] = TensorArg(slopes.data_ptr(), (of_batch, 0, 0))
         device = q.device.index
-        launch(self._kernel(workload, device), workload, args, device)
+        launch(self._kernel(workload, device), workload, LaunchArgs(tensors), device)
+
+
+def _workload(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Lengths | None, traits: Traits, lse: bool
+) -> Workload:
+    if lengths is None:
+        return workload_of(q, k, v, lse=lse, **traits.of_workload)
+    if any(t.ndim != 3 for t in (q, k, v)) or k.shape[:2] != v.shape[:2]:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (q, k, v))
+        raise InvalidConfig(
+            f"Q, K, V must be [rows, heads, d_head], V like K but for d_head: {shapes}"
+        )
+    if q.shape[2] != k.shape[2] or {k.dtype, v.dtype} != {q.dtype}:
+        raise InvalidConfig("Q, K, V must be of one type, Q and K of one d_head")
+    return Workload(
+        batch=lengths.cum_q.numel() - 1,
+        heads=q.shape[1],
+        kv_heads=k.shape[1],
+        seq_len_q=lengths.longest_q,
+        seq_len_kv=lengths.longest_kv,
+        d_head=q.shape[2],
+        d_head_v=v.shape[2],
+        dtype=dtype_of(q),
+        lse=lse,
+        packed=True,
+        total_q=q.shape[0],
+        total_kv=k.shape[0],
+        **traits.of_workload | {"bottom_right": False},
+    )
+
+
+def _check_out(q: Tensor, v: Tensor, out: Tensor) -> None:
+    shape = (*q.shape[:-1], v.shape[-1])
+    if out.shape != shape or out.dtype != q.dtype or out.device != q.device:
+        raise InvalidConfig(
+            f"out must be like q with v's last dimension, {shape}, not {tuple(out.shape)}"
+        )
+
+
+def _check_lse(lse: Tensor, q: Tensor) -> None:
+    shape = (*q.shape[:-3], q.shape[-2], q.shape[-3])
+    if tuple(lse.shape) != shape or lse.dtype != torch.float32 or not lse.is_contiguous():
+        raise InvalidConfig(f"lse must be fp32 {shape}, contiguous, not {tuple(lse.shape)}")
+
+
+def _check_lengths(lengths: Lengths, q: Tensor) -> None:
+    for name, tensor in (("cu_seqlens_q", lengths.cum_q), ("cu_seqlens_k", lengths.cum_kv)):
+        wrong = tensor.dtype != torch.int32 or tensor.shape != lengths.cum_q.shape
+        if wrong or tensor.ndim != 1 or tensor.device != q.device or not tensor.is_contiguous():
+            raise InvalidConfig(
+                f"{name} must be int32 ({lengths.cum_q.numel()}), contiguous, on Q's GPU"
+            )
 
 
 def launch(kernel: Kernel, workload: Workload, args: LaunchArgs, device: int) -> None:

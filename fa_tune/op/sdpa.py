@@ -73,7 +73,7 @@ class Override:
             lse = query.new_empty(query.shape[:3], dtype=torch.float32)
             four = [t.transpose(1, 2) for t in (query, key, value, out)]
             try:
-                _fwd_out(*four[:3], is_causal, False, scale, four[3], lse)
+                _fwd_out(*four, lse, is_causal, False, scale)
             except (RuntimeError, FaTuneError) as error:  # from C++, from Python
                 found = translated(error) if isinstance(error, RuntimeError) else error
                 reason = str(found)

@@ -1,25 +1,27 @@
 """What is behind the operators in this process: C++ if it can be had, else Python, and Python for
-windows and changed scores; and the choices made so far."""
+score hooks; and the choices made so far."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from fa_tune.build.native.core import Core, CoreKernel, KernelImage
 from fa_tune.core.errors import StorageError, ToolMissing
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.op import backward
+from fa_tune.op.done import Done, Gradients, Lengths
 from fa_tune.op.driver_kernel import DriverKernel
-from fa_tune.op.library import LIBRARY
+from fa_tune.op.library import FORWARD, HOOKED, LIBRARY
 from fa_tune.op.native import NativeOp
 from fa_tune.op.plans import Kernel, Memo, Plans
 from fa_tune.op.python_op import PythonOp
+from fa_tune.op.traits import Traits
 
 
 class Operators:
@@ -45,33 +47,25 @@ class Operators:
         self._with_cache = Memo(self.plans, takes_cache=True)
         if self.native is not None:
             self.native.start(
-                self._handle,
-                lambda device: frozenset(w for w in self.plans.chooser(device).tuned if w.is_plain),
-                dispatch_key,
+                self._handle, lambda device: self.plans.chooser(device).tuned, dispatch_key
             )
         op = PythonOp(lambda workload, device: self._memo.kernel(workload, device))
-        LIBRARY.impl("fwd_scores", op.fwd_scores, dispatch_key)
-        LIBRARY.impl("fwd_scores_out", op.fwd_scores_out, dispatch_key)
-        if self.native is not None:
-            return
-        LIBRARY.impl("fwd", op.fwd, dispatch_key)
-        LIBRARY.impl("fwd_lse", op.fwd_lse, dispatch_key)
-        LIBRARY.impl("fwd_out", op.fwd_out, dispatch_key)
+        for name in FORWARD if self.native is None else HOOKED:
+            function = getattr(op, name.removeprefix("scored_").removeprefix("hooked_"))
+            LIBRARY.impl(name, function, dispatch_key)
 
     def load(self, artifact: Artifact) -> Kernel:
         """A kernel to launch."""
-        if self._core is None:
-            return DriverKernel(artifact)
-        return self._core.kernel(KernelImage.of(artifact))
+        if self._core is not None:
+            image = KernelImage.of(artifact)
+            if not image.call.plan.hook:  # C++ launches none with a hook
+                return self._core.kernel(image)
+        return DriverKernel(artifact)
 
     def kernel_with_cache(self, workload: Workload, device: int) -> Kernel:
         """A kernel whose launches take lengths and pages that the GPU alone knows, loaded.  Raises
         as a call would."""
         return self._with_cache.kernel(workload, device)
-
-    def kernel(self, workload: Workload, device: int) -> Kernel:
-        """What runs a workload, loaded.  Raises as a call would."""
-        return self._memo.kernel(workload, device)
 
     def _handle(self, workload: Workload, device: int) -> int:
         kernel = self.plans.kernel(workload, device)
@@ -80,7 +74,7 @@ class Operators:
 
     def prepare(self, workload: Workload, device: int) -> None:
         """Choose, compile and load what runs a workload.  Raises as a call would."""
-        if self.native is not None and workload.is_plain:
+        if self.native is not None and workload.score_hook is None:
             self.native.prepare(workload, device)
         else:
             self._memo.kernel(workload, device)
@@ -96,21 +90,15 @@ class Operators:
             self.native.forget()
 
 
-def bwd(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    bottom_right: bool,
-    scale: float | None,
-) -> backward.Gradients:
+def bwd(*given: Any) -> Gradients:
     """fa_tune::bwd on a GPU."""
-    return backward.gradients(
-        backward.of_torch, grad_out, q, k, v, out, lse, causal, bottom_right, scale
-    )
+    return backward.gradients(Done(*given[:6]), Traits(*given[6:]))
+
+
+def packed_bwd(*given: Any) -> Gradients:
+    """fa_tune::packed_bwd on a GPU."""
+    lengths, traits = Lengths(*given[6:10]), Traits(*given[10:])
+    return backward.packed_gradients(Done(*given[:6]), lengths, traits)
 
 
 def operators() -> Operators:
@@ -124,4 +112,5 @@ _operators: Operators | None = None
 if torch.version.cuda is not None:
     _operators = Operators()
     LIBRARY.impl("bwd", bwd, "CUDA")
+    LIBRARY.impl("packed_bwd", packed_bwd, "CUDA")
     os.register_at_fork(after_in_child=_operators.forget)

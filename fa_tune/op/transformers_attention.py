@@ -1,12 +1,15 @@
 """Attention of Hugging Face Transformers by our kernels, under a name of our own.
 
-A model's mask function says whether a mask is needed.  Ours gives None, which here means causal and
-aligned bottom-right, where the mask is plainly causal, nothing is padded, and the last query is the
-last key.  Anything else is torch's attention with Transformers' own mask.
+A model's mask function says whether a mask is needed.  Ours gives None, which here means causal,
+within the layer's sliding window if it has one, and aligned bottom-right, where the mask is just
+that, nothing is padded, and the last query is the last key.  Anything else is torch's attention
+with Transformers' own mask, or where a layer has a soft cap or sinks, which torch's does not take,
+matrix products.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +22,7 @@ from fa_tune.op.fallback import tell
 _MASK = "a mask"  # which the model was asked for
 _WHO = "attention of Transformers"
 # What a model may ask for and torch's attention takes, too.
-_NOT_OURS = ("position_bias", "cache", "softcap", "s_aux")
+_NOT_OURS = ("position_bias", "cache")
 _DEVICES = ("cuda",)
 _DTYPES = (torch.float16, torch.bfloat16)
 _refused: dict[tuple[int, int, torch.dtype], str] = {}
@@ -56,11 +59,13 @@ def mask(
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
     plain = mask_function is None or mask_function is causal_mask_function
+    if plain and not _is_zero(kv_offset):
+        plain = False
     if (
-        plain
-        and _is_zero(kv_offset)
-        and _ends_together(q_offset, q_length, kv_length)
-        and not _is_padded(attention_mask, kv_length)
+        (plain or _is_sliding(mask_function))
+        and isinstance(kv_offset, int)
+        and _ends_together(q_offset, q_length, kv_offset + kv_length)
+        and not _is_padded(attention_mask, kv_offset + kv_length)
     ):
         return None
     others["allow_is_causal_skip"] = False  # its None is aligned top-left
@@ -90,13 +95,22 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attention of a layer: [batch, heads, seq_len, d_head] to [batch, seq_len, heads, d_head]."""
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    asked = _Asked.of(causal, key.shape[2], scaling, dropout, others)
     reason = _reason(query, key, value, attention_mask, dropout, others)
     if not reason:
         three = (t.transpose(1, 2) for t in (query, key, value))
-        # One query sees every key, whatever the mask.
-        masked = causal and query.shape[2] > 1
+        # One query sees every key, whatever the mask, but those outside its window.
+        masked, windowed = causal and query.shape[2] > 1, asked.window is not None
         try:
-            found = attention(*three, causal=masked, bottom_right=masked, softmax_scale=scaling)
+            found = attention(
+                *three,
+                causal=masked,
+                bottom_right=masked or windowed,
+                softmax_scale=scaling,
+                window=(asked.window, None),
+                sink=asked.sink,
+                softcap=asked.softcap,
+            )
         except FaTuneError as error:
             reason = str(error)
             if isinstance(error, NoUsableVariant):
@@ -105,7 +119,52 @@ def attend(
             return found, None
     if reason != _MASK and not torch.compiler.is_compiling():
         tell(_WHO, reason)
-    return _by_torch(module, query, key, value, attention_mask, dropout, scaling, causal, others)
+    if attention_mask is None:
+        attention_mask = _own_mask(query, key, asked)
+    if asked.sink is not None or asked.softcap is not None:
+        return _by_products(query, key, value, attention_mask, asked), None
+    return _by_torch(module, query, key, value, attention_mask, asked, others)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a layer asks for.  `window`: keys before its own that a query sees, None: all."""
+
+    causal: bool
+    scaling: float | None
+    dropout: float
+    window: int | None
+    sink: Tensor | None
+    softcap: float | None
+
+    @classmethod
+    def of(
+        cls,
+        causal: bool,
+        n_kv: int,
+        scaling: float | None,
+        dropout: float,
+        others: dict[str, Any],
+    ) -> _Asked:
+        size = others.get("sliding_window")
+        window = size - 1 if causal and size is not None and size < n_kv else None
+        return cls(causal, scaling, dropout, window, others.get("s_aux"), others.get("softcap"))
+
+
+def _own_mask(query: Tensor, key: Tensor, asked: _Asked) -> Tensor | None:
+    """What None stands for, True where a key is seen; None where torch's attention takes it for
+    the same."""
+    n_q, n_kv = query.shape[2], key.shape[2]
+    by_products = asked.sink is not None or asked.softcap is not None
+    told = by_products or asked.window is not None or n_q != n_kv
+    if not asked.causal or not told or (n_q == 1 and asked.window is None):
+        return None
+    ahead = torch.arange(n_kv, device=query.device)
+    ahead = ahead - torch.arange(n_kv - n_q, n_kv, device=query.device)[:, None]
+    seen = ahead <= 0
+    if asked.window is not None:
+        seen = seen & (ahead >= -asked.window)
+    return seen[None, None]
 
 
 def _by_torch(
@@ -114,25 +173,40 @@ def _by_torch(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    dropout: float,
-    scaling: float | None,
-    causal: bool,
+    asked: _Asked,
     others: dict[str, Any],
 ) -> tuple[Tensor, None]:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    n_q, n_kv = query.shape[2], key.shape[2]
-    if attention_mask is None and causal and 1 < n_q < n_kv:  # torch's would be aligned top-left
-        seen = torch.ones(n_q, n_kv, dtype=torch.bool, device=query.device)
-        attention_mask = seen.tril(n_kv - n_q)[None, None]
     found: tuple[Tensor, None] = sdpa_attention_forward(
         *(module, query, key, value, attention_mask),
-        dropout=dropout,
-        scaling=scaling,
-        is_causal=causal,
+        dropout=asked.dropout,
+        scaling=asked.scaling,
+        is_causal=asked.causal,
         **others,
     )
     return found
+
+
+def _by_products(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, asked: _Asked
+) -> Tensor:
+    group = query.shape[1] // key.shape[1]
+    key, value = (t.repeat_interleave(group, 1) for t in (key, value))
+    scale = query.shape[3] ** -0.5 if asked.scaling is None else asked.scaling
+    scores = (query @ key.transpose(2, 3)).float() * scale
+    if asked.softcap is not None:
+        scores = asked.softcap * torch.tanh(scores / asked.softcap)
+    if mask is not None:
+        # No row is left without a key: its result is not looked at.
+        hidden = torch.finfo(scores.dtype).min
+        scores = scores.masked_fill(~mask, hidden) if mask.dtype == torch.bool else scores + mask
+    if asked.sink is not None:
+        sink = asked.sink.float()[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat((scores, sink), -1)
+    weights = scores.softmax(-1)[..., : key.shape[2]].to(value.dtype)
+    weights = torch.nn.functional.dropout(weights, asked.dropout)
+    return (weights @ value).transpose(1, 2).contiguous()
 
 
 def _reason(
@@ -158,6 +232,25 @@ def _reason(
     if key.shape[:3] != value.shape[:3]:
         return "K and V differ in batch, heads or length"
     return _refused.get((query.shape[3], value.shape[3], query.dtype), "")
+
+
+def _is_sliding(mask_function: Any) -> bool:
+    """Whether it is Transformers' causal mask within a sliding window, and nothing more.  False
+    while a graph is compiled, which cannot look into functions."""
+    if torch.compiler.is_compiling():
+        return False
+    from transformers import masking_utils
+
+    like = masking_utils.sliding_window_causal_mask_function(1)
+    if getattr(mask_function, "__code__", None) is not like.__code__:
+        return False
+    (of_like,), (of_this,) = (
+        [cell.cell_contents for cell in function.__closure__] for function in (like, mask_function)
+    )
+    return len(of_this) == len(of_like) and all(
+        a is b or (a.__code__ is b.__code__ and a.__closure__ is not None)
+        for a, b in zip(of_this, of_like, strict=True)
+    )
 
 
 def _is_zero(offset: Any) -> bool:

@@ -86,6 +86,7 @@ class Capabilities:
       taken alone may stand beside those of a larger round.
     - `samples_per_scout`: how many samples tell whether a config is worth more of them.
     - `may_be_refused`: whether it is allowed to measure shows only when it does.
+    - `shares_process`: several plans at once cost it less than one after another.
     """
 
     needs_device: bool = True
@@ -95,6 +96,7 @@ class Capabilities:
     independent_samples: bool = False
     samples_per_scout: int = 3
     may_be_refused: bool = False
+    shares_process: bool = False
 
 
 OnStep = Callable[[str], None]
@@ -142,11 +144,35 @@ class Profiler(Protocol):
     def warm_up(self) -> None:
         """There will soon be something to measure."""
 
+    def get_ready(self, gpu: str, device: int) -> None:
+        """The same, on a GPU on which nothing is measured yet: the one with that UUID, or where it
+        is empty the one that CUDA counts as `device`."""
+
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """Measure every subject of the plan; one attempt each, as soon as it is final.
 
         `on_step` hears of every launch.  Raises ToolMissing when measuring is impossible here.
         """
+
+    def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
+        """`measure` of several plans, each of another workload."""
+
+
+class OneByOne:
+    """For profilers that gain nothing from several plans at once, nor from a context that is made
+    early."""
+
+    def get_ready(self, gpu: str, device: int) -> None:
+        """See `Profiler`."""
+
+    def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
+        """See `Profiler`."""
+        raise NotImplementedError
+
+    def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
+        """See `Profiler`."""
+        for plan in plans:
+            yield from self.measure(plan, on_step)
 
 
 def failed(subject: str, workload: Workload, outcome: Any, reason: str) -> Attempt:

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult, to_json
 from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
 from fa_tune.core.stats import median
-from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep, ProfilerNotes, failed
+from fa_tune.profile.base import (
+    Capabilities,
+    MeasurePlan,
+    OneByOne,
+    OnStep,
+    ProfilerNotes,
+    failed,
+)
 from fa_tune.profile.ncu.metrics import SM_CLOCK
 from fa_tune.workers.supervisor import Event, Kind, run_items
 
@@ -20,7 +27,7 @@ RUN_DRIFT = 0.01  # of the baseline between the beginning and the end of a run
 SUSTAINED_S = 1.0
 
 
-class EventsProfiler:
+class EventsProfiler(OneByOne):
     """Times launches with CUDA events.  `check` compares every output with the fp32 result
     after timing, on the very buffers that were timed."""
 

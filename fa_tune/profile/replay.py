@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.workload import Effect, Workload, labels
-from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep, failed
+from fa_tune.profile.base import Capabilities, MeasurePlan, OneByOne, OnStep, failed
 
 
 def answering(
@@ -27,7 +27,7 @@ def answering(
     return {subject: label for subject, label in found.items() if label is not None}
 
 
-class ReplayProfiler:
+class ReplayProfiler(OneByOne):
     """Answers from `recorded`, attempts by (workload key, subject) for each recording by its
     label, all taken with `method`.
 

@@ -95,6 +95,8 @@ def prepare(
     fresh = build_all(list(left.values()), session.machine, session.progress, checks.add)
     _remember_timeouts(fresh, session.journal)
     built |= dict(zip(left, fresh, strict=True))
+    machine = session.machine
+    session.selection.profiler.get_ready(machine.gpu_uuid, machine.options.device)
     checks.add(list(built.values()))
     return [
         _prepared(workload, [(key, built[key]) for key in of_one], checks.found)

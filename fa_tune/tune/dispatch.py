@@ -7,6 +7,7 @@ the GPU that took them, if that is there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeVar
@@ -17,6 +18,8 @@ from fa_tune.store.journal import AttemptRecord
 from fa_tune.tune.fleet.cross_gpu import gpu_of
 from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.session import Session, Tally
+
+AT_ONCE = 96  # variants; of what is interrupted while they are measured, a recording has none
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -53,6 +56,54 @@ def run_on_gpus(
     for tally in tallies:
         session.tally.add(tally)
     return found
+
+
+def run_some_on_gpus(
+    session: Session,
+    jobs: Sequence[Job],
+    work: Callable[[Session, Sequence[Job]], Sequence[Result]],
+    *,
+    cost: Callable[[Job], float],
+    size: Callable[[Job], int],
+    workload: Callable[[Job], Workload],
+) -> list[Result]:
+    """`run_on_gpus` for work that takes several jobs at once, where a process is dear and shared
+    (`Capabilities.shares_process`): about AT_ONCE variants, of which a job has `size`.  Else one
+    job after another."""
+    parts = [[n] for n in range(len(jobs))]
+    if session.capabilities.shares_process:
+        n_gpus = max(1, len(session.pool.present))
+        sizes = [size(job) for job in jobs]
+        rounds = max(1, math.ceil(sum(sizes) / (AT_ONCE * n_gpus)))
+        last = _last_gpus(session) if session.pool.has_several else {}
+        wanted = [last.get(workload(job).key, "") for job in jobs]
+        parts = dealt(sizes, wanted, rounds * n_gpus)
+    found = run_on_gpus(
+        session,
+        parts,
+        lambda own, part: work(own, [jobs[n] for n in part]),
+        cost=lambda part: sum(cost(jobs[n]) for n in part),
+        workload=lambda part: workload(jobs[part[0]]),
+    )
+    by_number = {
+        n: result
+        for part, results in zip(parts, found, strict=True)
+        for n, result in zip(part, results, strict=True)
+    }
+    return [by_number[n] for n in range(len(jobs))]
+
+
+def dealt(sizes: Sequence[int], wanted: Sequence[str], n_parts: int) -> list[list[int]]:
+    """Numbers of jobs in at most `n_parts` parts of nearly the same size, none empty; jobs that
+    want the same GPU (empty: any) stay together."""
+    together: dict[str, list[int]] = {}
+    for n, gpu in enumerate(wanted):
+        together.setdefault(gpu or f"any {n}", []).append(n)
+    units = sorted(together.values(), key=lambda unit: -sum(sizes[n] for n in unit))
+    parts: list[list[int]] = [[] for _ in range(n_parts)]
+    for unit in units:
+        min(parts, key=lambda part: sum(sizes[n] for n in part)).extend(unit)
+    return [sorted(part) for part in parts if part]
 
 
 def _last_gpus(session: Session) -> dict[str, str]:

@@ -26,11 +26,12 @@ from fa_tune.tune.candidates import (
     choose_candidates,
     choose_families,
     recorded_configs,
+    runnable,
     workloads_for,
 )
 from fa_tune.tune.decide import decide_all
-from fa_tune.tune.dispatch import run_on_gpus
-from fa_tune.tune.measure import MeasuredWorkload, measure_workload
+from fa_tune.tune.dispatch import run_on_gpus, run_some_on_gpus
+from fa_tune.tune.measure import Compared, MeasuredWorkload, measure_workloads
 from fa_tune.tune.outputs import (
     Recorder,
     Verdicts,
@@ -97,6 +98,7 @@ def open_search(
         note := note_of_d_head(options.kernels, configs[0])
     ):
         progress.note(note)
+    runnable(configs, machine)  # told before what is recorded of others
     check_writable(options, registry_path(options.registry))
     selection = choose_profiler(options.measure, machine, progress, wanted=wanted, configs=configs)
     progress.note(selection.source)
@@ -186,19 +188,28 @@ def measure(
 def _measured(state: SearchState, prepared: Sequence[PreparedWorkload]) -> list[MeasuredWorkload]:
     screening = screen(state, prepared)
 
-    def measure_one(session: Session, final: PreparedWorkload) -> MeasuredWorkload:
-        workload, artifacts = final.workload, final.artifacts
-        defaults = state.defaults.keys(workload)
-        sampling = state.sampling(workload, artifacts, defaults)
-        attempts = measure_workload(session, workload, artifacts, sampling)
-        measured = MeasuredWorkload(final, tuple(attempts), defaults)
-        return state.record(screening.with_eliminated(measured))
+    def measure_some(
+        session: Session, finals: Sequence[PreparedWorkload]
+    ) -> list[MeasuredWorkload]:
+        defaults = [state.defaults.keys(final.workload) for final in finals]
+        wanted = [
+            Compared(f.workload, f.artifacts, state.sampling(f.workload, f.artifacts, keep))
+            for f, keep in zip(finals, defaults, strict=True)
+        ]
+        measured = [
+            MeasuredWorkload(final, tuple(attempts), keep)
+            for final, attempts, keep in zip(
+                finals, measure_workloads(session, wanted), defaults, strict=True
+            )
+        ]
+        return [state.record(screening.with_eliminated(m)) for m in measured]
 
-    return run_on_gpus(
+    return run_some_on_gpus(
         state.session,
         screening.finals,
-        measure_one,
+        measure_some,
         cost=lambda final: flops.matmul_flop(final.workload) * len(final.artifacts),
+        size=lambda final: len(final.artifacts),
         workload=lambda final: final.workload,
     )
 

@@ -4,7 +4,7 @@ to the journal attempt by attempt."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fa_tune.core import input_files
@@ -44,6 +44,15 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """What is compared on one workload, and how; `artifacts` by subject."""
+
+    workload: Workload
+    artifacts: Mapping[str, Artifact]
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
 class MeasuredWorkload:
     """One workload with everything measured on it: `attempts` to decide by, `others` that ended
     before the final; `defaults` are subjects, the first one measured is the default."""
@@ -61,17 +70,40 @@ def measure_workload(
     artifacts: Mapping[str, Artifact],
     sampling: Sampling,
 ) -> list[Attempt]:
-    """Attempts at every artifact and reference of one workload.
+    """`measure_workloads` of one."""
+    (attempts,) = measure_workloads(session, [Compared(workload, artifacts, sampling)])
+    return attempts
+
+
+def measure_workloads(session: Session, wanted: Sequence[Compared]) -> list[list[Attempt]]:
+    """Attempts at every artifact and reference of each workload, all of them adaptive or none.
 
     A profiler that is not adaptive by itself measures in stages: everyone gets one sample, and
     those within 2 % of the leader, the references and `keep` get the rest: `runs` in all.  While
-    the order is not decided, those it is open for and `keep` get twice as many again.
+    the order is not decided, those it is open for and `keep` get twice as many again.  Each stage
+    is one of all workloads.
     """
-    measure = session.measure
-    input_files.check(measure.inputs, workload)
-    plan = MeasurePlan(
-        workload=workload,
-        artifacts=artifacts,
+    plans = [_plan(session, compared) for compared in wanted]
+    able = session.capabilities
+    if not able.measures_anew:
+        return [_replayed(session, plan) for plan in plans]
+    profiler = JournaledProfiler(session)
+    asked = [Asked(p, c.sampling, _families(c)) for p, c in zip(plans, wanted, strict=True)]
+    staged = not able.adaptive and session.runs > 1 and all(p.adaptive for p in plans)
+    found = _in_stages(profiler, asked) if staged else profiler.attempts(asked)
+    return [list(attempts.values()) for attempts in found]
+
+
+def _families(compared: Compared) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(a.variant.family for a in compared.artifacts.values()))
+
+
+def _plan(session: Session, compared: Compared) -> MeasurePlan:
+    measure, sampling = session.measure, compared.sampling
+    input_files.check(measure.inputs, compared.workload)
+    return MeasurePlan(
+        workload=compared.workload,
+        artifacts=compared.artifacts,
         references=measure.references,
         runs=session.runs,
         seed=measure.seed,
@@ -84,13 +116,6 @@ def measure_workload(
         margin=sampling.margin,
         inputs=measure.inputs,
     )
-    able = session.capabilities
-    if not able.measures_anew:
-        return _replayed(session, plan)
-    profiler = JournaledProfiler(session, sampling, artifacts)
-    if able.adaptive or plan.runs == 1 or not plan.adaptive:
-        return list(profiler.attempts(plan).values())
-    return list(_in_stages(profiler, plan).values())
 
 
 def _replayed(session: Session, plan: MeasurePlan) -> list[Attempt]:
@@ -100,37 +125,42 @@ def _replayed(session: Session, plan: MeasurePlan) -> list[Attempt]:
     return attempts
 
 
-def _in_stages(profiler: JournaledProfiler, plan: MeasurePlan) -> dict[str, Attempt]:
+def _in_stages(profiler: JournaledProfiler, asked: Sequence[Asked]) -> list[Attempts]:
     """One sample of everyone, the rest of the finalists', and more where the order is open."""
-    runs, keep = plan.runs, plan.keep
-    everyone = profiler.attempts(dataclasses.replace(plan, runs=1))
-    finalists = _finalists(everyone, keep)
-    final = dataclasses.replace(
-        plan,
-        artifacts={s: a for s, a in plan.artifacts.items() if s in finalists},
-        references=tuple(r for r in plan.references if reference_subject(r) in finalists),
-        runs=runs - 1,
-        seed=plan.seed + 1,
-    )
-    for subject, more in profiler.attempts(final, runs=runs).items():
-        everyone[subject] = _joined(everyone[subject], more)
+    everyone = profiler.attempts([a.with_runs(1) for a in asked])
+    finals = [_final(a, found) for a, found in zip(asked, everyone, strict=True)]
+    _join(everyone, profiler.attempts(finals))
+    last = [_longer(f, found) for f, found in zip(finals, everyone, strict=True)]
+    _join(everyone, profiler.attempts(last))
+    return everyone
+
+
+def _final(asked: Asked, found: Attempts) -> Asked:
+    """The finalists' other samples."""
+    plan, runs = asked.plan, asked.plan.runs
+    finalists = _finalists(found, plan.keep)
+    references = tuple(r for r in plan.references if reference_subject(r) in finalists)
+    return asked.only(finalists, references, runs - 1, filed_under=runs)
+
+
+def _longer(final: Asked, found: Attempts) -> Asked:
+    """More samples of those finalists for whom the order is open; of none where it is decided."""
+    plan, runs = final.plan, final.plan.runs + 1
     times = {
         s: a.measurement.samples_s
-        for s, a in everyone.items()
-        if s in final.artifacts and a.measurement is not None
+        for s, a in found.items()
+        if s in plan.artifacts and a.measurement is not None
     }
-    default = next((s for s in keep if s in times), "")
-    if left := undecided(times, default, plan.order, plan.margin):
-        last = dataclasses.replace(
-            final,
-            artifacts={s: a for s, a in plan.artifacts.items() if s in {*left, *keep} & set(times)},
-            references=(),
-            runs=LONGER * runs,
-            seed=plan.seed + 2,
-        )
-        for subject, more in profiler.attempts(last, runs=(1 + LONGER) * runs).items():
-            everyone[subject] = _joined(everyone[subject], more)
-    return everyone
+    default = next((s for s in plan.keep if s in times), "")
+    left = undecided(times, default, plan.order, plan.margin)
+    wanted = {*left, *plan.keep} & set(times) if left else set()
+    return final.only(wanted, (), LONGER * runs, filed_under=(1 + LONGER) * runs)
+
+
+def _join(everyone: Sequence[Attempts], more: Sequence[Attempts]) -> None:
+    """Add the samples of a further round."""
+    for found, further in zip(everyone, more, strict=True):
+        found |= {s: _joined(found[s], attempt) for s, attempt in further.items()}
 
 
 def _finalists(attempts: Mapping[str, Attempt], keep: Sequence[str]) -> set[str]:
@@ -152,28 +182,85 @@ def _joined(first: Attempt, more: Attempt) -> Attempt:
     )
 
 
+Attempts = dict[str, Attempt]  # by subject
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A plan, and what it is part of: `families` are those of all variants of the workload,
+    whoever is in the plan; `filed_under` is the number of runs that the journal files it under
+    where it is one part of them (0: the plan's own)."""
+
+    plan: MeasurePlan
+    sampling: Sampling
+    families: tuple[str, ...]
+    filed_under: int = 0
+
+    @property
+    def runs(self) -> int:
+        """What the journal files it under."""
+        return self.filed_under or self.plan.runs
+
+    def with_runs(self, runs: int) -> Asked:
+        """The same with another number of samples."""
+        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, runs=runs))
+
+    def only(
+        self, subjects: Collection[str], references: tuple[str, ...], runs: int, *, filed_under: int
+    ) -> Asked:
+        """More samples of some, in another order."""
+        plan = dataclasses.replace(
+            self.plan,
+            artifacts={s: a for s, a in self.plan.artifacts.items() if s in subjects},
+            references=references,
+            runs=runs,
+            seed=self.plan.seed + 1,
+        )
+        return dataclasses.replace(self, plan=plan, filed_under=filed_under)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What the journal holds of a plan: attempts, and the times of references before now; `rest` is
+    what it does not hold."""
+
+    asked: Asked
+    fingerprints: Mapping[str, Fingerprint]
+    found: Attempts
+    known: Mapping[str, tuple[str, float]]
+    rest: MeasurePlan
+
+
 class JournaledProfiler:
-    """The profiler behind the journal, for variants of one workload.
+    """The profiler behind the journal.
 
     A variant that any search has finished under the same fingerprint is not measured again.
     References and `keep`, which every ratio rests on, are measured again beside variants that
     are new, unless it was this very search that measured them and was interrupted.
     """
 
-    def __init__(self, session: Session, sampling: Sampling, subjects: Iterable[str]) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._search = sampling.search
-        self._journaled = sampling.journaled
-        # Of all variants, whoever is measured in one plan.
-        self._families = tuple(dict.fromkeys(Variant.from_key(s).family for s in subjects))
 
-    def attempts(self, plan: MeasurePlan, *, runs: int | None = None) -> dict[str, Attempt]:
-        """Every subject's attempt, from the journal or new; `runs` is what the journal files
-        it under when a plan is one part of a larger number of runs."""
-        fingerprints = self._fingerprints(plan, runs or plan.runs)
-        found: dict[str, Attempt] = {}
+    def attempts(self, asked: Sequence[Asked]) -> list[Attempts]:
+        """Of each plan every subject's attempt, from the journal or new."""
+        looked = [self._look(one) for one in asked]
+        fresh = self._measure([one for one in looked if one.rest.subjects])
+        results = []
+        for one in looked:
+            plan = one.asked.plan
+            found = one.found | fresh.get(plan.workload.key, {})
+            found = normalise(found, self._session.machine.gpu_uuid, one.known)
+            results.append({s: found[s] for s in plan.subjects if s in found})
+        return results
+
+    def _look(self, asked: Asked) -> _Looked:
+        """What the journal holds."""
+        plan, search = asked.plan, asked.sampling.search
+        fingerprints = self._fingerprints(asked)
+        found: Attempts = {}
         known: dict[str, tuple[str, float]] = {}  # before anything is measured here
-        if self._journaled and self._session.reuse:
+        if asked.sampling.journaled and self._session.reuse:
             journal = self._session.journal
             digests = {subject: f.digest for subject, f in fingerprints.items()}
             for subject in plan.subjects:
@@ -185,7 +272,8 @@ class JournaledProfiler:
                 found = {
                     s: a
                     for s, a in found.items()
-                    if self._can_normalise(a, known) and not self._from_other_search(s, a, plan)
+                    if self._can_normalise(a, known)
+                    and not self._from_other_search(s, a, plan, search)
                 }
         self._session.tally.reused += len(found)
         rest = dataclasses.replace(
@@ -193,46 +281,53 @@ class JournaledProfiler:
             artifacts={s: a for s, a in plan.artifacts.items() if s not in found},
             references=tuple(r for r in plan.references if reference_subject(r) not in found),
         )
-        if rest.subjects:
-            found |= self._measure(rest, fingerprints)
-        found = normalise(found, self._session.machine.gpu_uuid, known)
-        return {s: found[s] for s in plan.subjects if s in found}
+        return _Looked(asked, fingerprints, found, known, rest)
 
-    def _measure(
-        self, plan: MeasurePlan, fingerprints: Mapping[str, Fingerprint]
-    ) -> dict[str, Attempt]:
-        """New attempts, each in the journal as soon as it is final."""
+    def _measure(self, looked: Sequence[_Looked]) -> dict[str, Attempts]:
+        """New attempts by workload, each in the journal as soon as it is final."""
+        if not looked:
+            return {}
         session, progress = self._session, self._session.progress
-        progress.stage(f"measure {plan.workload.key}", len(plan.subjects) * plan.runs)
-        found = {}
-        best = float("inf")
-        for measured in session.selection.profiler.measure(plan, progress.advance):
-            attempt = self._tagged(measured, plan)
-            found[attempt.subject] = attempt
+        by_workload = {one.rest.workload.key: one for one in looked}
+        several = len(looked) > 1
+        name = f"{len(looked)} workloads" if several else next(iter(by_workload))
+        progress.stage(
+            f"measure {name}", sum(len(one.rest.subjects) * one.rest.runs for one in looked)
+        )
+        found: dict[str, Attempts] = {key: {} for key in by_workload}
+        best: dict[str, float] = {}
+        plans = [one.rest for one in looked]
+        for measured in session.selection.profiler.measure_all(plans, progress.advance):
+            key = measured.workload
+            one = by_workload[key]
+            attempt = self._tagged(measured, one)
+            found[key][attempt.subject] = attempt
             session.tally.measured += 1
-            if self._journaled:
-                session.journal.append(AttemptRecord(fingerprints[attempt.subject], attempt))
+            if one.asked.sampling.journaled:
+                session.journal.append(AttemptRecord(one.fingerprints[attempt.subject], attempt))
             if attempt.outcome is not Outcome.OK:
                 progress.warn(f"{attempt.subject}: {attempt.outcome}: {attempt.reason}")
             elif attempt.measurement and not is_reference(attempt.subject):
                 time_s = median(attempt.measurement.samples_s)
-                if time_s < best:
-                    best = time_s
-                    progress.leader(f"{attempt.subject} {time_s * 1e3:.3f} ms")
+                if time_s < best.get(key, float("inf")):
+                    best[key] = time_s
+                    text = f"{attempt.subject} {time_s * 1e3:.3f} ms"
+                    progress.leader(f"{key}: {text}" if several else text)
         return found
 
-    def _fingerprints(self, plan: MeasurePlan, runs: int) -> dict[str, Fingerprint]:
+    def _fingerprints(self, asked: Asked) -> dict[str, Fingerprint]:
         """The fingerprint of each subject's attempt."""
+        plan = asked.plan
 
         def fingerprint(*names: str) -> Fingerprint:
-            found = self._session.fingerprint(runs, names)
+            found = self._session.fingerprint(asked.runs, names)
             if plan.adaptive or self._session.capabilities.independent_samples:
                 return found
             # A few samples in a process of their own are no measurement beside the leader.
             return dataclasses.replace(found, clock_policy=f"{found.clock_policy}, {SCOUTED}")
 
-        own = {name: fingerprint(name) for name in self._families}
-        of_references = fingerprint(*self._families)
+        own = {name: fingerprint(name) for name in asked.families}
+        of_references = fingerprint(*asked.families)
         return {s: own.get(Variant.from_key(s).family, of_references) for s in plan.subjects}
 
     def _can_normalise(self, attempt: Attempt, known: Mapping[str, tuple[str, float]]) -> bool:
@@ -240,7 +335,9 @@ class JournaledProfiler:
         there, here = gpu_of(attempt), self._session.machine.gpu_uuid
         return not there or not here or there in known or attempt.measurement is None
 
-    def _from_other_search(self, subject: str, attempt: Attempt, plan: MeasurePlan) -> bool:
+    def _from_other_search(
+        self, subject: str, attempt: Attempt, plan: MeasurePlan, search: str
+    ) -> bool:
         """Whether a base of comparison was measured by another search, or on another GPU."""
         if not is_reference(subject) and subject not in plan.keep:
             return False
@@ -249,17 +346,17 @@ class JournaledProfiler:
             return False
         here = self._session.machine.gpu_uuid
         elsewhere = bool(here) and gpu_of(attempt) not in ("", here)
-        return elsewhere or measurement.search != self._search
+        return elsewhere or measurement.search != search
 
-    def _tagged(self, attempt: Attempt, plan: MeasurePlan) -> Attempt:
+    def _tagged(self, attempt: Attempt, looked: _Looked) -> Attempt:
         """The attempt with the names of this search, of its GPU and of its inputs."""
         measurement = attempt.measurement
         if measurement is None:
             return attempt
-        search = self._search or measurement.search
+        search = looked.asked.sampling.search or measurement.search
         gpu_uuid = self._session.machine.gpu_uuid or measurement.gpu_uuid
         tagged = dataclasses.replace(
-            measurement, search=search, gpu_uuid=gpu_uuid, inputs=str(plan.inputs)
+            measurement, search=search, gpu_uuid=gpu_uuid, inputs=str(looked.rest.inputs)
         )
         return dataclasses.replace(attempt, measurement=tagged)
 

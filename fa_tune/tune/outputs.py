@@ -89,7 +89,7 @@ def save_csv(path: Path, result: SearchResult) -> None:
 
 
 class Recorder:
-    """Writes the recording of a search: after each workload what there is, beside an older
+    """Writes the recording of a search: while it measures what there is, beside an older
     recording of the same name, which is replaced when the search has ended.
 
     `<record>/<gpu>/<set>_<inputs>_<method>.csv` and its provenance, where normal inputs are not

@@ -112,7 +112,7 @@ def ready_workers(options: MachineOptions) -> Iterator[None]:
     if options.devices or options.ray is not None or devices.find_device(options.device) is None:
         yield
         return
-    with preforked_workers(WARM_UP_MODULES, worker_environment({})):
+    with devices.kept_ready(), preforked_workers(WARM_UP_MODULES, worker_environment({})):
         warm_up()
         yield
 

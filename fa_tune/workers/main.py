@@ -38,8 +38,6 @@ from typing import Any, NoReturn
 from fa_tune.core.model import Outcome
 from fa_tune.workers.protocol import Event, JobFile, Kind, ProcessRef, encode
 
-Handler = Callable[[dict[str, Any], dict[str, Any], "Report"], None]
-
 EXIT_RAISED = 1
 EXIT_UNUSABLE = 2
 EXIT_STICKY_ERROR = 3
@@ -155,18 +153,23 @@ def main(arguments: list[str]) -> int:
 
 
 def _wait_for_a_job(supervisor_pid: int, modules: Sequence[str]) -> int:
-    """Import modules, and run the job that stdin names then; without one, nothing."""
+    """Import modules, prepare what stdin asks for, and run the job that it names then; without
+    one, nothing."""
     # Below a wrapper, the end of stdin tells that the supervisor is gone.
     if supervisor_pid and not _die_with_parent(supervisor_pid):
         return EXIT_ORPHANED
     for module in modules:
         with contextlib.suppress(Exception):  # the job that needs it will say
             importlib.import_module(module)
-    line = sys.stdin.buffer.readline()
-    if not line:
+    while line := sys.stdin.buffer.readline():
+        told = json.loads(line)
+        os.environ.update(told["environment"])
+        if "job" in told:
+            break
+        with contextlib.suppress(Exception):
+            _resolve(told["prepare"])(told["device"])
+    else:
         return 0
-    told = json.loads(line)
-    os.environ.update(told["environment"])
     for path, flags, descriptor in (
         (os.devnull, os.O_RDONLY, 0),
         (told["stdout"], os.O_WRONLY | os.O_APPEND, 1),
@@ -178,9 +181,9 @@ def _wait_for_a_job(supervisor_pid: int, modules: Sequence[str]) -> int:
     return main([told["job"]])
 
 
-def _resolve(name: str) -> Handler:
+def _resolve(name: str) -> Callable[..., None]:
     module, _, function = name.partition(":")
-    handler: Handler = getattr(importlib.import_module(module), function)
+    handler: Callable[..., None] = getattr(importlib.import_module(module), function)
     if not callable(handler):
         raise TypeError(f"{function} is not a function")
     return handler

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 # -P: a file named like a library in the user's working directory must not win.
 WORKER = (sys.executable, "-P", "-m", "fa_tune.workers.main")
@@ -119,6 +119,13 @@ class WaitingBelow:
         """As `Prefork.give`, once."""
         return _told(self._process, job_path, environment, stdout_path, stderr_path)
 
+    def prepare(self, function: str, environment: Mapping[str, str], device: int) -> None:
+        """Have it call `module:function` with a GPU's number, as soon as it has its modules and
+        with this added to its environment.  Whatever becomes of that, it goes on waiting."""
+        message = {"prepare": function, "environment": dict(environment), "device": device}
+        with contextlib.suppress(OSError):  # who gives it a job will see that it is gone
+            _send(self._process, message)
+
     def end(self) -> None:
         """End it, and what is below it."""
         _end(self._process)
@@ -165,16 +172,23 @@ def _told(
         "stdout": str(stdout_path),
         "stderr": str(stderr_path),
     }
-    assert process.stdin is not None
     try:
-        if process.poll() is not None:
-            raise BrokenPipeError
-        process.stdin.write(json.dumps(message).encode() + b"\n")
+        _send(process, message)
+        assert process.stdin is not None
         process.stdin.close()
     except OSError:
         _end(process)
         return None
     return process
+
+
+def _send(process: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:
+    """One line to its stdin; raises OSError."""
+    assert process.stdin is not None
+    if process.poll() is not None:
+        raise BrokenPipeError
+    process.stdin.write(json.dumps(message).encode() + b"\n")
+    process.stdin.flush()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -16,6 +16,7 @@
 #include "common/sequence.cuh"
 #include "common/work_tile.cuh"
 #include "ptx/shared_words.cuh"
+#include "ptx/tid.cuh"
 
 namespace fa_tune {
 
@@ -34,7 +35,7 @@ template <int kThreads, int kRows, bool kGrouped, class Visit>
 __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned scratch,
                                               int most_in_group, Visit visit) {
     constexpr int kSorted = kThreads < kMostSorted ? kThreads : kMostSorted;
-    const int count = batch.batch, thread = threadIdx.x;
+    const int count = batch.batch, thread = ptx::tid_x();
     const auto tiles_of = [](int queries) { return (queries + kRows - 1) / kRows; };
     const auto member_of = [&](int index) {
         PackedMember member{};

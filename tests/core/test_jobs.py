@@ -25,6 +25,7 @@ from fa_tune.core.jobs import (
     PairTimes,
     ProbeItem,
     ProbeJob,
+    ProfileItem,
     ProfileJob,
     Reading,
     Round,
@@ -39,6 +40,7 @@ from tests.project_files import ROOT
 KERNEL = KernelItem("sm80:a", "a.cubin", "kernel_a")
 VERIFY = VerifyItem("sm80:a", "a.cubin", "kernel_a", ("combine_a",), "causal")
 WORKLOAD = "b1_h1_kv1_q64_k64_d64_fp16_full"
+PROFILED = ProfileItem("sm80:a", "a.cubin", "kernel_a", workload=WORKLOAD)
 TIME = TimeJob(
     items={"sm80:a": KERNEL, "ref:fa2": KernelItem("ref:fa2")},
     device=1,
@@ -56,7 +58,7 @@ JOBS: list[Any] = [
     VerifyJob(items={"x": VERIFY}, device=0, seed=1, item_timeout_s=9.0),
     VerifyJob(items={"x": VERIFY}, device=0, seed=1),
     TIME,
-    ProfileJob(items={"sm80:a": KERNEL}, device=0, workload=WORKLOAD, rounds=3, seed=0),
+    ProfileJob(items={"sm80:a": PROFILED}, device=0, rounds=3, seed=0),
     CalibrateJob(
         items={"x": VERIFY, CALIBRATION: PairItem(WORKLOAD, (KERNEL, KERNEL))}, device=0, seed=0
     ),
@@ -127,3 +129,14 @@ def test_the_handler_is_there(job: Any) -> None:
 
 def test_what_is_imported_before_there_is_work_are_handlers() -> None:
     assert set(WARM_UP_MODULES) <= {job.handler.partition(":")[0] for job in JOBS}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_library_does_not_follow_itself_from_workload_to_workload(seed: int) -> None:
+    subjects = {f"w {s}": s for s in ("ref:fa2", "ref:cudnn", "sm80:a")}
+    items = {name: ProfileItem(s, workload=WORKLOAD) for name, s in subjects.items()}
+    job = ProfileJob(items=items, device=0, rounds=1, seed=seed)
+    free, bound = job.order(0, list(items)), job.order(0, list(items), last="ref:fa2")
+    assert sorted(bound) == sorted(free) == sorted(items)
+    assert bound[-1] == "w ref:fa2"
+    assert job.order(0, list(items), last="sm80:a") == free, "its symbol tells it"

@@ -15,6 +15,7 @@ from fa_tune.gpu.jobs.verify import check_all
 from fa_tune.gpu.kernels import launch_args, lse_for
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import make_inputs
+from fa_tune.ops.base import CheckCase
 from fa_tune.ops.verification import verdict_to_json
 from fa_tune.workers.main import Report
 from tests.gpu.cases import small_workloads
@@ -35,7 +36,8 @@ def judge(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -
 
     def judged(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
         launch_all(kernel, item)
-        return verdict_to_json(check_all(kernel, of_item(item), seed=0))
+        cases = tuple(map(CheckCase, of_item(item)))
+        return verdict_to_json(check_all(kernel, cases, seed=0))
 
     check_kernels(shared, items, report, judged)
 

@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 
+from fa_tune.core.hooks import twin_of
 from fa_tune.gpu.kernels import use_device
+from fa_tune.op.done import Lengths
+from fa_tune.op.traits import Traits, bounds
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,6 +44,77 @@ def reference(
         scores = scores.masked_fill(blind, 0.0)
         return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).masked_fill(blind, 0.0), v)
     return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+
+
+def reference_with(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, traits: Traits
+) -> torch.Tensor:
+    """The same with all traits."""
+    group = q.shape[2] // k.shape[2]
+    k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
+    scale = q.shape[3] ** -0.5 if traits.scale is None else traits.scale
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * scale
+    if traits.softcap is not None:
+        scores = traits.softcap * torch.tanh(scores / traits.softcap)
+    n_q, n_kv = scores.shape[-2:]
+    ahead = torch.arange(n_kv, device=q.device) - torch.arange(n_q, device=q.device)[:, None]
+    if traits.alibi_slopes is not None:
+        distance = (ahead - (n_kv - n_q) * traits.bottom_right).abs()
+        slopes = traits.alibi_slopes.expand(q.shape[0], q.shape[2])[..., None, None]
+        scores = scores - (slopes * distance).to(scores.dtype)
+    if traits.score_hook is not None:
+        batch, heads = (torch.arange(n, device=q.device) for n in scores.shape[:2])
+        places = (batch[:, None, None, None], heads[:, None, None])
+        rows = torch.arange(n_q, device=q.device)[:, None]
+        keys = torch.arange(n_kv, device=q.device)
+        scores = twin_of(traits.score_hook)(scores, *places, rows, keys)
+    first, last = bounds(traits, n_q, n_kv)
+    hidden = torch.zeros_like(ahead, dtype=torch.bool)
+    if first is not None:
+        hidden |= ahead < first
+    if last is not None:
+        hidden |= ahead > last
+    blind = hidden.all(-1, keepdim=True)
+    scores = scores.masked_fill(hidden & ~blind, -torch.inf)
+    if traits.sink is not None:
+        more = traits.sink.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat((scores, more), -1)
+    weights = scores.softmax(-1)[..., :n_kv].masked_fill(blind, 0.0)
+    return torch.einsum("bhqk,bkhd->bqhd", weights, v)
+
+
+def packed_lengths() -> Lengths:
+    """Of 200 queries and 140 keys; a sequence has neither, one no query."""
+    cum_q, cum_kv = [0, 100, 100, 100, 200], [0, 70, 70, 75, 140]
+    cums = (torch.tensor(c, dtype=torch.int32, device="cuda") for c in (cum_q, cum_kv))
+    return Lengths(*cums, 100, 70)
+
+
+def some_traits(heads: int, batch: int) -> list[Traits]:
+    """Windows on each side and aligned either way, and what changes scores."""
+    sink = torch.randn(heads, device="cuda")
+    slopes = 0.2 * torch.rand(batch, heads, device="cuda")
+    return [
+        Traits(True, True, window_left=50),
+        Traits(True, window_left=31, sink=sink),
+        Traits(window_left=40, window_right=20),
+        Traits(False, True, 0.2, None, 33),
+        Traits(sink=sink),
+        Traits(True, True, softcap=5.0),
+        Traits(False, True, alibi_slopes=slopes[0]),
+        Traits(True, True, None, 60, None, sink, 8.0, slopes),
+    ]
+
+
+def told(traits: Traits) -> dict[str, Any]:
+    """What `attention` is told, but for tensors that want gradients."""
+    return {
+        "causal": traits.causal,
+        "bottom_right": traits.bottom_right,
+        "softmax_scale": traits.scale,
+        "window": (traits.window_left, traits.window_right),
+        "softcap": traits.softcap,
+    }
 
 
 def grads(run: Callable[..., Any], tensors: list[torch.Tensor], seed: torch.Tensor) -> list[Any]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from fa_tune.build.native.core import KernelImage
 from fa_tune.build.native.library import stable_library, torch_library
@@ -25,10 +24,12 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.gpu.kernels import launch_args, lse_for
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, make_inputs
-from fa_tune.op import attention, explain, prepare
+from fa_tune.op import attention, explain, flash_attn_func, flash_attn_varlen_func, prepare
+from fa_tune.op.done import Lengths
 from fa_tune.op.state import operators
+from fa_tune.op.traits import Traits
 from tests.csrc.host_cost import host_cost as cost_of_core
-from tests.gpu.op_checks import draw, grads, main, reference, same_bits
+from tests.gpu.op_checks import draw, main, packed_lengths, same_bits, some_traits
 
 THREADS, LAUNCHES = 8, 200
 LIBRARIES: list[Any] = []  # kept loaded
@@ -105,12 +106,32 @@ def opcheck() -> None:
         for one in (ops.fwd, ops.fwd_lse):
             torch.library.opcheck(one.default, (q, k, k, masked, masked, None))
     out, lse = torch.empty_like(q), torch.empty(2, 4, 100, device="cuda")
-    torch.library.opcheck(ops.fwd_out.default, (q, k, k, True, False, 0.3, out, lse))
-    torch.library.opcheck(ops.fwd_out.default, (q, k, k, False, False, None, out, None))
+    torch.library.opcheck(ops.fwd_out.default, (q, k, k, out, lse, True, False, 0.3))
+    torch.library.opcheck(ops.fwd_out.default, (q, k, k, out, None, False, False, None))
     attention(q, k, k, out=out, lse=lse)
     torch.library.opcheck(ops.bwd.default, (q, q, k, k, out, lse, False, False, None))
     v = draw(2, 70, 2, 32)
     torch.library.opcheck(ops.fwd_lse.default, (q, k, v, False, False, None))
+    for traits in some_traits(4, 2):
+        torch.library.opcheck(ops.scored_fwd.default, (q, k, k, *traits.scored))
+        torch.library.opcheck(
+            ops.scored_fwd_out.default, (q, k, k, torch.empty_like(q), lse, *traits.scored)
+        )
+        done = (q, q, k, k, *ops.scored_fwd_lse(q, k, k, *traits.scored))
+        torch.library.opcheck(ops.bwd.default, (*done, *traits))
+    lengths = packed_lengths()
+    q, k = draw(200, 4, 64), draw(140, 2, 64)
+    for sink in (None, torch.randn(4, device="cuda")):
+        traits = Traits(True, sink=sink)
+        torch.library.opcheck(ops.packed_fwd.default, (q, k, k, *lengths, *traits.scored))
+        out, lse = ops.packed_fwd_lse(q, k, k, *lengths, *traits.scored)
+        torch.library.opcheck(
+            ops.packed_fwd_out.default,
+            (q, k, k, *lengths, torch.empty_like(q), lse, *traits.scored),
+        )
+        torch.library.opcheck(
+            ops.packed_bwd.default, (q, q, k, k, out, lse, *lengths, *traits.scored)
+        )
 
 
 def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -214,57 +235,6 @@ def threads() -> None:
     assert not wrong, wrong
 
 
-def gradients() -> None:
-    """Errors to fp64 at most twice those of torch's own attention with materialised scores."""
-    shapes = [(2, 4, 4, 256, 256), (2, 6, 2, 200, 333), (1, 4, 1, 333, 200), (1, 4, 2, 300, 64)]
-    kinds = ((torch.float16, 128, 128), (torch.bfloat16, 64, 64))
-    others = ((torch.bfloat16, 192, 128), (torch.float16, 64, 128))
-    for dtype, d_head, d_v in (*kinds, *others):
-        for batch, heads, kv_heads, n_q, n_kv in shapes:
-            for causal, bottom_right in ((False, False), (True, False), (True, True)):
-                q = draw(batch, n_q, heads, d_head, dtype=dtype)
-                k = draw(batch, n_kv, kv_heads, d_head, dtype=dtype)
-                v = draw(batch, n_kv, kv_heads, d_v, dtype=dtype)
-                seed = draw(*q.shape[:3], d_v, dtype=dtype)
-
-                def plain(*t: Any, mask: Any = (causal, bottom_right)) -> Any:
-                    return reference(*t, *mask)
-
-                def ours(*t: Any, mask: Any = (causal, bottom_right)) -> Any:
-                    return attention(*t, causal=mask[0], bottom_right=mask[1])
-
-                right = grads(plain, [t.double() for t in (q, k, v)], seed)
-                torchs, found = grads(plain, [q, k, v], seed), grads(ours, [q, k, v], seed)
-                for name, a, b, c in zip("qkv", found, torchs, right, strict=True):
-                    error, allowed = (a - c).abs().max(), (b - c).abs().max()
-                    limit = 2 * allowed + 1e-3 * c.abs().max() + 1e-5
-                    assert error <= limit, (
-                        f"d{name} {dtype} {q.shape} {k.shape} {v.shape} causal {causal} "
-                        f"br {bottom_right}: {error} > {limit}"
-                    )
-
-
-def gradients_elsewhere() -> None:
-    """Under autocast, with checkpointing, with strided and expanded gradients; never detached."""
-    q = draw(2, 128, 4, 64, dtype=torch.float32).requires_grad_()
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        out = attention(q, q, q, causal=True)
-    assert out.dtype == torch.bfloat16
-    out.sum().backward()
-    assert q.grad is not None
-    assert q.grad.dtype == torch.float32
-    half = draw(2, 128, 4, 64).requires_grad_()
-    checkpoint(lambda t: attention(t, t, t), half, use_reentrant=False).sum().backward()
-    again = half.detach().clone().requires_grad_()
-    attention(again, again, again).sum().backward()
-    assert half.grad is not None
-    assert again.grad is not None
-    assert torch.allclose(half.grad, again.grad, atol=1e-3)
-    out, lse = attention(again, again, again, return_lse=True)
-    assert out.requires_grad
-    assert not lse.requires_grad
-
-
 def two_gpus() -> str:
     if torch.cuda.device_count() < 2:
         return "one GPU"
@@ -294,7 +264,7 @@ def new_lengths() -> None:
 def python_op() -> None:
     """What stands in where no C++ can be compiled: the same bits.  Needs CXX to name nothing."""
     assert operators().native is None
-    for workload in list(workloads())[:3]:
+    for workload in list(workloads())[:6]:
         inputs = make_inputs(workload, seed=15)
         assert same_bits(by_op(workload, inputs), by_cupy(workload, inputs)), workload.key
     graphs_on_two_streams()
@@ -340,12 +310,17 @@ def host_cost() -> str:
     artifact = operators().plans.choice(workload, 0).artifact
     q, out = draw(1, 128, 1, 128), draw(1, 128, 1, 128)
     lse = torch.empty(1, 1, 128, device="cuda")
-    fwd_out, turned = torch.ops.fa_tune.fwd_out.default, q.transpose(1, 2)
+    ops, turned = torch.ops.fa_tune, q.transpose(1, 2)
+    fwd_out = ops.fwd_out.default
     sdpa = torch.nn.functional.scaled_dot_product_attention
     op_of_torch = nothing()
+    sink, row, out_row = torch.zeros(1, device="cuda"), q[0], out[0]
+    masked, scored_out = Traits(True, window_left=50, sink=sink), ops.scored_fwd_out.default
+    ends = torch.tensor([0, 60, 128], dtype=torch.int32, device="cuda")
+    lengths, packed_out = Lengths(ends, ends, 68, 68), ops.packed_fwd_out.default
     calls: dict[str, Callable[[], Any]] = {
-        "fwd_out_ns": lambda: fwd_out(q, q, q, False, False, None, out, None),
-        "fwd_out_lse_ns": lambda: fwd_out(q, q, q, False, False, None, out, lse),
+        "fwd_out_ns": lambda: fwd_out(q, q, q, out, None, False, False, None),
+        "fwd_out_lse_ns": lambda: fwd_out(q, q, q, out, lse, False, False, None),
         "attention_ns": lambda: attention(q, q, q),
         "attention_lse_ns": lambda: attention(q, q, q, return_lse=True),
         "empty_ns": lambda: torch.empty_like(q),
@@ -353,6 +328,11 @@ def host_cost() -> str:
         "operator_that_does_nothing_ns": lambda: op_of_torch(
             q, q, q, False, False, None, out, None
         ),
+        "fwd_out_masks_ns": lambda: scored_out(q, q, q, out, None, *masked.scored),
+        "attention_masks_ns": lambda: attention(q, q, q, causal=True, window=(50, None), sink=sink),
+        "packed_fwd_out_ns": lambda: packed_out(row, row, row, *lengths, out_row, None),
+        "flash_attn_varlen_func_ns": lambda: flash_attn_varlen_func(row, row, row, *lengths),
+        "flash_attn_func_ns": lambda: flash_attn_func(q, q, q, causal=True),
         "sdpa_ns": lambda: sdpa(turned, turned, turned),
         "nothing_ns": lambda: None,
     }

@@ -254,7 +254,7 @@ def transformers_models() -> str:
     except ImportError as error:
         return str(error)
     register_transformers()
-    for kind in ("llama", "mistral", "qwen"):
+    for kind in ("llama", "mistral", "qwen", "gemma", "gpt-oss"):
         model = tiny_models.make(kind).to("cuda", torch.float16)
         for padded in (False, True):
             for static in (False, True):

@@ -23,12 +23,18 @@ CHECKS = (
     "threads",
     "new_lengths",
     "host_cost",
-    "gradients",
-    "gradients_elsewhere",
     "two_gpus",
     "compiled_fullgraph",
     "compiled_dynamic",
     "compiled_reduce_overhead",
+)
+GRADIENTS = (
+    "gradients",
+    "gradients_of_traits",
+    "gradients_of_packed_batches",
+    "gradients_elsewhere",
+    "compiled_traits",
+    "score_hooks",
 )
 DROP_INS = (
     "sdpa_kernels",
@@ -38,6 +44,7 @@ DROP_INS = (
     "caches",
     "a_cache_in_a_graph",
 )
+SHARDS = 8
 MEASURED = ("first_calls", "host_cost")
 
 
@@ -62,6 +69,11 @@ def said() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def gradients_said() -> dict[str, str]:
+    return run("op_gradients_child", *GRADIENTS)
+
+
+@pytest.fixture(scope="module")
 def dropins_said() -> dict[str, str]:
     return run("op_dropins_child", *DROP_INS)
 
@@ -78,11 +90,49 @@ def test_the_operators_are_right(check: str, said: dict[str, str]) -> None:
         assert said[check] == "right"
 
 
+@pytest.mark.parametrize("check", GRADIENTS)
+def test_the_gradients_are_right(check: str, gradients_said: dict[str, str]) -> None:
+    assert gradients_said[check] == "right"
+
+
 @pytest.mark.parametrize("check", DROP_INS)
 def test_the_drop_ins_are_right(check: str, dropins_said: dict[str, str]) -> None:
     if check == "transformers_models":
         pytest.importorskip("transformers", reason="transformers is not installed: no models")
     assert dropins_said[check] == "right"
+
+
+def test_parameters_of_flash_attentions_own_tests() -> None:
+    """In processes side by side: most of the time goes into compiling."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.gpu.flash_attn_child", str(shard), str(SHARDS)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for shard in range(SHARDS)
+    ]
+    for process in running:
+        told, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors[-3000:]
+        found = json.loads(told.splitlines()[-1])
+        assert found["count"] > 0
+        assert found["wrong"] == []
+
+
+def test_the_operator_costs_no_time_on_the_gpu() -> None:
+    """`pytest -s` shows the ratios to the launcher that tables are measured with."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.op_times_child", "20"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    print(done.stdout)
 
 
 def test_without_a_compiler_python_stands_in() -> None:

@@ -38,6 +38,7 @@ from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import Artifact, Outcome
+from fa_tune.core.workload import DType
 from fa_tune.families.base import KernelFamily
 from fa_tune.ops.verification import verdict_from_json
 from fa_tune.tune.verify import verdict_key
@@ -45,6 +46,7 @@ from fa_tune.workers.supervisor import ChildEnd, ItemResult, run_child
 from tests.gpu.cases import item_of, small_workloads
 from tests.gpu.conftest import Built
 from tests.gpu.faulty_kernels import compile_faulty, disguised
+from tests.gpu.score_hooks import HOOKS
 from tests.tools import required, required_sm90
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
@@ -63,6 +65,14 @@ SUMMARIES = {
     "synccheck": "ERROR SUMMARY: 0 errors",
     "initcheck": "ERROR SUMMARY: 0 errors",
 }
+_, PLACES, CAP_BY_FOUR, _ = HOOKS
+MASKED = (
+    "causal+ragged+lse+window+sink",
+    f"ragged+lse+sink+hook_{CAP_BY_FOUR}",
+    "causal+ragged+lse+packed",
+    "ragged+lse+window+softcap+alibi+packed",
+    f"causal+ragged+lse+window+packed+hook_{PLACES}",
+)
 ENVIRONMENT = {"CUDA_MODULE_LOADING": "LAZY", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
@@ -189,6 +199,31 @@ def test_other_tools_on_every_code_path(
     artifacts = built(sample(family, arch))
     handler = "tests.gpu.launch_child:handle"
     run_parts(tool, handler, artifacts, tmp_path, SUMMARIES[tool])
+
+
+def masked(family: KernelFamily, arch: str) -> list[BuildRequest]:
+    """A few kernels with what changes scores, their sum or where sequences begin."""
+    limits = parse_arch(arch)
+    configs = [
+        family.default_config(d, dtype) for d, dtype in ((64, DType.BF16), (128, DType.FP16))
+    ]
+    if limits.compute_capability == (9, 0):  # another scheduler, or turns
+        configs += family.configs("fast", dtypes=[DType.FP16], d_head=64)[-1:]
+    return [
+        BuildRequest(families.variant(config), traits, family.compile_arch(limits))
+        for config in dict.fromkeys(configs)
+        for traits in MASKED
+    ]
+
+
+@pytest.mark.parametrize("tool", ["memcheck", *SUMMARIES])
+def test_masks_hooks_and_packed_batches(
+    family: KernelFamily, built: Built, arch: str, tmp_path: Path, tool: str
+) -> None:
+    artifacts = built(masked(family, arch))
+    handler = "tests.gpu.launch_child:handle"
+    summary = SUMMARIES.get(tool, "ERROR SUMMARY: 0 errors")
+    run_parts(tool, handler, artifacts, tmp_path, summary)
 
 
 def test_memcheck_would_find_something(built: Built, arch: str, tmp_path: Path) -> None:

@@ -28,15 +28,18 @@ from fa_tune.core.model import Artifact, Outcome, Resources
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.op import api
+from fa_tune.op.done import Lengths
+from fa_tune.op.packed import packed_attention
 from fa_tune.op.plans import Plans
 from fa_tune.op.state import Operators
+from fa_tune.op.traits import Traits
 from fa_tune.store.registry import chooser
 from fa_tune.store.registry.chooser import Chooser, representative
-from tests.csrc.stub import Stub, image
+from tests.csrc.stub import Launched, Stub, image
 
 DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=60 << 20)
 SYMBOL = "kernel"
-PARTS = slice(40, 48)  # the workspace in the parameters of kernels that need one
+ROOM = 0x7EEDBEEF0  # an address of a workspace
 TUNED = Workload(2, 4, 4, 1000, 1000, 128, DType.FP16)
 compiled: list[BuildRequest] = []
 
@@ -100,51 +103,146 @@ def draw(batch: int, length: int, heads: int, d_head: int = 128) -> torch.Tensor
     return torch.zeros(batch, length, heads, d_head, dtype=torch.float16)
 
 
+def drawn_traits(dice: random.Random, heads: int, batch: int, *, packed: bool = False) -> Traits:
+    """Of any kind that such a batch may have."""
+
+    def maybe(value: Any) -> Any:
+        return dice.choice((None, value))
+
+    window: tuple[int | None, int | None] = (None, None)
+    slopes = None
+    if dice.random() < 0.5:
+        window = (maybe(dice.choice((0, 100, 2000))), maybe(dice.choice((0, 70, 2000))))
+        slopes = maybe(torch.zeros(dice.choice(((heads,), (batch, heads)))))
+    causal = dice.random() < 0.6
+    aligned = causal or window != (None, None) or slopes is not None
+    sink, softcap = maybe(torch.zeros(heads)), maybe(20.0)
+    bottom_right = aligned and not packed and dice.random() < 0.5
+    return Traits(causal, bottom_right, maybe(0.5), *window, sink, softcap, slopes)
+
+
+def address(tensor: torch.Tensor | None) -> TensorArg:
+    if tensor is None:
+        return TensorArg(0)
+    of_batch = tensor.stride(0) if tensor.ndim == 2 else 0
+    return TensorArg(tensor.data_ptr(), (of_batch, 0, 0))
+
+
+def same_launch(
+    operators: Operators,
+    workload: Workload,
+    args: LaunchArgs,
+    found: Launched,
+    *,
+    same_params: bool = True,
+) -> bool:
+    """The core launches this with the same tensors; whether it needed room, in return."""
+    kernel = operators.plans.kernel(workload, -1)
+    assert isinstance(kernel, CoreKernel)
+    shares = kernel.workspace_bytes(workload) > 0
+    if shares:
+        args = replace(args, workspace=ROOM)
+    kernel.launch(workload, args, 0, -1)
+    (expected,) = Stub().launched()
+    params = expected.params
+    if shares:  # torch's memory, wherever it is
+        at = params.index(ROOM.to_bytes(8, "little"))
+        params = params[:at] + found.params[at : at + 8] + params[at + 8 :]
+    assert replace(found, params=b"") == replace(expected, params=b""), workload
+    assert not same_params or found.params == params, workload
+    return shares
+
+
 def views(operators: Operators) -> str:
-    """Grid and parameters are those of the core with the same tensors."""
+    """Grid and parameters are those of the core with the same tensors and traits."""
     stub, dice, shared = Stub(), random.Random(1), 0
-    for _ in range(200):
+    for number in range(300):
         kv_heads = dice.choice((1, 2, 3))
         heads, batch, d_head = kv_heads * dice.choice((1, 2, 5)), dice.choice((1, 3)), 128
         n_q, n_kv = (dice.choice((1, 64, 384, 1000, 1031)) for _ in range(2))
         q = draw(batch, n_q, heads).transpose(1, 2).contiguous().transpose(1, 2)
         k, v = draw(batch, n_kv, 2 * kv_heads).chunk(2, 2)
-        causal = dice.random() < 0.6
-        bottom_right = causal and dice.random() < 0.5
-        scale = dice.choice((None, 0.5))
+        traits = drawn_traits(dice, heads, batch) if number % 2 else Traits(scale=0.5)
         out = draw(batch, n_q, heads) if dice.random() < 0.5 else torch.zeros_like(q)
         lse = torch.zeros(batch, heads, n_q) if dice.random() < 0.5 else None
         stub.launched()
         api.attention(
             *(q, k, v),
-            causal=causal,
-            bottom_right=bottom_right,
-            softmax_scale=scale,
+            causal=traits.causal,
+            bottom_right=traits.bottom_right,
+            softmax_scale=traits.scale,
             out=out,
             lse=lse,
+            window=(traits.window_left, traits.window_right),
+            sink=traits.sink,
+            softcap=traits.softcap,
+            alibi_slopes=traits.alibi_slopes,
         )
         (found,) = stub.launched()
         workload = Workload(
             *(batch, heads, kv_heads, n_q, n_kv, d_head, DType.FP16),
-            causal=causal,
-            bottom_right=bottom_right,
             lse=lse is not None,
-            softmax_scale=scale,
+            **traits.of_workload,
         )
         args = LaunchArgs.forward(
             *(TensorArg(t.data_ptr(), t.stride()[:3]) for t in (q, k, v, out)),
             TensorArg(0 if lse is None else lse.data_ptr()),
+            sink=address(traits.sink),
+            alibi_slopes=address(traits.alibi_slopes),
         )
-        kernel = operators.plans.kernel(workload, -1)
-        assert isinstance(kernel, CoreKernel)
-        if kernel.workspace_bytes(workload):
-            parts = int.from_bytes(found.params[PARTS], "little")
-            args = replace(args, workspace=parts)
-            shared += 1
-        kernel.launch(workload, args, 0, -1)
-        (expected,) = stub.launched()
-        assert found == expected, workload
-    assert 10 < shared < 190
+        # A side that hides nothing may be stated to kernels that do not look at it.
+        window = (workload.window_left, workload.window_right)
+        settled = window == (traits.window_left, traits.window_right)
+        shared += same_launch(operators, workload, args, found, same_params=settled)
+    assert 10 < shared < 290
+    return "right"
+
+
+def packed(operators: Operators) -> str:
+    """The same of packed batches, into new tensors and into those that are given."""
+    stub, dice, ops = Stub(), random.Random(3), torch.ops.fa_tune
+    for number in range(100):
+        kv_heads, batch = dice.choice((1, 2)), dice.choice((1, 3, 8))
+        heads = kv_heads * dice.choice((1, 4))
+        lengths = [(dice.randint(0, 300), dice.randint(1, 900)) for _ in range(batch)]
+        lengths[0] = (300, 900)
+        q = draw(1, sum(a for a, _ in lengths), heads)[0]
+        k, v = draw(1, sum(b for _, b in lengths), 2 * kv_heads)[0].chunk(2, 1)
+        cum_q, cum_kv = (torch.zeros(batch + 1, dtype=torch.int32) for _ in range(2))
+        traits = drawn_traits(dice, heads, batch, packed=True)
+        given = (q, k, v, cum_q, cum_kv, 300, 900)
+        stub.launched()
+        out, lse = torch.empty_like(q), None
+        if number % 3 == 0:
+            out = ops.packed_fwd(*given, *traits.scored)
+        elif number % 3 == 1:
+            out, lse = ops.packed_fwd_lse(*given, *traits.scored)
+            assert lse.shape == (heads, len(q))
+        else:
+            lse = torch.zeros(heads, len(q))
+            ops.packed_fwd_out(*given, out, lse, *traits.scored)
+        assert (out.shape, out.is_contiguous()) == (q.shape, True)
+        (found,) = stub.launched()
+        workload = Workload(
+            *(batch, heads, kv_heads, 300, 900, 128, DType.FP16),
+            lse=lse is not None,
+            packed=True,
+            total_q=len(q),
+            total_kv=len(k),
+            **traits.of_workload,
+        )
+        tensors = {
+            name: TensorArg.of(t[None]) for name, t in zip("qkvo", (q, k, v, out), strict=True)
+        }
+        more = {"lse": lse, "sink": traits.sink, "cu_seqlens_q": cum_q, "cu_seqlens_kv": cum_kv}
+        if traits.alibi_slopes is not None:
+            tensors["alibi_slopes"] = address(traits.alibi_slopes)
+        # A side that hides nothing may be stated to kernels that do not look at it.
+        window = (workload.window_left, workload.window_right)
+        settled = window == (traits.window_left, traits.window_right)
+        tensors |= {n: TensorArg(0 if t is None else t.data_ptr()) for n, t in more.items()}
+        args = LaunchArgs(tensors)
+        same_launch(operators, workload, args, found, same_params=settled)
     return "right"
 
 
@@ -166,6 +264,11 @@ def refused(operators: Operators) -> str:
     q, k = draw(1, 64, 4), draw(1, 64, 2)
     moved = torch.zeros(q.numel() + 8, dtype=q.dtype)[4 : 4 + q.numel()].view(q.shape)
     turned = q.transpose(1, 3).contiguous().transpose(1, 3)
+    ends = torch.tensor([0, 64], dtype=torch.int32)
+
+    def packed_fwd(*given: Any) -> Any:
+        return packed_attention(*given[:3], Lengths(*given[3:]), Traits())
+
     calls: list[tuple[str, Callable[[], Any]]] = [
         ("dimensions", lambda: api.attention(q[0], k, k)),
         ("K and V differ", lambda: api.attention(q, k, k[:, :8])),
@@ -181,12 +284,20 @@ def refused(operators: Operators) -> str:
         ("16", lambda: api.attention(moved, k, k)),
         ("out must be", lambda: api.attention(q, k, k, out=k)),
         ("lse must be", lambda: api.attention(q, k, k, lse=torch.zeros(3))),
+        ("window_left", lambda: api.attention(q, k, k, window=(-1, None))),
+        ("softcap", lambda: api.attention(q, k, k, softcap=0.0)),
+        ("sink must be", lambda: api.attention(q, k, k, sink=torch.zeros(3))),
+        ("alibi_slopes must", lambda: api.attention(q, k, k, alibi_slopes=torch.zeros(2, 4))),
+        ("cu_seqlens_k must", lambda: packed_fwd(q[0], k[0], k[0], ends, ends[:1], 64, 64)),
+        ("cu_seqlens_q must", lambda: packed_fwd(q[0], k[0], k[0], ends.long(), ends, 64, 64)),
+        ("seq_len_q", lambda: packed_fwd(q[0], k[0], k[0], ends, ends, 0, 64)),
+        ("[rows, heads, d_head]", lambda: packed_fwd(q, k, k, ends, ends, 64, 64)),
         ("no gradient", lambda: api.attention(q.requires_grad_(), k, k, out=draw(1, 64, 4))),
     ]
     for said, call in calls:
         with pytest.raises(InvalidConfig) as caught:
             call()
-        assert said in str(caught.value)
+        assert said in str(caught.value), (said, str(caught.value))
         assert "\n" not in str(caught.value)
         with torch.no_grad():
             api.attention(q, k, k)
@@ -297,8 +408,11 @@ def cost(operators: Operators) -> str:
     """Microseconds of the host per call."""
     q, out = draw(1, 128, 4), draw(1, 128, 4)
     fwd_out = torch.ops.fa_tune.fwd_out.default
+    scored = torch.ops.fa_tune.scored_fwd_out.default
+    masked = Traits(True, False, None, 100, None, torch.zeros(4), 20.0, torch.zeros(4))
     calls: dict[str, Callable[[], Any]] = {
-        "fwd_out_us": lambda: fwd_out(q, q, q, False, False, None, out, None),
+        "fwd_out_us": lambda: fwd_out(q, q, q, out, None, False, False, None),
+        "fwd_out_masks_us": lambda: scored(q, q, q, out, None, *masked.scored),
         "attention_us": lambda: api.attention(q, q, q),
         "attention_lse_us": lambda: api.attention(q, q, q, return_lse=True),
         "empty_us": lambda: torch.empty_like(q),
@@ -315,7 +429,8 @@ def cost(operators: Operators) -> str:
 
 
 CHECKS = {
-    one.__name__: one for one in (views, results, refused, buckets, partition, threads, fork, cost)
+    one.__name__: one
+    for one in (views, packed, results, refused, buckets, partition, threads, fork, cost)
 }
 
 

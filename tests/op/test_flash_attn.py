@@ -21,6 +21,7 @@ from fa_tune.op.flash_attn import (
     flash_attn_varlen_func,
     flash_attn_with_kvcache,
 )
+from fa_tune.op.traits import Traits
 from tests.op import twins
 
 sdpa = torch.nn.functional.scaled_dot_product_attention
@@ -50,7 +51,7 @@ def test_dense(n_q: int, n_kv: int) -> None:
     assert torch.allclose(flash_attn_func(q, k, v, causal=True), causal, atol=1e-5)
     out, lse, probabilities = flash_attn_func(q, k, v, softmax_scale=0.5, return_attn_probs=True)
     assert torch.allclose(out, by_torch(q, k, v, scale=0.5), atol=1e-5)
-    scores = twins.scores_of(q, k, False, False, 0.5)
+    scores = twins.scores_of(q, k, Traits(scale=0.5))
     assert torch.allclose(lse, scores.logsumexp(-1).float(), atol=1e-5)
     assert probabilities is None
 
@@ -191,6 +192,6 @@ def test_ours_runs_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k = draw(2, 3, 4, 16).half(), draw(2, 5, 2, 16).half()
     with twins.registered():
         out, lse, _ = flash_attn_func(q, k, k, causal=True, return_attn_probs=True)
-    expected = twins.fwd_lse(q, k, k, True, True, None)
+    expected = twins.fwd_lse(q, k, k, True, True)
     assert torch.equal(out, expected[0])
     assert torch.equal(lse, expected[1])

@@ -16,7 +16,8 @@ pytest.importorskip("torch", reason="torch is not installed: no operators")
 
 
 @pytest.mark.parametrize(
-    "check", ["views", "results", "refused", "buckets", "partition", "threads", "fork", "cost"]
+    "check",
+    ["views", "packed", "results", "refused", "buckets", "partition", "threads", "fork", "cost"],
 )
 def test_operators_in_cpp(check: str, stub: Path, native_cache: Path) -> None:
     """Each in a process of its own.  `pytest -s` shows the cost."""

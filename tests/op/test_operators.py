@@ -16,7 +16,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.op import attention, backward
+from fa_tune.core.hooks import register
+from fa_tune.op import attention, backward, products
+from fa_tune.op.backward import Mask
+from fa_tune.op.done import Done, Lengths
+from fa_tune.op.packed import packed_attention
+from fa_tune.op.traits import Traits
 from tests.op import twins
 
 MASKS = ((False, False), (True, False), (True, True))
@@ -40,8 +45,8 @@ def test_schemas_and_fakes_are_true(causal: bool, bottom_right: bool) -> None:
     for one in (ops.fwd, ops.fwd_lse):
         torch.library.opcheck(one.default, (q, k, v, *rest))
     room, rows = torch.empty_like(q), torch.empty(2, 4, 10)
-    torch.library.opcheck(ops.fwd_out.default, (q, k, v, *rest, room, rows))
-    torch.library.opcheck(ops.fwd_out.default, (q, k, v, *rest, room, None))
+    torch.library.opcheck(ops.fwd_out.default, (q, k, v, room, rows, *rest))
+    torch.library.opcheck(ops.fwd_out.default, (q, k, v, room, None, *rest))
     out, lse = ops.fwd_lse(q, k, v, *rest)
     torch.library.opcheck(ops.bwd.default, (q, q, k, v, out, lse, *rest))
 
@@ -65,29 +70,22 @@ def test_gradients_with_values_of_another_head_dimension(
 ) -> None:
     """torch's kernels take one head dimension for all."""
 
-    def alike(*given: Any) -> Any:
-        assert len({t.shape[3] for t in given[:5]}) == 1
-        return twins.flash_backward(*given)
+    def alike(done: Done, mask: Mask) -> Any:
+        assert len({t.shape[3] for t in done[:5]}) == 1
+        return twins.flash_backward(done, mask)
 
     monkeypatch.setattr(backward, "_flash2", alike)
     monkeypatch.setattr(backward, "_suits_cudnn", lambda *_: False)
     torch.manual_seed(0)
+    traits = Traits(causal, bottom_right)
     q, k = (draw(2, n, h, 16, dtype=torch.float64) for n, h in ((9, 4), (7, 2)))
     v, seed = draw(2, 7, 2, d_v, dtype=torch.float64), draw(2, 9, 4, d_v, dtype=torch.float64)
-    out, lse = twins.fwd_lse(q, k, v, causal, bottom_right, None)
-    found = backward.gradients(
-        backward.of_torch, seed, q, k, v, out, lse, causal, bottom_right, None
-    )
-
-    def plain(*tensors: torch.Tensor) -> torch.Tensor:
-        scores = twins.scores_of(*tensors[:2], causal, bottom_right, None)
-        blind = scores.isneginf().all(-1, keepdim=True)
-        weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
-        return torch.einsum("bhqk,bkhd->bqhd", weights, tensors[2].repeat_interleave(2, 2))
-
-    for mine, right in zip(found, grads(plain, (q, k, v), seed), strict=True):
-        assert mine.shape == right.shape
-        assert torch.allclose(mine, right, atol=1e-6)
+    out, lse = twins.fwd_lse(q, k, v, *traits)
+    found = backward.gradients(Done(seed, q, k, v, out, lse), traits)
+    right = grads(lambda *t: twins.defined(*t, traits)[0], (q, k, v), seed)
+    for mine, exact in zip(found, right, strict=False):
+        assert mine.shape == exact.shape
+        assert torch.allclose(mine, exact, atol=1e-6)
 
 
 def test_fakes_of_cuda_tensors_need_no_gpu() -> None:
@@ -142,11 +140,7 @@ def test_gradients(n_q: int, n_kv: int, causal: bool, bottom_right: bool) -> Non
     seed = draw(2, n_q, 4, 16, dtype=torch.float64)
 
     def plain(*tensors: torch.Tensor) -> torch.Tensor:
-        scores = twins.scores_of(*tensors[:2], causal, bottom_right, 0.3)
-        values = tensors[2].repeat_interleave(2, 2)
-        blind = scores.isneginf().all(-1, keepdim=True)
-        weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
-        return torch.einsum("bhqk,bkhd->bqhd", weights, values)
+        return twins.defined(*tensors, Traits(causal, bottom_right, 0.3))[0]
 
     def ours(*tensors: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = attention(
@@ -158,6 +152,181 @@ def test_gradients(n_q: int, n_kv: int, causal: bool, bottom_right: bool) -> Non
         grads(ours, (q, k, v), seed), grads(plain, (q, k, v), seed), strict=True
     ):
         assert torch.allclose(found, right, atol=1e-6)  # the log-sum-exp is fp32
+
+
+WINDOWS = ((None, None), (3, None), (None, 2), (2, 1), (0, 0), (4, 12), (30, 0))
+
+
+@pytest.mark.parametrize(("n_q", "n_kv"), LENGTHS)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("scores", ["masks", "sink", "softcap", "alibi", "all"])
+def test_gradients_of_all_traits(
+    n_q: int, n_kv: int, window: tuple[int | None, int | None], scores: str
+) -> None:
+    """In fp64, against autograd through the scores; by torch's passes and by products of a few rows
+    at a time, which must agree where both are used."""
+    torch.manual_seed(0)
+    q, seed = (draw(2, n_q, 4, 8, dtype=torch.float64) for _ in "qg")
+    k, v = (draw(2, n_kv, 2, 8, dtype=torch.float64) for _ in "kv")
+    more = {
+        "sink": torch.randn(4) if scores in ("sink", "all") else None,
+        "alibi_slopes": {"alibi": torch.rand(4), "all": torch.rand(2, 4)}.get(scores),
+    }
+    names = [name for name, tensor in more.items() if tensor is not None]
+    tensors = (q, k, v, *(more[name] for name in names))
+    softcap = 1.5 if scores in ("softcap", "all") else None
+    for causal, bottom_right in MASKS:
+        aligned = causal or window != (None, None) or more["alibi_slopes"] is not None
+        traits = Traits(
+            causal, (bottom_right or n_q % 2 == 0) and aligned, None, *window, softcap=softcap
+        )
+
+        def plain(*given: Any, traits: Traits = traits) -> torch.Tensor:
+            own = dict(zip(names, given[3:], strict=True))
+            return twins.defined(*given[:3], traits._replace(**own))[0]
+
+        def ours(*given: Any, traits: Traits = traits) -> Any:
+            return attention(
+                *given[:3],
+                causal=traits.causal,
+                bottom_right=traits.bottom_right,
+                window=(traits.window_left, traits.window_right),
+                softcap=traits.softcap,
+                **dict(zip(names, given[3:], strict=True)),
+            )
+
+        right = grads(plain, tensors, seed)
+        for found, exact in zip(grads(ours, tensors, seed), right, strict=True):
+            assert torch.allclose(found.double(), exact.double(), atol=2e-5)
+        traits = traits._replace(**more)
+        done = Done(seed, q, k, v, *twins.fwd_lse(q, k, v, *traits))
+        by_products = products.gradients(done, traits, at_once=50)
+        for found, exact in zip(by_products[:3], right[:3], strict=True):
+            assert torch.allclose(found, exact, atol=2e-5)
+
+
+def test_score_hooks_have_gradients_by_their_function_in_torch() -> None:
+    torch.manual_seed(0)
+    text = "__device__ float score_hook(float s, int b, int h, int q, int k) { return /* %s */ s; }"
+    named = register(
+        text % "one",
+        lambda s, batch, head, query, key: s * s / (2 + batch + head) - 0.1 * (query - key).abs(),
+    )
+    q, seed = (draw(2, 9, 4, 8, dtype=torch.float64) for _ in "qg")
+    k, v = draw(2, 7, 2, 8, dtype=torch.float64), draw(2, 7, 2, 8, dtype=torch.float64)
+    slopes = torch.rand(4)
+    for causal, window in ((True, (None, None)), (False, (3, 2))):
+        traits = Traits(causal, False, None, *window, score_hook=named)
+
+        def plain(*t: torch.Tensor, traits: Traits = traits) -> torch.Tensor:
+            return twins.defined(*t[:3], traits._replace(alibi_slopes=t[3]))[0]
+
+        def ours(*t: torch.Tensor, causal: bool = causal, window: Any = window) -> Any:
+            more = {"alibi_slopes": t[3], "score_hook": named}
+            return attention(*t[:3], causal=causal, window=window, **more)
+
+        given = (q, k, v, slopes)
+        assert torch.allclose(ours(*given), plain(*given))
+        for mine, exact in zip(grads(ours, given, seed), grads(plain, given, seed), strict=True):
+            assert torch.allclose(mine.double(), exact.double(), atol=2e-5)
+    torch.library.opcheck(torch.ops.fa_tune.hooked_fwd_lse.default, (q, k, v, *traits))
+    without = register(text % "two")
+    with pytest.raises(InvalidConfig, match="without its torch function"):
+        attention(q.requires_grad_(), k, v, score_hook=without)
+
+
+@pytest.mark.parametrize("scores", ["masks", "window", "sink", "softcap", "alibi"])
+def test_gradients_of_packed_batches(scores: str) -> None:
+    """The sequences' own, one of them without queries and one without keys."""
+    torch.manual_seed(0)
+    cum_q, cum_kv = (torch.tensor(c).int() for c in ([0, 5, 5, 8, 10], [0, 7, 10, 10, 13]))
+    lengths = Lengths(cum_q, cum_kv, 5, 7)
+    q, seed = (draw(10, 4, 8, dtype=torch.float64) for _ in "qg")
+    k, v = draw(13, 2, 8, dtype=torch.float64), draw(13, 2, 8, dtype=torch.float64)
+    more = {
+        "sink": torch.randn(4) if scores == "sink" else None,
+        "alibi_slopes": torch.rand(4, 4) if scores == "alibi" else None,
+    }
+    names = [name for name, tensor in more.items() if tensor is not None]
+    tensors = (q, k, v, *(more[name] for name in names))
+    traits = Traits(True, softcap=1.5 if scores == "softcap" else None)
+    if scores == "window":
+        traits = Traits(window_left=2, window_right=1)
+
+    def ours(*given: Any) -> Any:
+        own = dict(zip(names, given[3:], strict=True))
+        return packed_attention(*given[:3], lengths, traits._replace(**own))[0]
+
+    def plain(*given: Any) -> Any:
+        outs = []
+        for i in range(4):
+            rows, keys = slice(cum_q[i], cum_q[i + 1]), slice(cum_kv[i], cum_kv[i + 1])
+            own = dict(zip(names, given[3:], strict=True))
+            if "alibi_slopes" in own:
+                own["alibi_slopes"] = own["alibi_slopes"][[i]]
+            parts = (given[0][None, rows], given[1][None, keys], given[2][None, keys])
+            one = traits._replace(bottom_right=True, **own)
+            outs.append(twins.defined(*parts, one)[0][0] if rows.start < rows.stop else parts[0][0])
+        return torch.cat(outs)
+
+    found, right = grads(ours, tensors, seed), grads(plain, tensors, seed)
+    for mine, exact in zip(found, right, strict=True):
+        assert torch.allclose(mine.double(), exact.double(), atol=2e-5)
+
+
+def test_packed_schemas_and_fakes_are_true() -> None:
+    cum_q, cum_kv = (torch.tensor(c).int() for c in ([0, 3, 8], [0, 7, 9]))
+    q, k, v = draw(8, 4, 16), draw(9, 2, 16), draw(9, 2, 8)
+    lengths, ops = (cum_q, cum_kv, 5, 7), torch.ops.fa_tune
+    room, rows = draw(8, 4, 8), torch.empty(4, 8)
+    for traits in (Traits(), Traits(True, sink=torch.randn(4), alibi_slopes=torch.rand(2, 4))):
+        for one in (ops.packed_fwd, ops.packed_fwd_lse):
+            torch.library.opcheck(one.default, (q, k, v, *lengths, *traits.scored))
+        for lse in (rows, None):
+            given = (q, k, v, *lengths, room, lse, *traits.scored)
+            torch.library.opcheck(ops.packed_fwd_out.default, given)
+        out, lse = ops.packed_fwd_lse(q, k, v, *lengths, *traits.scored)
+        given = (room, q, k, v, out, lse, *lengths, *traits.scored)
+        torch.library.opcheck(ops.packed_bwd.default, given)
+
+
+def test_schemas_and_fakes_of_all_traits() -> None:
+    q, k, ops = draw(2, 10, 4, 16), draw(2, 7, 2, 16), torch.ops.fa_tune
+    traits = Traits(False, True, 0.3, 3, 2, torch.randn(4), 1.5, torch.rand(2, 4))
+    torch.library.opcheck(ops.scored_fwd.default, (q, k, k, *traits.scored))
+    room, rows = torch.empty_like(q), torch.empty(2, 4, 10)
+    torch.library.opcheck(ops.scored_fwd_out.default, (q, k, k, room, rows, *traits.scored))
+    out, lse = ops.scored_fwd_lse(q, k, k, *traits.scored)
+    torch.library.opcheck(ops.bwd.default, (q, q, k, k, out, lse, *traits))
+
+
+def masked(q: torch.Tensor, k: torch.Tensor, sink: torch.Tensor) -> Any:
+    slopes = torch.full((4,), 0.1)
+    return attention(q, k, k, window=(4, 0), softcap=5.0, sink=sink, alibi_slopes=slopes) * 2
+
+
+def packed(q: torch.Tensor, k: torch.Tensor, sink: torch.Tensor) -> Any:
+    cum = (torch.arange(0, 2 * len(t) * t.shape[1] // 2 + 1, t.shape[1]).int() for t in (q, k))
+    lengths = Lengths(*cum, q.shape[1], k.shape[1])
+    out, _ = packed_attention(
+        *(t.flatten(0, 1) for t in (q, k, k)), lengths, Traits(True, sink=sink)
+    )
+    return out * 2
+
+
+@pytest.mark.parametrize("run", [masked, packed])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_no_graph_breaks_with_traits(run: Callable[..., Any], dynamic: bool) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for n in (10, 13) if dynamic else (10,):
+        q, k = draw(2, n, 4, 16), draw(2, n + 3, 2, 16)
+        sink = torch.randn(4)
+        assert torch.allclose(compiled(q, k, sink), run(q, k, sink), atol=2e-3)
+        right = grads(run, (q, k, sink), torch.ones_like(run(q, k, sink)))
+        found = grads(compiled, (q, k, sink), torch.ones_like(run(q, k, sink)))
+        for mine, exact in zip(found, right, strict=True):
+            assert torch.allclose(mine, exact, atol=1e-2)
 
 
 def test_a_gradient_is_never_lost() -> None:
@@ -191,7 +360,7 @@ def test_room_that_is_given_is_written() -> None:
     assert attention(q, k, k, out=out) is out
     made, rows = attention(q, k, k, lse=lse, return_lse=True)
     assert rows is lse
-    expected = twins.fwd_lse(q, k, k, False, False, None)
+    expected = twins.fwd_lse(q, k, k)
     for found in (out, made):
         assert torch.equal(found, expected[0])
     assert torch.equal(rows, expected[1])

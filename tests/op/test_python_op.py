@@ -126,6 +126,6 @@ def test_tensors_become_a_launch(made: Plans, monkeypatch: pytest.MonkeyPatch) -
     assert (args.q.address, args.q.strides) == (q.data_ptr(), q.stride()[:3])
     assert (args.o.address, args.lse.address) == (out.data_ptr(), lse.data_ptr())
     with pytest.raises(InvalidConfig, match="out must be"):
-        op.fwd_out(q, k, k, False, False, None, k, None)
+        op.fwd_out(q, k, k, k, None)
     with pytest.raises(InvalidConfig, match="lse must be"):
-        op.fwd_out(q, k, k, False, False, None, out, lse[:1])
+        op.fwd_out(q, k, k, out, lse[:1])

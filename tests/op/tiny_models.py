@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from transformers import (
     DynamicCache,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -39,6 +43,13 @@ def make(kind: str) -> Any:
         model = LlamaForCausalLM(LlamaConfig(**SIZES))
     elif kind == "mistral":
         model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=WINDOW))
+    elif kind == "gemma":  # a soft cap, and every other layer within a window
+        config = Gemma2Config(**SIZES, head_dim=64, sliding_window=WINDOW, query_pre_attn_scalar=64)
+        config.attn_logit_softcapping = 5.0
+        model = Gemma2ForCausalLM(config)
+    elif kind == "gpt-oss":  # sinks, too
+        sizes = SIZES | {"num_local_experts": 2, "num_experts_per_tok": 1}
+        model = GptOssForCausalLM(GptOssConfig(**sizes, head_dim=64, sliding_window=WINDOW))
     else:
         model = Qwen2ForCausalLM(Qwen2Config(**SIZES))
     return model.eval()

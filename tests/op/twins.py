@@ -4,116 +4,156 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
-from fa_tune.op.backward import Gradients, gradients
+from fa_tune.core.hooks import twin_of
+from fa_tune.op import backward, products
+from fa_tune.op.backward import Mask, Three
+from fa_tune.op.done import Done, Gradients, Lengths
+from fa_tune.op.traits import Traits
 
 Tensor = torch.Tensor
 
 
-def scores_of(
-    q: Tensor, k: Tensor, causal: bool, bottom_right: bool, scale: float | None
-) -> Tensor:
+def scores_of(q: Tensor, k: Tensor, traits: Traits) -> Tensor:
     """fp64 [batch, heads, seq_len_q, seq_len_kv]; -inf where nothing is seen."""
     k = k.repeat_interleave(q.shape[2] // k.shape[2], 2)
     scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double())
-    scores = scores * (q.shape[3] ** -0.5 if scale is None else scale)
+    scores = scores * (q.shape[3] ** -0.5 if traits.scale is None else traits.scale)
+    if traits.softcap is not None:
+        scores = traits.softcap * torch.tanh(scores / traits.softcap)
     n_q, n_kv = scores.shape[-2:]
-    diagonal = n_kv - n_q if bottom_right else 0
-    hidden = torch.ones(n_q, n_kv).triu(diagonal + 1).bool()
-    return scores.masked_fill(hidden, -torch.inf) if causal else scores
+    place = torch.arange(n_q)[:, None] + (n_kv - n_q if traits.bottom_right else 0)
+    ahead = torch.arange(n_kv) - place
+    if traits.alibi_slopes is not None:
+        slopes = traits.alibi_slopes.double().expand(q.shape[0], q.shape[2])
+        scores = scores - slopes[..., None, None] * ahead.abs()
+    if traits.score_hook is not None:
+        batch, heads = (torch.arange(n) for n in scores.shape[:2])
+        places = (batch[:, None, None, None], heads[:, None, None])
+        rows, keys = torch.arange(n_q)[:, None], torch.arange(n_kv)
+        scores = twin_of(traits.score_hook)(scores, *places, rows, keys)
+    hidden = torch.zeros(n_q, n_kv, dtype=torch.bool)
+    if traits.causal:
+        hidden |= ahead > 0
+    if traits.window_left is not None:
+        hidden |= ahead < -traits.window_left
+    if traits.window_right is not None:
+        hidden |= ahead > traits.window_right
+    return scores.masked_fill(hidden, -torch.inf)
 
 
-def fwd(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    bottom_right: bool,
-    scale: float | None,
-) -> Tensor:
-    return fwd_lse(q, k, v, causal, bottom_right, scale)[0].clone()
+def defined(q: Tensor, k: Tensor, v: Tensor, traits: Traits) -> tuple[Tensor, Tensor]:
+    """out and the log-sum-exp in fp64; autograd goes through it."""
+    scores = scores_of(q, k, traits)
+    if traits.sink is not None:
+        more = traits.sink.double()[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat((scores, more), -1)
+    lse = scores.detach().logsumexp(-1)
+    blind = lse.isneginf()[..., None]
+    weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+    values = v.repeat_interleave(q.shape[2] // v.shape[2], 2).double()
+    return torch.einsum("bhqk,bkhd->bqhd", weights[..., : k.shape[1]], values), lse
 
 
-def fwd_lse(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    bottom_right: bool,
-    scale: float | None,
-) -> tuple[Tensor, Tensor]:
-    scores = scores_of(q, k, causal, bottom_right, scale)
-    v = v.repeat_interleave(q.shape[2] // v.shape[2], 2).double()
-    weights = scores.softmax(-1).nan_to_num(0.0)
-    out = torch.einsum("bhqk,bkhd->bqhd", weights, v).to(q.dtype).contiguous()
-    return out, scores.logsumexp(-1).float().contiguous()
+def fwd(q: Tensor, k: Tensor, v: Tensor, *traits: Any) -> Tensor:
+    return fwd_lse(q, k, v, *traits)[0].clone()
 
 
-def fwd_out(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    bottom_right: bool,
-    scale: float | None,
-    out: Tensor,
-    lse: Tensor | None,
-) -> None:
-    made, rows = fwd_lse(q, k, v, causal, bottom_right, scale)
+def fwd_lse(q: Tensor, k: Tensor, v: Tensor, *traits: Any) -> tuple[Tensor, Tensor]:
+    out, lse = defined(q, k, v, Traits(*traits))
+    return out.to(q.dtype).contiguous(), lse.float().contiguous()
+
+
+def fwd_out(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, *traits: Any) -> None:
+    made, rows = fwd_lse(q, k, v, *traits)
     out.copy_(made)
     if lse is not None:
         lse.copy_(rows)
 
 
-def flash_backward(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    scale: float | None,
-) -> Gradients:
-    """What torch's kernels compute, from the log-sum-exp; they are never asked for more."""
-    assert not causal or q.shape[1] <= k.shape[1]
-    assert lse.isfinite().all()
-    assert lse.is_contiguous()
-    assert grad_out.is_contiguous()
-    group, factor = q.shape[2] // k.shape[2], q.shape[3] ** -0.5 if scale is None else scale
-    weights = (scores_of(q, k, causal, True, scale) - lse.double()[..., None]).exp()
-    keys, values = (t.repeat_interleave(group, 2).double() for t in (k, v))
-    g = grad_out.double()
-    delta = (g * out.double()).sum(-1).transpose(1, 2)[..., None]
+def packed_fwd(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
+    return packed_fwd_lse(q, k, v, *others)[0].clone()
+
+
+def packed_fwd_lse(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    lengths, traits = Lengths(*others[:4]), Traits(*others[4:])._replace(bottom_right=True)
+    out = q.new_empty((*q.shape[:2], v.shape[2]))
+    lse = torch.empty(q.shape[1], q.shape[0])
+    slopes = traits.alibi_slopes
+    ends_q, ends_kv = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
+    for i in range(len(ends_q) - 1):
+        rows, keys = slice(ends_q[i], ends_q[i + 1]), slice(ends_kv[i], ends_kv[i + 1])
+        one = traits
+        if slopes is not None and slopes.ndim == 2:
+            one = traits._replace(alibi_slopes=slopes[[i]])
+        found = fwd_lse(q[None, rows], k[None, keys], v[None, keys], *one)
+        out[rows], lse[:, rows] = found[0][0], found[1][0]
+    return out, lse
+
+
+def packed_fwd_out(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> None:
+    lengths, (out, lse, *traits) = others[:4], others[4:]
+    made, rows = packed_fwd_lse(q, k, v, *lengths, *traits)
+    out.copy_(made)
+    if lse is not None:
+        lse.copy_(rows)
+
+
+def flash_backward(done: Done, mask: Mask) -> Three:
+    """What torch's kernels compute, from the log-sum-exp; they are never asked for more.  A side as
+    wide as there are keys is none to them."""
+    assert mask.left is None or mask.left >= 0
+    assert mask.right is None or mask.right >= 0
+    assert done.lse.isfinite().all()
+    assert done.lse.is_contiguous()
+    assert done.grad_out.is_contiguous()
+    q, k = done.q, done.k
+    group, factor = (
+        q.shape[2] // k.shape[2],
+        q.shape[3] ** -0.5 if mask.scale is None else mask.scale,
+    )
+    n_kv = k.shape[1]
+    sides = (None if side is None or side >= n_kv else side for side in (mask.left, mask.right))
+    scores = scores_of(q, k, Traits(False, True, factor, *sides))
+    assert not scores.isneginf().all(-1).any()
+    weights = (scores - done.lse.double()[..., None]).exp()
+    keys, values = (t.repeat_interleave(group, 2).double() for t in (k, done.v))
+    g = done.grad_out.double()
+    delta = (g * done.out.double()).sum(-1).transpose(1, 2)[..., None]
     slope = weights * (torch.einsum("bqhd,bkhd->bhqk", g, values) - delta) * factor
     dq = torch.einsum("bhqk,bkhd->bqhd", slope, keys)
     dk, dv = (
         torch.einsum("bhqk,bqhd->bkhd", matrix, right).unflatten(2, (-1, group)).sum(3)
         for matrix, right in ((slope, q.double()), (weights, g))
     )
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(done.v.dtype)
 
 
-def bwd(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    bottom_right: bool,
-    scale: float | None,
-) -> Gradients:
-    return gradients(flash_backward, grad_out, q, k, v, out, lse, causal, bottom_right, scale)
+def bwd(*given: Any) -> Gradients:
+    return backward.gradients(Done(*given[:6]), Traits(*given[6:]), flash_backward)
+
+
+def packed_bwd(*given: Any) -> Gradients:
+    """torch's kernels are not there: by products whatever the traits."""
+    return products.packed_gradients(Done(*given[:6]), Lengths(*given[6:10]), Traits(*given[10:]))
+
+
+IMPLEMENTED = (
+    *(fwd, fwd_lse, fwd_out, bwd),
+    *(packed_fwd, packed_fwd_lse, packed_fwd_out, packed_bwd),
+)
 
 
 @contextmanager
 def registered() -> Iterator[None]:
     """In place of the refusal that CPU tensors get."""
     with torch.library._scoped_library("fa_tune", "IMPL") as found:
-        for function in (fwd, fwd_lse, fwd_out, bwd):
+        for function in IMPLEMENTED:
             found.impl(function.__name__, function, "CPU", allow_override=True)
+        for function in (fwd, fwd_lse, fwd_out):
+            for kind in ("scored", "hooked"):
+                found.impl(f"{kind}_{function.__name__}", function, "CPU", allow_override=True)
         yield

@@ -79,7 +79,7 @@ KNOWS_A_FAMILY = {"fa_tune.families", "fa_tune.kernel_configs", "fa_tune.export"
 
 # Loaded by those who need them, when they need them.
 HEAVY = (
-    *("torch", "cupy", "pandas", "cuda", "scipy", "triton", "optuna", "matplotlib", "ray"),
+    *("torch", "cupy", "pandas", "cuda", "scipy", "triton", "optuna", "ray"),
     *("altair", "jinja2", "pyarrow", "vl_convert"),
 )
 

@@ -7,13 +7,14 @@ import csv
 import json
 import re
 import statistics
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from fa_tune import families
+from fa_tune.core.lengths import lengths_of
 from fa_tune.core.model import Variant
 from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.store.recordings import load
@@ -37,13 +38,43 @@ class Shape:
     batch: int
     heads: int
     kv_heads: int
+    d_v: int = 0  # where it is not d_head
+    left: int | None = None
+    softcap: float | None = None
+    sink: bool = False
+    lengths: str = ""
 
     @property
     def flop(self) -> float:
         """Two products of 2·d operations per pair of a query and a key that it sees."""
+        of_pair = 2 * self.d_head + 2 * (self.d_v or self.d_head)
         n = self.seq_len
-        pairs = n * (n + 1) / 2 if self.causal else n * n
-        return 4 * self.d_head * pairs * self.batch * self.heads
+        if not self.lengths:
+            return of_pair * self.pairs(n) * self.batch * self.heads
+        members = lengths_of(self.lengths, self.batch, n, n)
+        return of_pair * sum(self.pairs(q) for q, _ in members) * self.heads
+
+    def pairs(self, n: int) -> float:
+        """Of so many queries and keys, and one head."""
+        if self.left is not None and self.left < n:
+            hidden = n - 1 - self.left  # queries that do not see the first key
+            return n * (n + 1) / 2 - hidden * (hidden + 1) / 2
+        return n * (n + 1) / 2 if self.causal else n * n
+
+    @property
+    def about(self) -> str:
+        """What its table says of mask and scores."""
+        said = [f"{self.seq_len}", "causal" if self.causal else "full"]
+        said += [f"left {self.left}"] if self.left is not None else []
+        said += ["sink"] if self.sink else []
+        said += [f"softcap {self.softcap:g}"] if self.softcap else []
+        said += ["packed", self.lengths] if self.lengths else []
+        return ", ".join(said)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has nothing of all that."""
+        return self == Shape(*astuple(self)[:7])
 
 
 @dataclass(frozen=True)
@@ -132,8 +163,14 @@ def shape(row: dict[str, str]) -> Shape:
     """The shape of a row; the queries' length is the keys'."""
     assert row["seq_len"] == row["seq_len_kv"]
     sizes = [int(row[name]) for name in ("batch", "heads", "kv_heads")]
+    left, cap = row.get("window_left"), row.get("softcap")
     return Shape(
-        int(row["seq_len"]), int(row["d_head"]), row["dtype"], row["causal"] == "true", *sizes
+        *(int(row["seq_len"]), int(row["d_head"]), row["dtype"], row["causal"] == "true", *sizes),
+        int(row.get("d_head_v") or 0),
+        int(left) if left else None,
+        float(cap) if cap else None,
+        row.get("sink") == "true",
+        row.get("lengths") or "",
     )
 
 
@@ -143,7 +180,8 @@ def choices(path: Path) -> dict[Shape, str]:
     found = {}
     for one in compare_recording(load(path)):
         w = one.workload
-        of = Shape(w.seq_len_q, w.d_head, w.dtype.name, w.causal, w.batch, w.heads, w.kv_heads)
+        sizes = (w.seq_len_q, w.d_head, w.dtype.name, w.causal, w.batch, w.heads, w.kv_heads)
+        of = Shape(*sizes, w.d_head_v, w.window_left, w.softcap, w.sink, w.lengths)
         key = decided.get(w.key, {}).get("chosen") or one.chosen
         found[of] = today(*key.split(":", 1))
     return found
@@ -196,7 +234,7 @@ def test_the_grid_is_what_was_recorded(family: str, gpu: str) -> None:
             ours = table.shown(family)
             expected = [f"{of.flop / table.seconds(ours) / 1e12:.0f}"]
             for name in LIBRARIES[family]:
-                if not any(name in other.subjects for other in tables(gpu).values()):
+                if not any(name in t.subjects for s, t in tables(gpu).items() if s == on_grid(s)):
                     continue  # a library that nobody recorded has no figures, nor a dash
                 if name in table.subjects:
                     ratios[name].append(table.ratio(name, ours))
@@ -213,7 +251,7 @@ def test_the_grid_is_what_was_recorded(family: str, gpu: str) -> None:
 
 def on_grid(of: Shape) -> Shape | None:
     """The benchmark's shape with these sizes, where there is one."""
-    if of.seq_len not in LENGTHS:
+    if of.seq_len not in LENGTHS or not of.is_plain:
         return None
     return benchmark(of.seq_len, of.d_head, of.dtype, causal=of.causal)
 
@@ -222,23 +260,31 @@ def on_grid(of: Shape) -> Shape | None:
 def test_shapes_off_the_grid_are_what_was_recorded(gpu: str) -> None:
     off = {of: table for of, table in tables(gpu).items() if of != on_grid(of)}
     text = block("docs/results.md", f"sm90 {gpu}")
-    if not off:
-        assert "off the grid" not in text
-        return
-    rows = rows_below(text, "Shapes off the grid")
+    plain = {of: table for of, table in off.items() if of.is_plain}
+    others = {of: table for of, table in off.items() if not of.is_plain}
+    for heading, held in (("Shapes off the grid", plain), ("Windows, sinks", others)):
+        if not held:
+            assert heading not in text
+            continue
+        rows = rows_below(text, heading)
+        assert set(map(tuple, rows)) == expected_rows(held)
+        assert len(rows) == len(held)
+
+
+def expected_rows(held: dict[Shape, Table]) -> set[tuple[str, ...]]:
+    """The rows of a table of such shapes."""
     expected = set()
-    for of, table in off.items():
+    for of, table in held.items():
         ours = table.chosen
         heads = f"{of.heads}" if of.kv_heads == of.heads else f"{of.heads} ({of.kv_heads} kv)"
-        what = f"{of.seq_len}, {'causal' if of.causal else 'full'}"
+        d_heads = f"{of.d_head}/{of.d_v}" if of.d_v else f"{of.d_head}"
         rate = f"{of.flop / table.seconds(ours) / 1e12:.0f}"
         times = [
             f"{table.ratio(n, ours):.2f}" if n in table.subjects else ""
             for n in ("FA2", "cuDNN", "FA4")
         ]
-        expected.add((what, of.dtype, str(of.d_head), str(of.batch), heads, rate, *times))
-    assert set(map(tuple, rows)) == expected
-    assert len(rows) == len(off)
+        expected.add((of.about, of.dtype, d_heads, str(of.batch), heads, rate, *times))
+    return expected
 
 
 def test_the_table_of_the_readme_is_what_was_recorded() -> None:

@@ -28,7 +28,7 @@ from fa_tune.core.options import MachineOptions, MeasureOptions, Progress, Silen
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.sets import get_kernel_configs
-from fa_tune.profile.base import Capabilities, MeasurePlan, OnStep
+from fa_tune.profile.base import Capabilities, MeasurePlan, OneByOne, OnStep
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.store.journal import Journal
@@ -82,7 +82,7 @@ def by_hash(subject: str, workload: Workload) -> float:
     return 1e-3 * (1 + int.from_bytes(digest[:4], "big") / 2**32)
 
 
-class FakeProfiler:
+class FakeProfiler(OneByOne):
     """Measures by formula; remembers every plan.
 
     `failures` are outcomes by subject; `interrupt_after` attempts a KeyboardInterrupt comes.

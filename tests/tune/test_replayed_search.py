@@ -19,6 +19,7 @@ from fa_tune.search.decide import Rule
 from fa_tune.search.neighbor_regret import Neighbour
 from fa_tune.store import recordings
 from fa_tune.store.registry import file as store
+from fa_tune.tune import dispatch
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.tie_break import TieBreak
 from tests.tune import fakes
@@ -241,7 +242,10 @@ def test_a_recording_that_does_not_tell_is_replayed_by_its_times(
 # While it is being recorded ---------------------------------------------------------------------
 
 
-def test_an_interrupted_search_leaves_what_it_measured_as_a_recording(world: World) -> None:
+def test_an_interrupted_search_leaves_what_it_measured_as_a_recording(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "AT_ONCE", 1)
     folder = world.folder / "profiles"
     search(world, 4096, record=folder)
     before = (folder / "nvidia_h200/tune_trained_ncu.csv").read_text()

@@ -179,12 +179,15 @@ class Timing(Model):
     samples_s: list[Seconds]
 
 
-class Bench(Model):
+class _Timed(Model):
+    whose: str
+    timings: list[Timing]
+
+
+class Bench(_Timed):
     """`fa-tune bench --json`"""
 
     schema_: Literal["fa-tune-bench-1"] = Field(alias="schema")
-    whose: str
-    timings: list[Timing]
 
 
 class Case(Model):
@@ -218,24 +221,22 @@ class Failure(Model):
     reason: str
 
 
-class Verify(Model):
+class _Verified(Model):
+    verdicts: list[KernelVerdict]
+    failures: list[Failure]
+    rejected: list[Rejected]
+
+
+class Verify(_Verified):
     """`fa-tune verify --json`"""
 
     schema_: Literal["fa-tune-verify-1"] = Field(alias="schema")
-    verdicts: list[KernelVerdict]
-    failures: list[Failure]
-    rejected: list[Rejected]
 
 
-class Run(Model):
+class Run(_Verified, _Timed):
     """`fa-tune run --json`"""
 
     schema_: Literal["fa-tune-run-1"] = Field(alias="schema")
-    whose: str
-    timings: list[Timing]
-    verdicts: list[KernelVerdict]
-    failures: list[Failure]
-    rejected: list[Rejected]
 
 
 class Report(Model):

@@ -106,7 +106,15 @@ def raced(measured: Mapping[str, Measurement], a: str, b: str) -> float:
 
 def grid_conditions(data: Recorded) -> str:
     """Hardware, versions and date of the grid's recordings."""
-    metas = [load_meta(path) for path in sorted(_files(data))]
+    return _conditions([p for p in _files(data) if not all(labels(w) for w in _workloads(p))])
+
+
+def _workloads(path: Path) -> set[Workload]:
+    return {Workload.from_key(attempt.workload) for attempt in load(path).attempts}
+
+
+def _conditions(paths: Sequence[Path]) -> str:
+    metas = [load_meta(path) for path in sorted(paths)]
     inputs, one = metas[0].inputs, metas[0].provenance
     assert len({(m.provenance.gpu, m.provenance.driver, m.provenance.nvrtc) for m in metas}) == 1
     dates = sorted({m.provenance.recorded_at[:10] for m in metas})
@@ -348,6 +356,11 @@ def more_kinds(data: Recorded) -> str:
     return _against_each(data, wanted, ["seq_len, mask, scores", "dtype", "d_head"], told)
 
 
+def more_conditions(data: Recorded) -> str:
+    """The conditions of these recordings."""
+    return _conditions([p for p in _files(data) if any(labels(w) for w in _workloads(p))])
+
+
 def _against_each(
     data: Recorded,
     workloads: Iterable[Workload],
@@ -400,7 +413,8 @@ def section(data: Recorded, family: str) -> str:
     if family == "sm90" and (made := more_kinds(data)):
         parts += [
             "Windows, sinks, soft caps, V of other heads, and packed batches (the longest sequence "
-            "is `seq_len`); TFLOP/s of the pairs that are seen, and how many times as fast:",
+            f"is `seq_len`); {more_conditions(data)}. TFLOP/s of the pairs that are seen, and "
+            "how many times as fast as each library:",
             made,
         ]
     if not data.has_ladder:  # another GPU than the one that the project tunes for
@@ -418,7 +432,7 @@ def section(data: Recorded, family: str) -> str:
 
 
 def pictured(data: Recorded) -> str:
-    """What docs/speed.svg shows, in words."""
+    """What docs/speed_h200.svg shows, in words."""
     return (
         f"TFLOP/s by 4·s²·d (causal: half), d_head 128, 16 heads, benchmark batches; "
         f"{grid_conditions(data)}. The number is the ratio to the faster library."

@@ -27,7 +27,9 @@ def core_sources() -> Mapping[str, str]:
 
 def torch_sources() -> Mapping[str, str]:
     """The core's and those of the torch operator; see `core_sources`."""
-    return {**core_sources(), **_texts({"ops.cpp": paths.csrc_dir() / "torch" / "ops.cpp"})}
+    folder = paths.csrc_dir() / "torch"
+    files = {p.name: p for p in sorted(folder.iterdir()) if p.suffix in SUFFIXES}
+    return {**core_sources(), **_texts(files)}
 
 
 def _texts(files: Mapping[str, Path]) -> Mapping[str, str]:

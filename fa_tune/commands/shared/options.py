@@ -29,10 +29,9 @@ from fa_tune.commands.shared.parameters import (
     Kernels,
     Names,
     OutputFile,
-    ScoreHook,
     WholeNumbers,
     dtypes,
-    number,
+    of_field,
 )
 from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.options import (
@@ -56,7 +55,6 @@ MAX_TOKENS = 1 << 20
 MAX_HEAD_DIM = 1024
 COUNT = click.IntRange(1, 65535)  # of heads
 SEQ_LENS = WholeNumbers(1, MAX_TOKENS, "1024,4096")
-BATCHES = WholeNumbers(1, 65535, "1,16")
 D_HEADS = WholeNumbers(1, MAX_HEAD_DIM, "64,128")
 
 
@@ -75,12 +73,7 @@ def folder(*names: str, **settings: Any) -> Decorator[Any]:
 def d_head_option(name: str = "d_heads") -> Decorator[Any]:
     """`--d-head`."""
     return option(
-        "--d-head",
-        name,
-        type=D_HEADS,
-        default="128",
-        metavar="N,N,…",
-        help="Head dimensions.",
+        "--d-head", name, type=D_HEADS, default="128", metavar="N,N,…", help="Head dimensions."
     )
 
 
@@ -96,12 +89,6 @@ def dtype_option() -> Decorator[Any]:
     )
 
 
-# What options of fields have besides.
-_TYPES: Mapping[str, Mapping[str, Any]] = {
-    "score_hook": {"type": ScoreHook(), "metavar": "FILE"},
-}
-
-
 def field_option(name: str, **settings: Any) -> Decorator[Any]:
     """The option of a workload's field that has a usual value, as `core.workload` declares it;
     `settings` replace what it would have."""
@@ -110,10 +97,8 @@ def field_option(name: str, **settings: Any) -> Decorator[Any]:
     given: dict[str, Any] = {"default": usual, "help": spec.help}
     if spec.type is bool:
         flag += f"/--{spec.off or 'no-' + name.replace('_', '-')}"
-    elif name in _TYPES:
-        given |= _TYPES[name]
-    elif spec.type is not str:
-        given["type"] = number(spec.type, *spec.limits)
+    else:
+        given["type"] = of_field(name, spec)
     if spec.usual_text:
         given["show_default"] = spec.usual_text
     return option(flag, name, **{**given, **settings})
@@ -142,7 +127,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
     "batches": option(
         "--batch",
         "batches",
-        type=BATCHES,
+        type=WholeNumbers(1, 65535, "1,16"),
         default=(),
         show_default="16 up to 4096, then 65536 / seq_len",
         metavar="N,N,…",
@@ -390,8 +375,8 @@ def family_option(name: str = "names") -> Decorator[Any]:
         type=Families(),
         default=ALL_FAMILIES,
         metavar="NAME,…|all",
-        help="Kernel families to take --kernels from; all means those that run on the device. A "
-        "config's short form already names its family.",
+        help="Families to take --kernels from; all: those that run on the device. A config's short "
+        "form already names its family.",
     )
 
 
@@ -440,7 +425,7 @@ def json_option() -> Decorator[Any]:
         "as_json",
         is_flag=True,
         show_default=False,
-        help="Write only the result, as JSON, to standard output.",
+        help="Write the result as JSON alone.",
     )
 
 

@@ -17,7 +17,7 @@ from fa_tune.core import hooks
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig, StorageError
 from fa_tune.core.inputs import BUILT_IN, NAMES, InputSpec, Kind
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import DType, FieldSpec, Workload
 from fa_tune.families import family_names
 from fa_tune.search.strategies.budget import Budget
 
@@ -351,7 +351,7 @@ class ScoreHook(ParamType):
     """The file of a score hook, or its digest, to its digest; a file is known to the processes that
     are started from then on."""
 
-    name = "hook"
+    name = "file"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
@@ -366,6 +366,13 @@ class ScoreHook(ParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         return [CompletionItem(incomplete, type="file")]
+
+
+def of_field(name: str, spec: FieldSpec) -> click.ParamType[Any]:
+    """The type of the option of a workload's field that is no flag."""
+    if name == "score_hook":
+        return ScoreHook()
+    return click.STRING if spec.type is str else number(spec.type, *spec.limits)
 
 
 class OutputFile(ParamType):

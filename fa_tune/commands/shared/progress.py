@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import click
-
+from fa_tune.commands.shared.aside import aside, fitting
 from fa_tune.core.options import Progress
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class PlainProgress:
 
     def print(self, line: str) -> None:
         """Put one line on stderr."""
-        click.echo(line, err=True)
+        aside(line)
 
 
 class _PlainLane:
@@ -183,7 +182,9 @@ class BarProgress(PlainProgress):
 
     def print(self, line: str) -> None:
         """Put one line above the bar."""
-        self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        self._console.print(
+            fitting(line), markup=False, highlight=False, emoji=False, soft_wrap=True
+        )
 
 
 class _Lane:

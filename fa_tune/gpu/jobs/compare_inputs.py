@@ -14,7 +14,7 @@ from fa_tune.gpu.kernels import guarded, launcher, lse_for, output_for, use_devi
 from fa_tune.workers.main import Report
 
 ROUNDS = 15
-SETTLE_S = 0.2  # of samples that count for nothing
+SETTLE_S = 0.1  # of samples that count for nothing
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:

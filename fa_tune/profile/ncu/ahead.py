@@ -1,26 +1,24 @@
-"""The next ncu processes, started before there is work for them.
+"""The next ncu process, started before there is work for it.
 
 Below ncu a worker has to import torch as well, for several seconds in which nothing is measured.
-Inside `preforked_workers` it does so while kernels compile, or while others measure.  As the
-latter may be done in a second, several wait where there are cores for them.
+Inside `preforked_workers` it does so while kernels compile, or while others measure.  And as long
+as nothing is measured, it may make the GPU's context as well.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fa_tune.core.jobs import ProfileJob
 from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import PREFORK, WaitingBelow
 
-MOST = 3  # that wait
-CORES = 4  # for each of them
 MODULES = (ProfileJob.handler.partition(":")[0],)
+PREPARE = f"{MODULES[0]}:prepare"
 
 
 def environment_in(folder: Path) -> dict[str, str]:
@@ -29,34 +27,32 @@ def environment_in(folder: Path) -> dict[str, str]:
 
 
 class Ahead:
-    """Processes that wait, those that have waited longest first; `command` is ncu's for a
-    folder."""
+    """The process that waits, if there is one; `command` is ncu's for a folder."""
 
     def __init__(self, command: Callable[[Path], Sequence[str]]) -> None:
         self._command = command
-        self._waiting: list[WaitingBelow] = []
+        self._waiting: WaitingBelow | None = None
 
     def start(self) -> None:
-        """See that processes are waiting; nothing outside `preforked_workers`."""
+        """See that a process is waiting; nothing outside `preforked_workers`."""
         prefork = PREFORK.get()
-        if prefork is None:
+        if prefork is None or self._waiting is not None:
             return
-        most = max(1, min(MOST, len(os.sched_getaffinity(0)) // CORES))
         with contextlib.suppress(OSError):  # one that is started for its job will say
-            while len(self._waiting) < most:
-                self._waiting.append(
-                    WaitingBelow(
-                        self._command,
-                        MODULES,
-                        lambda folder: worker_environment(environment_in(folder)),
-                    )
-                )
-                prefork.at_end(self._end)
+            self._waiting = WaitingBelow(
+                self._command, MODULES, lambda folder: worker_environment(environment_in(folder))
+            )
+            prefork.at_end(self._end)
+
+    def prepare(self, environment: Mapping[str, str], device: int) -> None:
+        """Have the process that waits get ready on a GPU."""
+        if self._waiting is not None:
+            self._waiting.prepare(PREPARE, environment, device)
 
     @contextlib.contextmanager
     def place(self) -> Iterator[tuple[Path, WaitingBelow | None]]:
         """A folder for one process, and the process if one waits there."""
-        waiting = self._waiting.pop(0) if self._waiting else None
+        waiting, self._waiting = self._waiting, None
         if waiting is not None and waiting.wrapper != tuple(self._command(waiting.folder)):
             waiting.end()  # other metrics are asked for by now
             waiting = None
@@ -70,5 +66,6 @@ class Ahead:
             shutil.rmtree(waiting.folder, ignore_errors=True)
 
     def _end(self) -> None:
-        while self._waiting:
-            self._waiting.pop().end()
+        if self._waiting is not None:
+            self._waiting.end()
+            self._waiting = None

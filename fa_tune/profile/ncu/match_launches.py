@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import itemgetter
 
 from fa_tune.core.errors import ProfileFormatError
-from fa_tune.core.model import Measurement, Quantity, reference_name
+from fa_tune.core.model import Measurement, Quantity
 from fa_tune.core.reference_kernels import reference_label
 from fa_tune.profile.ncu.launches import Launch
 from fa_tune.profile.ncu.metrics import DURATION
@@ -21,43 +21,47 @@ PASSES = "profiler__replayer_passes"
 
 
 def assign_launches(
-    order: Sequence[str], symbols: Mapping[str, Sequence[str]], launches: Sequence[Launch]
+    order: Sequence[str],
+    symbols: Mapping[str, Sequence[str]],
+    libraries: Mapping[str, str],
+    launches: Sequence[Launch],
 ) -> dict[str, list[Launch]]:
-    """Launches by subject.
+    """Launches by item.
 
-    `order` are the subjects of the calls in their order, `symbols` the mangled names of each
-    variant's launches, one after another.  A prefix of the launches may be all there is (the
-    program was killed).  A library call of several kernels gives several launches.  Raises
-    ProfileFormatError if a launch is nobody's.
+    `order` are the items of the calls in their order: those of variants are in `symbols`, with the
+    mangled names of their launches, one after another; those of library calls in `libraries`, with
+    the library's short name (`fa2`).  A prefix of the launches may be all there is (the program
+    was killed).  A library call of several kernels gives several launches, and two items of one
+    library must not follow one another.  Raises ProfileFormatError if a launch is nobody's.
     """
     ours = {symbol for launched in symbols.values() for symbol in launched}
-    assigned: dict[str, list[Launch]] = {subject: [] for subject in order}
+    assigned: dict[str, list[Launch]] = {item: [] for item in order}
     position = 0
-    for previous, subject in pairwise(("", *order)):
+    for previous, item in pairwise(("", *order)):
         if position >= len(launches):
             break
-        if subject not in symbols and subject == previous:
+        if item in libraries and item == previous:
             continue  # last of one round, first of the next: its launches went to the call before
-        if subject in symbols:
-            call = launches[position : position + len(symbols[subject])]
-            for launch, symbol in zip(call, symbols[subject], strict=False):
+        if item in symbols:
+            call = launches[position : position + len(symbols[item])]
+            for launch, symbol in zip(call, symbols[item], strict=False):
                 if launch.kernel_name != symbol:
                     raise ProfileFormatError(
-                        f"launch {position} is {launch.kernel_name}, where {subject} was launched; "
+                        f"launch {position} is {launch.kernel_name}, where {item} was launched; "
                         "another program used the GPU under this ncu, or rows are missing"
                     )
-                assigned[subject].append(launch)
+                assigned[item].append(launch)
                 position += 1
             continue
-        label = reference_name(subject)
+        label = libraries[item]
         first = position
         while position < len(launches) and launches[position].kernel_name not in ours:
             if position > first and reference_label(launches[position].kernel_name) != label:
                 break
             position += 1
         if position == first:
-            raise ProfileFormatError(f"no kernel of {subject} was profiled")
-        assigned[subject] += launches[first:position]
+            raise ProfileFormatError(f"no kernel of {item} was profiled")
+        assigned[item] += launches[first:position]
     return assigned
 
 

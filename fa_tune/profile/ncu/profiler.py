@@ -1,4 +1,5 @@
-"""The `ncu` profiler: one Nsight Compute process per batch of variants."""
+"""The `ncu` profiler: one Nsight Compute process per batch of variants, of one or several
+workloads."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, ToolMissing
-from fa_tune.core.jobs import KernelItem, ProfileJob
-from fa_tune.core.model import Attempt, Outcome
+from fa_tune.core.jobs import KernelItem, ProfileItem, ProfileJob
+from fa_tune.core.model import Attempt, Outcome, reference_name
 from fa_tune.profile.base import (
     Capabilities,
     MeasurePlan,
@@ -46,7 +48,7 @@ from fa_tune.workers.prefork import WaitingBelow
 from fa_tune.workers.supervisor import ChildEnd, Event, Kind, WorkerUnusable, run_child
 
 LOG = "ncu.log"
-BATCH = 64  # variants in one ncu process: a crash costs at most one batch's unfinished part
+BATCH = 96  # variants in one ncu process: a crash costs at most one batch's unfinished part
 START_TIMEOUT_S = 180.0
 QUESTION_TIMEOUT_S = 120.0  # for what ncu answers without profiling anything
 EXIT_TIMEOUT_S = 300.0  # ncu evaluates and writes everything after the program has ended
@@ -61,7 +63,9 @@ class NcuProfiler:
     method = "ncu"
     default_runs = 3
     # A launch costs a fifth of a second and stands alone; its counters need a permission.
-    capabilities = Capabilities(independent_samples=True, samples_per_scout=1, may_be_refused=True)
+    capabilities = Capabilities(
+        independent_samples=True, samples_per_scout=1, may_be_refused=True, shares_process=True
+    )
     warnings = property(lambda self: self.notes.told)
 
     def __init__(
@@ -81,6 +85,13 @@ class NcuProfiler:
         self._clock_control = clock_control
         self._cache_control = cache_control
         self._ahead = Ahead(self._command)
+
+    def __copy__(self) -> NcuProfiler:
+        """One that measures beside this one, with processes of its own."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._ahead = Ahead(other._command)
+        return other
 
     @cached_property
     def _version(self) -> NcuVersion:
@@ -118,18 +129,26 @@ class NcuProfiler:
             with suppress(ToolMissing):  # measuring will say what is missing
                 self._ahead.start()
 
+    def get_ready(self, gpu: str, device: int) -> None:
+        """See `profile.base.Profiler`."""
+        self._ahead.prepare(pinned_to(gpu), 0 if gpu else device)
+
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""
-        references = plan.references
-        for batch in split_batches(tuple(plan.artifacts), BATCH) if plan.artifacts else ((),):
-            artifacts = {subject: plan.artifacts[subject] for subject in batch}
-            part = replace(plan, artifacts=artifacts, references=references)
-            yield from self._batch(part, on_step)
-            references = ()  # with the first batch only: one attempt at every subject
+        return self.measure_all((plan,), on_step)
 
-    def _batch(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
-        """One batch, in as many ncu processes as it has failing items, plus one."""
-        remaining = {s: KernelItem.of(s, plan.artifacts.get(s)) for s in plan.subjects}
+    def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
+        """See `profile.base.Profiler`; plans of the same conditions share processes."""
+        for alike in _alike(plans):
+            for batch in _batches(alike):
+                yield from self._batch(alike[0], batch, on_step)
+
+    def _batch(
+        self, plan: MeasurePlan, batch: Mapping[str, _Asked], on_step: OnStep
+    ) -> Iterator[Attempt]:
+        """One batch, in as many ncu processes as it has failing items, plus one; under the
+        conditions of `plan`."""
+        remaining = dict(batch)
         fruitless = 0
         retried: set[str] = set()
         while remaining:
@@ -138,9 +157,9 @@ class NcuProfiler:
             before = len(remaining)
             # Nothing on a GPU sends SIGKILL: the item that it hit gets another try, once.
             hit = end.failed_item if end.was_killed and end.failed_item not in retried else None
-            for attempt in self._attempts(plan, tuple(remaining), end, launches):
-                if attempt.subject != hit:
-                    remaining.pop(attempt.subject)
+            for name, attempt in self._attempts(plan, dict(remaining), end, launches):
+                if name != hit:
+                    remaining.pop(name)
                     yield attempt
             if hit is not None:
                 retried.add(hit)
@@ -150,15 +169,15 @@ class NcuProfiler:
                 if not _began(end):
                     text = f"the worker below ncu cannot start: {end.reason}"
                     raise WorkerUnusable(text, tuple(remaining), end.stderr_tail)
-                for subject in remaining:
+                for asked in remaining.values():
                     text = f"ncu ended without a result: {end.reason or 'no launch was profiled'}"
-                    yield failed(subject, plan.workload, Outcome.CRASHED, text)
+                    yield failed(asked.subject, asked.plan.workload, Outcome.CRASHED, text)
                 return
 
     def _process(
         self,
         plan: MeasurePlan,
-        items: Mapping[str, KernelItem],
+        items: Mapping[str, _Asked],
         folder: Path,
         on_step: OnStep,
         waiting: WaitingBelow | None = None,
@@ -172,14 +191,13 @@ class NcuProfiler:
 
         def on_event(event: Event) -> None:
             if event.kind is Kind.PARTIAL:
-                on_step(event.item)
+                on_step(items[event.item].subject)
             elif event.kind is Kind.BEGIN:
                 self.warm_up()  # the next one
 
         job = ProfileJob(
-            items=items,
+            items={name: asked.item for name, asked in items.items()},
             device=plan.worker_device,
-            workload=plan.workload.key,
             rounds=plan.runs,
             seed=plan.seed,
             inputs=str(plan.inputs),
@@ -230,40 +248,44 @@ class NcuProfiler:
     def _attempts(
         self,
         plan: MeasurePlan,
-        items: Sequence[str],
+        items: Mapping[str, _Asked],
         end: ChildEnd,
         launches: list[Launch],
-    ) -> Iterator[Attempt]:
-        """Final attempts of one process: failures first, then those with all their samples."""
-        for subject, result in end.results.items():
+    ) -> Iterator[tuple[str, Attempt]]:
+        """Final attempts of one process, by the names of their items: failures first, then those
+        with all their samples."""
+        for name, result in end.results.items():
             if result.outcome is not Outcome.OK:
-                yield failed(subject, plan.workload, result.outcome, result.reason)
+                asked = items[name]
+                workload = asked.plan.workload
+                yield name, failed(asked.subject, workload, result.outcome, result.reason)
         order = [event.item for event in end.events if event.kind is Kind.PARTIAL]
-        symbols = {subject: artifact.symbols for subject, artifact in plan.artifacts.items()}
-        mine = assign_launches(order, symbols, launches)
+        variants = {name: asked for name, asked in items.items() if asked.symbols}
+        mine = assign_launches(
+            order,
+            {name: asked.symbols for name, asked in variants.items()},
+            {n: reference_name(a.subject) for n, a in items.items() if n not in variants},
+            launches,
+        )
         conditions = {
             "clocks": self.clock_policy,
             "cache": self.cache_policy,
             "ncu": self.version,
             "replay": "kernel",
         }
-        for subject in items:
-            if subject in end.results and end.results[subject].outcome is not Outcome.OK:
+        for name, asked in items.items():
+            if name in end.results and end.results[name].outcome is not Outcome.OK:
                 continue
-            if order.count(subject) < plan.runs:
+            if order.count(name) < plan.runs:
                 continue  # not through yet: the next process measures it
+            key = asked.plan.workload.key
             taken = measurement(
-                subject,
-                plan.workload.key,
-                mine.get(subject, []),
-                plan.runs,
-                self.metrics,
-                conditions,
+                asked.subject, key, mine.get(name, []), plan.runs, self.metrics, conditions
             )
             if taken is not None:
-                done = end.results.get(subject)
+                done = end.results.get(name)
                 taken = replace(taken, versions=done.value if done and done.value else {})
-                yield Attempt(subject, plan.workload.key, Outcome.OK, "", taken)
+                yield name, Attempt(asked.subject, key, Outcome.OK, "", taken)
 
     def _options(self, log: Path) -> NcuOptions:
         return NcuOptions(
@@ -313,6 +335,59 @@ class NcuProfiler:
             lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
             raise ToolMissing(f"ncu {' '.join(arguments[:2])} failed: {lines[-1]}")
         return done.stdout
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A subject of a plan, as one item of a job."""
+
+    plan: MeasurePlan
+    subject: str
+
+    @property
+    def name(self) -> str:
+        """What the worker calls it."""
+        return f"{self.plan.workload.key} {self.subject}"
+
+    @property
+    def symbols(self) -> Sequence[str]:
+        """The mangled names of its launches; none of a library's."""
+        artifact = self.plan.artifacts.get(self.subject)
+        return () if artifact is None else artifact.symbols
+
+    @property
+    def item(self) -> ProfileItem:
+        """The worker's item."""
+        kernel = KernelItem.of(self.subject, self.plan.artifacts.get(self.subject))
+        return ProfileItem(**vars(kernel), workload=self.plan.workload.key)
+
+
+def _alike(plans: Sequence[MeasurePlan]) -> list[list[MeasurePlan]]:
+    """The plans that one process can measure, each list of them."""
+    found: dict[tuple[object, ...], list[MeasurePlan]] = {}
+    for plan in plans:
+        conditions = (plan.runs, plan.seed, plan.inputs, plan.item_timeout_s, plan.device, plan.gpu)
+        found.setdefault(conditions, []).append(plan)
+    return list(found.values())
+
+
+def _batches(plans: Sequence[MeasurePlan]) -> Iterator[dict[str, _Asked]]:
+    """The subjects of all plans, by their names, at most BATCH variants together; a plan is only
+    cut where it is larger than that, and its references are with its first variants."""
+    batch: dict[str, _Asked] = {}
+    left = BATCH
+    for plan in plans:
+        references = [s for s in plan.subjects if s not in plan.artifacts]
+        for part in tuple(split_batches(tuple(plan.artifacts), BATCH)) or ((),):
+            if batch and len(part) > left:
+                yield batch
+                batch, left = {}, BATCH
+            asked = [_Asked(plan, subject) for subject in (*references, *part)]
+            batch |= {one.name: one for one in asked}
+            left -= len(part)
+            references = []
+    if batch:
+        yield batch
 
 
 def _began(end: ChildEnd) -> bool:

@@ -3,6 +3,8 @@ nothing else; colours and fonts are the page's, so that they suit light and dark
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 Spec = dict[str, Any]
 ROW_PIXELS = 20
 ROOFLINE_PIXELS = 400
+RATES_PIXELS = 200
+ROOM_ABOVE = 1.08  # the highest bar, for its number
+PANEL_PIXELS = 380  # wide, of several beside one another
+WORST_SHARE = 0.7  # of the best, that curves show
 FAR_PERCENT = 20.0  # behind the fastest: darker it does not get
 
 
@@ -96,20 +102,137 @@ def winners(results: Records) -> Spec | None:
     return _spec(chart, "winners", told)
 
 
+def rates(found: Records) -> Spec | None:
+    """Rate by length, of what is chosen and of the libraries, for one kind at a time."""
+    if not found:
+        return None
+    base, pick = _one_at_a_time(found, "kind", "rates")
+    chart = _rate_bars(base, found).add_params(pick).properties(height=RATES_PIXELS)
+    return _spec(chart, "rates", "Rate by sequence length, beside the libraries.")
+
+
+def rate_panels(found: Records, title: str) -> Spec:
+    """The same for all kinds beside one another, for a page that cannot be asked."""
+    import altair as alt
+
+    kinds = list(dict.fromkeys(r["kind"] for r in found))
+    panels = []
+    for kind in kinds:
+        mine = [r for r in found if r["kind"] == kind]
+        bars = _rate_bars(alt.Chart(_data(mine)), found)
+        panels.append(bars.properties(title=kind, width=PANEL_PIXELS, height=RATES_PIXELS))
+    chart = alt.concat(*panels, columns=2, title=title).resolve_legend(color="shared")
+    return _dictionary(chart)
+
+
+def _rate_bars(base: alt.Chart, found: Records) -> Any:
+    import altair as alt
+
+    kernels = list(dict.fromkeys(r["kernel"] for r in found))
+    lengths = list(dict.fromkeys(r["length"] for r in found))
+    x = alt.X("length:N", title="sequence length", sort=lengths, axis=alt.Axis(labelAngle=0))
+    highest = max(r["highest"] for r in found)
+    scale = alt.Scale(domain=[0, ROOM_ABOVE * highest])
+    y = alt.Y("tflops:Q", title="TFLOP/s (4·s²·d)", scale=scale)
+    color = alt.Color(
+        "kernel:N",
+        title=None,
+        sort=kernels,
+        scale=alt.Scale(domain=kernels, range=_COLOURS[: len(kernels)]),
+        legend=alt.Legend(orient="bottom"),
+    )
+    bars = base.mark_bar().encode(
+        x=x,
+        xOffset=alt.XOffset("kernel:N", sort=kernels),
+        y=y,
+        color=color,
+        tooltip=_tooltip("workload", "kernel", "tflops", "times"),
+    )
+    ours = base.transform_filter("datum.times != null")
+    told = (
+        ours.transform_calculate(told="format(datum.times, '.2f') + '×'")
+        .mark_text(dy=-7, fontWeight="bold")
+        .encode(x=x, y="highest:Q", text="told:N", color=alt.value(_COLOURS[0]))
+    )
+    return bars + told
+
+
+def ladder(found: Records) -> Spec | None:
+    """Every counter of every rung, as a share of the largest of its line."""
+    import altair as alt
+
+    if not found:
+        return None
+    base, pick = _one_at_a_time(found, "workload", "ladder")
+    rungs = list(dict.fromkeys(r["rung"] for r in found))
+    counters = list(dict.fromkeys(r["counter"] for r in found))
+    chart = (
+        base.mark_rect()
+        .encode(
+            x=alt.X("rung:N", title="rung", sort=rungs, axis=alt.Axis(labelAngle=0)),
+            y=alt.Y(
+                "counter:N", title=None, sort=counters, axis=alt.Axis(labelLimit=_LABEL_PIXELS)
+            ),
+            color=alt.Color(
+                "share:Q",
+                title="of the largest of its line",
+                scale=alt.Scale(domain=[0, 1], scheme="viridis", reverse=True),
+                legend=alt.Legend(orient="bottom"),
+            ),
+            tooltip=_tooltip("kernel", "counter", "shown"),
+        )
+        .add_params(pick)
+        .properties(height=ROW_PIXELS * len(counters))
+    )
+    return _spec(chart, "ladder", f"{len(counters)} counters of the ladder, rung by rung.")
+
+
+def curves(found: Records) -> Spec:
+    """The share of the best over measurements, a panel for each space: solid at the median, dashed
+    for all but the unluckiest; OTHERS is thin and grey."""
+    import altair as alt
+
+    named = list(dict.fromkeys(r["strategy"] for r in found))
+    own = itertools.cycle(_COLOURS)
+    colours = [_GREY if name == OTHERS else next(own) for name in named]
+    thin = alt.condition(f"datum.strategy === '{OTHERS}'", alt.value(0.6), alt.value(1.6))
+    panels = []
+    for space in dict.fromkeys(r["space"] for r in found):
+        mine = [r for r in found if r["space"] == space and r["share"] >= WORST_SHARE]
+        base = alt.Chart(_data(mine))
+        lines = base.mark_line(interpolate="step-after").encode(
+            x=alt.X("measurements:Q", title="measurements"),
+            y=alt.Y(
+                "share:Q", title="share of the best", scale=alt.Scale(domain=[WORST_SHARE, 1.003])
+            ),
+            detail="line:N",
+            color=alt.Color(
+                "strategy:N",
+                title=None,
+                sort=named,
+                scale=alt.Scale(domain=named, range=colours),
+                legend=alt.Legend(orient="bottom", columns=4, symbolType="stroke"),
+            ),
+            strokeWidth=thin,
+            strokeDash=alt.StrokeDash(
+                "quantile:N",
+                title=None,
+                sort=list(dict.fromkeys(r["quantile"] for r in found)),
+                legend=alt.Legend(orient="bottom", symbolType="stroke"),
+            ),
+        )
+        panels.append(lines.properties(title=space, width=PANEL_PIXELS, height=RATES_PIXELS))
+    return _dictionary(alt.concat(*panels, columns=2))
+
+
 def ties(tied: Records) -> Spec | None:
     """Samples, ratio and interval of tied configs, for one workload at a time."""
     import altair as alt
 
     if not tied:
         return None
-    labels = list(dict.fromkeys(r["workload"] for r in tied))
-    pick = alt.param(
-        name="workload_of_ties",
-        value=labels[0],
-        bind=alt.binding_select(options=labels, name="Workload: "),
-    )
+    base, pick = _one_at_a_time(tied, "workload", "ties")
     y = alt.Y("config:N", title=None, sort=None)  # as the records stand, the fastest first
-    base = alt.Chart(_data(tied)).transform_filter("datum.workload === workload_of_ties")
     scale = alt.Scale(zero=False)
     samples = (
         base.transform_flatten(["samples"])
@@ -123,7 +246,7 @@ def ties(tied: Records) -> Spec | None:
         color=alt.Color("chosen:N", title="chosen", legend=alt.Legend(orient="bottom")),
         tooltip=_tooltip("config", "kernel", "ratio", "low", "high"),
     )
-    most = max(sum(r["workload"] == label for r in tied) for label in labels)
+    most = max(Counter(r["workload"] for r in tied).values())
     chart = (samples + interval + middle).add_params(pick)
     told = "Samples, median ratio and 95 % interval of the configs that are tied."
     return _spec(chart.properties(height=(ROW_PIXELS + 4) * max(3, most)), "ties", told)
@@ -135,13 +258,7 @@ def single_configs(losses: Records) -> Spec | None:
 
     if not losses:
         return None
-    kinds = list(dict.fromkeys(r["workloads"] for r in losses))
-    pick = alt.param(
-        name="kind_of_losses",
-        value=kinds[0],
-        bind=alt.binding_select(options=kinds, name="Workloads: "),
-    )
-    base = alt.Chart(_data(losses)).transform_filter("datum.workloads === kind_of_losses")
+    base, pick = _one_at_a_time(losses, "workloads", "losses")
     y = alt.Y("config:N", title=None, sort=None)  # as the records stand, the best first
     hints = _tooltip("config", "kernel", "mean_percent", "worst_percent", "worst_on")
     bars = base.mark_bar(opacity=0.8).encode(
@@ -152,7 +269,7 @@ def single_configs(losses: Records) -> Spec | None:
     points = base.mark_point(filled=True, size=60).encode(
         x="worst_percent:Q", y=y, color=alt.value(_ACCENT), tooltip=hints
     )
-    most = max(sum(r["workloads"] == kind for r in losses) for kind in kinds)
+    most = max(Counter(r["workloads"] for r in losses).values())
     chart = (bars + points).add_params(pick).properties(height=ROW_PIXELS * max(3, most))
     return _spec(chart, "single", "What one config for all workloads of a kind would lose.")
 
@@ -163,16 +280,9 @@ def on_inputs(figures: Records) -> Spec | None:
 
     if not figures:
         return None
-    labels = list(dict.fromkeys(r["workload"] for r in figures))
-    pick = alt.param(
-        name="workload_of_inputs",
-        value=labels[0],
-        bind=alt.binding_select(options=labels, name="Workload: "),
-    )
+    base, pick = _one_at_a_time(figures, "workload", "inputs")
     chart = (
-        alt.Chart(_data(figures))
-        .transform_filter("datum.workload === workload_of_inputs")
-        .mark_point(filled=True, size=70)
+        base.mark_point(filled=True, size=70)
         .encode(
             x=alt.X(
                 "over_fastest:Q",
@@ -233,8 +343,26 @@ def differences(compared: Records) -> Spec | None:
 
 _LABEL_PIXELS = 150  # of a workload's name, so that a telephone has room for the figure
 _ACCENT = "#e45756"
+# Readable on light and dark; what is chosen comes first.
+_COLOURS = ("#1f77d0", "#5a9e4b", "#d9822b", "#9a6fc4", "#c2504f", "#2a9d9d", "#8c6d31", "#b0578d")
+_GREY = "#9aa0a6"
+OTHERS = "Kernel Tuner"
 _FORMATS = {"tflops": ".1f", "gb_per_s": ".0f", "median_ms": ".4f", "other_ms": ".4f"}
-_TEXTS = ("config", "kernel", "workload", "worst_on", "inputs", "cause", "winner", "runner_up")
+_TEXTS = (
+    *("config", "kernel", "workload", "worst_on", "inputs", "cause", "winner", "runner_up"),
+    *("counter", "shown"),
+)
+
+
+def _one_at_a_time(records: Records, field: str, name: str) -> tuple[alt.Chart, Any]:
+    """A chart of the records of one value of a field, and what the reader chooses it by."""
+    import altair as alt
+
+    values = list(dict.fromkeys(r[field] for r in records))
+    chosen = f"{field}_of_{name}"
+    bind = alt.binding_select(options=values, name=f"{field.capitalize()}: ")
+    base = alt.Chart(_data(records)).transform_filter(f"datum.{field} === {chosen}")
+    return base, alt.param(name=chosen, value=values[0], bind=bind)
 
 
 def _number(config: str) -> tuple[int, str]:
@@ -261,13 +389,19 @@ def _tooltip(*names: str) -> list[Any]:
     ]
 
 
-def _spec(chart: Any, name: str, description: str) -> Spec:
-    """The specification, as wide as the page."""
+def _dictionary(chart: Any) -> Spec:
+    """The specification without altair's own settings."""
     import altair as alt
 
     with alt.data_transformers.enable(consolidate_datasets=False, max_rows=None):
-        spec: Spec = chart.properties(width="container", description=description).to_dict()
+        spec: Spec = chart.to_dict()
     spec.pop("config", None)
+    return spec
+
+
+def _spec(chart: Any, name: str, description: str) -> Spec:
+    """The specification, as wide as the page."""
+    spec = _dictionary(chart.properties(width="container", description=description))
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     spec["usermeta"] = {"figure": name}
     return spec

@@ -9,12 +9,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fa_tune.core.errors import FaTuneError
-from fa_tune.core.model import REFERENCE_FAMILY, Measurement, Variant
+from fa_tune import families
+from fa_tune.core.errors import FaTuneError, InvalidConfig
+from fa_tune.core.model import REFERENCE_FAMILY, Measurement, Quantity, Variant, is_reference
 from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.stats import comparable
+from fa_tune.core.units import format_quantity
+from fa_tune.core.workload import Workload
+from fa_tune.families.selection import choose_configs
 from fa_tune.ops.memory import ROOFS
 from fa_tune.profile.explain import explain_pair
+from fa_tune.profile.ncu.metrics import METRICS, label
 from fa_tune.report.page.source import Source
 from fa_tune.search.decide import Decision, decide
 from fa_tune.store.table.rows import Row, best, grouped, paces
@@ -35,6 +40,13 @@ class Place:
     source: Source
     rows: Sequence[Row]
     decision: Decision | None
+
+    @property
+    def kind(self) -> str:
+        """What the workloads of a line by length share: `d_head 128, FP16, causal`."""
+        parts = re.split("[,;] ", self.label)
+        apart = ("seq_len ", "batch ")
+        return ", ".join(part for part in parts if not part.startswith(apart))
 
     @property
     def chosen(self) -> str:
@@ -194,6 +206,107 @@ def ties(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     return out
 
 
+def rates(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
+    """TFLOP/s of the chosen config and of the libraries beside it.  A library's rate is ours over
+    the ratio by which rows are ranked.  `times`, at ours, is our speed over the fastest library's;
+    `highest` is the largest rate of the workload."""
+    out: Records = []
+    for place in found:
+        workload, pace = place.rows[0].workload, paces(place.rows)
+        timed = {subject_of(row): row for row in place.rows if id(row) in pace}
+        libraries = {s: row for s, row in timed.items() if row.is_reference}
+        ours = timed.get(place.chosen)
+        if workload is None or ours is None or ours.matmul_tflops is None or not libraries:
+            continue
+        # By what is ranked: our speed over each library's.
+        faster = {s: pace[id(row)] / pace[id(ours)] for s, row in libraries.items()}
+        rate = ours.matmul_tflops
+        of_kernels = {"fa-tune": rate} | {
+            row.kernel: rate / faster[s] for s, row in libraries.items()
+        }
+        out += [
+            {
+                "kind": place.kind,
+                "workload": place.label,
+                "length": length_of(workload),
+                "kernel": kernel,
+                "config": numbers.get(place.chosen, "") if kernel == "fa-tune" else "",
+                "tflops": tflops,
+                "times": min(faster.values()) if kernel == "fa-tune" else None,
+                "highest": max(of_kernels.values()),
+            }
+            for kernel, tflops in of_kernels.items()
+        ]
+    return out
+
+
+def length_of(workload: Workload) -> str:
+    """`4096`, or `1 × 4096` where there are fewer queries than keys."""
+    q, kv = workload.seq_len_q, workload.seq_len_kv
+    return str(kv) if q == kv else f"{q} × {kv}"
+
+
+def ladder(sources: Iterable[Source]) -> Records:
+    """Time and counters of the ladder's rungs and of the libraries beside them, where they were
+    collected: one record for each rung and counter that is not zero on all.  `share` is the value
+    over the largest of its line."""
+    out: Records = []
+    for source in sources:
+        for key, measured in _profiled_by_workload(source).items():
+            workload = Workload.from_key(key)
+            rungs = _rungs(workload)
+            if sum(m.subject in rungs for m in measured) < 2:
+                continue
+            columns = {rungs[s]: m for s in rungs for m in measured if m.subject == s}
+            columns |= {_named(m.subject): m for m in measured if _is_library(m)}
+            found = {name for m in columns.values() for name in m.counters}
+            lines = {"time": {c: _time(m) for c, m in columns.items()}} | {
+                label(metric): {
+                    c: m.counters[metric] for c, m in columns.items() if metric in m.counters
+                }
+                for metric in METRICS
+                if metric in found
+            }
+            out += [
+                {
+                    "workload": key,
+                    "rung": column,
+                    "kernel": _named(columns[column].subject),
+                    "counter": line,
+                    "value": quantity.value,
+                    "shown": format_quantity(quantity),
+                    "share": _share(quantity.value, [q.value for q in quantities.values()]),
+                }
+                for line, quantities in lines.items()
+                if any(quantity.value for quantity in quantities.values())
+                for column, quantity in quantities.items()
+            ]
+    return out
+
+
+def _rungs(workload: Workload) -> dict[str, str]:
+    """`1`, `2`, … by subject, of the ladder of every family that has one."""
+    found: dict[str, str] = {}
+    for name in families.family_names():
+        try:
+            configs = choose_configs(
+                "prog", [workload.dtype], [workload.d_head], [families.get(name)]
+            )
+        except InvalidConfig:
+            continue
+        found |= {families.variant(c).key: str(n) for n, c in enumerate(configs, 1)}
+    return found
+
+
+def _time(measurement: Measurement) -> Quantity:
+    return Quantity(statistics.median(measurement.samples_s), "s")
+
+
+def _share(value: float, line: Sequence[float]) -> float:
+    most = max(line)
+    return value / most if most > 0 else 0.0
+
+
 def single_configs(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     """What each config would lose that served all workloads of its kind: those of one source,
     method, head dimension and element type.  Only configs that were measured on all of them."""
@@ -251,11 +364,8 @@ def explanations(sources: Iterable[Source]) -> Records:
     of cause, with the sentences that tell the pair."""
     out: Records = []
     for source in sources:
-        workloads: dict[tuple[str, str], list[Measurement]] = {}
-        for measured in source.profiled:
-            if not measured.subject.startswith(f"{REFERENCE_FAMILY}:"):
-                workloads.setdefault((measured.workload, measured.method), []).append(measured)
-        for (key, _), members in workloads.items():
+        for key, measured in _profiled_by_workload(source).items():
+            members = [m for m in measured if not _is_library(m)]
             members.sort(key=lambda m: statistics.median(m.samples_s))
             if len(members) < 2:
                 continue
@@ -275,6 +385,20 @@ def explanations(sources: Iterable[Source]) -> Records:
                 for finding in told.findings
             ]
     return out
+
+
+def _profiled_by_workload(source: Source) -> dict[str, list[Measurement]]:
+    """What was measured with counters, by workload: all by one method, the first."""
+    found: dict[str, list[Measurement]] = {}
+    for measured in source.profiled:
+        members = found.setdefault(measured.workload, [])
+        if not members or members[0].method == measured.method:
+            members.append(measured)
+    return found
+
+
+def _is_library(measurement: Measurement) -> bool:
+    return is_reference(measurement.subject)
 
 
 def _named(subject: str) -> str:

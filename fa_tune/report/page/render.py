@@ -91,6 +91,8 @@ def sections_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> li
     others = figures.places(against)
     numbers = figures.numbers_of_configs(found)
     results = figures.results(found, numbers)
+    rates = figures.rates(found, numbers)
+    rungs = figures.ladder(sources)
     gpus = {source.gpu for source in sources}
     gpu = gpus.pop() if len(gpus) == 1 else ""
     tied = figures.ties(found, numbers)
@@ -115,6 +117,21 @@ def sections_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> li
                 "gb_per_s": ("GB/s", 0),
                 "memory_percent": ("% of the memory's peak", 0),
                 "loss_percent": ("% behind the fastest", 2),
+            },
+        ),
+        Section(
+            "rates",
+            "Beside the libraries",
+            "The rate of the chosen config and of the libraries that were measured beside it; the "
+            "number is its speed over the fastest of them.",
+            charts.rates(rates),
+            rates,
+            {
+                "workload": ("workload", None),
+                "kernel": ("kernel", None),
+                "config": ("number", None),
+                "tflops": ("TFLOP/s", 1),
+                "times": ("speed over the fastest library", 2),
             },
         ),
         Section(
@@ -200,6 +217,22 @@ def sections_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> li
                 "cause": ("lost to", None),
                 "share_percent": ("% of the difference", 1),
                 "told": ("in words", None),
+            },
+        ),
+        Section(
+            "ladder",
+            "The ladder",
+            "Time and counters of configs of which each has one idea more than the one before, "
+            "and of libraries; darker is more.",
+            charts.ladder(rungs),
+            rungs,
+            {
+                "workload": ("workload", None),
+                "rung": ("rung", None),
+                "kernel": ("config", None),
+                "counter": ("counter", None),
+                "shown": ("value", None),
+                "share": ("of the largest", 2),
             },
         ),
         Section(

@@ -133,7 +133,7 @@ class Chooser:
 def representative(workload: Workload) -> Workload:
     """The workload that stands for all of its bucket: batch·heads and lengths are the nearest
     powers of two in doublings, the heads one group.  So growing lengths need a choice per
-    doubling.  csrc/torch/ops.cpp has the same buckets."""
+    doubling.  csrc/torch/choices.cpp has the same buckets."""
     group = workload.heads // workload.kv_heads
     if workload.packed:
         return _representative_packed(workload, group)

@@ -110,20 +110,18 @@ class RemoteGpu:
         return ProfilerFacts(**{name: getattr(profiler, name) for name in names})
 
     def measure(
-        self, options: MeasureOptions, ncu: Path | None, plan: MeasurePlan, files: Files
+        self, options: MeasureOptions, ncu: Path | None, plans: Sequence[MeasurePlan], files: Files
     ) -> Iterator[Steps | Attempt | Notes]:
-        """`Profiler.measure` on this process's GPU."""
+        """`Profiler.measure_all` on this process's GPU."""
         profiler = make_profiler(options, ncu)
         steps: list[str] = []
         told = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="fa-tune-ray-") as folder:
             here = _written(files, Path(folder))
-            artifacts = {
-                subject: dataclasses.replace(a, cubin=here[a.cubin])
-                for subject, a in plan.artifacts.items()
-            }
-            plan = dataclasses.replace(plan, artifacts=artifacts, gpu=self._uuid(), device=0)
-            for attempt in profiler.measure(plan, steps.append):
+            uuid = self._uuid()
+            for attempt in profiler.measure_all(
+                [_placed(plan, here, uuid) for plan in plans], steps.append
+            ):
                 if steps and time.monotonic() - told > STEPS_S:
                     yield Steps(tuple(steps))
                     steps.clear()
@@ -159,6 +157,15 @@ class RemoteGpu:
         if device is None:
             raise ToolMissing(f"there is no GPU on {platform.node()} any more")
         return device.uuid
+
+
+def _placed(plan: MeasurePlan, here: Mapping[str, str], uuid: str) -> MeasurePlan:
+    """A plan for our files and our GPU."""
+    artifacts = {
+        subject: dataclasses.replace(artifact, cubin=here[artifact.cubin])
+        for subject, artifact in plan.artifacts.items()
+    }
+    return dataclasses.replace(plan, artifacts=artifacts, gpu=uuid, device=0)
 
 
 def files_of(value: Any) -> Iterator[str]:

@@ -232,11 +232,18 @@ class RemoteProfiler:
     def warm_up(self) -> None:
         """See `profile.base.Profiler`."""
 
+    def get_ready(self, gpu: str, device: int) -> None:
+        """See `profile.base.Profiler`."""
+
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""
-        files = read_files([a.cubin for a in plan.artifacts.values()])
+        return self.measure_all((plan,), on_step)
+
+    def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
+        """See `profile.base.Profiler`."""
+        files = read_files([a.cubin for plan in plans for a in plan.artifacts.values()])
         call = self.gpu.actor.measure.options(num_returns="streaming")
-        for said in self.gpu.stream(call.remote(self.options, self.ncu, plan, files)):
+        for said in self.gpu.stream(call.remote(self.options, self.ncu, tuple(plans), files)):
             match said:
                 case Steps(subjects=subjects):
                     for subject in subjects:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from fa_tune.build.compile import BuildRequest
 from fa_tune.core.workload import DType, Workload
 from fa_tune.ops.traits import Traits
 from tests.gpu.score_hooks import HOOKS
-from tests.kernels.emulated.emulation import build, schedules
+from tests.kernels.emulated.emulation import Emulated, build, schedules
 from tests.kernels.emulated.packed_problems import PackedProblem, faults
 
 _, PLACES, CAP_BY_FOUR, PLACES_BY_FOUR = HOOKS
@@ -50,33 +51,111 @@ BATCHES = (
     ((3, 1), "5+0+130+64+1x9+4+70+0+129", 0),
     ((2, 2), "200+33+128+1x40+160+128+0", 3),
     ((1, 1), (300, 20, "uniform-1"), 0),
+    # Of about as many keys and as many tiles: handed out together.
+    ((2, 1), "100+90+120+0+128+60+250+200+190+300", 0),
 )
-WINDOWS = (30, 64, 3)  # to the left, of each batch
+WINDOWS = (30, 64, 3, 50)  # to the left, of each batch
+# (config, traits, file, text, replacement), each found at one place.
+MUTANTS = {
+    "a window is aligned with the first query": (
+        TURNS, "ragged+window+packed", "common/sequence.cuh",
+        "return of_diagonal + p.score.first_diagonal;", "return p.score.first_diagonal;",
+    ),
+    "a window begins a key late": (
+        BEST, "causal+ragged+window+packed", "common/mask.cuh",
+        "return row + first_diagonal;", "return row + first_diagonal + 1;",
+    ),
+    "a causal mask ends a key late": (
+        RING, "causal+ragged+packed", "common/mask.cuh",
+        "row + diagonal + 1", "row + diagonal + 2",
+    ),
+    "what is behind the last key counts": (
+        BEST, "ragged+lse+packed", "sm90/fwd/consumer.cuh",
+        "sequence.keys(p) > 0 && sequence.keys(p) % CFG.B_c == 0", "true",
+    ),
+    "a copy goes on into the neighbour": (
+        BEST, "ragged+packed", "common/sequence.cuh",
+        "max(0, min(length - row, kRows))", "kRows",
+    ),
+    "a sink counts twice": (
+        BEST, "causal+ragged+lse+sink+packed", "common/scores.cuh",
+        "sum = fmaf(sum, a, ptx::ex2_approx(sink - top));",
+        "sum = fmaf(sum, a, 2.f * ptx::ex2_approx(sink - top));",
+    ),
+    "slopes are those of the first sequence": (
+        RING, "ragged+alibi+packed", "common/sequence.cuh",
+        "int element(int) const { return index; }", "int element(int) const { return 0; }",
+    ),
+    "distances are aligned with the first query": (
+        BEST, "ragged+alibi+packed", "common/sequence.cuh",
+        "return of_diagonal + p.score.alibi_diagonal;", "return p.score.alibi_diagonal;",
+    ),
+    "a hook counts queries from its tile": (
+        BEST, f"ragged+lse+packed+hook_{PLACES}", "sm90/fwd/scheduler.cuh",
+        "return TRAITS.alibi || TRAITS.hook;", "return false;",
+    ),
+    "a group's tiles are all of one sequence": (
+        BEST, "causal+ragged+packed", "common/member_order.cuh",
+        "place += tile.in_group - member.in_group;", "",
+    ),
+    "a hook's origin is in the log-sum-exp": (
+        RING, f"ragged+lse+packed+hook_{CAP_BY_FOUR}", "sm80/fwd/epilogue.cuh",
+        "-= score_shift", "-= 0.f * score_shift",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("short_form", "given"), KERNELS)
-def test_no_neighbour_reaches_a_row(short_form: str, given: str, tmp_path: Path) -> None:
-    traits = Traits.parse(given)
+def _made(short_form: str, traits: str, folder: Path, *change: str) -> Emulated:
+    def edited(headers: dict[str, str]) -> Mapping[str, str]:
+        file, text, replacement = change
+        assert headers[file].count(text) == 1
+        return {**headers, file: headers[file].replace(text, replacement)}
+
     family = families.get("sm90" if short_form.startswith("sm90") else "sm80")
-    variant = families.variant(family.parse(short_form))
-    kernel = build(BuildRequest(variant, given, "sm_90a"), tmp_path)
-    for number, ((heads, kv_heads), drawn, gap) in enumerate(BATCHES):
-        batch, longest, lengths = (1, 1, drawn) if isinstance(drawn, str) else drawn
-        workload = Workload(
-            *(batch, heads, kv_heads, longest, longest),
-            kernel.config.d_head,
-            DType(kernel.config.dtype),
-            causal=traits.causal and not (traits.window and number == 1),
-            lse=traits.lse,
-            window_left=WINDOWS[number] if traits.window else None,
-            window_right=3 if traits.window and traits.causal and number == 1 else None,
-            sink=traits.sink,
-            softcap=15.0 if traits.softcap else None,
-            alibi=traits.alibi,
-            score_hook=traits.hook or None,
-            lengths=lengths,
-        )
-        problem = PackedProblem.of(workload, ("strided", "plain")[number % 2], number, gap)
+    request = BuildRequest(families.variant(family.parse(short_form)), traits, "sm_90a")
+    return build(request, folder, edit=edited if change else dict)
+
+
+def _problem(kernel: Emulated, traits: Traits, number: int) -> PackedProblem:
+    """That of a batch, with what the traits say."""
+    (heads, kv_heads), drawn, gap = BATCHES[number]
+    batch, longest, lengths = (1, 1, drawn) if isinstance(drawn, str) else drawn
+    has_right = traits.window and traits.causal and number == 1
+    workload = Workload(
+        *(batch, heads, kv_heads, longest, longest),
+        kernel.config.d_head,
+        DType(kernel.config.dtype),
+        causal=traits.causal and not has_right,
+        lse=traits.lse,
+        window_left=WINDOWS[number] if traits.window else None,
+        window_right=3 if has_right else None,
+        sink=traits.sink,
+        softcap=15.0 if traits.softcap else None,
+        alibi=traits.alibi,
+        score_hook=traits.hook or None,
+        lengths=lengths,
+    )
+    return PackedProblem.of(workload, ("strided", "plain")[number % 2], number, gap)
+
+
+@pytest.mark.parametrize(("short_form", "traits"), KERNELS)
+def test_no_neighbour_reaches_a_row(short_form: str, traits: str, tmp_path: Path) -> None:
+    kernel = _made(short_form, traits, tmp_path)
+    for number in range(len(BATCHES)):
+        problem = _problem(kernel, Traits.parse(traits), number)
         for schedule in islice(schedules(number), 2):
             out, lse = kernel.launch(problem, schedule)
-            assert not faults(problem, out, lse), f"{workload.key}, {schedule}"
+            assert not faults(problem, out, lse), f"{problem.workload.key}, {schedule}"
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_what_is_wrong_is_noticed(name: str, tmp_path: Path) -> None:
+    short_form, traits, *change = MUTANTS[name]
+    kernel = _made(short_form, traits, tmp_path, *change)
+    found = (
+        faults(problem, *kernel.launch(problem, schedule))
+        for number in range(len(BATCHES))
+        for problem in (_problem(kernel, Traits.parse(traits), number),)
+        for schedule in islice(schedules(number), 1)
+    )
+    assert any(found)

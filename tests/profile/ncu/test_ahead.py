@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Iterator
@@ -20,7 +21,6 @@ from tests.profile.ncu.ncu_bench import FakeNcu, measure, outcomes, plan, sample
 @pytest.fixture(autouse=True)
 def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "MODULES", ())
-    monkeypatch.setattr(ahead, "MOST", 1)
 
 
 @pytest.fixture
@@ -58,17 +58,27 @@ def test_the_process_that_waits_measures_and_the_next_one_waits(
     assert samples_ns(measure(profiler, plan("6000", runs=1))["sm80:a"]) == [6000]
 
 
-def test_where_there_are_cores_several_wait(
-    profiler: NcuProfiler, fake: FakeNcu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ahead, "MOST", 3)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(2 * ahead.CORES)))
+def test_what_cannot_get_ready_measures_all_the_same(profiler: NcuProfiler, fake: FakeNcu) -> None:
+    profiler.get_ready("", 0)  # nobody waits
     profiler.warm_up()
-    assert started(fake, 2)
-    for duration in ("5000", "6000", "7000"):
-        assert samples_ns(measure(profiler, plan(duration))["sm80:a"]) == [int(duration)]
-    assert started(fake, 5), "three have measured, and two wait"
-    assert len(set(folders(fake))) == 5
+    assert started(fake, 1)
+    profiler.get_ready("GPU-7", 0)  # here is none
+    assert samples_ns(measure(profiler, plan("6000", runs=1))["sm80:a"]) == [6000]
+    assert len(fake.profiled) == 2, "it was the one that waited, and another waits now"
+
+
+def test_one_gets_ready_on_the_gpu_that_it_will_measure_on(
+    profiler: NcuProfiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    monkeypatch.setenv("TOLD", str(told))
+    monkeypatch.setattr(ahead, "PREPARE", "tests.profile.ncu.ncu_child:prepare")
+    profiler.warm_up()
+    profiler.get_ready("GPU-7", 3)
+    until = time.monotonic() + 30
+    while not (told.exists() and told.read_text()) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert told.read_text() == "GPU-7 0"
 
 
 def test_each_command_line_is_the_recorded_one(profiler: NcuProfiler, fake: FakeNcu) -> None:
@@ -103,7 +113,8 @@ def test_a_crash_below_ncu_costs_its_item(profiler: NcuProfiler) -> None:
 
 def test_one_that_died_waiting_costs_nothing(profiler: NcuProfiler, fake: FakeNcu) -> None:
     profiler.warm_up()
-    (waiting,) = profiler._ahead._waiting
+    waiting = profiler._ahead._waiting
+    assert waiting is not None
     waiting._process.kill()
     waiting._process.wait()
     assert samples_ns(measure(profiler, plan("5000"))["sm80:a"]) == [5000]
@@ -122,7 +133,8 @@ def test_nothing_is_left_waiting(fake: FakeNcu) -> None:
     with preforked_workers((), worker_environment({})):
         profiler.warm_up()
         assert started(fake, 1)
-        (waiting,) = profiler._ahead._waiting
+        waiting = profiler._ahead._waiting
+    assert waiting is not None
     assert waiting._process.returncode is not None
     assert not waiting.folder.exists()
     until = time.monotonic() + 10
@@ -150,3 +162,15 @@ def _below(folder: Path) -> list[str]:
         if os.fsencode(folder) in text:
             found.append(environ.parent.name)
     return found
+
+
+def test_a_copy_has_processes_of_its_own(profiler: NcuProfiler, fake: FakeNcu) -> None:
+    other = copy.copy(profiler)
+    profiler.warm_up()
+    other.warm_up()
+    assert started(fake, 2)
+    for one in (profiler, other):
+        assert samples_ns(measure(one, plan("6000", runs=1))["sm80:a"]) == [6000]
+    used = [Path(call["TMPDIR"]) for call in fake.profiled[:2]]
+    assert len(set(used)) == 2
+    assert not any(folder.exists() for folder in used), "both have measured"

@@ -13,6 +13,7 @@ from fa_tune.profile.ncu.match_launches import PASSES, assign_launches, measurem
 from fa_tune.profile.ncu.metrics import CYCLES, DURATION, REGISTERS
 
 SYMBOLS = {"sm80:a": ("_Z1a",), "sm80:b": ("_Z1b",), "split:c": ("_Z1c", "_Z7combine")}
+LIBRARIES = {"ref:fa2": "fa2", "ref:cudnn": "cudnn"}
 FA2 = "_ZN13pytorch_flash16flash_fwd_kernelIN23Flash_fwd_kernel_traitsE"
 SPLIT = "_ZN13pytorch_flash24flash_fwd_splitkv_kernelE"
 COMBINE = "_ZN13pytorch_flash32flash_fwd_splitkv_combine_kernelE"
@@ -32,7 +33,7 @@ def timed(kernel: str, duration_s: float, **more: MetricValue) -> Launch:
 def places(order: list[str], kernels: list[str]) -> dict[str, list[int]]:
     """Which launches, by number, each subject gets."""
     launches = [launch(kernel, number=number) for number, kernel in enumerate(kernels)]
-    found = assign_launches(order, SYMBOLS, launches)
+    found = assign_launches(order, SYMBOLS, LIBRARIES, launches)
     return {subject: [one.launch_id for one in mine] for subject, mine in found.items()}
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.model import Attempt, Outcome, Quantity
+from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.ncu import profiler as ncu
 from fa_tune.profile.ncu.metrics import (
     CYCLES,
@@ -89,6 +91,69 @@ def test_a_batch_has_a_bound_and_references_are_in_the_first(
     attempts = measure(NcuProfiler(ncu=fake.path), plan("1", "2", "3", "4", "5", references=BOTH))
     assert set(outcomes(attempts).values()) == {Outcome.OK}
     assert len(fake.profiled) == 3
+
+
+# Several workloads -------------------------------------------------------------------------------
+
+LONGER = replace(WORKLOAD, seq_len_q=256, seq_len_kv=256)
+
+
+def of_each(profiler: NcuProfiler, *plans: MeasurePlan) -> dict[str, dict[str, Attempt]]:
+    """Attempts by workload and subject, measured at once."""
+    found: dict[str, dict[str, Attempt]] = {p.workload.key: {} for p in plans}
+    for attempt in profiler.measure_all(plans, lambda _: None):
+        assert attempt.subject not in found[attempt.workload], "one attempt each"
+        found[attempt.workload][attempt.subject] = attempt
+    assert {k: set(f) for k, f in found.items()} == {p.workload.key: set(p.subjects) for p in plans}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_several_workloads_share_a_process(fake: FakeNcu, seed: int) -> None:
+    """And each gets its own launches, whichever library ends one and would begin the next."""
+    short = plan("5000", references=BOTH, runs=3, seed=seed)
+    long = replace(plan("7000", "8000", references=BOTH, runs=3, seed=seed), workload=LONGER)
+    found = of_each(NcuProfiler(ncu=fake.path), short, long)
+    assert len(fake.profiled) == 1
+    samples = {
+        key: {s.partition(":")[2]: sorted(samples_ns(a)) for s, a in attempts.items()}
+        for key, attempts in found.items()
+    }
+    library = {"fa2": [9000, 9001, 9002], "cudnn": [4000, 4001, 4002]}
+    assert samples[WORKLOAD.key] == library | {"a": [5000, 5001, 5002]}
+    assert samples[LONGER.key] == library | {"a": [7000, 7001, 7002], "b": [8000, 8001, 8002]}
+
+
+def test_a_library_alone_after_itself_gets_a_process_of_its_own(fake: FakeNcu) -> None:
+    first = plan(references=("fa2",), runs=2)
+    found = of_each(NcuProfiler(ncu=fake.path), first, replace(first, workload=LONGER))
+    assert [sorted(samples_ns(a["ref:fa2"])) for a in found.values()] == [[9000, 9001]] * 2
+    assert len(fake.profiled) == 2
+
+
+def test_a_crash_costs_its_item_on_its_workload_alone(fake: FakeNcu) -> None:
+    first = plan("5000", "6000:segfault in 1", runs=2)
+    found = of_each(
+        NcuProfiler(ncu=fake.path), first, replace(plan("5000", "7000", runs=2), workload=LONGER)
+    )
+    assert outcomes(found[WORKLOAD.key]) == {"a": Outcome.OK, "b": Outcome.CRASHED}
+    assert outcomes(found[LONGER.key]) == {"a": Outcome.OK, "b": Outcome.OK}
+
+
+def test_workloads_under_other_conditions_do_not_share(fake: FakeNcu) -> None:
+    more = replace(plan("5000", runs=2), workload=LONGER)
+    of_each(NcuProfiler(ncu=fake.path), plan("5000", runs=1), more)
+    assert len(fake.profiled) == 2
+
+
+def test_as_many_workloads_as_a_batch_takes(fake: FakeNcu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ncu, "BATCH", 3)
+    more = replace(plan("5000", "6000"), workload=LONGER)
+    of_each(NcuProfiler(ncu=fake.path), plan("5000", "6000"), more)
+    assert len(fake.profiled) == 2, "a workload that fits into one process is not cut"
+
+
+# Libraries --------------------------------------------------------------------------------------
 
 
 def test_references_alone_can_be_measured(fake: FakeNcu) -> None:

@@ -34,6 +34,10 @@ OTHER = ROOT / "profiles" / "nvidia_h100_80gb_hbm3" / "fast_events.csv"
 EXPLAINED = ROOT / "profiles" / "nvidia_h200" / "ladder_explain.json"
 SCREENS = [(360, "light"), (360, "dark"), (1600, "light"), (1600, "dark")]
 HEIGHT = 900
+SECTIONS = (
+    *("winners", "rates", "results", "ties", "single", "inputs", "explained", "ladder"),
+    "differences",
+)
 LENGTHS = (512, 4096, 16384)  # axe-core takes a second for some hundred rows
 
 
@@ -121,9 +125,7 @@ def test_every_section_has_its_figure(wide: Opened) -> None:
         figure.get_attribute("data-figure"): figure.locator("svg").count()
         for figure in wide.tab.locator("[data-figure]").all()
     }
-    assert drawn == dict.fromkeys(
-        ("winners", "results", "ties", "single", "inputs", "explained", "differences"), 1
-    )
+    assert drawn == dict.fromkeys(SECTIONS, 1)
 
 
 def test_figures_draw_the_results_and_no_others(wide: Opened) -> None:
@@ -159,6 +161,36 @@ def test_ties_show_one_workload_at_a_time(wide: Opened) -> None:
     for label in list(dict.fromkeys(r["workload"] for r in tied))[:3]:
         wide.tab.locator("[data-figure=ties] select").select_option(label)
         assert points.count() == sum(r["workload"] == label for r in tied)
+
+
+def test_rates_show_one_kind_at_a_time_with_the_recorded_ratios(wide: Opened) -> None:
+    rates = _document(wide)["sections"]["rates"]
+    bars = wide.tab.locator("[data-figure=rates] [aria-roledescription=bar]")
+    for kind in dict.fromkeys(r["kind"] for r in rates):
+        wide.tab.locator("[data-figure=rates] select").select_option(kind)
+        mine = [r for r in rates if r["kind"] == kind]
+        assert bars.count() == len(mine)
+        above = wide.tab.locator("[data-figure=rates] .mark-text.role-mark text")
+        shown = [text.removesuffix("×") for text in above.all_text_contents()]
+        assert shown == [f"{r['times']:.2f}" for r in mine if r["times"]]
+    for workload in {r["workload"] for r in rates}:
+        mine = {r["kernel"]: r for r in rates if r["workload"] == workload}
+        libraries = [r["tflops"] for kernel, r in mine.items() if kernel != "fa-tune"]
+        ours = mine["fa-tune"]
+        assert ours["tflops"] / ours["times"] == pytest.approx(max(libraries))
+
+
+def test_the_ladder_has_every_counter_of_every_rung(wide: Opened) -> None:
+    ladder = _document(wide)["sections"]["ladder"]
+    cells = wide.tab.locator("[data-figure=ladder] .mark-rect.role-mark path")
+    assert cells.count() == len(ladder)
+    profiled = {m.subject.partition(":")[2]: m for m in profile_json.load(EXPLAINED)}
+    rungs = {r["kernel"]: r["rung"] for r in ladder if r["rung"].isdigit()}
+    assert list(rungs.values()) == [str(n) for n in range(1, 8)]
+    for record in ladder:
+        if record["counter"] == "time" and record["kernel"] in profiled:
+            samples_s = profiled[record["kernel"]].samples_s
+            assert record["value"] == pytest.approx(sorted(samples_s)[len(samples_s) // 2])
 
 
 def test_tables_are_sorted_by_number_both_ways(wide: Opened) -> None:

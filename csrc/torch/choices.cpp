@@ -1,0 +1,226 @@
+#include "choices.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "errors.h"
+#include "problem.h"
+
+namespace fa_tune::op {
+
+namespace {
+
+constexpr std::size_t kTextBytes = 2048;
+
+using Key = std::array<std::int64_t, 12>;
+
+struct Hash {
+    std::size_t operator()(const Key& key) const {
+        std::uint64_t hash = 0;
+        for (const std::int64_t word : key) {
+            hash = (hash ^ static_cast<std::uint64_t>(word)) * 0x9e3779b97f4a7c15u;
+            hash ^= hash >> 29;
+        }
+        return hash;
+    }
+};
+
+// What decides the choice whatever the sizes.
+std::int64_t kind_of(const fa_tune_problem& p, int device) {
+    const bool causal = fa_tune::core::is_causal(p);
+    const bool aligned = causal || p.window != 0 || p.alibi != 0;
+    const int mask = (aligned && fa_tune::core::is_bottom_right(p) ? 2 : 0) + (causal ? 1 : 0);
+    const int scores =
+        (p.packed << 5) | ((p.softcap != 0) << 4) | (p.window << 2) | (p.sink << 1) | p.alibi;
+    return (static_cast<std::int64_t>(p.d_head) << 32) |
+           (static_cast<std::int64_t>(device + 1) << 20) |
+           (static_cast<std::int64_t>(scores) << 12) | (p.dtype << 4) | (mask << 1) | (p.lse != 0);
+}
+
+std::int64_t bits_of(double value) {
+    std::int64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+// Of a problem whose mask is settled.
+Key exact_key(const fa_tune_problem& p, int device) {
+    return {kind_of(p, device), p.d_head_v,         p.batch,      p.heads,
+            p.kv_heads,         p.seq_len_q,        p.seq_len_kv, p.window_left,
+            p.window_right,     bits_of(p.softcap), p.total_q,    p.total_kv};
+}
+
+// The exponent of the nearest power of two, in doublings.
+int nearest_log2(std::int64_t n) {
+    return (64 - __builtin_clzll(static_cast<unsigned long long>(n) *
+                                 static_cast<unsigned long long>(n))) >>
+           1;
+}
+
+int nearest_log2_of_product(std::int64_t one, std::int64_t other) {
+    return nearest_log2(std::min(one * other, kMaxSize));
+}
+
+// Of a problem whose mask is settled.  In the place of what only a packed batch has stands -1 where
+// an exact key has a size.
+Key bucket_key(const fa_tune_problem& p, int device) {
+    Key key = {kind_of(p, device),
+               p.d_head_v,
+               p.heads / p.kv_heads,
+               nearest_log2_of_product(p.batch, p.packed != 0 ? 1 : p.heads),
+               nearest_log2(p.seq_len_q),
+               nearest_log2(p.seq_len_kv),
+               -1,
+               p.window_left,
+               p.window_right,
+               bits_of(p.softcap),
+               -1,
+               -1};
+    if (p.packed != 0) {
+        key[10] = nearest_log2_of_product(p.total_q, p.heads);
+        key[11] = nearest_log2_of_product(p.total_kv, p.heads);
+    }
+    return key;
+}
+
+// Of one choice: compiled for whole blocks, and for any lengths.
+struct Kernels {
+    fa_tune_kernel* whole = nullptr;
+    fa_tune_kernel* ragged = nullptr;
+
+    fa_tune_kernel* serving(const fa_tune_problem& problem) const {
+        if (whole != nullptr && fa_tune::core::computes(*fa_tune_kernel_plan(whole), problem)) {
+            return whole;
+        }
+        if (ragged == nullptr) return nullptr;
+        const fa_tune_plan& plan = *fa_tune_kernel_plan(ragged);
+        const bool odd =
+            problem.seq_len_q % plan.block_q != 0 || problem.seq_len_kv % plan.block_kv != 0;
+        return odd ? ragged : nullptr;
+    }
+    void add(fa_tune_kernel* kernel) {
+        (fa_tune_kernel_plan(kernel)->ragged != 0 ? ragged : whole) = kernel;
+    }
+};
+
+struct Choices {
+    std::shared_mutex mutex;
+    std::unordered_map<Key, fa_tune_kernel*, Hash> exact;  // null: not chosen yet
+    std::unordered_map<Key, Kernels, Hash> buckets;
+};
+
+Choices*& choices() {
+    static Choices* found = new Choices;  // never destroyed: calls may come until the very end
+    return found;
+}
+
+// Grows when choices are forgotten or may change.
+std::atomic<std::uint64_t> generation{1};
+
+// What a thread ran last: most calls are of the problem before.
+struct Last {
+    std::uint64_t generation = 0;
+    fa_tune_problem problem{};
+    int device = -1;
+    fa_tune_kernel* kernel = nullptr;
+
+    bool is(const fa_tune_problem& asked, int on) const {
+        return generation == op::generation.load(std::memory_order_acquire) && device == on &&
+               std::memcmp(&problem, &asked, sizeof problem) == 0;
+    }
+};
+
+thread_local Last last;
+
+fa_tune_torch_resolver resolver = nullptr;
+
+fa_tune_kernel* chosen(const fa_tune_problem& problem, int device) {
+    Choices& all = *choices();
+    const std::shared_lock<std::shared_mutex> lock(all.mutex);
+    const fa_tune_problem settled = fa_tune::core::settled(problem);
+    if (const auto found = all.exact.find(exact_key(settled, device)); found != all.exact.end()) {
+        return found->second;
+    }
+    const auto found = all.buckets.find(bucket_key(settled, device));
+    return found == all.buckets.end() ? nullptr : found->second.serving(problem);
+}
+
+// Without the lock while Python chooses: it waits for other threads that may want it.
+fa_tune_kernel* kernel_for(const fa_tune_problem& problem, int device) {
+    if (fa_tune_kernel* found = chosen(problem, device)) return found;
+    if (resolver == nullptr) fail("ToolMissing: nothing chooses kernels");
+    fa_tune_kernel* kernel = nullptr;
+    std::array<char, kTextBytes> text{};
+    if (resolver(&problem, device, &kernel, text.data(), text.size()) != 1 || kernel == nullptr) {
+        fail(text[0] != '\0' ? text.data() : "the choice of a kernel failed");
+    }
+    Choices& all = *choices();
+    const std::unique_lock<std::shared_mutex> lock(all.mutex);
+    const fa_tune_problem settled = fa_tune::core::settled(problem);
+    if (const auto found = all.exact.find(exact_key(settled, device)); found != all.exact.end()) {
+        found->second = kernel;
+    } else {
+        all.buckets[bucket_key(settled, device)].add(kernel);
+    }
+    return kernel;
+}
+
+}  // namespace
+
+fa_tune_kernel* kernel_of(const fa_tune_problem& problem, int device) {
+    if (!last.is(problem, device)) {
+        const fa_tune::core::Status status = fa_tune::core::check_problem(problem);
+        if (!status.ok()) refuse(status.text);
+        const std::uint64_t now = generation.load(std::memory_order_acquire);
+        last = {now, problem, device, kernel_for(problem, device)};
+    }
+    return last.kernel;
+}
+
+}  // namespace fa_tune::op
+
+using namespace fa_tune::op;
+
+extern "C" {
+
+void fa_tune_torch_set_resolver(fa_tune_torch_resolver chooser) { resolver = chooser; }
+
+void fa_tune_torch_add_exact(const fa_tune_problem* problem, int device) {
+    Choices& all = *choices();
+    const std::unique_lock<std::shared_mutex> lock(all.mutex);
+    all.exact.try_emplace(exact_key(fa_tune::core::settled(*problem), device), nullptr);
+    ++generation;
+}
+
+int fa_tune_torch_prepare(const fa_tune_problem* problem, int device, char* text,
+                          std::size_t size) {
+    try {
+        kernel_for(*problem, device);
+        return 1;
+    } catch (const std::exception& error) {
+        std::snprintf(text, size, "%s", error.what());
+        return 0;
+    }
+}
+
+void fa_tune_torch_forget(void) {
+    // A lock that another thread held when the process forked is held for ever, so leave it.
+    choices() = new Choices;
+    ++generation;
+}
+
+std::size_t fa_tune_torch_choices(void) {
+    Choices& all = *choices();
+    const std::shared_lock<std::shared_mutex> lock(all.mutex);
+    return all.exact.size() + all.buckets.size();
+}
+
+}  // extern "C"

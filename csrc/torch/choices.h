@@ -1,0 +1,41 @@
+// Which kernel runs a problem: what Python chose before, or chooses now.
+//
+// A choice serves all problems of a bucket: of one dtype, head dimension, mask, log-sum-exp, group
+// size and changes of scores, whose batch * heads and lengths have the same nearest powers of two.
+// So growing lengths need a choice per doubling.  Problems that were tuned by themselves are no
+// part of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "fa_tune.h"
+
+extern "C" {
+
+// Makes a kernel for a problem ready on a device.  `text` gets why not, in one line that begins
+// with the name of an exception.  1: done.
+typedef int (*fa_tune_torch_resolver)(const fa_tune_problem* problem, int device,
+                                      fa_tune_kernel** kernel, char* text, std::size_t size);
+
+FA_TUNE_API void fa_tune_torch_set_resolver(fa_tune_torch_resolver resolver);
+// A problem that no bucket serves.
+FA_TUNE_API void fa_tune_torch_add_exact(const fa_tune_problem* problem, int device);
+// Chooses a kernel for a problem, unless it is chosen.  1: done; else `text` says why not.
+FA_TUNE_API int fa_tune_torch_prepare(const fa_tune_problem* problem, int device, char* text,
+                                      std::size_t size);
+// Forgets every choice.
+FA_TUNE_API void fa_tune_torch_forget(void);
+// How many buckets and exact problems there are.
+FA_TUNE_API std::size_t fa_tune_torch_choices(void);
+
+}  // extern "C"
+
+namespace fa_tune::op {
+
+constexpr std::int64_t kMaxSize = INT32_MAX;  // of the core; products of two stay within 64 bits
+
+// The kernel that runs a problem on a device, ready there.  Refuses what is no problem.
+fa_tune_kernel* kernel_of(const fa_tune_problem& problem, int device);
+
+}  // namespace fa_tune::op

@@ -1,0 +1,152 @@
+"""Gradients by matrix products in fp32 or wider, some rows at a time: of all traits, but slow."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fa_tune.core.hooks import twin_of
+from fa_tune.op.done import Done, Gradients, Lengths
+from fa_tune.op.traits import Traits, bounds
+
+SCORES_AT_ONCE = 2**26  # of all heads together: 256 MiB in fp32, a few times
+
+
+def gradients(
+    done: Done, traits: Traits, *, aligned: bool = False, at_once: int = SCORES_AT_ONCE
+) -> Gradients:
+    """As `backward.gradients`, of any traits.  `aligned`: bottom-right, whatever they say."""
+    kind = torch.promote_types(done.q.dtype, torch.float32)
+    batch, n_q, heads, _ = done.q.shape
+    n_kv, kv_heads = done.k.shape[1:3]
+    group = heads // kv_heads
+    q, g, out = (_of_groups(t.to(kind), kv_heads) for t in (done.q, done.grad_out, done.out))
+    k, v = done.k.to(kind), done.v.to(kind)
+    # A row that sees nothing has no weights.
+    lse = done.lse.to(kind).masked_fill(done.lse == -torch.inf, torch.inf)
+    lse = lse.view(batch, kv_heads, group, n_q)
+    delta = (g * out).sum(-1)
+    dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
+    slopes, d_slopes = _slopes(traits, batch, kv_heads, kind)
+    step = max(1, at_once // (batch * heads * n_kv))
+    for begin in range(0, n_q, step):
+        rows = slice(begin, min(begin + step, n_q))
+        place = _Place(begin, n_q, aligned)
+        scores, slope, bend, distance = _scores(q[:, rows], k, traits, slopes, place)
+        weights = (scores - lse[..., rows, None]).exp()
+        change = torch.einsum("bqngd,bknd->bngqk", g[:, rows], v)
+        change = bend * weights * (change - delta[:, rows].permute(0, 2, 3, 1)[..., None])
+        if d_slopes is not None:
+            d_slopes -= (change * distance).sum((-2, -1))
+        change = change * slope
+        dq[:, rows] = torch.einsum("bngqk,bknd->bqngd", change, k)
+        dk += torch.einsum("bngqk,bqngd->bknd", change, q[:, rows])
+        dv += torch.einsum("bngqk,bqngd->bknd", weights, g[:, rows])
+    return (
+        dq.flatten(2, 3).to(done.q.dtype),
+        dk.to(done.k.dtype),
+        dv.to(done.v.dtype),
+        _of_slopes(d_slopes, traits, done.q.device),
+    )
+
+
+def packed_gradients(done: Done, lengths: Lengths, traits: Traits) -> Gradients:
+    """As `backward.packed_gradients`, of any traits, sequence by sequence.  It waits for the GPU,
+    which has their lengths."""
+    dq, dk, dv = (
+        torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (done.q, done.k, done.v)
+    )
+    slopes = traits.alibi_slopes
+    d_slopes = None if slopes is None else torch.zeros_like(slopes, dtype=torch.float32)
+    ends_q, ends_kv = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
+    for i in range(len(ends_q) - 1):
+        rows, keys = slice(ends_q[i], ends_q[i + 1]), slice(ends_kv[i], ends_kv[i + 1])
+        if rows.start == rows.stop or keys.start == keys.stop:
+            continue
+        part = Done(
+            done.grad_out[None, rows],
+            *(done.q[None, rows], done.k[None, keys], done.v[None, keys], done.out[None, rows]),
+            done.lse[None, :, rows],
+        )
+        of_one = None if slopes is None else slopes[[i]] if slopes.ndim == 2 else slopes
+        found = gradients(part, traits._replace(alibi_slopes=of_one), aligned=True)
+        dq[rows], dk[keys], dv[keys] = (t[0] for t in found[:3])
+        if d_slopes is not None:
+            d_slopes[[i] if d_slopes.ndim == 2 else ...] += found[3]
+    none = torch.empty(0, dtype=torch.float32, device=dq.device)
+    return dq, dk, dv, none if d_slopes is None else d_slopes
+
+
+def _of_groups(tensor: Tensor, kv_heads: int) -> Tensor:
+    return tensor.unflatten(2, (kv_heads, -1))
+
+
+def _slopes(
+    traits: Traits, batch: int, kv_heads: int, kind: torch.dtype
+) -> tuple[Tensor | None, Tensor | None]:
+    """Slopes, and room for their gradient, [batch, kv_heads, group]."""
+    if traits.alibi_slopes is None:
+        return None, None
+    given = traits.alibi_slopes.to(kind)
+    found = given.expand(batch, given.shape[-1]).unflatten(1, (kv_heads, -1))
+    return found, torch.zeros(found.shape, dtype=kind, device=found.device)
+
+
+def _of_slopes(d_slopes: Tensor | None, traits: Traits, device: torch.device) -> Tensor:
+    if d_slopes is None or traits.alibi_slopes is None:
+        return torch.empty(0, dtype=torch.float32, device=device)
+    found = d_slopes.flatten(1).float()
+    return found if traits.alibi_slopes.ndim == 2 else found.sum(0)
+
+
+class _Place(NamedTuple):
+    """Of some rows: the first of them, of how many, and whether they are aligned bottom-right,
+    whatever the traits say."""
+
+    begin: int
+    n_q: int
+    aligned: bool
+
+
+def _scores(
+    q: Tensor, k: Tensor, traits: Traits, slopes: Tensor | None, place: _Place
+) -> tuple[Tensor, Tensor | float, Tensor | float, Tensor]:
+    """Scores of rows, -inf where hidden; what a score before the hook changes by with its product,
+    and a score by with that; how far keys are from their queries."""
+    n_rows, n_kv = q.shape[1], k.shape[1]
+    scale = 1 / math.sqrt(q.shape[-1]) if traits.scale is None else traits.scale
+    scores = torch.einsum("bqngd,bknd->bngqk", q, k) * scale
+    slope: Tensor | float = scale
+    if traits.softcap is not None:
+        bent = torch.tanh(scores / traits.softcap)
+        scores, slope = traits.softcap * bent, scale * (1 - bent * bent)
+    row = torch.arange(place.begin, place.begin + n_rows, device=q.device)[:, None]
+    key = torch.arange(n_kv, device=q.device)
+    diagonal = n_kv - place.n_q if place.aligned or traits.bottom_right else 0
+    distance = (key - row - diagonal).abs()
+    if slopes is not None:
+        scores = scores - slopes[..., None, None] * distance
+    bend: Tensor | float = 1.0
+    if traits.score_hook is not None:
+        scores, bend = _through_hook(traits.score_hook, scores, row, key)
+    first, last = bounds(traits, place.n_q, n_kv, aligned=place.aligned)
+    if first is not None:
+        scores = scores.masked_fill(key - row < first, -torch.inf)
+    if last is not None:
+        scores = scores.masked_fill(key - row > last, -torch.inf)
+    return scores, slope, bend, distance
+
+
+def _through_hook(digest: str, scores: Tensor, row: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """What the hook's function in torch makes of scores, and its slope."""
+    batch, kv_heads, group = scores.shape[:3]
+    element = torch.arange(batch, device=scores.device).view(-1, 1, 1, 1, 1)
+    head = torch.arange(kv_heads * group, device=scores.device).view(kv_heads, group, 1, 1)
+    with torch.enable_grad():
+        given = scores.detach().requires_grad_()
+        found = twin_of(digest)(given, element, head, row, key)
+        (bend,) = torch.autograd.grad(found.sum(), given, allow_unused=True)
+    return found.detach(), torch.zeros_like(scores) if bend is None else bend

@@ -1,0 +1,199 @@
+"""Gradients of the operators on a GPU: every check that is named; see `op_checks.main`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from fa_tune.core.hooks import register
+from fa_tune.op import attention
+from fa_tune.op.packed import packed_attention
+from fa_tune.op.traits import Traits
+from tests.gpu.op_checks import (
+    draw,
+    grads,
+    main,
+    packed_lengths,
+    reference,
+    reference_with,
+    same_bits,
+    some_traits,
+    told,
+)
+
+
+def with_tensors(traits: Traits) -> dict[str, torch.Tensor]:
+    named = {"sink": traits.sink, "alibi_slopes": traits.alibi_slopes}
+    return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+
+def gradients_of_traits() -> None:
+    """Those of Q, K, V, sinks and slopes, as `gradients`; values of another head dimension, too."""
+    for dtype, d_head, d_v in (
+        *((torch.float16, 128, 128), (torch.bfloat16, 64, 64)),
+        (torch.bfloat16, 192, 128),
+    ):
+        for n_q, n_kv in ((200, 333), (333, 200), (256, 256)):
+            for traits in some_traits(4, 2):
+                q, seed = draw(2, n_q, 4, d_head, dtype=dtype), draw(2, n_q, 4, d_v, dtype=dtype)
+                k, v = (draw(2, n_kv, 2, d, dtype=dtype) for d in (d_head, d_v))
+                more = with_tensors(traits)
+
+                def plain(*t: Any, traits: Traits = traits, names: Any = tuple(more)) -> Any:
+                    own = dict(zip(names, t[3:], strict=True))
+                    return reference_with(*t[:3], traits._replace(**own))
+
+                def ours(*t: Any, traits: Traits = traits, names: Any = tuple(more)) -> Any:
+                    return attention(*t[:3], **told(traits), **dict(zip(names, t[3:], strict=True)))
+
+                check_gradients((q, k, v, *more.values()), plain, ours, seed, (q.shape, traits))
+
+
+def check_gradients(tensors: Any, plain: Any, ours: Any, seed: torch.Tensor, said: Any) -> None:
+    right = grads(plain, [t.double() for t in tensors], seed)
+    torchs, found = grads(plain, list(tensors), seed), grads(ours, list(tensors), seed)
+    for number, (a, b, c) in enumerate(zip(found, torchs, right, strict=True)):
+        error, allowed = (a - c).abs().max(), (b - c).abs().max()
+        limit = 2 * allowed + 1e-3 * c.abs().max() + 1e-5
+        assert error <= limit, f"{number} of {said}: {error} > {limit}"
+
+
+def gradients_of_packed_batches() -> None:
+    """The same, sequences of no queries and of no keys among them."""
+    lengths = packed_lengths()
+    for dtype, d_head, d_v in ((torch.float16, 128, 128), (torch.bfloat16, 192, 128)):
+        for causal in (False, True):
+            for name in ("", "window", "sink", "softcap", "alibi"):
+                sink = (torch.randn(4, device="cuda"),) if name == "sink" else ()
+                traits = Traits(
+                    causal,
+                    window_left=30 if name == "window" else None,
+                    softcap=5.0 if name == "softcap" else None,
+                    alibi_slopes=torch.rand(4, device="cuda") if name == "alibi" else None,
+                )
+                q, seed = draw(200, 4, d_head, dtype=dtype), draw(200, 4, d_v, dtype=dtype)
+                k, v = (draw(140, 2, d, dtype=dtype) for d in (d_head, d_v))
+
+                def plain(*t: Any, traits: Traits = traits) -> Any:
+                    one = traits._replace(bottom_right=True, sink=t[3] if len(t) > 3 else None)
+                    ends = [lengths.cum_q.tolist(), lengths.cum_kv.tolist()]
+                    outs = []
+                    for i in (0, 3):  # the others have no queries
+                        rows, keys = (slice(e[i], e[i + 1]) for e in ends)
+                        parts = (t[0][None, rows], t[1][None, keys], t[2][None, keys])
+                        outs.append(reference_with(*parts, one)[0])
+                    return torch.cat(outs)
+
+                def ours(*t: Any, traits: Traits = traits) -> Any:
+                    one = traits._replace(sink=t[3] if len(t) > 3 else None)
+                    return packed_attention(*t[:3], lengths, one)[0]
+
+                check_gradients((q, k, v, *sink), plain, ours, seed, (d_v, traits, name))
+
+
+def gradients() -> None:
+    """Errors to fp64 at most twice those of torch's own attention with materialised scores."""
+    shapes = [(2, 4, 4, 256, 256), (2, 6, 2, 200, 333), (1, 4, 1, 333, 200), (1, 4, 2, 300, 64)]
+    kinds = ((torch.float16, 128, 128), (torch.bfloat16, 64, 64))
+    others = ((torch.bfloat16, 192, 128), (torch.float16, 64, 128))
+    for dtype, d_head, d_v in (*kinds, *others):
+        for batch, heads, kv_heads, n_q, n_kv in shapes:
+            for causal, bottom_right in ((False, False), (True, False), (True, True)):
+                q = draw(batch, n_q, heads, d_head, dtype=dtype)
+                k = draw(batch, n_kv, kv_heads, d_head, dtype=dtype)
+                v = draw(batch, n_kv, kv_heads, d_v, dtype=dtype)
+                seed = draw(*q.shape[:3], d_v, dtype=dtype)
+
+                def plain(*t: Any, mask: Any = (causal, bottom_right)) -> Any:
+                    return reference(*t, *mask)
+
+                def ours(*t: Any, mask: Any = (causal, bottom_right)) -> Any:
+                    return attention(*t, causal=mask[0], bottom_right=mask[1])
+
+                right = grads(plain, [t.double() for t in (q, k, v)], seed)
+                torchs, found = grads(plain, [q, k, v], seed), grads(ours, [q, k, v], seed)
+                for name, a, b, c in zip("qkv", found, torchs, right, strict=True):
+                    error, allowed = (a - c).abs().max(), (b - c).abs().max()
+                    limit = 2 * allowed + 1e-3 * c.abs().max() + 1e-5
+                    assert error <= limit, (
+                        f"d{name} {dtype} {q.shape} {k.shape} {v.shape} causal {causal} "
+                        f"br {bottom_right}: {error} > {limit}"
+                    )
+
+
+def gradients_elsewhere() -> None:
+    """Under autocast, with checkpointing, with strided and expanded gradients; never detached."""
+    q = draw(2, 128, 4, 64, dtype=torch.float32).requires_grad_()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        out = attention(q, q, q, causal=True)
+    assert out.dtype == torch.bfloat16
+    out.sum().backward()
+    assert q.grad is not None
+    assert q.grad.dtype == torch.float32
+    half = draw(2, 128, 4, 64).requires_grad_()
+    checkpoint(lambda t: attention(t, t, t), half, use_reentrant=False).sum().backward()
+    again = half.detach().clone().requires_grad_()
+    attention(again, again, again).sum().backward()
+    assert half.grad is not None
+    assert again.grad is not None
+    assert torch.allclose(half.grad, again.grad, atol=1e-3)
+    out, lse = attention(again, again, again, return_lse=True)
+    assert out.requires_grad
+    assert not lse.requires_grad
+
+
+def score_hooks() -> None:
+    """Values by the kernel, gradients by the function in torch; captured in a graph, too."""
+
+    def bent(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return 20 * (score / 20).tanh() - 0.01 * (query - key).abs() * (1 + head)
+
+    hook = register(
+        """__device__ float score_hook(float score, int batch, int head, int query, int key) {
+               const float distance = query < key ? key - query : query - key;
+               return fa_tune::softcap(score, 20.f) - 0.01f * distance * (1 + head);
+           }""",
+        bent,
+    )
+    q, seed = draw(2, 200, 4, 128), draw(2, 200, 4, 128)
+    k, v = draw(2, 333, 2, 128), draw(2, 333, 2, 128)
+
+    def plain(*t: Any) -> Any:
+        return reference_with(*t, Traits(True, True, score_hook=hook))
+
+    def ours(*t: Any) -> Any:
+        return attention(*t, causal=True, bottom_right=True, score_hook=hook)
+
+    right = plain(*(t.double() for t in (q, k, v)))
+    assert (ours(q, k, v) - right).abs().max() <= 2 * (plain(q, k, v) - right).abs().max() + 1e-4
+    check_gradients((q, k, v), plain, ours, seed, "hook")
+    expected, graph = ours(q, k, v), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = ours(q, k, v)
+    graph.replay()
+    assert same_bits([out], [expected])
+
+
+def compiled_traits() -> None:
+    """No graph break with traits and gradients, nor with packed batches."""
+    lengths, sink = packed_lengths(), torch.randn(4, device="cuda")
+
+    def masks(q: torch.Tensor, k: torch.Tensor, sink: torch.Tensor) -> Any:
+        return attention(q[None], k[None], k[None], window=(50, 10), sink=sink, softcap=9.0)[0]
+
+    def packed(q: torch.Tensor, k: torch.Tensor, sink: torch.Tensor) -> Any:
+        return packed_attention(q, k, k, lengths, Traits(True, sink=sink))[0]
+
+    for run in (masks, packed):
+        tensors = [draw(200, 4, 64), draw(140, 2, 64), sink]
+        compiled = torch.compile(run, fullgraph=True)
+        assert same_bits([compiled(*tensors)], [run(*tensors)])
+        seed = draw(200, 4, 64)
+        for a, b in zip(grads(compiled, tensors, seed), grads(run, tensors, seed), strict=True):
+            assert (a - b).abs().max() <= 1e-2 * b.abs().max()
+
+
+if __name__ == "__main__":
+    main(globals())
