@@ -33,6 +33,9 @@ TURNS = (
     "+pingpong"
 )
 RING = "(FP16, 64, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+stages_2"
+# The rows of a tile in two warps, keys in two groups; then a tile in two parts.
+SHARED = "decode(FP16, 64, 32, 32, 4): row_warps_2+stages_2"
+PARTS = f"{SHARED}+min_blocks_24"
 SCHEDULES = 60
 
 
@@ -150,12 +153,32 @@ MUTANTS = {
         RING, "sm80/fwd/cp_async_mainloop.cuh", r"(cp_async_wait_group<)kPending>",
         r"\1kPending + 1>", WRONG,
     ),
+    "a group's slice is read before it is there": Mutant(
+        SHARED, "decode/warp_group.cuh", r"(cp_async_wait_group<)CFG\.stages - 2>",
+        r"\1CFG.stages - 1>", WRONG, queries=9,
+    ),
+    "a slice is filled anew while the other warp reads it": Mutant(
+        SHARED, "decode/warp_group.cuh", r"sync\(\);(  // the block is here)", r"\1", WRONG,
+        queries=9,
+    ),
+    "groups are combined before all are done": Mutant(
+        SHARED, "decode/kernel.cuh", r"(warps\.store_sums\(rows\.count\);\s*)__syncthreads\(\);",
+        r"\1", WRONG, queries=9,
+    ),
+    "rings are filled before the sums in their place are read": Mutant(
+        SHARED, "decode/kernel.cuh", r"__syncthreads\(\);(  // before the rings)", r"\1", WRONG,
+        queries=25,
+    ),
+    "the counter of parts is left as it is": Mutant(
+        PARTS, "decode/kernel.cuh", r"if \(last\) \*counter = 0;", "", "scratch memory", queries=9,
+    ),
 }  # fmt: skip
 
 
 def _made(short_form: str, folder: Path, mutant: Mutant | None = None) -> Emulated:
-    family = families.get("sm90" if short_form.startswith("sm90") else "sm80")
-    request = BuildRequest(families.variant(family.parse(short_form)), "causal", "sm_90a")
+    variant = families.variant(families.parse(short_form))
+    traits = "causal+ragged" if variant.family == "decode" else "causal"
+    request = BuildRequest(variant, traits, "sm_90a")
     edit = dict if mutant is None else mutant.edited
     return build(request, folder, edit=edit)
 
@@ -169,7 +192,7 @@ def _workload(kernel: Emulated, mutant: Mutant) -> Workload:
     return Workload(*shape, causal=True, bottom_right=True, softmax_scale=scale)
 
 
-@pytest.mark.parametrize("short_form", [SM90, SKIPS, ROWS, ONE, TURNS, RING])
+@pytest.mark.parametrize("short_form", [SM90, SKIPS, ROWS, ONE, TURNS, RING, SHARED, PARTS])
 def test_kernels_that_lack_nothing_are_right(short_form: str, tmp_path: Path) -> None:
     kernel = _made(short_form, tmp_path)
     mutants = [m for m in MUTANTS.values() if m.short_form == short_form]
