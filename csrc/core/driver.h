@@ -27,6 +27,7 @@ struct CUlaunchAttribute {
     char pad[4];
     union {
         char bytes[64];
+        int flag;
         struct {
             unsigned x, y, z;
         } cluster;
@@ -51,6 +52,7 @@ constexpr int kAttributeMajor = 75;
 constexpr int kAttributeMinor = 76;
 constexpr int kFunctionMaxDynamicShared = 8;
 constexpr int kLaunchClusterDimension = 4;
+constexpr int kLaunchProgrammatic = 6;  // programmatic stream serialization
 constexpr int kCaptureModeRelaxed = 2;
 constexpr int kCaptureNone = 0;
 constexpr unsigned kStreamNonBlocking = 1;

@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 // Changes with any function, struct or plan field of the ABI.
-#define FA_TUNE_ABI_VERSION 2
+#define FA_TUNE_ABI_VERSION 3
 
 typedef enum fa_tune_status {
     FA_TUNE_OK = 0,
@@ -100,6 +100,7 @@ typedef struct fa_tune_problem {
     // bottom-right in each sequence.
     int64_t total_q;
     int64_t total_kv;
+    int32_t kv_e4m3;  // 1: K and V are e4m3, see fa_tune_tensors
 } fa_tune_problem;
 
 // A tensor in device memory: Q [batch, seq_len_q, heads, d_head], K [batch, seq_len_kv, kv_heads,
@@ -124,6 +125,11 @@ typedef struct fa_tune_cache {
     int32_t added;
     int32_t page_size;  // a multiple of 16
     int64_t page_stride;
+    // [batch, added, kv_heads, ...], with lengths only: the last `added` keys and values of every
+    // sequence, which the call writes to their places in K and V.  Address NULL: they are there.
+    // A window to the left must see all of them.
+    fa_tune_tensor new_k;
+    fa_tune_tensor new_v;
 } fa_tune_cache;
 
 typedef struct fa_tune_tensors {
@@ -150,6 +156,13 @@ typedef struct fa_tune_tensors {
     // calls may use it once this one is done, and it may hold anything.
     void* workspace;
     fa_tune_cache cache;
+    // Where K and V are e4m3: fp32 [batch, kv_heads], what their numbers are multiplied with; NULL:
+    // 1.  Strides are those of both, in elements.  Strides of K, V, new_k and new_v are in units of
+    // two bytes then.
+    const void* k_scale;
+    const void* v_scale;
+    int64_t scale_batch_stride;
+    int64_t scale_head_stride;
 } fa_tune_tensors;
 
 // The version of the ABI that this library was built with; compare with FA_TUNE_ABI_VERSION.

@@ -87,6 +87,8 @@ typedef struct fa_tune_launch_plan {
     int32_t min_blocks;
     // 1: tiles begin where CTAs do, or at equal parts of them
     int32_t aligned;
+    // 1: the launch may begin before the one in front of it is done; the kernel waits
+    int32_t dependent;
 } fa_tune_launch_plan;
 
 // A compiled variant: which problems it computes, on which devices.
@@ -123,6 +125,8 @@ typedef struct fa_tune_plan {
     int32_t hook;
     // 1: compiled for packed batches, and for no others
     int32_t packed;
+    // 1: compiled for K and V in e4m3, and for no other
+    int32_t kv_e4m3;
     // compiled for: ten times the major version and the minor
     int32_t compute_capability;
     // which devices that serves: fa_tune_portability

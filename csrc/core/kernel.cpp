@@ -31,6 +31,7 @@ Status check_plan(const fa_tune_plan& plan) {
         {"ragged", plan.ragged, 0, 1},
         {"lse", plan.lse, 0, 1},
         {"packed", plan.packed, 0, 1},
+        {"kv_e4m3", plan.kv_e4m3, 0, 1},
         {"compute_capability", plan.compute_capability, 10, 999},
         {"portability", plan.portability, FA_TUNE_PORTABILITY_MINOR, FA_TUNE_PORTABILITY_LATER},
     };
@@ -48,15 +49,22 @@ Status check_plan(const fa_tune_plan& plan) {
 }
 
 Status enqueue(const Driver& driver, LaunchStep& step, CUkernel kernel, CUstream stream) {
-    if (!step.has_cluster()) {
+    if (!step.has_cluster() && !step.dependent) {
         return driver.check(
             driver.cuLaunchKernel(kernel, step.grid[0], step.grid[1], step.grid[2], step.threads, 1,
                                   1, step.shared_bytes, stream, step.pointers, nullptr),
             "cuLaunchKernel");
     }
-    CUlaunchAttribute attribute{};
-    attribute.id = kLaunchClusterDimension;
-    attribute.value.cluster = {step.cluster[0], step.cluster[1], step.cluster[2]};
+    CUlaunchAttribute attributes[2]{};
+    unsigned count = 0;
+    if (step.has_cluster()) {
+        attributes[count].id = kLaunchClusterDimension;
+        attributes[count++].value.cluster = {step.cluster[0], step.cluster[1], step.cluster[2]};
+    }
+    if (step.dependent) {
+        attributes[count].id = kLaunchProgrammatic;
+        attributes[count++].value.flag = 1;
+    }
     const CUlaunchConfig config{step.grid[0],
                                 step.grid[1],
                                 step.grid[2],
@@ -65,8 +73,8 @@ Status enqueue(const Driver& driver, LaunchStep& step, CUkernel kernel, CUstream
                                 1,
                                 step.shared_bytes,
                                 stream,
-                                &attribute,
-                                1};
+                                attributes,
+                                count};
     return driver.check(driver.cuLaunchKernelEx(&config, kernel, step.pointers, nullptr),
                         "cuLaunchKernelEx");
 }

@@ -60,8 +60,8 @@ std::int64_t bounded(std::int64_t a, std::int64_t b) {
     return a > kMaxTiles / b ? kMaxTiles + 1 : a * b;
 }
 
-Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem, std::int64_t diagonal,
-             const Device& device, Shares& found) {
+Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem, const Device& device,
+             Shares& found) {
     const std::int64_t rows = problem.seq_len_q * (problem.heads / problem.kv_heads);
     found.row_tiles = (rows + plan.tile_rows - 1) / plan.tile_rows;
     found.tiles = bounded(bounded(problem.batch, problem.kv_heads), found.row_tiles);
@@ -75,9 +75,15 @@ Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem, st
                        "launch takes %lld",
                        key_of(problem).c_str(), wide(kMaxTiles));
     }
-    std::int64_t keys = problem.seq_len_kv;
-    if (is_causal(problem)) keys = std::min(keys, problem.seq_len_q + diagonal);
-    found.blocks = blocks_of(std::max<std::int64_t>(1, keys));
+    std::int64_t keys = problem.seq_len_kv, first = 0;
+    if (is_causal(problem) || (problem.window & FA_TUNE_WINDOW_RIGHT) != 0) {
+        keys = std::min(keys, problem.seq_len_q + last_diagonal_of(problem));
+    }
+    if ((problem.window & FA_TUNE_WINDOW_LEFT) != 0) {
+        first = std::max(0, first_diagonal_of(problem));
+    }
+    found.blocks = blocks_of(std::max<std::int64_t>(0, keys)) - first / plan.share_keys;
+    found.blocks = std::max<std::int64_t>(1, found.blocks);
     const std::int64_t all = found.tiles * found.blocks;
     const std::int64_t resident = std::int64_t{device.multiprocessors} * plan.ctas_per_sm;
     const std::int64_t most = std::max<std::int64_t>(1, std::min(resident, kMaxCtas));
@@ -241,15 +247,11 @@ sm80::TensorStrides strides_of(const fa_tune_tensor& tensor) {
     return {tensor.batch_stride, tensor.seq_stride, tensor.head_stride};
 }
 
-// What forward kernels of all families are told.
+// Masks, and what changes scores.
 template <class Params>
-void set_problem(const Call& call, Params& params) {
+void set_scores(const Call& call, Params& params) {
     const fa_tune_problem& problem = call.problem;
     const fa_tune_tensors& tensors = call.tensors;
-    params.heads = static_cast<int>(problem.heads);
-    params.heads_per_kv = static_cast<int>(problem.heads / problem.kv_heads);
-    params.seq_len_q = static_cast<int>(rows_of(problem));
-    params.seq_len_kv = static_cast<int>(keys_of(problem));
     params.diagonal = last_diagonal_of(problem);
     const double scale = scale_of(problem), cap = problem.softcap;
     params.softmax_scale = static_cast<float>(cap != 0 ? 2 * cap : scale);
@@ -264,6 +266,18 @@ void set_problem(const Call& call, Params& params) {
         score.alibi_diagonal =
             static_cast<int>(std::clamp(diagonal_of(problem), -farthest, farthest));
     }
+}
+
+// What forward kernels of all families are told.
+template <class Params>
+void set_problem(const Call& call, Params& params) {
+    const fa_tune_problem& problem = call.problem;
+    const fa_tune_tensors& tensors = call.tensors;
+    params.heads = static_cast<int>(problem.heads);
+    params.heads_per_kv = static_cast<int>(problem.heads / problem.kv_heads);
+    params.seq_len_q = static_cast<int>(rows_of(problem));
+    params.seq_len_kv = static_cast<int>(keys_of(problem));
+    set_scores(call, params);
     if (problem.packed != 0) {
         params.packed = {tensors.cu_seqlens_q,
                          tensors.cu_seqlens_kv,
@@ -317,24 +331,46 @@ void set_params(const Call& call, const Shares& shares, unsigned* counters,
     params.parts = static_cast<float*>(tensors.workspace);
     params.counters = counters;
     const fa_tune_cache& cache = tensors.cache;
-    params.cache = {cache.lengths, cache.pages, cache.added, cache.page_size, cache.page_stride};
-    params.q_strides = {tensors.q.batch_stride, tensors.q.seq_stride, tensors.q.head_stride};
-    params.k_strides = {tensors.k.batch_stride, tensors.k.seq_stride, tensors.k.head_stride};
-    params.v_strides = {tensors.v.batch_stride, tensors.v.seq_stride, tensors.v.head_stride};
-    params.o_strides = {tensors.o.batch_stride, tensors.o.seq_stride, tensors.o.head_stride};
+    const auto strides = [](const fa_tune_tensor& tensor) {
+        return decode::TensorStrides{tensor.batch_stride, tensor.seq_stride, tensor.head_stride};
+    };
+    params.cache = {cache.lengths,
+                    cache.pages,
+                    cache.added,
+                    cache.page_size,
+                    cache.page_stride,
+                    static_cast<const unsigned short*>(cache.new_k.address),
+                    static_cast<const unsigned short*>(cache.new_v.address),
+                    strides(cache.new_k),
+                    strides(cache.new_v)};
+    params.scales = {static_cast<const float*>(tensors.k_scale),
+                     static_cast<const float*>(tensors.v_scale),
+                     static_cast<int>(tensors.scale_batch_stride),
+                     static_cast<int>(tensors.scale_head_stride)};
+    params.q_strides = strides(tensors.q);
+    params.k_strides = strides(tensors.k);
+    params.v_strides = strides(tensors.v);
+    params.o_strides = strides(tensors.o);
     params.heads_per_kv = static_cast<int>(problem.heads / problem.kv_heads);
     params.kv_heads = static_cast<int>(problem.kv_heads);
     params.batch = static_cast<int>(problem.batch);
     params.seq_len_q = static_cast<int>(problem.seq_len_q);
     params.seq_len_kv = static_cast<int>(problem.seq_len_kv);
-    params.diagonal = last_diagonal_of(problem);
     params.row_tiles = static_cast<int>(shares.row_tiles);
     params.blocks = static_cast<int>(shares.blocks);
     params.pitch = static_cast<int>(shares.pitch);
     params.share = static_cast<int>(shares.share);
     params.ctas = static_cast<int>(shares.ctas);
     params.part_rows = static_cast<int>(shares.part_rows);
-    params.softmax_scale = static_cast<float>(scale_of(problem));
+    set_scores(call, params);
+    if (cache.lengths == nullptr) return;
+    // Less keys - seq_len_q, which the kernel adds.
+    const auto within = [](std::int64_t keys) {
+        return static_cast<int>(std::min(keys, std::int64_t{1} << 30));
+    };
+    const bool left = (problem.window & FA_TUNE_WINDOW_LEFT) != 0;
+    params.diagonal = within(problem.window_right);
+    params.score.first_diagonal = -within(left ? problem.window_left : problem.seq_len_kv);
 }
 
 // Whether a stride in elements is whole chunks.
@@ -359,16 +395,33 @@ Status check_tensor(const char* name, const fa_tune_problem& problem, const fa_t
 
 Status check_cache(const fa_tune_launch_plan& plan, const Call& call) {
     const fa_tune_cache& cache = call.tensors.cache;
-    if (cache.lengths == nullptr && cache.pages == nullptr) return {};
+    const fa_tune_tensor *k = &cache.new_k, *v = &cache.new_v;
+    const bool has_new = k->address != nullptr || v->address != nullptr;
+    if (cache.lengths == nullptr && cache.pages == nullptr && !has_new) return {};
     if (plan.share_keys == 0) {
         return failure(FA_TUNE_INVALID,
                        "this kernel takes no lengths or pages that only the device knows");
     }
-    if (cache.pages == nullptr || (cache.page_size > 0 && cache.page_size % kPageKeys == 0)) {
-        return {};
+    if (cache.pages != nullptr && (cache.page_size < 1 || cache.page_size % kPageKeys != 0)) {
+        return failure(FA_TUNE_INVALID, "page_size must be a multiple of %d, not %d", kPageKeys,
+                       cache.page_size);
     }
-    return failure(FA_TUNE_INVALID, "page_size must be a multiple of %d, not %d", kPageKeys,
-                   cache.page_size);
+    if (!has_new) return {};
+    if (k->address == nullptr || v->address == nullptr || cache.lengths == nullptr) {
+        return failure(FA_TUNE_INVALID, "new keys and values come together, and with lengths");
+    }
+    if (cache.added < 1) {
+        return failure(FA_TUNE_INVALID, "added must be at least 1, not %d", cache.added);
+    }
+    const fa_tune_problem& problem = call.problem;
+    if ((problem.window & FA_TUNE_WINDOW_LEFT) != 0 &&
+        cache.added - problem.seq_len_q > problem.window_left) {
+        return failure(FA_TUNE_INVALID,
+                       "a window of %lld to the left does not see all of %d new keys",
+                       wide(problem.window_left), cache.added);
+    }
+    Status status = check_tensor("new_k", problem, *k, cache.added, problem.kv_heads);
+    return status.ok() ? check_tensor("new_v", problem, *v, cache.added, problem.kv_heads) : status;
 }
 
 }  // namespace
@@ -395,6 +448,7 @@ Status check_plan(const fa_tune_launch_plan& plan) {
          plan.params == FA_TUNE_PARAMS_LAYOUT_DECODE ? 1 << 16 : 0},
         {"min_blocks", plan.min_blocks, plan.share_keys > 0 ? 1 : 0, 1 << 16},
         {"aligned", plan.aligned, 0, plan.share_keys > 0 ? 1 : 0},
+        {"dependent", plan.dependent, 0, 1},
     };
     for (const auto& [name, value, least, most] : ranges) {
         if (value < least || value > most) {
@@ -411,10 +465,11 @@ Status workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& p
     *bytes = has_list ? static_cast<std::int64_t>(sizeof(PackedMember)) * (problem.batch + 1) : 0;
     if (plan.share_keys == 0) return {};
     Shares shares{};
-    Status status = share(plan, problem, last_diagonal_of(problem), device, shares);
+    Status status = share(plan, problem, device, shares);
     if (!status.ok()) return status;
     constexpr int kParts = 2, kRowSums = 2, kSumBytes = 4;
-    *bytes = kParts * shares.most_ctas * shares.part_rows * (problem.d_head + kRowSums) * kSumBytes;
+    const std::int64_t columns = d_v_of(problem) + kRowSums;
+    *bytes = kParts * shares.most_ctas * shares.part_rows * columns * kSumBytes;
     return {};
 }
 
@@ -473,7 +528,7 @@ Status make_step(const Driver& driver, const fa_tune_launch_plan& plan, const Ca
     Status status = check_cache(plan, call);
     if (status.ok()) status = check_workspace(plan, call);
     if (status.ok() && plan.share_keys > 0) {
-        status = share(plan, call.problem, last_diagonal_of(call.problem), call.device, shares);
+        status = share(plan, call.problem, call.device, shares);
         if (call.tensors.cache.lengths != nullptr) {
             // As many CTAs as there may be, each of which computes its share.
             shares.share = plan.min_blocks;
@@ -485,6 +540,7 @@ Status make_step(const Driver& driver, const fa_tune_launch_plan& plan, const Ca
     if (!status.ok()) return status;
     step.threads = static_cast<unsigned>(plan.threads);
     step.shared_bytes = static_cast<unsigned>(plan.dynamic_smem_bytes);
+    step.dependent = plan.dependent != 0;
     void** next = step.pointers;
     if (plan.q_box_rows > 0) {
         status = set_maps(driver, plan, call, step);

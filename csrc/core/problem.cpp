@@ -126,7 +126,7 @@ Status check_problem(const fa_tune_problem& problem) {
     }
     for (const auto& [name, value] :
          {std::pair{"lse", problem.lse}, std::pair{"sink", problem.sink},
-          std::pair{"alibi", problem.alibi}}) {
+          std::pair{"alibi", problem.alibi}, std::pair{"kv_e4m3", problem.kv_e4m3}}) {
         if (value != 0 && value != 1) {
             return failure(FA_TUNE_INVALID, "%s must be 0 or 1, not %d", name, value);
         }
@@ -165,6 +165,7 @@ bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
     return plan.operation == problem.operation && plan.dtype == problem.dtype &&
            plan.d_head == problem.d_head && plan.d_v == d_v_of(problem) &&
            plan.lse == problem.lse && plan.packed == problem.packed &&
+           plan.kv_e4m3 == problem.kv_e4m3 &&
            (plan.ragged != 0 || !is_ragged(plan, problem)) && computes_scores(plan, problem);
 }
 
@@ -266,6 +267,7 @@ std::string key_of(const fa_tune_problem& p) {
     if (p.packed != 0) {
         key += "_packed_tq" + std::to_string(p.total_q) + "_tk" + std::to_string(p.total_kv);
     }
+    if (p.kv_e4m3 != 0) key += "_e4m3";
     return key;
 }
 
@@ -278,7 +280,8 @@ std::string kind_of(const fa_tune_plan& plan) {
            (plan.sink != 0 ? ", with a sink" : "") +
            (plan.softcap != 0 ? ", with a soft cap" : "") +
            (plan.alibi != 0 ? ", with alibi" : "") + (plan.hook != 0 ? ", with a hook" : "") +
-           (plan.packed != 0 ? ", packed" : "") + ", " + form + "_" +
+           (plan.packed != 0 ? ", packed" : "") + (plan.kv_e4m3 != 0 ? ", K and V e4m3" : "") +
+           ", " + form + "_" +
            std::to_string(plan.compute_capability) +
            (plan.portability == FA_TUNE_PORTABILITY_EXACT ? "a" : "");
 }

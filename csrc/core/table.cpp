@@ -34,7 +34,8 @@ Sizes sizes_of(const fa_tune_problem& problem) {
 
 bool same_kind(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.operation == b.operation && a.dtype == b.dtype && a.d_head == b.d_head &&
-           d_v_of(a) == d_v_of(b) && is_causal(a) == is_causal(b) && a.packed == b.packed;
+           d_v_of(a) == d_v_of(b) && is_causal(a) == is_causal(b) && a.packed == b.packed &&
+           a.kv_e4m3 == b.kv_e4m3;
 }
 
 // What decides among entries that are equally near, the weightier first: whether it differs.
@@ -112,6 +113,7 @@ fa_tune_problem reduced(const fa_tune_problem& given) {
     found.packed = problem.packed;
     found.total_q = problem.total_q;
     found.total_kv = problem.total_kv;
+    found.kv_e4m3 = problem.kv_e4m3;
     found.window = problem.window;
     found.window_left = problem.window_left;
     found.window_right = problem.window_right;

@@ -186,9 +186,13 @@ int cuFuncLoad(Kernel*) {
     return 0;
 }
 
+struct Shape {
+    std::uint32_t cluster[3] = {1, 1, 1};
+    std::int32_t dependent = 0;
+};
+
 int launch(Kernel* kernel, const std::uint32_t (&grid)[3], const std::uint32_t (&block)[3],
-           const std::uint32_t (&cluster)[3], unsigned shared_bytes, Stream* stream,
-           void** params) {
+           const Shape& shape, unsigned shared_bytes, Stream* stream, void** params) {
     if (stack.empty()) return kInvalidContext;
     if (!recording.load(std::memory_order_relaxed)) return 0;
     const std::lock_guard<std::mutex> lock(mutex);
@@ -202,7 +206,8 @@ int launch(Kernel* kernel, const std::uint32_t (&grid)[3], const std::uint32_t (
     std::strncpy(seen.symbol, kernel->symbol.c_str(), sizeof seen.symbol - 1);
     std::memcpy(seen.grid, grid, sizeof grid);
     std::memcpy(seen.block, block, sizeof block);
-    std::memcpy(seen.cluster, cluster, sizeof cluster);
+    std::memcpy(seen.cluster, shape.cluster, sizeof shape.cluster);
+    seen.dependent = shape.dependent;
     seen.shared_bytes = shared_bytes;
     seen.device = device;
     seen.captured = stream != nullptr && stream->capturing;
@@ -220,8 +225,8 @@ int cuLaunchKernel(Kernel* kernel, unsigned grid_x, unsigned grid_y, unsigned gr
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                    Stream* stream, void** params, void**) {
     CALLED;
-    return launch(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, {1, 1, 1},
-                  shared_bytes, stream, params);
+    return launch(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, {}, shared_bytes,
+                  stream, params);
 }
 
 struct LaunchConfig {
@@ -234,6 +239,7 @@ struct LaunchConfig {
         union {
             char bytes[64];
             std::uint32_t cluster[3];
+            std::int32_t flag;
         } value;
     }* attributes;
     unsigned attribute_count;
@@ -241,13 +247,19 @@ struct LaunchConfig {
 
 int cuLaunchKernelEx(const LaunchConfig* config, Kernel* kernel, void** params, void**) {
     CALLED;
-    std::uint32_t cluster[3] = {1, 1, 1};
+    Shape shape;
     for (unsigned i = 0; i < config->attribute_count; ++i) {
-        if (config->attributes[i].id != 4) return kInvalidValue;
-        std::memcpy(cluster, config->attributes[i].value.cluster, sizeof cluster);
+        const auto& attribute = config->attributes[i];
+        if (attribute.id == 4) {
+            std::memcpy(shape.cluster, attribute.value.cluster, sizeof shape.cluster);
+        } else if (attribute.id == 6) {  // programmatic stream serialization
+            shape.dependent = attribute.value.flag;
+        } else {
+            return kInvalidValue;
+        }
     }
-    return launch(kernel, config->grid, config->block, cluster, config->shared_bytes,
-                  config->stream, params);
+    return launch(kernel, config->grid, config->block, shape, config->shared_bytes, config->stream,
+                  params);
 }
 
 // As the driver refuses it; what it makes is the driver's own affair, so here the request itself.

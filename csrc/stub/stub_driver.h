@@ -14,7 +14,7 @@ enum { STUB_MAX_PARAMS = 1024 };
 typedef struct stub_launch {
     char symbol[128];
     uint32_t grid[3], block[3], cluster[3], shared_bytes;
-    int32_t device, captured;
+    int32_t device, captured, dependent;
     uint64_t stream;
     uint32_t params_bytes;
     unsigned char params[STUB_MAX_PARAMS];

@@ -39,6 +39,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.profile import profile_json
 from fa_tune.profile.explain import Explanation, explain_pair, rank_correlations
 from fa_tune.profile.ncu.metrics import label
+from fa_tune.report.fitted import terminal_width, wrapped
 from fa_tune.tune import single
 
 SCHEMA = "fa-tune-explain-1"
@@ -110,13 +111,17 @@ def command(
         )
         progress.note(f"Measurements: {whose}.")
         return
+    width = terminal_width()
     for explanation in explained:
-        say(f"{explanation.workload}: " + "\n  ".join(explanation.sentences))
+        first, *others = explanation.sentences
+        say(wrapped(f"{explanation.workload}: {first}", width))
+        for sentence in others:
+            say(wrapped(sentence, width, indent="  "))
         say()
     for text in _correlations(found):
         say(text)
         say()
-    say(f"Measurements: {whose}.")
+    say(wrapped(f"Measurements: {whose}.", width))
 
 
 def _measurements(

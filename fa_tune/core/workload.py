@@ -155,6 +155,9 @@ class Workload:
     [pages, page_size, kv_heads, d_head], and a table on the device says whose they are; 0: a
     sequence lies in one piece.
 
+    `kv_e4m3`: K and V are e4m3 numbers, of which a scale for each head of each batch element makes
+    what is computed with.
+
     Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, an alignment
     of nothing, a scale or soft cap that is not between 1e-30 and 1e30, or a soft cap beside a hook.
     """
@@ -311,6 +314,15 @@ class Workload:
         usual_text="no pages",
         limits=(0, None),
     )
+    kv_e4m3: bool = _field(
+        Effect.KIND,
+        bool,
+        default=False,
+        key="e4m3",
+        label="K and V in e4m3",
+        short="e4m3",
+        help="Store K and V as e4m3, with a scale for each head.",
+    )
     op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
 
     def __post_init__(self) -> None:
@@ -339,6 +351,8 @@ class Workload:
             object.__setattr__(self, name, float(value))
         if self.softmax_scale == 1 / math.sqrt(self.d_head):
             object.__setattr__(self, "softmax_scale", None)
+        if self.kv_e4m3 and self.packed:
+            raise InvalidConfig("a packed batch has K and V in the type of Q")
         if self.score_hook is not None and self.softcap is not None:
             raise InvalidConfig("softcap and a score hook: write the cap into the hook")
         self._settle_mask()

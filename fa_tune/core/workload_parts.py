@@ -39,6 +39,7 @@ class WorkloadParts:
     lengths: str | None = None
     cache_lengths: str | None = None
     page_size: int | None = None
+    kv_e4m3: bool | None = None
     op: str | None = None
 
     @property

@@ -68,7 +68,7 @@ def losses_of(folder: Path) -> tuple[list[Losses], list[Single]]:
     found: list[Losses] = []
     singles: list[Single] = []
     for (gpu, method), problems in kinds.items():
-        every = _newest(problems)
+        every = _once(problems)
         single = _single([p.tuned for p in every])
         if single is not None:
             variant, lost = single
@@ -95,11 +95,14 @@ def _problems(recording: Recording) -> Iterable[_Problem]:
         yield _Problem(Tuned(found.workload, chosen, ratios), found.default)
 
 
-def _newest(problems: Sequence[_Problem]) -> list[_Problem]:
-    """Each problem once; they come newest first."""
+def _once(problems: Sequence[_Problem]) -> list[_Problem]:
+    """Each problem once, as the recording with the most configs has it; of equals the newest, as
+    they come."""
     found: dict[Workload, _Problem] = {}
     for problem in problems:
-        found.setdefault(problem.tuned.workload, problem)
+        known = found.setdefault(problem.tuned.workload, problem)
+        if len(problem.tuned.ratios) > len(known.tuned.ratios):
+            found[problem.tuned.workload] = problem
     return list(found.values())
 
 

@@ -106,7 +106,7 @@ SM80 = Header(
     ("kernels/sm80/fwd/config.cuh", "csrc/flash_forward_kernel_config.h"),
 )
 SM90 = Header("sm90", Sm90Config, _D_V + _SM90_METHODS, ("kernels/sm90/fwd/config.cuh",))
-DECODE = Header("decode", DecodeConfig, "\n", ("kernels/decode/config.cuh",))
+DECODE = Header("decode", DecodeConfig, _D_V + "\n", ("kernels/decode/config.cuh",))
 HEADERS = (SM80, SM90, DECODE)
 # How a header includes DType, by the folder that both are in.
 DTYPE_INCLUDES = {"kernels": "common/dtype.cuh", "csrc": "dtype.h"}

@@ -15,7 +15,7 @@ from fa_tune.core.model import Rejected, Variant
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.decode.family import DecodeFamily
-from fa_tune.families.fields import d_v_of
+from fa_tune.families.fields import d_v_of, is_kv_e4m3
 from fa_tune.families.name_parser import is_whole
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm90.family import Sm90Family
@@ -122,8 +122,9 @@ def kind_of(config: Config) -> tuple[DType, int, int]:
 
 
 def fits(config: Config, workload: Workload) -> bool:
-    """Whether a config is for a workload's dtype and head dimensions."""
-    return kind_of(config) == (workload.dtype, workload.d_head, workload.d_v)
+    """Whether a config is for a workload's dtypes and head dimensions."""
+    kind = (workload.dtype, workload.d_head, workload.d_v)
+    return kind_of(config) == kind and is_kv_e4m3(config) == workload.kv_e4m3
 
 
 def worth_trying(configs: Sequence[Config], workload: Workload) -> list[Config]:
@@ -162,11 +163,11 @@ def parse(text: str, *, d_head: int = 128) -> Config:
     """
     meant = [f for f in all_families() if f.recognises(text)]
     found, errors = [], []
-    for family in meant:
+    for family in sorted(meant, key=lambda f: not text.lstrip().startswith(f.name)):
         try:
             found.append(family.parse(text, d_head=d_head))
         except InvalidConfig as error:
-            errors.append(error)
+            errors.append(error)  # that of the family that is named first
     shown = " ".join(text.split())
     shown = shown if len(shown) <= 100 else shown[:99] + "…"
     if len(found) == 1:

@@ -73,6 +73,8 @@ class CacheArgs:
     the workload at most; its causal mask is aligned bottom-right.  0: all have seq_len_kv.
     `pages`, the address of [batch, page_stride]: the page of each `page_size` keys of a sequence,
     where K and V are [pages, page_size, kv_heads, d_head].  0: a sequence lies in one piece.
+    `new_k` and `new_v` [batch, added, kv_heads, d_head], with `lengths` only: the last keys and
+    values of every sequence, which the launch writes to their places in K and V.
     """
 
     lengths: int = 0
@@ -80,6 +82,8 @@ class CacheArgs:
     pages: int = 0
     page_size: int = 0
     page_stride: int = 0
+    new_k: TensorArg = NOT_GIVEN
+    new_v: TensorArg = NOT_GIVEN
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,10 @@ class LaunchArgs:
     sequence i is rows cu_seqlens[i] to cu_seqlens[i + 1], of which `used_q` and `used_kv`, int32
     [batch], may say how many count.  Q, K, V and O are [1, rows of all sequences, heads, d_head],
     `lse` is [heads, rows of all sequences].
+
+    Strides of K and V in e4m3 are in units of two bytes, as if pairs of them were elements.
+    `k_scale` and `v_scale`, fp32 [batch, kv_heads] with the same two strides, are what they are
+    multiplied with; not given: 1.
     """
 
     tensors: Mapping[str, TensorArg]
@@ -168,6 +176,7 @@ class LaunchArgs:
                 raise InvalidConfig(
                     f"page_size must be a multiple of {PAGE_KEYS}, not {self.cache.page_size}"
                 )
+            self._check_new(workload, self.cache)
         elif workload.cached:
             raise InvalidConfig(
                 f"{workload.key} has lengths or pages on the device, which the launch does not give"
@@ -184,6 +193,27 @@ class LaunchArgs:
         if self.softmax_scale is not None:
             workload = replace(workload, softmax_scale=self.softmax_scale)
         return diagonal, workload.scale
+
+    def _check_new(self, workload: Workload, cache: CacheArgs) -> None:
+        new = (cache.new_k, cache.new_v)
+        if not any(t.address for t in new):
+            return
+        if not all(t.address for t in new) or not cache.lengths:
+            raise InvalidConfig("new keys and values come together, and with lengths")
+        if cache.added < 1:
+            raise InvalidConfig(f"added must be at least 1, not {cache.added}")
+        left = workload.window_left
+        if left is not None and cache.added > workload.seq_len_q + left:
+            raise InvalidConfig(
+                f"a window of {left} to the left does not see all of {cache.added} new keys"
+            )
+        units = (workload.batch, cache.added, workload.kv_heads)
+        for tensor, name in zip(new, ("new_k", "new_v"), strict=True):
+            used = [s for s, n in zip(tensor.strides, units, strict=True) if n > 1]
+            if any(x % CHUNK_BYTES for x in (tensor.address, *(s * ELEMENT_BYTES for s in used))):
+                raise InvalidConfig(
+                    f"{name} must have every row at a multiple of {CHUNK_BYTES} bytes"
+                )
 
     def _check_packed(self, workload: Workload) -> None:
         if self.diagonal is not None:
@@ -221,13 +251,15 @@ class LaunchGeometry:
     """Grid, block and cluster in CUDA's (x, y, z) order; dynamic shared memory in bytes.
 
     The cluster is the one compiled into the cubin (`__cluster_dims__`), which a launch does
-    not state again; (1, 1, 1) is none.  It divides the grid.
+    not state again; (1, 1, 1) is none.  It divides the grid.  `dependent`: the kernel may begin
+    before the launch in front of it is done, and waits for it.
     """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic_smem_bytes: int
     cluster: tuple[int, int, int] = (1, 1, 1)
+    dependent: bool = False
 
 
 @dataclass(frozen=True)

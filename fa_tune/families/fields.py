@@ -62,6 +62,11 @@ def d_v_of(config: Any) -> int:
     return getattr(config, "d_head_v", 0) or int(config.d_head)
 
 
+def is_kv_e4m3(config: Any) -> bool:
+    """Whether K and V of a config are e4m3; one without the field has them as Q."""
+    return bool(getattr(config, "kv_type", 0))
+
+
 def coerce(config: Any) -> None:
     """Give every field of a frozen dataclass its declared type: `1` → True, `5` → FP16."""
     for name, kind in _kinds(config.__class__):

@@ -16,7 +16,7 @@ from typing import Any
 from fa_tune import ops
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
-from fa_tune.families.fields import d_v_of
+from fa_tune.families.fields import d_v_of, is_kv_e4m3
 from fa_tune.ops.traits import Traits
 
 _ARCH = re.compile(r"(?P<kind>sm|compute)_(?P<number>\d+)(?P<specific>a?)")
@@ -101,6 +101,9 @@ class LaunchPlan:
     share_keys: int = integer("keys of a block, where CTAs share blocks of keys; 0: they do not", 0)
     min_blocks: int = integer("of them that a CTA takes at least", 0)
     aligned: int = integer("1: tiles begin where CTAs do, or at equal parts of them", 0)
+    dependent: int = integer(
+        "1: the launch may begin before the one in front of it is done; the kernel waits", 0
+    )
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ class Plan:
     alibi: int = integer("1: compiled with ALiBi slopes, which it always applies")
     hook: int = integer("1: compiled with a function for scores of one's own")
     packed: int = integer("1: compiled for packed batches, and for no others")
+    kv_e4m3: int = integer("1: compiled for K and V in e4m3, and for no other")
     compute_capability: int = integer("compiled for: ten times the major version and the minor")
     portability: Portability = integer("which devices that serves: fa_tune_portability")
 
@@ -171,6 +175,7 @@ class CallPlan:
             alibi=int(wanted.alibi),
             hook=int(bool(wanted.hook)),
             packed=int(wanted.packed),
+            kv_e4m3=int(is_kv_e4m3(config)),
             compute_capability=capability,
             portability=portability,
         )

@@ -37,17 +37,25 @@ def at_edge(diagonal: int, workload: Workload) -> int:
     return max(-workload.seq_len_q, min(diagonal, workload.seq_len_kv))
 
 
-def set_scores(params: Any, workload: Workload, args: LaunchArgs) -> None:
-    """Fill in `diagonal`, `softmax_scale` and `score` of a forward kernel's parameters.  Raises
+def set_scores(
+    params: Any, workload: Workload, args: LaunchArgs, *, takes_cache: bool = False
+) -> None:
+    """Fill in `diagonal`, `softmax_scale` and `score` of a forward kernel's parameters.  Where the
+    device alone knows the lengths of a cache, diagonals are less keys - seq_len_q.  Raises
     InvalidConfig as `LaunchArgs.checked` does."""
-    diagonal, scale = args.checked(workload)
+    diagonal, scale = args.checked(workload, takes_cache=takes_cache)
     score = params["score"]
     right = 0 if workload.window_right is None else workload.window_right
-    params["diagonal"] = at_edge(diagonal + right, workload)
-    if workload.window_left is None:
-        score["first_diagonal"] = at_edge(-FARTHEST, workload)
+    left = workload.seq_len_kv if workload.window_left is None else workload.window_left
+    if args.cache is not None and args.cache.lengths:
+        params["diagonal"] = min(right, FARTHEST)
+        score["first_diagonal"] = -min(left, FARTHEST)
     else:
-        score["first_diagonal"] = at_edge(diagonal - workload.window_left, workload)
+        params["diagonal"] = at_edge(diagonal + right, workload)
+        if workload.window_left is None:
+            score["first_diagonal"] = at_edge(-FARTHEST, workload)
+        else:
+            score["first_diagonal"] = at_edge(diagonal - left, workload)
     score["sink"] = args["sink"].address
     score["alibi_slopes"] = args["alibi_slopes"].address
     score["alibi_batch_stride"] = args["alibi_slopes"].strides[0]

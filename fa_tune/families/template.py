@@ -23,6 +23,7 @@ from fa_tune.families.base import (
     LaunchGeometry,
     LaunchStep,
 )
+from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.sources import closure
 from fa_tune.ops.traits import Traits
@@ -141,6 +142,8 @@ class TemplateFamily(OneKernel, Generic[ConfigT]):
     def traits(self, config: ConfigT, workload: Workload, *, lse: bool = False) -> str:
         if workload.op != self.operation:
             raise InvalidConfig(f"kernels of {self.operation} do not compute {workload.key}")
+        if workload.kv_e4m3 != is_kv_e4m3(config):
+            raise InvalidConfig(f"{config} is not for K and V as in {workload.key}")
         return str(ops.get(self.operation).traits(workload, self.blocks(config), lse=lse))
 
     def source_files(self) -> Mapping[str, str]:

@@ -136,10 +136,11 @@ class ForwardReference:
         )
         if case.inputs not in (SINK_FIRST, SINK_LAST):
             return drawn
+        drawn = drawn.wide()
         drawn.q[..., 0] = SINK_QUERY
         sink = 0 if case.inputs == SINK_FIRST else -1
         drawn.k[:, sink, :, 0] = SINK_NATS / (SINK_QUERY * case.workload.scale)
-        return drawn
+        return drawn.narrow() if case.workload.kv_e4m3 else drawn
 
     def judged(self, inputs: Inputs, workload: Workload) -> Mapping[str, Judged]:
         return judged_forward(inputs, workload)
@@ -187,6 +188,7 @@ def judged_forward(
     `precise` float32 takes a fraction of the time on GPUs that are slow in fp64.  It is near
     enough while scores are some tens of nats, where its errors are 1e-2 of the dtype's rounding.
     """
+    inputs = inputs.wide()
     if w.packed:
         return _judged_packed(inputs, w, precise)
     if w.cached:

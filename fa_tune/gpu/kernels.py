@@ -20,7 +20,7 @@ from fa_tune.families.base import CacheArgs, LaunchArgs, TensorArg
 from fa_tune.gpu.bare_read import bare_read
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.libraries import library_call
-from fa_tune.gpu.reference import Inputs
+from fa_tune.gpu.reference import E4M3, Inputs
 from fa_tune.workers.main import Report
 
 Launch = Callable[[], None]
@@ -63,13 +63,16 @@ def load(item: KernelItem) -> Kernel:
 
 def named_args(tensors: Mapping[str, torch.Tensor]) -> LaunchArgs:
     """The launch arguments of a workload whose tensors have these names: views of any strides with
-    four dimensions, [batch, heads] with contiguous heads, and other contiguous ones."""
+    four dimensions, [batch, heads], and other contiguous ones."""
 
     def argument(name: str, tensor: torch.Tensor) -> TensorArg:
         if tensor.ndim == 4:
+            if tensor.dtype == E4M3:  # pairs of numbers are elements
+                tensor = tensor.view(torch.int16)
             return TensorArg.of(tensor, name.upper())
-        of_batch = tensor.stride(0) if tensor.ndim == 2 else 0
-        return TensorArg(tensor.data_ptr(), (of_batch, 0, 0))
+        if tensor.ndim == 2:
+            return TensorArg(tensor.data_ptr(), (tensor.stride(0), tensor.stride(1), 0))
+        return TensorArg(tensor.data_ptr())
 
     cache = _cache_of(tensors)
     return LaunchArgs({n: argument(n, t) for n, t in tensors.items()}, cache=cache)

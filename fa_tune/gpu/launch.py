@@ -5,12 +5,14 @@ Imported by worker processes only: the parent never owns a CUDA context.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import cupy
+from cuda.bindings import driver
 
 from fa_tune import families
 from fa_tune.core.model import Variant
@@ -64,13 +66,36 @@ class Kernel:
     def _enqueue(self, steps: Sequence[LaunchStep]) -> None:
         for function, step in zip(self._functions, steps, strict=True):
             g = step.geometry
-            function(g.grid, g.block, tuple(step.args), shared_mem=g.dynamic_smem_bytes)
+            if g.dependent:
+                _launch_dependent(function.kernel.ptr, step, cupy.cuda.get_current_stream().ptr)
+            else:
+                function(g.grid, g.block, tuple(step.args), shared_mem=g.dynamic_smem_bytes)
 
     def _workspace_of(self, n_bytes: int) -> int:
         """The address of so much memory, kept for later calls."""
         if n_bytes > self._workspace_bytes:
             self._workspace, self._workspace_bytes = _zeros(n_bytes), n_bytes
         return int(self._workspace.data.ptr)
+
+
+def _launch_dependent(function: int, step: LaunchStep, stream: int) -> None:
+    """By the driver's bindings: CuPy has no such launch."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    config, g = driver.CUlaunchConfig(), step.geometry
+    config.gridDimX, config.gridDimY, config.gridDimZ = g.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = g.block
+    config.sharedMemBytes = g.dynamic_smem_bytes
+    config.hStream = driver.CUstream(stream)
+    config.attrs, config.numAttrs = [attribute], 1
+    values = [array.ctypes.data for array in step.args]
+    pointers = (ctypes.c_void_p * len(values))(*values)
+    (status,) = driver.cuLaunchKernelEx(
+        config, driver.CUfunction(function), ctypes.addressof(pointers), 0
+    )
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise cupy.cuda.driver.CUDADriverError(int(status))
 
 
 def _zeros(n_bytes: int) -> Any:

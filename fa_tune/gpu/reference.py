@@ -7,7 +7,7 @@ workers and CPU tests only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,14 +20,16 @@ from fa_tune.gpu.draw import draw
 from fa_tune.gpu.hook_twin import twin_of
 from fa_tune.ops.forward import sequences
 
+E4M3, E4M3_LARGEST = torch.float8_e4m3fn, 448.0
+SMALLEST = 2.0**-60  # of a largest element
 MAX_SCORES = 2**31  # at once: 8 GiB in fp32, and softmax takes that twice
 
 
 @dataclass(frozen=True)
 class Inputs:
     """Q, K and V of one workload, its sinks [heads] and its slopes [batch, heads] in fp32; where
-    sequences begin, their lengths and their pages, in int32.  Score hooks count its batch elements
-    from `first_element` on."""
+    sequences begin, their lengths and their pages, in int32; of K and V in e4m3 scales [batch,
+    kv_heads].  Score hooks count its batch elements from `first_element` on."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -39,13 +41,34 @@ class Inputs:
     cache_seqlens: torch.Tensor | None = None
     page_table: torch.Tensor | None = None
     first_element: int = 0
+    k_scale: torch.Tensor | None = None
+    v_scale: torch.Tensor | None = None
+
+    def wide(self) -> Inputs:
+        """K and V in the type of Q: exact, since scales are powers of two."""
+        if self.k_scale is None or self.v_scale is None:
+            return self
+        shared = self.cache_seqlens is not None
+        k, v = (
+            (tensor.float() * (scale[:1] if shared else scale)[:, None, :, None]).to(self.q.dtype)
+            for tensor, scale in ((self.k, self.k_scale), (self.v, self.v_scale))
+        )
+        return replace(self, k=k, v=v, k_scale=None, v_scale=None)
+
+    def narrow(self) -> Inputs:
+        """K and V as e4m3, with scales."""
+        # Of a cache pages belong to no batch element.
+        batch = 1 if self.cache_seqlens is not None else len(self.q)
+        (k, k_scale), (v, v_scale) = (_narrowed(tensor, batch) for tensor in (self.k, self.v))
+        k_scale, v_scale = (s.expand(len(self.q), -1) for s in (k_scale, v_scale))
+        return replace(self, k=k, v=v, k_scale=k_scale, v_scale=v_scale)
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The tensors that are there by the names that the operation gives them."""
         found = {"q": self.q, "k": self.k, "v": self.v}
         names: tuple[str, ...] = ("sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv")
-        names += ("cache_seqlens", "page_table")
+        names += ("cache_seqlens", "page_table", "k_scale", "v_scale")
         more = {name: getattr(self, name) for name in names}
         return found | {name: tensor for name, tensor in more.items() if tensor is not None}
 
@@ -85,7 +108,20 @@ def make_inputs(
     if workload.cached:
         k, v, known = caches.of_sequences(k, v, workload, seed=seed)
         more |= known
-    return Inputs(*(tensor[:, :, extra_heads:] for tensor in (q, k, v)), **more)
+    found = Inputs(*(tensor[:, :, extra_heads:] for tensor in (q, k, v)), **more)
+    return found.narrow() if workload.kv_e4m3 else found
+
+
+def _narrowed(tensor: torch.Tensor, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A [batch, seq, heads, d_head] tensor as e4m3, and the scales [batch, heads] of its heads:
+    the least powers of two with which nothing is too large.  With a `batch` of 1 they are those of
+    all elements.  Strides are the tensor's."""
+    largest = tensor.float().abs().nan_to_num(0.0).amax((1, 3))
+    if batch == 1:
+        largest = largest.amax(0, keepdim=True)
+    scale = torch.exp2(torch.ceil(torch.log2(largest.clamp(min=SMALLEST) / E4M3_LARGEST)))
+    room = torch.empty_strided(tensor.shape, tensor.stride(), dtype=E4M3, device=tensor.device)
+    return room.copy_((tensor.float() / scale[:, None, :, None]).to(E4M3)), scale
 
 
 def score_inputs(workload: Workload, *, seed: int, device: str) -> dict[str, torch.Tensor]:
@@ -151,6 +187,7 @@ def attention(
     gives 0.  Returns [batch, seq_len_q, heads, d_v] in `dtype`, or fp32 where that
     is a type of 16 bits.
     """
+    inputs = inputs.wide()
     dtype = dtype or inputs.q.dtype
     wide = torch.promote_types(dtype, torch.float32)
     shape = (*inputs.q.shape[:3], inputs.v.shape[3])
@@ -189,6 +226,7 @@ def attention(
 def log_sum_exp(inputs: Inputs, workload: Workload, *, diagonal: int | None = None) -> torch.Tensor:
     """log Σ exp(scale · q · k) of every row in fp32, [batch, heads, seq_len_q]; −inf for a row
     that sees nothing."""
+    inputs = inputs.wide()
     q, k = (t.transpose(1, 2).float() for t in (inputs.q, inputs.k))
     k = k.repeat_interleave(workload.heads // workload.kv_heads, dim=1)
     slopes = inputs.alibi_slopes

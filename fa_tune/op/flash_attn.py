@@ -19,7 +19,7 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.op.api import attention
 from fa_tune.op.done import Lengths
 from fa_tune.op.fallback import tell
-from fa_tune.op.kv_cache import attend, pages_suit
+from fa_tune.op.kv_cache import E4M3, Scores, attend, pages_suit
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.traits import Traits
 
@@ -30,7 +30,7 @@ _FLASH2_D_HEAD = 256
 # Head dimensions are multiples of this in torch's FlashAttention 2 and of this in our kernels.
 _WHOLE, _OURS = 8, 32
 _refused: dict[tuple[int, int, torch.dtype], str] = {}
-_refused_caches: dict[tuple[int, torch.dtype], str] = {}
+_refused_caches: dict[tuple[int, int, torch.dtype, torch.dtype], str] = {}
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,9 @@ def flash_attn_with_kvcache(
     alibi_slopes: Tensor | None = None,
     num_splits: int = 0,
     return_softmax_lse: bool = False,
+    *,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
 ) -> Any:
     """Attention to the first `cache_seqlens` keys of a cache (None: all), after `k` and `v` were
     written behind them, in place.  It has no gradients.  `return_softmax_lse` gives (out,
@@ -152,6 +155,9 @@ def flash_attn_with_kvcache(
     d_head].  A tensor of lengths is read by the GPU alone, in every replay of a captured graph
     anew.  `num_splits` is only about speed and has no effect.  Rotary embeddings and padding on the
     left are refused with InvalidConfig.
+
+    Caches of torch.float8_e4m3fn, with new keys and values of that type, are multiplied with
+    `k_descale` and `v_descale`, fp32 that expand to [batch, kv_heads]; None: 1.
     """
     for name, given in (
         ("rotary embeddings", rotary_cos if rotary_cos is not None else rotary_sin),
@@ -167,16 +173,19 @@ def flash_attn_with_kvcache(
             raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
         if (k is None) != (v is None):
             raise InvalidConfig("k and v are appended together: give both or neither")
-        added = 0
+        new = None
         if k is not None and v is not None:
             if cache_seqlens is None:
                 raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
-            _append(k_cache, k, length, cache_batch_idx, block_table)
-            _append(v_cache, v, length, cache_batch_idx, block_table)
-            added = k.shape[1]
-        if not isinstance(length, Tensor) and not _paged(block_table):
+            new = (k, v)
+        narrow = k_cache.dtype == E4M3
+        if not isinstance(length, Tensor) and not _paged(block_table) and not narrow:
+            end = length
+            if new is not None:
+                _append(k_cache, new[0], length, cache_batch_idx, None)
+                _append(v_cache, new[1], length, cache_batch_idx, None)
+                end += new[0].shape[1]
             keys, values = _of_batch(k_cache, cache_batch_idx), _of_batch(v_cache, cache_batch_idx)
-            end = length + added
             out, lse = _dense(q, keys[:, :end], values[:, :end], options, return_softmax_lse)
         else:
             table = block_table
@@ -185,9 +194,8 @@ def flash_attn_with_kvcache(
             lengths = length
             if not isinstance(lengths, Tensor):
                 lengths = torch.full((q.shape[0],), lengths, device=q.device, dtype=torch.int32)
-            out, lse = _cached(
-                q, k_cache, v_cache, lengths, added, table, options, return_softmax_lse
-            )
+            cache = _Cache(k_cache, v_cache, lengths, new, table, k_descale, v_descale)
+            out, lse = _cached(q, cache, options, return_softmax_lse)
     return (out, lse) if return_softmax_lse else out
 
 
@@ -208,6 +216,8 @@ def _append(
 ) -> None:
     rows = torch.arange(new.shape[0], device=cache.device) if batch_idx is None else batch_idx
     start = length if isinstance(length, Tensor) else torch.full_like(rows, length)
+    if cache.dtype == E4M3:  # whose numbers torch does not place
+        cache, new = cache.view(torch.uint8), new.view(torch.uint8)
     places = start.long()[:, None] + torch.arange(new.shape[1], device=cache.device)
     if block_table is None:
         cache[rows.long()[:, None], places] = new.to(cache.dtype)
@@ -216,43 +226,87 @@ def _append(
         cache[pages, places % cache.shape[1]] = new.to(cache.dtype)
 
 
+@dataclass(frozen=True)
+class _Cache:
+    """K and V whose lengths the GPU knows."""
+
+    k: Tensor
+    v: Tensor
+    lengths: Tensor
+    new: tuple[Tensor, Tensor] | None
+    block_table: Tensor | None
+    k_descale: Tensor | None
+    v_descale: Tensor | None
+
+    def why_not(self, q: Tensor, options: _Options) -> str:
+        """Why our kernels do not attend to it, in a few words; "" if they do."""
+        left = options.window[0]
+        added = 0 if self.new is None else self.new[0].shape[1]
+        kinds = {t.dtype for t in (self.k, self.v, *(self.new or ()))}
+        alike = self.k.shape[:3] == self.v.shape[:3] and len(kinds) == 1
+        asked = {
+            "ALiBi with lengths or pages": options.alibi_slopes is not None,
+            f"caches of {self.k.dtype} {tuple(self.k.shape)}, {self.v.dtype} "
+            f"{tuple(self.v.shape)} and new keys and values": not alike
+            or self.k.dtype not in (q.dtype, E4M3),
+            f"pages of {self.k.shape[1]} keys": self.block_table is not None
+            and not pages_suit(self.k),
+            "a window that does not see all new keys": 0 <= left < added - q.shape[1],
+        }
+        return next((name for name, wanted in asked.items() if wanted), "")
+
+    def scales(self) -> tuple[Tensor, Tensor] | None:
+        """Both, for a cache that has them."""
+        if self.k.dtype != E4M3 or (self.k_descale is None and self.v_descale is None):
+            return None
+        one = torch.ones((), device=self.k.device)
+        return (
+            one if self.k_descale is None else self.k_descale,
+            one if self.v_descale is None else self.v_descale,
+        )
+
+
 def _cached(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    lengths: Tensor,
-    added: int,
-    block_table: Tensor | None,
-    options: _Options,
-    wants_lse: bool,
+    q: Tensor, cache: _Cache, options: _Options, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
-    reason = _why_not_ours(q, k_cache, v_cache, options)
-    reason = reason or _refused_caches.get((q.shape[3], q.dtype), "")
-    windowed = options.window[0] >= 0 or (options.window[1] >= 0 and not options.causal)
-    if windowed or options.softcap > 0 or options.alibi_slopes is not None:
-        reason = reason or "a window, softcap or ALiBi with lengths or pages"
-    if not reason and (k_cache.dtype != q.dtype or k_cache.shape != v_cache.shape):
-        reason = f"a cache of {k_cache.dtype} {tuple(k_cache.shape)}, {tuple(v_cache.shape)}"
-    if not reason and block_table is not None and not pages_suit(k_cache, v_cache):
-        reason = f"pages of {k_cache.shape[1]} keys"
+    reason = _why_not_ours(q, cache.k, cache.v, options) or cache.why_not(q, options)
+    kind = (q.shape[3], cache.v.shape[3], q.dtype, cache.k.dtype)
+    reason = reason or _refused_caches.get(kind, "")
+    scales = cache.scales()
     if not reason:
+        traits = options.traits
         try:
             return attend(
-                *(q, k_cache, v_cache, lengths),
-                added=added,
-                block_table=block_table,
+                *(q, cache.k, cache.v, cache.lengths),
+                new=cache.new,
+                block_table=cache.block_table,
                 causal=options.causal,
                 softmax_scale=options.scale,
+                scores=Scores((traits.window_left, traits.window_right), softcap=traits.softcap),
+                kv_scales=scales,
                 return_lse=wants_lse,
             )
         except NoUsableVariant as error:
-            reason = _refused_caches[q.shape[3], q.dtype] = str(error)
+            reason = _refused_caches[kind] = str(error)
     tell("flash_attn_with_kvcache", reason)
-    keys, values = k_cache, v_cache
-    if block_table is not None:
-        pages = block_table.long().clamp(0, k_cache.shape[0] - 1)  # it may end in anything
-        keys, values = (t[pages].flatten(1, 2) for t in (k_cache, v_cache))
-    return _by_products(q, keys, values, options, lengths + added)
+    lengths, table = cache.lengths, cache.block_table
+    if cache.new is not None:
+        _append(cache.k, cache.new[0], lengths, None, table)
+        _append(cache.v, cache.new[1], lengths, None, table)
+        lengths = lengths + cache.new[0].shape[1]
+    keys, values = cache.k, cache.v
+    if table is not None:
+        pages = table.long().clamp(0, keys.shape[0] - 1)  # it may end in anything
+        keys, values = (
+            t.view(torch.uint8)[pages].flatten(1, 2).view(t.dtype) for t in (keys, values)
+        )
+    if scales is not None:
+        shape = (q.shape[0], 1, keys.shape[2], 1)
+        keys, values = (
+            t.float() * s.expand(shape[0], shape[2]).view(shape)
+            for t, s in zip((keys, values), scales, strict=True)
+        )
+    return _by_products(q, keys, values, options, lengths)
 
 
 def _refuse(what: str) -> NoReturn:

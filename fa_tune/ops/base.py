@@ -76,11 +76,13 @@ class TensorSpec:
     output: bool = False
     tolerance: float | None = None
     unread_bytes: int = 0
+    element_bytes: int = 0  # where it is not that of `dtype`
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all elements."""
-        return math.prod(self.shape) * (self.dtype.size_bytes if self.dtype else FP32_BYTES)
+        each = self.dtype.size_bytes if self.dtype else FP32_BYTES
+        return math.prod(self.shape) * (self.element_bytes or each)
 
 
 class Operation(Protocol):

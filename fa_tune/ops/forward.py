@@ -50,13 +50,15 @@ class Forward:
         queries = (batch, rows_q, w.heads, w.d_head)
         keys = (*cache_extents(w), w.kv_heads, w.d_head)
         values = (*keys[:3], w.d_v)
+        narrow = 1 if w.kv_e4m3 else 0
         unread = 0
         if w.cached:
-            unread = (keys[0] * keys[1] - w.keys_in_all) * w.kv_heads * w.dtype.size_bytes
+            unread = (keys[0] * keys[1] - w.keys_in_all) * w.kv_heads
+            unread *= narrow or w.dtype.size_bytes
         found = [
             TensorSpec("q", queries, w.dtype),
-            TensorSpec("k", keys, w.dtype, unread_bytes=unread * w.d_head),
-            TensorSpec("v", values, w.dtype, unread_bytes=unread * w.d_v),
+            TensorSpec("k", keys, w.dtype, unread_bytes=unread * w.d_head, element_bytes=narrow),
+            TensorSpec("v", values, w.dtype, unread_bytes=unread * w.d_v, element_bytes=narrow),
             TensorSpec("o", (*queries[:3], w.d_v), w.dtype, output=True),
         ]
         if w.lse:
@@ -66,6 +68,8 @@ class Forward:
             found.append(TensorSpec("sink", (w.heads,), None))
         if w.alibi:
             found.append(TensorSpec("alibi_slopes", (w.batch, w.heads), None))
+        if w.kv_e4m3:
+            found += [TensorSpec(n, (w.batch, w.kv_heads), None) for n in ("k_scale", "v_scale")]
         if w.packed:
             beginnings = (w.batch + 1,)
             found += [TensorSpec(n, beginnings, None) for n in ("cu_seqlens_q", "cu_seqlens_kv")]

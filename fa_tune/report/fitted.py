@@ -98,10 +98,15 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
 
 
-def wrapped(text: str, width: int) -> str:
-    """A sentence in lines that fit."""
+def wrapped(text: str, width: int, *, indent: str = "") -> str:
+    """A sentence in lines that fit, the first one after `indent`, the others two further in."""
     return textwrap.fill(
-        text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

@@ -89,6 +89,17 @@ def prune_configs(
     return list(pruned.kept), rejected
 
 
+def runnable(configs: Sequence[Config], machine: Machine) -> tuple[list[Config], RejectedVariants]:
+    """`prune_configs`; raises NoUsableVariant if nothing is left."""
+    kept, rejected = prune_configs(configs, machine)
+    if not kept:
+        first = f": {rejected[0][1].reason}" if rejected else ""
+        raise NoUsableVariant(
+            f"none of the {len(configs)} configs can run on {machine.arch}{first}"
+        )
+    return kept, rejected
+
+
 def default_keys(workload: Workload, limits: ArchLimits) -> list[str]:
     """The subjects that run on a device without any tuning, the one to prefer first."""
     configs = families.defaults_for(workload, limits)
@@ -166,12 +177,7 @@ def choose_candidates(
     """The set without what cannot run, with the defaults and the incumbents beside it.  Raises
     NoUsableVariant if nothing of the set is left, and RegistryError."""
     machine = session.machine
-    kept, rejected = prune_configs(configs, machine)
-    if not kept:
-        first = f": {rejected[0][1].reason}" if rejected else ""
-        raise NoUsableVariant(
-            f"none of the {len(configs)} configs can run on {machine.arch}{first}"
-        )
+    kept, rejected = runnable(configs, machine)
     asked = workloads_for(options, kept)
     workloads = recorded_only(asked, session.selection, Silent())
     beside = [*defaults.for_workloads(asked), *incumbents(registry, session.selection, workloads)]

@@ -26,6 +26,7 @@ from fa_tune.tune.candidates import (
     choose_candidates,
     choose_families,
     recorded_configs,
+    runnable,
     workloads_for,
 )
 from fa_tune.tune.decide import decide_all
@@ -97,6 +98,7 @@ def open_search(
         note := note_of_d_head(options.kernels, configs[0])
     ):
         progress.note(note)
+    runnable(configs, machine)  # told before what is recorded of others
     check_writable(options, registry_path(options.registry))
     selection = choose_profiler(options.measure, machine, progress, wanted=wanted, configs=configs)
     progress.note(selection.source)

@@ -15,8 +15,10 @@ namespace fa_tune {
 
 enum class Combine : int { LAST = 0, KERNEL = 1 };
 
+enum class KVType : int { SAME = 0, E4M3 = 1 };
+
 struct DecodeConfig {
-    // element type of Q, K, V and O
+    // element type of Q and O, and of K and V but with `e4m3`
     DType dtype;
     // head dimension
     int d_head;
@@ -39,6 +41,15 @@ struct DecodeConfig {
     bool aligned = false;
     // the parts of a tile are combined by the CTA that is done last, or by a kernel of its own
     Combine combine = Combine::LAST;
+    // head dimension of V and O; 0: as d_head
+    int d_head_v = 0;
+    // element type of K and V: that of Q, or e4m3 with scales; needs 8.9
+    KVType kv_type = KVType::SAME;
+    // a launch begins before the one in front of it is done, and waits for it; needs 9.0
+    bool dependent = false;
+
+    // Head dimension of V and O.
+    FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
 
     constexpr bool operator==(const DecodeConfig& other) const = default;
     FA_HOST_DEVICE constexpr bool operator<(const DecodeConfig& other) const {
@@ -72,7 +83,16 @@ struct DecodeConfig {
         if (aligned != other.aligned) {
             return aligned < other.aligned;
         }
-        return combine < other.combine;
+        if (combine != other.combine) {
+            return combine < other.combine;
+        }
+        if (d_head_v != other.d_head_v) {
+            return d_head_v < other.d_head_v;
+        }
+        if (kv_type != other.kv_type) {
+            return kv_type < other.kv_type;
+        }
+        return dependent < other.dependent;
     }
 };
 

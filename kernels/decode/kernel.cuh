@@ -10,6 +10,7 @@
 #pragma once
 
 #include "decode/warp_group.cuh"
+#include "ptx/griddepcontrol.cuh"
 #include "ptx/shared_words.cuh"
 
 namespace fa_tune::decode {
@@ -21,8 +22,8 @@ __device__ __forceinline__ void combine_groups(const DecodeParams& p, unsigned s
                                                const Tile& tile, const TileRows& rows) {
     using L = Layout<CFG>;
     using Elem = mma_sync::Element<CFG.dtype>;
-    constexpr int kQuads = CFG.d_head / 4;
-    const Parts<CFG.d_head> memory(p);
+    constexpr int kQuads = CFG.d_v() / 4;
+    const Parts<CFG.d_v()> memory(p);
     const int place = tile.place(blockIdx.x);
     for (int item = threadIdx.x; item < rows.count * kQuads; item += L::kThreads) {
         const int row = item / kQuads, quad = item % kQuads;
@@ -35,7 +36,7 @@ __device__ __forceinline__ void combine_groups(const DecodeParams& p, unsigned s
             sums[g] = {pair[0], pair[1]};
             highest = fmaxf(highest, pair[0]);
         }
-        Combined total(p.softmax_scale * kLog2E);
+        Combined total(rows.softmax_scale * kLog2E);
         total.raise_max(highest);
 #pragma unroll
         for (int g = 0; g < L::kGroups; ++g) {
@@ -62,16 +63,35 @@ __device__ __forceinline__ void combine_if_last(const DecodeParams& p, unsigned 
     unsigned* const counter = p.counters + tile.first_cta;
     __syncthreads();
     if (threadIdx.x == 0) {
-        ptx::fence_device();  // of what the barrier has shown to this thread, too
-        const bool last = atomicAdd(counter, 1) + 1 == static_cast<unsigned>(tile.parts());
+        // With what the barrier has shown to this thread.
+        const unsigned before = ptx::atom_add_acq_rel(counter, 1);
+        const bool last = before + 1 == static_cast<unsigned>(tile.parts());
         if (last) *counter = 0;
-        ptx::fence_device();
         ptx::st_shared(smem + L::kWord, last);
     }
     __syncthreads();
     if (!ptx::ld_shared(smem + L::kWord)) return;
-    combine_rows<mma_sync::Element<CFG.dtype>, TRAITS, CFG.d_head, L::kThreads>(
-        p, Parts<CFG.d_head>(p), tile, rows, 0, rows.count, threadIdx.x);
+    combine_rows<mma_sync::Element<CFG.dtype>, TRAITS, CFG.d_v(), L::kThreads>(
+        p, Parts<CFG.d_v()>(p), tile, rows, 0, rows.count, threadIdx.x);
+}
+
+// The next launch may begin, as far as it needs nothing of this one; all that was before is done.
+template <DecodeConfig CFG>
+__device__ __forceinline__ void begin() {
+    if constexpr (CFG.dependent) {
+        ptx::griddepcontrol_launch_dependents();
+        ptx::griddepcontrol_wait();
+    }
+}
+
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ TileRows rows_of(const Sequences<CFG.B_c, TRAITS.window>& sequences,
+                                            int batch, int number) {
+    TileRows rows(sequences, batch, number, CFG.B_r);
+    if constexpr (CFG.kv_type == KVType::E4M3) {
+        rows.template set_scales<TRAITS.softcap>(sequences.p.scales);
+    }
+    return rows;
 }
 
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
@@ -79,7 +99,8 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     decode_kernel(const __grid_constant__ DecodeParams p) {
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const auto smem = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
-    const Sequences<CFG.B_c> sequences{p};
+    begin<CFG>();
+    const Sequences<CFG.B_c, TRAITS.window> sequences{p};
     const int all = sequences.blocks_before(p.batch);
     const int share = sequences.share(all, gridDim.x);
     int at = blockIdx.x * share;
@@ -93,11 +114,11 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     start += number * pitch;
     while (true) {
         const Tile tile(start, pitch, share);
-        const TileRows rows(sequences, batch, number, CFG.B_r);
+        const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
         const int first = at - start;
         const int count = min(pitch - first, end - at);
         const int blocks = p.cache.lengths == nullptr ? p.blocks : pitch;
-        warps.run(rows, first, min(count, blocks - first));
+        warps.run(rows, rows.first_block + first, min(count, blocks - first));
         warps.store_sums(rows.count);
         __syncthreads();
         combine_groups<CFG, TRAITS>(p, smem, tile, rows);
@@ -118,24 +139,25 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
 // Whole warps, of whose threads each has four columns.
 template <DecodeConfig CFG>
 __host__ __device__ constexpr int combine_threads() {
-    return (CFG.d_head / 4 + 31) / 32 * 32;
+    return (CFG.d_v() / 4 + 31) / 32 * 32;
 }
 
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(combine_threads<CFG>())
     decode_combine_kernel(const __grid_constant__ DecodeParams p) {
-    const Sequences<CFG.B_c> sequences{p};
+    begin<CFG>();
+    const Sequences<CFG.B_c, TRAITS.window> sequences{p};
     const int batch = blockIdx.x / sequences.tiles();
     const int number = blockIdx.x - batch * sequences.tiles();
     const int all = sequences.blocks_before(p.batch);
     const int share = sequences.share(all, p.ctas);
     const int pitch = sequences.pitch(batch);
     const Tile tile(sequences.blocks_before(batch) + number * pitch, pitch, share);
-    const TileRows rows(sequences, batch, number, CFG.B_r);
+    const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
     const int row = blockIdx.y;
     if (tile.parts() == 1 || row >= rows.count) return;
-    combine_rows<mma_sync::Element<CFG.dtype>, TRAITS, CFG.d_head, combine_threads<CFG>()>(
-        p, Parts<CFG.d_head>(p), tile, rows, row, row + 1, threadIdx.x);
+    combine_rows<mma_sync::Element<CFG.dtype>, TRAITS, CFG.d_v(), combine_threads<CFG>()>(
+        p, Parts<CFG.d_v()>(p), tile, rows, row, row + 1, threadIdx.x);
 }
 
 }  // namespace fa_tune::decode

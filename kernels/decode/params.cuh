@@ -1,10 +1,14 @@
 // What a launch passes to the kernels.
 #pragma once
 
+#include "common/score_params.cuh"
+
 namespace fa_tune::decode {
 
 // Strides are in elements; the last dimension (d_head) is contiguous.
-// q, o: [batch, seq_len_q, heads, d_head]; k, v: [batch, seq_len_kv, heads / heads_per_kv, d_head]
+// q: [batch, seq_len_q, heads, d_head]; k: [batch, seq_len_kv, heads / heads_per_kv, d_head]
+// o and v the same with d_v for d_head
+// With KVType::E4M3 an element of K and of V is two bytes here, too: two numbers.
 // lse: [batch, heads, seq_len_q], contiguous, fp32; read only with WorkloadTraits::lse.
 struct TensorStrides {
     long long batch, seq, head;
@@ -21,6 +25,18 @@ struct KeyValueCache {
     int added;
     int page_size;  // a multiple of 16
     long long page_stride;
+    // [batch, added, kv_heads, ...], with lengths only: the last `added` keys of every sequence,
+    // which are read from here and written to their places in k and v.  Null: they are there.
+    const unsigned short* new_k;
+    const unsigned short* new_v;
+    TensorStrides new_k_strides, new_v_strides;
+};
+
+// KVType::E4M3: what its numbers are to be multiplied with, of each head of K and V; null: 1.
+struct KeyValueScales {
+    const float* k;
+    const float* v;
+    int batch_stride, head_stride;
 };
 
 struct DecodeParams {
@@ -32,13 +48,17 @@ struct DecodeParams {
     float* parts;        // see parts.cuh
     unsigned* counters;  // with CFG.combine LAST: of each CTA's last tile, parts that are done
     KeyValueCache cache;
+    KeyValueScales scales;
+    ScoreParams score;
     TensorStrides q_strides, k_strides, v_strides, o_strides;
     int heads_per_kv;
     int kv_heads;
     int batch;
     int seq_len_q;
     int seq_len_kv;
-    int diagonal;   // causal: query i sees key j when j <= i + diagonal
+    // causal: query i sees key j when j <= i + diagonal.  This, and score.first_diagonal, are less
+    // keys - seq_len_q where the keys of a sequence are known on the device alone.
+    int diagonal;
     int row_tiles;  // of the rows of one head of K and V
     int blocks;     // of keys, that every tile walks; not with cache.lengths
     int pitch;      // of tiles in the line, in blocks; at least as many

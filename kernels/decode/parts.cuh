@@ -13,6 +13,7 @@
 
 #include "common/constants.cuh"
 #include "common/problem.cuh"
+#include "common/scores.cuh"
 #include "decode/work.cuh"
 #include "mma_sync/element.cuh"
 #include "ptx/ex2.cuh"
@@ -60,17 +61,17 @@ struct Combined {
 };
 
 // Where parts lie in memory.
-template <int kDHead>
+template <int kDV>
 struct Parts {
     float* const o;
     float* const sums;
     const int rows;
 
     __device__ __forceinline__ explicit Parts(const DecodeParams& p)
-        : o(p.parts), sums(p.parts + 2ll * p.ctas * p.part_rows * kDHead), rows(p.part_rows) {}
+        : o(p.parts), sums(p.parts + 2ll * p.ctas * p.part_rows * kDV), rows(p.part_rows) {}
 
     __device__ __forceinline__ float* columns(int place, int row, int quad) const {
-        return o + (static_cast<long long>(place) * rows + row) * kDHead + 4 * quad;
+        return o + (static_cast<long long>(place) * rows + row) * kDV + 4 * quad;
     }
     __device__ __forceinline__ float* row_sum(int place, int row) const {
         return sums + 2 * (place * rows + row);
@@ -83,33 +84,42 @@ template <class Elem, WorkloadTraits TRAITS>
 __device__ __forceinline__ void write_result(const DecodeParams& p, const TileRows& rows, int row,
                                              int quad, const Combined& c) {
     const bool empty = c.sum == 0.f;
-    const float inverse = empty ? 0.f : 1.f / c.sum;
+    const int head = rows.head(p, row);
+    float sum = c.sum, exponent = c.shift, weight = 1.f;
+    if constexpr (TRAITS.sink) {
+        if (empty) exponent = -3e38f;
+        weight = add_sink(sink_exponent<TRAITS>(p, head), exponent, sum);
+    }
+    const float factor = empty ? 0.f : weight * rows.v_scale / sum;
     float out[4];
     // Not 0 times O: weights of 0 leave NaN in it where V has NaN.
 #pragma unroll
-    for (int i = 0; i < 4; ++i) out[i] = empty ? 0.f : c.o[i] * inverse;
+    for (int i = 0; i < 4; ++i) out[i] = factor == 0.f ? 0.f : c.o[i] * factor;
     unsigned short* target = p.o + rows.offset(p, p.o_strides, row) + 4 * quad;
     ptx::st_global_v2(target, Elem::pack(out[0], out[1]), Elem::pack(out[2], out[3]));
     if constexpr (TRAITS.lse) {
         if (quad != 0) return;
-        const long long head =
-            static_cast<long long>(rows.batch) * p.kv_heads * p.heads_per_kv + rows.head(p, row);
-        p.lse[head * p.seq_len_q + rows.query(p, row)] =
-            empty ? negative_infinity() : c.max * p.softmax_scale + ptx::lg2_approx(c.sum) * kLn2;
+        const long long of_batch =
+            static_cast<long long>(rows.batch) * p.kv_heads * p.heads_per_kv + head;
+        // The maximum's exponent is rounded, the maximum is not.
+        const float top = TRAITS.sink ? exponent * kLn2 : c.max * rows.softmax_scale;
+        p.lse[of_batch * p.seq_len_q + rows.query(p, row)] =
+            sum == 0.f ? negative_infinity()
+                       : top + ptx::lg2_approx(sum) * kLn2 - score_shift<TRAITS>(p);
     }
 }
 
 // Rows [first_row, end_row) of a tile from its parts in memory, by kThreads threads.  Parts are
 // read several at a time: what takes time is the way to memory and back.
-template <class Elem, WorkloadTraits TRAITS, int kDHead, int kThreads>
-__device__ __forceinline__ void combine_rows(const DecodeParams& p, const Parts<kDHead>& memory,
+template <class Elem, WorkloadTraits TRAITS, int kDV, int kThreads>
+__device__ __forceinline__ void combine_rows(const DecodeParams& p, const Parts<kDV>& memory,
                                              const Tile& tile, const TileRows& rows, int first_row,
                                              int end_row, int thread) {
-    constexpr int kQuads = kDHead / 4, kAtATime = 8;
+    constexpr int kQuads = kDV / 4, kAtATime = 8;
     const int parts = tile.parts();
     for (int item = first_row * kQuads + thread; item < end_row * kQuads; item += kThreads) {
         const int row = item / kQuads, quad = item % kQuads;
-        Combined total(p.softmax_scale * kLog2E);
+        Combined total(rows.softmax_scale * kLog2E);
         for (int first = 0; first < parts; first += kAtATime) {
             float pair[kAtATime][2], o[kAtATime][4];
 #pragma unroll

@@ -12,15 +12,15 @@
 #pragma once
 
 #include "common/problem.cuh"
-#include "common/swizzle.cuh"
+#include "common/scores.cuh"
 #include "decode/constraints.cuh"
+#include "decode/operands.cuh"
 #include "decode/parts.cuh"
 #include "decode/work.cuh"
 #include "mma_sync/copy.cuh"
-#include "mma_sync/element.cuh"
 #include "mma_sync/online_softmax.cuh"
 #include "ptx/bar.cuh"
-#include "ptx/ldmatrix.cuh"
+#include "ptx/cp_async.cuh"
 
 namespace fa_tune::decode {
 
@@ -31,21 +31,22 @@ struct Layout : Constraints<CFG> {
     static constexpr int kGroupThreads = 32 * CFG.row_warps;
     static constexpr int kKeys = CFG.B_c / kGroups;  // of a slice
     static constexpr int kWarpRows = CFG.B_r / CFG.row_warps;
-    using KVTile = SmemTile<kKeys, CFG.d_head, true>;
+    using KTile = typename Operands<CFG>::template KTile<kKeys>;
+    using VTile = typename Operands<CFG>::template VTile<kKeys>;
 
-    // A group's ring; at a tile's end its sums, whose rows are padded against bank conflicts.
-    static constexpr int kStageBytes = 2 * KVTile::kBytes;
-    static constexpr int kSumsRowBytes = 4 * (CFG.d_head + 8);
+    // A group's ring; at a tile's end its sums.
+    static constexpr int kStageBytes = KTile::kBytes + VTile::kBytes;
     static constexpr int kRingBytes = CFG.stages * kStageBytes;
-    static constexpr int kSumsBytes = CFG.B_r * kSumsRowBytes;
+    static constexpr int kSumsBytes = CFG.B_r * CFG.d_v() * 4;
     static constexpr int kGroupBytes = kRingBytes > kSumsBytes ? kRingBytes : kSumsBytes;
 
     // Behind the groups: (m, l) of each group's rows, and a word.
     static constexpr int kRowSums = kGroups * kGroupBytes;
     static constexpr int kWord = kRowSums + 8 * kGroups * CFG.B_r;
 
+    // Chunks of four columns change places against bank conflicts.
     __device__ __forceinline__ static unsigned sums_at(int group, int row, int column) {
-        return group * kGroupBytes + row * kSumsRowBytes + 4 * column;
+        return group * kGroupBytes + 4 * (row * CFG.d_v() + (column ^ 8 * (row % 4)));
     }
     __device__ __forceinline__ static unsigned row_sum_at(int group, int row) {
         return kRowSums + 8 * (group * CFG.B_r + row);
@@ -55,25 +56,26 @@ struct Layout : Constraints<CFG> {
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
 struct WarpGroup {
     using L = Layout<CFG>;
-    using KVTile = typename L::KVTile;
-    using Elem = mma_sync::Element<CFG.dtype>;
+    using KTile = typename L::KTile;
+    using VTile = typename L::VTile;
+    using Ops = Operands<CFG>;
+    using Elem = typename Ops::Elem;
     static constexpr int kTilesM = L::kWarpRows / 16;
     static constexpr int kTilesS = L::kKeys / 8;
-    static constexpr int kTilesO = CFG.d_head / 8;
+    static constexpr int kTilesO = CFG.d_v() / 8;
     static constexpr int kStepsQK = CFG.d_head / 16;
     static constexpr int kStepsPV = L::kKeys / 16;
     using Softmax = mma_sync::OnlineSoftmax<Elem, kTilesM, kTilesS, kTilesO, true, 0>;
-    using Plan = mma_sync::CopyPlan<KVTile, L::kGroupThreads>;
-    using StepTile = SmemTile<16, CFG.d_head, true>;  // keys of a k-step
-    using StepPlan = mma_sync::CopyPlan<StepTile, L::kGroupThreads>;
 
     const DecodeParams& p;
     const unsigned smem;  // of the CTA
     const int lane, row_warp, group;
-    const LaneAddress<KVTile> k_lane, v_lane;  // in the first stage
+    const LaneAddress<KTile> k_lane;  // in the first stage
+    const LaneAddress<VTile> v_lane;
 
     unsigned q[kStepsQK][kTilesM][4];
-    int seen[kTilesM][2];  // keys that the lane's rows see
+    int seen[kTilesM][2];    // the lane's rows see the keys before this one
+    int unseen[kTilesM][2];  // with a window, and none before this one
     typename Softmax::Scores s;
     typename Softmax::Probabilities weights;
     typename Softmax::Outputs o;
@@ -87,23 +89,27 @@ struct WarpGroup {
           row_warp(warp() % CFG.row_warps),
           group(warp() / CFG.row_warps),
           k_lane(smem + group * L::kGroupBytes, lane / 16 * 8 + lane % 8, lane / 8 % 2),
-          v_lane(smem + group * L::kGroupBytes + KVTile::kBytes, lane % 16, lane / 16),
+          v_lane(smem + group * L::kGroupBytes + KTile::kBytes, lane % 16, lane / 16),
           softmax(p.softmax_scale) {}
 
-    // Blocks [first, first + count) of a tile: O and the softmax's sums of this warp's rows.
+    // Blocks [first, first + count) of keys: O and the softmax's sums of this warp's rows.
     __device__ __forceinline__ void run(const TileRows& rows, int first, int count) {
-        const int keys = rows.seen<TRAITS.causal>(p, rows.count - 1);
-        const int all_see = rows.seen<TRAITS.causal>(p, 0);
-#pragma unroll
-        for (int i = 0; i < CFG.stages - 1; ++i) load(rows, i, first + i, i < count ? keys : 0);
-        begin(rows);
+        Seen keys;
+        keys.any = rows.seen<TRAITS.causal>(p, rows.count - 1);
+        keys.all_to = rows.seen<TRAITS.causal>(p, 0);
+        keys.all_from = TRAITS.window ? rows.unseen(p, rows.count - 1) : 0;
         int stage = 0, next_stage = CFG.stages - 1;
+        // Not unrolled, since code comes from memory, too.
+#pragma unroll 1
+        for (int i = 0; i < CFG.stages - 1; ++i) load(rows, i, first + i, i < count ? keys.any : 0);
+        begin(rows);
+#pragma unroll 1
         for (int i = 0; i < count; ++i) {
             ptx::cp_async_wait_group<CFG.stages - 2>();
             sync();  // the block is here, and all are done with the last one
             const int next = i + CFG.stages - 1;
-            load(rows, next_stage, first + next, next < count ? keys : 0);
-            block(stage, (first + i) * CFG.B_c + group * L::kKeys, all_see, i == 0);
+            load(rows, next_stage, first + next, next < count ? keys.any : 0);
+            block(rows, stage, (first + i) * CFG.B_c + group * L::kKeys, keys, i == 0);
             stage = stage + 1 == CFG.stages ? 0 : stage + 1;
             next_stage = next_stage + 1 == CFG.stages ? 0 : next_stage + 1;
         }
@@ -124,15 +130,31 @@ struct WarpGroup {
                     store(L::row_sum_at(group, row), softmax.row_max[m][half], sum);
                 }
 #pragma unroll
-                for (int n = 0; n < kTilesO; ++n) {
-                    store(L::sums_at(group, row, 8 * n + lane % 4 * 2), o[m][n][2 * half],
-                          o[m][n][2 * half + 1]);
+                for (int n = 0; n < kTilesO; n += 2) {
+                    if constexpr (Ops::kNarrow) {
+                        const int column = Ops::o_column(n, lane, 0);
+                        store(L::sums_at(group, row, column), o[m][n][2 * half],
+                              o[m][n + 1][2 * half]);
+                        store(L::sums_at(group, row, column + 2), o[m][n][2 * half + 1],
+                              o[m][n + 1][2 * half + 1]);
+                    } else {
+                        store(L::sums_at(group, row, Ops::o_column(n, lane, 0)),
+                              o[m][n][2 * half], o[m][n][2 * half + 1]);
+                        store(L::sums_at(group, row, Ops::o_column(n + 1, lane, 0)),
+                              o[m][n + 1][2 * half], o[m][n + 1][2 * half + 1]);
+                    }
                 }
             }
         }
     }
 
   private:
+    // Keys that rows of the tile see: any of them those before `any`, all of them those from
+    // all_from to all_to.
+    struct Seen {
+        int any, all_from, all_to;
+    };
+
     // Broadcast, so that the compiler knows it to be the same in all lanes.
     __device__ __forceinline__ static int warp() {
         return __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
@@ -158,76 +180,114 @@ struct WarpGroup {
     __device__ __forceinline__ void load(const TileRows& rows, int stage, int block, int keys) {
         const int first_key = block * CFG.B_c + group * L::kKeys;
         const int there = keys - first_key;
-        const int thread = row_warp * 32 + lane;
         const unsigned to = smem + group * L::kGroupBytes + stage * L::kStageBytes;
-        if (keys > 0 && p.cache.pages == nullptr) {
-            load_slice(to, p.k, p.k_strides, rows, first_key, there, thread);
-            load_slice(to + KVTile::kBytes, p.v, p.v_strides, rows, first_key, there, thread);
+        const KeyValueCache& cache = p.cache;
+        if (keys > 0 && cache.pages == nullptr && there >= L::kKeys &&
+            first_key + L::kKeys <= rows.new_from) {
+            load_whole<KTile>(to, p.k, p.k_strides, rows, first_key);
+            load_whole<VTile>(to + KTile::kBytes, p.v, p.v_strides, rows, first_key);
         } else if (keys > 0) {
-            load_pages(to, rows, first_key, there, thread);
+            load_steps(to, rows, first_key, there);
         }
         ptx::cp_async_commit_group();
     }
 
-    __device__ __forceinline__ static void load_slice(unsigned to, const unsigned short* tensor,
-                                                      const TensorStrides& strides,
-                                                      const TileRows& rows, int first_key,
-                                                      int there, int thread) {
-        const unsigned short* head =
-            tensor + rows.batch * strides.batch + rows.kv_head * strides.head;
-        if (there >= L::kKeys) {
-            head = Plan::source(head + first_key * strides.seq, strides.seq, thread);
-            mma_sync::load_tile<KVTile, L::kGroupThreads, true, false>(to, head, strides.seq,
-                                                                       L::kKeys, thread);
-        } else {
-            // A slice without keys has the address of the first one.
-            if (there > 0) head += first_key * strides.seq;
-            head = Plan::source(head, strides.seq, thread);
-            mma_sync::load_tile<KVTile, L::kGroupThreads, true, true>(to, head, strides.seq, there,
-                                                                      thread);
-        }
+    template <class Tile>
+    __device__ __forceinline__ void load_whole(unsigned to, const unsigned short* tensor,
+                                               const TensorStrides& strides, const TileRows& rows,
+                                               int first_key) const {
+        const int thread = row_warp * 32 + lane;
+        const unsigned short* from = mma_sync::CopyPlan<Tile, L::kGroupThreads>::source(
+            tensor + rows.batch * strides.batch + rows.kv_head * strides.head +
+                first_key * strides.seq,
+            strides.seq, thread);
+        mma_sync::load_tile<Tile, L::kGroupThreads, true, false>(to, from, strides.seq, L::kKeys,
+                                                                 thread);
     }
 
-    // The same from pages: each k-step of keys lies in one.
-    __device__ __forceinline__ void load_pages(unsigned to, const TileRows& rows, int first_key,
-                                               int there, int thread) const {
+    // The same by k-steps of keys, each of which lies in one page; of those from `there` on there
+    // are none.
+    __device__ __forceinline__ void load_steps(unsigned to, const TileRows& rows, int first_key,
+                                               int there) const {
         const KeyValueCache& cache = p.cache;
 #pragma unroll
         for (int i = 0; i < kStepsPV; ++i) {
-            const int first = first_key + 16 * i, left = there - 16 * i;
+            const int first = first_key + 16 * i;
+            const Step step{first, there - 16 * i, rows.new_from - first};
             // A step without keys has the address of the first one.
-            const int key = left > 0 ? first : 0;
-            const int number = key / cache.page_size;
-            const int row = key - number * cache.page_size;
-            const long long page = cache.pages[rows.batch * cache.page_stride + number];
-            const unsigned at = to + 16 * i * KVTile::kRowBytes;
-            load_step(at, source(p.k, p.k_strides, rows, page, row, thread), p.k_strides, left,
-                      thread);
-            load_step(at + KVTile::kBytes, source(p.v, p.v_strides, rows, page, row, thread),
-                      p.v_strides, left, thread);
+            int key = step.there > 0 ? step.first : 0;
+            long long page = rows.batch;
+            if (cache.pages != nullptr) {
+                const int number = key / cache.page_size;
+                key -= number * cache.page_size;
+                page = cache.pages[rows.batch * cache.page_stride + number];
+            }
+            using K = typename Ops::template KTile<16>;
+            using V = typename Ops::template VTile<16>;
+            load_step<K>(to + 16 * i * KTile::kRowBytes,
+                         place(p.k, p.k_strides, rows, page, key), p.k_strides.seq,
+                         place(cache.new_k, cache.new_k_strides, rows, rows.batch, -step.old),
+                         cache.new_k_strides.seq, step, rows.last);
+            load_step<V>(to + KTile::kBytes + 16 * i * VTile::kRowBytes,
+                         place(p.v, p.v_strides, rows, page, key), p.v_strides.seq,
+                         place(cache.new_v, cache.new_v_strides, rows, rows.batch, -step.old),
+                         cache.new_v_strides.seq, step, rows.last);
         }
     }
 
-    __device__ __forceinline__ static const unsigned short* source(const unsigned short* tensor,
-                                                                   const TensorStrides& strides,
-                                                                   const TileRows& rows,
-                                                                   long long page, int row,
-                                                                   int thread) {
-        return StepPlan::source(
-            tensor + page * strides.batch + rows.kv_head * strides.head + row * strides.seq,
-            strides.seq, thread);
+    // 16 keys: the first of them, how many there are, and how many of them are old.
+    struct Step {
+        int first, there, old;
+    };
+
+    // Where a row of the tile's head lies.
+    __device__ __forceinline__ static const unsigned short* place(const unsigned short* tensor,
+                                                                  const TensorStrides& strides,
+                                                                  const TileRows& rows,
+                                                                  long long batch, int row) {
+        return tensor + batch * strides.batch + rows.kv_head * strides.head + row * strides.seq;
     }
 
-    __device__ __forceinline__ static void load_step(unsigned to, const unsigned short* from,
-                                                     const TensorStrides& strides, int there,
-                                                     int thread) {
-        mma_sync::load_tile<StepTile, L::kGroupThreads, true, true>(to, from, strides.seq, there,
-                                                                    thread);
+    // Rows of `cached`, or where they are new, of `added`; these are written to `cached` as well if
+    // `writes`.
+    template <class Tile>
+    __device__ __forceinline__ void load_step(unsigned to, const unsigned short* cached,
+                                              long long cached_stride,
+                                              const unsigned short* added, long long added_stride,
+                                              const Step& step, bool writes) const {
+        using Plan = mma_sync::CopyPlan<Tile, L::kGroupThreads>;
+        const int thread = row_warp * 32 + lane;
+        if (step.old >= min(step.there, 16)) {
+            mma_sync::load_tile<Tile, L::kGroupThreads, true, true>(
+                to, Plan::source(cached, cached_stride, thread), cached_stride, step.there, thread);
+            return;
+        }
+#pragma unroll 1
+        for (int i = 0; i < Plan::kRowPasses; ++i) {
+            const int row = Plan::row(thread) + i * Plan::kRowsPerPass;
+            const bool there = row < step.there, is_new = there && row >= step.old;
+            const int column = 8 * Plan::chunk(thread);
+            const unsigned short* const old_place = cached + (there ? row : 0) * cached_stride;
+            const unsigned short* const from = is_new ? added + row * added_stride : old_place;
+#pragma unroll
+            for (int j = 0; j < Plan::kChunkPasses; ++j) {
+                const int at = column + j * Plan::kChunksPerPass * 8;
+                const unsigned place = to + Tile::offset(row, Plan::chunk(thread) +
+                                                                  j * Plan::kChunksPerPass);
+                ptx::cp_async_cg_16_zfill(place, from + at, there ? 16 : 0);
+                if (is_new && writes) {
+                    *reinterpret_cast<uint4*>(const_cast<unsigned short*>(old_place + at)) =
+                        *reinterpret_cast<const uint4*>(from + at);
+                }
+            }
+        }
     }
 
     // Q to registers; O and the sums are empty.
     __device__ __forceinline__ void begin(const TileRows& rows) {
         softmax.restart();
+        softmax.scale = rows.softmax_scale;
+        softmax.scale_log2 = rows.softmax_scale * kLog2E;
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
@@ -235,12 +295,14 @@ struct WarpGroup {
                 const int row = row_of(m, half);
                 const bool real = row < rows.count;
                 seen[m][half] = rows.seen<TRAITS.causal>(p, row);
+                if constexpr (TRAITS.window) unseen[m][half] = rows.unseen(p, row);
                 const auto* from = reinterpret_cast<const unsigned*>(
-                    p.q + (real ? rows.offset(p, p.q_strides, row) : 0) + lane % 4 * 2);
+                    p.q + (real ? rows.offset(p, p.q_strides, row) : 0) +
+                    Ops::q_column(lane));
 #pragma unroll
                 for (int t = 0; t < kStepsQK; ++t) {
-                    q[t][m][half] = real ? from[8 * t] : 0;
-                    q[t][m][half + 2] = real ? from[8 * t + 4] : 0;
+                    q[t][m][half] = real ? from[Ops::q_word(t, 0)] : 0;
+                    q[t][m][half + 2] = real ? from[Ops::q_word(t, 1)] : 0;
                 }
             }
 #pragma unroll
@@ -252,7 +314,8 @@ struct WarpGroup {
     }
 
     // S = Q K^T of the slice in a stage, its softmax, and O += P V.
-    __device__ __forceinline__ void block(int stage, int first_key, int all_see, bool first) {
+    __device__ __forceinline__ void block(const TileRows& rows, int stage, int first_key,
+                                          const Seen& keys, bool first) {
         const auto k = k_lane.moved(stage * L::kStageBytes);
         const auto v = v_lane.moved(stage * L::kStageBytes);
 #pragma unroll
@@ -264,34 +327,56 @@ struct WarpGroup {
             }
         }
 #pragma unroll
-        for (int t = 0; t < kStepsQK; ++t) {
+        for (int pair = 0; pair < kStepsQK / Ops::kStepsOfPair; ++pair) {
 #pragma unroll
             for (int n = 0; n < kTilesS / 2; ++n) {
-                unsigned b[4];
-                ptx::ldmatrix_x4(b, k.at(t, 16 * n));
+                unsigned b[Ops::kStepsOfPair][2][2];
+                Ops::load_k(b, k, pair, 16 * n);
 #pragma unroll
-                for (int m = 0; m < kTilesM; ++m) {
-                    Elem::mma(s[m][2 * n], q[t][m], b[0], b[1]);
-                    Elem::mma(s[m][2 * n + 1], q[t][m], b[2], b[3]);
+                for (int i = 0; i < Ops::kStepsOfPair; ++i) {
+#pragma unroll
+                    for (int m = 0; m < kTilesM; ++m) {
+                        const auto& a = q[pair * Ops::kStepsOfPair + i][m];
+                        Elem::mma(s[m][2 * n], a, b[i][0][0], b[i][0][1]);
+                        Elem::mma(s[m][2 * n + 1], a, b[i][1][0], b[i][1][1]);
+                    }
                 }
             }
         }
-        if (first_key + L::kKeys > all_see) mask(first_key);
+        const bool hides = first_key + L::kKeys > keys.all_to ||
+                           (TRAITS.window && first_key < keys.all_from);
+        if constexpr (TRAITS.softcap) {
+            if (hides) mask(first_key);  // NaN of one score would be that of others
+            cap(rows.score_scale);
+        }
+        if (hides) mask(first_key);
         softmax.advance(s, o, first);
 #pragma unroll
         for (int t = 0; t < kStepsPV; ++t) softmax.exponentiate(s, weights, t);
 #pragma unroll
         for (int t = 0; t < kStepsPV; ++t) {
 #pragma unroll
-            for (int n = 0; n < kTilesO / 2; ++n) {
-                unsigned b[4];
-                ptx::ldmatrix_x4_trans(b, v.at(n, 16 * t));
+            for (int pair = 0; pair < kTilesO / 2 / Ops::kStepsOfPair; ++pair) {
+                unsigned b[2 * Ops::kStepsOfPair][2];
+                Ops::load_v(b, v, pair, 16 * t);
 #pragma unroll
-                for (int m = 0; m < kTilesM; ++m) {
-                    Elem::mma(o[m][2 * n], weights[m][t], b[0], b[1]);
-                    Elem::mma(o[m][2 * n + 1], weights[m][t], b[2], b[3]);
+                for (int i = 0; i < 2 * Ops::kStepsOfPair; ++i) {
+#pragma unroll
+                    for (int m = 0; m < kTilesM; ++m) {
+                        Elem::mma(o[m][pair * 2 * Ops::kStepsOfPair + i], weights[m][t], b[i][0],
+                                  b[i][1]);
+                    }
                 }
             }
+        }
+    }
+
+    // The soft cap (common/scores.cuh).
+    __device__ __forceinline__ void cap(float score_scale) {
+#pragma unroll
+        for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+            for (int n = 0; n < kTilesS; ++n) one_over_one_and_power(s[m][n], score_scale);
         }
     }
 
@@ -303,7 +388,9 @@ struct WarpGroup {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int key = first_key + 8 * n + lane % 4 * 2 + i % 2;
-                    if (key >= seen[m][i / 2]) s[m][n][i] = negative_infinity();
+                    const bool hidden = key >= seen[m][i / 2] ||
+                                        (TRAITS.window && key < unseen[m][i / 2]);
+                    if (hidden) s[m][n][i] = negative_infinity();
                 }
             }
         }

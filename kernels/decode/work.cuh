@@ -25,7 +25,7 @@ namespace fa_tune::decode {
 
 // The sequences of the batch: their keys, and where their tiles begin in the line.  Lengths on the
 // device are read by whole warps, 32 at a time.
-template <int kBlockKeys>
+template <int kBlockKeys, bool kWindow>
 struct Sequences {
     const DecodeParams& p;
 
@@ -34,13 +34,20 @@ struct Sequences {
         if (p.cache.lengths == nullptr) return p.seq_len_kv;
         return max(0, min(p.cache.lengths[batch] + p.cache.added, p.seq_len_kv));
     }
-    __device__ __forceinline__ int diagonal(int keys) const {
-        return p.cache.lengths == nullptr ? p.diagonal : keys - p.seq_len_q;
+    // Masks are aligned bottom-right where only the device knows how many keys there are.
+    __device__ __forceinline__ int alignment(int keys) const {
+        return p.cache.lengths == nullptr ? 0 : keys - p.seq_len_q;
+    }
+    // The first that any query sees.
+    __device__ __forceinline__ int first_block(int keys) const {
+        if constexpr (!kWindow) return 0;
+        return max(0, first_key_seen(0, p.score.first_diagonal) + alignment(keys)) / kBlockKeys;
     }
     // Of each tile in the line; one where there are no keys, whose rows are to become 0.
     __device__ __forceinline__ int pitch(int batch) const {
         if (p.cache.lengths == nullptr) return p.pitch;
-        return max(1, (keys(batch) + kBlockKeys - 1) / kBlockKeys);
+        const int there = keys(batch);
+        return max(1, (there + kBlockKeys - 1) / kBlockKeys - first_block(there));
     }
     // Of all tiles of the sequences before this one.
     __device__ __forceinline__ int blocks_before(int batch) const {
@@ -102,19 +109,39 @@ struct TileRows {
     int batch, kv_head;
     int first;  // row of the matrix
     int count;  // rows that there are, at most B_r
+    bool last;  // of the tiles of its head of K and V
     int keys;
-    int diagonal;
+    int new_from;  // keys from this one on are not in the cache yet
+    int diagonal, first_diagonal;
+    int first_block;  // of keys, that it walks
+    float softmax_scale, score_scale, v_scale;
 
     // `tile`: its number in its sequence.
-    template <int kBlockKeys>
-    __device__ __forceinline__ TileRows(const Sequences<kBlockKeys>& sequences, int batch, int tile,
-                                        int tile_rows)
+    template <int kBlockKeys, bool kWindow>
+    __device__ __forceinline__ TileRows(const Sequences<kBlockKeys, kWindow>& sequences, int batch,
+                                        int tile, int tile_rows)
         : batch(batch), kv_head(tile / sequences.p.row_tiles) {
         const DecodeParams& p = sequences.p;
         first = (tile - kv_head * p.row_tiles) * tile_rows;
         count = min(tile_rows, p.seq_len_q * p.heads_per_kv - first);
+        last = first + count == p.seq_len_q * p.heads_per_kv;
         keys = sequences.keys(batch);
-        diagonal = sequences.diagonal(keys);
+        new_from = p.cache.new_k == nullptr ? keys : p.cache.lengths[batch];
+        diagonal = p.diagonal + sequences.alignment(keys);
+        first_diagonal = p.score.first_diagonal + sequences.alignment(keys);
+        first_block = sequences.first_block(keys);
+        softmax_scale = p.softmax_scale;
+        score_scale = p.score.score_scale;
+        v_scale = 1.f;
+    }
+
+    // K and V are less than they mean by these factors.
+    template <bool kSoftcap>
+    __device__ __forceinline__ void set_scales(const KeyValueScales& scales) {
+        const long long at = static_cast<long long>(batch) * scales.batch_stride +
+                             static_cast<long long>(kv_head) * scales.head_stride;
+        if (scales.k != nullptr) (kSoftcap ? score_scale : softmax_scale) *= scales.k[at];
+        if (scales.v != nullptr) v_scale = scales.v[at];
     }
 
     // Of row `row` of the tile.
@@ -128,6 +155,10 @@ struct TileRows {
     template <bool kCausal>
     __device__ __forceinline__ int seen(const DecodeParams& p, int row) const {
         return keys_seen<kCausal>(query(p, row), keys, diagonal);
+    }
+    // And none before this one.
+    __device__ __forceinline__ int unseen(const DecodeParams& p, int row) const {
+        return first_key_seen(query(p, row), first_diagonal);
     }
     // Of its first element in a tensor.
     __device__ __forceinline__ long long offset(const DecodeParams& p, const TensorStrides& strides,

@@ -1,5 +1,5 @@
 // Words in global memory that CTAs hand to one another, past L1, and aligned stores of several.
-// PTX ISA: ld.global.cg, st.global.cg, membar (fence.acq_rel.gpu).  Minimum: sm_70.
+// PTX ISA: ld.global.cg, st.global.cg, atom.acq_rel.gpu.  Minimum: sm_70.
 #pragma once
 
 namespace fa_tune::ptx {
@@ -36,8 +36,15 @@ __device__ __forceinline__ void st_global_v2(unsigned short* address, unsigned f
                  : "memory");
 }
 
-// Earlier writes of this thread, and those that barriers have shown it, before later ones, for all
-// threads of the device.
-__device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+// Adds to a word, gives what it was before: earlier writes of this thread, and those that barriers
+// have shown it, are to be seen by whoever adds later.
+__device__ __forceinline__ unsigned atom_add_acq_rel(unsigned* address, unsigned value) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(address), "r"(value)
+                 : "memory");
+    return before;
+}
 
 }  // namespace fa_tune::ptx

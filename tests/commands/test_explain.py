@@ -57,6 +57,21 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "find_device", lambda index=0: None)
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentences in one line each."""
+    monkeypatch.setenv("COLUMNS", "2000")
+
+
+def test_sentences_fit_the_terminal(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = console("explain", "--from", RECORDED).out
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = console("explain", "--from", RECORDED).out
+    words = max(map(len, narrow.split()))
+    assert max(map(len, narrow.splitlines())) <= max(80, words + 4)
+    assert narrow.split() == wide.split()
+
+
 def test_two_configs(console: Console) -> None:
     done = console("explain", PLAIN, SWIZZLED)
     assert done.status == 0, done.err

@@ -22,6 +22,7 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import FaTuneError, InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import (
+    CacheArgs,
     Config,
     KernelFamily,
     LaunchArgs,
@@ -29,6 +30,7 @@ from fa_tune.families.base import (
     LaunchStep,
     TensorArg,
 )
+from fa_tune.families.fields import is_kv_e4m3
 from tests.csrc.stub import Launched, Stub, image
 
 DEVICE = LaunchDevice(multiprocessors=114, l2_bytes=50 << 20)
@@ -37,6 +39,7 @@ SYMBOL = "kernel"
 WORKSPACE = 0x7E0000000100
 COUNTERS = 0x7F0000000100  # what Python is told; C++ has an address of its own
 D_HEADS = range(32, 257, 32)
+SCALES = ("k_scale", "v_scale")
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,12 @@ def some_config(dice: random.Random) -> tuple[KernelFamily, Config]:
         family = dice.choice(families.all_families())
         d_head, dtype = dice.choice(D_HEADS), dice.choice(list(DType))
         d_head_v = dice.choice((0, 0, dice.choice(D_HEADS)))
-        if configs := usable(family.name, dice.choice(("all", "fast")), d_head, d_head_v, dtype):
-            return family, dice.choice(configs)
+        keys = ("all", "fast", "e4m3") if family.takes_cache else ("all", "fast")
+        if configs := usable(family.name, dice.choice(keys), d_head, d_head_v, dtype):
+            config = dice.choice(configs)
+            if family.takes_cache and dice.random() < 0.3:
+                config = replace(config, dependent=True)
+            return family, config
 
 
 def some_length(dice: random.Random, block: int) -> int:
@@ -81,8 +88,8 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
     causal, alibi = dice.random() < 0.6, dice.random() < 0.2
     lengths = some_length(dice, rows), some_length(dice, keys)
     left, right = (some_side(dice, sum(lengths)) for _ in range(2))
-    if family.takes_cache:  # it has neither windows nor anything that changes scores
-        left, right, alibi = None, None, False
+    if family.takes_cache:
+        alibi = False
     totals = {}
     if dice.random() < 0.3 and not family.takes_cache:
         totals = {"packed": True, "total_q": some_length(dice, rows)}
@@ -98,9 +105,10 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
         d_head_v=config.d_head_v,
         window_left=left,
         window_right=right,
-        sink=dice.random() < 0.2 and not family.takes_cache,
-        softcap=None if family.takes_cache else dice.choice((None, None, None, 50.0, 1e4)),
+        sink=dice.random() < 0.2,
+        softcap=dice.choice((None, None, None, 50.0, 1e4)),
         alibi=alibi,
+        kv_e4m3=is_kv_e4m3(config),
         **totals,
     )
 
@@ -131,7 +139,24 @@ def some_tensor(
     return TensorArg(address, (used[0], used[1], used[2]))
 
 
-def some_args(dice: random.Random, w: Workload) -> LaunchArgs:
+def some_cache(dice: random.Random, w: Workload) -> CacheArgs | None:
+    """Lengths, pages and new keys, some of which are refused."""
+    if dice.random() < 0.4:
+        return None
+    cache = CacheArgs(lengths=4 << 36 if dice.random() < 0.9 else 0, added=dice.randint(0, 5))
+    if dice.random() < 0.5:
+        size = dice.choice((16, 48, 256, 256, 0, 20))
+        cache = replace(cache, pages=5 << 36, page_size=size, page_stride=dice.randint(1, 9999))
+    if dice.random() < 0.5:
+        lengths = (w.batch, cache.added, w.kv_heads)
+        new = [some_tensor(dice, 8 + i, lengths, d) for i, d in enumerate((w.d_head, w.d_v))]
+        cache = replace(cache, new_k=new[0])
+        if dice.random() < 0.95:
+            cache = replace(cache, new_v=new[1])
+    return cache
+
+
+def some_args(dice: random.Random, family: KernelFamily, w: Workload) -> LaunchArgs:
     batch, rows_q, rows_kv = w.rows
     queries, keys = (batch, rows_q, w.heads), (batch, rows_kv, w.kv_heads)
     four = [
@@ -158,6 +183,12 @@ def some_args(dice: random.Random, w: Workload) -> LaunchArgs:
         scratch=COUNTERS,
         workspace=WORKSPACE,
     )
+    if family.takes_cache:
+        if w.kv_e4m3 and dice.random() < 0.7:
+            strides = dice.choice(((w.kv_heads, 1, 0), (0, 0, 0)))
+            scales = {n: TensorArg((1 << 48) + 4 * i, strides) for i, n in enumerate(SCALES)}
+            args = replace(args, tensors={**args.tensors, **scales})
+        return replace(args, cache=some_cache(dice, w))
     if not w.packed:
         return args
     given = {name: 4 * dice.randrange(1, 1 << 40) for name in ("cu_seqlens_q", "cu_seqlens_kv")}
@@ -178,7 +209,7 @@ def some_slopes(dice: random.Random, w: Workload) -> TensorArg:
 def some_case(dice: random.Random) -> Case:
     family, config = some_config(dice)
     workload = some_workload(dice, family, config)
-    return Case(family, config, workload, some_args(dice, workload))
+    return Case(family, config, workload, some_args(dice, family, workload))
 
 
 def by_python(case: Case) -> Sequence[LaunchStep]:
@@ -222,7 +253,8 @@ class ByCpp:
 def sizes_of(case: Case) -> list[list[int]]:
     """Of the kernels' parameters, which do not depend on the problem."""
     c = case.config
-    plain = Workload(1, 1, 1, 1, 1, c.d_head, c.dtype, d_head_v=c.d_head_v)
+    kinds = {"d_head_v": c.d_head_v, "kv_e4m3": is_kv_e4m3(c)}
+    plain = Workload(1, 1, 1, 1, 1, c.d_head, c.dtype, **kinds)
     args = LaunchArgs.forward(*(TensorArg(4096 * i, (8, 8, 8)) for i in range(1, 5)))
     steps = case.family.launches(case.config, plain, args, DEVICE)
     return [[array.nbytes for array in step.args] for step in steps]
@@ -236,6 +268,7 @@ def compare(case: Case, python: LaunchStep, cpp: Launched) -> bool:
     assert cpp.block == geometry.block, told
     assert cpp.cluster == geometry.cluster, told
     assert cpp.shared_bytes == geometry.dynamic_smem_bytes, told
+    assert cpp.dependent == geometry.dependent, told
     *maps, params = python.args
     field = next(n for n in params.dtype.names if n.startswith("counters"))
     offset = sum(m.nbytes for m in maps) + params.dtype.fields[field][1]
@@ -264,6 +297,8 @@ def main(library: str, count: str, seed: str) -> None:
         seen[f"{case.family.name} {'launched' if cpp else 'refused'}"] += 1
         seen[f"d_head {case.config.d_head}"] += 1
         seen["d_head_v"] += bool(case.config.d_head_v)
+        seen["new keys"] += bool(cpp and case.args.cache and case.args.cache.new_k.address)
+        seen["e4m3"] += bool(cpp and case.workload.kv_e4m3)
         if case.workload.packed:
             seen[f"packed {'launched' if cpp else 'refused'}"] += 1
         counters = [compare(case, *both) for both in zip(python, cpp, strict=True)]

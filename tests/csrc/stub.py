@@ -19,6 +19,7 @@ class _Launch(ctypes.Structure):
         ("shared_bytes", ctypes.c_uint32),
         ("device", ctypes.c_int32),
         ("captured", ctypes.c_int32),
+        ("dependent", ctypes.c_int32),
         ("stream", ctypes.c_uint64),
         ("params_bytes", ctypes.c_uint32),
         ("params", ctypes.c_ubyte * MAX_PARAMS),
@@ -34,6 +35,7 @@ class Launched:
     block: tuple[int, ...]
     cluster: tuple[int, ...]
     shared_bytes: int
+    dependent: bool
     params: bytes
 
 
@@ -59,6 +61,7 @@ class Stub:
                     tuple(one.block),
                     tuple(one.cluster),
                     one.shared_bytes,
+                    bool(one.dependent),
                     bytes(one.params)[: one.params_bytes],
                 )
             )

@@ -13,7 +13,7 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
-from fa_tune.families.decode.config import CONSTRAINTS, Combine, DecodeConfig
+from fa_tune.families.decode.config import CONSTRAINTS, Combine, DecodeConfig, KVType
 from fa_tune.families.decode.launch import Shares, params_dtype
 from fa_tune.families.decode.names import parse
 from tests.families.contract import DEVICE, KernelFamilyContract
@@ -30,6 +30,8 @@ class TestDecodeContract(KernelFamilyContract):
     bad_configs = (
         replace(_DEFAULT, d_head=100),
         replace(_DEFAULT, d_head=288),
+        replace(_DEFAULT, d_head_v=48),
+        replace(_DEFAULT, d_head=96, kv_type=KVType.E4M3),
         replace(_DEFAULT, n_warps=0),
         replace(_DEFAULT, n_warps=17, B_c=272),
         replace(_DEFAULT, row_warps=3),
@@ -145,7 +147,8 @@ def test_a_kernel_of_its_own_combines_in_a_second_launch() -> None:
 
 
 def test_parameters_are_as_large_as_the_kernels_struct() -> None:
-    assert params_dtype().itemsize == 7 * 8 + 32 + 4 * 24 + 13 * 4 + 4
+    cache, scales, score = 32 + 2 * 8 + 2 * 24, 2 * 8 + 2 * 4, 2 * 8 + 4 * 4
+    assert params_dtype().itemsize == 7 * 8 + cache + scales + score + 4 * 24 + 13 * 4 + 4
 
 
 def test_it_is_for_few_rows_alone() -> None:

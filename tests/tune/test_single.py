@@ -11,7 +11,7 @@ import pytest
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, StorageError, ToolMissing
 from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.model import Outcome
-from fa_tune.core.options import MeasureOptions, Progress, SearchOptions
+from fa_tune.core.options import MeasureOptions, Progress, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.families.selection import choose_configs
 from fa_tune.store import recordings
@@ -146,7 +146,7 @@ def test_bench_looks_first_whether_it_can_record(world: World) -> None:
     "command",
     [
         lambda options, progress: bench(options, progress),
-        lambda options, progress: verify("tune", (), options.machine, progress),
+        lambda options, progress: verify("tune", WorkloadOptions(), options.machine, progress),
         lambda options, progress: run(FP16[0], options, 5, progress),
     ],
     ids=["bench", "verify", "run"],
@@ -230,7 +230,7 @@ def test_verify_takes_every_verdict_anew_with_and_without_ragged_lengths(world: 
     machine = world.options().machine
     for _ in range(2):
         world.verifier.verified.clear()
-        report = verify("tune", (), machine, world.progress)
+        report = verify("tune", WorkloadOptions(), machine, world.progress)
         assert world.verifier.verified == [
             f"{key} @ {traits}" for key in fakes.keys(2) for traits in ("plain", "ragged")
         ]
@@ -243,7 +243,7 @@ def test_verify_reports_what_gave_no_verdict(world: World) -> None:
     world.compiler.refused = {first: "no"}
     world.verifier.crashing = {second: (Outcome.TIMED_OUT, "silent for 60 s")}
     world.verifier.wrong = {third}
-    report = verify("tune", (), world.options().machine, world.progress)
+    report = verify("tune", WorkloadOptions(), world.options().machine, world.progress)
     ends = [(a.subject.partition(" @ ")[0], a.outcome) for a in report.failures]
     assert ends == [(first, Outcome.COMPILE_FAILED)] * 2 + [(second, Outcome.TIMED_OUT)] * 2
     assert {k for k, v in report.verdicts.items() if not v.correct} == {
@@ -261,10 +261,15 @@ def test_another_architecture_than_the_gpus_is_told(world: World) -> None:
 def test_verify_on_a_gpu_that_is_too_old(world: World) -> None:
     world.device = dataclasses.replace(fakes.H200, name="Tesla T4", compute_capability=(7, 5))
     with pytest.raises(InvalidConfig, match="sm_75"):
-        verify("tune", (), world.options().machine, world.progress)
+        verify("tune", WorkloadOptions(), world.options().machine, world.progress)
 
 
 def test_the_cache_is_where_it_was_put(world: World, tmp_path: Path) -> None:
-    verify("tune", (), world.options(cache_dir=tmp_path / "elsewhere").machine, world.progress)
+    verify(
+        "tune",
+        WorkloadOptions(),
+        world.options(cache_dir=tmp_path / "elsewhere").machine,
+        world.progress,
+    )
     assert (tmp_path / "elsewhere" / "journal.jsonl").exists()
     assert not (tmp_path / "cache").exists()

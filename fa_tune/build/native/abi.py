@@ -11,7 +11,7 @@ from typing import Any
 from fa_tune.core.errors import ToolMissing
 from fa_tune.families.plan import LaunchPlan, Plan
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 
 class Status(IntEnum):
@@ -70,6 +70,7 @@ class Problem(ctypes.Structure):
         ("packed", ctypes.c_int32),
         ("total_q", ctypes.c_int64),
         ("total_kv", ctypes.c_int64),
+        ("kv_e4m3", ctypes.c_int32),
     )
 
 
@@ -93,6 +94,8 @@ class Cache(ctypes.Structure):
         ("added", ctypes.c_int32),
         ("page_size", ctypes.c_int32),
         ("page_stride", ctypes.c_int64),
+        ("new_k", Tensor),
+        ("new_v", Tensor),
     )
 
 
@@ -108,6 +111,8 @@ class Tensors(ctypes.Structure):
         *((n, ctypes.c_void_p) for n in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")),
         ("workspace", ctypes.c_void_p),
         ("cache", Cache),
+        *((name, ctypes.c_void_p) for name in ("k_scale", "v_scale")),
+        *((name, ctypes.c_int64) for name in ("scale_batch_stride", "scale_head_stride")),
     )
 
 

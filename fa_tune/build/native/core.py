@@ -269,6 +269,7 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
         packed=workload.packed,
         total_q=workload.total_q,
         total_kv=workload.total_kv,
+        kv_e4m3=workload.kv_e4m3,
     )
 
 
@@ -283,8 +284,14 @@ def tensors_of(args: LaunchArgs) -> abi.Tensors:
         alibi_batch_stride=slopes.strides[0],
         workspace=args.workspace,
         cache=abi.Cache(
-            cache.lengths, cache.pages, cache.added, cache.page_size, cache.page_stride
+            *(cache.lengths, cache.pages, cache.added, cache.page_size, cache.page_stride),
+            new_k=_tensor(cache.new_k),
+            new_v=_tensor(cache.new_v),
         ),
+        k_scale=args["k_scale"].address,
+        v_scale=args["v_scale"].address,
+        scale_batch_stride=args["k_scale"].strides[0],
+        scale_head_stride=args["k_scale"].strides[1],
     )
 
 

@@ -18,6 +18,8 @@ from fa_tune.families.fields import (
     choice_field,
     coerce,
     cpp_literal,
+    d_head_v_field,
+    d_v_of,
     flag_field,
     number_field,
     tuple_field,
@@ -26,9 +28,8 @@ from fa_tune.families.fields import (
 MAX_ROWS = 64  # that a workload may have for each head of K and V, to be worth a search
 MMA_M = 16  # rows of one m16n8k16 tile
 MMA_K = 16  # keys of its k-step
-CHUNK_ELEMENTS = 8  # of a 16-byte copy
+CHUNK_BYTES = 16  # of a copy
 MAX_WARPS = 16
-SUMS_PADDING = 8  # columns beside a row of sums, against bank conflicts
 OPERANDS = 4096  # most elements of O, and of Q, in the registers of a warp
 
 
@@ -44,11 +45,23 @@ class Combine(IntEnum):
         return "" if self is Combine.LAST else "combine_kernel"
 
 
+class KVType(IntEnum):
+    """Element type of K and V."""
+
+    SAME = 0
+    E4M3 = 1
+
+    @property
+    def word(self) -> str:
+        """In the short form."""
+        return "" if self is KVType.SAME else "e4m3"
+
+
 @dataclass(frozen=True, order=True)
 class DecodeConfig:
     """One point of the family's knobs, totally ordered by its fields in this order."""
 
-    dtype: DType = tuple_field("element type of Q, K, V and O")
+    dtype: DType = tuple_field("element type of Q and O, and of K and V but with `e4m3`")
     d_head: int = tuple_field("head dimension")
     B_r: int = tuple_field("rows of a tile: queries of all heads that share one of K and V")
     B_c: int = tuple_field("key/value rows per block")
@@ -74,8 +87,20 @@ class DecodeConfig:
         "the parts of a tile are combined by the CTA that is done last, or by a kernel of its own",
     )
 
+    d_head_v: int = d_head_v_field()
+    kv_type: KVType = choice_field(
+        KVType.SAME, "element type of K and V: that of Q, or e4m3 with scales; needs 8.9"
+    )
+    dependent: bool = flag_field(
+        "dependent",
+        "a launch begins before the one in front of it is done, and waits for it; needs 9.0",
+        later=True,
+    )
+
     def __post_init__(self) -> None:
         coerce(self)
+        if self.d_head_v == self.d_head:  # one kernel, one config
+            object.__setattr__(self, "d_head_v", 0)
 
     def __str__(self) -> str:
         return self.short_form()
@@ -107,9 +132,14 @@ class DecodeConfig:
         return "decode_kernel"
 
     @property
-    def d_head_v(self) -> int:
-        """V has the head dimension of Q and K, and no other."""
-        return 0
+    def d_v(self) -> int:
+        """Head dimension of V and O."""
+        return d_v_of(self)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of an element of K and V."""
+        return self.dtype.size_bytes if self.kv_type is KVType.SAME else 1
 
     @property
     def threads(self) -> int:
@@ -125,14 +155,17 @@ class DecodeConfig:
     def smem_bytes(self) -> int:
         """Dynamic shared memory: kernels/decode/warp_group.cuh, Layout."""
         keys = self.B_c // self.groups
-        ring = self.stages * 2 * keys * self.d_head * self.dtype.size_bytes
-        sums = self.B_r * 4 * (self.d_head + SUMS_PADDING)
+        ring = self.stages * keys * (self.d_head + self.d_v) * self.kv_bytes
+        sums = self.B_r * 4 * self.d_v
         return self.groups * (max(ring, sums) + 8 * self.B_r) + 16
 
 
 def _copies_divide(config: DecodeConfig) -> bool:
-    chunks = config.d_head // CHUNK_ELEMENTS
-    return MMA_K * (chunks & -chunks) % (32 * config.row_warps) == 0
+    for columns in (config.d_head, config.d_v):
+        chunks = columns * config.kv_bytes // CHUNK_BYTES
+        if MMA_K * (chunks & -chunks) % (32 * config.row_warps):
+            return False
+    return True
 
 
 Check = Callable[[DecodeConfig], bool]
@@ -143,6 +176,16 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         "d_head_whole_chunk_groups",
         "d_head must be a multiple of 32 between 32 and 256, whole groups of four 16-byte chunks",
         lambda c: 32 <= c.d_head <= 256 and c.d_head % 32 == 0,
+    ),
+    (
+        "d_head_v_whole_chunk_groups",
+        "d_head_v must be 0, as d_head, or a multiple of 32 between 32 and 256",
+        lambda c: 32 <= c.d_v <= 256 and c.d_v % 32 == 0,
+    ),
+    (
+        "e4m3_whole_chunk_groups",
+        "e4m3 needs multiples of 64 as d_head and d_head_v: half of the chunks",
+        lambda c: c.kv_type is KVType.SAME or (c.d_head % 64 == 0 and c.d_v % 64 == 0),
     ),
     (
         "n_warps_in_range",
@@ -162,7 +205,7 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     (
         "rows_fit_registers",
         "Q and O of a warp's rows must fit its registers: rows times d_head at most 4096",
-        lambda c: c.B_r // c.row_warps * c.d_head <= OPERANDS,
+        lambda c: c.B_r // c.row_warps * max(c.d_head, c.d_v) <= OPERANDS,
     ),
     (
         "groups_have_whole_k_steps",
@@ -206,6 +249,13 @@ def constraints(config: DecodeConfig, limits: ArchLimits) -> Rejected | None:
     for name, sentence, holds in CONSTRAINTS:
         if not holds(config):
             return Rejected(name, sentence)
+    for wanted, least in ((config.kv_type is KVType.E4M3, (8, 9)), (config.dependent, (9, 0))):
+        if wanted and limits.compute_capability < least:
+            word = "e4m3" if least == (8, 9) else "dependent"
+            return Rejected(
+                "compute_capability",
+                f"{word} needs sm_{least[0]}{least[1]} or later, the device is {limits.arch}",
+            )
     if config.ctas_per_sm * config.threads > limits.max_threads_per_sm:
         return Rejected(
             "threads_fit",

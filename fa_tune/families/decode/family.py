@@ -4,6 +4,7 @@ compiled and launched."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.arch import ArchLimits
@@ -19,9 +20,11 @@ from fa_tune.families.base import (
 )
 from fa_tune.families.decode import config as rules
 from fa_tune.families.decode import launch, names, sets
-from fa_tune.families.decode.config import MAX_ROWS, MMA_M, Combine, DecodeConfig
+from fa_tune.families.decode.config import MAX_ROWS, MMA_M, Combine, DecodeConfig, KVType
+from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.template import TemplateFamily
+from fa_tune.ops.forward import example, has_alignment
 from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:
@@ -55,7 +58,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         takes; by no larger a tile than they need."""
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
         small = config is None or config.B_r == MMA_M or config.B_r < 2 * rows
-        own = workload.is_plain and not workload.d_head_v and not workload.packed
+        own = not (workload.alibi or workload.score_hook or workload.packed)
         return own and (workload.cached or rows <= MAX_ROWS) and small
 
     def compile_arch(self, limits: ArchLimits) -> str:
@@ -69,8 +72,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         d_head: int = 128,
         d_head_v: int = 0,
     ) -> list[DecodeConfig]:
-        found = sets.get_configs(key, dtypes=dtypes, d_head=d_head)
-        return found if d_head_v in (0, d_head) else []
+        return sets.get_configs(key, dtypes=dtypes, heads=sets.Heads(d_head, d_head_v))
 
     def tune_rejection(self, config: DecodeConfig) -> Rejected | None:
         return None
@@ -79,18 +81,18 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         return rules.constraints(config, limits)
 
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> DecodeConfig:
-        return sets.default_config(d_head, dtype)
+        return sets.default_config(sets.Heads(d_head, d_head_v), dtype)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> DecodeConfig:
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
         tiles = workload.batch * workload.kv_heads
-        return sets.default_config(workload.d_head, workload.dtype, rows, limits, tiles=tiles)
+        heads = sets.Heads(workload.d_head, workload.d_head_v, KVType(workload.kv_e4m3))
+        return sets.default_config(heads, workload.dtype, rows, limits, tiles=tiles)
 
     def traits(self, config: DecodeConfig, workload: Workload, *, lse: bool = False) -> str:
         """Always ragged: one kernel serves every length."""
         launch.check(workload)
-        found = Traits.parse(super().traits(config, workload, lse=lse))
-        return str(Traits(causal=found.causal, ragged=True, lse=found.lse))
+        return str(replace(Traits.parse(super().traits(config, workload, lse=lse)), ragged=True))
 
     # Launches -------------------------------------------------------------------------------
 
@@ -147,16 +149,31 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         wanted = Traits.parse(traits)
         if not wanted.ragged:
             return ()  # the same kernel by another name
-        shape = (config.d_head, config.dtype)
-        causal = wanted.causal
-        masked: dict[str, Any] = {"causal": causal, "bottom_right": causal, "lse": wanted.lse}
-        return (
-            Workload(1, 8, 1, 1, 100 * config.B_c + 17, *shape, **masked),
-            Workload(2, 12, 3, 3, 31 * config.B_c + 1, *shape, **masked),
-            Workload(61, 16, 16, 2, 3 * config.B_c + 5, *shape, **masked),
+        kind = (config.d_head, config.dtype)
+        shapes = (
+            (1, 8, 1, 1, 100 * config.B_c + 17, *kind),
+            (2, 12, 3, 3, 31 * config.B_c + 1, *kind),
+            (61, 16, 16, 2, 3 * config.B_c + 5, *kind),
+        )
+        caches: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
             # Lengths on the device, none among them, and pages in random order.
-            Workload(1, 8, 2, 2, 1, *shape, **masked, cache_lengths=_listed(config.B_c)),
-            Workload(37, 4, 1, 3, 777, *shape, **masked, cache_lengths="lognormal", page_size=48),
+            ((1, 8, 2, 2, 1, *kind), {"cache_lengths": _listed(config.B_c)}),
+            ((37, 4, 1, 3, 777, *kind), {"cache_lengths": "lognormal", "page_size": 48}),
+        )
+        aligned = has_alignment(wanted)
+        return tuple(
+            replace(
+                example(wanted, shape, number, bottom_right=aligned, d_head_v=config.d_head_v),
+                kv_e4m3=is_kv_e4m3(config),
+            )
+            for number, shape in enumerate(shapes)
+        ) + tuple(
+            replace(
+                example(wanted, shape, number, bottom_right=aligned, d_head_v=config.d_head_v),
+                kv_e4m3=is_kv_e4m3(config),
+                **cache,
+            )
+            for number, (shape, cache) in enumerate(caches)
         )
 
 

@@ -12,6 +12,8 @@ from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.decode.config import Combine, DecodeConfig
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+from fa_tune.families.score_params import score_dtype, set_scores
+from fa_tune.ops.forward import seen_from, seen_to
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,11 +27,9 @@ ROW_SUMS = 2  # numbers of a part's row besides its columns
 
 def check(workload: Workload) -> None:
     """Raise InvalidConfig for what the kernels do not compute."""
-    if not workload.is_plain or workload.d_head_v or workload.packed:
+    if workload.alibi or workload.score_hook or workload.packed:
         raise InvalidConfig(
-            "decode kernels have no window, sink, soft cap, ALiBi, score hook, d_head_v or packed "
-            "batch: "
-            f"{workload.key}"
+            f"decode kernels have no ALiBi, score hook or packed batch: {workload.key}"
         )
 
 
@@ -62,9 +62,11 @@ class Shares:
                 f"{workload.key} has {every} blocks of keys and {rows} rows of queries for a head "
                 f"of K; a launch takes {MAX_BLOCKS}"
             )
-        if workload.causal:
-            keys = min(keys, workload.seq_len_q + diagonal)
-        blocks = max(1, -(-keys // config.B_c))
+        last, first = seen_to(workload), seen_from(workload)
+        if last is not None:
+            keys = min(keys, workload.seq_len_q - 1 + last - workload.diagonal + diagonal)
+        first = 0 if first is None else max(0, first - workload.diagonal + diagonal)
+        blocks = max(1, -(-keys // config.B_c) - first // config.B_c)
         most = max(1, min(device.multiprocessors * config.ctas_per_sm, MAX_CTAS))
         pitch, share = blocks, max(config.min_blocks, -(-tiles * blocks // most))
         if config.aligned:
@@ -114,6 +116,11 @@ def params_dtype() -> np.dtype:
         [(f"{t}_address", "u8") for t in ("q", "k", "v", "o", "lse", "parts", "counters")]
         + [("lengths_address", "u8"), ("pages_address", "u8"), ("added", "i4")]
         + [("page_size", "i4"), ("page_stride", "i8")]
+        + [("new_k_address", "u8"), ("new_v_address", "u8")]
+        + [("new_k_strides", strides), ("new_v_strides", strides)]
+        + [("k_scale_address", "u8"), ("v_scale_address", "u8")]
+        + [("scale_batch_stride", "i4"), ("scale_head_stride", "i4")]
+        + [("score", score_dtype())]
         + [(f"{t}_strides", strides) for t in ("q", "k", "v", "o")]
         + [(name, "i4") for name in numbers]
         + [("softmax_scale", "f4")],
@@ -127,9 +134,9 @@ def params(
     """The struct that every kernel of a call takes."""
     import numpy as np
 
-    diagonal, scale = args.checked(workload, takes_cache=True)
     shares = shares_of(config, workload, args, device)
     found = np.zeros(1, params_dtype())
+    set_scores(found, workload, args, takes_cache=True)
     for name, tensor in {"q": args.q, "k": args.k, "v": args.v, "o": args.o}.items():
         found[f"{name}_address"] = tensor.address
         found[f"{name}_strides"] = tensor.strides
@@ -141,31 +148,36 @@ def params(
     found["batch"] = workload.batch
     found["seq_len_q"] = workload.seq_len_q
     found["seq_len_kv"] = workload.seq_len_kv
-    # Beyond the tensor it is the same mask, and sums of rows and diagonals stay within 32 bits.
-    found["diagonal"] = max(-workload.seq_len_q, min(diagonal, workload.seq_len_kv))
-    found["softmax_scale"] = scale
     for name in ("row_tiles", "blocks", "pitch", "share", "ctas", "part_rows"):
         found[name] = getattr(shares, name)
     if args.cache is not None:
         found["lengths_address"], found["added"] = args.cache.lengths, args.cache.added
         found["pages_address"] = args.cache.pages
         found["page_size"], found["page_stride"] = args.cache.page_size, args.cache.page_stride
+        for name, tensor in {"new_k": args.cache.new_k, "new_v": args.cache.new_v}.items():
+            found[f"{name}_address"] = tensor.address
+            found[f"{name}_strides"] = tensor.strides
+    found["k_scale_address"] = args["k_scale"].address
+    found["v_scale_address"] = args["v_scale"].address
+    found["scale_batch_stride"], found["scale_head_stride"], _ = args["k_scale"].strides
     return found
 
 
 def geometry(config: DecodeConfig, shares: Shares) -> LaunchGeometry:
     """A CTA for each share."""
-    return LaunchGeometry((shares.ctas, 1, 1), (config.threads, 1, 1), config.smem_bytes)
+    grid, block = (shares.ctas, 1, 1), (config.threads, 1, 1)
+    return LaunchGeometry(grid, block, config.smem_bytes, dependent=config.dependent)
 
 
 def combine_geometry(config: DecodeConfig, shares: Shares) -> LaunchGeometry:
     """A CTA for each row of each tile."""
-    return LaunchGeometry((shares.tiles, shares.part_rows, 1), (combine_threads(config), 1, 1), 0)
+    grid, block = (shares.tiles, shares.part_rows, 1), (combine_threads(config), 1, 1)
+    return LaunchGeometry(grid, block, 0, dependent=config.dependent)
 
 
 def combine_threads(config: DecodeConfig) -> int:
     """Threads of a CTA that combines: whole warps, of whose threads each has four columns."""
-    return -(-config.d_head // 128) * 32
+    return -(-config.d_v // 128) * 32
 
 
 def plan(config: DecodeConfig, traits: str, arch: str) -> CallPlan:
@@ -183,6 +195,7 @@ def plan(config: DecodeConfig, traits: str, arch: str) -> CallPlan:
         "share_keys": config.B_c,
         "min_blocks": config.min_blocks,
         "aligned": int(config.aligned),
+        "dependent": int(config.dependent),
     }
     launches = [
         LaunchPlan(
@@ -206,7 +219,7 @@ def workspace_bytes(config: DecodeConfig, workload: Workload, device: LaunchDevi
     """Of the parts, whatever the lengths: a CTA may end one tile and begin another."""
     shares = Shares.of(config, workload, workload.diagonal, device)
     places = 2 * shares.most_ctas
-    return places * shares.part_rows * (config.d_head + ROW_SUMS) * SUM_BYTES
+    return places * shares.part_rows * (config.d_v + ROW_SUMS) * SUM_BYTES
 
 
 def counter_bytes(config: DecodeConfig) -> int:

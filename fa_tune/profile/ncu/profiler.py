@@ -86,6 +86,13 @@ class NcuProfiler:
         self._cache_control = cache_control
         self._ahead = Ahead(self._command)
 
+    def __copy__(self) -> NcuProfiler:
+        """One that measures beside this one, with processes of its own."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._ahead = Ahead(other._command)
+        return other
+
     @cached_property
     def _version(self) -> NcuVersion:
         return parse_ncu_version(self._run(["--version"]))

@@ -22,6 +22,8 @@ from fa_tune.core.errors import GpusLost
 from fa_tune.core.options import Progress
 from fa_tune.tune.fleet.calibration import Disagreement, GpuTimes, Pair
 from fa_tune.tune.fleet.gpu import Gpu, Interrupted, NoGpu, is_working
+from fa_tune.workers.child import worker_environment
+from fa_tune.workers.prefork import preforked_workers
 from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, WorkerUnusable
 
 MAX_INTERRUPTIONS = 3  # of one job
@@ -174,7 +176,9 @@ class _Round(Generic[Job, Result]):
         """One GPU's thread."""
         CALLED_OFF.set(self._called_off)
         try:
-            self._job_after_job(gpu)
+            # What a profiler starts ahead is this thread's, and ends with it.
+            with preforked_workers((), worker_environment({})):
+                self._job_after_job(gpu)
         except CalledOff:
             pass  # whoever called it off knows why
         except BaseException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,20 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
-from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import CacheArgs
+from fa_tune.core.workload import Workload
+from fa_tune.families.base import CacheArgs, TensorArg
+from fa_tune.ops.traits import Traits
 from tests.kernels.emulated.emulation import Emulated, build, schedules
 from tests.kernels.emulated.judging import judge
-from tests.kernels.emulated.problems import NAN, Bits, Problem, faults
+from tests.kernels.emulated.problems import (
+    NAN,
+    Bits,
+    Problem,
+    Room,
+    faults,
+    tensor_arg,
+    to_bits,
+)
 
 FAMILY = families.get("decode")
 # Together: one warp for all rows and several, groups with a slice each and one group, a second
@@ -25,9 +35,19 @@ KERNELS = (
     ("decode(BF16, 64, 16, 64, 2): stages_2+ctas_2", "causal+ragged+lse"),
     ("decode(FP16, 96, 32, 32, 4): row_warps_2+aligned+combine_kernel", "ragged+lse"),
     ("decode(BF16, 128, 64, 16, 4): row_warps_4+stages_4+ctas_3+min_blocks_2", "causal+ragged"),
+    (
+        "decode(FP16, 96, 16, 32, 2): stages_2+aligned+d_head_v_64",
+        "causal+ragged+lse+window+sink+softcap",
+    ),
+    ("decode(BF16, 64, 16, 16, 1): combine_kernel+d_head_v_96", "ragged+lse+window+sink"),
+)
+NARROW = (
+    ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3", "causal+ragged+lse+softcap"),
+    ("decode(FP16, 128, 32, 64, 4): row_warps_2+d_head_v_64+combine_kernel+e4m3", "ragged+lse"),
 )
 LENGTHS = (0, 1, 37, 150, 64)
 QUERIES, GROUP, KV_HEADS, CAPACITY, PAGE = 3, 4, 2, 160, 32
+LEFT = 45
 
 
 def _kernel(short_form: str, traits: str, folder: Path) -> Emulated:
@@ -42,14 +62,20 @@ def test_no_schedule_changes_a_result(short_form: str, traits: str, tmp_path: Pa
     assert verdict.launches >= 9
 
 
-def _problem(config_d_head: int, dtype: DType, traits: str) -> Problem:
+def _problem(kernel: Emulated) -> Problem:
     """All keys of the cache; those beyond a sequence's length are NaN."""
-    causal = "causal" in traits
+    traits, config = Traits.parse(kernel.request.traits), kernel.config
     workload = Workload(
-        *(len(LENGTHS), GROUP * KV_HEADS, KV_HEADS, QUERIES, CAPACITY, config_d_head, dtype),
-        causal=causal,
-        bottom_right=causal,
-        lse="lse" in traits,
+        *(len(LENGTHS), GROUP * KV_HEADS, KV_HEADS, QUERIES, CAPACITY),
+        config.d_head,
+        config.dtype,
+        d_head_v=config.d_head_v,
+        causal=traits.causal,
+        bottom_right=traits.causal or traits.window,
+        lse=traits.lse,
+        window_left=LEFT if traits.window else None,
+        sink=traits.sink,
+        softcap=5.0 if traits.softcap else None,
     )
     problem = Problem.draw(workload, "plain", 3)
     for batch, length in enumerate(LENGTHS):
@@ -58,11 +84,13 @@ def _problem(config_d_head: int, dtype: DType, traits: str) -> Problem:
     return problem
 
 
-def _judged(problem: Problem, out: np.ndarray, lse: np.ndarray) -> list[str]:
+def _judged(
+    problem: Problem, out: np.ndarray, lse: np.ndarray, lengths: Sequence[int] = LENGTHS
+) -> list[str]:
     """What is wrong, sequence by sequence."""
     w, found = problem.workload, []
     rows = w.heads * w.seq_len_q
-    for batch, length in enumerate(LENGTHS):
+    for batch, length in enumerate(lengths):
         one = slice(batch, batch + 1)
         if length == 0:
             found += ["not 0"] if out[one].any() else []
@@ -81,7 +109,7 @@ def _judged(problem: Problem, out: np.ndarray, lse: np.ndarray) -> list[str]:
     return found
 
 
-def _paged(tensor: Bits) -> tuple[Bits, np.ndarray]:
+def _paged(tensor: Bits, lengths: Sequence[int] = LENGTHS) -> tuple[Bits, np.ndarray]:
     """The cache in pages of a pool, in no order, and the table of them; pages that no sequence
     owns are NaN, and the table has nonsense where a sequence has ended."""
     batch, _, heads, d_head = tensor.shape
@@ -90,7 +118,7 @@ def _paged(tensor: Bits) -> tuple[Bits, np.ndarray]:
     pool = np.full((batch * each + 4, PAGE, heads, d_head), NAN, np.uint16)
     pool[order] = tensor.reshape(batch * each, PAGE, heads, d_head)
     table = order.reshape(batch, each).astype(np.int32)
-    for row, length in zip(table, LENGTHS, strict=True):
+    for row, length in zip(table, lengths, strict=True):
         row[-(-length // PAGE) :] = 1 << 30
     return pool, table
 
@@ -101,7 +129,7 @@ def test_lengths_are_those_of_the_device(
     short_form: str, traits: str, paged: bool, tmp_path: Path
 ) -> None:
     kernel = _kernel(short_form, traits, tmp_path)
-    problem = _problem(kernel.config.d_head, kernel.config.dtype, traits)
+    problem = _problem(kernel)
     lengths = np.array(LENGTHS, np.int32) - 2
     cache = CacheArgs(lengths=lengths.ctypes.data, added=2)
     lengths[0] = -2
@@ -120,3 +148,131 @@ def test_lengths_are_those_of_the_device(
         found = out.whole.tobytes() + lse.tobytes()
         assert first in (None, found), "other bits than the first time"
         first = found
+
+
+# New keys and values ------------------------------------------------------------------------
+
+ADDED = 3
+
+
+@pytest.mark.parametrize("paged", [False, True], ids=["in one piece", "in pages"])
+@pytest.mark.parametrize(("short_form", "traits"), KERNELS)
+def test_new_keys_are_attended_to_and_written_to_their_places(
+    short_form: str, traits: str, paged: bool, tmp_path: Path
+) -> None:
+    kernel = _kernel(short_form, traits, tmp_path)
+    problem = _problem(kernel)
+    lengths = np.array([max(0, n - ADDED) for n in LENGTHS], np.int32)
+    for batch, (length, old) in enumerate(zip(LENGTHS, lengths, strict=True)):
+        if length < ADDED:  # fewer than there are new ones
+            for tensor in (problem.k, problem.v):
+                tensor[batch, :ADDED] = tensor[-1, :ADDED]
+        assert old + ADDED == max(length, ADDED)
+    news = [np.stack([t[b, n : n + ADDED] for b, n in enumerate(lengths)]) for t in _kv(problem)]
+    found = []
+    for schedule in itertools.islice(schedules(6), 2):
+        caches = [tensor.copy() for tensor in _kv(problem)]
+        for cache in caches:
+            for batch, old in enumerate(lengths):
+                cache[batch, old : old + ADDED] = NAN
+        table = None
+        if paged:
+            (k, table), (v, _) = (_paged(cache, lengths + ADDED) for cache in caches)
+            caches = [k, v]
+        args = CacheArgs(
+            lengths=lengths.ctypes.data,
+            added=ADDED,
+            new_k=tensor_arg(news[0]),
+            new_v=tensor_arg(news[1]),
+            **({} if table is None else _pages(table)),
+        )
+        given = dataclasses.replace(problem, k=caches[0], v=caches[1])
+        out, lse = kernel.launch(given, schedule, args)
+        assert not _judged(problem, out.inside, lse, lengths + ADDED)
+        for cache, whole in zip(caches, _kv(problem), strict=True):
+            for batch, old in enumerate(lengths):
+                places = np.arange(old + ADDED)
+                at = batch, places
+                if table is not None:
+                    at = table[batch, places // PAGE], places % PAGE
+                assert np.array_equal(cache[at], whole[batch, places])
+        found.append(out.whole.tobytes() + lse.tobytes())
+    assert found[0] == found[1]
+
+
+def _kv(problem: Problem) -> tuple[Bits, Bits]:
+    return problem.k, problem.v
+
+
+def _pages(table: np.ndarray) -> dict[str, int]:
+    return {"pages": table.ctypes.data, "page_size": PAGE, "page_stride": table.shape[1]}
+
+
+# e4m3 ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Narrow(Problem):
+    """K and V as e4m3, pairs of numbers by their bits, with fp32 scales [batch, kv_heads]."""
+
+    scales: tuple[np.ndarray, np.ndarray]
+
+    def more(self) -> dict[str, TensorArg]:
+        return {
+            name: TensorArg(scale.ctypes.data, (scale.strides[0] // 4, scale.strides[1] // 4, 0))
+            for name, scale in zip(("k_scale", "v_scale"), self.scales, strict=True)
+        }
+
+    def out(self) -> Room:
+        return Room.of((*self.q.shape[:3], self.workload.d_v), self.out_layout)
+
+
+E4M3 = np.array(
+    [
+        sign * (m / 8 * 2.0**-6 if e == 0 else (1 + m / 8) * 2.0 ** (e - 7))
+        for sign in (1, -1)
+        for e in range(16)
+        for m in range(8)
+    ]
+)  # the last of each sign is NaN
+
+
+def _narrow(problem: Problem) -> tuple[Narrow, Problem]:
+    """The problem with K and V as e4m3, and the same in the type of Q."""
+    dice = np.random.default_rng(11)
+    w, wide, pairs, scales = problem.workload, [], [], []
+    for tensor in _kv(problem):
+        numbers = dice.integers(0, 256, tensor.shape, np.uint8)
+        numbers = np.where(numbers % 128 >= 80, numbers - 40, numbers)  # to 4
+        scale = np.exp2(dice.integers(-1, 2, (w.batch, w.kv_heads))).astype(np.float32)
+        nobodys = tensor == NAN
+        wide.append(to_bits(E4M3[numbers] * scale[:, None, :, None], w.dtype))
+        wide[-1][nobodys] = NAN
+        numbers[nobodys] = 0x7F
+        pairs.append(np.ascontiguousarray(numbers).view(np.uint16))
+        scales.append(scale)
+    narrow = Narrow(
+        dataclasses.replace(w, kv_e4m3=True),
+        *(problem.q, *pairs, problem.out_layout, problem.sink, problem.slopes),
+        scales=(scales[0], scales[1]),
+    )
+    return narrow, dataclasses.replace(problem, k=wide[0], v=wide[1])
+
+
+@pytest.mark.parametrize("paged", [False, True], ids=["in one piece", "in pages"])
+@pytest.mark.parametrize(("short_form", "traits"), NARROW)
+def test_e4m3_is_what_its_numbers_and_scales_say(
+    short_form: str, traits: str, paged: bool, tmp_path: Path
+) -> None:
+    kernel = _kernel(short_form, traits, tmp_path)
+    narrow, same = _narrow(_problem(kernel))
+    lengths = np.array(LENGTHS, np.int32)
+    cache = CacheArgs(lengths=lengths.ctypes.data)
+    if paged:
+        (k, table), (v, _) = _paged(narrow.k), _paged(narrow.v)
+        narrow = dataclasses.replace(narrow, k=k, v=v)
+        cache = dataclasses.replace(cache, **_pages(table))
+    for schedule in itertools.islice(schedules(8), 2):
+        out, lse = kernel.launch(narrow, schedule, cache)
+        assert not _judged(same, out.inside, lse)
+        assert out.is_clean_outside()

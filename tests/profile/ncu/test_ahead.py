@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Iterator
@@ -161,3 +162,15 @@ def _below(folder: Path) -> list[str]:
         if os.fsencode(folder) in text:
             found.append(environ.parent.name)
     return found
+
+
+def test_a_copy_has_processes_of_its_own(profiler: NcuProfiler, fake: FakeNcu) -> None:
+    other = copy.copy(profiler)
+    profiler.warm_up()
+    other.warm_up()
+    assert started(fake, 2)
+    for one in (profiler, other):
+        assert samples_ns(measure(one, plan("6000", runs=1))["sm80:a"]) == [6000]
+    used = [Path(call["TMPDIR"]) for call in fake.profiled[:2]]
+    assert len(set(used)) == 2
+    assert not any(folder.exists() for folder in used), "both have measured"

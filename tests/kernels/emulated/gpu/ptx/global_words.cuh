@@ -25,6 +25,8 @@ inline void st_global_v2(unsigned short* address, unsigned first, unsigned secon
     std::memcpy(address + 2, &second, 4);
 }
 
-inline void fence_device() { emulator::point(); }
+inline unsigned atom_add_acq_rel(unsigned* address, unsigned value) {
+    return atomicAdd(address, value);
+}
 
 }  // namespace fa_tune::ptx
