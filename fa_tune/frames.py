@@ -47,9 +47,9 @@ UNITS: Mapping[str, str] = {
 
 
 def results(rows: Iterable[Row]) -> pd.DataFrame:
-    """One row per kernel and workload, in the order given; the columns are the fields of `Row`, then
-    `bytes_per_s`, of the tensors where memory may be the limit, `workload`, the workload's key, and
-    `source`."""
+    """One row per kernel and workload, in the order given; the columns are the fields of `Row`,
+    then `bytes_per_s` where memory may be the limit, `workload`, the workload's key, and `source`.
+    """
     rows = list(rows)
     columns = {
         column.field: _series([getattr(row, column.field) for row in rows], _type(column.kind))
