@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fa_tune.core import hooks
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.tensors import workload_of
 from fa_tune.core.workload import Workload
@@ -16,12 +17,10 @@ from fa_tune.op.native import translated
 from fa_tune.op.traits import Traits, of_heads
 from fa_tune.store.registry.chooser import Choice
 
-_fwd = torch.ops.fa_tune.fwd.default
-_fwd_lse = torch.ops.fa_tune.fwd_lse.default
-_fwd_out = torch.ops.fa_tune.fwd_out.default
-_scored_fwd = torch.ops.fa_tune.scored_fwd.default
-_scored_fwd_lse = torch.ops.fa_tune.scored_fwd_lse.default
-_scored_fwd_out = torch.ops.fa_tune.scored_fwd_out.default
+_ops = torch.ops.fa_tune
+_PLAIN = (_ops.fwd.default, _ops.fwd_lse.default, _ops.fwd_out.default)
+_SCORED = (_ops.scored_fwd.default, _ops.scored_fwd_lse.default, _ops.scored_fwd_out.default)
+_HOOKED = (_ops.hooked_fwd.default, _ops.hooked_fwd_lse.default, _ops.hooked_fwd_out.default)
 Window = tuple[int | None, int | None]
 _EVERY: Window = (None, None)
 
@@ -41,6 +40,7 @@ def attention(
     sink: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    score_hook: str | None = None,
 ) -> Any:
     """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head of v], on the current stream.
 
@@ -54,7 +54,8 @@ def attention(
     with `bottom_right` i + seq_len_kv - seq_len_q; None: all.  `softcap` c makes scores s
     c · tanh(s / c).  `alibi_slopes`, [heads] or [batch, heads]: slope · distance is taken from
     scores.  `sink` [heads]: a score that joins the sum of every row of its head, and the
-    log-sum-exp.
+    log-sum-exp.  `score_hook`: what `fa_tune.core.hooks.register` gives for a function of one's own
+    that scores go through; for gradients it needs the function in torch.
 
     Raises InvalidConfig for tensors that make no such problem, for `out` or `lse` where a gradient
     is wanted, and for a problem that is new while a graph is captured (`prepare`);
@@ -64,9 +65,9 @@ def attention(
         q, k, v = _cast(q), _cast(k), _cast(v)
     traits: tuple[Any, ...] = (causal, bottom_right, softmax_scale)
     wants_grad = q.requires_grad or k.requires_grad or v.requires_grad
-    plain = True
+    forward, forward_lse, forward_out = _PLAIN
     if sink is not None or alibi_slopes is not None or softcap is not None or window != _EVERY:
-        plain = False
+        forward, forward_lse, forward_out = _SCORED
         if sink is not None:
             sink = of_heads(sink, "sink")
             wants_grad = wants_grad or sink.requires_grad
@@ -74,6 +75,12 @@ def attention(
             alibi_slopes = of_heads(alibi_slopes, "alibi_slopes")
             wants_grad = wants_grad or alibi_slopes.requires_grad
         traits = (causal, bottom_right, softmax_scale, *window, sink, softcap, alibi_slopes)
+    if score_hook is not None:
+        forward, forward_lse, forward_out = _HOOKED
+        scores = (*window, sink, softcap, alibi_slopes, score_hook)
+        traits = (causal, bottom_right, softmax_scale, *scores)
+        if wants_grad:
+            hooks.twin_of(score_hook)  # refused before the forward pass
     try:
         if wants_grad and torch.is_grad_enabled():
             if out is not None or lse is not None:
@@ -81,12 +88,12 @@ def attention(
             made, rows = autograd.Attention.apply(*autograd.distinct(q, k, v), *traits)
         elif out is None and lse is None:
             if not return_lse:
-                return _fwd(q, k, v, *traits) if plain else _scored_fwd(q, k, v, *traits)
-            made, rows = (_fwd_lse if plain else _scored_fwd_lse)(q, k, v, *traits)
+                return forward(q, k, v, *traits)
+            made, rows = forward_lse(q, k, v, *traits)
         else:
             made = room_for_out(q, v) if out is None else out
             rows = room_for_lse(q) if lse is None and return_lse else lse
-            (_fwd_out if plain else _scored_fwd_out)(q, k, v, made, rows, *traits)
+            forward_out(q, k, v, made, rows, *traits)
     except RuntimeError as error:
         raise translated(error) from None
     return (made, rows) if return_lse else made
@@ -131,10 +138,12 @@ def _workload(
     sink: Tensor | None = None,
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
+    score_hook: str | None = None,
 ) -> Workload:
     if not q.is_cuda:
         raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {q.device}")
-    traits = Traits(causal, bottom_right, None, *window, sink, softcap, alibi_slopes)
+    scores = (*window, sink, softcap, alibi_slopes, score_hook)
+    traits = Traits(causal, bottom_right, None, *scores)
     return workload_of(q, k, v, lse=return_lse, **traits.of_workload)
 
 

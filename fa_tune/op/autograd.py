@@ -13,9 +13,17 @@ from fa_tune.op.traits import PLAIN_FIELDS, Traits
 
 _fwd_lse = torch.ops.fa_tune.fwd_lse.default
 _scored_fwd_lse = torch.ops.fa_tune.scored_fwd_lse.default
+_hooked_fwd_lse = torch.ops.fa_tune.hooked_fwd_lse.default
 _bwd = torch.ops.fa_tune.bwd.default
 _packed_fwd_lse = torch.ops.fa_tune.packed_fwd_lse.default
 _packed_bwd = torch.ops.fa_tune.packed_bwd.default
+
+# By how many traits are given.
+_FORWARD = {
+    PLAIN_FIELDS: _fwd_lse,
+    len(Traits._fields) - 1: _scored_fwd_lse,
+    len(Traits._fields): _hooked_fwd_lse,
+}
 
 
 class Attention(torch.autograd.Function):  # type: ignore[misc]
@@ -23,8 +31,9 @@ class Attention(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *traits: Any) -> tuple[Tensor, Tensor]:
-        """The operator's forward pass, with the log-sum-exp; `traits`: the plain ones, or all."""
-        forward = _fwd_lse if len(traits) == PLAIN_FIELDS else _scored_fwd_lse
+        """The operator's forward pass, with the log-sum-exp; `traits`: the plain ones, all, or
+        a score hook as well."""
+        forward = _FORWARD[len(traits)]
         out, lse = forward(q, k, v, *traits)
         _keep(ctx, (q, k, v, out, lse), traits)
         ctx.mark_non_differentiable(lse)
@@ -59,7 +68,7 @@ class PackedAttention(torch.autograd.Function):  # type: ignore[misc]
         """Gradients of q, k, v and the traits that are tensors."""
         (*done, cum_q, cum_kv), traits = _kept(ctx)
         lengths = (cum_q, cum_kv, *ctx.longest)
-        dq, dk, dv, d_slopes = _packed_bwd(grad_out, *done, *lengths, *traits)
+        dq, dk, dv, d_slopes = _packed_bwd(grad_out, *done, *lengths, *traits.scored)
         d_sink = _of_sink(grad_out, done[3], done[4], traits.sink)
         of_traits = _of_traits(d_sink, d_slopes, traits)[: ctx.n_traits]
         return dq, dk, dv, None, None, None, None, *of_traits

@@ -6,6 +6,8 @@
     fa_tune::bwd      the gradients of q, k, v and the slopes, the last empty without slopes
     fa_tune::scored_fwd, scored_fwd_lse, scored_fwd_out
                       the same with all traits: fewer arguments cost less of the host's time
+    fa_tune::hooked_fwd, hooked_fwd_lse, hooked_fwd_out
+                      the same with a score hook, by its digest
     fa_tune::packed_fwd, packed_fwd_lse, packed_fwd_out, packed_bwd
                       the same of packed batches, whose log-sum-exp is [heads, total_q]
 
@@ -23,7 +25,7 @@ from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.op.done import Gradients
-from fa_tune.op.traits import PLAIN_SCHEMA, SCHEMA, Traits
+from fa_tune.op.traits import HOOKED_SCHEMA, PLAIN_SCHEMA, SCHEMA, Traits
 
 _QKV = "Tensor q, Tensor k, Tensor v"
 _LENGTHS = "Tensor cum_q, Tensor cum_kv, SymInt longest_q, SymInt longest_kv"
@@ -37,13 +39,17 @@ SCHEMAS = {
     "scored_fwd": f"({_QKV}, {SCHEMA}) -> Tensor",
     "scored_fwd_lse": f"({_QKV}, {SCHEMA}) -> (Tensor, Tensor)",
     "scored_fwd_out": f"({_QKV}, {_ROOM}, {SCHEMA}) -> ()",
-    "bwd": f"({_DONE}, {SCHEMA}) -> {_GRADIENTS}",
+    "hooked_fwd": f"({_QKV}, {HOOKED_SCHEMA}) -> Tensor",
+    "hooked_fwd_lse": f"({_QKV}, {HOOKED_SCHEMA}) -> (Tensor, Tensor)",
+    "hooked_fwd_out": f"({_QKV}, {_ROOM}, {HOOKED_SCHEMA}) -> ()",
+    "bwd": f"({_DONE}, {HOOKED_SCHEMA}) -> {_GRADIENTS}",
     "packed_fwd": f"({_QKV}, {_LENGTHS}, {SCHEMA}) -> Tensor",
     "packed_fwd_lse": f"({_QKV}, {_LENGTHS}, {SCHEMA}) -> (Tensor, Tensor)",
     "packed_fwd_out": f"({_QKV}, {_LENGTHS}, {_ROOM}, {SCHEMA}) -> ()",
     "packed_bwd": f"({_DONE}, {_LENGTHS}, {SCHEMA}) -> {_GRADIENTS}",
 }
 FORWARD = tuple(name for name in SCHEMAS if not name.endswith("bwd"))
+HOOKED = tuple(name for name in FORWARD if name.startswith("hooked"))  # in Python wherever
 _TENSORS_DONE, _LENGTHS_GIVEN = _DONE.count(",") + 1, _LENGTHS.count(",") + 1
 
 # Kept: with the object, what it registered would go.
@@ -89,9 +95,9 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "fwd": _fake_out,
     "fwd_lse": _fake_lse,
     "fwd_out": _fake_nothing,
-    **{f"{kind}_fwd": _fake_out for kind in ("scored", "packed")},
-    **{f"{kind}_fwd_lse": _fake_lse for kind in ("scored", "packed")},
-    **{f"{kind}_fwd_out": _fake_nothing for kind in ("scored", "packed")},
+    **{f"{kind}_fwd": _fake_out for kind in ("scored", "hooked", "packed")},
+    **{f"{kind}_fwd_lse": _fake_lse for kind in ("scored", "hooked", "packed")},
+    **{f"{kind}_fwd_out": _fake_nothing for kind in ("scored", "hooked", "packed")},
     "bwd": _fake_bwd,
     "packed_bwd": _fake_packed_bwd,
 }

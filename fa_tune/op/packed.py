@@ -36,11 +36,11 @@ def packed_attention(
     try:
         if wants_grad and torch.is_grad_enabled():
             three = autograd.distinct(q, k, v)
-            out, lse = autograd.PackedAttention.apply(*three, *lengths, *traits)
+            out, lse = autograd.PackedAttention.apply(*three, *lengths, *traits.scored)
             return out, lse
         if return_lse:
-            out, lse = _fwd_lse(q, k, v, *lengths, *traits)
+            out, lse = _fwd_lse(q, k, v, *lengths, *traits.scored)
             return out, lse
-        return _fwd(q, k, v, *lengths, *traits), None
+        return _fwd(q, k, v, *lengths, *traits.scored), None
     except RuntimeError as error:
         raise translated(error) from None

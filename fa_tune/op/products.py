@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from fa_tune.core.hooks import twin_of
 from fa_tune.op.done import Done, Gradients, Lengths
 from fa_tune.op.traits import Traits, bounds
 
@@ -32,10 +34,11 @@ def gradients(
     step = max(1, at_once // (batch * heads * n_kv))
     for begin in range(0, n_q, step):
         rows = slice(begin, min(begin + step, n_q))
-        scores, slope, distance = _scores(q[:, rows], k, traits, slopes, begin, n_q, aligned)
+        place = _Place(begin, n_q, aligned)
+        scores, slope, bend, distance = _scores(q[:, rows], k, traits, slopes, place)
         weights = (scores - lse[..., rows, None]).exp()
         change = torch.einsum("bqngd,bknd->bngqk", g[:, rows], v)
-        change = weights * (change - delta[:, rows].permute(0, 2, 3, 1)[..., None])
+        change = bend * weights * (change - delta[:, rows].permute(0, 2, 3, 1)[..., None])
         if d_slopes is not None:
             d_slopes -= (change * distance).sum((-2, -1))
         change = change * slope
@@ -99,17 +102,20 @@ def _of_slopes(d_slopes: Tensor | None, traits: Traits, device: torch.device) ->
     return found if traits.alibi_slopes.ndim == 2 else found.sum(0)
 
 
+class _Place(NamedTuple):
+    """Of some rows: the first of them, of how many, and whether they are aligned bottom-right,
+    whatever the traits say."""
+
+    begin: int
+    n_q: int
+    aligned: bool
+
+
 def _scores(
-    q: Tensor,
-    k: Tensor,
-    traits: Traits,
-    slopes: Tensor | None,
-    begin: int,
-    n_q: int,
-    aligned: bool,
-) -> tuple[Tensor, Tensor | float, Tensor]:
-    """Scores of rows from `begin` on, -inf where hidden; what a score changes by with its product,
-    and how far keys are from their queries."""
+    q: Tensor, k: Tensor, traits: Traits, slopes: Tensor | None, place: _Place
+) -> tuple[Tensor, Tensor | float, Tensor | float, Tensor]:
+    """Scores of rows, -inf where hidden; what a score before the hook changes by with its product,
+    and a score by with that; how far keys are from their queries."""
     n_rows, n_kv = q.shape[1], k.shape[1]
     scale = 1 / math.sqrt(q.shape[-1]) if traits.scale is None else traits.scale
     scores = torch.einsum("bqngd,bknd->bngqk", q, k) * scale
@@ -117,15 +123,30 @@ def _scores(
     if traits.softcap is not None:
         bent = torch.tanh(scores / traits.softcap)
         scores, slope = traits.softcap * bent, scale * (1 - bent * bent)
-    row = torch.arange(begin, begin + n_rows, device=q.device)[:, None]
-    ahead = torch.arange(n_kv, device=q.device) - row
-    diagonal = n_kv - n_q if aligned or traits.bottom_right else 0
-    distance = (ahead - diagonal).abs()
+    row = torch.arange(place.begin, place.begin + n_rows, device=q.device)[:, None]
+    key = torch.arange(n_kv, device=q.device)
+    diagonal = n_kv - place.n_q if place.aligned or traits.bottom_right else 0
+    distance = (key - row - diagonal).abs()
     if slopes is not None:
         scores = scores - slopes[..., None, None] * distance
-    first, last = bounds(traits, n_q, n_kv, aligned=aligned)
+    bend: Tensor | float = 1.0
+    if traits.score_hook is not None:
+        scores, bend = _through_hook(traits.score_hook, scores, row, key)
+    first, last = bounds(traits, place.n_q, n_kv, aligned=place.aligned)
     if first is not None:
-        scores = scores.masked_fill(ahead < first, -torch.inf)
+        scores = scores.masked_fill(key - row < first, -torch.inf)
     if last is not None:
-        scores = scores.masked_fill(ahead > last, -torch.inf)
-    return scores, slope, distance
+        scores = scores.masked_fill(key - row > last, -torch.inf)
+    return scores, slope, bend, distance
+
+
+def _through_hook(digest: str, scores: Tensor, row: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """What the hook's function in torch makes of scores, and its slope."""
+    batch, kv_heads, group = scores.shape[:3]
+    element = torch.arange(batch, device=scores.device).view(-1, 1, 1, 1, 1)
+    head = torch.arange(kv_heads * group, device=scores.device).view(kv_heads, group, 1, 1)
+    with torch.enable_grad():
+        given = scores.detach().requires_grad_()
+        found = twin_of(digest)(given, element, head, row, key)
+        (bend,) = torch.autograd.grad(found.sum(), given, allow_unused=True)
+    return found.detach(), torch.zeros_like(scores) if bend is None else bend

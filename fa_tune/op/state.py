@@ -1,5 +1,5 @@
-"""What is behind the operators in this process: C++ if it can be had, else Python; and the choices
-made so far."""
+"""What is behind the operators in this process: C++ if it can be had, else Python, and Python for
+score hooks; and the choices made so far."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.op import backward
 from fa_tune.op.done import Done, Gradients, Lengths
 from fa_tune.op.driver_kernel import DriverKernel
-from fa_tune.op.library import FORWARD, LIBRARY
+from fa_tune.op.library import FORWARD, HOOKED, LIBRARY
 from fa_tune.op.native import NativeOp
 from fa_tune.op.plans import Kernel, Memo, Plans
 from fa_tune.op.python_op import PythonOp
@@ -49,16 +49,18 @@ class Operators:
             self.native.start(
                 self._handle, lambda device: self.plans.chooser(device).tuned, dispatch_key
             )
-            return
         op = PythonOp(lambda workload, device: self._memo.kernel(workload, device))
-        for name in FORWARD:
-            LIBRARY.impl(name, getattr(op, name.removeprefix("scored_")), dispatch_key)
+        for name in FORWARD if self.native is None else HOOKED:
+            function = getattr(op, name.removeprefix("scored_").removeprefix("hooked_"))
+            LIBRARY.impl(name, function, dispatch_key)
 
     def load(self, artifact: Artifact) -> Kernel:
         """A kernel to launch."""
-        if self._core is None:
-            return DriverKernel(artifact)
-        return self._core.kernel(KernelImage.of(artifact))
+        if self._core is not None:
+            image = KernelImage.of(artifact)
+            if not image.call.plan.hook:  # C++ launches none with a hook
+                return self._core.kernel(image)
+        return DriverKernel(artifact)
 
     def kernel_with_cache(self, workload: Workload, device: int) -> Kernel:
         """A kernel whose launches take lengths and pages that the GPU alone knows, loaded.  Raises
@@ -72,7 +74,7 @@ class Operators:
 
     def prepare(self, workload: Workload, device: int) -> None:
         """Choose, compile and load what runs a workload.  Raises as a call would."""
-        if self.native is not None:
+        if self.native is not None and workload.score_hook is None:
             self.native.prepare(workload, device)
         else:
             self._memo.kernel(workload, device)

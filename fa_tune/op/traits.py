@@ -16,15 +16,16 @@ SCHEMA = (
     f"{PLAIN_SCHEMA}, SymInt? window_left=None, SymInt? window_right=None, Tensor? sink=None, "
     "float? softcap=None, Tensor? alibi_slopes=None"
 )
+HOOKED_SCHEMA = f"{SCHEMA}, str? score_hook=None"
 PLAIN_FIELDS = PLAIN_SCHEMA.count(",") + 1
 
 
 class Traits(NamedTuple):
     """How scores are masked, scaled and changed, see `attention`.
 
-    The operators take these one by one, in this order and last.  `sink` and `alibi_slopes` are
-    fp32 there, with contiguous heads.  A packed batch is aligned bottom-right whatever
-    `bottom_right` says.
+    The operators take these one by one, in this order and last, as many as they know.  `sink` and
+    `alibi_slopes` are fp32 there, with contiguous heads.  A packed batch is aligned bottom-right
+    whatever `bottom_right` says.
     """
 
     causal: bool = False
@@ -35,6 +36,7 @@ class Traits(NamedTuple):
     sink: Tensor | None = None
     softcap: float | None = None
     alibi_slopes: Tensor | None = None
+    score_hook: str | None = None
 
     @property
     def of_workload(self) -> dict[str, Any]:
@@ -48,12 +50,19 @@ class Traits(NamedTuple):
             "sink": self.sink is not None,
             "softcap": self.softcap,
             "alibi": self.alibi_slopes is not None,
+            "score_hook": self.score_hook,
         }
 
     @property
     def masks_only(self) -> bool:
         """Whether scores go into the softmax as they are but for scale and mask."""
-        return self.softcap is None and self.alibi_slopes is None
+        changes = (self.softcap, self.alibi_slopes, self.score_hook)
+        return all(change is None for change in changes)
+
+    @property
+    def scored(self) -> tuple[Any, ...]:
+        """All but the score hook, which few operators know."""
+        return tuple(self[:-1])
 
     @property
     def tensors(self) -> tuple[Tensor | None, Tensor | None]:

@@ -210,7 +210,7 @@ struct WarpGroup {
     __device__ __forceinline__ void load_steps(unsigned to, const TileRows& rows, int first_key,
                                                int there) const {
         const KeyValueCache& cache = p.cache;
-#pragma unroll 1
+#pragma unroll
         for (int i = 0; i < kStepsPV; ++i) {
             const int first = first_key + 16 * i;
             const Step step{first, there - 16 * i, rows.new_from - first};

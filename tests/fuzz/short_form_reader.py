@@ -6,7 +6,10 @@ from __future__ import annotations
 QUOTES = "\"'`“”‘’"
 SM80_FLAGS = ("async", "eager", "swizzled", "buffer", "opt_softmax", "interleave", "pingpong")
 SM80_ORDERS = ("few_ahead", "far_ahead", "short_runs", "shared_maxima")  # from 1
-SM90_FLAGS = ("pingpong", "overlap", "cross_tile_overlap", "early_test_wait", "single_loop")
+SM90_FLAGS = (
+    *("pingpong", "overlap", "cross_tile_overlap", "early_test_wait", "single_loop"),
+    "rows_in_turn",
+)
 # Word: field, value.
 SM90_CHOICES = {
     "thresholded_rescale": ("rescale", 1),

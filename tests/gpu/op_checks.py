@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fa_tune.core.hooks import twin_of
 from fa_tune.gpu.kernels import use_device
 from fa_tune.op.done import Lengths
 from fa_tune.op.traits import Traits, bounds
@@ -61,6 +62,12 @@ def reference_with(
         distance = (ahead - (n_kv - n_q) * traits.bottom_right).abs()
         slopes = traits.alibi_slopes.expand(q.shape[0], q.shape[2])[..., None, None]
         scores = scores - (slopes * distance).to(scores.dtype)
+    if traits.score_hook is not None:
+        batch, heads = (torch.arange(n, device=q.device) for n in scores.shape[:2])
+        places = (batch[:, None, None, None], heads[:, None, None])
+        rows = torch.arange(n_q, device=q.device)[:, None]
+        keys = torch.arange(n_kv, device=q.device)
+        scores = twin_of(traits.score_hook)(scores, *places, rows, keys)
     first, last = bounds(traits, n_q, n_kv)
     hidden = torch.zeros_like(ahead, dtype=torch.bool)
     if first is not None:

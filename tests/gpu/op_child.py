@@ -113,22 +113,25 @@ def opcheck() -> None:
     v = draw(2, 70, 2, 32)
     torch.library.opcheck(ops.fwd_lse.default, (q, k, v, False, False, None))
     for traits in some_traits(4, 2):
-        torch.library.opcheck(ops.scored_fwd.default, (q, k, k, *traits))
+        torch.library.opcheck(ops.scored_fwd.default, (q, k, k, *traits.scored))
         torch.library.opcheck(
-            ops.scored_fwd_out.default, (q, k, k, torch.empty_like(q), lse, *traits)
+            ops.scored_fwd_out.default, (q, k, k, torch.empty_like(q), lse, *traits.scored)
         )
-        done = (q, q, k, k, *ops.scored_fwd_lse(q, k, k, *traits))
+        done = (q, q, k, k, *ops.scored_fwd_lse(q, k, k, *traits.scored))
         torch.library.opcheck(ops.bwd.default, (*done, *traits))
     lengths = packed_lengths()
     q, k = draw(200, 4, 64), draw(140, 2, 64)
     for sink in (None, torch.randn(4, device="cuda")):
         traits = Traits(True, sink=sink)
-        torch.library.opcheck(ops.packed_fwd.default, (q, k, k, *lengths, *traits))
-        out, lse = ops.packed_fwd_lse(q, k, k, *lengths, *traits)
+        torch.library.opcheck(ops.packed_fwd.default, (q, k, k, *lengths, *traits.scored))
+        out, lse = ops.packed_fwd_lse(q, k, k, *lengths, *traits.scored)
         torch.library.opcheck(
-            ops.packed_fwd_out.default, (q, k, k, *lengths, torch.empty_like(q), lse, *traits)
+            ops.packed_fwd_out.default,
+            (q, k, k, *lengths, torch.empty_like(q), lse, *traits.scored),
         )
-        torch.library.opcheck(ops.packed_bwd.default, (q, q, k, k, out, lse, *lengths, *traits))
+        torch.library.opcheck(
+            ops.packed_bwd.default, (q, q, k, k, out, lse, *lengths, *traits.scored)
+        )
 
 
 def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -325,7 +328,7 @@ def host_cost() -> str:
         "operator_that_does_nothing_ns": lambda: op_of_torch(
             q, q, q, False, False, None, out, None
         ),
-        "fwd_out_masks_ns": lambda: scored_out(q, q, q, out, None, *masked),
+        "fwd_out_masks_ns": lambda: scored_out(q, q, q, out, None, *masked.scored),
         "attention_masks_ns": lambda: attention(q, q, q, causal=True, window=(50, None), sink=sink),
         "packed_fwd_out_ns": lambda: packed_out(row, row, row, *lengths, out_row, None),
         "flash_attn_varlen_func_ns": lambda: flash_attn_varlen_func(row, row, row, *lengths),

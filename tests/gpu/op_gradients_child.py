@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from fa_tune.core.hooks import register
 from fa_tune.op import attention
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.traits import Traits
@@ -141,6 +142,38 @@ def gradients_elsewhere() -> None:
     out, lse = attention(again, again, again, return_lse=True)
     assert out.requires_grad
     assert not lse.requires_grad
+
+
+def score_hooks() -> None:
+    """Values by the kernel, gradients by the function in torch; captured in a graph, too."""
+
+    def bent(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return 20 * (score / 20).tanh() - 0.01 * (query - key).abs() * (1 + head)
+
+    hook = register(
+        """__device__ float score_hook(float score, int batch, int head, int query, int key) {
+               const float distance = query < key ? key - query : query - key;
+               return fa_tune::softcap(score, 20.f) - 0.01f * distance * (1 + head);
+           }""",
+        bent,
+    )
+    q, seed = draw(2, 200, 4, 128), draw(2, 200, 4, 128)
+    k, v = draw(2, 333, 2, 128), draw(2, 333, 2, 128)
+
+    def plain(*t: Any) -> Any:
+        return reference_with(*t, Traits(True, True, score_hook=hook))
+
+    def ours(*t: Any) -> Any:
+        return attention(*t, causal=True, bottom_right=True, score_hook=hook)
+
+    right = plain(*(t.double() for t in (q, k, v)))
+    assert (ours(q, k, v) - right).abs().max() <= 2 * (plain(q, k, v) - right).abs().max() + 1e-4
+    check_gradients((q, k, v), plain, ours, seed, "hook")
+    expected, graph = ours(q, k, v), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = ours(q, k, v)
+    graph.replay()
+    assert same_bits([out], [expected])
 
 
 def compiled_traits() -> None:

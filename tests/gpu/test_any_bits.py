@@ -46,8 +46,9 @@ def sm90_configs() -> Iterator[Sm90Config]:
     for d_head, dtype in itertools.product(D_HEADS, DType):
         base = default_config(d_head, dtype)
         yield base
-        yield from (replace(base, rescale=policy, single_loop=False) for policy in Rescale)
-    base = replace(default_config(128, DType.FP16), rescale=Rescale.STALE_MAX)
+        other = replace(base, single_loop=False, rows_in_turn=False)
+        yield from (replace(other, rescale=policy) for policy in Rescale)
+    base = replace(default_config(128, DType.FP16), rows_in_turn=False)
     yield replace(base, cross_tile_overlap=False, overlap=False, pingpong=False)
     yield replace(base, mma_warpgroups=3, B_c=80)
     yield replace(base, single_loop=True, early_test_wait=True)

@@ -40,8 +40,9 @@ def configs() -> list[Sm90Config]:
     for d_head, dtype in itertools.product(D_HEADS, DType):
         base = default_config(d_head, dtype)
         found += [base]
-        found += [replace(base, rescale=r, single_loop=False) for r in Rescale]
-    base = replace(default_config(128, DType.FP16), rescale=Rescale.STALE_MAX)
+        other = replace(base, single_loop=False, rows_in_turn=False)
+        found += [replace(other, rescale=r) for r in Rescale]
+    base = replace(default_config(128, DType.FP16), rows_in_turn=False)
     serial = replace(base, cross_tile_overlap=False, overlap=False, pingpong=False)
     found += [
         serial,
@@ -51,6 +52,8 @@ def configs() -> list[Sm90Config]:
         replace(base, d_head=64, mma_warpgroups=4, B_c=64),
         replace(base, d_head=64, mma_warpgroups=1, pingpong=False, B_c=96, min_ctas_per_sm=3),
         replace(base, single_loop=True, dtype=DType.BF16),
+        replace(base, single_loop=True, rows_in_turn=True, B_c=64),
+        replace(base, d_head=96, rows_in_turn=True, B_c=144),
     ]
     fast = [c for d_head in D_HEADS for c in get_configs("fast", d_head=d_head)]
     found += [c for c in fast if c.rescale is Rescale.STALE_MAX]

@@ -34,6 +34,7 @@ GRADIENTS = (
     "gradients_of_packed_batches",
     "gradients_elsewhere",
     "compiled_traits",
+    "score_hooks",
 )
 DROP_INS = (
     "sdpa_kernels",

@@ -11,7 +11,8 @@ from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
-from fa_tune.families.decode.sets import ROWS, default_config
+from fa_tune.families.decode.config import KVType
+from fa_tune.families.decode.sets import ROWS, Heads, default_config
 
 TRAITS = "causal+ragged+lse"  # the most that a kernel does
 
@@ -20,9 +21,15 @@ TRAITS = "causal+ragged+lse"  # the most that a kernel does
 def test_defaults_do_not_spill(capability: tuple[int, int], artifacts: ArtifactStore) -> None:
     arch = limits(capability)
     configs = [
-        default_config(d_head, dtype, rows, arch)
-        for d_head, dtype in ((64, DType.FP16), (128, DType.BF16))
+        default_config(heads, dtype, rows, arch)
+        for heads, dtype in (
+            (Heads(64), DType.FP16),
+            (Heads(128), DType.BF16),
+            (Heads(192, 128), DType.BF16),
+            (Heads(128, kv_type=KVType.E4M3), DType.BF16),
+        )
         for rows in ROWS
+        if capability >= (8, 9) or heads.kv_type is KVType.SAME
     ]
     requests = [BuildRequest(families.variant(c), TRAITS, arch.arch) for c in configs]
     for config, result in zip(configs, build(requests, artifacts), strict=True):

@@ -214,13 +214,13 @@ def packed(operators: Operators) -> str:
         stub.launched()
         out, lse = torch.empty_like(q), None
         if number % 3 == 0:
-            out = ops.packed_fwd(*given, *traits)
+            out = ops.packed_fwd(*given, *traits.scored)
         elif number % 3 == 1:
-            out, lse = ops.packed_fwd_lse(*given, *traits)
+            out, lse = ops.packed_fwd_lse(*given, *traits.scored)
             assert lse.shape == (heads, len(q))
         else:
             lse = torch.zeros(heads, len(q))
-            ops.packed_fwd_out(*given, out, lse, *traits)
+            ops.packed_fwd_out(*given, out, lse, *traits.scored)
         assert (out.shape, out.is_contiguous()) == (q.shape, True)
         (found,) = stub.launched()
         workload = Workload(
@@ -412,7 +412,7 @@ def cost(operators: Operators) -> str:
     masked = Traits(True, False, None, 100, None, torch.zeros(4), 20.0, torch.zeros(4))
     calls: dict[str, Callable[[], Any]] = {
         "fwd_out_us": lambda: fwd_out(q, q, q, out, None, False, False, None),
-        "fwd_out_masks_us": lambda: scored(q, q, q, out, None, *masked),
+        "fwd_out_masks_us": lambda: scored(q, q, q, out, None, *masked.scored),
         "attention_us": lambda: api.attention(q, q, q),
         "attention_lse_us": lambda: api.attention(q, q, q, return_lse=True),
         "empty_us": lambda: torch.empty_like(q),

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.hooks import register
 from fa_tune.op import attention, backward, products
 from fa_tune.op.backward import Mask
 from fa_tune.op.done import Done, Lengths
@@ -204,6 +205,36 @@ def test_gradients_of_all_traits(
             assert torch.allclose(found, exact, atol=2e-5)
 
 
+def test_score_hooks_have_gradients_by_their_function_in_torch() -> None:
+    torch.manual_seed(0)
+    text = "__device__ float score_hook(float s, int b, int h, int q, int k) { return /* %s */ s; }"
+    named = register(
+        text % "one",
+        lambda s, batch, head, query, key: s * s / (2 + batch + head) - 0.1 * (query - key).abs(),
+    )
+    q, seed = (draw(2, 9, 4, 8, dtype=torch.float64) for _ in "qg")
+    k, v = draw(2, 7, 2, 8, dtype=torch.float64), draw(2, 7, 2, 8, dtype=torch.float64)
+    slopes = torch.rand(4)
+    for causal, window in ((True, (None, None)), (False, (3, 2))):
+        traits = Traits(causal, False, None, *window, score_hook=named)
+
+        def plain(*t: torch.Tensor, traits: Traits = traits) -> torch.Tensor:
+            return twins.defined(*t[:3], traits._replace(alibi_slopes=t[3]))[0]
+
+        def ours(*t: torch.Tensor, causal: bool = causal, window: Any = window) -> Any:
+            more = {"alibi_slopes": t[3], "score_hook": named}
+            return attention(*t[:3], causal=causal, window=window, **more)
+
+        given = (q, k, v, slopes)
+        assert torch.allclose(ours(*given), plain(*given))
+        for mine, exact in zip(grads(ours, given, seed), grads(plain, given, seed), strict=True):
+            assert torch.allclose(mine.double(), exact.double(), atol=2e-5)
+    torch.library.opcheck(torch.ops.fa_tune.hooked_fwd_lse.default, (q, k, v, *traits))
+    without = register(text % "two")
+    with pytest.raises(InvalidConfig, match="without its torch function"):
+        attention(q.requires_grad_(), k, v, score_hook=without)
+
+
 @pytest.mark.parametrize("scores", ["masks", "window", "sink", "softcap", "alibi"])
 def test_gradients_of_packed_batches(scores: str) -> None:
     """The sequences' own, one of them without queries and one without keys."""
@@ -250,22 +281,22 @@ def test_packed_schemas_and_fakes_are_true() -> None:
     room, rows = draw(8, 4, 8), torch.empty(4, 8)
     for traits in (Traits(), Traits(True, sink=torch.randn(4), alibi_slopes=torch.rand(2, 4))):
         for one in (ops.packed_fwd, ops.packed_fwd_lse):
-            torch.library.opcheck(one.default, (q, k, v, *lengths, *traits))
+            torch.library.opcheck(one.default, (q, k, v, *lengths, *traits.scored))
         for lse in (rows, None):
-            given = (q, k, v, *lengths, room, lse, *traits)
+            given = (q, k, v, *lengths, room, lse, *traits.scored)
             torch.library.opcheck(ops.packed_fwd_out.default, given)
-        out, lse = ops.packed_fwd_lse(q, k, v, *lengths, *traits)
-        given = (room, q, k, v, out, lse, *lengths, *traits)
+        out, lse = ops.packed_fwd_lse(q, k, v, *lengths, *traits.scored)
+        given = (room, q, k, v, out, lse, *lengths, *traits.scored)
         torch.library.opcheck(ops.packed_bwd.default, given)
 
 
 def test_schemas_and_fakes_of_all_traits() -> None:
     q, k, ops = draw(2, 10, 4, 16), draw(2, 7, 2, 16), torch.ops.fa_tune
     traits = Traits(False, True, 0.3, 3, 2, torch.randn(4), 1.5, torch.rand(2, 4))
-    torch.library.opcheck(ops.scored_fwd.default, (q, k, k, *traits))
+    torch.library.opcheck(ops.scored_fwd.default, (q, k, k, *traits.scored))
     room, rows = torch.empty_like(q), torch.empty(2, 4, 10)
-    torch.library.opcheck(ops.scored_fwd_out.default, (q, k, k, room, rows, *traits))
-    out, lse = ops.scored_fwd_lse(q, k, k, *traits)
+    torch.library.opcheck(ops.scored_fwd_out.default, (q, k, k, room, rows, *traits.scored))
+    out, lse = ops.scored_fwd_lse(q, k, k, *traits.scored)
     torch.library.opcheck(ops.bwd.default, (q, q, k, k, out, lse, *traits))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fa_tune.core.hooks import twin_of
 from fa_tune.op import backward, products
 from fa_tune.op.backward import Mask, Three
 from fa_tune.op.done import Done, Gradients, Lengths
@@ -29,6 +30,11 @@ def scores_of(q: Tensor, k: Tensor, traits: Traits) -> Tensor:
     if traits.alibi_slopes is not None:
         slopes = traits.alibi_slopes.double().expand(q.shape[0], q.shape[2])
         scores = scores - slopes[..., None, None] * ahead.abs()
+    if traits.score_hook is not None:
+        batch, heads = (torch.arange(n) for n in scores.shape[:2])
+        places = (batch[:, None, None, None], heads[:, None, None])
+        rows, keys = torch.arange(n_q)[:, None], torch.arange(n_kv)
+        scores = twin_of(traits.score_hook)(scores, *places, rows, keys)
     hidden = torch.zeros(n_q, n_kv, dtype=torch.bool)
     if traits.causal:
         hidden |= ahead > 0
@@ -148,5 +154,6 @@ def registered() -> Iterator[None]:
         for function in IMPLEMENTED:
             found.impl(function.__name__, function, "CPU", allow_override=True)
         for function in (fwd, fwd_lse, fwd_out):
-            found.impl(f"scored_{function.__name__}", function, "CPU", allow_override=True)
+            for kind in ("scored", "hooked"):
+                found.impl(f"{kind}_{function.__name__}", function, "CPU", allow_override=True)
         yield

@@ -91,6 +91,7 @@ _FOLLOWS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "min_ctas_per_sm": lambda c: 1,
     "pingpong": lambda c: c["mma_warpgroups"] > 1,
     "single_loop": lambda c: False,
+    "rows_in_turn": lambda c: False,
 }
 
 

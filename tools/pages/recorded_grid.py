@@ -118,7 +118,9 @@ def _conditions(paths: Sequence[Path]) -> str:
     inputs, one = metas[0].inputs, metas[0].provenance
     assert len({(m.provenance.gpu, m.provenance.driver, m.provenance.nvrtc) for m in metas}) == 1
     dates = sorted({m.provenance.recorded_at[:10] for m in metas})
-    libraries = dict.fromkeys(m.measured_by.libraries for m in metas if m.measured_by.libraries)
+    libraries = dict.fromkeys(
+        one for m in metas if (told := m.measured_by.libraries) for one in told.split(", ")
+    )
     return (
         f"{inputs} inputs, {one.gpu}, driver {one.driver}, CUDA {one.cuda}, NVRTC {one.nvrtc}"
         f"{''.join(f', {told}' for told in libraries)}; "

@@ -32,6 +32,10 @@ RING_BYTES = 128 << 10
 SMALL_RING_BYTES = 64 << 10
 MANY_TILES = 400
 ROWS = (16, 32, 64)  # of tiles
+KEYS = 128  # of blocks
+# With e4m3 a block has so many keys, which are as many bytes as without, where a tile has no more
+# rows than these: others have no registers for it.
+WIDE_KEYS, WIDE_ROWS = 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
 
 
@@ -53,7 +57,7 @@ def tile_of(
     rows: int,
     ring_bytes: int = RING_BYTES,
     *,
-    keys: int = 128,
+    keys: int = KEYS,
     ctas: int = 1,
 ) -> DecodeConfig:
     """A tile of `rows` rows whose ring fills `ring_bytes`, of `ctas` CTAs for a multiprocessor:
@@ -90,7 +94,10 @@ def default_config(
             return small
         for ring_bytes in (RING_BYTES, SMALL_RING_BYTES):
             for tile_rows in (r for r in reversed(ROWS) if r <= fitting):
-                config = replace(tile_of(heads, dtype, tile_rows, ring_bytes), aligned=True)
+                wide = heads.kv_type is KVType.E4M3 and tile_rows <= WIDE_ROWS
+                keys = WIDE_KEYS if wide else KEYS
+                tile = tile_of(heads, dtype, tile_rows, ring_bytes, keys=keys)
+                config = replace(tile, aligned=True)
                 if constraints(config, arch) is None:
                     return config
     return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
@@ -109,6 +116,12 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
         for tile in (best, deeper, of_two):
             yield replace(tile, aligned=True)
             yield tile
+        for tile in (best, of_two):
+            yield replace(tile, aligned=True, dependent=True)
+        if heads.kv_type is KVType.E4M3 and rows <= WIDE_ROWS:
+            wide = tile_of(heads, dtype, rows, keys=WIDE_KEYS)
+            yield replace(wide, aligned=True)
+            yield replace(wide, aligned=True, dependent=True)
         if rows == MMA_M:
             yield replace(tile_of(heads, dtype, rows, 64 << 10, keys=64, ctas=3), aligned=True)
             yield replace(of_four(heads, dtype), aligned=True)

@@ -136,6 +136,11 @@ class Sm90Config:
         later=True,
     )
     d_head_v: int = d_head_v_field()
+    rows_in_turn: bool = flag_field(
+        "rows_in_turn",
+        "with stale_max, exponentials of a thread's first row beside the maximum of its second",
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         coerce(self)

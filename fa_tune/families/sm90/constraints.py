@@ -31,6 +31,14 @@ def holds_d_v(d_v: int) -> bool:
     return 16 <= d_v <= 256 and d_v % MMA_K == 0
 
 
+def _rows_have_room(c: Sm90Config) -> bool:
+    """Whether exponentials come before the wait for the last product, as softmax.cuh has it."""
+    alone = c.mma_warpgroups == 2 and c.min_ctas_per_sm == 1
+    registers = 2 * c.d_v + 3 * c.B_c <= 704
+    trusting = c.rescale is Rescale.STALE_MAX and c.overlap
+    return trusting and alone and c.B_c >= 64 and c.d_v <= 128 and registers
+
+
 # Name, sentence, test.
 CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     (
@@ -90,6 +98,12 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         "single_loop_has_stale_max",
         "single_loop needs stale_max: without it blocks with a mask have a step of their own",
         lambda c: not c.single_loop or c.rescale is Rescale.STALE_MAX,
+    ),
+    (
+        "rows_in_turn_have_room",
+        "rows_in_turn needs stale_max, overlap, 2 mma_warpgroups, min_ctas_per_sm 1, B_c of at "
+        "least 64, d_head_v of at most 128 and 2 d_head_v + 3 B_c of at most 704",
+        lambda c: not c.rows_in_turn or _rows_have_room(c),
     ),
 )
 

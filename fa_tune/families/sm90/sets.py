@@ -65,6 +65,7 @@ _ONE_Q_3 = f"stages_3+pingpong+overlap+{_STALE}"
 _ALONE = f"{_FREE}+{_STALE}+min_ctas_per_sm_3"
 _ONE_TILE = "stages_2+pingpong+overlap+stale_max+longest_first"
 _EARLY = "early_test_wait"
+_TURNS = f"{_BEST}+rows_in_turn"
 
 # With these heads a causal mask's blocks go through the loop of the others: a quarter less code,
 # 1 % faster, and 2 % slower with other heads (docs/kernel-sm90.md).
@@ -96,6 +97,7 @@ FAST: dict[int, Listed] = {
         *(("192x96", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
     ),
     128: (
+        *(("128x128", words) for words in (_TURNS, f"{_TURNS}+{_EARLY}")),
         *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
         *(("128x128", words) for words in (f"{_FREE}+{_STALE}", _ONE_Q)),
         *(("192x80", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
@@ -103,7 +105,7 @@ FAST: dict[int, Listed] = {
     192: (
         *(("128x96", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}", _ONE_TILE)),
         *(("128x112", words) for words in (_ONE_Q,)),
-        *(("128x80", words) for words in (_ONE_Q,)),
+        *(("128x80", words) for words in (_BEST, f"{_BEST}+{_EARLY}", _ONE_Q)),
     ),
     256: (
         *(("128x64", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
@@ -163,6 +165,7 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
         early_test_wait=d_head_v not in (0, d_head) or d_head not in (128, 192),
         single_loop=single_loop(d_head, Rescale.STALE_MAX, d_head_v),
         d_head_v=d_head_v,
+        rows_in_turn=d_head == 128 and d_head_v <= 128,
     )
 
 
@@ -174,6 +177,9 @@ class TuneRule:
     reason: str
     rejects: Callable[[Sm90Config], bool]
 
+
+# d_head, B_c, mma_warpgroups, pingpong, rescale
+_ROWS_IN_TURN = (128, 128, 2, True, Rescale.STALE_MAX)
 
 TUNE_RULES = (
     TuneRule(
@@ -205,6 +211,14 @@ TUNE_RULES = (
         "single_loop_by_d_head",
         "one loop for all blocks was faster with d_head 64 and 256, and slower with 128 and 192",
         lambda c: c.single_loop != single_loop(c.d_head, c.rescale, c.d_head_v),
+    ),
+    TuneRule(
+        "rows_in_turn_where_it_won",
+        "rows_in_turn was measured, and faster, with d_head 128 and the default's tile in turns",
+        lambda c: (
+            c.rows_in_turn
+            and (c.d_head, c.B_c, c.mma_warpgroups, c.pingpong, c.rescale) != _ROWS_IN_TURN
+        ),
     ),
 )
 
@@ -239,6 +253,7 @@ def get_tune_configs(
         "early_test_wait": (False, True),
         "single_loop": (False, True),
         "d_head_v": (0 if d_head_v == d_head else d_head_v,),
+        "rows_in_turn": (False, True),
     }
     # Tile by tile: of all combinations of its numbers hardly any is one.
     found = [

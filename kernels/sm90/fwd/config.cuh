@@ -54,6 +54,8 @@ struct Sm90Config {
     bool single_loop = false;
     // head dimension of V and O; 0: as d_head
     int d_head_v = 0;
+    // with stale_max, exponentials of a thread's first row beside the maximum of its second
+    bool rows_in_turn = false;
 
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
@@ -108,7 +110,10 @@ struct Sm90Config {
         if (single_loop != other.single_loop) {
             return single_loop < other.single_loop;
         }
-        return d_head_v < other.d_head_v;
+        if (d_head_v != other.d_head_v) {
+            return d_head_v < other.d_head_v;
+        }
+        return rows_in_turn < other.rows_in_turn;
     }
 };
 

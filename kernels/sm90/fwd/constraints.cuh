@@ -40,6 +40,12 @@ struct Constraints {
     static_assert(!CFG.single_loop || CFG.rescale == Rescale::STALE_MAX,
                   "single_loop needs stale_max: without it blocks with a mask have a step of "
                   "their own");
+    static_assert(!CFG.rows_in_turn ||
+                      (CFG.rescale == Rescale::STALE_MAX && CFG.overlap &&
+                       CFG.mma_warpgroups == 2 && CFG.min_ctas_per_sm == 1 && CFG.B_c >= 64 &&
+                       CFG.d_v() <= 128 && 2 * CFG.d_v() + 3 * CFG.B_c <= 704),
+                  "rows_in_turn needs stale_max, overlap, 2 mma_warpgroups, min_ctas_per_sm 1, B_c "
+                  "of at least 64, d_head_v of at most 128 and 2 d_head_v + 3 B_c of at most 704");
 };
 
 }  // namespace fa_tune::sm90

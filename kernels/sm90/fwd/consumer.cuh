@@ -302,11 +302,16 @@ struct Consumer {
         products.pack(softmax);
     }
 
-    // In blocks that are likely to outgrow the maxima these come before the exponentials; returns
-    // whether they did, and O has yet to be multiplied by a.  The last product may be under way.
-    __device__ __forceinline__ bool refresh_max_first() {
+    // Whether the block is likely to outgrow the maxima, so that these come before the exponentials.
+    __device__ __forceinline__ bool max_comes_first() const {
         if constexpr (!Rows::kMaxMayBeFirst) return false;
-        const bool max_first = softmax.any_lane(softmax.max_first > 0);
+        return softmax.any_lane(softmax.max_first > 0);
+    }
+
+    // New maxima where they come first; returns whether they did, and O has yet to be multiplied by
+    // a.
+    __device__ __forceinline__ bool refresh_max_first() {
+        const bool max_first = max_comes_first();
         if (max_first) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) softmax.refresh_max(products.s, a, i);
@@ -314,17 +319,31 @@ struct Consumer {
         return max_first;
     }
 
-    // What comes before the wait for the last product, which reads P.
+    // What comes before the wait for the last product, which reads P; returns as refresh_max_first.
     __device__ __forceinline__ bool begin_stale_max_softmax(typename Rows::Early& early) {
-        const bool refreshed = refresh_max_first();
-        softmax.begin_with_stale_max(products.s, early);
-        if constexpr (Rows::kEarly > 0) {
-            const auto& part = early.part;
-            force_exponentials_before_here(
-                fmaxf(fmaxf(part[0][0], part[0][1]), fmaxf(part[1][0], part[1][1])),
-                smem.scratch());
+        if constexpr (!CFG.rows_in_turn) {
+            const bool refreshed = refresh_max_first();
+            softmax.begin_with_stale_max(products.s, early);
+            if constexpr (Rows::kEarly > 0) {
+                const auto& part = early.part;
+                force_exponentials_before_here(
+                    fmaxf(fmaxf(part[0][0], part[0][1]), fmaxf(part[1][0], part[1][1])),
+                    smem.scratch());
+            }
+            return refreshed;
+        } else {
+            const bool max_first = max_comes_first();
+            if (max_first) {  // row 1's maximum beside row 0's exponentials
+                softmax.refresh_max(products.s, a, 0);
+                softmax.begin_with_stale_max(products.s, early);
+                softmax.refresh_max_after(early.p[0], products.s, a, 1);
+            } else {
+                softmax.begin_with_stale_max(products.s, early);
+            }
+            force_exponentials_before_here(fmaxf(early.part[0][0], early.part[0][1]),
+                                           smem.scratch());
+            return max_first;
         }
-        return refreshed;
     }
 
     // P by the maxima that are there; where these turn out to be too low, by new ones.  Nothing of

@@ -50,7 +50,9 @@ struct Softmax {
     // registers for.
     static constexpr bool kHasRoom = CFG.mma_warpgroups == 2 && CFG.min_ctas_per_sm == 1 &&
                                      CFG.d_v() <= 128 && kTileRegisters <= 176;
-    static constexpr int kEarly = kStaleMax && CFG.overlap && kHasRoom && kScores >= 32 ? 32 : 0;
+    static constexpr int kEarly = kStaleMax && CFG.overlap && kHasRoom && kScores >= 32
+                                      ? (CFG.rows_in_turn && kScores < 64 ? kScores / 2 : 32)
+                                      : 0;
     // Whether maxima may come first.  Single warpgroups, many to a multiprocessor, have no issue
     // slots for the question, and the largest blocks no register.
     static constexpr bool kMaxMayBeFirst =
@@ -109,8 +111,8 @@ struct Softmax {
 
     // --- with a stale maximum --------------------------------------------------------------
 
-    // Exponentials of the first kEarly scores by the m that is there, and their sums: `part` is
-    // that of even and of odd columns for either row.
+    // Exponentials of kEarly scores by the m that is there, the first ones or with rows_in_turn the
+    // first ones of row 0, and their sums: `part` is that of even and of odd columns for either row.
     struct Early {
         float p[kEarly > 0 ? kEarly : 1];
         float part[2][2];
@@ -120,9 +122,10 @@ struct Softmax {
                                                          Early& early) const {
 #pragma unroll
         for (int x = 0; x < kEarly; ++x) {
-            early.p[x] = exponential(s[x], scale_log2, x / 2 % 2);
-            float& part = early.part[x / 2 % 2][x % 2];
-            part = x < 4 ? early.p[x] : part + early.p[x];
+            const int score = CFG.rows_in_turn ? x / 2 * 4 + x % 2 : x;
+            early.p[x] = exponential(s[score], scale_log2, score / 2 % 2);
+            float& part = early.part[score / 2 % 2][score % 2];
+            part = score < 4 ? early.p[x] : part + early.p[x];
         }
     }
 
@@ -139,9 +142,10 @@ struct Softmax {
             for (int i = 0; i < 2; ++i) {
                 const int x = 4 * j + 2 * i;
                 float even, odd;
-                if (x < kEarly) {
-                    even = early.p[x < kEarly ? x : 0];
-                    odd = early.p[x < kEarly ? x + 1 : 0];
+                const int place = CFG.rows_in_turn ? (i == 0 ? x / 2 : kEarly) : x;
+                if (place < kEarly) {
+                    even = early.p[place < kEarly ? place : 0];
+                    odd = early.p[place < kEarly ? place + 1 : 0];
                 } else {
                     even = exponential(s[x], scale_log2, i);
                     odd = exponential(s[x + 1], scale_log2, i);
@@ -172,10 +176,19 @@ struct Softmax {
         for (int j = 0; j < kScores / 4; ++j) {
             highest = fmaxf(highest, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
         }
-        const float new_max = fmaxf(row_max[i], with_headroom(scaled_max(highest)));
-        a[i] = ptx::ex2_approx(row_max[i] - new_max);
-        row_max[i] = new_max;
-        row_sum[i] *= a[i];
+        raise_max(highest, a, i);
+    }
+
+    // The same, not before `first` is there, a number of at least 0.  Otherwise the assembler puts
+    // both rows' maxima before all exponentials, which is no work for the unit that takes those.
+    __device__ __forceinline__ void refresh_max_after(float first, const float (&s)[kScores],
+                                                      float (&a)[2], int i) {
+        float highest = fmaf(first, 0.f, negative_infinity());
+#pragma unroll
+        for (int j = 0; j < kScores / 4; ++j) {
+            highest = fmaxf(fmaxf(highest, s[4 * j + 2 * i]), s[4 * j + 2 * i + 1]);
+        }
+        raise_max(highest, a, i);
     }
 
     // P and the sum of row i anew, by the m that is there now.  The scores are gone afterwards.
@@ -220,6 +233,14 @@ struct Softmax {
     }
 
     // --- parts -----------------------------------------------------------------------------
+
+    // m of row i becomes that of its largest score of a block.
+    __device__ __forceinline__ void raise_max(float highest, float (&a)[2], int i) {
+        const float new_max = fmaxf(row_max[i], with_headroom(scaled_max(highest)));
+        a[i] = ptx::ex2_approx(row_max[i] - new_max);
+        row_max[i] = new_max;
+        row_sum[i] *= a[i];
+    }
 
     // c times the largest of a row's scores.
     __device__ __forceinline__ float scaled_max(float highest) const {

@@ -23,12 +23,19 @@ SKIPS = (  # several blocks of a tile
     "sm90(BF16, 64, 128x32): stages_2+q_stages_2+pingpong+overlap+stale_max+dynamic"
     "+longest_first+single_loop"
 )
+ROWS = (
+    "sm90(FP16, 64, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
+    "+dynamic+longest_first+rows_in_turn"
+)
 ONE = "sm90(FP16, 64, 64x64): stages_3+q_stages_2+overlap+cross_tile_overlap+dynamic"
 TURNS = (
     "(FP16, 64, 256, 64, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_3+rescale_8"
     "+pingpong"
 )
 RING = "(FP16, 64, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+stages_2"
+# The rows of a tile in two warps, keys in two groups; then a tile in two parts.
+SHARED = "decode(FP16, 64, 32, 32, 4): row_warps_2+stages_2"
+PARTS = f"{SHARED}+min_blocks_24"
 SCHEDULES = 60
 
 
@@ -121,6 +128,15 @@ MUTANTS = {
         SM90, "sm90/fwd/consumer.cuh", r"(if \(refreshed\) \{\s*)products\.scale_output\(a\);",
         r"\1", WRONG, softmax_scale=4.0,
     ),
+    "O is not brought to maxima of rows in turn": Mutant(
+        ROWS, "sm90/fwd/consumer.cuh", r"(if \(refreshed\) \{\s*)products\.scale_output\(a\);",
+        r"\1", WRONG, softmax_scale=4.0,
+    ),
+    "the second row's maximum comes after the first row's alone": Mutant(
+        ROWS, "sm90/fwd/softmax.cuh", r"(2 \* i \+ 1\]\);\s*\}\s*)raise_max\(highest, a, i\);(\s*\}"
+        r"\s*// P and the sum of row i anew)",
+        r"\1a[i] = 1.f;\2", WRONG, softmax_scale=4.0,
+    ),
     "the exponent of a maximum is not 0": Mutant(
         SM90, "sm90/fwd/softmax.cuh", r"return fabsf\(row_max\[i\]\) >= kLargeMax",
         "return false", WRONG, softmax_scale=1e8,
@@ -137,12 +153,32 @@ MUTANTS = {
         RING, "sm80/fwd/cp_async_mainloop.cuh", r"(cp_async_wait_group<)kPending>",
         r"\1kPending + 1>", WRONG,
     ),
+    "a group's slice is read before it is there": Mutant(
+        SHARED, "decode/warp_group.cuh", r"(cp_async_wait_group<)CFG\.stages - 2>",
+        r"\1CFG.stages - 1>", WRONG, queries=9,
+    ),
+    "a slice is filled anew while the other warp reads it": Mutant(
+        SHARED, "decode/warp_group.cuh", r"sync\(\);(  // the block is here)", r"\1", WRONG,
+        queries=9,
+    ),
+    "groups are combined before all are done": Mutant(
+        SHARED, "decode/kernel.cuh", r"(warps\.store_sums\(rows\.count\);\s*)__syncthreads\(\);",
+        r"\1", WRONG, queries=9,
+    ),
+    "rings are filled before the sums in their place are read": Mutant(
+        SHARED, "decode/kernel.cuh", r"__syncthreads\(\);(  // before the rings)", r"\1", WRONG,
+        queries=25,
+    ),
+    "the counter of parts is left as it is": Mutant(
+        PARTS, "decode/kernel.cuh", r"if \(last\) \*counter = 0;", "", "scratch memory", queries=9,
+    ),
 }  # fmt: skip
 
 
 def _made(short_form: str, folder: Path, mutant: Mutant | None = None) -> Emulated:
-    family = families.get("sm90" if short_form.startswith("sm90") else "sm80")
-    request = BuildRequest(families.variant(family.parse(short_form)), "causal", "sm_90a")
+    variant = families.variant(families.parse(short_form))
+    traits = "causal+ragged" if variant.family == "decode" else "causal"
+    request = BuildRequest(variant, traits, "sm_90a")
     edit = dict if mutant is None else mutant.edited
     return build(request, folder, edit=edit)
 
@@ -156,7 +192,7 @@ def _workload(kernel: Emulated, mutant: Mutant) -> Workload:
     return Workload(*shape, causal=True, bottom_right=True, softmax_scale=scale)
 
 
-@pytest.mark.parametrize("short_form", [SM90, SKIPS, ONE, TURNS, RING])
+@pytest.mark.parametrize("short_form", [SM90, SKIPS, ROWS, ONE, TURNS, RING, SHARED, PARTS])
 def test_kernels_that_lack_nothing_are_right(short_form: str, tmp_path: Path) -> None:
     kernel = _made(short_form, tmp_path)
     mutants = [m for m in MUTANTS.values() if m.short_form == short_form]

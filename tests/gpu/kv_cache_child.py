@@ -1,0 +1,197 @@
+"""Attention to caches on a GPU beside fp64: every check that is named, in one process; see
+`op_checks.main`."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fa_tune.op import flash_attn_with_kvcache
+from fa_tune.op.kv_cache import E4M3, Scores, attend
+from tests.gpu.op_checks import draw, main, same_bits
+
+PROBLEMS = 120
+
+
+@dataclass
+class Drawn:
+    """A cache whose keys beyond `lengths`, and those that are new, are NaN."""
+
+    q: torch.Tensor
+    keys: torch.Tensor  # [batch, most, kv_heads, d]: what there is with the new ones
+    values: torch.Tensor
+    scales: tuple[torch.Tensor, torch.Tensor] | None
+    lengths: torch.Tensor  # with the new ones
+    added: int
+    page: int  # 0: in one piece
+
+    def cached(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The caches and their block table; what nobody owns is NaN."""
+        old = self.lengths - self.added
+        places = torch.arange(self.keys.shape[1], device="cuda")
+        hidden = (places >= old[:, None])[..., None, None]
+        nan = torch.tensor(torch.nan)
+        found = []
+        for tensor in (self.keys, self.values):
+            known = torch.where(hidden, nan.cuda(), tensor.float()).to(tensor.dtype)
+            found.append(known)
+        if not self.page:
+            return found[0], found[1], None
+        batch, most = self.keys.shape[:2]
+        each = -(-most // self.page)
+        table = torch.randperm(batch * each + 3, device="cuda")[: batch * each].view(batch, each)
+        pools = []
+        for tensor in found:
+            shape = (batch * each + 3, self.page, *tensor.shape[2:])
+            pool = torch.full(shape, torch.nan, device="cuda").to(tensor.dtype)
+            whole = torch.full((batch, each * self.page, *shape[2:]), torch.nan, device="cuda")
+            whole[:, :most] = tensor.float()
+            bits = torch.uint8 if tensor.dtype == E4M3 else torch.int16
+            pool.view(bits)[table.view(-1)] = (
+                whole.to(tensor.dtype).view(bits).reshape(-1, *pool.view(bits).shape[1:])
+            )
+            pools.append(pool)
+        return pools[0], pools[1], table.int()
+
+    def new(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The new keys and values."""
+        if not self.added:
+            return None
+        rows = torch.arange(len(self.q), device="cuda")[:, None]
+        places = (self.lengths - self.added)[:, None] + torch.arange(self.added, device="cuda")
+        bits = torch.uint8 if self.keys.dtype == E4M3 else torch.int16
+        k, v = (t.view(bits)[rows, places.long()].view(t.dtype) for t in (self.keys, self.values))
+        return k, v
+
+
+def _draw(dice: random.Random, number: int) -> Drawn:
+    dtype = dice.choice((torch.float16, torch.bfloat16))
+    d_head, d_v = ((64, 64), (128, 128), (192, 128), (256, 256))[number % 4]
+    batch, kv_heads, group = dice.randint(1, 6), dice.randint(1, 3), dice.choice((1, 5, 8))
+    n_q, most = dice.randint(1, 5), dice.choice((16, 100, 1500, 9000))
+    narrow = number % 3 == 2
+    keys, values = (draw(batch, most, kv_heads, d, dtype=dtype) for d in (d_head, d_v))
+    scales = None
+    if narrow:
+        scales = (torch.rand(batch, kv_heads).cuda() + 0.5, torch.rand(()).cuda() + 0.5)
+        keys, values = keys.to(E4M3), values.to(E4M3)
+    added = dice.randint(1, n_q) if number % 2 else 0
+    lengths = torch.tensor([dice.randint(added, most) for _ in range(batch)], device="cuda")
+    page = dice.choice((0, 16, 48, 256))
+    q = draw(batch, n_q, kv_heads * group, d_head, dtype=dtype)
+    return Drawn(q, keys, values, scales, lengths.int(), added, page)
+
+
+def _expected(
+    drawn: Drawn, batch: int, causal: bool, scores: Scores, dtype: torch.dtype
+) -> torch.Tensor:
+    """Of one sequence, [n_q, heads, d_v], with weights and result in `dtype`."""
+    n, n_q, group = (
+        int(drawn.lengths[batch]),
+        drawn.q.shape[1],
+        drawn.q.shape[2] // drawn.keys.shape[2],
+    )
+    q = drawn.q[batch].double()
+    keys, values = (t[batch, :n].double() for t in (drawn.keys, drawn.values))
+    if drawn.scales is not None:
+        shape = (len(drawn.q), keys.shape[1])
+        keys, values = (
+            t * s.double().expand(shape)[batch][:, None]
+            for t, s in zip((keys, values), drawn.scales, strict=True)
+        )
+    keys, values = (t.repeat_interleave(group, 1) for t in (keys, values))
+    found = torch.einsum("qhd,khd->hqk", q, keys) / q.shape[2] ** 0.5
+    if scores.softcap is not None:
+        found = scores.softcap * torch.tanh(found / scores.softcap)
+    place = torch.arange(n, device="cuda") - torch.arange(n_q, device="cuda")[:, None] - (n - n_q)
+    left, right = scores.window
+    hidden = torch.zeros_like(place, dtype=torch.bool)
+    if causal or right is not None:
+        hidden |= place > (0 if causal or right is None else right)
+    if left is not None:
+        hidden |= place < -left
+    found = found.masked_fill(hidden, -torch.inf)
+    if scores.sink is not None:
+        sink = scores.sink.double()[:, None, None].expand(*found.shape[:2], 1)
+        found = torch.cat((found, sink), -1)
+    weights = torch.softmax(found, -1).nan_to_num(0.0)[..., :n].to(dtype).double()
+    return torch.einsum("hqk,khd->qhd", weights, values).to(dtype).double()
+
+
+def random_caches() -> None:
+    """Windows, sinks, soft caps, e4m3, other heads of V, new keys; twice to the bit."""
+    dice = random.Random(11)
+    for number in range(PROBLEMS):
+        drawn = _draw(dice, number)
+        causal = dice.random() < 0.5
+        windowed = dice.random() < 0.5
+        left = dice.choice((0, 7, 100, 1000)) if windowed else None
+        right = dice.choice((None, 0, 2)) if windowed and not causal else None
+        scores = Scores(
+            (left, right),
+            torch.randn(drawn.q.shape[2]).cuda() if dice.random() < 0.4 else None,
+            dice.choice((None, None, 20.0)),
+        )
+        said = (number, drawn.q.shape, drawn.keys.shape, drawn.keys.dtype, drawn.page, causal)
+        twice, new = [], drawn.new()
+        for _ in range(2):
+            k, v, table = drawn.cached()
+            twice.append(
+                attend(
+                    *(drawn.q, k, v, drawn.lengths - drawn.added),
+                    new=new,
+                    block_table=table,
+                    causal=causal,
+                    scores=scores,
+                    kv_scales=drawn.scales,
+                    return_lse=True,
+                )
+            )
+            if table is not None:
+                bits = torch.uint8 if k.dtype == E4M3 else torch.int16
+                k, v = (t.view(bits)[table.long()].flatten(1, 2).view(t.dtype) for t in (k, v))
+            for cache, whole in ((k, drawn.keys), (v, drawn.values)):
+                for b, n in enumerate(drawn.lengths.tolist()):
+                    assert torch.equal(cache[b, :n].float(), whole[b, :n].float()), said
+        assert same_bits(*twice), said
+        out = twice[0][0]
+        for b in range(len(drawn.q)):
+            right_one = _expected(drawn, b, causal, scores, torch.float64)
+            same = _expected(drawn, b, causal, scores, drawn.q.dtype)
+            limit = 2 * (same - right_one).abs().max() + 4e-3 * right_one.abs().max() + 1e-4
+            assert (out[b] - right_one).abs().max() <= limit, (said, b)
+
+
+def through_the_drop_in() -> None:
+    """flash_attn_with_kvcache takes them without falling back."""
+    for number in range(24):
+        drawn = _draw(random.Random(number), number)
+        k, v, table = drawn.cached()
+        new = drawn.new()
+        given: dict[str, Any] = {}
+        if drawn.scales is not None:
+            given = {"k_descale": drawn.scales[0], "v_descale": drawn.scales[1]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            out = flash_attn_with_kvcache(
+                *(drawn.q, k, v, *((None, None) if new is None else new)),
+                cache_seqlens=drawn.lengths - drawn.added,
+                block_table=table,
+                causal=True,
+                window_size=(100, -1),
+                **given,
+            )
+        scores = Scores((100, None))
+        for b in range(len(drawn.q)):
+            right = _expected(drawn, b, True, scores, torch.float64)
+            same = _expected(drawn, b, True, scores, drawn.q.dtype)
+            limit = 2 * (same - right).abs().max() + 4e-3 * right.abs().max() + 1e-4
+            assert (out[b] - right).abs().max() <= limit, (number, b)
+
+
+if __name__ == "__main__":
+    main(globals())
