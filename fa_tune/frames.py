@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.model import Quantity
 from fa_tune.core.workload import DType
+from fa_tune.ops.memory import memory_rate
 from fa_tune.profile.ncu.launches import Profile
 from fa_tune.search.space_table import SpaceTable
-from fa_tune.store.registry.schema import Registry
+from fa_tune.store.registry.schema import Entry, Registry
 from fa_tune.store.table.columns import BOOLEAN, COLUMNS, RATIOS, SAMPLES, TEXT, WHOLE, Kind
 from fa_tune.store.table.rows import Row
 
@@ -41,17 +42,20 @@ UNITS: Mapping[str, str] = {
     "l2_hit_percent": "%",
     "sm_clock_hz": "hz",
     **dict.fromkeys(("seq_len", "seq_len_kv", "d_head"), "element"),
+    "bytes_per_s": "byte/s",
 }
 
 
 def results(rows: Iterable[Row]) -> pd.DataFrame:
     """One row per kernel and workload, in the order given; the columns are the fields of `Row`,
-    then `workload`, the workload's key, and `source`."""
+    then `bytes_per_s` where memory may be the limit, `workload`, the workload's key, and `source`.
+    """
     rows = list(rows)
     columns = {
         column.field: _series([getattr(row, column.field) for row in rows], _type(column.kind))
         for column in COLUMNS
     }
+    columns["bytes_per_s"] = _series([row.bytes_per_s for row in rows], "Float64")
     keys = [row.workload.key if row.workload else None for row in rows]
     columns["workload"] = _series(keys, "string")
     columns["source"] = _series([row.source for row in rows], "string")
@@ -101,6 +105,7 @@ def registry(registry: Registry) -> pd.DataFrame:
         "interval_low_s": [e.interval_s[0] if e.interval_s else None for e in entries],
         "interval_high_s": [e.interval_s[1] if e.interval_s else None for e in entries],
         "matmul_tflops": [e.tflops for e in entries],
+        "bytes_per_s": [_bytes_per_s(e) for e in entries],
         "ratio_to_default": [e.ratio_to_default and e.ratio_to_default.value for e in entries],
     }
     for name in sorted({name for e in entries for name in e.ratio_to_references}):
@@ -111,6 +116,11 @@ def registry(registry: Registry) -> pd.DataFrame:
     columns["n"] = _series([e.n for e in entries], "Int64")
     columns["tied"] = _series([len(e.tie_set) for e in entries], "Int64")
     return _frame(columns)
+
+
+def _bytes_per_s(entry: Entry) -> float | None:
+    rate = memory_rate(entry.workload, entry.median_s)
+    return None if rate is None else rate.bytes_per_s
 
 
 def launches(profile: Profile) -> pd.DataFrame:

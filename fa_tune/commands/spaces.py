@@ -14,6 +14,7 @@ from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
 from fa_tune.evaluate import t4
 from fa_tune.evaluate.replay import LEVELS
+from fa_tune.ops.memory import memory_rate
 from fa_tune.search.space_table import find, load, recorded, save
 
 PATH = click.Path(path_type=Path)
@@ -53,10 +54,14 @@ def show(paths: tuple[Path, ...]) -> None:
             best = min(ran)
             near = [str(sum(best / t >= level for t in ran)) for level in LEVELS]
             workload = space.rows[0].workload
+            moved = memory_rate(Workload.from_key(workload), best)
+            rate = "" if moved is None else f"{moved.bytes_per_s / 1e9:.0f}"
             counts = [str(len(space.rows)), str(len(ran))]
-            rows.append([table.name, gpu, workload, *counts, f"{1e3 * best:.4g}", *near])
+            rows.append([table.name, gpu, workload, *counts, f"{1e3 * best:.4g}", rate, *near])
     names = ["space", "GPU", "workload", "configs", "ran", "best (ms)"]
-    names += [f"at {100 * level:.0f} %" for level in LEVELS]
+    names += ["GB/s", *(f"at {100 * level:.0f} %" for level in LEVELS)]
+    if not any(row[6] for row in rows):  # nowhere is memory the limit
+        names, *rows = ([*cells[:6], *cells[7:]] for cells in (names, *rows))
     say(text_table(names, rows, {"space", "GPU", "workload"}))
     for line in left_out:
         say(line)

@@ -51,6 +51,7 @@ def sm90_configs() -> Iterator[Sm90Config]:
     base = replace(default_config(128, DType.FP16), rows_in_turn=False)
     yield replace(base, cross_tile_overlap=False, overlap=False, pingpong=False)
     yield replace(base, mma_warpgroups=3, B_c=80)
+    yield replace(base, rows_in_turn=True)
     yield replace(base, single_loop=True, early_test_wait=True)
     yield replace(base, d_head=64, mma_warpgroups=1, pingpong=False, B_c=96, min_ctas_per_sm=3)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -64,6 +66,32 @@ def test_a_prompt_in_two_parts(kind: str, static: bool) -> None:
     assert torch.allclose(tiny_models.chunked(model, static=static), expected, atol=1e-4)
     if not static:
         assert 4 in [n_q for n_q, _ in calls]
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("scores", ["plain", "sinks", "softcap"])
+@pytest.mark.parametrize("n_q", [1, 7, 9])
+def test_torch_computes_the_same_in_our_place(
+    window: int | None, scores: str, n_q: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no mask says what is seen."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, n, 16) for heads, n in ((4, n_q), (2, 9), (2, 9)))
+    module = SimpleNamespace(is_causal=True, num_key_value_groups=2, training=False)
+    asked: dict[str, Any] = {"sliding_window": window}
+    if scores == "sinks":
+        asked["s_aux"] = torch.randn(4)
+    elif scores == "softcap":
+        asked["softcap"] = 2.0
+    ours, _ = transformers_attention.attend(module, q, k, v, None, **asked)
+    assert calls
+    calls.clear()
+    monkeypatch.setattr(transformers_attention, "_DEVICES", ())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found, _ = transformers_attention.attend(module, q, k, v, None, **asked)
+    assert not calls
+    assert torch.allclose(found, ours, atol=1e-5)
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What runs on a GPU.
     "gpu": {"core", "ops", "families", "workers", "search"},
     "store": {"core", "ops", "families", "build"},
-    "frames": {"core", "profile", "search", "store"},
+    "frames": {"core", "ops", "profile", "search", "store"},
     "report": {"core", "ops", "families", "frames", "profile", "search", "store"},
     "tune": {"core", "ops", "families", "build", "workers", "profile", "search", "store"},
     # What other programs use.

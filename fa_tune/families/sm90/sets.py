@@ -165,7 +165,6 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
         early_test_wait=d_head_v not in (0, d_head) or d_head not in (128, 192),
         single_loop=single_loop(d_head, Rescale.STALE_MAX, d_head_v),
         d_head_v=d_head_v,
-        rows_in_turn=d_head == 128 and d_head_v <= 128,
     )
 
 
