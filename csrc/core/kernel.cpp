@@ -65,16 +65,8 @@ Status enqueue(const Driver& driver, LaunchStep& step, CUkernel kernel, CUstream
         attributes[count].id = kLaunchProgrammatic;
         attributes[count++].value.flag = 1;
     }
-    const CUlaunchConfig config{step.grid[0],
-                                step.grid[1],
-                                step.grid[2],
-                                step.threads,
-                                1,
-                                1,
-                                step.shared_bytes,
-                                stream,
-                                attributes,
-                                count};
+    const CUlaunchConfig config{step.grid[0],      step.grid[1], step.grid[2], step.threads, 1, 1,
+                                step.shared_bytes, stream,       attributes,   count};
     return driver.check(driver.cuLaunchKernelEx(&config, kernel, step.pointers, nullptr),
                         "cuLaunchKernelEx");
 }

@@ -343,10 +343,9 @@ void set_params(const Call& call, const Shares& shares, unsigned* counters,
                     static_cast<const unsigned short*>(cache.new_v.address),
                     strides(cache.new_k),
                     strides(cache.new_v)};
-    params.scales = {static_cast<const float*>(tensors.k_scale),
-                     static_cast<const float*>(tensors.v_scale),
-                     static_cast<int>(tensors.scale_batch_stride),
-                     static_cast<int>(tensors.scale_head_stride)};
+    params.scales = {
+        static_cast<const float*>(tensors.k_scale), static_cast<const float*>(tensors.v_scale),
+        static_cast<int>(tensors.scale_batch_stride), static_cast<int>(tensors.scale_head_stride)};
     params.q_strides = strides(tensors.q);
     params.k_strides = strides(tensors.k);
     params.v_strides = strides(tensors.v);

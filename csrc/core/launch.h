@@ -20,7 +20,7 @@ struct LaunchStep {
     unsigned threads;
     unsigned shared_bytes;
     unsigned cluster[3];
-    bool dependent;  // may begin before the launch in front of it is done
+    bool dependent;       // may begin before the launch in front of it is done
     CUtensorMap maps[4];  // Q, K, V, O
     KernelParams params;
     void* pointers[5];  // what the kernel takes, the maps first

@@ -165,8 +165,8 @@ bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
     return plan.operation == problem.operation && plan.dtype == problem.dtype &&
            plan.d_head == problem.d_head && plan.d_v == d_v_of(problem) &&
            plan.lse == problem.lse && plan.packed == problem.packed &&
-           plan.kv_e4m3 == problem.kv_e4m3 &&
-           (plan.ragged != 0 || !is_ragged(plan, problem)) && computes_scores(plan, problem);
+           plan.kv_e4m3 == problem.kv_e4m3 && (plan.ragged != 0 || !is_ragged(plan, problem)) &&
+           computes_scores(plan, problem);
 }
 
 Status check_computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
@@ -281,8 +281,7 @@ std::string kind_of(const fa_tune_plan& plan) {
            (plan.softcap != 0 ? ", with a soft cap" : "") +
            (plan.alibi != 0 ? ", with alibi" : "") + (plan.hook != 0 ? ", with a hook" : "") +
            (plan.packed != 0 ? ", packed" : "") + (plan.kv_e4m3 != 0 ? ", K and V e4m3" : "") +
-           ", " + form + "_" +
-           std::to_string(plan.compute_capability) +
+           ", " + form + "_" + std::to_string(plan.compute_capability) +
            (plan.portability == FA_TUNE_PORTABILITY_EXACT ? "a" : "");
 }
 

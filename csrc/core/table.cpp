@@ -78,12 +78,8 @@ Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_probl
                    std::abs(its.seq_len_kv - wanted.seq_len_kv) + std::abs(its.rows - wanted.rows);
     }
     const bool same = same_time(entry, asked);
-    return {!same,
-            its.few_rows != wanted.few_rows,
-            distance,
-            seq_len,
-            differing(entry, asked),
-            !same || scale_of(entry) != scale_of(asked)};
+    return {!same,   its.few_rows != wanted.few_rows, distance,
+            seq_len, differing(entry, asked),         !same || scale_of(entry) != scale_of(asked)};
 }
 
 // Only what the choice depends on, the rest 0.

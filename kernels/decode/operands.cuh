@@ -1,11 +1,12 @@
 // K and V in shared memory, and the operands of products that a lane takes from there.
 //
-// Of 16-bit elements a 16-byte chunk is 8 columns.  Of e4m3 it is 16: a k-step of Q K^T, two tiles of
-// O.  What ldmatrix gives a lane are then, of a key, four neighbouring columns; with .trans two
+// Of 16-bit elements a 16-byte chunk is 8 columns.  Of e4m3 it is 16: a k-step of Q K^T, two tiles
+// of O.  What ldmatrix gives a lane are then, of a key, four neighbouring columns; with .trans two
 // columns of two keys.  So the columns of Q and O stand in another order:
 //
-//     S   k index 2 i, 2 i + 1, 2 i + 8, 2 i + 9 of a step   is column 4 i, ..., 4 i + 3 of the chunk
-//     O   column i of the chunk's first tile, second tile    is column 2 i, 2 i + 1 of the chunk
+//     S   k index 2 i, 2 i + 1, 2 i + 8, 2 i + 9 of a step   is column 4 i, ..., 4 i + 3 of the
+//     chunk O   column i of the chunk's first tile, second tile    is column 2 i, 2 i + 1 of the
+//     chunk
 #pragma once
 
 #include "common/swizzle.cuh"

@@ -138,8 +138,8 @@ struct WarpGroup {
                         store(L::sums_at(group, row, column + 2), o[m][n][2 * half + 1],
                               o[m][n + 1][2 * half + 1]);
                     } else {
-                        store(L::sums_at(group, row, Ops::o_column(n, lane, 0)),
-                              o[m][n][2 * half], o[m][n][2 * half + 1]);
+                        store(L::sums_at(group, row, Ops::o_column(n, lane, 0)), o[m][n][2 * half],
+                              o[m][n][2 * half + 1]);
                         store(L::sums_at(group, row, Ops::o_column(n + 1, lane, 0)),
                               o[m][n + 1][2 * half], o[m][n + 1][2 * half + 1]);
                     }
@@ -224,8 +224,8 @@ struct WarpGroup {
             }
             using K = typename Ops::template KTile<16>;
             using V = typename Ops::template VTile<16>;
-            load_step<K>(to + 16 * i * KTile::kRowBytes,
-                         place(p.k, p.k_strides, rows, page, key), p.k_strides.seq,
+            load_step<K>(to + 16 * i * KTile::kRowBytes, place(p.k, p.k_strides, rows, page, key),
+                         p.k_strides.seq,
                          place(cache.new_k, cache.new_k_strides, rows, rows.batch, -step.old),
                          cache.new_k_strides.seq, step, rows.last);
             load_step<V>(to + KTile::kBytes + 16 * i * VTile::kRowBytes,
@@ -252,9 +252,9 @@ struct WarpGroup {
     // `writes`.
     template <class Tile>
     __device__ __forceinline__ void load_step(unsigned to, const unsigned short* cached,
-                                              long long cached_stride,
-                                              const unsigned short* added, long long added_stride,
-                                              const Step& step, bool writes) const {
+                                              long long cached_stride, const unsigned short* added,
+                                              long long added_stride, const Step& step,
+                                              bool writes) const {
         using Plan = mma_sync::CopyPlan<Tile, L::kGroupThreads>;
         const int thread = row_warp * 32 + lane;
         if (step.old >= min(step.there, 16)) {
@@ -272,8 +272,8 @@ struct WarpGroup {
 #pragma unroll
             for (int j = 0; j < Plan::kChunkPasses; ++j) {
                 const int at = column + j * Plan::kChunksPerPass * 8;
-                const unsigned place = to + Tile::offset(row, Plan::chunk(thread) +
-                                                                  j * Plan::kChunksPerPass);
+                const unsigned place =
+                    to + Tile::offset(row, Plan::chunk(thread) + j * Plan::kChunksPerPass);
                 ptx::cp_async_cg_16_zfill(place, from + at, there ? 16 : 0);
                 if (is_new && writes) {
                     *reinterpret_cast<uint4*>(const_cast<unsigned short*>(old_place + at)) =
@@ -297,8 +297,7 @@ struct WarpGroup {
                 seen[m][half] = rows.seen<TRAITS.causal>(p, row);
                 if constexpr (TRAITS.window) unseen[m][half] = rows.unseen(p, row);
                 const auto* from = reinterpret_cast<const unsigned*>(
-                    p.q + (real ? rows.offset(p, p.q_strides, row) : 0) +
-                    Ops::q_column(lane));
+                    p.q + (real ? rows.offset(p, p.q_strides, row) : 0) + Ops::q_column(lane));
 #pragma unroll
                 for (int t = 0; t < kStepsQK; ++t) {
                     q[t][m][half] = real ? from[Ops::q_word(t, 0)] : 0;
@@ -343,8 +342,8 @@ struct WarpGroup {
                 }
             }
         }
-        const bool hides = first_key + L::kKeys > keys.all_to ||
-                           (TRAITS.window && first_key < keys.all_from);
+        const bool hides =
+            first_key + L::kKeys > keys.all_to || (TRAITS.window && first_key < keys.all_from);
         if constexpr (TRAITS.softcap) {
             if (hides) mask(first_key);  // NaN of one score would be that of others
             cap(rows.score_scale);
@@ -388,8 +387,8 @@ struct WarpGroup {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int key = first_key + 8 * n + lane % 4 * 2 + i % 2;
-                    const bool hidden = key >= seen[m][i / 2] ||
-                                        (TRAITS.window && key < unseen[m][i / 2]);
+                    const bool hidden =
+                        key >= seen[m][i / 2] || (TRAITS.window && key < unseen[m][i / 2]);
                     if (hidden) s[m][n][i] = negative_infinity();
                 }
             }

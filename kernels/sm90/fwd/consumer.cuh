@@ -302,7 +302,8 @@ struct Consumer {
         products.pack(softmax);
     }
 
-    // Whether the block is likely to outgrow the maxima, so that these come before the exponentials.
+    // Whether the block is likely to outgrow the maxima, so that these come before the
+    // exponentials.
     __device__ __forceinline__ bool max_comes_first() const {
         if constexpr (!Rows::kMaxMayBeFirst) return false;
         return softmax.any_lane(softmax.max_first > 0);

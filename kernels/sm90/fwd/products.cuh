@@ -39,7 +39,8 @@ struct Products {
           k_base(ptx::WgmmaDescriptor::of(smem.k(0), 16)),
           v_base(ptx::WgmmaDescriptor::of(smem.v(0), VBlock::kPanelBytes)) {}
 
-    // With one tile alone, and where rows take turns, the compiler keeps everything uniform by itself.
+    // With one tile alone, and where rows take turns, the compiler keeps everything uniform by
+    // itself.
     __device__ __forceinline__ static ptx::WgmmaDescriptor uniform(
         const ptx::WgmmaDescriptor& descriptor) {
         return CFG.scheduler == Scheduler::SINGLE || CFG.rows_in_turn ? descriptor

@@ -112,7 +112,8 @@ struct Softmax {
     // --- with a stale maximum --------------------------------------------------------------
 
     // Exponentials of kEarly scores by the m that is there, the first ones or with rows_in_turn the
-    // first ones of row 0, and their sums: `part` is that of even and of odd columns for either row.
+    // first ones of row 0, and their sums: `part` is that of even and of odd columns for either
+    // row.
     struct Early {
         float p[kEarly > 0 ? kEarly : 1];
         float part[2][2];
