@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from fa_tune.core.hooks import twin_of
+from fa_tune.core.workload import Workload
 from fa_tune.gpu.kernels import use_device
+from fa_tune.gpu.reference import Inputs
 from fa_tune.op.done import Lengths
 from fa_tune.op.traits import Traits, bounds
 
@@ -22,6 +24,19 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 def same_bits(one: Any, other: Any) -> bool:
     return all(torch.equal(bits(a), bits(b)) for a, b in zip(one, other, strict=True))
+
+
+def problem_of(workload: Workload, inputs: Inputs) -> dict[str, Any]:
+    """What `attention` is told beside Q, K and V."""
+    return {
+        "causal": workload.causal,
+        "bottom_right": workload.bottom_right,
+        "softmax_scale": workload.softmax_scale,
+        "window": (workload.window_left, workload.window_right),
+        "sink": inputs.sink,
+        "softcap": workload.softcap,
+        "alibi_slopes": inputs.alibi_slopes,
+    }
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:

@@ -29,7 +29,14 @@ from fa_tune.op.done import Lengths
 from fa_tune.op.state import operators
 from fa_tune.op.traits import Traits
 from tests.csrc.host_cost import host_cost as cost_of_core
-from tests.gpu.op_checks import draw, main, packed_lengths, same_bits, some_traits
+from tests.gpu.op_checks import (
+    draw,
+    main,
+    packed_lengths,
+    problem_of,
+    same_bits,
+    some_traits,
+)
 
 THREADS, LAUNCHES = 8, 200
 LIBRARIES: list[Any] = []  # kept loaded
@@ -45,19 +52,6 @@ def by_cupy(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
     kernel.launch(workload, launch_args(inputs, out, lse), stream)
     torch.cuda.synchronize()
     return [out] if lse is None else [out, lse]
-
-
-def problem_of(workload: Workload, inputs: Inputs) -> dict[str, Any]:
-    """What `attention` is told beside Q, K and V."""
-    return {
-        "causal": workload.causal,
-        "bottom_right": workload.bottom_right,
-        "softmax_scale": workload.softmax_scale,
-        "window": (workload.window_left, workload.window_right),
-        "sink": inputs.sink,
-        "softcap": workload.softcap,
-        "alibi_slopes": inputs.alibi_slopes,
-    }
 
 
 def by_op(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:

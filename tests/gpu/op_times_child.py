@@ -12,16 +12,16 @@ import random
 import statistics
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from fa_tune.core.workload import DType, Workload
 from fa_tune.gpu.kernels import launch_args, lse_for, use_device
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.reference import Inputs, make_inputs
+from fa_tune.gpu.reference import make_inputs
 from fa_tune.op import attention
 from fa_tune.op.state import operators
+from tests.gpu.op_checks import problem_of
 
 PAIRS = 200
 FLUSH_BYTES = 256 << 20
@@ -35,19 +35,6 @@ WORKLOADS = (
     Workload(4, 32, 8, 4096, 4096, 128, DType.BF16, causal=True, window_left=1023, sink=True),
     Workload(4, 32, 32, 2048, 2048, 192, DType.BF16, causal=True, lse=True, d_head_v=128),
 )
-
-
-def told(workload: Workload, inputs: Inputs) -> dict[str, Any]:
-    """What `attention` is told beside Q, K and V."""
-    return {
-        "causal": workload.causal,
-        "bottom_right": workload.bottom_right,
-        "softmax_scale": workload.softmax_scale,
-        "window": (workload.window_left, workload.window_right),
-        "sink": inputs.sink,
-        "softcap": workload.softcap,
-        "alibi_slopes": inputs.alibi_slopes,
-    }
 
 
 def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
@@ -70,7 +57,7 @@ def ratios(workload: Workload, pairs: int) -> tuple[list[float], list[float]]:
     lse = lse_for(workload)
     artifact = operators().plans.choice(workload, 0).artifact
     kernel = Kernel(artifact.variant, artifact.cubin, *artifact.symbols)
-    args, problem = launch_args(inputs, out, lse), told(workload, inputs)
+    args, problem = launch_args(inputs, out, lse), problem_of(workload, inputs)
 
     def own() -> None:
         kernel.launch(workload, args, torch.cuda.current_stream().cuda_stream)
