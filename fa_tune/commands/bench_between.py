@@ -54,7 +54,10 @@ def command(recordings: Path | None, as_json: bool, wide: bool) -> None:
     """
     found, singles = losses_of(recordings or profiles_dir())
     if not found:
-        raise NoUsableVariant("no recording has several workloads of few queries and many keys")
+        raise NoUsableVariant(
+            "no recording has several workloads of few queries and many keys; record some with "
+            "search --record or tools/record_decode.sh, and name their folder by --recordings"
+        )
     if as_json:
         write_json(_document(found, singles))
         return
