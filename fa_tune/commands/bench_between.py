@@ -82,9 +82,11 @@ def _row(loss: Losses) -> list[str]:
 
 def _sentences(found: Sequence[Losses], singles: Sequence[Single]) -> list[str]:
     rule = [loss.rule for loss in found if loss.rule is not None]
-    more = sum(lost > MOST for lost in rule)
-    text = f"The rule loses {_figures(rule)}; more than {100 * MOST:g} % on {more} of {len(rule)}."
-    texts = [text]
+    texts = []
+    if rule:
+        more = sum(lost > MOST for lost in rule)
+        told = f"more than {100 * MOST:g} % on {more} of {len(rule)}"
+        texts.append(f"The rule loses {_figures(rule)}; {told}.")
     for name, label in (("nearest", "The nearest workload's config"), ("default", "The default")):
         lost = [f for loss in found if (f := getattr(loss, name)) is not None]
         if lost:

@@ -14,7 +14,6 @@ import torch
 
 THREADS = 512
 CTAS_PER_SM = 4
-AT_ONCE = 8  # 16-byte loads that a thread has under way
 LOAD_BYTES = 16
 
 _SOURCE = r"""
@@ -43,8 +42,9 @@ extern "C" __global__ void __launch_bounds__(512) bare_read(
 
 
 def bare_read(tensors: Sequence[torch.Tensor], rows: int) -> Callable[[], None]:
-    """A call that enqueues one launch on torch's current stream, which reads so many rows of two
-    contiguous tensors, from their beginnings."""
+    """A call that enqueues one launch on torch's current stream, which reads so many rows, each a
+    last dimension, of two contiguous tensors, from their beginnings; each thread has eight loads
+    of 16 bytes under way."""
     first, second = tensors
     counts = [rows * t.shape[-1] * t.element_size() // LOAD_BYTES for t in (first, second)]
     kernel, multiprocessors = _kernel(), _multiprocessors(cupy.cuda.Device().id)
