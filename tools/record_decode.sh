@@ -26,8 +26,8 @@ decode() { # STEP WHAT QUERIES BATCHES KEYS OPTION…
     wanted "$1" || return 0
     shift 5
     ((queries > 1)) && mask=causal_br
-    step "decode_h${heads%/*}_kv${heads#*/}_$name" search --kernels fast --family decode \
-        --profiler events --dtype bf16 --runs 3 --no-confirm --limit 3 \
+    step "decode_h${heads%/*}_kv${heads#*/}_$name" search --kernels "${kernels:-fast}" \
+        --family decode --profiler events --dtype bf16 --runs 3 --no-confirm --limit 3 \
         --ref "${REFERENCES:-read,fa2,cudnn}" --heads "${heads%/*}" --kv-heads "${heads#*/}" \
         --seq-lens "$queries" --mask "$mask" --batch "$batches" --seq-lens-kv "$keys" "$@"
 }
@@ -44,7 +44,7 @@ for heads in ${HEADS:-64/8 32/8 32/32}; do
     decode lengths lognormal 1 64 32768 --cache-lengths lognormal-1-0
     decode lengths equal 1 64 5860 --cache-lengths equal
     decode lengths pages 1 64 8192 --page-size 16
-    decode splits splits 1 1,4,16 1024,8192,32768 --kernels "$tile" \
+    kernels=$tile decode splits splits 1 1,4,16 1024,8192,32768 \
         --axis min_blocks=1,2,4,8,16,32,64
     decode between between 1 1,8,32 3000,16384
     decode between between_batches 1 2,8,32 1024,8192

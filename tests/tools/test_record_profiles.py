@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from fa_tune.families.sm80.names import parse_short_form
@@ -171,10 +172,10 @@ def test_decoding_is_recorded_with_fixed_splits_beside(tmp_path: Path) -> None:
     assert len({call[call.index("--registry") + 1] for call in calls}) == 1, (
         "what the grid chose competes with the fixed ones"
     )
-    from fa_tune.commands.search import command
+    from fa_tune.cli import cli
 
-    for call in calls:
-        command.make_context("search", call[1:])  # it knows all that is asked for
+    for call in calls:  # it knows all that is asked for
+        cli.resolve_command(click.Context(cli), call)[1].make_context("search", call[1:])
 
 
 def test_more_options_go_to_every_step(tmp_path: Path) -> None:
