@@ -29,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import kernel_tables
+import recorded_decode
 import recorded_grid
 import recorded_tables
 import speed_plot
@@ -62,10 +63,15 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
     "docs/results.md": {
         "sm90 h200": lambda data: recorded_grid.section(data, "sm90"),
         "sm80 h200": lambda data: recorded_grid.section(data, "sm80"),
+        "decoding": recorded_decode.section,
         "sm90 h100": lambda _: recorded_grid.section(Recorded(recorded_grid.H100), "sm90"),
         "sm80 h100": lambda _: recorded_grid.section(Recorded(recorded_grid.H100), "sm80"),
     },
-    "README.md": {"speed": recorded_grid.small_table, "picture": recorded_grid.pictured},
+    "README.md": {
+        "speed": recorded_grid.small_table,
+        "picture": recorded_grid.pictured,
+        "decoding": recorded_decode.summary,
+    },
     "docs/why-this-wins.md": {},
 }
 PICTURES: dict[str, Callable[[Recorded], str]] = {"docs/speed_h200.svg": speed_plot.svg}
