@@ -11,7 +11,6 @@ by a comment that says what it is:
                       of the ranking run, millions), ldmatrix, busy (shared memory, %)
     ncu r1/r2         how many times as large the first is
     ncu r3:r4         the change from the first to the second in %, with its sign
-    rho l2 64x64      rank correlation with the time within the searched set; `all` for all blocks
     effect buffer 64x64   median change of time in %, as in the table of pairs
     repeat cycles     largest difference between two runs under ncu in %
     samples ncu 1     how many measurements have so many samples; `all`: the samples in total;
@@ -46,7 +45,6 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
         "counters": recorded_tables.counters,
         "blocks": recorded_tables.blocks,
         "effects": recorded_tables.effects,
-        "rho": recorded_tables.rho,
     },
     "docs/measuring.md": {"offsets": recorded_tables.offsets},
     "docs/kernel-sm80.md": {"constraints": lambda _: kernel_tables.sm80_constraints()},
@@ -75,9 +73,7 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
     "docs/why-this-wins.md": {},
 }
 PICTURES: dict[str, Callable[[Recorded], str]] = {"docs/speed_h200.svg": speed_plot.svg}
-_NAMES = "|".join(
-    [*COUNTERS, "ncu", "events", "tflops", "elapsed", "ldmatrix", "busy", "rho", "effect"]
-)
+_NAMES = "|".join([*COUNTERS, "ncu", "events", "tflops", "elapsed", "ldmatrix", "busy", "effect"])
 FIGURE = re.compile(
     rf"(?P<shown>[^\s(<]+)<!-- (?P<what>{_NAMES}|repeat|samples|implied|read) (?P<of>[^>]+) -->"
 )
@@ -104,11 +100,6 @@ def value(data: Recorded, what: str, name: str) -> float:
 
 def figure(data: Recorded, what: str, of: str) -> str:
     """The figure that a comment describes, as it is to be shown."""
-    if what == "rho":
-        column, blocks = of.split()
-        rho = data.rho(column, "" if blocks == "all" else blocks)
-        assert rho is not None
-        return signed(rho, 2)
     if what == "effect":
         field, _, blocks = of.rpartition(" ")
         return signed(statistics.median(data.effects(blocks, CHANGES[field])))
