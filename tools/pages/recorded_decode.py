@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from recorded_grid import ratio
 from recorded_tables import table
 
 READ = f"ref:{BARE_READ}"
+TILE = families.parse("decode(BF16, 128, 16, 128, 8): stages_2+aligned")  # record_decode.sh's
 KEYS = (1024, 8192, 32768, 131072)
 BATCHES = (1, 4, 16, 64, 128)
 Losses = Mapping[str, Sequence[float]]  # fractions, by what runs
@@ -140,17 +142,21 @@ def _seconds(found: Measurement) -> float:
 def _fixed(data: Recorded) -> str:
     """What a fixed least number of key blocks for a CTA loses, and what the search's choice does,
     against the best of them all in the same run."""
-    losses: dict[str, list[float]] = {}
-    for w, held in sorted(recorded_splits(data).items()):
+    fixed: dict[int, list[float]] = {}
+    chosen: list[float] = []
+    for w, held in recorded_splits(data).items():
         own = recorded(data)[w].chosen if w in recorded(data) else ""
         for subject in held.measured:
             if is_reference(subject):
                 continue
             lost = max(0.0, ratio(held.measured, subject, held.chosen) - 1)
             if (blocks := _least_blocks(subject)) is not None:
-                losses.setdefault(f"at least {blocks} for each CTA", []).append(lost)
+                fixed.setdefault(blocks, []).append(lost)
             if subject == own:
-                losses.setdefault("the registry's choice for each", []).append(lost)
+                chosen.append(lost)
+    losses = {f"at least {blocks} for each CTA": fixed[blocks] for blocks in sorted(fixed)}
+    if chosen:
+        losses["the registry's choice for each"] = chosen
     if not losses:
         return ""
     return (
@@ -163,9 +169,9 @@ def _fixed(data: Recorded) -> str:
 def _least_blocks(subject: str) -> int | None:
     """Of the tile that all of these are; None for others that took part."""
     config = families.parse(Variant.from_key(subject).config)
-    if not isinstance(config, DecodeConfig) or not config.aligned:
+    if not isinstance(config, DecodeConfig) or replace(config, min_blocks=1) != TILE:
         return None
-    return config.min_blocks if (config.B_r, config.B_c, config.stages) == (16, 128, 2) else None
+    return config.min_blocks
 
 
 def _losses(losses: Losses) -> str:

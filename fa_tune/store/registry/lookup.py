@@ -209,7 +209,8 @@ def _warnings(entry: Entry, here: Target) -> tuple[str, ...]:
         out.append(f"measured with {was}, this is {here.driver}; search again to be sure")
     family = entry.chosen.family
     present = here.kernel_source_sha256.get(family)
-    if present is not None and not equal(family, recorded.kernel_source_sha256, present):
+    known, d_heads = recorded.kernel_source_sha256, [entry.workload.d_head]
+    if present is not None and not equal(family, known, present, d_heads):
         out.append("measured with other kernel sources; search again to be sure")
     return tuple(out)
 
