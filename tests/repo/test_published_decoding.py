@@ -71,10 +71,10 @@ class Problem:
         return 2 * 128 * 2 * (batch * queries * heads + keys * kv_heads) / 1e9
 
 
-def problems(folder: Path, name: str) -> dict[tuple[str, ...], Problem]:
-    """Of the files of that name, the newest of each, by its sizes, lengths and pages."""
+def problems(files: Iterable[Path]) -> dict[tuple[str, ...], Problem]:
+    """What files hold, the newest of each problem, by its sizes, lengths and pages."""
     found: dict[tuple[str, ...], Problem] = {}
-    for path in sorted(folder.glob(name), key=recorded_at, reverse=True):
+    for path in sorted(files, key=recorded_at, reverse=True):
         decided = json.loads(path.with_suffix(".meta.json").read_text(encoding="utf-8"))["decided"]
         here: dict[tuple[str, ...], Problem] = {}
         with path.open(encoding="utf-8", newline="") as file:
@@ -97,16 +97,14 @@ def problems(folder: Path, name: str) -> dict[tuple[str, ...], Problem]:
     return found
 
 
+def fixed_splits(folder: Path) -> set[Path]:
+    """The recordings of them."""
+    return set(folder.glob("decode_*_splits_events.csv"))
+
+
 def searched(folder: Path) -> dict[tuple[str, ...], Problem]:
     """All but the fixed splits."""
-    fixed = set(folder.glob("decode_*_splits_*"))
-    names = [p.name for p in folder.glob("decode_*_events.csv") if p not in fixed]
-    found: dict[tuple[str, ...], Problem] = {}
-    for name in names:
-        for key, problem in problems(folder, name).items():
-            assert key not in found, "of two recordings the newest counts: compare dates here"
-            found[key] = problem
-    return found
+    return problems(set(folder.glob("decode_*_events.csv")) - fixed_splits(folder))
 
 
 def check_grid(text: str, folder: Path) -> int:
@@ -135,7 +133,7 @@ def check_fixed(text: str, folder: Path) -> int:
     """Compares the losses of fixed splits; how many rows there were."""
     lost: dict[str, list[float]] = {}
     grid = searched(folder)
-    for key, problem in problems(folder, "decode_*_splits_events.csv").items():
+    for key, problem in problems(fixed_splits(folder)).items():
         for name in problem.rows:
             loss = max(0.0, problem.ratio(name, problem.chosen) - 1)
             fixed = re.fullmatch(re.escape(TILE) + r"(?:\+min_blocks_(\d+))?\+aligned", name)
