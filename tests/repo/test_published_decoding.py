@@ -224,7 +224,7 @@ def check_summary(text: str, folder: Path) -> None:
     ]
     assert f"{min(large):.0f} to {max(large):.0f} % of the speed" in text
     times = [p.times for p in held]
-    assert f"{min(times):.2f} to {max(times):.2f} times as fast" in text
+    assert f"{min(times):.2f} to {max(times):.2f} times the speed" in text
     assert f"{statistics.median(times):.2f} in the median of {len(times)}" in text
 
 

@@ -47,11 +47,11 @@ def summary(data: Recorded) -> str:
     if not large or not times:
         return ""
     return (
-        f"Decoding, one to four queries at d_head 128 in BF16: {100 * min(large):.0f} to "
-        f"{100 * max(large):.0f} % of the speed at which a kernel can read K and V at all, where "
-        f"these are 260 MB or more, and {min(times):.2f} to {max(times):.2f} times as fast as the "
-        f"fastest library, {statistics.median(times):.2f} in the median of {len(times)} problems "
-        "([table](docs/results.md#decoding))."
+        f"Decoding, one to four queries at d_head 128 in BF16, has {min(times):.2f} to "
+        f"{max(times):.2f} times the speed of the fastest library, "
+        f"{statistics.median(times):.2f} in the median of {len(times)} problems. Where K and V are "
+        f"260 MB or more, it has {100 * min(large):.0f} to {100 * max(large):.0f} % of the speed "
+        "at which a kernel can read them at all ([table](docs/results.md#decoding))."
     )
 
 
