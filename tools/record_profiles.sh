@@ -13,7 +13,9 @@
 #                the recordings are fast_…_d128_events.csv, and go before others of these workloads
 #   STEPS        all but ncu and sustained if not given
 #
-# An estimated 15 minutes for each kind of inputs on one H200 with 16 cores.  Two GPUs halve it:
+# A search takes some 10 s and 6 to 10 s for each workload on an H200 with 16 cores, less without
+# FlashAttention 4 and with OPTIONS=--no-confirm: an estimated 13 minutes for each kind of inputs.
+# Two GPUs halve it:
 #
 #   CUDA_VISIBLE_DEVICES=0 STEPS="grid large off gemma_1024 gemma_4096" tools/record_profiles.sh &
 #   CUDA_VISIBLE_DEVICES=1 STEPS="bf16 one gpt_oss_128 gpt_oss_1024 mistral d_v_128 mixture" \
