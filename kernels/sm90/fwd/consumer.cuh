@@ -402,11 +402,8 @@ struct Consumer {
             if (masks_before_change<TRAITS>() && masked) mask(first_row, block);
             const int row = first_row + 16 * warp + lane / 4;
             const int column = block * CFG.B_c + 2 * (lane % 4);
-#pragma unroll
-            for (int x = 0; x < kScores; x += 4) {
-                float (&four)[4] = reinterpret_cast<float (&)[4]>(products.s[x]);
-                score_map.change(four, row, column, 2 * x, sequence.alibi_diagonal(p), p);
-            }
+            score_map.change(reinterpret_cast<float (&)[kScores / 4][4]>(products.s), row, column,
+                             sequence.alibi_diagonal(p), p);
         }
     }
 
