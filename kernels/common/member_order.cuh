@@ -27,8 +27,10 @@ constexpr int kFoundAt = 8 * kMostSorted;
 constexpr int kOrderBytes = kFoundAt + 32;
 // Keys that make no difference to the order of sequences whose tiles are handed out together.
 constexpr int kAlikeKeys = 128;
-// Up to 2^kMostShift threads compare one sequence with the others.
+// Up to 2^kMostShift threads compare one sequence with the others, and not more than kComparing all
+// sequences where it could be fewer.
 constexpr int kMostShift = 3;
+constexpr int kComparing = 128;
 
 // Up to kMostSorted sequences, and no more than threads, are ordered by their keys; more are taken
 // as they come.  `visit(place, member, tiles)` for each, by one of the CTA's threads, all of which
@@ -56,7 +58,7 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
     if (count <= kSorted) {
         // Few sequences have several threads each, which share the comparisons.
         int shift = 0;
-        while (shift < kMostShift && (2 * count << shift) <= kThreads) ++shift;
+        while (shift < kMostShift && (2 * count << shift) <= min(kThreads, kComparing)) ++shift;
         const int index = thread >> shift, part = thread - (index << shift);
         PackedMember member{};
         int keys = -2, tiles = 0;  // of nobody

@@ -32,7 +32,7 @@ template <Sm90Config CFG>
 __device__ __forceinline__ void initialise_barriers(const SharedAddress<CFG>& smem) {
     for (int i = 0; i < CFG.q_stages * CFG.mma_warpgroups; ++i) {
         ptx::mbarrier_init(smem.q_full(i), 1);
-        ptx::mbarrier_init(smem.q_empty(i), 1);
+        ptx::mbarrier_init(smem.q_empty(i), CFG.o_apart() ? 4 : 1);
     }
     constexpr int kConsumerWarps = 4 * CFG.mma_warpgroups;
     for (int i = 0; i < CFG.stages; ++i) {
