@@ -45,6 +45,8 @@ class TestDecodeContract(KernelFamilyContract):
         replace(_DEFAULT, ctas_per_sm=8),
         replace(_DEFAULT, min_blocks=0),
         replace(_DEFAULT, B_c=256, stages=2),
+        replace(_DEFAULT, cluster=3, aligned=False),
+        replace(_DEFAULT, cluster=2, aligned=False, min_blocks=2),
     )
 
     @pytest.mark.parametrize("arch", [(8, 0), (8, 6), (9, 0), (12, 0)])
@@ -125,6 +127,20 @@ def test_the_workspace_holds_two_parts_of_each_cta() -> None:
     assert _FAMILY.workspace_bytes(_DEFAULT, _ONE_QUERY, DEVICE) == 132 * 2 * 8 * 130 * 4
     small = LaunchDevice(multiprocessors=2, l2_bytes=1 << 20)
     assert _FAMILY.workspace_bytes(_DEFAULT, _ONE_QUERY, small) == 2 * 2 * 8 * 130 * 4
+
+
+def test_a_cluster_has_a_tile_and_needs_no_memory() -> None:
+    config = replace(_DEFAULT, aligned=False, cluster=4)
+    workload = replace(_ONE_QUERY, batch=2)
+    geometry = _FAMILY.geometry(config, workload, DEVICE)
+    assert (geometry.grid, geometry.cluster) == ((2 * 8 * 4, 1, 1), (4, 1, 1))
+    assert _FAMILY.workspace_bytes(config, workload, DEVICE) == 0
+    assert _FAMILY.scratch_bytes(config) == 0
+    (spec,) = _FAMILY.kernels(config, "ragged")
+    assert spec.name_expression.startswith("decode_cluster_kernel<")
+    assert not spec.has_large_cluster
+    (large,) = _FAMILY.kernels(replace(config, cluster=16), "ragged")
+    assert large.has_large_cluster
 
 
 def test_more_blocks_than_a_kernel_counts_are_refused() -> None:

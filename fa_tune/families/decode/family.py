@@ -97,7 +97,8 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     # Launches -------------------------------------------------------------------------------
 
     def kernels(self, config: DecodeConfig, traits: str) -> Sequence[KernelSpec]:
-        found = tuple(super().kernels(config, traits))
+        (one,) = super().kernels(config, traits)
+        found = (replace(one, cluster_ctas=config.cluster),)
         if config.combine is Combine.LAST:
             return found
         name = self.name_expression(config, traits).replace("decode_", "decode_combine_", 1)
