@@ -248,8 +248,7 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         "cluster_shares_tiles",
         "with a cluster for each tile there are no aligned, min_blocks and combine to choose",
         lambda c: (
-            c.cluster == 1
-            or (c.min_blocks == 1 and not c.aligned and c.combine is Combine.LAST)
+            c.cluster == 1 or (c.min_blocks == 1 and not c.aligned and c.combine is Combine.LAST)
         ),
     ),
 )

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
+from fa_tune.families.decode import clusters
 from fa_tune.families.decode.config import (
     MMA_M,
     Combine,
@@ -36,13 +37,6 @@ KEYS = 128  # of blocks
 # With e4m3 a block has so many keys, which are as many bytes as without, where a tile has no more
 # rows than these: others have no registers for it.
 WIDE_KEYS, WIDE_ROWS = 256, 32
-# What clusters gain on an H200: there is room for 31 of four CTAs, so that they are best where a
-# cluster for each tile leaves half of the multiprocessors alone, up to so many bytes of K and V.
-CLUSTERS = (8, 4, 2)
-LARGE_CLUSTER = 16
-CLUSTERS_PAY = (9, 0)
-CLUSTER_CTAS = 64
-CLUSTER_BYTES = 34_000_000
 WARPS = 8  # of a multiprocessor: more have too few registers
 
 
@@ -89,17 +83,15 @@ def default_config(
     arch: ArchLimits | None = None,
     *,
     tiles: int = 1,
-    keys: int | None = None,
+    n_keys: int | None = None,
 ) -> DecodeConfig:
     """What was fastest or near it on an H200 at nearly every length for so many rows, of which more
     than fit are several tiles; a smaller ring where `arch` has no room for that one, and without
     `arch` one for every device.  With many tiles, several for a CTA, small CTAs: one loads while
-    another is between two tiles.  With few tiles of few `keys` (None: not known), a cluster for
-    each."""
+    another is between two tiles.  Clusters where they are faster for so many tiles of `n_keys`,
+    which None leaves open."""
     fitting = next((r for r in ROWS if r >= rows), ROWS[-1])
     if arch is not None:
-        if keys is not None and (found := _of_cluster(heads, dtype, rows, arch, tiles, keys)):
-            return found
         small = replace(of_four(heads, dtype), aligned=True)
         if rows <= MMA_M and tiles >= MANY_TILES and constraints(small, arch) is None:
             return small
@@ -110,23 +102,8 @@ def default_config(
                 tile = tile_of(heads, dtype, tile_rows, ring_bytes, keys=keys)
                 config = replace(tile, aligned=True)
                 if constraints(config, arch) is None:
-                    return config
+                    return clusters.default(config, arch, tiles, n_keys) or config
     return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
-
-
-def _of_cluster(
-    heads: Heads, dtype: DType, rows: int, arch: ArchLimits, tiles: int, keys: int
-) -> DecodeConfig | None:
-    """With the largest cluster of which there is one for every tile at a time, if there is little
-    to read."""
-    tile = tile_of(heads, dtype, MMA_M)
-    n_bytes = tiles * keys * (tile.d_head + tile.d_v) * tile.kv_bytes
-    if rows > MMA_M or arch.compute_capability != CLUSTERS_PAY or n_bytes > CLUSTER_BYTES:
-        return None
-    for cluster in CLUSTERS:
-        if tiles * cluster <= CLUSTER_CTAS and (cluster - 1) * tile.B_c < keys:
-            return replace(tile, cluster=cluster)
-    return None
 
 
 def of_four(heads: Heads, dtype: DType) -> DecodeConfig:
@@ -152,9 +129,11 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
             yield replace(tile_of(heads, dtype, rows, 64 << 10, keys=64, ctas=3), aligned=True)
             yield replace(of_four(heads, dtype), aligned=True)
             yield replace(best, aligned=True, min_blocks=4)
-            for cluster in CLUSTERS:
+            for cluster in (2, 4, 8):
                 yield replace(best, cluster=cluster)
                 yield replace(best, cluster=cluster, dependent=True)
+                if cluster > 2:
+                    yield replace(deeper, cluster=cluster)
 
 
 def get_fast_configs(
@@ -175,7 +154,7 @@ def _tune(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
         for min_blocks in (1, 4, 16):
             yield replace(tile, min_blocks=min_blocks, aligned=True)
         yield replace(tile, aligned=True, combine=Combine.KERNEL)
-        for cluster in (*CLUSTERS, LARGE_CLUSTER):
+        for cluster in clusters.ROOM:
             yield replace(tile, cluster=cluster)
 
 
