@@ -144,12 +144,6 @@ Status fa_tune_kernel::make_ready(const Driver& driver, const Device& device) {
             driver.cuKernelSetAttribute(kFunctionMaxDynamicShared, launches_[i].dynamic_smem_bytes,
                                         kernels_[i], device.handle),
             "cuKernelSetAttribute");
-        const fa_tune_launch_plan& plan = launches_[i];
-        if (status.ok() && plan.cluster_x * plan.cluster_y * plan.cluster_z > kPortableCluster) {
-            status = driver.check(driver.cuKernelSetAttribute(kFunctionLargeCluster, 1, kernels_[i],
-                                                              device.handle),
-                                  "cuKernelSetAttribute");
-        }
         // The code itself, which a captured launch could not load.
         CUfunction function = nullptr;
         if (status.ok()) {

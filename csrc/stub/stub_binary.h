@@ -22,7 +22,6 @@ struct Kernel {
     std::string symbol;
     std::vector<std::size_t> params;
     int shared_limit[kDevices] = {-1, -1};
-    int large_clusters[kDevices] = {};  // whether more than 8 CTAs are allowed
 };
 
 class Library {

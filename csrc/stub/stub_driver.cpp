@@ -168,9 +168,9 @@ int cuLibraryGetKernel(Kernel** kernel, Library* library, const char* name) {
 
 int cuKernelSetAttribute(int attribute, int value, Kernel* kernel, int device) {
     CALLED;
-    if (attribute != 8 && attribute != 14) return kInvalidValue;
+    if (attribute != 8) return kInvalidValue;
     const std::lock_guard<std::mutex> lock(mutex);
-    (attribute == 8 ? kernel->shared_limit : kernel->large_clusters)[device] = value;
+    kernel->shared_limit[device] = value;
     return 0;
 }
 
@@ -200,11 +200,6 @@ int launch(Kernel* kernel, const std::uint32_t (&grid)[3], const std::uint32_t (
     // As the driver: more than 48 KiB must have been allowed.
     if (static_cast<int>(shared_bytes) > (48 << 10) &&
         static_cast<int>(shared_bytes) > kernel->shared_limit[device]) {
-        return kInvalidValue;
-    }
-    // And more than 8 CTAs of a cluster.
-    if (shape.cluster[0] * shape.cluster[1] * shape.cluster[2] > 8 &&
-        kernel->large_clusters[device] == 0) {
         return kInvalidValue;
     }
     stub_launch seen{};

@@ -262,24 +262,14 @@ class LaunchGeometry:
     dependent: bool = False
 
 
-PORTABLE_CLUSTER = 8  # CTAs that every device with clusters has room for
-
-
 @dataclass(frozen=True)
 class KernelSpec:
     """One kernel of a variant: the template instantiation to ask the compiler for, threads per CTA
-    and dynamic shared memory per CTA in bytes, and CTAs of the cluster that is compiled into it.
-    Only the first depends on the traits."""
+    and dynamic shared memory per CTA in bytes.  The last two do not depend on the traits."""
 
     name_expression: str
     threads: int
     dynamic_smem_bytes: int
-    cluster_ctas: int = 1
-
-    @property
-    def has_large_cluster(self) -> bool:
-        """Whether the driver has to be told that so large a cluster is meant."""
-        return self.cluster_ctas > PORTABLE_CLUSTER
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,6 @@ class Kernel:
         for name, spec in zip((symbol, *more_symbols), specs, strict=True):
             function = self._module.get_function(name)
             function.max_dynamic_shared_size_bytes = spec.dynamic_smem_bytes
-            if spec.has_large_cluster:
-                _allow_large_cluster(function.kernel.ptr)
             self._functions.append(function)
 
     def launch(self, workload: Workload, args: LaunchArgs, stream: int = 0) -> None:
@@ -93,17 +91,9 @@ def _launch_dependent(function: int, step: LaunchStep, stream: int) -> None:
     config.attrs, config.numAttrs = [attribute], 1
     values = [array.ctypes.data for array in step.args]
     pointers = (ctypes.c_void_p * len(values))(*values)
-    address = ctypes.addressof(pointers)
-    _check(driver.cuLaunchKernelEx(config, driver.CUfunction(function), address, 0))
-
-
-def _allow_large_cluster(function: int) -> None:
-    large = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-    _check(driver.cuFuncSetAttribute(driver.CUfunction(function), large, 1))
-
-
-def _check(result: tuple[driver.CUresult]) -> None:
-    (status,) = result
+    (status,) = driver.cuLaunchKernelEx(
+        config, driver.CUfunction(function), ctypes.addressof(pointers), 0
+    )
     if status != driver.CUresult.CUDA_SUCCESS:
         raise cupy.cuda.driver.CUDADriverError(int(status))
 

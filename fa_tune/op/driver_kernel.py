@@ -16,9 +16,6 @@ from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchStep
 
-_ATTRIBUTE = driver.CUfunction_attribute
-_LARGE_CLUSTER = _ATTRIBUTE.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-
 
 class DriverKernel:
     """One compiled variant.  Launches on one stream share a scheduler's counters; a captured graph
@@ -47,10 +44,8 @@ class DriverKernel:
             for symbol, spec in zip(self._artifact.symbols, self._specs, strict=True):
                 kernel = _call(driver.cuLibraryGetKernel, library, symbol.encode())
                 function = _call(driver.cuKernelGetFunction, kernel)
-                limit = _ATTRIBUTE.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 _call(driver.cuFuncSetAttribute, function, limit, spec.dynamic_smem_bytes)
-                if spec.has_large_cluster:
-                    _call(driver.cuFuncSetAttribute, function, _LARGE_CLUSTER, 1)
                 found.append(function)
             properties = torch.cuda.get_device_properties(device)
             self._devices[device] = LaunchDevice(

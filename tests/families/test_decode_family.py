@@ -138,9 +138,6 @@ def test_a_cluster_has_a_tile_and_needs_no_memory() -> None:
     assert _FAMILY.scratch_bytes(config) == 0
     (spec,) = _FAMILY.kernels(config, "ragged")
     assert spec.name_expression.startswith("decode_cluster_kernel<")
-    assert not spec.has_large_cluster
-    (large,) = _FAMILY.kernels(replace(config, cluster=16), "ragged")
-    assert large.has_large_cluster
 
 
 def test_more_blocks_than_a_kernel_counts_are_refused() -> None:

@@ -241,8 +241,8 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     ),
     (
         "cluster_in_range",
-        "cluster must be 1, 2, 4, 8 or 16",
-        lambda c: c.cluster in (1, 2, 4, 8, 16),
+        "cluster must be 1, 2, 4 or 8",
+        lambda c: c.cluster in (1, 2, 4, 8),
     ),
     (
         "cluster_shares_tiles",

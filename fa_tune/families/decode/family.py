@@ -98,8 +98,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     # Launches -------------------------------------------------------------------------------
 
     def kernels(self, config: DecodeConfig, traits: str) -> Sequence[KernelSpec]:
-        (one,) = super().kernels(config, traits)
-        found = (replace(one, cluster_ctas=config.cluster),)
+        found = tuple(super().kernels(config, traits))
         if config.combine is Combine.LAST:
             return found
         name = self.name_expression(config, traits).replace("decode_", "decode_combine_", 1)
