@@ -178,6 +178,34 @@ def test_it_is_for_few_rows_alone() -> None:
     assert not suits(4096, 8)
 
 
+@pytest.mark.parametrize(
+    ("batch", "kv_heads", "keys", "cluster"),
+    [
+        (1, 8, 128, 1),  # one block
+        (1, 8, 300, 2),
+        (1, 8, 4096, 8),
+        (3, 8, 2048, 4),  # there is no room for 24 clusters of 8
+        (8, 8, 1024, 2),
+        (9, 8, 1024, 1),  # nor for 72 of 2
+        (1, 8, 32768, 1),  # 64 CTAs read less than 132
+        (1, 1, 8192, 1),
+    ],
+)
+def test_the_default_has_clusters_where_little_is_read(
+    batch: int, kv_heads: int, keys: int, cluster: int
+) -> None:
+    workload = Workload(batch, 8 * kv_heads, kv_heads, 1, keys, 128, DType.BF16)
+    h200 = limits((9, 0))
+    config: DecodeConfig = _FAMILY.default_for(workload, h200)
+    assert config.cluster == cluster
+    assert _FAMILY.constraints(config, h200) is None
+    for other in (
+        _FAMILY.default_for(workload, limits((8, 0))),
+        _FAMILY.default_for(replace(workload, cache_lengths="lognormal"), h200),
+    ):
+        assert (other.cluster, other.aligned) == (1, True)
+
+
 def test_it_is_the_default_of_workloads_that_suit_it_and_of_no_other() -> None:
     h200 = limits((9, 0))
     names = [families.of(c).name for c in families.defaults_for(_ONE_QUERY, h200)]
