@@ -134,9 +134,9 @@ struct Softmax {
                             : spread > kPeakedSpread           ? kPeakedBlocks
                                                                : 0;
             } else if constexpr (kFirst && CFG.adaptive_max) {
-                max_first = spread_of_max() > kScoreSpread ? kScoreBlocks : 0;
+                max_first = peaked() ? kScoreBlocks : 0;
             } else if constexpr (kFirst) {
-                max_first = kMaxMayBeFirst && spread_of_max() > kPeakedSpread ? kPeakedBlocks : 0;
+                max_first = kMaxMayBeFirst && peaked() ? kPeakedBlocks : 0;
             }
         }
     }
@@ -251,13 +251,13 @@ struct Softmax {
         sums[i] = part[0] + part[1];
     }
 
-    // How far the warp's rows have their m apart.
-    __device__ __forceinline__ unsigned spread_of_max() const {
+    // Whether the warp's rows have maxima far apart.
+    __device__ __forceinline__ bool peaked() const {
         const int lower = __float2int_rn(fminf(row_max[0], row_max[1]));
         const int upper = __float2int_rn(fmaxf(row_max[0], row_max[1]));
         const unsigned least = __reduce_min_sync(kAllLanes, lower);
         const unsigned most = __reduce_max_sync(kAllLanes, upper);
-        return most - least;
+        return most - least > (CFG.adaptive_max ? kScoreSpread : kPeakedSpread);
     }
 
     // After a block whose maxima came first and made rows grow by 1 / `a`: the next block's come
