@@ -40,10 +40,11 @@ struct Products {
           v_base(ptx::WgmmaDescriptor::of(smem.v(0), VBlock::kPanelBytes)) {}
 
     // Where the compiler keeps everything uniform by itself: with one tile alone, where rows take
-    // turns, and, of other configs with adaptive_max, without a diagonal.  With one, one loop for
-    // all blocks is 5 % slower so.
+    // turns, and with adaptive_max unless blocks with a mask go through the loop of the others,
+    // which is 5 % slower so.
     static constexpr bool kUniformByItself = CFG.scheduler == Scheduler::SINGLE ||
-                                             CFG.rows_in_turn || (CFG.adaptive_max && !kDiagonal);
+                                             CFG.rows_in_turn ||
+                                             (CFG.adaptive_max && !(CFG.single_loop && kDiagonal));
 
     __device__ __forceinline__ static ptx::WgmmaDescriptor uniform(
         const ptx::WgmmaDescriptor& descriptor) {

@@ -43,11 +43,10 @@ struct Softmax {
     // Then maxima come first in so many blocks.
     static constexpr unsigned kPeakedSpread = kBf16 ? 40 : 20;
     static constexpr int kPeakedBlocks = 3;
-    // With adaptive_max more blocks in fp16, and from a smaller spread on.  A first block with a mask
-    // shows most rows fewer keys than later ones, so that their first maxima are too low and far
-    // apart: there m is raised towards the highest of the warp, by at most kMostRaise powers of
-    // two.  A spread that this would not close is one of scores.
-    static constexpr unsigned kScoreSpread = kBf16 ? 40 : 18;
+    // With adaptive_max: a first block with a mask shows most rows fewer keys than later ones, so
+    // that their first maxima are too low and far apart.  There m is raised towards the highest of
+    // the warp, by at most kMostRaise powers of two.  A spread that this does not close is one of
+    // the scores, and maxima come first in more blocks.
     static constexpr int kScoreBlocks = kBf16 ? 3 : 6;
     static constexpr unsigned kMostRaise = kBf16 ? 20 : 8;
     // Where as many of a warp's lanes, two rows to each, grew in two blocks, the next maxima are
@@ -130,9 +129,9 @@ struct Softmax {
             } else if constexpr (kRaise) {
                 const int least = __reduce_min_sync(kAllLanes, __float2int_rn(lowest));
                 const unsigned spread = static_cast<unsigned>(most) - static_cast<unsigned>(least);
-                max_first = spread > kScoreSpread + kMostRaise ? kScoreBlocks
-                            : spread > kPeakedSpread           ? kPeakedBlocks
-                                                               : 0;
+                max_first = spread > kPeakedSpread + kMostRaise ? kScoreBlocks
+                            : spread > kPeakedSpread            ? kPeakedBlocks
+                                                                : 0;
             } else if constexpr (kFirst && CFG.adaptive_max) {
                 max_first = peaked() ? kScoreBlocks : 0;
             } else if constexpr (kFirst) {
@@ -257,7 +256,7 @@ struct Softmax {
         const int upper = __float2int_rn(fmaxf(row_max[0], row_max[1]));
         const unsigned least = __reduce_min_sync(kAllLanes, lower);
         const unsigned most = __reduce_max_sync(kAllLanes, upper);
-        return most - least > (CFG.adaptive_max ? kScoreSpread : kPeakedSpread);
+        return most - least > kPeakedSpread;
     }
 
     // After a block whose maxima came first and made rows grow by 1 / `a`: the next block's come
