@@ -86,7 +86,7 @@ def prepare(
 ) -> list[PreparedWorkload]:
     """Compile every config for every workload's traits, and `verify` what compiled.  What takes
     minutes to compile is waited for while the others are verified."""
-    session.selection.profiler.warm_up()
+    session.pool.on_each(lambda gpu: session.profiler_on(gpu).warm_up())
     wanted = [_requests(workload, configs, session.machine) for workload in workloads]
     requests = {key: request for of_one in wanted for key, request in of_one.items()}
     built = _known_timeouts(requests, session) if session.reuse else {}
@@ -95,8 +95,9 @@ def prepare(
     fresh = build_all(list(left.values()), session.machine, session.progress, checks.add)
     _remember_timeouts(fresh, session.journal)
     built |= dict(zip(left, fresh, strict=True))
-    machine = session.machine
-    session.selection.profiler.get_ready(machine.gpu_uuid, machine.options.device)
+    session.pool.on_each(
+        lambda gpu: session.profiler_on(gpu).get_ready(gpu.device.uuid, gpu.worker_device)
+    )
     checks.add(list(built.values()))
     return [
         _prepared(workload, [(key, built[key]) for key in of_one], checks.found)

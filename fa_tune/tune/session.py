@@ -17,7 +17,7 @@ from fa_tune.build.cache import ArtifactStore, default_cache_dir
 from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core import devices, input_files
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
-from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.errors import FaTuneError, InvalidConfig, ToolMissing
 from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.jobs import WARM_UP_MODULES
 from fa_tune.core.model import DeviceInfo
@@ -26,6 +26,7 @@ from fa_tune.profile.base import Capabilities, Profiler
 from fa_tune.store.journal import Fingerprint, Journal
 from fa_tune.store.recordings import Recording
 from fa_tune.tune.fleet.gpu import Gpu, LocalGpu, local_gpus
+from fa_tune.tune.fleet.lanes import kept_lanes
 from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.fleet.ray_cluster import ray_gpus
 from fa_tune.workers.child import worker_environment
@@ -107,10 +108,17 @@ def _gpus(options: MachineOptions, progress: Progress) -> Sequence[Gpu]:
 
 @contextlib.contextmanager
 def ready_workers(options: MachineOptions) -> Iterator[None]:
-    """Within it, workers on this machine's GPU need not import torch first; one begins to at once.
-    Several GPUs have workers of their own threads, and none of these."""
-    if options.devices or options.ray is not None or devices.find_device(options.device) is None:
+    """Within it, workers on this machine's GPUs need not import torch first; for each GPU one
+    begins to at once."""
+    if options.ray is not None or devices.find_device(options.device) is None:
         yield
+        return
+    if options.devices:
+        with devices.kept_ready(), kept_lanes(WARM_UP_MODULES) as lanes:
+            with contextlib.suppress(FaTuneError):  # `open_machine` will say
+                for gpu in local_gpus(options.devices):
+                    lanes.of(gpu.label).submit(warm_up)
+            yield
         return
     with devices.kept_ready(), preforked_workers(WARM_UP_MODULES, worker_environment({})):
         warm_up()
@@ -131,6 +139,8 @@ class ProfilerSelection:
     recording: Recording | None = None  # the newest one replayed
     recordings: tuple[Recording, ...] = ()  # all that are replayed
     inputs: InputSpec = DEFAULT
+    # Those on several GPUs, by their labels.
+    _on: dict[str, Profiler] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def method(self) -> str:
@@ -143,8 +153,10 @@ class ProfilerSelection:
         return self.profiler.capabilities
 
     def on(self, gpu: Gpu) -> ProfilerSelection:
-        """The same on one of several GPUs."""
-        return dataclasses.replace(self, profiler=gpu.profiler_here(self.profiler))
+        """The same on one of several GPUs, which has one profiler for all its jobs."""
+        if gpu.label not in self._on:
+            self._on[gpu.label] = gpu.profiler_here(self.profiler)
+        return dataclasses.replace(self, profiler=self._on[gpu.label])
 
 
 @dataclass
@@ -206,6 +218,11 @@ class Session:
         return dataclasses.replace(
             own, machine=self.machine.on(gpu), selection=self.selection.on(gpu)
         )
+
+    def profiler_on(self, gpu: Gpu) -> Profiler:
+        """The profiler that measures on a GPU of the pool."""
+        selection = self.selection
+        return (selection.on(gpu) if self.pool.has_several else selection).profiler
 
     def with_runs(self, runs: int | None, references: tuple[str, ...] = ()) -> Session:
         """The same with another number of samples, and other references beside."""
