@@ -418,3 +418,6 @@ class ProbeJob(_Job[ProbeItem]):
 
 # What a search on this machine will need first: imported by workers before there is work.
 WARM_UP_MODULES = tuple(job.handler.partition(":")[0] for job in (VerifyJob, TimeJob, ABTestJob))
+
+# What a waiting worker does meanwhile, on the GPU of that number.
+MAKE_CONTEXT = "fa_tune.gpu.context:make"

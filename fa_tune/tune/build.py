@@ -18,7 +18,9 @@ from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
+from fa_tune.profile.base import Profiler
 from fa_tune.store.journal import BuildFailureRecord, Fingerprint, Journal
+from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.session import Machine, Session
 from fa_tune.tune.verify import Verified, choose_pair, verdict_key, verify_all
 from fa_tune.workers.prefork import warm_up
@@ -86,7 +88,7 @@ def prepare(
 ) -> list[PreparedWorkload]:
     """Compile every config for every workload's traits, and `verify` what compiled.  What takes
     minutes to compile is waited for while the others are verified."""
-    session.pool.on_each(lambda gpu: session.profiler_on(gpu).warm_up())
+    session.pool.on_each(lambda gpu: _get_ready(session.profiler_on(gpu), gpu))
     wanted = [_requests(workload, configs, session.machine) for workload in workloads]
     requests = {key: request for of_one in wanted for key, request in of_one.items()}
     built = _known_timeouts(requests, session) if session.reuse else {}
@@ -95,14 +97,16 @@ def prepare(
     fresh = build_all(list(left.values()), session.machine, session.progress, checks.add)
     _remember_timeouts(fresh, session.journal)
     built |= dict(zip(left, fresh, strict=True))
-    session.pool.on_each(
-        lambda gpu: session.profiler_on(gpu).get_ready(gpu.device.uuid, gpu.worker_device)
-    )
     checks.add(list(built.values()))
     return [
         _prepared(workload, [(key, built[key]) for key in of_one], checks.found)
         for workload, of_one in zip(workloads, wanted, strict=True)
     ]
+
+
+def _get_ready(profiler: Profiler, gpu: Gpu) -> None:
+    profiler.warm_up()
+    profiler.get_ready(gpu.device.uuid, gpu.worker_device)
 
 
 def _requests(

@@ -8,7 +8,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from fa_tune import families
@@ -17,9 +17,10 @@ from fa_tune.build.cache import ArtifactStore, default_cache_dir
 from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core import devices, input_files
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
+from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import FaTuneError, InvalidConfig, ToolMissing
 from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
-from fa_tune.core.jobs import WARM_UP_MODULES
+from fa_tune.core.jobs import MAKE_CONTEXT, WARM_UP_MODULES
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
 from fa_tune.profile.base import Capabilities, Profiler
@@ -30,7 +31,7 @@ from fa_tune.tune.fleet.lanes import kept_lanes
 from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.fleet.ray_cluster import ray_gpus
 from fa_tune.workers.child import worker_environment
-from fa_tune.workers.prefork import preforked_workers, warm_up
+from fa_tune.workers.prefork import get_ready, preforked_workers
 
 JOURNAL = "journal.jsonl"
 DEFAULT_ARCH = "sm_90"
@@ -110,19 +111,24 @@ def _gpus(options: MachineOptions, progress: Progress) -> Sequence[Gpu]:
 def ready_workers(options: MachineOptions) -> Iterator[None]:
     """Within it, workers on this machine's GPUs need not import torch first; for each GPU one
     begins to at once."""
-    if options.ray is not None or devices.find_device(options.device) is None:
+    device = None if options.ray is not None else devices.find_device(options.device)
+    if device is None:
         yield
         return
     if options.devices:
         with devices.kept_ready(), kept_lanes(WARM_UP_MODULES) as lanes:
             with contextlib.suppress(FaTuneError):  # `open_machine` will say
                 for gpu in local_gpus(options.devices):
-                    lanes.of(gpu.label).submit(warm_up)
+                    lanes.of(gpu.label).submit(partial(_begin_on, gpu))
             yield
         return
     with devices.kept_ready(), preforked_workers(WARM_UP_MODULES, worker_environment({})):
-        warm_up()
+        _begin_on(LocalGpu("", device, options.device))
         yield
+
+
+def _begin_on(gpu: Gpu) -> None:
+    get_ready(MAKE_CONTEXT, pinned_to(gpu.device.uuid), gpu.worker_device)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,11 @@ class Prefork:
             return None
         return _told(process, job_path, environment, stdout_path, stderr_path)
 
+    def prepare(self, function: str, environment: Mapping[str, str], device: int) -> None:
+        """As `WaitingBelow.prepare`, if one is waiting."""
+        if self._waiting is not None:
+            _prepare(self._waiting, function, environment, device)
+
     def end(self) -> None:
         """End the one that waits."""
         if self._waiting is not None:
@@ -120,11 +125,9 @@ class WaitingBelow:
         return _told(self._process, job_path, environment, stdout_path, stderr_path)
 
     def prepare(self, function: str, environment: Mapping[str, str], device: int) -> None:
-        """Have it call `module:function` with a GPU's number, as soon as it has its modules and
+        """Have it call `module:function` with a GPU's number, beside importing its modules and
         with this added to its environment.  Whatever becomes of that, it goes on waiting."""
-        message = {"prepare": function, "environment": dict(environment), "device": device}
-        with contextlib.suppress(OSError):  # who gives it a job will see that it is gone
-            _send(self._process, message)
+        _prepare(self._process, function, environment, device)
 
     def end(self) -> None:
         """End it, and what is below it."""
@@ -158,6 +161,14 @@ def warm_up() -> None:
         prefork.start()
 
 
+def get_ready(function: str, environment: Mapping[str, str], device: int) -> None:
+    """`warm_up`, and have the worker call `function` as `WaitingBelow.prepare` says."""
+    prefork = PREFORK.get()
+    if prefork is not None:
+        prefork.start()
+        prefork.prepare(function, environment, device)
+
+
 def _told(
     process: subprocess.Popen[bytes],
     job_path: Path,
@@ -180,6 +191,14 @@ def _told(
         _end(process)
         return None
     return process
+
+
+def _prepare(
+    process: subprocess.Popen[bytes], function: str, environment: Mapping[str, str], device: int
+) -> None:
+    message = {"prepare": function, "environment": dict(environment), "device": device}
+    with contextlib.suppress(OSError):  # who gives it a job will see that it is gone
+        _send(process, message)
 
 
 def _send(process: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:

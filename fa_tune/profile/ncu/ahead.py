@@ -13,12 +13,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fa_tune.core.jobs import ProfileJob
+from fa_tune.core.jobs import MAKE_CONTEXT, ProfileJob
 from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import PREFORK, WaitingBelow
 
 MODULES = (ProfileJob.handler.partition(":")[0],)
-PREPARE = f"{MODULES[0]}:prepare"
+PREPARE = MAKE_CONTEXT
 
 
 def environment_in(folder: Path) -> dict[str, str]:

@@ -85,6 +85,7 @@ class NcuProfiler:
         self._clock_control = clock_control
         self._cache_control = cache_control
         self._ahead = Ahead(self._command)
+        self._next_is_sure = False  # whether another process will be needed after this one
 
     def __copy__(self) -> NcuProfiler:
         """One that measures beside this one, with processes of its own."""
@@ -139,9 +140,11 @@ class NcuProfiler:
 
     def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`; plans of the same conditions share processes."""
-        for alike in _alike(plans):
-            for batch in _batches(alike):
-                yield from self._batch(alike[0], batch, on_step)
+        batches = [(alike[0], batch) for alike in _alike(plans) for batch in _batches(alike)]
+        for n, (plan, batch) in enumerate(batches, start=1):
+            # After what is not adaptive no finalists come.
+            self._next_is_sure = n < len(batches) or plan.adaptive
+            yield from self._batch(plan, batch, on_step)
 
     def _batch(
         self, plan: MeasurePlan, batch: Mapping[str, _Asked], on_step: OnStep
@@ -192,8 +195,8 @@ class NcuProfiler:
         def on_event(event: Event) -> None:
             if event.kind is Kind.PARTIAL:
                 on_step(items[event.item].subject)
-            elif event.kind is Kind.BEGIN:
-                self.warm_up()  # the next one
+            elif event.kind is Kind.BEGIN and self._next_is_sure:
+                self.warm_up()
 
         job = ProfileJob(
             items={name: asked.item for name, asked in items.items()},

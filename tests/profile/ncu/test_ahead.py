@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -58,13 +59,21 @@ def test_the_process_that_waits_measures_and_the_next_one_waits(
     assert samples_ns(measure(profiler, plan("6000", runs=1))["sm80:a"]) == [6000]
 
 
+def test_no_other_waits_where_none_will_be_needed(profiler: NcuProfiler, fake: FakeNcu) -> None:
+    profiler.warm_up()
+    alone = dataclasses.replace(plan("5000"), adaptive=False)
+    assert samples_ns(measure(profiler, alone)["sm80:a"]) == [5000]
+    assert profiler._ahead._waiting is None
+    assert len(fake.profiled) == 1
+
+
 def test_what_cannot_get_ready_measures_all_the_same(profiler: NcuProfiler, fake: FakeNcu) -> None:
     profiler.get_ready("", 0)  # nobody waits
     profiler.warm_up()
     assert started(fake, 1)
     profiler.get_ready("GPU-7", 0)  # here is none
     assert samples_ns(measure(profiler, plan("6000", runs=1))["sm80:a"]) == [6000]
-    assert len(fake.profiled) == 2, "it was the one that waited, and another waits now"
+    assert started(fake, 2), "it was the one that waited, and another waits now"
 
 
 def test_one_gets_ready_on_the_gpu_that_it_will_measure_on(
