@@ -80,7 +80,8 @@ class Machine:
 
 def open_machine(options: MachineOptions, progress: Progress) -> Machine:
     """Look at the machine; raises ToolMissing and InvalidConfig, never for a missing GPU."""
-    pool = Pool(_gpus(options, progress))
+    gpus = _gpus(options) if options.ray is None else _of_cluster(options, options.ray, progress)
+    pool = Pool(gpus)
     device = pool.gpus[0].device if pool.gpus else None
     if options.arch is not None:
         found = parse_arch(options.arch)
@@ -94,36 +95,40 @@ def open_machine(options: MachineOptions, progress: Progress) -> Machine:
     return Machine(options, found, ArtifactStore(cache_dir, warn=progress.warn), cache_dir, pool)
 
 
-def _gpus(options: MachineOptions, progress: Progress) -> Sequence[Gpu]:
+def _gpus(options: MachineOptions) -> Sequence[Gpu]:
+    """Those of this machine."""
     if options.devices and options.device:
         raise InvalidConfig("--device names one GPU and --devices several; give one of them")
-    if options.ray is not None:
-        if options.devices or options.device:
-            raise InvalidConfig("--ray uses the cluster's GPUs; leave out --device and --devices")
-        return ray_gpus(options.ray, progress)
     if options.devices:
         return local_gpus(options.devices)
     device = devices.find_device(options.device)
     return () if device is None else (LocalGpu(f"GPU {options.device}", device, options.device),)
 
 
+def _of_cluster(options: MachineOptions, address: str, progress: Progress) -> Sequence[Gpu]:
+    if options.devices or options.device:
+        raise InvalidConfig("--ray uses the cluster's GPUs; leave out --device and --devices")
+    return ray_gpus(address, progress)
+
+
 @contextlib.contextmanager
 def ready_workers(options: MachineOptions) -> Iterator[None]:
     """Within it, workers on this machine's GPUs need not import torch first; for each GPU one
     begins to at once."""
-    device = None if options.ray is not None else devices.find_device(options.device)
-    if device is None:
-        yield
-        return
-    if options.devices:
-        with devices.kept_ready(), kept_lanes(WARM_UP_MODULES) as lanes:
-            with contextlib.suppress(FaTuneError):  # `open_machine` will say
-                for gpu in local_gpus(options.devices):
-                    lanes.of(gpu.label).submit(partial(_begin_on, gpu))
-            yield
-        return
-    with devices.kept_ready(), preforked_workers(WARM_UP_MODULES, worker_environment({})):
-        _begin_on(LocalGpu("", device, options.device))
+    gpus: Sequence[Gpu] = ()
+    with contextlib.suppress(FaTuneError):  # `open_machine` will say
+        gpus = () if options.ray is not None else _gpus(options)
+    with contextlib.ExitStack() as kept:
+        if gpus:
+            kept.enter_context(devices.kept_ready())
+        if len(gpus) == 1:
+            environment = worker_environment({})
+            kept.enter_context(preforked_workers(WARM_UP_MODULES, environment))
+            _begin_on(gpus[0])
+        elif gpus:
+            lanes = kept.enter_context(kept_lanes(WARM_UP_MODULES))
+            for gpu in gpus:
+                lanes.of(gpu.label).submit(partial(_begin_on, gpu))
         yield
 
 
