@@ -121,7 +121,9 @@ def ready_workers(options: MachineOptions) -> Iterator[None]:
     with contextlib.ExitStack() as kept:
         if gpus:
             kept.enter_context(devices.kept_ready())
-        if len(gpus) == 1:
+        if options.ray is not None:  # the workers wait at the cluster's
+            kept.enter_context(kept_lanes())
+        elif len(gpus) == 1:
             environment = worker_environment({})
             kept.enter_context(preforked_workers(WARM_UP_MODULES, environment))
             _begin_on(gpus[0])
