@@ -8,7 +8,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from fa_tune import families
@@ -17,10 +17,9 @@ from fa_tune.build.cache import ArtifactStore, default_cache_dir
 from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core import devices, input_files
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
-from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import FaTuneError, InvalidConfig, ToolMissing
 from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
-from fa_tune.core.jobs import MAKE_CONTEXT, WARM_UP_MODULES
+from fa_tune.core.jobs import WARM_UP_MODULES
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
 from fa_tune.profile.base import Capabilities, Profiler
@@ -31,7 +30,7 @@ from fa_tune.tune.fleet.lanes import kept_lanes
 from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.fleet.ray_cluster import ray_gpus
 from fa_tune.workers.child import worker_environment
-from fa_tune.workers.prefork import get_ready, preforked_workers
+from fa_tune.workers.prefork import preforked_workers, warm_up
 
 JOURNAL = "journal.jsonl"
 DEFAULT_ARCH = "sm_90"
@@ -126,16 +125,12 @@ def ready_workers(options: MachineOptions) -> Iterator[None]:
         elif len(gpus) == 1:
             environment = worker_environment({})
             kept.enter_context(preforked_workers(WARM_UP_MODULES, environment))
-            _begin_on(gpus[0])
+            warm_up()
         elif gpus:
             lanes = kept.enter_context(kept_lanes(WARM_UP_MODULES))
             for gpu in gpus:
-                lanes.of(gpu.label).submit(partial(_begin_on, gpu))
+                lanes.of(gpu.label).submit(warm_up)
         yield
-
-
-def _begin_on(gpu: Gpu) -> None:
-    get_ready(MAKE_CONTEXT, pinned_to(gpu.device.uuid), gpu.worker_device)
 
 
 @dataclass(frozen=True)

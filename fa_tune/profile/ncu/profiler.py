@@ -155,6 +155,8 @@ class NcuProfiler:
         fruitless = 0
         retried: set[str] = set()
         while remaining:
+            self.warm_up()
+            self.get_ready(plan.gpu, plan.device)
             with self._ahead.place() as (folder, waiting):
                 end, launches = self._process(plan, remaining, folder, on_step, waiting)
             before = len(remaining)
