@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -160,9 +161,12 @@ def _wait_for_a_job(supervisor_pid: int, modules: Sequence[str]) -> int:
     found: list[dict[str, Any]] = []
     listener = threading.Thread(target=_listen, args=(found,), daemon=True)
     listener.start()
+    gc.disable()  # of importing torch, a sixth is looking for garbage where there is none
     for module in modules:
         with contextlib.suppress(Exception):  # the job that needs it will say
             importlib.import_module(module)
+    gc.freeze()
+    gc.enable()
     listener.join()
     told = found[0]
     for path, flags, descriptor in (
@@ -173,7 +177,12 @@ def _wait_for_a_job(supervisor_pid: int, modules: Sequence[str]) -> int:
         opened = os.open(path, flags)
         os.dup2(opened, descriptor)
         os.close(opened)
-    return main([told["job"]])
+    status = main([told["job"]])
+    if supervisor_pid:  # a profiler may have something to do when its program ends
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # taking torch apart would take a while, and gain nothing
+    return status
 
 
 def _listen(found: list[dict[str, Any]]) -> None:
@@ -185,7 +194,7 @@ def _listen(found: list[dict[str, Any]]) -> None:
         if "job" in told:
             found.append(told)
             return
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # the job will find it undone
             _resolve(told["prepare"])(told["device"])
     os._exit(0)
 
