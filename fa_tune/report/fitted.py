@@ -110,6 +110,18 @@ def wrapped(text: str, width: int, *, indent: str = "") -> str:
     )
 
 
+def folded(text: str, width: int, *, indent: str = "") -> str:
+    """A line that may hold short forms in lines that fit, cut after spaces and `+`, the first one
+    after `indent`, the others six further in."""
+    lines, line = [], indent
+    for piece in re.split(r"(?<=[+ ])", text):
+        if len(line) + len(piece.rstrip()) > width and line.strip():
+            lines.append(line.rstrip())
+            line = f"{indent}      "
+        line += piece
+    return "\n".join([*lines, line.rstrip()])
+
+
 def fitted(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
