@@ -26,9 +26,11 @@ def begun_early(words: Sequence[str]) -> Iterator[None]:
     if options.intersection(ELSEWHERE):
         yield
         return
-    with preforked_workers(WARM_UP_MODULES, worker_environment({})):
+    # A profile's kernels are verified by one worker, and measured below ncu.
+    by_ncu = words[0] == "profile" and not options.intersection(NOT_AS_USUAL)
+    with preforked_workers(WARM_UP_MODULES, worker_environment({}), only_one=by_ncu):
         warm_up()
-        if words[0] == "profile" and not options.intersection(NOT_AS_USUAL):
+        if by_ncu:
             with contextlib.suppress(ToolMissing):  # the command will say what is missing
                 profiler = NcuProfiler()
                 profiler.warm_up()

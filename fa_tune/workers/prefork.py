@@ -37,11 +37,15 @@ class Waiting(Protocol):
 
 
 class Prefork:
-    """One waiting worker at a time.  A child is tied to the thread that started it, so that one
-    thread has to start, give and end all of them."""
+    """One waiting worker at a time, and another as soon as that one has a job, unless `only_one` is
+    expected.  A child is tied to the thread that started it, so that one thread has to start, give
+    and end all of them."""
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, modules: Sequence[str], environment: Mapping[str, str], *, only_one: bool = False
+    ) -> None:
         self._modules = tuple(modules)
+        self._only_one = only_one
         self._environment = dict(environment)
         self._waiting: subprocess.Popen[bytes] | None = None
         self._at_end: list[Callable[[], None]] = []
@@ -70,7 +74,8 @@ class Prefork:
         there is none that could take it.  `environment` is set before the job begins: it may
         say which GPU is seen, but nothing that is read when a process starts."""
         process, self._waiting = self._waiting, None
-        self.start()
+        if not self._only_one:
+            self.start()
         if process is None:
             return None
         return _told(process, job_path, environment, stdout_path, stderr_path)
@@ -139,13 +144,15 @@ PREFORK: ContextVar[Prefork | None] = ContextVar("PREFORK", default=None)
 
 
 @contextlib.contextmanager
-def preforked_workers(modules: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
+def preforked_workers(
+    modules: Sequence[str], environment: Mapping[str, str], *, only_one: bool = False
+) -> Iterator[None]:
     """Within it, workers of this thread are processes that wait with `modules` imported.  The
-    first one is started by the first job, or by `warm_up`."""
+    first one is started by the first job, or by `warm_up`; with `only_one` no other follows."""
     if PREFORK.get() is not None:  # those outside serve as well
         yield
         return
-    prefork = Prefork(modules, environment)
+    prefork = Prefork(modules, environment, only_one=only_one)
     token = PREFORK.set(prefork)
     try:
         yield

@@ -50,6 +50,19 @@ def test_every_job_has_a_process_of_its_own_and_the_next_one_waits() -> None:
     assert PREFORK.get() is None
 
 
+def test_no_other_waits_where_one_is_enough() -> None:
+    with preforked_workers((), environment(), only_one=True):
+        warm_up()
+        prefork = PREFORK.get()
+        assert prefork is not None
+        first = prefork._waiting
+        found = pids(2)
+        assert first is not None
+        assert found[0] == first.pid
+        assert found[1] != first.pid
+        assert prefork._waiting is None
+
+
 def test_a_waiting_worker_that_died_costs_nothing() -> None:
     with preforked_workers((), environment()):
         warm_up()
