@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fa_tune.ops.memory import ROOFS, Roof
+from fa_tune.core.roofline import ROOFS, Roof
 from fa_tune.report.page.figures import Records
 
 if TYPE_CHECKING:

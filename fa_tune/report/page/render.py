@@ -12,7 +12,7 @@ from typing import Any
 
 from fa_tune import __version__
 from fa_tune.core.errors import StorageError
-from fa_tune.ops.memory import ROOFS
+from fa_tune.core.roofline import ROOFS
 from fa_tune.report.page import charts, figures
 from fa_tune.report.page.charts import Spec
 from fa_tune.report.page.figures import Records
