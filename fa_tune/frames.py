@@ -16,7 +16,16 @@ from fa_tune.core.workload import DType
 from fa_tune.profile.ncu.launches import Profile
 from fa_tune.search.space_table import SpaceTable
 from fa_tune.store.registry.schema import Registry
-from fa_tune.store.table.columns import BOOLEAN, COLUMNS, RATIOS, SAMPLES, TEXT, WHOLE, Kind
+from fa_tune.store.table.columns import (
+    BOOLEAN,
+    COLUMNS,
+    COUNTERS,
+    RATIOS,
+    SAMPLES,
+    TEXT,
+    WHOLE,
+    Kind,
+)
 from fa_tune.store.table.rows import Row
 
 if TYPE_CHECKING:
@@ -37,11 +46,9 @@ UNITS: Mapping[str, str] = {
     **dict.fromkeys(("duration_percent_of_baseline", "cycles_percent_of_baseline"), "%"),
     **dict.fromkeys(("tflops", "attn_tflops", "matmul_tflops"), "TFLOP/s"),
     "cycles": "cycle",
-    "registers": "register/thread",
-    "l2_hit_percent": "%",
-    "sm_clock_hz": "hz",
     **dict.fromkeys(("seq_len", "seq_len_kv", "d_head"), "element"),
     "bytes_per_s": "byte/s",
+    **{column.field: column.unit for column in COUNTERS},
 }
 
 
