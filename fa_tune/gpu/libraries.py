@@ -66,7 +66,7 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
     if name not in BACKENDS:
         known = ", ".join(KNOWN_FIELDS)
         raise InvalidConfig(f"unknown reference {name!r}; known: {known}")
-    if workload.packed or _is_windowed(workload):  # which SDPA has no arguments for
+    if workload.packed or workload.windowed:  # which SDPA has no arguments for
         return _flash_operator(inputs, workload)
     q, k, v = (t.transpose(1, 2) for t in (inputs.q, inputs.k, inputs.v))
     mask: CausalBias | None = None
@@ -170,13 +170,9 @@ def _flash_tensors(
                 _refusal(name, "no causal mask aligned top-left for more queries than keys")
             )
         k, v = (t[:, : workload.seq_len_q] for t in (k, v))  # the others are hidden from all
-    elif _is_windowed(workload):
+    elif workload.windowed:
         raise InvalidConfig(_refusal(name, "no window aligned top-left"))
     return q, k, v, {}
-
-
-def _is_windowed(workload: Workload) -> bool:
-    return workload.window_left is not None or workload.window_right is not None
 
 
 def _sides(workload: Workload) -> tuple[int | None, int | None]:
@@ -203,7 +199,7 @@ def package_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
     """
     q, k, v, given = _flash_tensors(name, inputs, workload)
     given |= {"causal": workload.causal, "softmax_scale": workload.softmax_scale}
-    if _is_windowed(workload):
+    if workload.windowed:
         none = -1 if name == "fa3" else None  # how it is said that a side has no end
         given["window_size"] = tuple(none if side is None else side for side in _sides(workload))
     if workload.softcap is not None:
