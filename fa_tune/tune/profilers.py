@@ -162,13 +162,19 @@ def _replay(
     names = ", ".join(r.label for r in told)
     how = f"with {method} on {inputs} inputs"
     source = f"recorded on an {gpu} on {date} {how}, replayed from {names}"
-    if any(_is_of_other_sources(recording) for recording in told):
+    if others := [r.label for r in told if is_of_other_sources(r)]:
         progress.warn(
-            "the recordings were made with other kernel sources than these, whose times may "
-            "differ; search on a GPU to measure these"
+            f"{_which(others, len(told))} made with other kernel sources than these, whose times "
+            "may differ; search on a GPU to measure these"
         )
     device = told[0].meta.device
     return ProfilerSelection(profiler, device, source, told[0], tuple(chosen), inputs)
+
+
+def _which(labels: Sequence[str], of: int) -> str:
+    if len(labels) == of:
+        return "the recordings were"
+    return f"{', '.join(labels)} {'were' if labels[1:] else 'was'}"
 
 
 def _of_inputs(
@@ -216,7 +222,7 @@ def _most_wanted(
         asked.setdefault(method, set()).update(
             a.workload for a in recording.attempts if a.workload in here and a.subject in subjects
         )
-        if not _is_of_other_sources(recording):
+        if not is_of_other_sources(recording):
             ours.setdefault(method, set()).update(here)
 
     def order(method: str) -> tuple[int, int, int, bool]:
@@ -235,7 +241,7 @@ def _most_recorded(found: Sequence[Recording]) -> str:
     return max(counts, key=lambda name: counts[name])
 
 
-def _is_of_other_sources(recording: Recording) -> bool:
+def is_of_other_sources(recording: Recording) -> bool:
     """Whether a recording's kernels are not those of this checkout."""
     known = set(families_in(recording)) & set(families.family_names())
     return any(
