@@ -18,7 +18,7 @@ from fa_tune.families.base import Config
 from fa_tune.families.equal_sources import equal
 from fa_tune.profile.base import Profiler
 from fa_tune.profile.events import EventsProfiler, of_regime
-from fa_tune.profile.ncu.profiler import NcuProfiler
+from fa_tune.profile.ncu.profiler import NcuProfiler, ncu_profiler
 from fa_tune.profile.references import require_references
 from fa_tune.profile.replay import ReplayProfiler, answering
 from fa_tune.store import recordings
@@ -97,7 +97,7 @@ def _gpus_in_words(machine: Machine, device: DeviceInfo) -> str:
 
 def _with_ncu(options: MeasureOptions, machine: Machine, export: Path | None) -> ProfilerSelection:
     device = machine.require_device("ncu profiles kernels on one; --profiler replay needs none")
-    profiler = _of_cluster("ncu", options, machine) or NcuProfiler(
+    profiler = _of_cluster("ncu", options, machine) or ncu_profiler(
         ncu=machine.options.ncu,
         metric_list=options.metrics,
         clock_control=options.clock_control,
