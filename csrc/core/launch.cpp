@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "problem.h"
+#include "tensor_maps.h"
 
 namespace fa_tune::core {
 
@@ -17,16 +18,7 @@ constexpr std::int64_t kMaxTiles = 1
 constexpr std::int64_t kMaxCtas = 1024;    // of a grid that has a counter for each
 constexpr std::int64_t kMaxGridRows = 65535;  // of a grid's second and third dimension
 constexpr std::int64_t kMaxGroupedHeads = 64;
-constexpr int kElementBytes = 2;
-constexpr int kPageKeys = 16;    // that a page has whole numbers of
-constexpr int kChunkBytes = 16;  // the unit of every copy between global and shared memory
-
-// Tensor maps: CUDA driver API, CUtensorMap_enum.
-constexpr int kPanelColumns = 64;  // 128 bytes, the widest box that 128-byte swizzle allows
-constexpr int kDataFloat16 = 6, kDataBfloat16 = 9;
-constexpr int kInterleaveNone = 0, kSwizzle128B = 3, kPromotion128B = 2, kFillZeros = 0;
-constexpr int kMaxBoxRows = 256;
-constexpr std::int64_t kTooLong = std::int64_t{1} << 40;  // a stride in elements
+constexpr int kPageKeys = 16;  // that a page has whole numbers of
 
 long long wide(std::int64_t value) { return value; }  // for printf
 
@@ -68,7 +60,9 @@ Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem, co
     const auto blocks_of = [&](std::int64_t keys) {
         return (keys + plan.share_keys - 1) / plan.share_keys;
     };
-    const std::int64_t every = bounded(found.tiles, blocks_of(problem.seq_len_kv));
+    const std::int64_t blocks = blocks_of(problem.seq_len_kv);
+    const std::int64_t every =
+        bounded(found.tiles, std::max<std::int64_t>(blocks, plan.cluster_x));
     if (std::max(rows, every) > kMaxTiles) {
         return failure(FA_TUNE_INVALID,
                        "%s has too many blocks of keys or rows of queries for a head of K; a "
@@ -88,6 +82,12 @@ Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem, co
     const std::int64_t resident = std::int64_t{device.multiprocessors} * plan.ctas_per_sm;
     const std::int64_t most = std::max<std::int64_t>(1, std::min(resident, kMaxCtas));
     found.pitch = found.blocks;
+    found.part_rows = std::min<std::int64_t>(rows, plan.tile_rows);
+    if (plan.cluster_x > 1) {  // one for each tile
+        found.share = (found.blocks + plan.cluster_x - 1) / plan.cluster_x;
+        found.ctas = found.most_ctas = found.tiles * plan.cluster_x;
+        return {};
+    }
     found.share = std::max<std::int64_t>(plan.min_blocks, (all + most - 1) / most);
     if (plan.aligned != 0) {
         std::int64_t aligned = (found.tiles + most - 1) / most * found.blocks;
@@ -105,7 +105,6 @@ Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem, co
     }
     found.ctas = (found.tiles * found.pitch + found.share - 1) / found.share;
     found.most_ctas = std::min(most, every);
-    found.part_rows = std::min<std::int64_t>(rows, plan.tile_rows);
     return {};
 }
 
@@ -156,79 +155,6 @@ Status set_grid(const fa_tune_launch_plan& plan, const Call& call, const Shares&
     return {};
 }
 
-struct MapShape {
-    std::int32_t columns;
-    std::int64_t rows;
-    std::int64_t heads;
-    int box_rows;
-};
-
-// A stride in bytes; what would wrap around is as illegal as what the driver calls too long.
-std::uint64_t in_bytes(std::int64_t elements) {
-    return kElementBytes * (elements >= 0 && elements < kTooLong
-                                ? static_cast<std::uint64_t>(elements)
-                                : std::uint64_t{kTooLong});
-}
-
-// That of a packed tensor: kernels/common/sequence.cuh.
-Status encode_packed(const Driver& driver, const fa_tune_problem& problem,
-                     const fa_tune_tensor& tensor, const MapShape& shape, CUtensorMap& map) {
-    constexpr std::uint64_t kFar = std::uint64_t{1} << 30, kFarBytes = std::uint64_t{1} << 34;
-    const std::uint64_t row =
-        shape.rows == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.seq_stride);
-    const std::uint64_t head =
-        shape.heads == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.head_stride);
-    const std::uint64_t dimensions[5] = {static_cast<std::uint64_t>(shape.columns), kFar,
-                                         static_cast<std::uint64_t>(shape.heads), kFar + 1,
-                                         static_cast<std::uint64_t>(shape.rows) + 1};
-    const std::uint64_t strides[4] = {row, head, kFarBytes - row, row};
-    const std::uint32_t box[5] = {kPanelColumns, static_cast<std::uint32_t>(shape.box_rows), 1, 1,
-                                  1};
-    const std::uint32_t steps[5] = {1, 1, 1, 1, 1};
-    const int type = problem.dtype == FA_TUNE_DTYPE_FP16 ? kDataFloat16 : kDataBfloat16;
-    const CUresult result = driver.cuTensorMapEncodeTiled(&map, type, 5, tensor.address, dimensions,
-                                                          strides, box, steps, kInterleaveNone,
-                                                          kSwizzle128B, kPromotion128B, kFillZeros);
-    if (result == kCudaSuccess) return {};
-    return failure(
-        FA_TUNE_INVALID,
-        "the driver made no tensor map (error %d) of %lld packed rows of %lld heads with "
-        "strides of (%lld, %lld) bytes and boxes of %d rows",
-        result, wide(shape.rows), wide(shape.heads), static_cast<long long>(row),
-        static_cast<long long>(head), shape.box_rows);
-}
-
-// The map of a whole tensor, dimensions (columns, sequence, heads, batch), innermost first, with
-// boxes of 64 columns by box_rows rows of one head.
-Status encode(const Driver& driver, const fa_tune_problem& problem, const fa_tune_tensor& tensor,
-              const MapShape& shape, CUtensorMap& map) {
-    if (problem.packed != 0) return encode_packed(driver, problem, tensor, shape, map);
-    const std::uint64_t dimensions[4] = {
-        static_cast<std::uint64_t>(shape.columns), static_cast<std::uint64_t>(shape.rows),
-        static_cast<std::uint64_t>(shape.heads), static_cast<std::uint64_t>(problem.batch)};
-    const std::int64_t elements[3] = {tensor.seq_stride, tensor.head_stride, tensor.batch_stride};
-    std::uint64_t strides[3];
-    for (int i = 0; i < 3; ++i) {
-        // An extent of 1 is never stepped along; the driver still wants a legal stride.
-        const std::int64_t used =
-            dimensions[i + 1] == 1 ? kChunkBytes / kElementBytes : elements[i];
-        strides[i] = in_bytes(used);
-    }
-    const std::uint32_t box[4] = {kPanelColumns, static_cast<std::uint32_t>(shape.box_rows), 1, 1};
-    const std::uint32_t steps[4] = {1, 1, 1, 1};
-    const int type = problem.dtype == FA_TUNE_DTYPE_FP16 ? kDataFloat16 : kDataBfloat16;
-    const CUresult result = driver.cuTensorMapEncodeTiled(&map, type, 4, tensor.address, dimensions,
-                                                          strides, box, steps, kInterleaveNone,
-                                                          kSwizzle128B, kPromotion128B, kFillZeros);
-    if (result == kCudaSuccess) return {};
-    return failure(FA_TUNE_INVALID,
-                   "the driver made no tensor map (error %d) of dimensions (%d, %lld, %lld, %lld) "
-                   "with strides of (%lld, %lld, %lld) bytes and boxes of %d rows",
-                   result, shape.columns, wide(shape.rows), wide(shape.heads), wide(problem.batch),
-                   static_cast<long long>(strides[0]), static_cast<long long>(strides[1]),
-                   static_cast<long long>(strides[2]), shape.box_rows);
-}
-
 Status set_maps(const Driver& driver, const fa_tune_launch_plan& plan, const Call& call,
                 LaunchStep& step) {
     const fa_tune_problem& p = call.problem;
@@ -236,10 +162,10 @@ Status set_maps(const Driver& driver, const fa_tune_launch_plan& plan, const Cal
     const MapShape keys{p.d_head, keys_of(p), p.kv_heads, plan.kv_box_rows};
     const MapShape values{d_v_of(p), keys_of(p), p.kv_heads, plan.kv_box_rows};
     const MapShape outputs{d_v_of(p), rows_of(p), p.heads, plan.q_box_rows};
-    Status status = encode(driver, p, call.tensors.q, queries, step.maps[0]);
-    if (status.ok()) status = encode(driver, p, call.tensors.k, keys, step.maps[1]);
-    if (status.ok()) status = encode(driver, p, call.tensors.v, values, step.maps[2]);
-    if (status.ok()) status = encode(driver, p, call.tensors.o, outputs, step.maps[3]);
+    Status status = encode_map(driver, p, call.tensors.q, queries, step.maps[0]);
+    if (status.ok()) status = encode_map(driver, p, call.tensors.k, keys, step.maps[1]);
+    if (status.ok()) status = encode_map(driver, p, call.tensors.v, values, step.maps[2]);
+    if (status.ok()) status = encode_map(driver, p, call.tensors.o, outputs, step.maps[3]);
     return status;
 }
 
@@ -462,7 +388,7 @@ Status workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& p
                        const Device& device, std::int64_t* bytes) {
     const bool has_list = problem.packed != 0 && plan.q_box_rows > 0;
     *bytes = has_list ? static_cast<std::int64_t>(sizeof(PackedMember)) * (problem.batch + 1) : 0;
-    if (plan.share_keys == 0) return {};
+    if (plan.share_keys == 0 || plan.cluster_x > 1) return {};
     Shares shares{};
     Status status = share(plan, problem, device, shares);
     if (!status.ok()) return status;

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fa_tune.op import products
+from fa_tune.op import flash2, products
 from fa_tune.op.done import Done, Gradients, Lengths
 from fa_tune.op.traits import Traits, bounds
 
@@ -86,7 +86,7 @@ class _Part(NamedTuple):
 
 def _parts(rows: slice, n_kv: int, first: int | None, last: int | None) -> list[_Part]:
     """A problem in which row i sees keys i + first to i + last, as those that kernels compute: one,
-    or two where FlashAttention 2 would take a right side for none."""
+    or more where FlashAttention 2 would not read it."""
     begin = rows.start if last is None else max(rows.start, -last)
     end = rows.stop if first is None else min(rows.stop, n_kv - first)
     key = 0 if first is None else max(0, begin + first)
@@ -97,7 +97,11 @@ def _parts(rows: slice, n_kv: int, first: int | None, last: int | None) -> list[
     place = (end_key - key) - (end - begin) - begin + key
     left = None if first is None else place - first
     right = None if last is None else last - place
-    if last is not None and right is not None and end_key - key <= right < end - begin - 1:
+    n_rows, n_keys = end - begin, end_key - key
+    if not flash2.reads(left, right, n_rows, n_keys):
+        if last is None or last >= end_key - 1 - begin:  # nothing is hidden on the right
+            seen = _Part(slice(begin, end - n_keys), slice(key, end_key), Mask())
+            return [seen, *_parts(slice(end - n_keys, end), n_kv, first, None)]
         whole = end_key - 1 - last  # from here on rows see the last key
         before = _parts(slice(begin, whole), n_kv, first, last)
         return [*before, *_parts(slice(whole, end), n_kv, first, None)]
@@ -117,8 +121,8 @@ def packed_gradients(done: Done, lengths: Lengths, traits: Traits) -> Gradients:
     """Those of a packed batch, by FlashAttention 2, which wants an infinite log-sum-exp of rows
     that see no key.  q, k: [rows, heads, d_head]; lse: fp32 [heads, total_q]."""
     right = 0 if traits.causal else traits.window_right
-    taken_for_none = right is not None and lengths.longest_kv <= right < lengths.longest_q - 1
-    if not traits.masks_only or taken_for_none:
+    longest = (lengths.longest_q, lengths.longest_kv)
+    if not traits.masks_only or not flash2.reads(traits.window_left, right, *longest):
         return products.packed_gradients(done, lengths, traits)
     d_head, d_v = done.q.shape[2], done.v.shape[2]
     mask = Mask(traits.window_left, right, traits.scale)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.op import flash2
 from fa_tune.op.api import attention
 from fa_tune.op.done import Lengths
 from fa_tune.op.fallback import tell
@@ -337,7 +338,7 @@ def _dense(
             reason = _refused[q.shape[3], v.shape[3], q.dtype] = str(error)
         else:
             return found if wants_lse else (found, None)
-    if _suits_flash2(q, v, options):
+    if _suits_flash2(q, v, options, (q.shape[1], k.shape[1])):
         tell("flash_attn_func", reason)
         return _by_flash2(q, k, v, options)
     if (wide := _wider(q, v, options)) is not None:
@@ -358,7 +359,7 @@ def _varlen(
             return packed_attention(q, k, v, lengths, options.traits, return_lse=wants_lse)
         except NoUsableVariant as error:
             reason = _refused[q.shape[2], v.shape[2], q.dtype] = str(error)
-    if _suits_flash2(q, v, options):
+    if _suits_flash2(q, v, options, (lengths.longest_q, lengths.longest_kv)):
         tell("flash_attn_varlen_func", reason)
         return _by_flash2(q, k, v, options, lengths)
     if (wide := _wider(q, v, options)) is not None:
@@ -400,9 +401,12 @@ def _widened(tensor: Tensor, d_head: int) -> Tensor:
     return torch.nn.functional.pad(tensor, (0, d_head - tensor.shape[-1]))
 
 
-def _suits_flash2(q: Tensor, v: Tensor, options: _Options) -> bool:
+def _suits_flash2(q: Tensor, v: Tensor, options: _Options, longest: tuple[int, int]) -> bool:
+    traits = options.traits
+    right = 0 if traits.causal else traits.window_right
     return (
         q.is_cuda
+        and flash2.reads(traits.window_left, right, *longest)
         and q.dtype in _HALF
         and q.shape[-1] % 8 == 0
         and q.shape[-1] == v.shape[-1] <= _FLASH2_D_HEAD

@@ -23,12 +23,11 @@ def gradients(
     batch, n_q, heads, _ = done.q.shape
     n_kv, kv_heads = done.k.shape[1:3]
     group = heads // kv_heads
-    q, g, out = (_of_groups(t.to(kind), kv_heads) for t in (done.q, done.grad_out, done.out))
+    q, g = (_of_groups(t.to(kind), kv_heads) for t in (done.q, done.grad_out))
     k, v = done.k.to(kind), done.v.to(kind)
     # A row that sees nothing has no weights.
     lse = done.lse.to(kind).masked_fill(done.lse == -torch.inf, torch.inf)
     lse = lse.view(batch, kv_heads, group, n_q)
-    delta = (g * out).sum(-1)
     dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
     slopes, d_slopes = _slopes(traits, batch, kv_heads, kind)
     step = max(1, at_once // (batch * heads * n_kv))
@@ -38,7 +37,9 @@ def gradients(
         scores, slope, bend, distance = _scores(q[:, rows], k, traits, slopes, place)
         weights = (scores - lse[..., rows, None]).exp()
         change = torch.einsum("bqngd,bknd->bngqk", g[:, rows], v)
-        change = bend * weights * (change - delta[:, rows].permute(0, 2, 3, 1)[..., None])
+        # The mean by weights, not the product of gradient and output: that one was rounded.
+        mean = (weights * change).sum(-1, keepdim=True)
+        change = bend * weights * (change - mean)
         if d_slopes is not None:
             d_slopes -= (change * distance).sum((-2, -1))
         change = change * slope

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <random>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -341,7 +342,45 @@ void failures_of_the_driver_have_its_name_and_pass() {
     stub_reset();
     const fa_tune::Kernel kernel = Variant::persistent().kernel();
     stub_fail("cuTensorMapEncodeTiled", 1, 1);
-    CHECK_FAILS(launch(kernel, problem()), FA_TUNE_INVALID, "tensor map (error 1)");
+    const fa_tune_problem unseen = problem(3, 5, 640);  // no map of it is kept
+    CHECK_FAILS(launch(kernel, unseen), FA_TUNE_INVALID, "tensor map (error 1)");
+    CHECK(launch(kernel, unseen) == FA_TUNE_OK);
+}
+
+std::uint64_t word_of_map(int map, int word) {
+    std::uint64_t found = 0;
+    std::memcpy(&found, last_launch().params + 128 * map + 8 * word, sizeof found);
+    return found;
+}
+
+void a_thread_makes_maps_of_new_tensors_only() {
+    stub_reset();
+    constexpr int kAddress = 0, kBatchStride = 8;
+    const fa_tune::Kernel kernel = Variant::persistent().kernel();
+    const fa_tune_problem p = problem(3, 6, 896);
+    const auto makes = [&](const fa_tune_tensors& given) {
+        const std::size_t before = stub_calls("cuTensorMapEncodeTiled");
+        CHECK(fa_tune_launch(kernel.get(), &p, &given, -1, nullptr) == FA_TUNE_OK);
+        int i = 0;
+        for (const fa_tune_tensor* tensor : {&given.q, &given.k, &given.v, &given.o}) {
+            CHECK(word_of_map(i, kAddress) == reinterpret_cast<std::uintptr_t>(tensor->address));
+            CHECK(word_of_map(i++, kBatchStride) ==
+                  2 * static_cast<std::uint64_t>(tensor->batch_stride));
+        }
+        return stub_calls("cuTensorMapEncodeTiled") - before;
+    };
+    const fa_tune_tensors first = tensors(p);
+    fa_tune_tensors wider = first, moved = first;
+    wider.k.batch_stride += 4096;
+    moved.o.address = static_cast<char*>(first.o.address) + 256;
+    CHECK(makes(first) == 4);
+    CHECK(makes(first) == 0);
+    CHECK(makes(wider) == 1);
+    CHECK(makes(moved) <= 2);
+    CHECK(makes(first) <= 3);
+    std::size_t elsewhere = 0;
+    std::thread([&] { elsewhere = makes(first); }).join();
+    CHECK(elsewhere == 4);
 }
 
 void captured_launches_have_counters_of_their_own() {
@@ -418,6 +457,7 @@ int main() {
     clusters_are_stated_and_divide_the_grid();
     a_call_may_be_several_launches();
     failures_of_the_driver_have_its_name_and_pass();
+    a_thread_makes_maps_of_new_tensors_only();
     captured_launches_have_counters_of_their_own();
     counters_are_zero_and_belong_to_streams_not_to_handles();
     many_streams_take_no_more_memory_and_a_stream_in_use_keeps_its_counters();

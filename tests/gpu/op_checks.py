@@ -95,7 +95,7 @@ def reference_with(
         more = traits.sink.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, more), -1)
     weights = scores.softmax(-1)[..., :n_kv].masked_fill(blind, 0.0)
-    return torch.einsum("bhqk,bkhd->bqhd", weights, v)
+    return torch.einsum("bhqk,bkhd->bqhd", weights.to(v.dtype), v)
 
 
 def packed_lengths() -> Lengths:

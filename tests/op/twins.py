@@ -104,7 +104,7 @@ def packed_fwd_out(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> None:
 
 def flash_backward(done: Done, mask: Mask) -> Three:
     """What torch's kernels compute, from the log-sum-exp; they are never asked for more.  A side as
-    wide as there are keys is none to them."""
+    wide as there are keys is none to them; where the other one is not, it is that wide."""
     assert mask.left is None or mask.left >= 0
     assert mask.right is None or mask.right >= 0
     assert done.lse.isfinite().all()
@@ -116,7 +116,9 @@ def flash_backward(done: Done, mask: Mask) -> Three:
         q.shape[3] ** -0.5 if mask.scale is None else mask.scale,
     )
     n_kv = k.shape[1]
-    sides = (None if side is None or side >= n_kv else side for side in (mask.left, mask.right))
+    sides = [None if side is None or side >= n_kv else side for side in (mask.left, mask.right)]
+    if sides != [None, None]:
+        sides = [n_kv if side is None else side for side in sides]
     scores = scores_of(q, k, Traits(False, True, factor, *sides))
     assert not scores.isneginf().all(-1).any()
     weights = (scores - done.lse.double()[..., None]).exp()

@@ -8,7 +8,6 @@ LIMIT = 500  # lines
 SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h", ".sh")
 
 LONG_FOR_A_REASON: dict[str, str] = {
-    "csrc/core/launch.cpp": "a launch of each layout: its grid, maps and parameters",
     "fa_tune/core/workload.py": "one class: every field of a workload, and what it settles",
 }
 

@@ -141,6 +141,12 @@ class Sm90Config:
         "with stale_max, exponentials of a thread's first row beside the maximum of its second",
         later=True,
     )
+    adaptive_max: bool = flag_field(
+        "adaptive_max",
+        "with stale_max, first maxima look at the warp's other rows, and maxima that grow steadily "
+        "are those of every fourth pair of scores",
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         coerce(self)

@@ -46,6 +46,11 @@ struct Constraints {
                        CFG.d_v() <= 128 && 2 * CFG.d_v() + 3 * CFG.B_c <= 704),
                   "rows_in_turn needs stale_max, overlap, 2 mma_warpgroups, min_ctas_per_sm 1, B_c "
                   "of at least 64, d_head_v of at most 128 and 2 d_head_v + 3 B_c of at most 704");
+    static_assert(!CFG.adaptive_max ||
+                      (CFG.rescale == Rescale::STALE_MAX && CFG.mma_warpgroups > 1 &&
+                       2 * CFG.d_v() + 3 * CFG.B_c <= 704),
+                  "adaptive_max needs stale_max, at least 2 mma_warpgroups and 2 d_head_v + 3 B_c "
+                  "of at most 704, as maxima that come first do");
 };
 
 }  // namespace fa_tune::sm90

@@ -20,7 +20,7 @@ namespace fa_tune::sm90 {
 
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct Consumer {
-    using ProductsType = Products<CFG>;
+    using ProductsType = Products<CFG, TRAITS.diagonal()>;
     static constexpr int kScores = ProductsType::kScores;
     static constexpr bool kStaleMax = CFG.rescale == Rescale::STALE_MAX;
     // Whether blocks with a mask go through the loop of those without.
@@ -305,7 +305,8 @@ struct Consumer {
             const bool whole = TRAITS.packed && !TRAITS.diagonal() && last_block_is_whole();
             if (!whole) mask(first_row(tile), block);
         }
-        softmax.template update<true>(products.s, a);
+        constexpr bool kRaise = CFG.adaptive_max && TRAITS.diagonal();
+        softmax.template update<true, kRaise>(products.s, a);
         a[0] = a[1] = 1.f;
         products.pack(softmax);
     }
@@ -323,7 +324,7 @@ struct Consumer {
         const bool max_first = max_comes_first();
         if (max_first) {
 #pragma unroll
-            for (int i = 0; i < 2; ++i) softmax.refresh_max(products.s, a, i);
+            for (int i = 0; i < 2; ++i) softmax.refresh_max(products.s, a, i, softmax.samples());
         }
         return max_first;
     }
@@ -343,7 +344,7 @@ struct Consumer {
         } else {
             const bool max_first = max_comes_first();
             if (max_first) {  // row 1's maximum beside row 0's exponentials
-                softmax.refresh_max(products.s, a, 0);
+                softmax.refresh_max(products.s, a, 0, softmax.samples());
                 softmax.begin_with_stale_max(products.s, early);
                 softmax.refresh_max_after(early.p[0], products.s, a, 1);
             } else {
@@ -363,7 +364,7 @@ struct Consumer {
         bool overflowed;
         if (refreshed) {
             products.scale_output(a);
-            overflowed = softmax.decide_max_first(a);
+            overflowed = softmax.decide_max_first(a, sums);
         } else {
             overflowed = softmax.overflowed(sums);
         }

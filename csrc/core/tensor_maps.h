@@ -1,0 +1,30 @@
+// The maps by which the tensor memory accelerator reads and writes whole tensors.
+#pragma once
+
+#include <cstdint>
+
+#include "driver.h"
+#include "fa_tune.h"
+#include "status.h"
+
+namespace fa_tune::core {
+
+constexpr int kElementBytes = 2;
+constexpr int kChunkBytes = 16;  // the unit of every copy between global and shared memory
+constexpr int kMaxBoxRows = 256;
+
+// What a map has of its tensor, and the rows of a box, which is 64 columns wide.
+struct MapShape {
+    std::int32_t columns;
+    std::int64_t rows;
+    std::int64_t heads;
+    int box_rows;
+};
+
+// Of dimensions (columns, sequence, heads, batch), innermost first; of a packed batch those of
+// kernels/common/sequence.cuh.  A thread keeps the maps that it has used last: programs come back
+// to the same memory, and four maps are half of what a launch costs beside the driver's own launch.
+Status encode_map(const Driver& driver, const fa_tune_problem& problem,
+                  const fa_tune_tensor& tensor, const MapShape& shape, CUtensorMap& map);
+
+}  // namespace fa_tune::core
