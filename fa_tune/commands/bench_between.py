@@ -18,7 +18,7 @@ from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.paths import profiles_dir
 from fa_tune.evaluate.between import Losses, Single, losses_of
-from fa_tune.report.fitted import terminal_width, wrapped
+from fa_tune.report.wrap import terminal_width, wrapped
 
 SCHEMA = "fa-tune-bench-between-1"
 MOST = 0.03  # that the rule may lose, where it was not tuned

@@ -32,7 +32,7 @@ from fa_tune.families import all_families, constraints, of, variant
 from fa_tune.families.axes import expand
 from fa_tune.families.base import Config
 from fa_tune.families.selection import choose_configs
-from fa_tune.report.fitted import folded, terminal_width
+from fa_tune.report.wrap import folded, terminal_width
 from fa_tune.search.prune import prune
 from fa_tune.tune.candidates import choose_families
 

@@ -169,7 +169,7 @@ def test_a_removed_knob_is_named(words: str, knob: str) -> None:
         ("sm90(FP16, 128, 128x176): stages_2+static+dynamic", "says again"),
         ("sm90(FP16, 128, 128x176): stages_99999999999", "unknown word"),
         ("sm90(FP16, 64, 64x16): stages_2 sm90(FP16, 64, 64x16): stages_2", "more than one"),
-        ("Sm90Config{5, 128}", "17 values, not the 2"),
+        ("Sm90Config{5, 128}", "18 values, not the 2"),
         ("Sm90Config{7, 128, 2, 176, 2" + ", 0" * 10 + "}", "dtype cannot be 7"),
         ("Sm90Config{5, 128, 2, 176, 2" + ", 0" * 5 + ", 9" + ", 0" * 4 + "}", "scheduler cannot"),
         ("Sm90Config{5, -1, 2, 176, 2" + ", 0" * 10 + "}", "d_head cannot be -1"),

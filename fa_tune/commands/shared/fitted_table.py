@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from fa_tune import families
 from fa_tune.commands.shared.output import one_line, text_table
-from fa_tune.report.fitted import Legend, fitted, folded, terminal_width
+from fa_tune.report.fitted import Legend, fitted
+from fa_tune.report.wrap import folded, terminal_width
 
 
 def fitted_table(

@@ -146,7 +146,7 @@ def _from_struct(body: str, text: str) -> Sm90Config:
     parts = [re.sub(r"^\(\s*[\w:]+\s*\)", "", part.strip()).strip() for part in body.split(",")]
     if len(parts) == len(old_names.FIELDS) and all(re.fullmatch(r"[\w:]+", p) for p in parts):
         return parse(old_names.short_form(parts, _shown(text)))
-    if not len(fields) - 2 <= len(parts) <= len(fields):  # d_head_v and rows_in_turn came later
+    if not len(fields) - 3 <= len(parts) <= len(fields):  # the last three came later
         raise InvalidConfig(
             f"Sm90Config has {len(fields)} values, not the {len(parts)} in {_shown(text)}"
         )
