@@ -14,9 +14,10 @@ from fa_tune.commands.views.registry_prose import against, data_dependence, with
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Outcome, Rejected, Variant, is_reference, reference_name
 from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
-from fa_tune.report.fitted import Legend, terminal_width, wrapped
+from fa_tune.report.fitted import Legend
 from fa_tune.report.formats import write_text
 from fa_tune.report.summary import against_each
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.from_attempts import rows_from_attempts
 from fa_tune.store.table.rows import Row
 from fa_tune.tune.results import SearchResult, WorkloadResult
@@ -144,7 +145,7 @@ def search_document(result: SearchResult) -> dict[str, Any]:
 
 
 def _memory(found: WorkloadResult, gpu: str) -> dict[str, Any] | None:
-    rate = search_table.memory_of(found, gpu)
+    rate = found.memory_rate(gpu)
     return None if rate is None else dataclasses.asdict(rate)
 
 
@@ -185,7 +186,7 @@ def summary(result: WorkloadResult, rows: Sequence[Row], gpu: str = "") -> str:
             + ", ".join(f"{n} {o.replace('_', ' ')}" for o, n in sorted(failed.items()))
         )
     text = f"{name}: {'; '.join(parts)}. {without_family(decision.sentence)}"
-    if (rate := search_table.memory_of(result, gpu)) is not None:
+    if (rate := result.memory_rate(gpu)) is not None:
         text += f" {rate.sentence}"
     if result.confirmation is not None and result.confirmation.upheld:
         found = result.confirmation

@@ -85,9 +85,8 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     ),
     (
         "cross_tile_overlap_has_a_next_tile",
-        "cross_tile_overlap needs overlap, q_stages 2 and a scheduler that gives a CTA several "
-        "tiles",
-        lambda c: not c.cross_tile_overlap or (c.overlap and c.q_stages == 2 and c.persistent),
+        "cross_tile_overlap needs overlap and a scheduler that gives a CTA several tiles",
+        lambda c: not c.cross_tile_overlap or (c.overlap and c.persistent),
     ),
     (
         "second_q_has_a_use",

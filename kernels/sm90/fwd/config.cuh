@@ -60,6 +60,8 @@ struct Sm90Config {
     // those of every fourth pair of scores
     bool adaptive_max = false;
 
+    // Whether O leaves by a place of its own, because Q of the next tile comes before O is there.
+    FA_HOST_DEVICE constexpr bool o_apart() const { return cross_tile_overlap && q_stages == 1; }
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
 

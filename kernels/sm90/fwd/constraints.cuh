@@ -26,9 +26,9 @@ struct Constraints {
     static_assert(CFG.mma_warpgroups > 1 || !CFG.pingpong,
                   "pingpong needs at least 2 mma_warpgroups to take turns");
     static_assert(!CFG.cross_tile_overlap ||
-                      (CFG.overlap && CFG.q_stages == 2 && CFG.scheduler != Scheduler::SINGLE),
-                  "cross_tile_overlap needs overlap, q_stages 2 and a scheduler that gives a CTA "
-                  "several tiles");
+                      (CFG.overlap && CFG.scheduler != Scheduler::SINGLE),
+                  "cross_tile_overlap needs overlap and a scheduler that gives a CTA several "
+                  "tiles");
     static_assert(CFG.q_stages == 1 || CFG.scheduler != Scheduler::SINGLE,
                   "q_stages 2 needs a scheduler that gives a CTA several tiles");
     static_assert(CFG.min_ctas_per_sm == 1 ||

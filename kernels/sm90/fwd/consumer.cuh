@@ -28,6 +28,10 @@ struct Consumer {
     // Whether the first rows of a tile see nothing of the last rows' last block.
     static constexpr bool kSkipsHidden = TRAITS.causal && CFG.B_r() - 64 >= CFG.B_c;
 
+    // Whether Q is given back before the softmax of the tile's last block, which without a window is
+    // block 0, rather than after it.
+    static constexpr bool kGivesQBack = CFG.o_apart() && !TRAITS.window;
+
     const ForwardParams& p;
     const SharedAddress<CFG> smem;
     const int warpgroup;  // this one among the consumers
@@ -69,9 +73,11 @@ struct Consumer {
         do {
             sequence = next_sequence;
             if constexpr (kSkipsHidden) skip_hidden(last_block(tile));
+            if (kGivesQBack && block == 0) epilogue.give_q_back(q_slot());
             first_softmax(tile);
             if (unreleased >= 0) epilogue.release_q(unreleased);
             const int accumulate = mainloop(tile);
+            if (CFG.o_apart() && !kGivesQBack) epilogue.give_q_back(q_slot());
             const WorkTile next = tiles.next(p, next_sequence);
             more = next.number >= 0;
             const int slot = q_slot();
@@ -90,7 +96,8 @@ struct Consumer {
             keep_registers(products.o);
             v.release(lane);
             epilogue.run(tile, sequence, slot, softmax, products.o);
-            if constexpr (CFG.q_stages == 1) {
+            if constexpr (CFG.o_apart()) {
+            } else if constexpr (CFG.q_stages == 1) {
                 epilogue.release_q(slot);
             } else {
                 unreleased = slot;
@@ -185,6 +192,7 @@ struct Consumer {
             ptx::wgmma_wait_group<1>();
             keep_registers(products.s);
             k.release(lane);
+            if (kGivesQBack && block == 0) epilogue.give_q_back(q_slot());
             change_scores(first_row, block, kMasked || masked);
             if constexpr (kStaleMax && !kMasked) {
                 if (masked) mask(first_row, block);
@@ -403,11 +411,8 @@ struct Consumer {
             if (masks_before_change<TRAITS>() && masked) mask(first_row, block);
             const int row = first_row + 16 * warp + lane / 4;
             const int column = block * CFG.B_c + 2 * (lane % 4);
-#pragma unroll
-            for (int x = 0; x < kScores; x += 4) {
-                float (&four)[4] = reinterpret_cast<float (&)[4]>(products.s[x]);
-                score_map.change(four, row, column, 2 * x, sequence.alibi_diagonal(p), p);
-            }
+            score_map.change(reinterpret_cast<float (&)[kScores / 4][4]>(products.s), row, column,
+                             sequence.alibi_diagonal(p), p);
         }
     }
 

@@ -37,6 +37,7 @@ RING = "(FP16, 64, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softma
 # The rows of a tile in two warps, keys in two groups; then a tile in two parts.
 SHARED = "decode(FP16, 64, 32, 32, 4): row_warps_2+stages_2"
 PARTS = f"{SHARED}+min_blocks_24"
+CLUSTER = f"{SHARED}+cluster_2"
 SCHEDULES = 60
 
 
@@ -179,6 +180,14 @@ MUTANTS = {
     "the counter of parts is left as it is": Mutant(
         PARTS, "decode/kernel.cuh", r"if \(last\) \*counter = 0;", "", "scratch memory", queries=9,
     ),
+    "parts of a cluster are combined before all are there": Mutant(
+        CLUSTER, "decode/kernel.cuh", r"ptx::cluster_arrive\(\);\s*ptx::cluster_wait\(\);",
+        "__syncthreads();", WRONG + "|a CTA that has returned", queries=9,
+    ),
+    "a part is made before all groups are done": Mutant(
+        CLUSTER, "decode/kernel.cuh", r"__syncthreads\(\);(\s*combine_cluster)", r"\1", WRONG,
+        queries=9,
+    ),
 }  # fmt: skip
 
 
@@ -199,7 +208,9 @@ def _workload(kernel: Emulated, mutant: Mutant) -> Workload:
     return Workload(*shape, causal=True, bottom_right=True, softmax_scale=scale)
 
 
-@pytest.mark.parametrize("short_form", [SM90, SKIPS, ROWS, ADAPTIVE, ONE, TURNS, RING, SHARED, PARTS])
+@pytest.mark.parametrize(
+    "short_form", [SM90, SKIPS, ROWS, ADAPTIVE, ONE, TURNS, RING, SHARED, PARTS, CLUSTER]
+)
 def test_kernels_that_lack_nothing_are_right(short_form: str, tmp_path: Path) -> None:
     kernel = _made(short_form, tmp_path)
     mutants = [m for m in MUTANTS.values() if m.short_form == short_form]
