@@ -152,6 +152,7 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
     head dimensions that have no tiles, a config that the constraints refuse."""
     warpgroups, keys, _ = (_tiles(d_head, d_head_v)[0] or ((2, 64, 1),))[0]
     roomy = max(d_head, d_head_v) <= 128
+    alike = d_head_v in (0, d_head)
     return Sm90Config(
         dtype,
         d_head,
@@ -165,9 +166,11 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
         rescale=Rescale.STALE_MAX,
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
-        early_test_wait=d_head_v not in (0, d_head) or d_head not in (128, 192),
+        early_test_wait=not alike or d_head not in (128, 192),
         single_loop=single_loop(d_head, Rescale.STALE_MAX, d_head_v),
         d_head_v=d_head_v,
+        rows_in_turn=alike and d_head == 128,
+        adaptive_max=alike and d_head in (64, 128),
     )
 
 
