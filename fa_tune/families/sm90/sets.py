@@ -207,8 +207,8 @@ def _tile_and_policy(c: Sm90Config) -> tuple[int, int, int, bool, Rescale]:
 TUNE_RULES = (
     TuneRule(
         "third_stage_for_small_blocks",
-        "a third stage helped only where 3 warpgroups go through small blocks quickly, or rows of V "
-        "are short",
+        "a third stage helped only where 3 warpgroups go through small blocks quickly, or rows of "
+        "V are short",
         lambda c: (
             c.stages > 2
             and (
@@ -244,8 +244,8 @@ TUNE_RULES = (
     ),
     TuneRule(
         "rows_in_turn_where_it_won",
-        "rows_in_turn was measured, and faster, with d_head 128 and the default's tile in turns, and "
-        "where V has at most 128 columns and Q more",
+        "rows_in_turn was measured, and faster, with d_head 128 and the default's tile in turns, "
+        "and where V has at most 128 columns and Q more",
         lambda c: (
             c.rows_in_turn
             and _tile_and_policy(c) != _ROWS_IN_TURN
