@@ -1,97 +1,53 @@
 #!/usr/bin/env bash
 # Record decoding on the GPU at hand: tools/record_decode.sh [FOLDER]
 #
-# Searches of one and four queries after many keys, by events, each step a recording of its own,
-# decode_<step>_events.csv in FOLDER/<gpu>/ (FOLDER is profiles/ if not given).  The grid is what a
-# registry is filled from; `lengths` are those that the device knows, log-normal ones beside as many
-# keys in equal ones; `between` are lengths and batches between, which tell what its rule for
-# them loses (fa-tune bench-between); `splits` are fixed numbers of
-# key blocks for a CTA, on standard output alone.
+# Searches of one and four queries after many keys, by events, decode_<step>_events.csv each.  The
+# grid is what a registry is filled from; `lengths` are those that the device knows, log-normal ones
+# beside as many keys in equal ones; `splits` is one tile with fixed numbers of key blocks for a
+# CTA, which tells what a fixed choice loses; `between` are lengths and batches between, which tell
+# what the registry's rule for them loses (fa-tune bench-between).  FOLDER is profiles/ if not given;
+# tools/record_steps.sh says how steps are kept, and has the rest of the variables.
 #
-#   FA_TUNE      the command that runs fa-tune; ./run if not given ("python3 -m fa_tune")
 #   REFERENCES   what to measure against; read,fa2,cudnn if not given
-#   STEPS        only these steps, by name, "grid between" say; all if not given
+#   STEPS        all of grid, queries, lengths, splits, between if not given
 #   HEADS        heads of queries and keys, "64/8 32/8" say; "64/8 32/8 32/32" if not given
-#   ONLY         of the grid only the large batches, if it is not empty
-#   SECONDS_LEFT begin no search later than so many seconds after the start; no limit if not given
+#   PART         of grid and queries only the `few` or `many` sequences; both if not given
 #
+# A search takes some 7 s and 3.5 s for each workload on an H200: 4.5 minutes for HEADS=64/8, and 2.5
+# and 2 for grid and queries of 32/8 and 32/32.  Two GPUs can share the heads.
 # Afterwards: python tools/pages/ladder_page.py
 set -uo pipefail
 cd "$(dirname "$0")/.."
-mkdir -p "${1:-profiles}"
-folder=$(cd "${1:-profiles}" && pwd)
-read -ra fa_tune <<<"${FA_TUNE:-./run}"
-references=${REFERENCES:-read,fa2,cudnn}
-registry=$(mktemp -d)/registry.json
-failed=0
+source tools/record_steps.sh
+begin "${1:-profiles}" "grid queries lengths splits between"
+tile="decode(BF16, 128, 16, 128, 8): stages_2+aligned"
 
-keep() { # PARTS NAME: what a search has recorded, under its own name
-    local file gpu
-    for file in "$1"/*/*; do
-        [[ -e $file ]] || continue
-        gpu=$folder/$(basename "$(dirname "$file")")
-        mkdir -p "$gpu"
-        mv "$file" "$gpu/decode_$2_events${file##*_events}"
-    done
-    rm -rf "$1"
-    rmdir "$folder/parts" 2>/dev/null || true
+decode() { # STEP WHAT QUERIES BATCHES KEYS OPTION…
+    local name=$2 queries=$3 batches=$4 keys=$5 mask=full
+    wanted "$1" || return 0
+    shift 5
+    ((queries > 1)) && mask=causal_br
+    step "decode_h${heads%/*}_kv${heads#*/}_$name" search --kernels "${kernels:-fast}" \
+        --family decode --profiler events --dtype bf16 --runs 3 --no-confirm --limit 3 \
+        --ref "${REFERENCES:-read,fa2,cudnn}" --heads "${heads%/*}" --kv-heads "${heads#*/}" \
+        --seq-lens "$queries" --mask "$mask" --batch "$batches" --seq-lens-kv "$keys" "$@"
 }
-
-search() { # NAME OPTION…
-    local name=$1 parts=$folder/parts/$1 began=$SECONDS status=0
-    shift
-    if ((SECONDS > ${SECONDS_LEFT:-SECONDS})); then
-        echo "record_decode: $name left out after $SECONDS s" >&2
-        return 0
-    fi
-    "${fa_tune[@]}" search --kernels fast --family decode --profiler events --dtype bf16 \
-        --runs 3 --no-confirm --ref "$references" --limit 3 --record "$parts" \
-        --registry "$registry" "$@" &
-    local child=$!
-    trap 'kill $child; wait $child; keep "$parts" "$name"; exit 143' INT TERM
-    wait "$child" || status=$?
-    trap - INT TERM
-    keep "$parts" "$name"
-    ((status == 0)) || failed=$status
-    echo "record_decode: $name took $((SECONDS - began)) s, status $status, $SECONDS s in all" >&2
-}
-
-wanted() { [[ " ${STEPS:-grid queries lengths splits between} " == *" $1 "* ]]; }
 
 for heads in ${HEADS:-64/8 32/8 32/32}; do
-    name=h${heads%/*}_kv${heads#*/}
-    given=(--heads "${heads%/*}" --kv-heads "${heads#*/}")
     few=1,4,16 many=64,128
     long=1024,8192,32768,131072 short=1024,8192,32768
     [[ $heads == 32/32 ]] && few=1,4 many=16,64,128 short=1024,8192
-    for step in grid queries; do
-        wanted $step || continue
-        if [[ $step == grid ]]; then seq_len=1 mask=full; else seq_len=4 mask=causal_br; fi
-        given+=(--seq-lens "$seq_len" --mask "$mask")
-        [[ -n ${ONLY:-} ]] ||
-            search "${name}_q${seq_len}" "${given[@]}" --batch "$few" --seq-lens-kv "$long"
-        search "${name}_q${seq_len}_batches" "${given[@]}" --batch "$many" --seq-lens-kv "$short"
+    for queries in 1 4; do
+        ((queries == 1)) && grid=grid || grid=queries
+        [[ ${PART:-few} == few ]] && decode $grid "q$queries" $queries $few $long
+        [[ ${PART:-many} == many ]] && decode $grid "q${queries}_batches" $queries $many $short
     done
-    if wanted lengths; then
-        given+=(--seq-lens 1 --mask full)
-        search "${name}_lognormal" "${given[@]}" --batch 64 --seq-lens-kv 32768 \
-            --cache-lengths lognormal-1-0
-        search "${name}_equal" "${given[@]}" --batch 64 --seq-lens-kv 5860 --cache-lengths equal
-        search "${name}_pages" "${given[@]}" --batch 64 --seq-lens-kv 8192 --page-size 16
-    fi
-    if wanted splits; then # the same tile, with at least so many blocks of keys for a CTA
-        given+=(--seq-lens 1 --mask full)
-        splits=()
-        for blocks in 1 2 4 8 16 32 64; do
-            splits+=("decode(BF16, 128, 16, 128, 8): stages_2+min_blocks_$blocks")
-        done
-        "${fa_tune[@]}" profile "${splits[@]}" --profiler events --ref "$references" \
-            --runs 15 "${given[@]}" --batch 1,4,16 --seq-lens-kv 1024,8192,32768 || failed=$?
-    fi
-    if wanted between; then
-        given+=(--seq-lens 1 --mask full)
-        search "${name}_between" "${given[@]}" --batch 1,8,32 --seq-lens-kv 3000,16384
-        search "${name}_between_batches" "${given[@]}" --batch 2,8,32 --seq-lens-kv 1024,8192
-    fi
+    decode lengths lognormal 1 64 32768 --cache-lengths lognormal-1-0
+    decode lengths equal 1 64 5860 --cache-lengths equal
+    decode lengths pages 1 64 8192 --page-size 16
+    kernels=$tile decode splits splits 1 1,4,16 1024,8192,32768 \
+        --axis min_blocks=1,2,4,8,16,32,64
+    decode between between 1 1,8,32 3000,16384
+    decode between between_batches 1 2,8,32 1024,8192
 done
 exit "$failed"

@@ -2,116 +2,91 @@
 # Record anew what comes with fa-tune, on the GPU at hand: tools/record_profiles.sh [FOLDER]
 #
 # The grid of workloads, shapes off it, and masks, heads and packed batches of today's models, by
-# events.  Each step is a recording of its own in
-# FOLDER/<gpu>/ (FOLDER is profiles/ if not given), the most wanted first.  A step that is cut off
-# leaves its table as fast_…_unfinished.csv; the same command goes on from there, since finished
-# measurements are in the journal.
+# events, the most wanted first.  FOLDER is profiles/ if not given; tools/record_steps.sh says how
+# steps are kept, and has the rest of the variables.
 #
-#   FA_TUNE      the command that runs fa-tune; ./run if not given ("python3 -m fa_tune")
 #   REFERENCES   the libraries to measure against; fa2,cudnn,fa4 if not given
 #   DEVICES      as --devices has it; one GPU, the first, if not given
 #   INPUTS       what Q, K and V hold, as --inputs has it, one after another, "normal trained" say;
 #                normal if not given.  Those of other inputs are fast_…_<inputs>_events.csv
-#   STEPS        only these steps, by name, "grid off" say; all but ncu and sustained if not
-#                given
-#   SECONDS_LEFT begin no step later than so many seconds after the start; no limit if not given
+#   D_HEADS      of grid, bf16, off and mixture, "128" say; 64,128 if not given.  With one of them
+#                the recordings are fast_…_d128_events.csv, and go before others of these workloads
+#   STEPS        all but ncu and sustained if not given
 #
-# An estimated 11 to 13 minutes for each kind of inputs on one H200 with 16 cores.  Not among it:
-# tools/record_ladder.sh, and STEPS=ncu, the set under ncu; docs/ladder.md shows both.  Nor
-# STEPS=sustained: times back to back at the power limit, in recordings of their own
+# A search takes some 10 s and 6 to 10 s for each workload on an H200 with 16 cores, less without
+# FlashAttention 4 and with OPTIONS=--no-confirm: an estimated 13 minutes for each kind of inputs.
+# Two GPUs halve it:
+#
+#   CUDA_VISIBLE_DEVICES=0 STEPS="grid large off gemma_1024 gemma_4096" tools/record_profiles.sh &
+#   CUDA_VISIBLE_DEVICES=1 STEPS="bf16 one gpt_oss_128 gpt_oss_1024 mistral d_v_128 mixture" \
+#       tools/record_profiles.sh
+#
+# Not among it: tools/record_ladder.sh, and STEPS=ncu, the set under ncu; docs/ladder.md shows
+# both.  Nor STEPS=sustained: times back to back at the power limit, in recordings of their own
 # (fast_…sustained.csv), 5 to 10 minutes.
 # Afterwards: python tools/pages/ladder_page.py
 set -uo pipefail
 cd "$(dirname "$0")/.."
-mkdir -p "${1:-profiles}"
-folder=$(cd "${1:-profiles}" && pwd)
-read -ra fa_tune <<<"${FA_TUNE:-./run}"
-references=${REFERENCES:-fa2,cudnn,fa4}
+source tools/record_steps.sh
+begin "${1:-profiles}" "grid bf16 large off one gpt_oss_128 gpt_oss_1024 mistral gemma_1024
+    gemma_4096 d_v_128 mixture"
 lengths=512,1024,2048,4096,8192,16384
-usual="grid bf16 large off one gpt_oss_128 gpt_oss_1024 mistral gemma_1024 gemma_4096 d_v_128 mixture"
-failed=0
+heads=${D_HEADS:-64,128}
+of_heads=
+[[ $heads == *,* ]] || of_heads=_d$heads
 
 # FlashAttention 4 compiles a kernel for each kind of problem; kept, later workers need not.
 export FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED=${FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED:-1}
 
-keep() { # PARTS SUFFIX: what a step has recorded, as fast<SUFFIX>_…
-    local file name gpu
-    for file in "$1"/*/*; do
-        [[ -e $file ]] || continue
-        name=$(basename "$file")
-        gpu=$folder/$(basename "$(dirname "$file")")
-        mkdir -p "$gpu"
-        mv "$file" "$gpu/fast$2${name#fast}"
-    done
-    rm -rf "$1"
-    rmdir "$folder/parts" 2>/dev/null || true
-}
-
-cut_off() { # CHILD PARTS SUFFIX
-    kill "$1" 2>/dev/null
-    wait "$1"
-    keep "$2" "$3"
-    exit 143
-}
-
-step() { # NAME SUFFIX search|bench OPTION…
-    local name=$1 suffix=$2 command=$3 parts=$folder/parts/$1 began=$SECONDS status=0 own=()
+profile() { # NAME SUFFIX search|bench OPTION…
+    local name=$1 suffix=$2 command=$3 told=
     shift 3
-    [[ " ${STEPS:-$usual} " == *" $name "* ]] || return 0
-    if ((SECONDS > ${SECONDS_LEFT:-SECONDS})); then
-        echo "record_profiles: $name, $inputs inputs, left out after $SECONDS s" >&2
-        return 0
-    fi
-    [[ $command == search ]] && own=(--registry "$registry" ${DEVICES:+--devices "$DEVICES"})
-    "${fa_tune[@]}" "$command" --kernels fast --ref "$references" --inputs "$inputs" --limit 4 \
-        --record "$parts" "${own[@]}" "$@" &
-    local child=$!
-    trap 'cut_off $child "$parts" "$suffix"' INT TERM
-    wait "$child" || status=$?
-    trap - INT TERM
-    keep "$parts" "$suffix"
-    ((status == 0)) || failed=$status
-    echo "record_profiles: $name, $inputs inputs, took $((SECONDS - began)) s, status $status," \
-        "$SECONDS s in all" >&2
+    wanted "$name" || return 0
+    [[ $inputs == normal ]] || told=_${inputs//[^A-Za-z0-9]/_}
+    [[ $command == search && -n ${DEVICES:-} ]] && set -- "$@" --devices "$DEVICES"
+    step "fast$suffix$told" "$command" --kernels fast --ref "${REFERENCES:-fa2,cudnn,fa4}" \
+        --inputs "$inputs" --limit 4 "$@"
 }
 
-masks=(--mask full,causal)
+events() { # NAME SUFFIX OPTION…
+    local name=$1 suffix=$2
+    shift 2
+    profile "$name" "$suffix" search --profiler events "$@"
+}
+
+# Windows, sinks and soft caps as models have them.
+of_model() { # NAME D_HEAD BATCH HEADS/KV_HEADS LENGTHS OPTION…
+    local name=$1 d_head=$2 batch=$3 of=$4 seq_lens=$5
+    shift 5
+    events "$name" "_$name" --family sm90 --seq-lens "$seq_lens" --d-head "$d_head" --dtype bf16 \
+        --mask causal --batch "$batch" --heads "${of%/*}" --kv-heads "${of#*/}" "$@"
+}
+
 for inputs in ${INPUTS:-normal}; do
-    registry=$(mktemp -d)/registry.json # what was chosen on other inputs stays out
+    registry=${inputs//[^A-Za-z0-9]/_} # what was chosen on other inputs stays out
+    both=(--mask full,causal)
     # Both families in one type: the other one tells nothing new of sm80.
-    step grid "" search --profiler events --seq-lens "$lengths" --d-head 64,128 --dtype fp16 \
-        "${masks[@]}"
-    step bf16 _bf16 search --profiler events --family sm90 --seq-lens "$lengths" --d-head 64,128 \
-        --dtype bf16 "${masks[@]}"
-    step large _d192_d256 search --profiler events --seq-lens 1024,4096 --d-head 192,256 \
-        --dtype fp16 "${masks[@]}"
+    events grid "$of_heads" --seq-lens "$lengths" --d-head "$heads" --dtype fp16 "${both[@]}"
+    events bf16 "_bf16$of_heads" --family sm90 --seq-lens "$lengths" --d-head "$heads" \
+        --dtype bf16 "${both[@]}"
+    events large _d192_d256 --seq-lens 1024,4096 --d-head 192,256 --dtype fp16 "${both[@]}"
     # Odd lengths, grouped heads, few batch elements.
-    step off _off_grid search --profiler events --family sm90 --seq-lens 1000,3001 \
-        --d-head 64,128 --dtype fp16 "${masks[@]}" --batch 3 --heads 20 --kv-heads 4
-    step one _off_grid_batch_1 search --profiler events --family sm90 --seq-lens 3001,16384 \
-        --d-head 128 --dtype bf16 "${masks[@]}" --batch 1
-    # Windows, sinks and soft caps as models have them; V of fewer columns; a packed batch.
-    step gpt_oss_128 _gpt_oss_128 search --profiler events --family sm90 --seq-lens 4096,8192 \
-        --d-head 64 --dtype bf16 --mask causal --batch 2 --heads 64 --kv-heads 8 \
-        --window-left 127 --sink
-    step gpt_oss_1024 _gpt_oss_1024 search --profiler events --family sm90 --seq-lens 4096,8192 \
-        --d-head 64 --dtype bf16 --mask causal --batch 2 --heads 64 --kv-heads 8 \
-        --window-left 1023 --sink
-    step mistral _mistral search --profiler events --family sm90 --seq-lens 8192 \
-        --d-head 128 --dtype bf16 --mask causal --batch 2 --heads 32 --kv-heads 8 \
-        --window-left 4095
-    step gemma_1024 _gemma_1024 search --profiler events --family sm90 --seq-lens 8192 \
-        --d-head 256 --dtype bf16 --mask causal --batch 2 --kv-heads 8 \
-        --window-left 1023 --softcap 50
-    step gemma_4096 _gemma_4096 search --profiler events --family sm90 --seq-lens 8192 \
-        --d-head 256 --dtype bf16 --mask causal --batch 2 --kv-heads 8 \
-        --window-left 4095 --softcap 50
-    step d_v_128 _d_v_128 search --profiler events --family sm90 --seq-lens 2048,4096,8192,16384 \
-        --d-head 192 --d-head-v 128 --dtype bf16 --mask causal
-    step mixture _mixture search --profiler events --family sm90 --seq-lens 4096 --batch 64 \
-        --lengths lognormal-1-1 --d-head 64,128 --dtype bf16 --mask causal
-    step ncu "" search --profiler ncu --seq-lens 1024,4096
-    step sustained "" bench --regime sustained --runs 3 --family sm90 --dtype fp16 \
-        --seq-lens 1024,4096,16384 --d-head 64,128 "${masks[@]}"
+    events off "_off_grid$of_heads" --family sm90 --seq-lens 1000,3001 --d-head "$heads" \
+        --dtype fp16 "${both[@]}" --batch 3 --heads 20 --kv-heads 4
+    events one _off_grid_batch_1 --family sm90 --seq-lens 3001,16384 --d-head 128 --dtype bf16 \
+        "${both[@]}" --batch 1
+    of_model gpt_oss_128 64 2 64/8 4096,8192 --window-left 127 --sink
+    of_model gpt_oss_1024 64 2 64/8 4096,8192 --window-left 1023 --sink
+    of_model mistral 128 2 32/8 8192 --window-left 4095
+    of_model gemma_1024 256 2 16/8 8192 --window-left 1023 --softcap 50
+    of_model gemma_4096 256 2 16/8 8192 --window-left 4095 --softcap 50
+    # V of fewer columns; a packed batch.
+    events d_v_128 _d_v_128 --family sm90 --seq-lens 2048,4096,8192,16384 --d-head 192 \
+        --d-head-v 128 --dtype bf16 --mask causal
+    events mixture "_mixture$of_heads" --family sm90 --seq-lens 4096 --batch 64 \
+        --lengths lognormal-1-1 --d-head "$heads" --dtype bf16 --mask causal
+    profile ncu "" search --profiler ncu --seq-lens 1024,4096
+    profile sustained "" bench --regime sustained --runs 3 --family sm90 --dtype fp16 \
+        --seq-lens 1024,4096,16384 --d-head "$heads" "${both[@]}"
 done
 exit "$failed"

@@ -244,6 +244,8 @@ def hash_tree(arguments: argparse.Namespace) -> int:
         else:
             child = _child(tree, "_list", ",".join(arguments.sets))
             kernels = [json.loads(line) for line in child.communicate()[0].splitlines()]
+        if arguments.d_head:
+            kernels = [kernel for kernel in kernels if d_head_of(kernel) in arguments.d_head]
         done: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
         wanted = "ptx" if arguments.ptx else "code"
         todo = []
@@ -287,6 +289,11 @@ def hash_tree(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def d_head_of(kernel: Mapping[str, str]) -> int:
+    """The second number of a short form."""
+    return int(kernel["config"].split(",")[1])
+
+
 def _save(path: Path, value: Any) -> None:
     new = path.with_name(path.name + ".new")
     new.write_text(json.dumps(value, indent=0))
@@ -325,6 +332,9 @@ def main() -> int:
     hashing.add_argument("--out", type=Path, required=True)
     hashing.add_argument("--like", type=Path)
     hashing.add_argument("--sets", type=lambda s: s.split(","), default=[RECORDED, *SETS])
+    hashing.add_argument(
+        "--d-head", type=lambda s: [int(n) for n in s.split(",")], help="only these, 64,128 say"
+    )
     hashing.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     hashing.add_argument("--ptx", action="store_true")
     comparing = commands.add_parser("compare")

@@ -197,7 +197,12 @@ Status fa_tune_kernel::launch(const fa_tune_problem& problem, const fa_tune_tens
                               int ordinal, CUstream stream) {
     Status status = check_problem(problem);
     if (status.ok()) status = check_computes(plan_, problem);
-    if (status.ok()) status = check_tensors(problem, tensors);
+    return status.ok() ? launch_again(problem, tensors, ordinal, stream) : status;
+}
+
+Status fa_tune_kernel::launch_again(const fa_tune_problem& problem, const fa_tune_tensors& tensors,
+                                    int ordinal, CUstream stream) {
+    Status status = check_tensors(problem, tensors);
     if (!status.ok()) return status;
     const Driver* found = nullptr;
     status = get_driver(&found);

@@ -32,6 +32,9 @@ struct fa_tune_kernel {
                            std::size_t* bytes) const;
     Status launch(const fa_tune_problem& problem, const fa_tune_tensors& tensors, int device,
                   fa_tune::core::CUstream stream);
+    // On a problem that `launch` has taken before.
+    Status launch_again(const fa_tune_problem& problem, const fa_tune_tensors& tensors, int device,
+                        fa_tune::core::CUstream stream);
 
   private:
     fa_tune_kernel() = default;

@@ -60,7 +60,9 @@ Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem, co
     const auto blocks_of = [&](std::int64_t keys) {
         return (keys + plan.share_keys - 1) / plan.share_keys;
     };
-    const std::int64_t every = bounded(found.tiles, blocks_of(problem.seq_len_kv));
+    const std::int64_t blocks = blocks_of(problem.seq_len_kv);
+    const std::int64_t every =
+        bounded(found.tiles, std::max<std::int64_t>(blocks, plan.cluster_x));
     if (std::max(rows, every) > kMaxTiles) {
         return failure(FA_TUNE_INVALID,
                        "%s has too many blocks of keys or rows of queries for a head of K; a "
@@ -80,6 +82,12 @@ Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem, co
     const std::int64_t resident = std::int64_t{device.multiprocessors} * plan.ctas_per_sm;
     const std::int64_t most = std::max<std::int64_t>(1, std::min(resident, kMaxCtas));
     found.pitch = found.blocks;
+    found.part_rows = std::min<std::int64_t>(rows, plan.tile_rows);
+    if (plan.cluster_x > 1) {  // one for each tile
+        found.share = (found.blocks + plan.cluster_x - 1) / plan.cluster_x;
+        found.ctas = found.most_ctas = found.tiles * plan.cluster_x;
+        return {};
+    }
     found.share = std::max<std::int64_t>(plan.min_blocks, (all + most - 1) / most);
     if (plan.aligned != 0) {
         std::int64_t aligned = (found.tiles + most - 1) / most * found.blocks;
@@ -97,7 +105,6 @@ Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem, co
     }
     found.ctas = (found.tiles * found.pitch + found.share - 1) / found.share;
     found.most_ctas = std::min(most, every);
-    found.part_rows = std::min<std::int64_t>(rows, plan.tile_rows);
     return {};
 }
 
@@ -381,7 +388,7 @@ Status workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& p
                        const Device& device, std::int64_t* bytes) {
     const bool has_list = problem.packed != 0 && plan.q_box_rows > 0;
     *bytes = has_list ? static_cast<std::int64_t>(sizeof(PackedMember)) * (problem.batch + 1) : 0;
-    if (plan.share_keys == 0) return {};
+    if (plan.share_keys == 0 || plan.cluster_x > 1) return {};
     Shares shares{};
     Status status = share(plan, problem, device, shares);
     if (!status.ok()) return status;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstring>
+#include <type_traits>
 
 namespace fa_tune::core {
 
@@ -18,23 +20,22 @@ constexpr std::size_t kMostDimensions = 5;
 
 // All that a map depends on; what its rank leaves unused is 0.
 struct Request {
-    std::uint64_t address = 0;
-    std::array<std::uint64_t, kMostDimensions> dimensions{};
-    std::array<std::uint64_t, kMostDimensions - 1> strides{};  // in bytes
-    std::uint32_t type = 0, rank = 0, box_rows = 0;
+    std::uint64_t address;
+    std::array<std::uint64_t, kMostDimensions> dimensions;
+    std::array<std::uint64_t, kMostDimensions - 1> strides;  // in bytes
+    std::uint32_t type, rank, box_rows, unused;
 
     bool operator==(const Request& other) const {
-        return address == other.address && dimensions == other.dimensions &&
-               strides == other.strides && type == other.type && rank == other.rank &&
-               box_rows == other.box_rows;
+        return std::memcmp(this, &other, sizeof *this) == 0;
     }
 };
+static_assert(std::has_unique_object_representations_v<Request>);
 
 // Maps by their requests, one for each remainder of a hash.
 class KeptMaps {
   public:
     struct Kept {
-        Request request;
+        Request request{};
         CUtensorMap map{};
     };
     Kept& place_of(const Request& request) {
@@ -62,7 +63,7 @@ Request packed_request(const fa_tune_tensor& tensor, const MapShape& shape) {
         shape.rows == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.seq_stride);
     const std::uint64_t head =
         shape.heads == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.head_stride);
-    Request request;
+    Request request{};
     request.rank = 5;
     request.dimensions = {static_cast<std::uint64_t>(shape.columns), kFar,
                           static_cast<std::uint64_t>(shape.heads), kFar + 1,
@@ -72,7 +73,7 @@ Request packed_request(const fa_tune_tensor& tensor, const MapShape& shape) {
 }
 
 Request dense_request(std::int64_t batch, const fa_tune_tensor& tensor, const MapShape& shape) {
-    Request request;
+    Request request{};
     request.rank = 4;
     request.dimensions = {
         static_cast<std::uint64_t>(shape.columns), static_cast<std::uint64_t>(shape.rows),

@@ -22,8 +22,8 @@ struct MapShape {
 };
 
 // Of dimensions (columns, sequence, heads, batch), innermost first; of a packed batch those of
-// kernels/common/sequence.cuh.  A thread keeps the maps that it has used last: programs come back to
-// the same memory, and four maps are half of what a launch costs beside the driver's own launch.
+// kernels/common/sequence.cuh.  A thread keeps the maps that it has used last: programs come back
+// to the same memory, and four maps are half of what a launch costs beside the driver's own launch.
 Status encode_map(const Driver& driver, const fa_tune_problem& problem,
                   const fa_tune_tensor& tensor, const MapShape& shape, CUtensorMap& map);
 

@@ -130,7 +130,7 @@ struct Last {
     std::uint64_t generation = 0;
     fa_tune_problem problem{};
     int device = -1;
-    fa_tune_kernel* kernel = nullptr;
+    Choice choice{};
 
     bool is(const fa_tune_problem& asked, int on) const {
         return generation == op::generation.load(std::memory_order_acquire) && device == on &&
@@ -175,14 +175,14 @@ fa_tune_kernel* kernel_for(const fa_tune_problem& problem, int device) {
 
 }  // namespace
 
-fa_tune_kernel* kernel_of(const fa_tune_problem& problem, int device) {
+Choice& choice_of(const fa_tune_problem& problem, int device) {
     if (!last.is(problem, device)) {
         const fa_tune::core::Status status = fa_tune::core::check_problem(problem);
         if (!status.ok()) refuse(status.text);
         const std::uint64_t now = generation.load(std::memory_order_acquire);
-        last = {now, problem, device, kernel_for(problem, device)};
+        last = {now, problem, device, {kernel_for(problem, device)}};
     }
-    return last.kernel;
+    return last.choice;
 }
 
 }  // namespace fa_tune::op

@@ -35,7 +35,14 @@ namespace fa_tune::op {
 
 constexpr std::int64_t kMaxSize = INT32_MAX;  // of the core; products of two stay within 64 bits
 
-// The kernel that runs a problem on a device, ready there.  Refuses what is no problem.
-fa_tune_kernel* kernel_of(const fa_tune_problem& problem, int device);
+// Of a problem on a device.
+struct Choice {
+    fa_tune_kernel* kernel = nullptr;  // ready there
+    bool has_run = false;              // the core has taken the problem, and the next is known
+    std::size_t workspace_bytes = 0;
+};
+
+// This thread's until its next call.  Refuses what is no problem.
+Choice& choice_of(const fa_tune_problem& problem, int device);
 
 }  // namespace fa_tune::op

@@ -18,6 +18,8 @@
 #include "choices.h"
 #include "errors.h"
 #include "fa_tune.h"
+#include "kernel.h"
+#include "status.h"
 #include "tensors.h"
 
 extern "C" {
@@ -37,28 +39,34 @@ namespace {
 
 fa_tune_torch_stream stream_of = nullptr;
 
-void check(fa_tune_status status) {
+void check(fa_tune_status status, const char* text) {
     if (status == FA_TUNE_OK) return;
     const char* kind = status == FA_TUNE_INVALID     ? "InvalidConfig: "
                        : status == FA_TUNE_NOT_FOUND ? "NoUsableVariant: "
                        : status == FA_TUNE_NO_DRIVER ? "ToolMissing: "
                                                      : "DriverError: ";
-    fail(std::string(kind) + fa_tune_last_error());
+    fail(std::string(kind) + text);
 }
 
 void launch(const fa_tune_problem& problem, fa_tune_tensors& tensors, const View& q) {
     void* stream = nullptr;
     if (stream_of != nullptr) TORCH_ERROR_CODE_CHECK(stream_of(q.device, &stream));
-    fa_tune_kernel* kernel = kernel_of(problem, q.device);
-    std::size_t workspace_bytes = 0;
-    check(fa_tune_workspace_bytes(kernel, &problem, q.device, &workspace_bytes));
+    Choice& chosen = choice_of(problem, q.device);
+    if (!chosen.has_run) {
+        check(fa_tune_workspace_bytes(chosen.kernel, &problem, q.device, &chosen.workspace_bytes),
+              fa_tune_last_error());
+    }
     Owned workspace;  // torch gives its memory to later work of this stream alone
-    if (workspace_bytes > 0) {
-        const auto words = static_cast<std::int64_t>((workspace_bytes + 3) / 4);
+    if (chosen.workspace_bytes > 0) {
+        const auto words = static_cast<std::int64_t>((chosen.workspace_bytes + 3) / 4);
         workspace = empty(q, &words, 1, aoti_torch_dtype_float32());
         tensors.workspace = workspace.address();
     }
-    check(fa_tune_launch(kernel, &problem, &tensors, q.device, stream));
+    const auto run = chosen.has_run ? &fa_tune_kernel::launch_again : &fa_tune_kernel::launch;
+    const core::Status done =
+        (chosen.kernel->*run)(problem, tensors, q.device, static_cast<core::CUstream>(stream));
+    check(done.code, done.text.c_str());
+    chosen.has_run = true;
 }
 
 // What torch gives an operator, one by one.

@@ -132,7 +132,7 @@ struct View : Described {
 };
 
 // Of a dense batch, or with the rows of all sequences of a packed one.  Refuses tensors that do not
-// go together; `kernel_of` does so with other problems that make no sense.
+// go together; `choice_of` does so with other problems that make no sense.
 fa_tune_problem problem_of(const View& q, const View& k, const View& v, const Traits& traits,
                            const Lengths* lengths, bool lse);
 

@@ -39,7 +39,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.profile import profile_json
 from fa_tune.profile.explain import Explanation, explain_pair, rank_correlations
 from fa_tune.profile.ncu.metrics import label
-from fa_tune.report.fitted import terminal_width, wrapped
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.tune import single
 
 SCHEMA = "fa-tune-explain-1"

@@ -28,7 +28,8 @@ from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.model import Attempt
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.profile.profile_json import SCHEMA
-from fa_tune.report.fitted import Legend, terminal_width, wrapped
+from fa_tune.report.fitted import Legend
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.from_attempts import rows_from_attempts
 from fa_tune.store.table.rows import Row
 from fa_tune.tune import single

@@ -36,8 +36,9 @@ from fa_tune.core.workload import (
     benchmark_batch,
 )
 from fa_tune.evaluate.default_check import compare_recordings, compare_registry
+from fa_tune.report.fitted import terminal_width, wrapped
 from fa_tune.store.registry.file import load, update
-from fa_tune.store.registry.lookup import NoMatch, find_match
+from fa_tune.store.registry.lookup import NoMatch, Target, find_match
 from fa_tune.store.registry.merge import Conflict, conflicts, merge_registries
 from fa_tune.store.registry.schema import Registry, to_json
 from fa_tune.tune.outputs import registry_path
@@ -173,7 +174,7 @@ def check(
         write_json(check_document(found))
     else:
         say(check_table(found))
-        say(check_sentence(found))
+        say(wrapped(check_sentence(found), terminal_width()))
 
 
 @command.command("best", cls=GroupedCommand, short_help="Print the config to use for a workload.")
@@ -257,7 +258,7 @@ def best(
     if not kept.entries:
         raise NoUsableVariant(_nothing_in(path))
     name, driver = gpu_of(kept, gpu)
-    found = find_match(kept, name, workload, method=method, driver=driver)
+    found = find_match(kept, Target(name, method=method, driver=driver), workload)
     if isinstance(found, NoMatch):
         raise NoUsableVariant(found.reason)
     chosen = found.chosen

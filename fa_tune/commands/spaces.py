@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
+from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.commands.shared.options import folder, option
-from fa_tune.commands.shared.output import say, text_table
+from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import WorkloadKey
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
@@ -60,7 +61,7 @@ def show(paths: tuple[Path, ...]) -> None:
     names += ["GB/s", *(f"at {100 * level:.0f} %" for level in LEVELS)]
     if not any(row[6] for row in rows):  # nowhere is memory the limit
         names, *rows = ([*cells[:6], *cells[7:]] for cells in (names, *rows))
-    say(text_table(names, rows, {"space", "GPU", "workload"}))
+    say(fitted_table(names, rows, {"space", "GPU", "workload"}))
     for line in left_out:
         say(line)
 

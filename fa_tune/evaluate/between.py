@@ -59,10 +59,14 @@ class _Problem:
 
 
 def losses_of(folder: Path) -> tuple[list[Losses], list[Single]]:
-    """Those of all recordings in a folder that have problems of few rows, by GPU and method.
-    Raises ProfileFormatError."""
+    """Those of all recordings in a folder; raises ProfileFormatError."""
+    return losses_among(load_all(folder))
+
+
+def losses_among(recordings: Iterable[Recording]) -> tuple[list[Losses], list[Single]]:
+    """Those of the problems of few rows that recordings have, by GPU and method."""
     kinds: dict[tuple[str, str], list[_Problem]] = {}
-    for recording in load_all(folder):
+    for recording in recordings:
         of = (recording.meta.device.name, recording.meta.provenance.method)
         kinds.setdefault(of, []).extend(_problems(recording))
     found: list[Losses] = []

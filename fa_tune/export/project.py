@@ -37,7 +37,7 @@ from fa_tune.export.selection import (
 )
 from fa_tune.families.plan import Portability, compiled_for
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.lookup import matches
+from fa_tune.store.registry.lookup import Target, matches
 from fa_tune.store.registry.schema import Entry, Registry, to_json
 
 SCHEMA = "fa-tune-export-1"
@@ -94,7 +94,7 @@ def choose(made: Export, gpu: str, capability: int, workload: Workload) -> str |
         if kernel_computes(families.config_of(kernel.variant), kernel.traits, workload)
         and _runs_on(kernel.arch, capability)
     }
-    found = matches(Registry.of(made.entries), gpu, workload)
+    found = matches(Registry.of(made.entries), Target(gpu), workload)
     names = [*(match.entry.chosen.key for match in found), *made.defaults]
     return next((name for name in names if name in able), None)
 

@@ -6,7 +6,7 @@ with one of two equal sources holds for the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,8 @@ FILE = "equal_sources.json"
 class Proof:
     """That kernels of `family` made from sources with the hash `newer` are those made from
     `older`.  `kernels`: how many were compared, 0 where the files were the same and only the
-    way of hashing changed."""
+    way of hashing changed.  `d_heads`: the head dimensions of Q and K whose kernels they are;
+    empty: all kernels of the family."""
 
     family: str
     older: str
@@ -32,6 +33,7 @@ class Proof:
     date: str
     nvrtc: str = ""
     kernels: int = 0
+    d_heads: tuple[int, ...] = ()
 
 
 def load(path: Path | None = None) -> tuple[Proof, ...]:
@@ -58,9 +60,11 @@ def oldest_equal(family: str, sha256: str) -> str:
     return oldest(_shipped(family), sha256)
 
 
-def equal(family: str, one: str, other: str) -> bool:
-    """Whether what was made from sources of either hash holds for both."""
-    return oldest_equal(family, one) == oldest_equal(family, other)
+def equal(family: str, one: str, other: str, d_heads: Collection[int] = ()) -> bool:
+    """Whether what was made from sources of either hash holds for both: kernels of these head
+    dimensions, or all where none is named."""
+    proofs = [_shipped(family, d_head) for d_head in d_heads or (None,)]
+    return all(oldest(known, one) == oldest(known, other) for known in proofs)
 
 
 def oldest(proofs: Mapping[str, str], sha256: str) -> str:
@@ -73,5 +77,9 @@ def oldest(proofs: Mapping[str, str], sha256: str) -> str:
 
 
 @cache
-def _shipped(family: str) -> Mapping[str, str]:
-    return {proof.newer: proof.older for proof in load() if proof.family == family}
+def _shipped(family: str, d_head: int | None = None) -> Mapping[str, str]:
+    return {
+        proof.newer: proof.older
+        for proof in load()
+        if proof.family == family and (not proof.d_heads or d_head in proof.d_heads)
+    }

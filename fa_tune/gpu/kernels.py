@@ -133,9 +133,37 @@ def launcher(
             call()  # its output is dropped
 
         return launch
+    (launch,) = _kernel_launches(item, workload, (inputs,), out, lse)
+    return launch
+
+
+def launchers(
+    item: KernelItem,
+    workload: Workload,
+    inputs: Sequence[Inputs],
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+) -> list[Launch]:
+    """A `launcher` for each of several inputs.  A variant's kernel is one for all of them: its
+    workspace is there after the first launch, so that a graph may hold the others."""
+    if is_reference(item.subject):
+        return [launcher(item, workload, one, out, lse) for one in inputs]
+    return _kernel_launches(item, workload, inputs, out, lse)
+
+
+def _kernel_launches(
+    item: KernelItem,
+    workload: Workload,
+    inputs: Sequence[Inputs],
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+) -> list[Launch]:
     kernel = load(item)
-    args = launch_args(inputs, out, lse)
-    return lambda: kernel.launch(workload, args, torch.cuda.current_stream().cuda_stream)
+
+    def call(args: LaunchArgs) -> None:
+        kernel.launch(workload, args, torch.cuda.current_stream().cuda_stream)
+
+    return [partial(call, launch_args(one, out, lse)) for one in inputs]
 
 
 def is_cuda_error(error: BaseException) -> bool:

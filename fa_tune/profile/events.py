@@ -118,6 +118,10 @@ class EventsProfiler(OneByOne):
         found = {"stop_reason": result.stop_reason} if result.stop_reason else {}
         if result.no_graph:
             found["no_graph"] = result.no_graph
+            self.notes.warn(
+                f"{plan.workload.key}: timed as single launches, whose start counts, where graphs "
+                f"were due: {result.no_graph}"
+            )
         if flagged := result.flagged:
             found["flagged_rounds"] = "; ".join(f"{n}: {why}" for n, why in flagged.items())
         if not (rounds := result.rounds):

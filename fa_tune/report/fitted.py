@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
 from fa_tune import families
 
-DEFAULT_WIDTH = 80
 _GAP = "  "
 
 
@@ -91,23 +89,6 @@ def _folded(begin: str, words: Sequence[str], width: int) -> list[str]:
             line = " " * 6
         line += piece
     return [*lines, line]
-
-
-def terminal_width() -> int:
-    """Columns of the terminal, or of one that is not there."""
-    return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
-
-
-def wrapped(text: str, width: int, *, indent: str = "") -> str:
-    """A sentence in lines that fit, the first one after `indent`, the others two further in."""
-    return textwrap.fill(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def fitted(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from fa_tune import families
-from fa_tune.build.compile import kernel_source_identity
+from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core import paths
 from fa_tune.core.errors import GpusLost, InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
@@ -15,10 +15,10 @@ from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config
-from fa_tune.families.equal_sources import oldest_equal
+from fa_tune.families.equal_sources import equal
 from fa_tune.profile.base import Profiler
 from fa_tune.profile.events import EventsProfiler, of_regime
-from fa_tune.profile.ncu.profiler import NcuProfiler
+from fa_tune.profile.ncu.profiler import NcuProfiler, ncu_profiler
 from fa_tune.profile.references import require_references
 from fa_tune.profile.replay import ReplayProfiler, answering
 from fa_tune.store import recordings
@@ -97,7 +97,7 @@ def _gpus_in_words(machine: Machine, device: DeviceInfo) -> str:
 
 def _with_ncu(options: MeasureOptions, machine: Machine, export: Path | None) -> ProfilerSelection:
     device = machine.require_device("ncu profiles kernels on one; --profiler replay needs none")
-    profiler = _of_cluster("ncu", options, machine) or NcuProfiler(
+    profiler = _of_cluster("ncu", options, machine) or ncu_profiler(
         ncu=machine.options.ncu,
         metric_list=options.metrics,
         clock_control=options.clock_control,
@@ -147,8 +147,11 @@ def _replay(
         for recording in chosen
     }
     # The others are for what they say of neighbouring workloads.
-    labels = {label for key in keys for label in answering(recorded, key, subjects).values()}
-    told = [r for r in chosen if r.label in labels] or chosen
+    answered: dict[str, set[int]] = {}  # head dimensions by the recording that answers
+    for workload in wanted:
+        for label in answering(recorded, workload.key, subjects).values():
+            answered.setdefault(label, set()).add(workload.d_head)
+    told = [r for r in chosen if r.label in answered] or chosen
     provenance = told[0].meta.provenance
     profiler = ReplayProfiler(
         recorded,
@@ -162,7 +165,9 @@ def _replay(
     names = ", ".join(r.label for r in told)
     how = f"with {method} on {inputs} inputs"
     source = f"recorded on an {gpu} on {date} {how}, replayed from {names}"
-    if others := [r.label for r in told if is_of_other_sources(r)]:
+    d_heads = {w.d_head for w in wanted}
+    others = [r.label for r in told if is_of_other_sources(r, answered.get(r.label, d_heads))]
+    if others:
         progress.warn(
             f"{_which(others, len(told))} made with other kernel sources than these, whose times "
             "may differ; search on a GPU to measure these"
@@ -222,7 +227,7 @@ def _most_wanted(
         asked.setdefault(method, set()).update(
             a.workload for a in recording.attempts if a.workload in here and a.subject in subjects
         )
-        if not is_of_other_sources(recording):
+        if not is_of_other_sources(recording, {Workload.from_key(key).d_head for key in here}):
             ours.setdefault(method, set()).update(here)
 
     def order(method: str) -> tuple[int, int, int, bool]:
@@ -241,11 +246,15 @@ def _most_recorded(found: Sequence[Recording]) -> str:
     return max(counts, key=lambda name: counts[name])
 
 
-def is_of_other_sources(recording: Recording) -> bool:
-    """Whether a recording's kernels are not those of this checkout."""
+def is_of_other_sources(recording: Recording, d_heads: Collection[int]) -> bool:
+    """Whether a recording's kernels of these head dimensions are not those of this checkout."""
     known = set(families_in(recording)) & set(families.family_names())
-    return any(
-        oldest_equal(name, recordings.kernel_source_sha256(recording, name))
-        != kernel_source_identity(name)
+    return not all(
+        equal(
+            name,
+            recordings.kernel_source_sha256(recording, name),
+            kernel_source_sha256(name),
+            d_heads,
+        )
         for name in known
     )

@@ -13,6 +13,7 @@
 //                                            block     1  1  1  1  0  0  0  0
 #pragma once
 
+#include "common/constants.cuh"
 #include "common/sequence.cuh"
 #include "common/work_tile.cuh"
 #include "ptx/shared_words.cuh"
@@ -26,6 +27,10 @@ constexpr int kFoundAt = 8 * kMostSorted;
 constexpr int kOrderBytes = kFoundAt + 32;
 // Keys that make no difference to the order of sequences whose tiles are handed out together.
 constexpr int kAlikeKeys = 128;
+// Up to 2^kMostShift threads compare one sequence with the others, and not more than kComparing all
+// sequences where it could be fewer.
+constexpr int kMostShift = 3;
+constexpr int kComparing = 128;
 
 // Up to kMostSorted sequences, and no more than threads, are ordered by their keys; more are taken
 // as they come.  `visit(place, member, tiles)` for each, by one of the CTA's threads, all of which
@@ -51,25 +56,28 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
         return member;
     };
     if (count <= kSorted) {
+        // Few sequences have several threads each, which share the comparisons.
+        int shift = 0;
+        while (shift < kMostShift && (2 * count << shift) <= min(kThreads, kComparing)) ++shift;
+        const int index = thread >> shift, part = thread - (index << shift);
         PackedMember member{};
         int keys = -2, tiles = 0;  // of nobody
-        if (thread < count) {
-            member = member_of(thread);
+        if (index < count) {
+            member = member_of(index);
             tiles = tiles_of(member.queries);
             keys = tiles == 0 ? -1
                    : kGrouped ? (member.keys + kAlikeKeys - 1) / kAlikeKeys
                               : member.keys;
         }
-        if (thread < count + count % 2) {
-            ptx::st_shared(scratch + 8 * thread, keys);
-            ptx::st_shared(scratch + 8 * thread + 4, tiles);
+        if (part == 0 && index < count + count % 2) {
+            ptx::st_shared(scratch + 8 * index, keys);
+            ptx::st_shared(scratch + 8 * index + 4, tiles);
         }
         __syncthreads();
-        if (thread >= count) return;
-        int place = 0;
+        int place = 0, first_tile = 0;
         int alike = 0, alike_before = 0;
 #pragma unroll 4
-        for (int other = 0; other < count; other += 2) {
+        for (int other = 2 * part; other < count; other += 2 << shift) {
             int words[4];  // keys and tiles of two
             ptx::ld_shared_v4(words, scratch + 8 * other);
 #pragma unroll
@@ -81,15 +89,26 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
                     equal &= their_tiles == tiles;
                     alike += equal ? 1 : 0;
                 }
-                const bool equal_before = equal && other + i < thread;
+                const bool equal_before = equal && other + i < index;
                 if constexpr (kGrouped) alike_before += equal_before ? 1 : 0;
                 before |= equal_before;
                 place += before ? 1 : 0;
-                member.first_tile += before ? their_tiles : 0;
+                first_tile += before ? their_tiles : 0;
             }
         }
+        for (int lanes = 1; lanes < 1 << shift; lanes *= 2) {
+            place += __shfl_xor_sync(kAllLanes, place, lanes);
+            first_tile += __shfl_xor_sync(kAllLanes, first_tile, lanes);
+            if constexpr (kGrouped) {
+                alike += __shfl_xor_sync(kAllLanes, alike, lanes);
+                alike_before += __shfl_xor_sync(kAllLanes, alike_before, lanes);
+            }
+        }
+        if (index >= count || part != 0) return;
+        member.first_tile = first_tile;
         if constexpr (kGrouped) {
-            member.in_group = alike_before % most_in_group;
+            const int full_groups = quotient<true>(alike_before, most_in_group);
+            member.in_group = alike_before - full_groups * most_in_group;
             member.group = min(most_in_group, alike - (alike_before - member.in_group));
         }
         visit(place, member, tiles);
@@ -129,7 +148,7 @@ struct GroupTile {
 
 // Tile `number` of those that a sequence's group has; `tiles`: of one head of one sequence. Params:
 // heads, l2_head_group.
-template <bool kLongestFirst, class Params>
+template <bool kLongestFirst, bool kSmall, class Params>
 __device__ __forceinline__ GroupTile group_tile(int number, const PackedMember& member, int tiles,
                                                 const Params& p) {
     struct {
@@ -137,11 +156,11 @@ __device__ __forceinline__ GroupTile group_tile(int number, const PackedMember& 
     } const all{tiles, p.heads * member.group, p.l2_head_group};
     GroupTile tile{0, 0, 0};
     if constexpr (kLongestFirst) {
-        longest_first_tile(number, all, tile.m_block, tile.head);
-        tile.in_group = tile.head / p.heads;
+        longest_first_tile<kSmall>(number, all, tile.m_block, tile.head);
+        tile.in_group = quotient<kSmall>(tile.head, p.heads);
         tile.head -= tile.in_group * p.heads;
     } else {
-        linear_tile(number, all, tile.m_block, tile.head);
+        linear_tile<kSmall>(number, all, tile.m_block, tile.head);
     }
     return tile;
 }
@@ -179,7 +198,7 @@ __device__ __forceinline__ PackedTile packed_tile(int number, int from, const Pa
     }
     PackedMember member = members[place];
     const int tiles = members[place + 1].first_tile - member.first_tile;
-    const GroupTile tile = group_tile<kLongestFirst>(
+    const GroupTile tile = group_tile<kLongestFirst, false>(
         number - first_of_group(member, tiles, p.heads), member, tiles, p);
     if (kLongestFirst && tile.in_group != member.in_group) {
         place += tile.in_group - member.in_group;
@@ -193,19 +212,20 @@ struct Handout {
     int heads, l2_head_group;
 };
 
-// Orders the sequences and finds tile `number`; kListed: makes the list, too.  Shared memory may be
+// Orders the sequences and finds tile `number`; kListed: makes the list, too, for persistent CTAs,
+// whose first tiles have the numbers of CTAs, below 2^20.  Shared memory may be
 // used again after the next __syncthreads().
 template <int kThreads, int kRows, bool kLongestFirst, bool kListed>
 __device__ __forceinline__ PackedTile order_members(const PackedBatch& batch, unsigned scratch,
                                                     int number, const Handout& p) {
     const unsigned found = scratch + kFoundAt;
-    const int most_in_group = max(1, p.l2_head_group / p.heads);
+    const int most_in_group = max(1, quotient<kListed>(p.l2_head_group, p.heads));
     if (threadIdx.x == 0) ptx::st_shared(found, -1);
     visit_members<kThreads, kRows, kLongestFirst && kListed>(
         batch, scratch, most_in_group, [&](int place, const PackedMember& member, int tiles) {
             const int of_group = number - first_of_group(member, tiles, p.heads);
             if (of_group >= 0 && of_group < tiles * p.heads * member.group) {
-                const GroupTile tile = group_tile<kLongestFirst>(of_group, member, tiles, p);
+                const GroupTile tile = group_tile<kLongestFirst, kListed>(of_group, member, tiles, p);
                 if (tile.in_group == member.in_group) {
                     const int low[4] = {tile.m_block, tile.head, place, member.first_query};
                     const int high[4] = {member.queries, member.first_key, member.keys,

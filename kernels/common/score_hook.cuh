@@ -11,7 +11,7 @@
 //         static void four(float (&s)[4], float scale, const ScorePlaces& at);
 //     };
 //
-// The second has four scores of a thread at a time, so that they can share what is dear, and its
+// The second has four scores of a query at a time, so that they can share what is dear, and its
 // scale and its unit are factors of others that the kernel multiplies with anyway.  A NaN of a key
 // that a mask hides never comes to it.
 #pragma once
@@ -23,10 +23,10 @@ namespace fa_tune {
 // Of which queries and keys four scores are.  What is not asked for is not computed.
 struct ScorePlaces {
     int batch, head;
-    int first_query, first_key;
+    int first_query, first_key;  // one query; two keys, and two that are 8 further
 
-    __device__ __forceinline__ int query(int i) const { return first_query + i / 2 * 8; }
-    __device__ __forceinline__ int key(int i) const { return first_key + i % 2; }
+    __device__ __forceinline__ int query(int) const { return first_query; }
+    __device__ __forceinline__ int key(int i) const { return first_key + i / 2 * 8 + i % 2; }
 };
 
 }  // namespace fa_tune

@@ -94,29 +94,65 @@ struct ScoreMap {
         return map;
     }
 
-    // A thread's part of an accumulator, of queries `row` and row + 8 and two keys, the first of
-    // them column + `offset`.
-    template <class Params>
-    __device__ __forceinline__ void change(float (&s)[4], int row, int column, int offset,
+    // A thread's part of neighbouring accumulators, of queries `row` and row + 8 and of two keys
+    // each, the first of them `column`.
+    template <int kFragments, class Params>
+    __device__ __forceinline__ void change(float (&s)[kFragments][4], int row, int column,
                                            const int& alibi_diagonal, const Params& p) const {
         if constexpr (TRAITS.softcap) {
-            one_over_one_and_power(s, p.score.score_scale);
-        } else if constexpr (TRAITS.hook && TRAITS.alibi) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) s[i] *= p.score.score_scale;
+            by_four(s, [&](float (&four)[4], int, int) {
+                one_over_one_and_power(four, p.score.score_scale);
+            });
         }
         if constexpr (TRAITS.alibi) {
-            // Of (row, column); what the others have more is a constant times the slope.
-            const float bias = slope * static_cast<float>(row + alibi_diagonal - column);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int further = i / 2 * 8 - offset - i % 2;
-                s[i] -= fabsf(fmaf(slope, static_cast<float>(further), bias));
+            for (int n = 0; n < kFragments; ++n) {
+                subtract_distances(s[n], row, column, 8 * n, alibi_diagonal, p);
             }
         }
         if constexpr (TRAITS.hook) {
             const float scale = TRAITS.alibi ? 1.f : p.score.score_scale;
-            ScoreHook::four(s, scale, {batch, head, row, column + offset});
+            by_four(s, [&](float (&four)[4], int further_row, int further_column) {
+                ScoreHook::four(four, scale,
+                                {batch, head, row + further_row, column + further_column});
+            });
+        }
+    }
+
+  private:
+    // Four scores at a time, of one row each, which a NaN among them makes NaN anyway.
+    template <int kFragments, class Change>
+    __device__ __forceinline__ static void by_four(float (&s)[kFragments][4], Change change) {
+        static_assert(kFragments % 2 == 0);
+#pragma unroll
+        for (int n = 0; n < kFragments; n += 2) {
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                float four[4] = {s[n][i], s[n][i + 1], s[n + 1][i], s[n + 1][i + 1]};
+                change(four, 4 * i, 8 * n);
+                s[n][i] = four[0];
+                s[n][i + 1] = four[1];
+                s[n + 1][i] = four[2];
+                s[n + 1][i + 1] = four[3];
+            }
+        }
+    }
+
+    // Of the accumulator whose first key is column + `offset`.
+    template <class Params>
+    __device__ __forceinline__ void subtract_distances(float (&s)[4], int row, int column,
+                                                       int offset, const int& alibi_diagonal,
+                                                       const Params& p) const {
+        if constexpr (TRAITS.hook && !TRAITS.softcap) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[i] *= p.score.score_scale;
+        }
+        // Of (row, column); what the others have more is a constant times the slope.
+        const float bias = slope * static_cast<float>(row + alibi_diagonal - column);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int further = i / 2 * 8 - offset - i % 2;
+            s[i] -= fabsf(fmaf(slope, static_cast<float>(further), bias));
         }
     }
 };

@@ -15,24 +15,32 @@
 
 namespace fa_tune {
 
+// number / divisor.  kSmall: of a number below 2^20, in half the time; number + 1/2 over divisor is
+// 0.5 / divisor or more away from integers, and what is computed less than that away from it.
+template <bool kSmall>
+__device__ __forceinline__ int quotient(int number, int divisor) {
+    if constexpr (!kSmall) return number / divisor;
+    return static_cast<int>((static_cast<float>(number) + 0.5f) / static_cast<float>(divisor));
+}
+
 // `head` counts through all batch elements.  Params: m_blocks of a head, total_heads,
 // l2_head_group.
-template <class Params>
+template <bool kSmall = false, class Params>
 __device__ __forceinline__ void linear_tile(int number, const Params& p, int& m_block, int& head) {
-    head = number / p.m_blocks;
+    head = quotient<kSmall>(number, p.m_blocks);
     m_block = number - head * p.m_blocks;
 }
 
 // `number` may be beyond the last tile: then the position is of no tile.
-template <class Params>
+template <bool kSmall = false, class Params>
 __device__ __forceinline__ void longest_first_tile(int number, const Params& p, int& m_block,
                                                    int& head) {
     const int group_tiles = p.l2_head_group * p.m_blocks;
-    const int group = number / group_tiles;
+    const int group = quotient<kSmall>(number, group_tiles);
     const int in_group = number - group * group_tiles;
     const int first_head = group * p.l2_head_group;
     const int heads = max(1, min(p.l2_head_group, p.total_heads - first_head));
-    const int from_last = in_group / heads;
+    const int from_last = quotient<kSmall>(in_group, heads);
     m_block = p.m_blocks - 1 - from_last;
     head = first_head + in_group - from_last * heads;
 }

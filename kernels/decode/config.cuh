@@ -47,6 +47,9 @@ struct DecodeConfig {
     KVType kv_type = KVType::SAME;
     // a launch begins before the one in front of it is done, and waits for it; needs 9.0
     bool dependent = false;
+    // CTAs of a cluster, which divide a tile's keys and combine their parts in shared memory; 1:
+    // none; else needs 9.0
+    int cluster = 1;
 
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
@@ -92,7 +95,10 @@ struct DecodeConfig {
         if (kv_type != other.kv_type) {
             return kv_type < other.kv_type;
         }
-        return dependent < other.dependent;
+        if (dependent != other.dependent) {
+            return dependent < other.dependent;
+        }
+        return cluster < other.cluster;
     }
 };
 

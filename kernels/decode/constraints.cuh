@@ -39,6 +39,11 @@ struct Constraints {
                   "ctas_per_sm must be between 1 and 8");
     static_assert(CFG.min_blocks >= 1 && CFG.min_blocks <= 1024,
                   "min_blocks must be between 1 and 1024");
+    static_assert(CFG.cluster == 1 || CFG.cluster == 2 || CFG.cluster == 4 || CFG.cluster == 8,
+                  "cluster must be 1, 2, 4 or 8");
+    static_assert(
+        CFG.cluster == 1 || (CFG.min_blocks == 1 && !CFG.aligned && CFG.combine == Combine::LAST),
+        "with a cluster for each tile there are no aligned, min_blocks and combine to choose");
 };
 
 }  // namespace fa_tune::decode

@@ -10,41 +10,50 @@
 #pragma once
 
 #include "decode/warp_group.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/griddepcontrol.cuh"
 #include "ptx/shared_words.cuh"
 
 namespace fa_tune::decode {
 
+// Four columns of a row of a CTA's part of a tile, from the sums of its groups.
+template <DecodeConfig CFG>
+__device__ __forceinline__ Combined combine_groups(unsigned smem, const TileRows& rows, int row,
+                                                   int quad) {
+    using L = Layout<CFG>;
+    RowSum sums[L::kGroups];
+    float highest = negative_infinity();
+#pragma unroll
+    for (int g = 0; g < L::kGroups; ++g) {
+        const auto* pair = reinterpret_cast<const float*>(
+            __cvta_shared_to_generic(smem + L::row_sum_at(g, row)));
+        sums[g] = {pair[0], pair[1]};
+        highest = fmaxf(highest, pair[0]);
+    }
+    Combined total(rows.softmax_scale * kLog2E);
+    total.raise_max(highest);
+#pragma unroll
+    for (int g = 0; g < L::kGroups; ++g) {
+        const auto* from = reinterpret_cast<const float*>(
+            __cvta_shared_to_generic(smem + L::sums_at(g, row, 4 * quad)));
+        const float part[4] = {from[0], from[1], from[2], from[3]};
+        total.add(sums[g], part);
+    }
+    return total;
+}
+
 // The sums of a CTA's groups make its part of the tile, in memory; or, if it has the whole tile,
 // the result.
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
-__device__ __forceinline__ void combine_groups(const DecodeParams& p, unsigned smem,
-                                               const Tile& tile, const TileRows& rows) {
-    using L = Layout<CFG>;
+__device__ __forceinline__ void store_part(const DecodeParams& p, unsigned smem, const Tile& tile,
+                                           const TileRows& rows) {
     using Elem = mma_sync::Element<CFG.dtype>;
     constexpr int kQuads = CFG.d_v() / 4;
     const Parts<CFG.d_v()> memory(p);
     const int place = tile.place(blockIdx.x);
-    for (int item = threadIdx.x; item < rows.count * kQuads; item += L::kThreads) {
+    for (int item = threadIdx.x; item < rows.count * kQuads; item += Layout<CFG>::kThreads) {
         const int row = item / kQuads, quad = item % kQuads;
-        RowSum sums[L::kGroups];
-        float highest = negative_infinity();
-#pragma unroll
-        for (int g = 0; g < L::kGroups; ++g) {
-            const auto* pair = reinterpret_cast<const float*>(
-                __cvta_shared_to_generic(smem + L::row_sum_at(g, row)));
-            sums[g] = {pair[0], pair[1]};
-            highest = fmaxf(highest, pair[0]);
-        }
-        Combined total(rows.softmax_scale * kLog2E);
-        total.raise_max(highest);
-#pragma unroll
-        for (int g = 0; g < L::kGroups; ++g) {
-            const auto* from = reinterpret_cast<const float*>(
-                __cvta_shared_to_generic(smem + L::sums_at(g, row, 4 * quad)));
-            const float part[4] = {from[0], from[1], from[2], from[3]};
-            total.add(sums[g], part);
-        }
+        const Combined total = combine_groups<CFG>(smem, rows, row, quad);
         if (tile.parts() == 1) {
             write_result<Elem, TRAITS>(p, rows, row, quad, total);
         } else {
@@ -121,7 +130,7 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
         warps.run(rows, rows.first_block + first, min(count, blocks - first));
         warps.store_sums(rows.count);
         __syncthreads();
-        combine_groups<CFG, TRAITS>(p, smem, tile, rows);
+        store_part<CFG, TRAITS>(p, smem, tile, rows);
         if (CFG.combine == Combine::LAST && tile.parts() > 1) {
             combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
         }
@@ -134,6 +143,77 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
         }
         __syncthreads();  // before the rings are filled anew
     }
+}
+
+// The parts that the CTAs of a cluster have of its tile make the result.  Every CTA makes as many
+// of its columns, from what all write to its shared memory.
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ void combine_cluster(const DecodeParams& p, unsigned smem,
+                                                const TileRows& rows, int rank) {
+    using L = Layout<CFG>;
+    using Elem = mma_sync::Element<CFG.dtype>;
+    constexpr int kQuads = CFG.d_v() / 4;
+    const int items = rows.count * kQuads;
+#pragma unroll 1
+    for (int item = threadIdx.x; item < items; item += L::kThreads) {
+        const int row = item / kQuads, quad = item % kQuads;
+        const Combined total = combine_groups<CFG>(smem, rows, row, quad);
+        const unsigned cta = ptx::address_in_cta(smem, item % CFG.cluster);
+        ptx::st_cluster_v4(cta + L::part_at(item / CFG.cluster, rank), total.o);
+        ptx::st_cluster_v2(cta + L::part_sum_at(item / CFG.cluster, rank), total.max, total.sum);
+    }
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+#pragma unroll 1
+    for (int own = threadIdx.x; own * CFG.cluster + rank < items; own += L::kThreads) {
+        const int item = own * CFG.cluster + rank;
+        const int row = item / kQuads, quad = item % kQuads;
+        Combined total(rows.softmax_scale * kLog2E);
+        float highest = negative_infinity();
+#pragma unroll
+        for (int i = 0; i < CFG.cluster; ++i) {
+            const auto* pair = reinterpret_cast<const float*>(
+                __cvta_shared_to_generic(smem + L::part_sum_at(own, i)));
+            highest = fmaxf(highest, pair[0]);
+        }
+        total.raise_max(highest);
+#pragma unroll
+        for (int i = 0; i < CFG.cluster; ++i) {
+            const auto* pair = reinterpret_cast<const float*>(
+                __cvta_shared_to_generic(smem + L::part_sum_at(own, i)));
+            const auto* from = reinterpret_cast<const float*>(
+                __cvta_shared_to_generic(smem + L::part_at(own, i)));
+            const float part[4] = {from[0], from[1], from[2], from[3]};
+            total.add({pair[0], pair[1]}, part);
+        }
+        write_result<Elem, TRAITS>(p, rows, row, quad, total);
+    }
+}
+
+// A cluster of CTAs for each tile, whose blocks they divide.
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
+    __cluster_dims__(CFG.cluster, 1, 1)
+        decode_cluster_kernel(const __grid_constant__ DecodeParams p) {
+    extern __shared__ __align__(128) unsigned char shared_memory[];
+    const auto smem = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
+    ptx::cluster_arrive();
+    WarpGroup<CFG, TRAITS> warps(p, smem);
+    begin<CFG>();
+    const Sequences<CFG.B_c, TRAITS.window> sequences{p};
+    const int rank = ptx::cluster_rank();
+    const int tile = blockIdx.x / CFG.cluster;
+    // A division takes its time.
+    const int batch = p.batch == 1 ? 0 : tile / sequences.tiles();
+    const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, tile - batch * sequences.tiles());
+    const int blocks = p.cache.lengths == nullptr ? p.blocks : sequences.pitch(batch);
+    const int share = (blocks + CFG.cluster - 1) / CFG.cluster;
+    const int first = min(blocks, rank * share);
+    warps.run(rows, rows.first_block + first, min(share, blocks - first));
+    warps.store_sums(rows.count);
+    ptx::cluster_wait();  // all have begun, so that their memory is there
+    __syncthreads();
+    combine_cluster<CFG, TRAITS>(p, smem, rows, rank);
 }
 
 // Whole warps, of whose threads each has four columns.

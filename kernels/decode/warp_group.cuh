@@ -44,12 +44,24 @@ struct Layout : Constraints<CFG> {
     static constexpr int kRowSums = kGroups * kGroupBytes;
     static constexpr int kWord = kRowSums + 8 * kGroups * CFG.B_r;
 
+    // With a cluster what its CTAs write to this one: of its share of the quads of columns of all
+    // rows, the parts that the CTAs have, and (m, l) of each.
+    static constexpr int kQuads = CFG.B_r * CFG.d_v() / 4 / CFG.cluster;
+    static constexpr int kParts = kWord + 16;
+    static constexpr int kPartSums = kParts + 16 * CFG.cluster * kQuads;
+
     // Chunks of four columns change places against bank conflicts.
     __device__ __forceinline__ static unsigned sums_at(int group, int row, int column) {
         return group * kGroupBytes + 4 * (row * CFG.d_v() + (column ^ 8 * (row % 4)));
     }
     __device__ __forceinline__ static unsigned row_sum_at(int group, int row) {
         return kRowSums + 8 * (group * CFG.B_r + row);
+    }
+    __device__ __forceinline__ static unsigned part_at(int quad, int cta) {
+        return kParts + 16 * (cta * kQuads + quad);
+    }
+    __device__ __forceinline__ static unsigned part_sum_at(int quad, int cta) {
+        return kPartSums + 8 * (cta * kQuads + quad);
     }
 };
 

@@ -23,7 +23,7 @@ from fa_tune.core.options import MachineOptions, Silent
 from fa_tune.core.workload import DType, Workload
 from fa_tune.export.project import Export, export
 from fa_tune.export.selection import ExportOptions
-from fa_tune.store.registry.lookup import matches
+from fa_tune.store.registry.lookup import Target, matches
 from fa_tune.store.registry.schema import to_json
 from tests.export.conftest import Built, configure_and_build, run, tool
 from tests.export.small_registry import A100, D_HEAD, H200, small_registry, some_workload
@@ -139,7 +139,7 @@ def test_another_project_finds_the_package(consumer: Path, built: Built, program
 
 def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
     """What `fa_tune.runtime` takes."""
-    for match in matches(small_registry(), gpu, workload):
+    for match in matches(small_registry(), Target(gpu), workload):
         config = families.config_of(match.entry.chosen)
         if families.constraints(config, limits(capability)) is None:
             return match.entry.chosen.key

@@ -45,6 +45,8 @@ class TestDecodeContract(KernelFamilyContract):
         replace(_DEFAULT, ctas_per_sm=8),
         replace(_DEFAULT, min_blocks=0),
         replace(_DEFAULT, B_c=256, stages=2),
+        replace(_DEFAULT, cluster=3, aligned=False),
+        replace(_DEFAULT, cluster=2, aligned=False, min_blocks=2),
     )
 
     @pytest.mark.parametrize("arch", [(8, 0), (8, 6), (9, 0), (12, 0)])
@@ -127,6 +129,17 @@ def test_the_workspace_holds_two_parts_of_each_cta() -> None:
     assert _FAMILY.workspace_bytes(_DEFAULT, _ONE_QUERY, small) == 2 * 2 * 8 * 130 * 4
 
 
+def test_a_cluster_has_a_tile_and_needs_no_memory() -> None:
+    config = replace(_DEFAULT, aligned=False, cluster=4)
+    workload = replace(_ONE_QUERY, batch=2)
+    geometry = _FAMILY.geometry(config, workload, DEVICE)
+    assert (geometry.grid, geometry.cluster) == ((2 * 8 * 4, 1, 1), (4, 1, 1))
+    assert _FAMILY.workspace_bytes(config, workload, DEVICE) == 0
+    assert _FAMILY.scratch_bytes(config) == 0
+    (spec,) = _FAMILY.kernels(config, "ragged")
+    assert spec.name_expression.startswith("decode_cluster_kernel<")
+
+
 def test_more_blocks_than_a_kernel_counts_are_refused() -> None:
     workload = Workload(2**20, 8, 8, 1, 2**18, 128, DType.FP16)
     with pytest.raises(InvalidConfig, match=r"a launch takes 1073741824$"):
@@ -163,6 +176,34 @@ def test_it_is_for_few_rows_alone() -> None:
     assert not suits(1, 16, rows=32)
     assert suits(3, 8, rows=32)
     assert not suits(4096, 8)
+
+
+@pytest.mark.parametrize(
+    ("batch", "kv_heads", "keys", "cluster"),
+    [
+        (1, 8, 128, 1),  # one block
+        (1, 8, 300, 2),
+        (1, 8, 4096, 8),
+        (3, 8, 2048, 4),  # there is no room for 24 clusters of 8
+        (8, 8, 1024, 2),
+        (9, 8, 1024, 1),  # nor for 72 of 2
+        (1, 8, 32768, 1),  # 64 CTAs read less than 132
+        (1, 1, 8192, 1),
+    ],
+)
+def test_the_default_has_clusters_where_little_is_read(
+    batch: int, kv_heads: int, keys: int, cluster: int
+) -> None:
+    workload = Workload(batch, 8 * kv_heads, kv_heads, 1, keys, 128, DType.BF16)
+    h200 = limits((9, 0))
+    config: DecodeConfig = _FAMILY.default_for(workload, h200)
+    assert config.cluster == cluster
+    assert _FAMILY.constraints(config, h200) is None
+    for other in (
+        _FAMILY.default_for(workload, limits((8, 0))),
+        _FAMILY.default_for(replace(workload, cache_lengths="lognormal"), h200),
+    ):
+        assert (other.cluster, other.aligned) == (1, True)
 
 
 def test_it_is_the_default_of_workloads_that_suit_it_and_of_no_other() -> None:

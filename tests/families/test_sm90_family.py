@@ -30,7 +30,7 @@ from tests.families.contract import ARGS, DEVICE, WORKLOADS, KernelFamilyContrac
 from tests.tools.proven import due, passed
 
 H200 = limits((9, 0))
-DEFAULT = replace(default_config(128, DType.FP16), rows_in_turn=False)
+DEFAULT = replace(default_config(128, DType.FP16), rows_in_turn=False, adaptive_max=False)
 SINGLE = replace(DEFAULT, q_stages=1, cross_tile_overlap=False, scheduler=Scheduler.SINGLE)
 SERIAL = replace(SINGLE, overlap=False, pingpong=False)
 
@@ -82,6 +82,7 @@ class TestSm90Contract(KernelFamilyContract):
         replace(DEFAULT, rescale=Rescale.THRESHOLDED, single_loop=True),
         replace(DEFAULT, rescale=Rescale.THRESHOLDED, rows_in_turn=True),
         replace(DEFAULT, d_head=64, mma_warpgroups=3, rows_in_turn=True),
+        replace(DEFAULT, rescale=Rescale.THRESHOLDED, adaptive_max=True),
         replace(DEFAULT, min_ctas_per_sm=2, d_head=256, mma_warpgroups=1, pingpong=False, B_c=16),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from fa_tune import families
 from fa_tune.build.compile import kernel_source_identity, kernel_source_sha256
 from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.paths import profiles_dir
+from fa_tune.core.workload import Workload
+from fa_tune.families import equal_sources
 from fa_tune.families.equal_sources import equal, load, oldest, oldest_equal
 from fa_tune.families.sources import code_sha256, flattened
-from fa_tune.store.recordings import families_in, load_all
+from fa_tune.store.recordings import Recording, families_in, load_all
 from fa_tune.store.recordings import kernel_source_sha256 as recorded_sources
 
 ENTRY = '#include "a/b.cuh"\nint main() { return f(1, 2); }\n'
@@ -100,8 +103,36 @@ def test_the_newest_recordings_are_of_the_present_sources(family: str) -> None:
         pytest.skip(f"no recording holds kernels of {family}")
     recorded = recorded_sources(found[0], family)
     present = kernel_source_sha256(family)
-    assert equal(family, recorded, present)
-    assert kernel_source_identity(family) == oldest_equal(family, recorded)
+    assert equal(family, recorded, present, _d_heads(found[0], family))
+    assert kernel_source_identity(family) == oldest_equal(family, present)
+
+
+def _d_heads(recording: Recording, family: str) -> set[int]:
+    """Of the workloads whose kernels of a family a recording holds."""
+    held = {a.workload for a in recording.attempts if a.subject.startswith(f"{family}:")}
+    return {Workload.from_key(key).d_head for key in held}
+
+
+def test_a_proof_of_some_head_dimensions_says_nothing_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "equal_sources.json"
+    told = {"family": "sm90", "how": "compared", "date": "2026-01-02", "nvrtc": "13"}
+    proofs = [
+        {**told, "older": "a", "newer": "b", "kernels": 2},
+        {**told, "older": "b", "newer": "c", "kernels": 1, "d_heads": [64]},
+    ]
+    path.write_text(json.dumps(proofs))
+    monkeypatch.setattr(equal_sources.paths, "profiles_dir", lambda: tmp_path)
+    equal_sources._shipped.cache_clear()
+    try:
+        assert equal("sm90", "a", "c", {64})
+        assert equal("sm90", "a", "b", {64, 128})
+        assert not equal("sm90", "a", "c", {64, 128})
+        assert not equal("sm80", "a", "c", {64})
+        assert oldest_equal("sm90", "c") == "c", "attempts of all head dimensions hang on it"
+    finally:
+        equal_sources._shipped.cache_clear()
 
 
 def test_a_proof_says_how() -> None:

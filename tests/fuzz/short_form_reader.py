@@ -8,7 +8,7 @@ SM80_FLAGS = ("async", "eager", "swizzled", "buffer", "opt_softmax", "interleave
 SM80_ORDERS = ("few_ahead", "far_ahead", "short_runs", "shared_maxima")  # from 1
 SM90_FLAGS = (
     *("pingpong", "overlap", "cross_tile_overlap", "early_test_wait", "single_loop"),
-    "rows_in_turn",
+    *("rows_in_turn", "adaptive_max"),
 )
 # Word: field, value.
 SM90_CHOICES = {

@@ -8,6 +8,9 @@ whichever row it is in and however far the block is above.  Column 0 of Q is a r
 
 Rows with a positive slope meet their highest scores first where keys are visited from the last to
 the first, those with a negative one last.
+
+A negative growth is one of all rows alike, whose slopes are 1: maxima rise steadily from the last
+key to the first.  In some steps one key is far above the others, each time another.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, equal_bits, l
 
 STEP = 64  # keys
 GROWTHS = (1, 2, 3, 5, 8, 9, 11, 14, 16, 17, 40, 127, 128, 200)  # powers of two per step
+STEADY_GROWTHS = (-5, -12, -40)
+ABOVE = 30  # powers of two by which a key is above the others of its step
 SLOPES = (1.0, -1.0, 0.5, -0.5, 0.0, -0.25, 2.0**-6)
 NOISE = 0.5
 
@@ -39,10 +44,14 @@ def growing_inputs(workload: Workload, growth: int, seed: int, device: str) -> I
         return torch.randn(shape, generator=generator, device=device)
 
     q, k = NOISE * noise(w.seq_len_q, w.heads), NOISE * noise(w.seq_len_kv, w.kv_heads)
-    slopes = torch.tensor(SLOPES, device=device)
-    q[..., 0] = slopes[torch.arange(w.seq_len_q, device=device) % len(SLOPES)][None, :, None]
+    slopes = torch.tensor(SLOPES if growth > 0 else (1.0,), device=device)
+    q[..., 0] = slopes[torch.arange(w.seq_len_q, device=device) % len(slopes)][None, :, None]
     steps = torch.arange(w.seq_len_kv, device=device) // STEP
-    k[..., 0] = (steps * growth * math.log(2) / w.scale)[None, :, None]
+    height = steps * growth
+    if growth < 0:
+        place = torch.arange(w.seq_len_kv, device=device) % STEP
+        height = height + ABOVE * ((steps % 3 == 0) & (place == (13 * steps + 9) % STEP))
+    k[..., 0] = (height * math.log(2) / w.scale)[None, :, None]
     v = noise(w.seq_len_kv, w.kv_heads)
     return Inputs(q.to(dtype), k.to(dtype), v.to(dtype))
 
@@ -63,7 +72,7 @@ def check(
     exact, exact_lse = attention(inputs, w, torch.float64)
     seen = exact_lse != -math.inf
     # fp32 scores of that size are no more exact than this, and weights are rounded once.
-    steps = w.seq_len_kv // STEP * growth
+    steps = w.seq_len_kv // STEP * abs(growth)
     limit = (4 * EPSILON[w.dtype] + steps * 2.0**-20) * (1 + largest(inputs.v.double()))
     error = largest(out.double() - exact)
     found: dict[str, Any] = {

@@ -62,13 +62,13 @@ class Problem:
 def problem(
     variant: Variant, workload: Workload, blocks: tuple[int, int], *, mask: str, ragged: bool
 ) -> Problem:
-    """One with a few blocks on either side; `workload` gives d_head and type."""
+    """One with a few blocks on either side; `workload` gives d_head, type and soft cap."""
     b_r, b_c = blocks
     q, kv = (2 * b_r + 17, 3 * b_c + 5) if ragged else (2 * b_r, 4 * b_c)
     kv = q if mask == "causal" else kv
     shape = (BATCH, HEADS, KV_HEADS, q, kv, workload.d_head, workload.dtype)
     wanted = Workload(*shape, causal=mask != "full", bottom_right=mask == "causal_br", lse=True)
-    return Problem(variant, wanted, blocks)
+    return Problem(variant, dataclasses.replace(wanted, softcap=workload.softcap), blocks)
 
 
 Library = Callable[[Workload, Inputs], torch.Tensor]  # [batch, seq, heads, d_head]
@@ -85,10 +85,10 @@ def check(one: Problem, kernel: KernelCall, library: Library | None, device: str
 
 def _places(one: Problem) -> Iterator[tuple[str, int]]:
     """Kinds with rows of Q or of K and V: the ends, and both sides of a tile's edge.  A row of
-    which all scores are to be −inf is one that sees a key."""
+    which all scores are to be −inf is one that sees a key, and there is none with a soft cap."""
     b_r, b_c = one.blocks
     w = one.workload
-    for kind in (*KINDS, ALL_MINUS_INF):
+    for kind in (*KINDS, *([ALL_MINUS_INF] if w.softcap is None else [])):
         of_q = kind == ALL_MINUS_INF or KINDS[kind][0] == "q"
         n, block = (w.seq_len_q, b_r) if of_q else (w.seq_len_kv, b_c)
         for place in sorted({0, block - 1, block, n - 1}):

@@ -32,10 +32,13 @@ def flash_attention(w: Workload, inputs: Inputs) -> torch.Tensor:
 
 
 def library_for(one: Problem) -> Library | None:
-    """FlashAttention 2 as far as its tiles, which decide what hidden keys reach, are no smaller
-    than the kernel's: 128×64 up to d_head 192, and 64×64 above."""
+    """FlashAttention 2, of torch, which knows no soft cap, as far as its tiles, which decide what
+    hidden keys reach, are no smaller than the kernel's: 128×64 up to d_head 192, and 64×64
+    above."""
     b_r, b_c = one.blocks
     rows = 128 if one.workload.d_head <= 192 else 64
+    if one.workload.softcap is not None:
+        return None
     return flash_attention if b_r <= rows and b_c <= 64 else None
 
 

@@ -46,12 +46,14 @@ def sm90_configs() -> Iterator[Sm90Config]:
     for d_head, dtype in itertools.product(D_HEADS, DType):
         base = default_config(d_head, dtype)
         yield base
-        other = replace(base, single_loop=False, rows_in_turn=False)
+        other = replace(base, single_loop=False, rows_in_turn=False, adaptive_max=False)
         yield from (replace(other, rescale=policy) for policy in Rescale)
-    base = replace(default_config(128, DType.FP16), rows_in_turn=False)
+    base = replace(default_config(128, DType.FP16), rows_in_turn=False, adaptive_max=False)
     yield replace(base, cross_tile_overlap=False, overlap=False, pingpong=False)
     yield replace(base, mma_warpgroups=3, B_c=80)
     yield replace(base, rows_in_turn=True)
+    yield replace(base, rows_in_turn=True, adaptive_max=True)
+    yield replace(default_config(64, DType.FP16), adaptive_max=True)
     yield replace(base, single_loop=True, early_test_wait=True)
     yield replace(base, d_head=64, mma_warpgroups=1, pingpong=False, B_c=96, min_ctas_per_sm=3)
 

@@ -26,7 +26,14 @@ if not TYPE_CHECKING:
 import torch
 
 from fa_tune.gpu.reference import Inputs
-from tests.gpu.growing import GROWTHS, SLOPES, STEP, check, growing_inputs
+from tests.gpu.growing import (
+    GROWTHS,
+    SLOPES,
+    STEADY_GROWTHS,
+    STEP,
+    check,
+    growing_inputs,
+)
 from tests.gpu.oracle import attention
 
 HOPPER = limits((9, 0))
@@ -40,9 +47,9 @@ def configs() -> list[Sm90Config]:
     for d_head, dtype in itertools.product(D_HEADS, DType):
         base = default_config(d_head, dtype)
         found += [base]
-        other = replace(base, single_loop=False, rows_in_turn=False)
+        other = replace(base, single_loop=False, rows_in_turn=False, adaptive_max=False)
         found += [replace(other, rescale=r) for r in Rescale]
-    base = replace(default_config(128, DType.FP16), rows_in_turn=False)
+    base = replace(default_config(128, DType.FP16), rows_in_turn=False, adaptive_max=False)
     serial = replace(base, cross_tile_overlap=False, overlap=False, pingpong=False)
     found += [
         serial,
@@ -54,6 +61,9 @@ def configs() -> list[Sm90Config]:
         replace(base, single_loop=True, dtype=DType.BF16),
         replace(base, single_loop=True, rows_in_turn=True, B_c=64),
         replace(base, d_head=96, rows_in_turn=True, B_c=144),
+        replace(base, rows_in_turn=True, adaptive_max=True),
+        replace(base, d_head=96, dtype=DType.BF16, adaptive_max=True),
+        replace(base, d_head=64, mma_warpgroups=3, single_loop=True, adaptive_max=True),
     ]
     fast = [c for d_head in D_HEADS for c in get_configs("fast", d_head=d_head)]
     found += [c for c in fast if c.rescale is Rescale.STALE_MAX]
@@ -69,7 +79,7 @@ def problems(config: Sm90Config) -> Iterator[tuple[Workload, int]]:
          {"causal": True, "lse": True}]
     )  # fmt: skip
     lengths = itertools.cycle(LENGTHS)
-    for growth in GROWTHS:
+    for growth in (*GROWTHS, *STEADY_GROWTHS):
         q, kv = next(lengths)
         shape = replace(whole, heads=4, kv_heads=2, seq_len_q=q, seq_len_kv=kv)
         yield replace(shape, **next(masks)), growth
@@ -146,12 +156,12 @@ def trusting(threshold: float) -> Outgrown:
     return maximum
 
 
-@pytest.mark.parametrize("growth", GROWTHS)
+@pytest.mark.parametrize("growth", [*GROWTHS, *STEADY_GROWTHS])
 def test_a_kernel_that_looks_passes(growth: int) -> None:
     assert check("it", SMALL, growth, by_blocks(trusting(2048.0)), "cpu") == []
 
 
-@pytest.mark.parametrize("growth", [5, 17, 200])
+@pytest.mark.parametrize("growth", [5, 17, 200, -12])
 def test_a_kernel_that_trusts_too_much_is_found(growth: int) -> None:
     """2^16 overflows fp16, and later fp32."""
     assert check("it", SMALL, growth, by_blocks(trusting(math.inf)), "cpu")
@@ -174,4 +184,4 @@ def test_all_paths_of_the_trusting_policy_can_run() -> None:
     assert {c.overlap for c in chosen} == {True, False}
     assert {c.mma_warpgroups for c in chosen} == {1, 2, 3, 4}
     grown = {growth for _, growth in problems(chosen[0])}
-    assert grown == set(GROWTHS)
+    assert grown == {*GROWTHS, *STEADY_GROWTHS}

@@ -14,7 +14,7 @@ from fa_tune.core.model import Outcome, Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelFamily
 from fa_tune.workers.supervisor import run_items
-from tests.gpu.cases import grid_configs, item_of, request
+from tests.gpu.cases import grid_configs, item_of, request, takes
 from tests.gpu.conftest import Built
 
 if not TYPE_CHECKING:
@@ -26,20 +26,28 @@ from fa_tune.gpu.reference import Inputs
 from tests.gpu.poison import Problem, check, problem
 from tests.gpu.tiled_kernel import TiledKernel
 
+SOFTCAP = 15.0
+
 
 def problems(family: KernelFamily, limits: ArchLimits) -> list[Problem]:
-    """Whole blocks without a mask and odd lengths with one for every config of the grid, and the
-    other way round for the defaults."""
+    """Whole blocks without a mask and odd lengths with one for every config of the grid, and for
+    the defaults the other way round, and both with a soft cap."""
     found = []
     for config in grid_configs(family, limits):
-        kinds = [("full", False), ("causal_br", True)]
+        kinds: list[tuple[str, bool, float | None]] = [
+            ("full", False, None),
+            ("causal_br", True, None),
+        ]
         if config == family.default_config(config.d_head, config.dtype):
-            kinds += [("full", True), ("causal", False)]
+            kinds += [("full", True, None), ("causal", False, None)]
+            kinds += [("full", False, SOFTCAP), ("causal_br", True, SOFTCAP)]
         variant, (b_r, b_c) = families.variant(config), family.blocks(config)
         # The CTAs of a cluster visit the same keys: their tiles are one.
         blocks = (b_r * getattr(config, "cluster", 1), b_c)
-        shape = Workload(1, 1, 1, 1, 1, config.d_head, config.dtype)
-        found += [problem(variant, shape, blocks, mask=m, ragged=ragged) for m, ragged in kinds]
+        for mask, ragged, cap in kinds:
+            shape = Workload(1, 1, 1, 1, 1, config.d_head, config.dtype, softcap=cap)
+            if takes(family, config, shape):
+                found.append(problem(variant, shape, blocks, mask=mask, ragged=ragged))
     return found
 
 
@@ -157,6 +165,6 @@ def test_a_problem_crosses_the_border_to_the_worker() -> None:
 
 def test_every_config_of_the_grid_has_its_problems() -> None:
     found = problems(families.get("sm80"), parse_arch("sm_90"))
-    assert len(found) == 40 * 2 + 10 * 2
+    assert len(found) == 40 * 2 + 10 * 4
     assert {(p.workload.mask) for p in found} == {"full", "causal", "causal_br"}
     assert all(p.workload.lse for p in found)

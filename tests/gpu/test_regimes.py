@@ -51,3 +51,22 @@ def test_a_bench_is_labelled_from_the_table_to_the_recording(
     assert recording.path.name.endswith(f"_{inputs}_{method}.csv")
     assert recording.meta.inputs == inputs
     assert {a.measurement.method for a in recording.attempts if a.measurement} == {method}
+
+
+def test_short_decoding_is_timed_in_graphs(tmp_path: Path, machine: MachineOptions) -> None:
+    """Its kernels have a workspace, which is there before a graph of many input sets begins."""
+    asked = ["--family", "decode", "--dtype", "bf16", "--heads", "64", "--kv-heads", "8"]
+    asked += ["--seq-lens", "1", "--seq-lens-kv", "1024", "--batch", "1", "--ref", "none"]
+    places = ["--cache-dir", str(machine.cache_dir), "--record", str(tmp_path), "--json"]
+    done = subprocess.run(
+        [*PROGRAM, "bench", *asked, "--runs", "3", *places],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    timings = json.loads(done.stdout)["timings"]
+    assert timings
+    assert all(max(t["samples_s"]) < 2 * min(t["samples_s"]) for t in timings)

@@ -29,7 +29,7 @@ HOPPER = limits((9, 0))
 
 def paths() -> list[Sm90Config]:
     """Configs that together take every branch of the kernel."""
-    base = replace(default_config(128, DType.FP16), rows_in_turn=False)
+    base = replace(default_config(128, DType.FP16), rows_in_turn=False, adaptive_max=False)
     single = replace(base, q_stages=1, cross_tile_overlap=False, scheduler=Scheduler.SINGLE)
     static = replace(base, scheduler=Scheduler.STATIC, order=Order.LINEAR)
     one = replace(base, d_head=64, mma_warpgroups=1, pingpong=False, B_c=96)
@@ -62,6 +62,8 @@ def paths() -> list[Sm90Config]:
         replace(base, d_head=64, dtype=DType.BF16, rescale=Rescale.THRESHOLDED),
         *(default_config(d, dtype) for d in (64, 128, 192, 256) for dtype in DType),
         replace(base, B_c=64, rows_in_turn=True, single_loop=True),
+        replace(base, rows_in_turn=True, adaptive_max=True),
+        replace(base, d_head=64, mma_warpgroups=3, single_loop=True, adaptive_max=True),
     ]
     return list(dict.fromkeys(found))
 

@@ -68,7 +68,9 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(time_events, "input_sets", lambda workload: 2)
     clock = iter(0.4 * n for n in range(1000))
     monkeypatch.setattr(calibrate.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(calibrate, "launcher", lambda item, *_: item.subject)
+    monkeypatch.setattr(
+        calibrate, "launchers", lambda item, _, sets, *__: [item.subject] * len(sets)
+    )
     monkeypatch.setattr(calibrate, "use_device", lambda index: None)
     monkeypatch.setattr(calibrate.verify, "verify_items", verify)
     monkeypatch.setattr(time_events, "make_inputs", partial(time_events.make_inputs, device="cpu"))

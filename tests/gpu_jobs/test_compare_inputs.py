@@ -64,7 +64,9 @@ def test_each_sample_stands_beside_the_defaults(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(compare_inputs, "Subject", Subject)
     monkeypatch.setattr(compare_inputs, "input_sets_of", sets)
-    monkeypatch.setattr(compare_inputs, "launcher", lambda item, *_: item.subject)
+    monkeypatch.setattr(
+        compare_inputs, "launchers", lambda item, _, sets, *__: [item.subject] * len(sets)
+    )
     monkeypatch.setattr(compare_inputs, "guarded", lambda report, name, action: action())
     for name in ("use_device", "warm_up"):
         monkeypatch.setattr(compare_inputs, name, lambda *_: None)

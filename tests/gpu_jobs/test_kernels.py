@@ -15,6 +15,8 @@ if not TYPE_CHECKING:
 import torch
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.jobs import KernelItem
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import TensorArg
 from fa_tune.gpu import kernels as device
 from fa_tune.gpu.kernels import first_line, guarded, is_cuda_error, launch_args
@@ -134,3 +136,28 @@ def test_fp32_products_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.backends.cuda.matmul.allow_tf32 is False
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_one_kernel_serves_all_input_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it allocates at its first launch is there for the others, which a graph may hold."""
+    loaded: list[str] = []
+    launched: list[torch.Tensor] = []
+
+    class Loaded:
+        def __init__(self, item: KernelItem) -> None:
+            loaded.append(item.subject)
+
+        def launch(self, workload: object, args: torch.Tensor, stream: int) -> None:
+            launched.append(args)
+
+    sets = [torch.zeros(1), torch.ones(1), torch.ones(2)]
+    stream = type("Stream", (), {"cuda_stream": 0})
+    monkeypatch.setattr(device, "load", Loaded)
+    monkeypatch.setattr(device, "launch_args", lambda inputs, out, lse: inputs)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    workload = Workload(1, 8, 1, 1, 1024, 128, DType.BF16)
+    item = KernelItem("decode:a config", "a.cubin", "symbol")
+    for launch in device.launchers(item, workload, sets, sets[0], None):  # type: ignore[arg-type]
+        launch()
+    assert loaded == ["decode:a config"]
+    assert all(a is b for a, b in zip(launched, sets, strict=True))

@@ -89,7 +89,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
     monkeypatch.setattr(
         time_events, "make_inputs", lambda workload, seed, spec: Inputs(small, small, small)
     )
-    monkeypatch.setattr(time_events, "launcher", lambda item, *_: times_of[item.subject])
+    monkeypatch.setattr(
+        time_events, "launchers", lambda item, _, sets, *__: [times_of[item.subject]] * len(sets)
+    )
     monkeypatch.setattr(time_events, "Subject", FakeSubject)
     monkeypatch.setattr(time_events, "guarded", guarded)
     monkeypatch.setattr(time_events, "input_sets", lambda workload: 3)

@@ -202,6 +202,31 @@ def test_flags_and_drift_are_conditions_and_warnings(monkeypatch: pytest.MonkeyP
     assert "the run drifted, sm80:a took +3.0 % at its end" in drifted
 
 
+def test_single_launches_where_graphs_were_due_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {
+        "samples_s": [1e-5],
+        "sm_clock_hz": None,
+        "sets": 3,
+        "host_s": 2.5e-5,
+        "launches_per_sample": 1,
+        "relative": [],
+        "stop_reason": "the order was decided",
+        "flagged": {},
+        "rounds": [],
+        "no_graph": "sm80:a cannot be captured in a graph: it allocates",
+    }
+    results = [ItemResult(name, Outcome.OK, value, "") for name in ("sm80:a", "sm80:b")]
+    monkeypatch.setattr(events, "run_items", lambda *_, **__: results)
+    profiler = EventsProfiler(check=False)
+    found = list(profiler.measure(plan(a={}, b={}), lambda _: None))
+    assert {a.measurement.conditions["no_graph"] for a in found if a.measurement} == {
+        value["no_graph"]
+    }
+    (warning,) = profiler.warnings
+    assert WORKLOAD.key in warning
+    assert "sm80:a cannot be captured in a graph: it allocates" in warning
+
+
 def test_of_very_many_rounds_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first and the last are told."""
     value = {

@@ -12,6 +12,7 @@ import click
 import pytest
 
 import cli_docs
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from tests.project_files import ROOT
 
 cli = pytest.importorskip("fa_tune.cli", reason="the command line does not exist yet")
@@ -73,6 +74,26 @@ def test_reference_page_is_up_to_date(tmp_path: Path) -> None:
     tool = [sys.executable, str(ROOT / "tools" / "pages" / "cli_docs.py"), str(page)]
     subprocess.run(tool, env=environment, check=True)
     assert path.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), "run: ./check fix"
+
+
+def test_the_page_has_every_option_of_every_command() -> None:
+    """Described with the command, or once for all that have it and named by each."""
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    parts = {part.partition("\n")[0].lstrip("# "): part for part in text.split("\n#")}
+    shared = cli_docs.shared_options([context for _, context in COMMANDS])
+    assert shared
+    for words, context in COMMANDS:
+        if not isinstance(context.command, GroupedCommand):
+            continue
+        part = parts[" ".join(words)]
+        for heading, records in context.command.sections(context).items():
+            for names, described in records:
+                name = cli_docs.long_name((names, described))
+                assert name == "--help" or name in part, (words, name)
+                once = (names, described) in shared.get(heading, ())
+                where = parts["Options of several commands"] if once else part
+                assert names in where, (words, names)
+                assert set(described.split()[:1]) <= set(where.split())
 
 
 def test_help_is_quick(tmp_path: Path) -> None:

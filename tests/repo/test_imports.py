@@ -62,7 +62,12 @@ MOST_NAMES, MOST_ARROWS = 20, 72
 CHILD = {"fa_tune.gpu", "fa_tune.runtime"}
 OPERATOR = "fa_tune.op"  # of other programs' processes; never CuPy
 ONLY_IN: dict[str, set[str]] = {
-    "cuda": {"fa_tune.build.nvrtc", "fa_tune.op.driver_kernel", "fa_tune.gpu.launch"},
+    "cuda": {
+        "fa_tune.build.nvrtc",
+        "fa_tune.op.driver_kernel",
+        "fa_tune.gpu.launch",
+        "fa_tune.gpu.context",  # beside loading the rest, and before it
+    },
     "cupy": CHILD,
     "torch": {*CHILD, OPERATOR, "fa_tune.core.workload"},  # DType.to_torch_dtype
     "pynvml": {*CHILD, "fa_tune.core.devices"},

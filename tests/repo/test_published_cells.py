@@ -136,11 +136,10 @@ def numbers(row: dict[str, str], heading: str, scale: float = 1.0) -> tuple[floa
 
 @cache
 def tables(gpu: str) -> dict[Shape, Table]:
-    """What the recordings of a GPU hold by events; the first file that has a shape counts."""
-    folder = PROFILES / GPUS[gpu]
-    own = folder / "fast_events.csv"
+    """What the recordings of a GPU hold by events; the newest file that has a shape counts."""
     found: dict[Shape, Table] = {}
-    for path in [own, *sorted(p for p in folder.glob("fast_*events.csv") if p != own)]:
+    files = sorted((PROFILES / GPUS[gpu]).glob("fast_*events.csv"))
+    for path in sorted(files, key=recorded_at, reverse=True):
         chosen = choices(path)
         here: dict[Shape, dict[str, Subject]] = {}
         with path.open(encoding="utf-8", newline="") as file:
@@ -157,6 +156,12 @@ def tables(gpu: str) -> dict[Shape, Table]:
         for of, subjects in here.items():
             found.setdefault(of, Table(subjects, chosen.get(of, "")))
     return found
+
+
+def recorded_at(path: Path) -> str:
+    """When a recording was taken."""
+    meta = json.loads(path.with_suffix(".meta.json").read_text(encoding="utf-8"))
+    return str(meta["provenance"]["recorded_at"])
 
 
 def shape(row: dict[str, str]) -> Shape:

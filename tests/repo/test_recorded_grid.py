@@ -256,6 +256,27 @@ def test_other_masks_have_a_table_of_their_own(data: Recorded) -> None:
     assert grid.more_kinds(found) in grid.section(found, "sm90")
 
 
+def test_a_part_of_the_workloads_recorded_anew_goes_before_the_older(data: Recorded) -> None:
+    """Its measurements, its choice and its date; the others are the older recording's."""
+    again, other = (benchmark_workload(n, 128, DType.FP16) for n in SEQ_LENS)
+    before = grid.held(data)
+    subject = subjects(128)["sm90"][1]
+    taken = recorded(again, {"ref:cudnn": 3e-3, subject: 1e-3})
+    meta = before[again].meta
+    later = replace(
+        meta,
+        provenance=replace(meta.provenance, recorded_at="2099-01-01T00:00:00+00:00"),
+        decided={again.key: Decided(0.01, chosen=subject)},
+    )
+    save(data.folder / "fast_d128_events.csv", taken, {}, later)
+    found = Recorded(data.folder)
+    assert set(grid.everything(found)[again]) == {"ref:cudnn", subject}
+    assert grid.choices(found)[again] == subject
+    assert grid.held(found)[other] == before[other]
+    assert grid.grid_conditions(found).endswith("to 2099-01-01")
+    assert ", 3.00 |" in grid.against(found, "sm90", "cudnn")
+
+
 def test_a_table_is_of_one_kind_of_inputs(data: Recorded) -> None:
     found = load(data.folder / "fast_events.csv")
     faster = [

@@ -92,6 +92,7 @@ _FOLLOWS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "pingpong": lambda c: c["mma_warpgroups"] > 1,
     "single_loop": lambda c: False,
     "rows_in_turn": lambda c: False,
+    "adaptive_max": lambda c: False,
 }
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from fa_tune.families.sm80.names import parse_short_form
@@ -60,7 +61,7 @@ with open(folder / "calls.jsonl", "a") as calls:
 into = pathlib.Path(args[args.index("--record") + 1]) / "nvidia_x"
 into.mkdir(parents=True)
 hangs = {hangs!r} and {hangs!r} in args
-inputs = args[args.index("--inputs") + 1]
+inputs = args[args.index("--inputs") + 1] if "--inputs" in args else "trained"
 told = "" if inputs == "normal" else f"_{{inputs}}"
 for end in ("csv", "meta.json"):
     (into / f"fast{{told}}_events{{'_unfinished' if hangs else ''}}.{{end}}").touch()
@@ -70,17 +71,34 @@ if hangs:
 
 
 def profiled(
-    tmp_path: Path, *, hangs: str = "", limit_s: int = 60, **environment: str
+    tmp_path: Path,
+    script: Path = PROFILES,
+    *,
+    hangs: str = "",
+    limit_s: int = 60,
+    **environment: str,
 ) -> tuple[int, list[str], list[list[str]]]:
-    """Exit status of the grid's script, the files that it leaves, and what it asked for."""
+    """Exit status of a script of many steps, the files that it leaves, and what it asked for."""
+    command, env, folder = _command(tmp_path, script, hangs, limit_s)
+    done = subprocess.run(command, env=env | environment, capture_output=True, check=False)
+    return done.returncode, _left(folder), _calls(tmp_path)
+
+
+def _command(
+    tmp_path: Path, script: Path, hangs: str = "", limit_s: int = 60
+) -> tuple[list[str], dict[str, str], Path]:
     program, folder = tmp_path / "pretended.py", tmp_path / "profiles"
     program.write_text(RECORDS.format(folder=str(tmp_path), hangs=hangs))
     env = {**os.environ, "FA_TUNE": f"{sys.executable} {program}", "TMPDIR": str(tmp_path)}
-    command = ["timeout", str(limit_s), PROFILES, folder]
-    done = subprocess.run(command, env=env | environment, capture_output=True, check=False)
-    files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    calls = (tmp_path / "calls.jsonl").read_text().splitlines()
-    return done.returncode, files, [json.loads(call) for call in calls]
+    return ["timeout", str(limit_s), str(script), str(folder)], env, folder
+
+
+def _left(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def _calls(tmp_path: Path) -> list[list[str]]:
+    return [json.loads(call) for call in (tmp_path / "calls.jsonl").read_text().splitlines()]
 
 
 def test_the_whole_grid_is_recorded_step_by_step(tmp_path: Path) -> None:
@@ -123,6 +141,46 @@ def test_sustained_times_are_recorded_by_bench(tmp_path: Path) -> None:
     from fa_tune.commands.bench import command
 
     command.make_context("bench", call[1:])  # it knows all that is asked for
+
+
+def test_scripts_may_run_at_the_same_time(tmp_path: Path) -> None:
+    """One GPU each: both leave what they have recorded, and share no registry."""
+    command, env, folder = _command(tmp_path, PROFILES)
+    steps = ("bf16 one", "large off")
+    running = [subprocess.Popen(command, env={**env, "STEPS": own}) for own in steps]
+    assert [one.wait() for one in running] == [0, 0]
+    assert [f.removeprefix("nvidia_x/fast_") for f in _left(folder) if f.endswith(".csv")] == [
+        f"{name}_events.csv" for name in ("bf16", "d192_d256", "off_grid_batch_1", "off_grid")
+    ]
+    assert len({call[call.index("--registry") + 1] for call in _calls(tmp_path)}) == 2
+    assert [path.name for path in folder.iterdir()] == ["nvidia_x"]
+
+
+def test_one_head_dimension_is_a_recording_of_its_own(tmp_path: Path) -> None:
+    status, files, (call,) = profiled(tmp_path, STEPS="bf16", D_HEADS="128")
+    assert status == 0
+    assert "nvidia_x/fast_bf16_d128_events.csv" in files
+    assert call[call.index("--d-head") + 1] == "128"
+
+
+def test_decoding_is_recorded_with_fixed_splits_beside(tmp_path: Path) -> None:
+    status, files, calls = profiled(tmp_path, DECODE, STEPS="grid splits", HEADS="64/8")
+    assert status == 0
+    assert [f.removeprefix("nvidia_x/decode_h64_kv8_") for f in files if f.endswith(".csv")] == [
+        f"{name}_events.csv" for name in ("q1_batches", "q1", "splits")
+    ]
+    assert len({call[call.index("--registry") + 1] for call in calls}) == 1, (
+        "what the grid chose competes with the fixed ones"
+    )
+    from fa_tune.cli import cli
+
+    for call in calls:  # it knows all that is asked for
+        cli.resolve_command(click.Context(cli), call)[1].make_context("search", call[1:])
+
+
+def test_more_options_go_to_every_step(tmp_path: Path) -> None:
+    _, _, calls = profiled(tmp_path, STEPS="off one", OPTIONS="--no-confirm --runs 2")
+    assert [call[-3:] for call in calls] == [["--no-confirm", "--runs", "2"]] * 2
 
 
 def test_what_is_cut_off_leaves_what_was_finished(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ by a comment that says what it is:
                       of the ranking run, millions), ldmatrix, busy (shared memory, %)
     ncu r1/r2         how many times as large the first is
     ncu r3:r4         the change from the first to the second in %, with its sign
-    rho l2 64x64      rank correlation with the time within the searched set; `all` for all blocks
     effect buffer 64x64   median change of time in %, as in the table of pairs
     repeat cycles     largest difference between two runs under ncu in %
     samples ncu 1     how many measurements have so many samples; `all`: the samples in total;
@@ -29,6 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import kernel_tables
+import recorded_decode
 import recorded_grid
 import recorded_tables
 import speed_plot
@@ -45,7 +45,6 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
         "counters": recorded_tables.counters,
         "blocks": recorded_tables.blocks,
         "effects": recorded_tables.effects,
-        "rho": recorded_tables.rho,
     },
     "docs/measuring.md": {"offsets": recorded_tables.offsets},
     "docs/kernel-sm80.md": {"constraints": lambda _: kernel_tables.sm80_constraints()},
@@ -62,16 +61,19 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
     "docs/results.md": {
         "sm90 h200": lambda data: recorded_grid.section(data, "sm90"),
         "sm80 h200": lambda data: recorded_grid.section(data, "sm80"),
+        "decoding": recorded_decode.section,
         "sm90 h100": lambda _: recorded_grid.section(Recorded(recorded_grid.H100), "sm90"),
         "sm80 h100": lambda _: recorded_grid.section(Recorded(recorded_grid.H100), "sm80"),
     },
-    "README.md": {"speed": recorded_grid.small_table, "picture": recorded_grid.pictured},
+    "README.md": {
+        "speed": recorded_grid.small_table,
+        "picture": recorded_grid.pictured,
+        "decoding": recorded_decode.summary,
+    },
     "docs/why-this-wins.md": {},
 }
 PICTURES: dict[str, Callable[[Recorded], str]] = {"docs/speed_h200.svg": speed_plot.svg}
-_NAMES = "|".join(
-    [*COUNTERS, "ncu", "events", "tflops", "elapsed", "ldmatrix", "busy", "rho", "effect"]
-)
+_NAMES = "|".join([*COUNTERS, "ncu", "events", "tflops", "elapsed", "ldmatrix", "busy", "effect"])
 FIGURE = re.compile(
     rf"(?P<shown>[^\s(<]+)<!-- (?P<what>{_NAMES}|repeat|samples|implied|read) (?P<of>[^>]+) -->"
 )
@@ -98,11 +100,6 @@ def value(data: Recorded, what: str, name: str) -> float:
 
 def figure(data: Recorded, what: str, of: str) -> str:
     """The figure that a comment describes, as it is to be shown."""
-    if what == "rho":
-        column, blocks = of.split()
-        rho = data.rho(column, "" if blocks == "all" else blocks)
-        assert rho is not None
-        return signed(rho, 2)
     if what == "effect":
         field, _, blocks = of.rpartition(" ")
         return signed(statistics.median(data.effects(blocks, CHANGES[field])))

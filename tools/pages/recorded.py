@@ -260,17 +260,6 @@ class Recorded:
         found = self.recordings[f"{self.searched}_{method}"].attempts
         return [len(a.measurement.samples_s) for a in found if a.measurement is not None]
 
-    def rho(self, column: str, blocks: str = "") -> float | None:
-        """Spearman's ρ of time and a counter over the searched set at the ladder's workload, under
-        ncu; `blocks` such as `64x32` keeps one block size."""
-        found = [
-            m
-            for s, m in ours(self.found("ncu", LADDER)).items()
-            if blocks in ("", blocks_of(config_of(s)))
-        ]
-        metric = COUNTERS[column].metric
-        return spearman([ms(m) for m in found], [m.counters[metric].value for m in found])
-
     def effects(self, blocks: str, change: Change) -> list[float]:
         """Change of time in % by one field, for each pair of configs that differ in it alone."""
         found = {config_of(s): m for s, m in ours(self.found("ncu", LADDER)).items()}

@@ -1,151 +1,225 @@
-"""Decoding by CUDA events, as Markdown: the choices beside a bare read and the libraries, lengths
-on the device, and what the registry's rule loses between tuned lengths."""
+"""Decoding by CUDA events, as Markdown: the choices beside a bare read and the libraries, what a
+fixed number of splits loses, lengths on the device, and what the registry's rule loses between
+tuned lengths."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from fa_tune.core.model import Measurement
+from fa_tune import families
+from fa_tune.core.model import Measurement, Variant, is_reference
 from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.workload import Workload
-from fa_tune.evaluate.between import losses_of
-from fa_tune.evaluate.default_check import decided_again
+from fa_tune.evaluate.between import losses_among
+from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.ops import flops
 from fa_tune.store.recordings import load
 from recorded import Recorded
-from recorded_grid import LABELS, ratio
+from recorded_files import Held, conditions, newest
+from recorded_grid import ratio
 from recorded_tables import table
 
 READ = f"ref:{BARE_READ}"
-LIBRARIES = ("ref:fa2", "ref:cudnn")
+TILE = families.parse("decode(BF16, 128, 16, 128, 8): stages_2+aligned")  # record_decode.sh's
 KEYS = (1024, 8192, 32768, 131072)
 BATCHES = (1, 4, 16, 64, 128)
-Measured = Mapping[Workload, Mapping[str, Measurement]]
+Losses = Mapping[str, Sequence[float]]  # fractions, by what runs
 
 
 def section(data: Recorded) -> str:
     """All of it; a sentence where nothing was recorded."""
-    if not _files(data.folder):
-        return "Not recorded yet."
-    return "\n\n".join(part for part in _parts(data) if part)
+    parts = [_conditions(data), *_grids(data), _fixed(data), _on_device(data), _rule(data)]
+    return "\n\n".join(filter(None, parts)) or "Not recorded yet."
 
 
-def _parts(data: Recorded) -> Iterable[str]:
-    yield _conditions(data)
-    groups: dict[tuple[int, int, int], list[Workload]] = {}
-    for w in sorted(measured(data)):
-        if not w.cached and w.seq_len_kv in KEYS and w.batch in BATCHES:
-            groups.setdefault((w.heads, w.kv_heads, w.seq_len_q), []).append(w)
-    yield (
-        "TB/s of what has to be read and written, the share of a bare read's speed in percent, and "
-        "how many times as fast as the faster library:"
-    )
-    for (heads, kv_heads, queries), workloads in groups.items():
-        noun = "query" if queries == 1 else "queries"
-        yield f"{heads} heads over {kv_heads}, {queries} {noun}, by batch and keys:"
-        yield _grid(data, workloads)
-    yield _on_device(data)
-    yield _rule(data)
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("decode_*_events.csv"))
-
-
-def _conditions(data: Recorded) -> str:
-    metas = [load(path).meta for path in _files(data.folder)]
-    one = metas[0]
-    assert len({(m.provenance.gpu, m.provenance.driver, m.inputs) for m in metas}) == 1
-    dates = sorted({m.provenance.recorded_at[:10] for m in metas})
-    libraries = dict.fromkeys(m.measured_by.libraries for m in metas if m.measured_by.libraries)
+def summary(data: Recorded) -> str:
+    """The README's line; empty where nothing was recorded."""
+    large = [
+        share
+        for w, held in held_grid(data).items()
+        if _is_large(w) and (share := _share(held)) is not None
+    ]
+    times = [t for held in held_grid(data).values() if (t := _times(held)) is not None]
+    if not large or not times:
+        return ""
     return (
-        f"By CUDA events, cold L2, d_head 128, BF16 ({one.inputs} inputs, {one.provenance.gpu}, "
-        f"driver {one.provenance.driver}, CUDA {one.provenance.cuda}"
-        f"{''.join(f', {told}' for told in libraries)}; recorded {' to '.join(dates)})."
+        f"Decoding, one to four queries at d_head 128 in BF16, has {min(times):.2f} to "
+        f"{max(times):.2f} times the speed of the fastest library, "
+        f"{statistics.median(times):.2f} in the median of {len(times)} problems. Where K and V are "
+        f"260 MB or more, it has {100 * min(large):.0f} to {100 * max(large):.0f} % of the speed "
+        "at which a kernel can read them at all ([table](docs/results.md#decoding))."
     )
 
 
-@cache
-def measured(data: Recorded) -> Measured:
-    """Measurements by workload and subject."""
-    found: dict[Workload, dict[str, Measurement]] = {}
-    for path in _files(data.folder):
-        for attempt in load(path).attempts:
-            if attempt.measurement is not None:
-                workload = Workload.from_key(attempt.workload)
-                found.setdefault(workload, {})[attempt.subject] = attempt.measurement
-    return found
+def _is_large(w: Workload) -> bool:
+    """Whether it is the memory's speed that counts: K and V of 260 MB and more."""
+    return w.batch * w.seq_len_kv * w.kv_heads * (w.d_head + w.d_v) * 2 >= 260e6
+
+
+def _files(folder: Path, *, fixed: bool = False) -> list[Path]:
+    found = folder.glob("decode_*_events.csv")
+    return sorted(path for path in found if ("_splits_" in path.name) == fixed)
 
 
 @cache
-def choices(data: Recorded) -> Mapping[Workload, str]:
-    """The subject that was chosen, by workload."""
+def recorded(data: Recorded) -> Mapping[Workload, Held]:
+    """What was searched for, by workload."""
+    return newest(_files(data.folder))
+
+
+@cache
+def recorded_splits(data: Recorded) -> Mapping[Workload, Held]:
+    """The recordings of fixed splits."""
+    return newest(_files(data.folder, fixed=True))
+
+
+def held_grid(data: Recorded) -> dict[Workload, Held]:
+    """The workloads of the grid."""
     return {
-        one.workload: one.decision.chosen.subject
-        for path in _files(data.folder)
-        for one in decided_again(load(path))
+        w: held
+        for w, held in sorted(recorded(data).items())
+        if not w.cached and w.seq_len_kv in KEYS and w.batch in BATCHES and held.chosen
     }
 
 
-def _grid(data: Recorded, workloads: Sequence[Workload]) -> str:
-    rows = []
-    by_size = {(w.batch, w.seq_len_kv): w for w in workloads}
-    for batch in dict.fromkeys(w.batch for w in workloads):
-        cells = [
-            _cell(data, by_size[batch, keys]) if (batch, keys) in by_size else "" for keys in KEYS
+def _conditions(data: Recorded) -> str:
+    metas = [held.meta for of in (recorded, recorded_splits) for held in of(data).values()]
+    return f"By CUDA events, cold L2, d_head 128, BF16; {conditions(metas)}." if metas else ""
+
+
+def _grids(data: Recorded) -> Iterable[str]:
+    groups: dict[tuple[int, int, int], dict[tuple[int, int], str]] = {}
+    for w, held in held_grid(data).items():
+        cells = groups.setdefault((w.heads, w.kv_heads, w.seq_len_q), {})
+        cells[w.batch, w.seq_len_kv] = _cell(w, held)
+    if groups:
+        yield (
+            "GB/s of what has to be read and written, the share of a bare read's speed, and how "
+            "many times as fast as the fastest library:"
+        )
+    for (heads, kv_heads, queries), cells in groups.items():
+        noun = "query" if queries == 1 else "queries"
+        yield f"{heads} heads over {kv_heads}, {queries} {noun}, by batch and keys:"
+        batches = dict.fromkeys(batch for batch, _ in cells)
+        rows = [[str(b), *(cells.get((b, keys), "") for keys in KEYS)] for b in batches]
+        yield table(["batch", *map(str, KEYS)], rows)
+
+
+def _cell(w: Workload, held: Held) -> str:
+    share, times = _share(held), _times(held)
+    return ", ".join(
+        [
+            f"{_rate(w, held):.0f}",
+            "–" if share is None else f"{100 * share:.0f} %",
+            "–" if times is None else f"{times:.2f}",
         ]
-        rows.append([str(batch), *cells])
-    return table(["batch", *map(str, KEYS)], rows)
+    )
 
 
-def _cell(data: Recorded, w: Workload) -> str:
-    found, chosen = measured(data)[w], choices(data)[w]
-    parts = [f"{_rate(w, found[chosen]):.2f}"]
-    parts.append(f"{100 * ratio(found, READ, chosen):.0f} %" if READ in found else "–")
-    rivals = [ratio(found, name, chosen) for name in LIBRARIES if name in found]
-    parts.append(f"{min(rivals):.2f}" if rivals else "–")
-    return ", ".join(parts)
+def _share(held: Held) -> float | None:
+    """Of a bare read's speed."""
+    return ratio(held.measured, READ, held.chosen) if READ in held.measured else None
 
 
-def _rate(w: Workload, found: Measurement) -> float:
-    return flops.moved_bytes(w) / _seconds(found) / 1e12
+def _times(held: Held) -> float | None:
+    """How many times as fast as the fastest library."""
+    libraries = [name for name in held.measured if is_reference(name) and name != READ]
+    return min((ratio(held.measured, name, held.chosen) for name in libraries), default=None)
+
+
+def _rate(w: Workload, held: Held) -> float:
+    return flops.moved_bytes(w) / _seconds(held.measured[held.chosen]) / 1e9
 
 
 def _seconds(found: Measurement) -> float:
     return statistics.median(found.held_out_s or found.samples_s)
 
 
+def _fixed(data: Recorded) -> str:
+    """What a fixed least number of key blocks for a CTA loses, and what the search's choice does,
+    against the best of them all in the same run."""
+    fixed: dict[int, list[float]] = {}
+    chosen: list[float] = []
+    for w, held in recorded_splits(data).items():
+        own = recorded(data)[w].chosen if w in recorded(data) else ""
+        for subject in held.measured:
+            if is_reference(subject):
+                continue
+            lost = max(0.0, ratio(held.measured, subject, held.chosen) - 1)
+            if (blocks := _least_blocks(subject)) is not None:
+                fixed.setdefault(blocks, []).append(lost)
+            if subject == own:
+                chosen.append(lost)
+    losses = {f"at least {blocks} for each CTA": fixed[blocks] for blocks in sorted(fixed)}
+    if chosen:
+        losses["the registry's choice for each"] = chosen
+    if not losses:
+        return ""
+    return (
+        "The same tile with a fixed least number of key blocks for a CTA, which is what decides "
+        "how often K and V are split, and the config that the search had chosen for each problem, "
+        "in one run. What each loses against the fastest there:\n\n" + _losses(losses)
+    )
+
+
+def _least_blocks(subject: str) -> int | None:
+    """Of the tile that all of these are; None for others that took part."""
+    config = families.parse(Variant.from_key(subject).config)
+    if not isinstance(config, DecodeConfig) or replace(config, min_blocks=1) != TILE:
+        return None
+    return config.min_blocks
+
+
+def _losses(losses: Losses) -> str:
+    """Mean and worst, in the order of the loss's names."""
+    rows = []
+    for name, lost in losses.items():
+        over = f"{sum(f > 0.03 for f in lost)} of {len(lost)}"
+        rows.append([name, f"{100 * statistics.fmean(lost):.1f}", f"{100 * max(lost):.1f}", over])
+    return table(["what runs", "mean loss (%)", "worst (%)", "over 3 %"], rows)
+
+
 def _on_device(data: Recorded) -> str:
     """Lengths that the device knows: the log-normal batch beside the equal one."""
-    cached = {w: found for w, found in measured(data).items() if w.cached}
+    cached = {w: held for w, held in sorted(recorded(data).items()) if w.cached and held.chosen}
     if not cached:
         return ""
+    of_key = {w: _seconds(held.measured[held.chosen]) / w.keys_in_all for w, held in cached.items()}
+    equal = {
+        (w.heads, w.kv_heads, w.batch): seconds
+        for w, seconds in of_key.items()
+        if w.cache_lengths == "equal" and not w.page_size
+    }
     rows = []
-    for w in sorted(cached):
-        chosen = cached[w][choices(data)[w]]
-        read = f"{100 * ratio(cached[w], READ, choices(data)[w]):.0f}" if READ in cached[w] else ""
-        pages = f"pages of {w.page_size}" if w.page_size else "in one piece"
-        sizes = [f"{w.heads}/{w.kv_heads}", str(w.batch), w.cache_lengths, pages]
+    for w, held in cached.items():
+        share, base = _share(held), equal.get((w.heads, w.kv_heads, w.batch))
         rows.append(
             [
-                *sizes,
+                f"{w.heads}/{w.kv_heads}",
+                str(w.batch),
+                w.cache_lengths or "equal",
+                f"pages of {w.page_size}" if w.page_size else "in one piece",
                 f"{w.keys_in_all:,}",
-                f"{1e6 * _seconds(chosen):.1f}",
-                f"{_rate(w, chosen):.2f}",
-                read,
+                f"{1e6 * _seconds(held.measured[held.chosen]):.1f}",
+                f"{_rate(w, held):.0f}",
+                "" if share is None else f"{100 * share:.0f}",
+                "" if base is None else f"{of_key[w] / base:.3f}",
             ]
         )
-    heads = ["heads", "batch", "lengths", "cache", "keys", "µs", "TB/s", "% of a bare read"]
-    return "Lengths that the device alone knows:\n\n" + table(heads, rows, words=4)
+    heads = ["heads", "batch", "lengths", "cache", "keys", "µs", "GB/s", "% of a bare read"]
+    return "Lengths that the device alone knows:\n\n" + table(
+        [*heads, "time of a key, over equal lengths"], rows, words=4
+    )
 
 
 def _rule(data: Recorded) -> str:
     """What the registry's rule, the nearest workload, the default and one config for all lose."""
-    found, singles = losses_of(data.folder)
-    rows = []
+    found, singles = losses_among(load(path) for path in _files(data.folder))
+    losses: dict[str, list[float]] = {}
     for label, name in (
         ("the registry's rule", "rule"),
         ("the nearest tuned workload's config", "nearest"),
@@ -154,18 +228,12 @@ def _rule(data: Recorded) -> str:
     ):
         lost = [f for loss in found if (f := getattr(loss, name)) is not None]
         if lost:
-            over = sum(f > 0.03 for f in lost)
-            mean, worst = 100 * statistics.fmean(lost), 100 * max(lost)
-            rows.append([label, f"{mean:.1f}", f"{worst:.1f}", f"{over} of {len(lost)}"])
-    if not rows:
+            losses[label] = lost
+    if not losses:
         return ""
     told = ", ".join(f"`{single.config}`" for single in singles)
-    heads = ["what runs", "mean loss (%)", "worst (%)", "over 3 %"]
     return (
         "Each workload was taken out, and the others asked what to run there "
         "(`fa-tune bench-between`). What that loses against the config that tuning chose; the one "
-        f"config is {told}:\n\n" + table(heads, rows)
+        f"config is {told}:\n\n{_losses(losses)}"
     )
-
-
-assert all(name.removeprefix("ref:") in LABELS for name in LIBRARIES)

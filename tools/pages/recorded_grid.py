@@ -12,16 +12,15 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 from fa_tune import families
 from fa_tune.core.model import Measurement
 from fa_tune.core.stats import comparable, median
 from fa_tune.core.workload import Workload, benchmark_workload, labels, unusual_labels
-from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.ops import flops
-from fa_tune.store.recordings import Confirmed, load, load_meta
+from fa_tune.store.recordings import load_meta
 from recorded import FOLDER, REFERENCES, SEQ_LENS, Recorded
+from recorded_files import Held, conditions, newest
 from recorded_tables import table
 
 H100 = FOLDER.parent / "nvidia_h100_80gb_hbm3"
@@ -44,39 +43,23 @@ def on_grid(w: Workload) -> bool:
 
 
 @cache
-def everything(data: Recorded) -> Cells:
-    """Measurements by workload and subject.  All of a workload are of one recording, and so of
-    one run; of several that hold it the searched set's own goes first."""
-    found: dict[Workload, dict[str, Measurement]] = {}
-    for path in _files(data):
-        recording: dict[Workload, dict[str, Measurement]] = {}
-        for attempt in load(path).attempts:
-            if attempt.measurement is not None:
-                workload = Workload.from_key(attempt.workload)
-                recording.setdefault(workload, {})[attempt.subject] = attempt.measurement
-        for workload, measured in recording.items():
-            found.setdefault(workload, measured)
-    return found
-
-
-def _files(data: Recorded) -> list[Path]:
-    """The recordings of the grid, the searched set's own first, and of the inputs that it has."""
+def held(data: Recorded) -> Mapping[Workload, Held]:
+    """What counts of each workload, of the recordings with the inputs of the searched set's own."""
     own = data.folder / f"{data.grid_set}_events.csv"
-    others = sorted(set(data.folder.glob(f"{data.grid_set}_*events.csv")) - {own})
-    return [own, *(p for p in others if load_meta(p).inputs == load_meta(own).inputs)]
+    found = [own, *set(data.folder.glob(f"{data.grid_set}_*events.csv")) - {own}]
+    return newest(p for p in found if load_meta(p).inputs == load_meta(own).inputs)
+
+
+@cache
+def everything(data: Recorded) -> Cells:
+    """Measurements by workload and subject."""
+    return {w: one.measured for w, one in held(data).items()}
 
 
 @cache
 def choices(data: Recorded) -> Mapping[Workload, str]:
-    """The subject that the recorded search chose, by workload: as the recording says, or in older
-    ones as the search decides on what they hold."""
-    found: dict[Workload, str] = {}
-    for path in _files(data):
-        recording = load(path)
-        for one in compare_recording(recording):
-            told = recording.meta.decided.get(one.workload.key)
-            found.setdefault(one.workload, (told and told.chosen) or one.chosen)
-    return found
+    """The subject that the recorded search chose, by workload."""
+    return {w: one.chosen for w, one in held(data).items() if one.chosen}
 
 
 def held_out(measured: Mapping[str, Measurement], *subjects: str) -> dict[str, Measurement]:
@@ -106,26 +89,7 @@ def raced(measured: Mapping[str, Measurement], a: str, b: str) -> float:
 
 def grid_conditions(data: Recorded) -> str:
     """Hardware, versions and date of the grid's recordings."""
-    return _conditions([p for p in _files(data) if not all(labels(w) for w in _workloads(p))])
-
-
-def _workloads(path: Path) -> set[Workload]:
-    return {Workload.from_key(attempt.workload) for attempt in load(path).attempts}
-
-
-def _conditions(paths: Sequence[Path]) -> str:
-    metas = [load_meta(path) for path in sorted(paths)]
-    inputs, one = metas[0].inputs, metas[0].provenance
-    assert len({(m.provenance.gpu, m.provenance.driver, m.provenance.nvrtc) for m in metas}) == 1
-    dates = sorted({m.provenance.recorded_at[:10] for m in metas})
-    libraries = dict.fromkeys(
-        one for m in metas if (told := m.measured_by.libraries) for one in told.split(", ")
-    )
-    return (
-        f"{inputs} inputs, {one.gpu}, driver {one.driver}, CUDA {one.cuda}, NVRTC {one.nvrtc}"
-        f"{''.join(f', {told}' for told in libraries)}; "
-        f"recorded {' to '.join(dates)}"
-    )
+    return conditions(one.meta for w, one in held(data).items() if not labels(w))
 
 
 def of_family(measured: Mapping[str, Measurement], family: str) -> dict[str, Measurement]:
@@ -316,14 +280,10 @@ def small_table(data: Recorded) -> str:
 
 def ab_tests(data: Recorded) -> str:
     """How the choices stood to the default in a process of their own; empty if none was tested."""
-    found: dict[str, Confirmed] = {}
-    for path in _files(data):
-        for key, told in load(path).meta.decided.items():
-            if told.confirmed is not None:
-                found.setdefault(key, told.confirmed)
-    if not found:
+    decided = [one.meta.decided.get(w.key) for w, one in held(data).items()]
+    ratios = [one.confirmed.ratio for one in decided if one is not None and one.confirmed]
+    if not ratios:
         return ""
-    ratios = [one.ratio for one in found.values()]
     return (
         f"{len(ratios)} choices other than the default were held against it in an A/B test after "
         f"the search, in a fresh process: they took {min(ratios):.2f} to {max(ratios):.2f} of its "
@@ -360,7 +320,7 @@ def more_kinds(data: Recorded) -> str:
 
 def more_conditions(data: Recorded) -> str:
     """The conditions of these recordings."""
-    return _conditions([p for p in _files(data) if any(labels(w) for w in _workloads(p))])
+    return conditions(one.meta for w, one in held(data).items() if labels(w))
 
 
 def _against_each(

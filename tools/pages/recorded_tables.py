@@ -182,19 +182,6 @@ def effects(data: Recorded) -> str:
     return table(["Change of time (%)", *sizes(data)], rows)
 
 
-def rho(data: Recorded) -> str:
-    """Rank correlation of time with what the searched set's recording holds."""
-
-    def cell(value: float | None) -> str:
-        return "" if value is None else signed(value, 2)
-
-    rows = [
-        [size or "all", *(cell(data.rho(column, size)) for column in ("cycles", "l2", "registers"))]
-        for size in ("", *sizes(data))
-    ]
-    return table(["Configs", "cycles", "L2 hit rate", "registers"], rows)
-
-
 def offsets(data: Recorded) -> str:
     """events over ncu of the same kernels, and how alike the two rank them, where both measured."""
     rows = []

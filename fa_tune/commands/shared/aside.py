@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 
 import click
+
+from fa_tune.report.wrap import terminal_width, wrapped
 
 
 def aside(line: str) -> None:
@@ -17,9 +17,4 @@ def aside(line: str) -> None:
 
 def fitting(line: str) -> str:
     """The sentence as stderr shows it."""
-    if not sys.stderr.isatty():
-        return line
-    width = shutil.get_terminal_size().columns
-    return textwrap.fill(
-        line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
+    return wrapped(line, terminal_width()) if sys.stderr.isatty() else line

@@ -40,6 +40,12 @@ class GroupedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options, one section per heading that has any."""
+        for heading, records in self.sections(ctx).items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+    def sections(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """The options under each heading that has any, each as its names and its help."""
         found: dict[str, list[tuple[int, tuple[str, str]]]] = {heading: [] for heading in HEADINGS}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -49,7 +55,8 @@ class GroupedCommand(click.Command):
             names = HEADINGS[heading]
             place = names.index(parameter.name) if parameter.name in names else 0
             found[heading].append((place, record))
-        for heading, records in found.items():
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl([r for _, r in sorted(records, key=lambda one: one[0])])
+        return {
+            heading: [record for _, record in sorted(records, key=lambda one: one[0])]
+            for heading, records in found.items()
+            if records
+        }

@@ -15,7 +15,8 @@ from fa_tune.core import devices, units
 from fa_tune.core.model import reference_name, reference_subject
 from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
 from fa_tune.core.workload import Workload, labels
-from fa_tune.report.fitted import Legend, fitted, terminal_width, wrapped
+from fa_tune.report.fitted import Legend, fitted
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.search.data_dependence import worst
 from fa_tune.store.registry.lookup import Match
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, entry_text

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from fa_tune.commands.shared.output import one_line, say
 from fa_tune.core import units
 from fa_tune.core.model import Outcome
-from fa_tune.report.fitted import Legend, fitted, terminal_width, wrapped
+from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.formats import write
 from fa_tune.report.summary import sentences, summarise
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.rows import Row, best, grouped, paces
 
 FITTED_LIMIT = 10  # rows per table, beside the references and the fastest

@@ -14,9 +14,10 @@ from fa_tune.commands.views.registry_prose import against, data_dependence, with
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Outcome, Rejected, Variant, is_reference, reference_name
 from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
-from fa_tune.report.fitted import Legend, terminal_width, wrapped
+from fa_tune.report.fitted import Legend
 from fa_tune.report.formats import write_text
 from fa_tune.report.summary import against_each
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.from_attempts import rows_from_attempts
 from fa_tune.store.table.rows import Row
 from fa_tune.tune.results import SearchResult, WorkloadResult

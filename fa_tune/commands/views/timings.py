@@ -14,8 +14,9 @@ from fa_tune.commands.views.row_table import gigabytes
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.workload import Workload
-from fa_tune.report.fitted import Legend, fitted, terminal_width, wrapped
+from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.formats import DEFAULT_LIMIT
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.from_attempts import rows_from_attempts, workload_text
 from fa_tune.tune.results import ProfileResult
 

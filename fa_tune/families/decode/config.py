@@ -96,6 +96,12 @@ class DecodeConfig:
         "a launch begins before the one in front of it is done, and waits for it; needs 9.0",
         later=True,
     )
+    cluster: int = number_field(
+        "cluster",
+        1,
+        "CTAs of a cluster, which divide a tile's keys and combine their parts in shared memory; "
+        "1: none; else needs 9.0",
+    )
 
     def __post_init__(self) -> None:
         coerce(self)
@@ -129,7 +135,7 @@ class DecodeConfig:
 
     def kernel_name(self) -> str:
         """The kernel template's name."""
-        return "decode_kernel"
+        return "decode_kernel" if self.cluster == 1 else "decode_cluster_kernel"
 
     @property
     def d_v(self) -> int:
@@ -157,7 +163,8 @@ class DecodeConfig:
         keys = self.B_c // self.groups
         ring = self.stages * keys * (self.d_head + self.d_v) * self.kv_bytes
         sums = self.B_r * 4 * self.d_v
-        return self.groups * (max(ring, sums) + 8 * self.B_r) + 16
+        parts = (16 + 8) * self.B_r * self.d_v // 4 if self.cluster > 1 else 0
+        return self.groups * (max(ring, sums) + 8 * self.B_r) + 16 + parts
 
 
 def _copies_divide(config: DecodeConfig) -> bool:
@@ -232,6 +239,18 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         "min_blocks must be between 1 and 1024",
         lambda c: 1 <= c.min_blocks <= 1024,
     ),
+    (
+        "cluster_in_range",
+        "cluster must be 1, 2, 4 or 8",
+        lambda c: c.cluster in (1, 2, 4, 8),
+    ),
+    (
+        "cluster_shares_tiles",
+        "with a cluster for each tile there are no aligned, min_blocks and combine to choose",
+        lambda c: (
+            c.cluster == 1 or (c.min_blocks == 1 and not c.aligned and c.combine is Combine.LAST)
+        ),
+    ),
 )
 
 
@@ -249,9 +268,12 @@ def constraints(config: DecodeConfig, limits: ArchLimits) -> Rejected | None:
     for name, sentence, holds in CONSTRAINTS:
         if not holds(config):
             return Rejected(name, sentence)
-    for wanted, least in ((config.kv_type is KVType.E4M3, (8, 9)), (config.dependent, (9, 0))):
+    for word, wanted, least in (
+        ("e4m3", config.kv_type is KVType.E4M3, (8, 9)),
+        ("dependent", config.dependent, (9, 0)),
+        ("cluster", config.cluster > 1, (9, 0)),
+    ):
         if wanted and limits.compute_capability < least:
-            word = "e4m3" if least == (8, 9) else "dependent"
             return Rejected(
                 "compute_capability",
                 f"{word} needs sm_{least[0]}{least[1]} or later, the device is {limits.arch}",

@@ -87,7 +87,8 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
         tiles = workload.batch * workload.kv_heads
         heads = sets.Heads(workload.d_head, workload.d_head_v, KVType(workload.kv_e4m3))
-        return sets.default_config(heads, workload.dtype, rows, limits, tiles=tiles)
+        n_keys = None if workload.cached else workload.seq_len_kv
+        return sets.default_config(heads, workload.dtype, rows, limits, tiles=tiles, n_keys=n_keys)
 
     def traits(self, config: DecodeConfig, workload: Workload, *, lse: bool = False) -> str:
         """Always ragged: one kernel serves every length."""

@@ -56,7 +56,7 @@ class Shares:
         row_tiles = -(-rows // config.B_r)
         tiles = workload.batch * workload.kv_heads * row_tiles
         keys = workload.seq_len_kv
-        every = tiles * -(-keys // config.B_c)
+        every = tiles * max(-(-keys // config.B_c), config.cluster)
         if max(rows, every) > MAX_BLOCKS:
             raise InvalidConfig(
                 f"{workload.key} has {every} blocks of keys and {rows} rows of queries for a head "
@@ -69,6 +69,13 @@ class Shares:
         blocks = max(1, -(-keys // config.B_c) - first // config.B_c)
         most = max(1, min(device.multiprocessors * config.ctas_per_sm, MAX_CTAS))
         pitch, share = blocks, max(config.min_blocks, -(-tiles * blocks // most))
+        if config.cluster > 1:
+            ctas = tiles * config.cluster
+            return cls(
+                *(row_tiles, tiles, blocks, blocks, -(-blocks // config.cluster), ctas),
+                most_ctas=ctas,
+                part_rows=min(rows, config.B_r),
+            )
         if config.aligned:
             aligned = -(-tiles // most) * blocks
             if tiles <= most:
@@ -166,7 +173,9 @@ def params(
 def geometry(config: DecodeConfig, shares: Shares) -> LaunchGeometry:
     """A CTA for each share."""
     grid, block = (shares.ctas, 1, 1), (config.threads, 1, 1)
-    return LaunchGeometry(grid, block, config.smem_bytes, dependent=config.dependent)
+    cluster = (config.cluster, 1, 1)
+    smem_bytes = config.smem_bytes
+    return LaunchGeometry(grid, block, smem_bytes, cluster, dependent=config.dependent)
 
 
 def combine_geometry(config: DecodeConfig, shares: Shares) -> LaunchGeometry:
@@ -186,7 +195,7 @@ def plan(config: DecodeConfig, traits: str, arch: str) -> CallPlan:
         "params": ParamsLayout.DECODE,
         "tile_rows": config.B_r,
         "ctas_per_sm": config.ctas_per_sm,
-        "cluster_x": 1,
+        "cluster_x": config.cluster,
         "cluster_y": 1,
         "cluster_z": 1,
         "q_box_rows": 0,
@@ -217,6 +226,8 @@ def plan(config: DecodeConfig, traits: str, arch: str) -> CallPlan:
 
 def workspace_bytes(config: DecodeConfig, workload: Workload, device: LaunchDevice) -> int:
     """Of the parts, whatever the lengths: a CTA may end one tile and begin another."""
+    if config.cluster > 1:
+        return 0
     shares = Shares.of(config, workload, workload.diagonal, device)
     places = 2 * shares.most_ctas
     return places * shares.part_rows * (config.d_v + ROW_SUMS) * SUM_BYTES
@@ -224,4 +235,5 @@ def workspace_bytes(config: DecodeConfig, workload: Workload, device: LaunchDevi
 
 def counter_bytes(config: DecodeConfig) -> int:
     """A counter for each CTA, of the parts of a tile that are done."""
-    return MAX_CTAS * COUNTER_BYTES if config.combine is Combine.LAST else 0
+    counts = config.combine is Combine.LAST and config.cluster == 1
+    return MAX_CTAS * COUNTER_BYTES if counts else 0

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
+from fa_tune.families.decode import clusters
 from fa_tune.families.decode.config import (
     MMA_M,
     Combine,
@@ -82,11 +83,13 @@ def default_config(
     arch: ArchLimits | None = None,
     *,
     tiles: int = 1,
+    n_keys: int | None = None,
 ) -> DecodeConfig:
     """What was fastest or near it on an H200 at nearly every length for so many rows, of which more
     than fit are several tiles; a smaller ring where `arch` has no room for that one, and without
     `arch` one for every device.  With many tiles, several for a CTA, small CTAs: one loads while
-    another is between two tiles."""
+    another is between two tiles.  Clusters where they are faster for so many tiles of `n_keys`,
+    which None leaves open."""
     fitting = next((r for r in ROWS if r >= rows), ROWS[-1])
     if arch is not None:
         small = replace(of_four(heads, dtype), aligned=True)
@@ -99,7 +102,7 @@ def default_config(
                 tile = tile_of(heads, dtype, tile_rows, ring_bytes, keys=keys)
                 config = replace(tile, aligned=True)
                 if constraints(config, arch) is None:
-                    return config
+                    return clusters.default(config, arch, tiles, n_keys) or config
     return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
 
 
@@ -126,6 +129,11 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
             yield replace(tile_of(heads, dtype, rows, 64 << 10, keys=64, ctas=3), aligned=True)
             yield replace(of_four(heads, dtype), aligned=True)
             yield replace(best, aligned=True, min_blocks=4)
+            for cluster in (2, 4, 8):
+                yield replace(best, cluster=cluster)
+                yield replace(best, cluster=cluster, dependent=True)
+                if cluster > 2:
+                    yield replace(deeper, cluster=cluster)
 
 
 def get_fast_configs(
@@ -146,6 +154,8 @@ def _tune(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
         for min_blocks in (1, 4, 16):
             yield replace(tile, min_blocks=min_blocks, aligned=True)
         yield replace(tile, aligned=True, combine=Combine.KERNEL)
+        for cluster in clusters.ROOM:
+            yield replace(tile, cluster=cluster)
 
 
 def get_tune_configs(

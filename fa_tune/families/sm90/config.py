@@ -141,6 +141,12 @@ class Sm90Config:
         "with stale_max, exponentials of a thread's first row beside the maximum of its second",
         later=True,
     )
+    adaptive_max: bool = flag_field(
+        "adaptive_max",
+        "with stale_max, first maxima look at the warp's other rows, and maxima that grow steadily "
+        "are those of every fourth pair of scores",
+        later=True,
+    )
 
     def __post_init__(self) -> None:
         coerce(self)
@@ -197,10 +203,12 @@ class Sm90Config:
         )
         q = self.q_stages * self.B_r * max(columns_k, columns_v)
         kv = self.stages * self.B_c * (columns_k + columns_v)
+        # One panel of O, of which the next tile's Q has taken the place.
+        o = self.B_r * PANEL_COLUMNS if self.cross_tile_overlap and self.q_stages == 1 else 0
         slots = TILE_SLOTS if self.persistent else 0
         barriers = 2 * self.q_stages * self.mma_warpgroups + 4 * self.stages + 2 * slots
         small = slots * TILE_SLOT_BYTES + barriers * BARRIER_BYTES + SCRATCH_BYTES
-        return (q + kv) * self.dtype.size_bytes + small
+        return (q + kv + o) * self.dtype.size_bytes + small
 
     @property
     def operand_registers(self) -> int:

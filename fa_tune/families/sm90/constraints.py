@@ -39,6 +39,12 @@ def _rows_have_room(c: Sm90Config) -> bool:
     return trusting and alone and c.B_c >= 64 and c.d_v <= 128 and registers
 
 
+def _max_may_be_first(c: Sm90Config) -> bool:
+    """Whether maxima may come before exponentials, as softmax.cuh has it."""
+    registers = 2 * c.d_v + 3 * c.B_c <= 704
+    return c.rescale is Rescale.STALE_MAX and c.mma_warpgroups > 1 and registers
+
+
 # Name, sentence, test.
 CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     (
@@ -79,9 +85,8 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     ),
     (
         "cross_tile_overlap_has_a_next_tile",
-        "cross_tile_overlap needs overlap, q_stages 2 and a scheduler that gives a CTA several "
-        "tiles",
-        lambda c: not c.cross_tile_overlap or (c.overlap and c.q_stages == 2 and c.persistent),
+        "cross_tile_overlap needs overlap and a scheduler that gives a CTA several tiles",
+        lambda c: not c.cross_tile_overlap or (c.overlap and c.persistent),
     ),
     (
         "second_q_has_a_use",
@@ -104,6 +109,12 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
         "rows_in_turn needs stale_max, overlap, 2 mma_warpgroups, min_ctas_per_sm 1, B_c of at "
         "least 64, d_head_v of at most 128 and 2 d_head_v + 3 B_c of at most 704",
         lambda c: not c.rows_in_turn or _rows_have_room(c),
+    ),
+    (
+        "adaptive_max_may_be_first",
+        "adaptive_max needs stale_max, at least 2 mma_warpgroups and 2 d_head_v + 3 B_c of at most "
+        "704, as maxima that come first do",
+        lambda c: not c.adaptive_max or _max_may_be_first(c),
     ),
 )
 

@@ -66,6 +66,8 @@ _ALONE = f"{_FREE}+{_STALE}+min_ctas_per_sm_3"
 _ONE_TILE = "stages_2+pingpong+overlap+stale_max+longest_first"
 _EARLY = "early_test_wait"
 _TURNS = f"{_BEST}+rows_in_turn"
+_ADAPTIVE = f"{_BEST}+adaptive_max"
+_BOTH = f"{_TURNS}+adaptive_max"
 
 # With these heads a causal mask's blocks go through the loop of the others: a quarter less code,
 # 1 % faster, and 2 % slower with other heads (docs/kernel-sm90.md).
@@ -74,6 +76,7 @@ SINGLE_LOOP_HEADS = (64, 256)
 # (tile, words) by d_head.
 FAST: dict[int, Listed] = {
     64: (
+        *(("192x128", words) for words in (_ADAPTIVE, f"{_ADAPTIVE}+{_EARLY}")),
         *(("192x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
         *(("192x128", words) for words in (_ONE_Q, f"{_ONE_Q_3}+{_EARLY}")),
         *(("192x128", words) for words in (f"{_THRESHOLDED}+{_EARLY}",)),
@@ -97,7 +100,7 @@ FAST: dict[int, Listed] = {
         *(("192x96", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
     ),
     128: (
-        *(("128x128", words) for words in (_TURNS, f"{_TURNS}+{_EARLY}")),
+        *(("128x128", words) for words in (_BOTH, f"{_BOTH}+{_EARLY}", _TURNS)),
         *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
         *(("128x128", words) for words in (f"{_FREE}+{_STALE}", _ONE_Q)),
         *(("192x80", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
@@ -179,6 +182,12 @@ class TuneRule:
 
 # d_head, B_c, mma_warpgroups, pingpong, rescale
 _ROWS_IN_TURN = (128, 128, 2, True, Rescale.STALE_MAX)
+_ADAPTIVE_MAX = (_ROWS_IN_TURN, (64, 128, 3, True, Rescale.STALE_MAX))
+
+
+def _tile_and_policy(c: Sm90Config) -> tuple[int, int, int, bool, Rescale]:
+    return c.d_head, c.B_c, c.mma_warpgroups, c.pingpong, c.rescale
+
 
 TUNE_RULES = (
     TuneRule(
@@ -214,9 +223,15 @@ TUNE_RULES = (
     TuneRule(
         "rows_in_turn_where_it_won",
         "rows_in_turn was measured, and faster, with d_head 128 and the default's tile in turns",
+        lambda c: c.rows_in_turn and _tile_and_policy(c) != _ROWS_IN_TURN,
+    ),
+    TuneRule(
+        "adaptive_max_where_it_won",
+        "adaptive_max was measured, and faster, with the default's tile in turns, with d_head 64 "
+        "and, with rows_in_turn, 128",
         lambda c: (
-            c.rows_in_turn
-            and (c.d_head, c.B_c, c.mma_warpgroups, c.pingpong, c.rescale) != _ROWS_IN_TURN
+            c.adaptive_max
+            and (_tile_and_policy(c) not in _ADAPTIVE_MAX or (c.d_head == 128) != c.rows_in_turn)
         ),
     ),
 )
@@ -253,6 +268,7 @@ def get_tune_configs(
         "single_loop": (False, True),
         "d_head_v": (0 if d_head_v == d_head else d_head_v,),
         "rows_in_turn": (False, True),
+        "adaptive_max": (False, True),
     }
     # Tile by tile: of all combinations of its numbers hardly any is one.
     found = [

@@ -23,7 +23,7 @@ from fa_tune.core.jobs import (
 from fa_tune.core.workload import Workload
 from fa_tune.gpu import telemetry
 from fa_tune.gpu.jobs import time_events, verify
-from fa_tune.gpu.kernels import guarded, launcher, lse_for, output_for, use_device
+from fa_tune.gpu.kernels import guarded, launchers, lse_for, output_for, use_device
 from fa_tune.workers.main import Report
 
 ROUNDS = 21
@@ -52,7 +52,7 @@ def _time_pair(item: PairItem, job: CalibrateJob) -> PairTimes:
     out, lse = output_for(inputs[0]), lse_for(workload)
     read = telemetry.reader(job.device)
     first, second = (
-        time_events.Subject([launcher(kernel, workload, i, out, lse) for i in inputs], [])
+        time_events.Subject(launchers(kernel, workload, inputs, out, lse), [])
         for kernel in item.pair
     )
     time_events.prepare_alike(first, second)

@@ -10,7 +10,7 @@ from typing import Any
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, to_json
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.jobs.time_events import Subject, input_sets_of, prepare_alike, warm_up
-from fa_tune.gpu.kernels import guarded, launcher, lse_for, output_for, use_device
+from fa_tune.gpu.kernels import guarded, launchers, lse_for, output_for, use_device
 from fa_tune.workers.main import Report
 
 ROUNDS = 15
@@ -34,8 +34,7 @@ def _compare(item: InputsItem, seed: int) -> InputsResult:
     inputs = input_sets_of(workload, item.inputs, seed)
     out, lse = output_for(inputs[0]), lse_for(workload)
     subjects = [
-        Subject([launcher(kernel, workload, i, out, lse) for i in inputs], [])
-        for kernel in item.kernels
+        Subject(launchers(kernel, workload, inputs, out, lse), []) for kernel in item.kernels
     ]
     prepare_alike(*subjects)
     settled = time.monotonic() + SETTLE_S

@@ -33,7 +33,7 @@ from fa_tune.gpu.kernels import (
     first_line,
     guarded,
     launch_args,
-    launcher,
+    launchers,
     load,
     lse_for,
     output_for,
@@ -205,7 +205,7 @@ def prepare_subjects(
 
     def prepare(name: str) -> Subject:
         p = problem
-        launches = [launcher(job.items[name], p.workload, i, p.out, p.lse) for i in p.inputs]
+        launches = launchers(job.items[name], p.workload, p.inputs, p.out, p.lse)
         subject = Subject(launches, [float(seconds) for seconds, _ in job.partials[name]])
         subject.relative = [float(ratio) for _, ratio in job.partials[name] if ratio is not None]
         estimates_s[name] = subject.estimate()

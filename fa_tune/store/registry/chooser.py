@@ -22,7 +22,7 @@ from fa_tune.core.model import Artifact, Variant
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.lookup import serving
+from fa_tune.store.registry.lookup import Target, serving
 from fa_tune.store.registry.schema import Registry
 
 
@@ -110,7 +110,7 @@ class Chooser:
     ) -> Iterator[tuple[Config, str, bool]]:
         """Configs to try, in order, each with the reason why and whether it was looked up."""
         known: Mapping[str, str] = {name: _sources(name) for name in families.family_names()}
-        found = serving(self._registry, self.gpu, workload, kernel_source_sha256=known)
+        found = serving(self._registry, Target(self.gpu, kernel_source_sha256=known), workload)
         suited = families.suiting(workload)
         for match in found:
             if families.suiting(match.entry.workload) != suited:

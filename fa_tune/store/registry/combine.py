@@ -75,7 +75,7 @@ def _same_sources(a: Entry, b: Entry) -> bool:
     if a.chosen.family != b.chosen.family:
         return True  # each is of its own family's sources
     hashes = a.provenance.kernel_source_sha256, b.provenance.kernel_source_sha256
-    return equal(a.chosen.family, *hashes)
+    return equal(a.chosen.family, *hashes, [a.workload.d_head])
 
 
 def _known(entry: Entry) -> dict[Variant, RunnerUp | None]:

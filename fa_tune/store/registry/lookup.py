@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import FIELDS, READING_ORDER, Effect, Workload, unusual_labels
@@ -18,6 +18,19 @@ from fa_tune.store.registry.between import distance as of_few_rows
 from fa_tune.store.registry.schema import Entry, Registry
 
 METHODS = ("ncu", "events")  # in order of preference; others follow by name
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a choice is to run.  `gpu` is the model as the driver spells it.  `compute_capability`
+    and `method`, if given, must agree with an entry's; another `driver` or `kernel_source_sha256`
+    (a hash per family; the chosen variant's counts) than the entry's only warns."""
+
+    gpu: str
+    compute_capability: tuple[int, int] | None = None
+    method: str | None = None
+    driver: str | None = None
+    kernel_source_sha256: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,57 +68,18 @@ class NoMatch:
     reason: str
 
 
-def find_match(
-    registry: Registry,
-    gpu: str,
-    workload: Workload,
-    *,
-    compute_capability: tuple[int, int] | None = None,
-    method: str | None = None,
-    driver: str | None = None,
-    kernel_source_sha256: Mapping[str, str] | None = None,
-) -> Match | NoMatch:
-    """The best of `serving`, or the reason why there is none.
-
-    `gpu` is the model as the driver spells it.  `compute_capability` and `method`, if given,
-    must agree; another `driver` or `kernel_source_sha256` (a hash per family; the chosen
-    variant's counts) than the entry's only warns.
-    """
-    found = serving(
-        registry,
-        gpu,
-        workload,
-        compute_capability=compute_capability,
-        method=method,
-        driver=driver,
-        kernel_source_sha256=kernel_source_sha256,
-    )
+def find_match(registry: Registry, here: Target, workload: Workload) -> Match | NoMatch:
+    """The best of `serving`, or the reason why there is none."""
+    found = serving(registry, here, workload)
     if found:
         return found[0]
-    return NoMatch(_why_none(registry, gpu, workload, compute_capability, method))
+    return NoMatch(_why_none(registry, here, workload))
 
 
-def serving(
-    registry: Registry,
-    gpu: str,
-    workload: Workload,
-    *,
-    compute_capability: tuple[int, int] | None = None,
-    method: str | None = None,
-    driver: str | None = None,
-    kernel_source_sha256: Mapping[str, str] | None = None,
-) -> tuple[Match, ...]:
+def serving(registry: Registry, here: Target, workload: Workload) -> tuple[Match, ...]:
     """`matches`, and before them what serves between them, where few queries see many keys and none
     is of the very workload."""
-    found = matches(
-        registry,
-        gpu,
-        workload,
-        compute_capability=compute_capability,
-        method=method,
-        driver=driver,
-        kernel_source_sha256=kernel_source_sha256,
-    )
+    found = matches(registry, here, workload)
     if not workload.few_rows or not found or found[0].exact:
         return found
     tuned = [Tuned.of(m.entry) for m in found if m.entry.workload.few_rows]
@@ -120,16 +94,7 @@ def serving(
     return (replace(found[0], explanation=told, interpolated=serves.variant), *found)
 
 
-def matches(
-    registry: Registry,
-    gpu: str,
-    workload: Workload,
-    *,
-    compute_capability: tuple[int, int] | None = None,
-    method: str | None = None,
-    driver: str | None = None,
-    kernel_source_sha256: Mapping[str, str] | None = None,
-) -> tuple[Match, ...]:
+def matches(registry: Registry, here: Target, workload: Workload) -> tuple[Match, ...]:
     """Every entry that serves, nearest first: same GPU model, dtype, d_head, and causal or not.
 
     How a causal mask is aligned and whether there is a log-sum-exp decides among entries that
@@ -140,9 +105,9 @@ def matches(
     usable = [
         e
         for e in registry.entries
-        if _same_gpu(e, gpu, compute_capability)
+        if _same_gpu(e, here)
         and same_kind(e.workload, workload)
-        and method in (None, e.method)
+        and here.method in (None, e.method)
     ]
     usable.sort(
         key=lambda e: (
@@ -161,7 +126,7 @@ def matches(
             exact=_same_time(e.workload, workload),
             distance=distance(e.workload, workload),
             explanation=_explain(e.workload, workload),
-            warnings=_warnings(e, driver, kernel_source_sha256),
+            warnings=_warnings(e, here),
         )
         for e in usable
     )
@@ -200,8 +165,9 @@ def _doublings(a: int, b: int) -> float:
     return abs(math.log2(a) - math.log2(b))
 
 
-def _same_gpu(entry: Entry, gpu: str, compute_capability: tuple[int, int] | None) -> bool:
-    return entry.gpu.name == gpu and compute_capability in (None, entry.gpu.compute_capability)
+def _same_gpu(entry: Entry, here: Target) -> bool:
+    able = here.compute_capability in (None, entry.gpu.compute_capability)
+    return able and entry.gpu.name == here.gpu
 
 
 def _same_time(a: Workload, b: Workload) -> bool:
@@ -235,45 +201,42 @@ def _explain(found: Workload, asked: Workload) -> str:
     return f"no entry for {asked.key}; nearest is {found.key} ({differences})"
 
 
-def _warnings(
-    entry: Entry, driver: str | None, kernel_source_sha256: Mapping[str, str] | None
-) -> tuple[str, ...]:
+def _warnings(entry: Entry, here: Target) -> tuple[str, ...]:
     out = []
     recorded = entry.provenance
-    if driver is not None and recorded.driver != driver:
+    if here.driver is not None and recorded.driver != here.driver:
         was = f"driver {recorded.driver}" if recorded.driver else "an unrecorded driver"
-        out.append(f"measured with {was}, this is {driver}; search again to be sure")
+        out.append(f"measured with {was}, this is {here.driver}; search again to be sure")
     family = entry.chosen.family
-    here = (kernel_source_sha256 or {}).get(family)
-    if here is not None and not equal(family, recorded.kernel_source_sha256, here):
+    present = here.kernel_source_sha256.get(family)
+    known, d_heads = recorded.kernel_source_sha256, [entry.workload.d_head]
+    if present is not None and not equal(family, known, present, d_heads):
         out.append("measured with other kernel sources; search again to be sure")
     return tuple(out)
 
 
-def _why_none(
-    registry: Registry,
-    gpu: str,
-    workload: Workload,
-    compute_capability: tuple[int, int] | None,
-    method: str | None,
-) -> str:
+def _why_none(registry: Registry, here: Target, workload: Workload) -> str:
     if not registry.entries:
         return "the registry is empty; run a search first"
-    here = [e for e in registry.entries if _same_gpu(e, gpu, compute_capability)]
-    if not here:
-        asked = gpu if compute_capability is None else _gpu_text(gpu, compute_capability)
+    of_gpu = [e for e in registry.entries if _same_gpu(e, here)]
+    if not of_gpu:
+        able = here.compute_capability
+        asked = here.gpu if able is None else _gpu_text(here.gpu, able)
         held = sorted({_gpu_text(e.gpu.name, e.gpu.compute_capability) for e in registry.entries})
         return (
             f"the registry has no entry for {asked}, only for {', '.join(held)}: results of "
             "another GPU model do not carry over; run a search on this one"
         )
-    by_method = [e for e in here if method in (None, e.method)]
+    by_method = [e for e in of_gpu if here.method in (None, e.method)]
     if not by_method:
-        held = sorted({e.method for e in here})
-        return f"the registry has no results by {method} for {gpu}, only by {', '.join(held)}"
+        held = sorted({e.method for e in of_gpu})
+        return (
+            f"the registry has no results by {here.method} for {here.gpu}, only by "
+            f"{', '.join(held)}"
+        )
     held = sorted({_kind_text(e.workload) for e in by_method})
     return (
-        f"the registry has nothing for {_kind_text(workload)} on {gpu}, only for "
+        f"the registry has nothing for {_kind_text(workload)} on {here.gpu}, only for "
         f"{'; '.join(held)}; run a search for it"
     )
 

@@ -100,7 +100,8 @@ def _conflict(kept: Entry, dropped: Entry) -> Conflict:
     names = [name for name in CONDITIONS if getattr(a, name) != getattr(b, name)]
     if kept.chosen.family == dropped.chosen.family:  # else they are of different sources anyway
         sources = a.kernel_source_sha256, b.kernel_source_sha256
-        names += [] if equal(kept.chosen.family, *sources) else ["kernel sources"]
+        alike = equal(kept.chosen.family, *sources, [kept.workload.d_head])
+        names += [] if alike else ["kernel sources"]
     return Conflict(kept, dropped, _why(kept, dropped), tuple(names))
 
 

@@ -143,11 +143,8 @@ struct WarpTile : Constraints<CFG> {
             const int column = first_key + 2 * (lane % 4);
 #pragma unroll
             for (int m = 0; m < kTilesM; ++m) {
-#pragma unroll
-                for (int n = 0; n < kTilesS; ++n) {
-                    score_map.change(s[m][n], row + 16 * m, column, 8 * n,
-                                     sequence.alibi_diagonal(params), params);
-                }
+                score_map.change(s[m], row + 16 * m, column, sequence.alibi_diagonal(params),
+                                 params);
             }
         }
     }

@@ -56,7 +56,12 @@ struct Sm90Config {
     int d_head_v = 0;
     // with stale_max, exponentials of a thread's first row beside the maximum of its second
     bool rows_in_turn = false;
+    // with stale_max, first maxima look at the warp's other rows, and maxima that grow steadily are
+    // those of every fourth pair of scores
+    bool adaptive_max = false;
 
+    // Whether O leaves by a place of its own, because Q of the next tile comes before O is there.
+    FA_HOST_DEVICE constexpr bool o_apart() const { return cross_tile_overlap && q_stages == 1; }
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
 
@@ -113,7 +118,10 @@ struct Sm90Config {
         if (d_head_v != other.d_head_v) {
             return d_head_v < other.d_head_v;
         }
-        return rows_in_turn < other.rows_in_turn;
+        if (rows_in_turn != other.rows_in_turn) {
+            return rows_in_turn < other.rows_in_turn;
+        }
+        return adaptive_max < other.adaptive_max;
     }
 };
 

@@ -26,9 +26,9 @@ struct Constraints {
     static_assert(CFG.mma_warpgroups > 1 || !CFG.pingpong,
                   "pingpong needs at least 2 mma_warpgroups to take turns");
     static_assert(!CFG.cross_tile_overlap ||
-                      (CFG.overlap && CFG.q_stages == 2 && CFG.scheduler != Scheduler::SINGLE),
-                  "cross_tile_overlap needs overlap, q_stages 2 and a scheduler that gives a CTA "
-                  "several tiles");
+                      (CFG.overlap && CFG.scheduler != Scheduler::SINGLE),
+                  "cross_tile_overlap needs overlap and a scheduler that gives a CTA several "
+                  "tiles");
     static_assert(CFG.q_stages == 1 || CFG.scheduler != Scheduler::SINGLE,
                   "q_stages 2 needs a scheduler that gives a CTA several tiles");
     static_assert(CFG.min_ctas_per_sm == 1 ||
@@ -46,6 +46,11 @@ struct Constraints {
                        CFG.d_v() <= 128 && 2 * CFG.d_v() + 3 * CFG.B_c <= 704),
                   "rows_in_turn needs stale_max, overlap, 2 mma_warpgroups, min_ctas_per_sm 1, B_c "
                   "of at least 64, d_head_v of at most 128 and 2 d_head_v + 3 B_c of at most 704");
+    static_assert(!CFG.adaptive_max ||
+                      (CFG.rescale == Rescale::STALE_MAX && CFG.mma_warpgroups > 1 &&
+                       2 * CFG.d_v() + 3 * CFG.B_c <= 704),
+                  "adaptive_max needs stale_max, at least 2 mma_warpgroups and 2 d_head_v + 3 B_c "
+                  "of at most 704, as maxima that come first do");
 };
 
 }  // namespace fa_tune::sm90

@@ -20,13 +20,17 @@ namespace fa_tune::sm90 {
 
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct Consumer {
-    using ProductsType = Products<CFG>;
+    using ProductsType = Products<CFG, TRAITS.diagonal()>;
     static constexpr int kScores = ProductsType::kScores;
     static constexpr bool kStaleMax = CFG.rescale == Rescale::STALE_MAX;
     // Whether blocks with a mask go through the loop of those without.
     static constexpr bool kSingleLoop = CFG.single_loop && kStaleMax && TRAITS.diagonal();
     // Whether the first rows of a tile see nothing of the last rows' last block.
     static constexpr bool kSkipsHidden = TRAITS.causal && CFG.B_r() - 64 >= CFG.B_c;
+
+    // Whether Q is given back before the softmax of the tile's last block, which without a window is
+    // block 0, rather than after it.
+    static constexpr bool kGivesQBack = CFG.o_apart() && !TRAITS.window;
 
     const ForwardParams& p;
     const SharedAddress<CFG> smem;
@@ -69,9 +73,11 @@ struct Consumer {
         do {
             sequence = next_sequence;
             if constexpr (kSkipsHidden) skip_hidden(last_block(tile));
+            if (kGivesQBack && block == 0) epilogue.give_q_back(q_slot());
             first_softmax(tile);
             if (unreleased >= 0) epilogue.release_q(unreleased);
             const int accumulate = mainloop(tile);
+            if (CFG.o_apart() && !kGivesQBack) epilogue.give_q_back(q_slot());
             const WorkTile next = tiles.next(p, next_sequence);
             more = next.number >= 0;
             const int slot = q_slot();
@@ -90,7 +96,8 @@ struct Consumer {
             keep_registers(products.o);
             v.release(lane);
             epilogue.run(tile, sequence, slot, softmax, products.o);
-            if constexpr (CFG.q_stages == 1) {
+            if constexpr (CFG.o_apart()) {
+            } else if constexpr (CFG.q_stages == 1) {
                 epilogue.release_q(slot);
             } else {
                 unreleased = slot;
@@ -185,6 +192,7 @@ struct Consumer {
             ptx::wgmma_wait_group<1>();
             keep_registers(products.s);
             k.release(lane);
+            if (kGivesQBack && block == 0) epilogue.give_q_back(q_slot());
             change_scores(first_row, block, kMasked || masked);
             if constexpr (kStaleMax && !kMasked) {
                 if (masked) mask(first_row, block);
@@ -297,7 +305,8 @@ struct Consumer {
             const bool whole = TRAITS.packed && !TRAITS.diagonal() && last_block_is_whole();
             if (!whole) mask(first_row(tile), block);
         }
-        softmax.template update<true>(products.s, a);
+        constexpr bool kRaise = CFG.adaptive_max && TRAITS.diagonal();
+        softmax.template update<true, kRaise>(products.s, a);
         a[0] = a[1] = 1.f;
         products.pack(softmax);
     }
@@ -315,7 +324,7 @@ struct Consumer {
         const bool max_first = max_comes_first();
         if (max_first) {
 #pragma unroll
-            for (int i = 0; i < 2; ++i) softmax.refresh_max(products.s, a, i);
+            for (int i = 0; i < 2; ++i) softmax.refresh_max(products.s, a, i, softmax.samples());
         }
         return max_first;
     }
@@ -335,7 +344,7 @@ struct Consumer {
         } else {
             const bool max_first = max_comes_first();
             if (max_first) {  // row 1's maximum beside row 0's exponentials
-                softmax.refresh_max(products.s, a, 0);
+                softmax.refresh_max(products.s, a, 0, softmax.samples());
                 softmax.begin_with_stale_max(products.s, early);
                 softmax.refresh_max_after(early.p[0], products.s, a, 1);
             } else {
@@ -355,7 +364,7 @@ struct Consumer {
         bool overflowed;
         if (refreshed) {
             products.scale_output(a);
-            overflowed = softmax.decide_max_first(a);
+            overflowed = softmax.decide_max_first(a, sums);
         } else {
             overflowed = softmax.overflowed(sums);
         }
@@ -402,11 +411,8 @@ struct Consumer {
             if (masks_before_change<TRAITS>() && masked) mask(first_row, block);
             const int row = first_row + 16 * warp + lane / 4;
             const int column = block * CFG.B_c + 2 * (lane % 4);
-#pragma unroll
-            for (int x = 0; x < kScores; x += 4) {
-                float (&four)[4] = reinterpret_cast<float (&)[4]>(products.s[x]);
-                score_map.change(four, row, column, 2 * x, sequence.alibi_diagonal(p), p);
-            }
+            score_map.change(reinterpret_cast<float (&)[kScores / 4][4]>(products.s), row, column,
+                             sequence.alibi_diagonal(p), p);
         }
     }
 

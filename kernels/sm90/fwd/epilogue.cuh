@@ -3,7 +3,9 @@
 //     registers  -- divide by l, round, stmatrix -->  the warpgroup's own rows of Q
 //                -- bulk copy -->  global memory
 //
-// The buffer of Q belongs to the producer again when the copy has read it: release_q.
+// The buffer of Q belongs to the producer again when the copy has read it: release_q.  With o_apart
+// it does earlier, when the tile's last scores are there: give_q_back.  O then leaves panel by panel
+// from a place of its own.
 #pragma once
 
 #include "common/constants.cuh"
@@ -52,10 +54,26 @@ struct Epilogue {
                 for (int j = 0; j < kOutputs; ++j) o[j] = empty[j / 2 % 2] ? 0.f : o[j];
             }
         }
-        sync_warpgroup();  // all four warps are past their reads of Q
-        stage(slot, softmax, o, inverse);
-        if constexpr (TRAITS.lse) write_lse(tile, sequence, query, log_sum_exp);
-        send(tile, sequence, slot);
+        if constexpr (CFG.o_apart()) {
+            if constexpr (TRAITS.lse) write_lse(tile, sequence, query, log_sum_exp);
+#pragma unroll
+            for (int panel = 0; panel < OTile::kPanels; ++panel) {
+                wait();
+                sync_warpgroup();  // the panel before this one has been read
+                stage(smem.o_panel(warpgroup), softmax, o, inverse, panel, panel + 1);
+                send(tile, sequence, smem.o_panel(warpgroup), panel, panel + 1);
+            }
+        } else {
+            sync_warpgroup();  // all four warps are past their reads of Q
+            stage(smem.q(slot), softmax, o, inverse, 0, OTile::kPanels);
+            if constexpr (TRAITS.lse) write_lse(tile, sequence, query, log_sum_exp);
+            send(tile, sequence, smem.q(slot), 0, OTile::kPanels);
+        }
+    }
+
+    // With o_apart, by all lanes: the warp has read Q for the last time.
+    __device__ __forceinline__ void give_q_back(int slot) const {
+        if (lane == 0) ptx::mbarrier_arrive(smem.q_empty(slot));
     }
 
     // The producer may fill the buffer again: when O has been read from there.
@@ -76,12 +94,13 @@ struct Epilogue {
         ptx::bar_sync(static_cast<int>(NamedBarrier::EPILOGUE) + warpgroup, 128);
     }
 
+    // Panels from `first` to before `end`, to `place`.
     template <class Softmax>
-    __device__ __forceinline__ void stage(int slot, const Softmax& softmax,
-                                          const float (&o)[kOutputs],
-                                          const float (&inverse)[2]) const {
+    __device__ __forceinline__ void stage(unsigned place, const Softmax& softmax,
+                                          const float (&o)[kOutputs], const float (&inverse)[2],
+                                          int first, int end) const {
 #pragma unroll
-        for (int t = 0; t < CFG.d_v() / 16; ++t) {
+        for (int t = 4 * first; t < min(4 * end, CFG.d_v() / 16); ++t) {
             // Fragment t, rounded: register i has columns 16 t + 2 (lane % 4) and + 1 of row i % 2,
             // 8 columns further on from i = 2.
             unsigned r[4];
@@ -90,7 +109,7 @@ struct Epilogue {
                 const int j = 8 * t + 2 * i;
                 r[i] = softmax.round(o[j] * inverse[i % 2], o[j + 1] * inverse[i % 2]);
             }
-            ptx::stmatrix_x4(chunk_address(smem.q(slot), t), r);
+            ptx::stmatrix_x4(chunk_address(place, t - 4 * first), r);
         }
     }
 
@@ -117,15 +136,16 @@ struct Epilogue {
     }
 
     __device__ __forceinline__ void send(const WorkTile& tile,
-                                         const Sequence<TRAITS.packed>& sequence, int slot) const {
+                                         const Sequence<TRAITS.packed>& sequence, unsigned place,
+                                         int first, int end) const {
         ptx::fence_proxy_async_shared();
         sync_warpgroup();
         if (warp == 0 && ptx::elect_sync()) {
             const BoxPlace box =
                 sequence.template q_box<64>(first_row<CFG>(tile, warpgroup), tile.batch);
 #pragma unroll
-            for (int panel = 0; panel < OTile::kPanels; ++panel) {
-                store_box<TRAITS.packed>(o_map, smem.q(slot) + panel * OTile::kPanelBytes,
+            for (int panel = first; panel < end; ++panel) {
+                store_box<TRAITS.packed>(o_map, place + (panel - first) * OTile::kPanelBytes,
                                          64 * panel, tile.head, box);
             }
             ptx::cp_async_bulk_commit_group();

@@ -32,7 +32,7 @@ template <Sm90Config CFG>
 __device__ __forceinline__ void initialise_barriers(const SharedAddress<CFG>& smem) {
     for (int i = 0; i < CFG.q_stages * CFG.mma_warpgroups; ++i) {
         ptx::mbarrier_init(smem.q_full(i), 1);
-        ptx::mbarrier_init(smem.q_empty(i), 1);
+        ptx::mbarrier_init(smem.q_empty(i), CFG.o_apart() ? 4 : 1);
     }
     constexpr int kConsumerWarps = 4 * CFG.mma_warpgroups;
     for (int i = 0; i < CFG.stages; ++i) {
@@ -64,7 +64,9 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
     const SharedAddress<CFG> smem{static_cast<unsigned>(__cvta_generic_to_shared(shared_memory))};
     // Broadcast, so that the compiler knows it to be the same in all lanes.
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
-    if (threadIdx.x == 32) {
+    // By a warp that has no packed sequences to order, most often.
+    constexpr int kInitialises = TRAITS.packed ? 128 * CFG.mma_warpgroups : 32;
+    if (threadIdx.x == kInitialises) {
         if (smem.base % 1024 != 0) __trap();  // the swizzle counts rows from there
         initialise_barriers<CFG>(smem);
     }

@@ -16,7 +16,7 @@
 
 namespace fa_tune::sm90 {
 
-template <Sm90Config CFG>
+template <Sm90Config CFG, bool kDiagonal>
 struct Products {
     using QTile = typename SharedMemory<CFG>::QTile;
     using KBlock = typename SharedMemory<CFG>::KBlock;
@@ -39,12 +39,16 @@ struct Products {
           k_base(ptx::WgmmaDescriptor::of(smem.k(0), 16)),
           v_base(ptx::WgmmaDescriptor::of(smem.v(0), VBlock::kPanelBytes)) {}
 
-    // With one tile alone, and where rows take turns, the compiler keeps everything uniform by
-    // itself.
+    // Where the compiler keeps everything uniform by itself: with one tile alone, where rows take
+    // turns, and with adaptive_max unless blocks with a mask go through the loop of the others,
+    // which is 5 % slower so.
+    static constexpr bool kUniformByItself = CFG.scheduler == Scheduler::SINGLE ||
+                                             CFG.rows_in_turn ||
+                                             (CFG.adaptive_max && !(CFG.single_loop && kDiagonal));
+
     __device__ __forceinline__ static ptx::WgmmaDescriptor uniform(
         const ptx::WgmmaDescriptor& descriptor) {
-        return CFG.scheduler == Scheduler::SINGLE || CFG.rows_in_turn ? descriptor
-                                                                      : descriptor.uniform();
+        return kUniformByItself ? descriptor : descriptor.uniform();
     }
 
     // S = Q K^T, of Q and K in these stages.

@@ -12,6 +12,9 @@
 // A warpgroup's rows of Q are a tile of their own, of 64 rows: when it is done with them, its rows
 // of O take their place and leave from there, without a word to the other warpgroups.  Where O has
 // more panels than Q, the place is as large as O's.
+//
+// With o_apart there is a panel of O for each warpgroup between V and the work tiles.  O leaves from
+// there panel by panel.
 #pragma once
 
 #include "common/pipeline.cuh"
@@ -43,6 +46,9 @@ struct SharedMemory {
     using OTile = PanelTile<64, CFG.d_v()>;   // in its place
     using KBlock = PanelTile<CFG.B_c, CFG.d_head>;
     using VBlock = PanelTile<CFG.B_c, CFG.d_v()>;
+    struct OPanel {
+        unsigned char bytes[OTile::kPanelBytes];
+    };
     static constexpr int kQBytes = QTile::kBytes > OTile::kBytes ? QTile::kBytes : OTile::kBytes;
     // Types of their own: two empty members of one type would take a byte.
     struct FullBarrier : Mbarrier {};
@@ -51,6 +57,7 @@ struct SharedMemory {
     unsigned char q[CFG.q_stages][CFG.mma_warpgroups][kQBytes];
     unsigned char k[CFG.stages][KBlock::kBytes];
     unsigned char v[CFG.stages][VBlock::kBytes];
+    [[no_unique_address]] Slots<OPanel, CFG.o_apart() ? CFG.mma_warpgroups : 0> o_panels;
     [[no_unique_address]] Slots<WorkTile, kWorkTileSlots> work_tiles;
     Mbarrier q_full[CFG.q_stages][CFG.mma_warpgroups];
     Mbarrier q_empty[CFG.q_stages][CFG.mma_warpgroups];
@@ -81,6 +88,10 @@ struct SharedAddress {
     }
     __device__ __forceinline__ unsigned v(int stage) const {
         return base + offset_of(&Layout::v) + stage * VBlock::kBytes;
+    }
+    // Of a warpgroup, with o_apart.
+    __device__ __forceinline__ unsigned o_panel(int warpgroup) const {
+        return base + offset_of(&Layout::o_panels) + warpgroup * Layout::OTile::kPanelBytes;
     }
     __device__ __forceinline__ unsigned q_full(int i) const { return at(&Layout::q_full, i); }
     __device__ __forceinline__ unsigned q_empty(int i) const { return at(&Layout::q_empty, i); }

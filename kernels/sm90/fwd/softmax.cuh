@@ -26,6 +26,7 @@ namespace fa_tune::sm90 {
 template <Sm90Config CFG, int kScores>
 struct Softmax {
     static constexpr float kLowest = -3e38f;
+    static constexpr int kLeastInt = -2147483647 - 1;
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
     static constexpr bool kStaleMax = CFG.rescale == Rescale::STALE_MAX;
     static constexpr bool kKeepsMax = CFG.rescale != Rescale::EACH_BLOCK;
@@ -42,6 +43,17 @@ struct Softmax {
     // Then maxima come first in so many blocks.
     static constexpr unsigned kPeakedSpread = kBf16 ? 40 : 20;
     static constexpr int kPeakedBlocks = 3;
+    // With adaptive_max: a first block with a mask shows most rows fewer keys than later ones, so
+    // that their first maxima are too low and far apart.  There m is raised towards the highest of
+    // the warp, by at most kMostRaise powers of two.  A spread that this does not close is one of
+    // the scores, and maxima come first in more blocks.
+    static constexpr int kScoreBlocks = kBf16 ? 3 : 6;
+    static constexpr unsigned kMostRaise = kBf16 ? 20 : 8;
+    // Where as many of a warp's lanes, two rows to each, grew in two blocks, the next maxima are
+    // those of every so many pairs of columns.  Sums show where that was too low.
+    static constexpr int kMostGrew = 56;
+    static constexpr int kSampled = 4;
+    static constexpr int kSteady = 64;
     // The factor `a` of a row that grew so much that it may soon be too large again.
     static constexpr float kGrewMuch = 0x1p-8f;
     // Registers of a thread for O, and for S and P.
@@ -60,16 +72,21 @@ struct Softmax {
 
     float row_max[2], row_sum[2];  // m, l
     float scale_log2;              // c
-    int max_first;                 // blocks to come whose maxima come before their exponentials
+    // Blocks to come whose maxima come before their exponentials.  With adaptive_max kSteady is added
+    // where nearly all rows grew in the last of them, and twice that where they did in two.
+    int max_first;
 
     __device__ __forceinline__ void set_scale(float softmax_scale) {
         scale_log2 = softmax_scale * kLog2E;
     }
 
-    // s becomes p, unrounded; `a` is what O must be multiplied with.
-    template <bool kFirst>
+    // s becomes p, unrounded; `a` is what O must be multiplied with.  kRaise: with adaptive_max, in
+    // a first block that may have a mask.
+    template <bool kFirst, bool kRaise = false>
     __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2]) {
         bool any_large = false;
+        int most = kLeastInt;  // of the warp's maxima
+        float lowest = 0.f;    // of the lane's
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             float even = s[2 * i], odd = s[2 * i + 1];
@@ -79,7 +96,13 @@ struct Softmax {
                 odd = fmaxf(odd, s[4 * j + 2 * i + 1]);
             }
             const float highest = scaled_max(fmaxf(even, odd));
-            float new_max = fmaxf(kFirst ? kLowest : row_max[i], with_headroom(highest));
+            float new_max = with_headroom(highest);
+            if constexpr (kRaise) {
+                most = max(most, __reduce_max_sync(kAllLanes, __float2int_rn(highest)));
+                lowest = i == 0 ? highest : fminf(lowest, highest);
+                new_max += raise_to(most, highest);
+            }
+            new_max = fmaxf(kFirst ? kLowest : row_max[i], new_max);
             if constexpr (kKeepsMax && !kFirst) {
                 if (row_max[i] - highest >= -kThreshold) new_max = row_max[i];
             }
@@ -103,6 +126,14 @@ struct Softmax {
         if constexpr (kStaleMax) {
             if (any_large) {
                 max_first = kFirst ? 1 : max(max_first, 1);
+            } else if constexpr (kRaise) {
+                const int least = __reduce_min_sync(kAllLanes, __float2int_rn(lowest));
+                const unsigned spread = static_cast<unsigned>(most) - static_cast<unsigned>(least);
+                max_first = spread > kPeakedSpread + kMostRaise ? kScoreBlocks
+                            : spread > kPeakedSpread            ? kPeakedBlocks
+                                                                : 0;
+            } else if constexpr (kFirst && CFG.adaptive_max) {
+                max_first = peaked() ? kScoreBlocks : 0;
             } else if constexpr (kFirst) {
                 max_first = kMaxMayBeFirst && peaked() ? kPeakedBlocks : 0;
             }
@@ -170,12 +201,22 @@ struct Softmax {
         return any_lane(max_first > 0 || sums[0] > kMostOfStaleMax || sums[1] > kMostOfStaleMax);
     }
 
-    // m of row i becomes the maximum; `a` is what O must be multiplied with.
-    __device__ __forceinline__ void refresh_max(const float (&s)[kScores], float (&a)[2], int i) {
+    // m of row i becomes the maximum, of a sample where `of_sample`; `a` is what O must be
+    // multiplied with.
+    __device__ __forceinline__ void refresh_max(const float (&s)[kScores], float (&a)[2], int i,
+                                                bool of_sample = false) {
+        constexpr int kEach = CFG.adaptive_max ? kSampled : 1;
         float highest = s[2 * i];
 #pragma unroll
-        for (int j = 0; j < kScores / 4; ++j) {
+        for (int j = 0; j < kScores / 4; j += kEach) {
             highest = fmaxf(highest, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
+        }
+        if (kEach > 1 && !of_sample) {
+#pragma unroll
+            for (int j = 0; j < kScores / 4; ++j) {
+                if (j % kEach == 0) continue;
+                highest = fmaxf(highest, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
+            }
         }
         raise_max(highest, a, i);
     }
@@ -219,14 +260,27 @@ struct Softmax {
     }
 
     // After a block whose maxima came first and made rows grow by 1 / `a`: the next block's come
-    // first as well while a quarter of the rows grow.  Returns whether a row has an m whose
-    // rounding shows, so that P has to be taken again.
-    __device__ __forceinline__ bool decide_max_first(const float (&a)[2]) {
-        const bool large = any_lane(large_max(0) || large_max(1));
-        const bool growing = count_lanes(a[0] < 1.f) + count_lanes(a[1] < 1.f) >= 16;
-        max_first = max(max_first - 1, large || growing ? 1 : 0);
-        return large;
+    // first as well while a quarter of the rows grow.  Returns whether P has to be taken again: a
+    // row has an m whose rounding shows, or one of a sample was too low.
+    __device__ __forceinline__ bool decide_max_first(const float (&a)[2], const float (&sums)[2]) {
+        bool again = large_max(0) || large_max(1);
+        if constexpr (CFG.adaptive_max) {
+            again = again || sums[0] > kMostOfStaleMax || sums[1] > kMostOfStaleMax;
+        }
+        again = any_lane(again);
+        const int grew = count_lanes(a[0] < 1.f) + count_lanes(a[1] < 1.f);
+        if constexpr (CFG.adaptive_max) {
+            const int steady = max_first >= kSteady ? 2 * kSteady : kSteady;
+            max_first = max(max_first % kSteady - 1, again || grew >= 16 ? 1 : 0) +
+                        (grew >= kMostGrew ? steady : 0);
+        } else {
+            max_first = max(max_first - 1, again || grew >= 16 ? 1 : 0);
+        }
+        return again;
     }
+
+    // Whether the next maxima that come first are those of a sample.
+    __device__ __forceinline__ bool samples() const { return CFG.adaptive_max && max_first >= 2 * kSteady; }
 
     __device__ __forceinline__ void add(const float (&sums)[2]) {
 #pragma unroll
@@ -251,6 +305,12 @@ struct Softmax {
     // The m that is stored for c times a maximum.
     __device__ __forceinline__ static float with_headroom(float highest) {
         return kHeadroom == 0.f ? highest : highest + kHeadroom;
+    }
+
+    // By how much m of a row with such a maximum is raised: whole powers of two, so that a weight
+    // that is a power of two stays one.
+    __device__ __forceinline__ static float raise_to(int most, float highest) {
+        return floorf(fminf(fmaxf(static_cast<float>(most) - highest, 0.f), kMostRaise));
     }
 
     // Whether the rounding of row i's m shows.

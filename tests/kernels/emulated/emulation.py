@@ -224,7 +224,7 @@ class Emulated:
             pointers,
             (ctypes.c_uint * 3)(*geometry.grid),
             (ctypes.c_uint * 3)(*geometry.block),
-            1,  # CTAs of a cluster
+            geometry.cluster[0],
             geometry.dynamic_smem_bytes,
             CLUSTERS,
             ctypes.byref(_Schedule(**dataclasses.asdict(schedule))),

@@ -40,10 +40,16 @@ KERNELS = (
         "causal+ragged+lse+window+sink+softcap",
     ),
     ("decode(BF16, 64, 16, 16, 1): combine_kernel+d_head_v_96", "ragged+lse+window+sink"),
+    ("decode(FP16, 64, 16, 32, 2): stages_2+cluster_4", "causal+ragged+lse+window"),
+    (
+        "decode(FP16, 96, 32, 32, 4): row_warps_2+d_head_v_64+cluster_2",
+        "causal+ragged+lse+sink+softcap",
+    ),
 )
 NARROW = (
     ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3", "causal+ragged+lse+softcap"),
     ("decode(FP16, 128, 32, 64, 4): row_warps_2+d_head_v_64+combine_kernel+e4m3", "ragged+lse"),
+    ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3+cluster_2", "causal+ragged+lse"),
 )
 LENGTHS = (0, 1, 37, 150, 64)
 QUERIES, GROUP, KV_HEADS, CAPACITY, PAGE = 3, 4, 2, 160, 32

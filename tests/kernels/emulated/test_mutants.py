@@ -27,6 +27,7 @@ ROWS = (
     "sm90(FP16, 64, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
     "+dynamic+longest_first+rows_in_turn"
 )
+ADAPTIVE = f"{ROWS}+adaptive_max"
 ONE = "sm90(FP16, 64, 64x64): stages_3+q_stages_2+overlap+cross_tile_overlap+dynamic"
 TURNS = (
     "(FP16, 64, 256, 64, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_3+rescale_8"
@@ -36,6 +37,7 @@ RING = "(FP16, 64, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softma
 # The rows of a tile in two warps, keys in two groups; then a tile in two parts.
 SHARED = "decode(FP16, 64, 32, 32, 4): row_warps_2+stages_2"
 PARTS = f"{SHARED}+min_blocks_24"
+CLUSTER = f"{SHARED}+cluster_2"
 SCHEDULES = 60
 
 
@@ -137,6 +139,12 @@ MUTANTS = {
         r"\s*// P and the sum of row i anew)",
         r"\1a[i] = 1.f;\2", WRONG, softmax_scale=4.0,
     ),
+    # All of them, for growth that is steady enough is rare here.
+    "the maximum of a sample is taken for that of a block": Mutant(
+        ADAPTIVE, "sm90/fwd/softmax.cuh", r"again = again \|\| sums\[0\][^;]*;(.*?return "
+        r"CFG\.adaptive_max && )max_first >= 2 \* kSteady", r"\1max_first > 0", WRONG,
+        softmax_scale=4.0,
+    ),
     "the exponent of a maximum is not 0": Mutant(
         SM90, "sm90/fwd/softmax.cuh", r"return fabsf\(row_max\[i\]\) >= kLargeMax",
         "return false", WRONG, softmax_scale=1e8,
@@ -172,6 +180,14 @@ MUTANTS = {
     "the counter of parts is left as it is": Mutant(
         PARTS, "decode/kernel.cuh", r"if \(last\) \*counter = 0;", "", "scratch memory", queries=9,
     ),
+    "parts of a cluster are combined before all are there": Mutant(
+        CLUSTER, "decode/kernel.cuh", r"ptx::cluster_arrive\(\);\s*ptx::cluster_wait\(\);",
+        "__syncthreads();", WRONG + "|a CTA that has returned", queries=9,
+    ),
+    "a part is made before all groups are done": Mutant(
+        CLUSTER, "decode/kernel.cuh", r"__syncthreads\(\);(\s*combine_cluster)", r"\1", WRONG,
+        queries=9,
+    ),
 }  # fmt: skip
 
 
@@ -192,7 +208,9 @@ def _workload(kernel: Emulated, mutant: Mutant) -> Workload:
     return Workload(*shape, causal=True, bottom_right=True, softmax_scale=scale)
 
 
-@pytest.mark.parametrize("short_form", [SM90, SKIPS, ROWS, ONE, TURNS, RING, SHARED, PARTS])
+@pytest.mark.parametrize(
+    "short_form", [SM90, SKIPS, ROWS, ADAPTIVE, ONE, TURNS, RING, SHARED, PARTS, CLUSTER]
+)
 def test_kernels_that_lack_nothing_are_right(short_form: str, tmp_path: Path) -> None:
     kernel = _made(short_form, tmp_path)
     mutants = [m for m in MUTANTS.values() if m.short_form == short_form]

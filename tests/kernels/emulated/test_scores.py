@@ -3,16 +3,22 @@ from them is noticed."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
-from tests.kernels.emulated.emulation import Emulated, build
+from fa_tune.core.workload import Workload
+from fa_tune.ops.traits import Traits
+from tests.gpu.score_hooks import HOOKS
+from tests.kernels.emulated.emulation import Emulated, build, schedules
 from tests.kernels.emulated.judging import judge
+from tests.kernels.emulated.problems import NAN, Problem, attention, to_float
 
 BEST = (
     "sm90(FP16, 64, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
@@ -27,6 +33,7 @@ TURNS = (
     "+pingpong"
 )
 RING = "(FP16, 64, 64, 64, 4): async+swizzled+load_2_2_2_tiles"
+_, _, CAP_BY_FOUR, _ = HOOKS
 ALL = "causal+ragged+lse+window+sink+softcap+alibi"
 # Loops of both kinds, stale and fresh maxima, persistent CTAs and single ones, turns, rings, one
 # stage.
@@ -43,6 +50,21 @@ KERNELS = (
      "+rescale_8+interleave", ALL),
     (RING, "ragged+lse+window+sink+alibi"),
 )  # fmt: skip
+# Four scores at a time: of whole and of masked blocks, with one stage and rings of several.
+BY_FOUR = (
+    (BEST, "causal+ragged+lse+softcap"),
+    (SINGLE_LOOP, "causal+ragged+lse+window+softcap"),
+    ("sm90(FP16, 64, 128x48): stages_2+overlap+thresholded_rescale+static",
+     f"causal+ragged+lse+hook_{CAP_BY_FOUR}"),
+    (TURNS, "causal+ragged+lse+softcap"),
+    (RING, f"ragged+lse+hook_{CAP_BY_FOUR}"),
+)  # fmt: skip
+# Four scores of two rows together, as the accumulators have them.
+OF_TWO_ROWS = (
+    "common/scores.cuh",
+    r"(?s)float four\[4\] = .*?four\[3\];",
+    "change(s[n + i / 2], 4 * i, 8 * n);",
+)
 # (config, traits, file, pattern, replacement), each found at one place.
 MUTANTS = {
     "a block within the window is not visited": (
@@ -103,3 +125,43 @@ def test_no_schedule_changes_a_result(short_form: str, traits: str, tmp_path: Pa
 @pytest.mark.parametrize("name", MUTANTS)
 def test_what_is_missing_is_noticed(name: str, tmp_path: Path) -> None:
     assert judge(_made(*MUTANTS[name][:2], tmp_path, *MUTANTS[name][2:]), repeats=1).findings  # type: ignore[misc]
+
+
+def _nan_of_a_query_and_a_key(kernel: Emulated) -> tuple[np.ndarray, np.ndarray]:
+    """Which elements are NaN of a problem with a query of NaN and a key of NaN, and which are to
+    be; raises AssertionError if a number is wrong."""
+    traits, config = Traits.parse(kernel.request.traits), kernel.config
+    w = Workload(
+        *(1, 2, 1, 200, 200, config.d_head, config.dtype),
+        causal=traits.causal,
+        lse=True,
+        window_left=70 if traits.window else None,
+        softcap=15.0 if traits.softcap else None,
+        score_hook=traits.hook or None,
+    )
+    problem = Problem.draw(w, "plain", 0)
+    exact, same, _ = attention(problem)
+    spoilt = np.zeros((2, 200), bool)  # heads, queries
+    problem.q[0, 53, 1, 7] = NAN
+    spoilt[1, 53] = True
+    if w.causal:  # otherwise everyone sees the key
+        problem.k[0, 131, 0, 9] = NAN
+        spoilt[:, 131 : 202 if traits.window else 200] = True
+    (schedule,) = itertools.islice(schedules(0), 1)
+    out, _ = kernel.launch(problem, schedule)
+    given = to_float(out.inside, w.dtype)
+    nan = np.isnan(given)
+    error = np.abs(given - exact)[~nan].max()
+    assert error <= 2 * np.abs(same - exact).max() + 2.0**-7
+    return nan, np.broadcast_to(spoilt.T[None, :, :, None], nan.shape)
+
+
+@pytest.mark.parametrize(("short_form", "traits"), BY_FOUR)
+def test_nan_stays_in_its_row(short_form: str, traits: str, tmp_path: Path) -> None:
+    nan, to_be = _nan_of_a_query_and_a_key(_made(short_form, traits, tmp_path))
+    assert np.array_equal(nan, to_be)
+
+
+def test_nan_of_another_row_is_noticed(tmp_path: Path) -> None:
+    nan, to_be = _nan_of_a_query_and_a_key(_made(*BY_FOUR[0], tmp_path, *OF_TWO_ROWS))
+    assert not np.array_equal(nan, to_be)

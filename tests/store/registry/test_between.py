@@ -10,11 +10,11 @@ import pytest
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.store.registry.between import Tuned, between, filled
-from fa_tune.store.registry.lookup import matches, serving
+from fa_tune.store.registry.lookup import Target, matches, serving
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, RunnerUp
 
 MakeEntry = Callable[..., Entry]
-H200 = "NVIDIA H200"
+H200 = Target("NVIDIA H200")
 A, B, SAFE = (
     Variant("decode", f"decode(FP16, 128, 16, 128, 8): {words}")
     for words in ("stages_2", "stages_2+aligned", "aligned")

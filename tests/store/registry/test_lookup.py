@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from fa_tune.core.workload import DType, Workload, benchmark_workload
-from fa_tune.store.registry.lookup import Match, NoMatch, distance, find_match, matches
+from fa_tune.store.registry.lookup import Match, NoMatch, Target, distance, find_match, matches
 from fa_tune.store.registry.schema import Entry, Registry
 
 MakeEntry = Callable[..., Entry]
-H200 = "NVIDIA H200"
+H200 = Target("NVIDIA H200")
 
 
 def workload(seq_len: int, **changes: int) -> Workload:
@@ -23,6 +23,14 @@ def workload(seq_len: int, **changes: int) -> Workload:
 @pytest.fixture
 def registry(make_entry: MakeEntry) -> Registry:
     return Registry.of([make_entry(s) for s in (512, 1024, 4096, 16384)])
+
+
+def able(major: int, minor: int) -> Target:
+    return dataclasses.replace(H200, compute_capability=(major, minor))
+
+
+def by(method: str) -> Target:
+    return dataclasses.replace(H200, method=method)
 
 
 def found(result: Match | NoMatch) -> Match:
@@ -109,12 +117,12 @@ def test_dtype_head_size_and_mask_must_agree(registry: Registry) -> None:
 
 
 def test_another_gpu_model_is_refused_with_the_reason(registry: Registry) -> None:
-    reason = refusal(find_match(registry, "NVIDIA H100 PCIe", workload(1024)))
+    reason = refusal(find_match(registry, Target("NVIDIA H100 PCIe"), workload(1024)))
     assert "no entry for NVIDIA H100 PCIe, only for NVIDIA H200 (9.0)" in reason
     assert "do not carry over" in reason
-    reason = refusal(find_match(registry, H200, workload(1024), compute_capability=(9, 1)))
+    reason = refusal(find_match(registry, able(9, 1), workload(1024)))
     assert "no entry for NVIDIA H200 (9.1), only for NVIDIA H200 (9.0)" in reason
-    assert found(find_match(registry, H200, workload(1024), compute_capability=(9, 0))).exact
+    assert found(find_match(registry, able(9, 0), workload(1024))).exact
 
 
 def test_an_empty_registry_says_so() -> None:
@@ -127,10 +135,8 @@ def test_methods_have_an_order_that_no_time_changes(make_entry: MakeEntry) -> No
     )
     methods = [m.entry.method for m in matches(registry, H200, workload(4096))]
     assert methods == ["ncu", "events", "aaa"]
-    assert (
-        found(find_match(registry, H200, workload(4096), method="events")).entry.method == "events"
-    )
-    reason = refusal(find_match(registry, H200, workload(4096), method="wall"))
+    assert found(find_match(registry, by("events"), workload(4096))).entry.method == "events"
+    reason = refusal(find_match(registry, by("wall"), workload(4096)))
     assert "no results by wall for NVIDIA H200, only by aaa, events, ncu" in reason
 
 
@@ -142,21 +148,17 @@ def test_an_exact_entry_comes_before_a_preferred_method(make_entry: MakeEntry) -
 def test_another_driver_or_source_warns(make_entry: MakeEntry) -> None:
     registry = Registry.of([make_entry(), make_entry(1024, driver="")])
     entry = registry.entries[0]
-    same = find_match(
-        registry,
-        H200,
-        workload(4096),
-        driver="580.65.06",
-        kernel_source_sha256={"sm80": entry.provenance.kernel_source_sha256, "sm90": "0"},
-    )
+    recorded = {"sm80": entry.provenance.kernel_source_sha256, "sm90": "0"}
+    here = Target(H200.gpu, driver="580.65.06", kernel_source_sha256=recorded)
+    same = find_match(registry, here, workload(4096))
     assert found(same).warnings == ()
-    other = find_match(
-        registry, H200, workload(4096), driver="590.1", kernel_source_sha256={"sm80": "0"}
-    )
+    newer = Target(H200.gpu, driver="590.1")
+    others = dataclasses.replace(newer, kernel_source_sha256={"sm80": "0"})
+    other = find_match(registry, others, workload(4096))
     driver, source = found(other).warnings
     assert driver.startswith("measured with driver 580.65.06, this is 590.1")
     assert "other kernel sources" in source
-    (unrecorded,) = found(find_match(registry, H200, workload(1024), driver="590.1")).warnings
+    (unrecorded,) = found(find_match(registry, newer, workload(1024))).warnings
     assert "an unrecorded driver" in unrecorded
 
 

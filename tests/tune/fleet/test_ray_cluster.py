@@ -23,7 +23,7 @@ from filelock import FileLock
 
 from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import InvalidConfig, ToolMissing
-from fa_tune.core.jobs import ABTestJob, CalibrateJob, CompareInputsJob, ProbeJob
+from fa_tune.core.jobs import ABTestJob, CalibrateJob, CompareInputsJob, ProbeJob, TimeJob
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType
@@ -36,6 +36,7 @@ from fa_tune.tune.results import SearchResult
 from tests.project_files import ROOT
 from tests.tune import fakes
 from tests.tune.fakes import FakeCompiler, Stages
+from tests.tune.fleet.ray_child import FakeGpu
 
 SEARCH = import_module("fa_tune.tune.flow")
 LENGTHS = (256, 512, 768, 1024)
@@ -63,6 +64,22 @@ def test_kernels_travel_as_bytes_and_keep_their_places(tmp_path: Path) -> None:
     for found in remote.files_of(there):
         assert Path(found).parent == folder
         assert Path(found).read_bytes() == b"a kernel"
+
+
+def test_a_worker_waits_over_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = ROOT / "tests"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), str(ROOT)]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(TimeJob, "handler", TimeJob.handler)  # which it changes
+    gpu = FakeGpu()
+    gpu.host()
+    waiting = gpu._prefork._waiting
+    assert waiting is not None
+    items = {"a": {"do": "ok"}}
+    (result,) = gpu.run_items("job_handlers:work", {}, items, (20, 20), {})
+    gpu._prefork.end()
+    assert isinstance(result.value, dict)
+    assert result.value["pid"] == waiting.pid
 
 
 # --- a cluster -----------------------------------------------------------------------------

@@ -114,10 +114,18 @@ void named_barrier(int number, unsigned threads, bool waits) {
     meet_at(current->cta->meetings[number], threads, waits);
 }
 
-void cluster_barrier() {
+void cluster_arrive() {
     Cluster& cluster = *current->cta->cluster;
+    now_at("an arrival at the cluster's barrier");
+    current->generation = cluster.meeting.generation;
+    meet_at(cluster.meeting, cluster.live, false);
+}
+
+void cluster_wait() {
+    Meeting& meeting = current->cta->cluster->meeting;
     now_at("the cluster's barrier");
-    meet_at(cluster.meeting, cluster.live, true);
+    point();
+    while (meeting.generation == current->generation) sleep(meeting.waiters);
 }
 
 }  // namespace emulator

@@ -124,6 +124,7 @@ struct Thread {
     std::vector<std::vector<std::function<void()>>> copies = {{}};  // cp.async, by group
     int stores = 0;                                                 // bulk ones under way
     int open_stores = 0;                                            // in no group as yet
+    unsigned generation = 0;  // of the cluster's barrier, where it has arrived
     Waiters waiters;                                                // itself, for those
     Place place;
 };
@@ -209,7 +210,8 @@ Barrier& barrier_at(unsigned address);
 void arrive(unsigned barrier, long long bytes);
 void complete(Barrier& barrier, long long bytes);
 void named_barrier(int number, unsigned threads, bool waits);
-void cluster_barrier();
+void cluster_arrive();
+void cluster_wait();
 
 // Beside the threads.
 bool early();  // whether the next one happens at once

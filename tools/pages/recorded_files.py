@@ -1,0 +1,76 @@
+"""Which recording a page quotes for a workload: of several that hold it the newest.
+
+So a part of the workloads can be recorded anew, beside a recording of more, whose other workloads
+go on to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fa_tune.core.model import Measurement
+from fa_tune.core.workload import Workload
+from fa_tune.evaluate.default_check import compare_recording
+from fa_tune.store.recordings import Meta, Recording, load, load_meta
+
+
+@dataclass(frozen=True)
+class Held:
+    """One workload of a recording: its measurements by subject, all of one run, and the subject
+    that the search chose, empty where it chose none."""
+
+    meta: Meta
+    measured: Mapping[str, Measurement]
+    chosen: str
+
+
+def newest(paths: Iterable[Path]) -> dict[Workload, Held]:
+    """Each workload of some recordings, as the one that was taken last has it; of equals the first
+    by name."""
+    found: dict[Workload, Held] = {}
+    for path in sorted(sorted(paths), key=_taken_at, reverse=True):
+        for workload, held in _held(load(path)):
+            found.setdefault(workload, held)
+    return found
+
+
+def _taken_at(path: Path) -> str:
+    return load_meta(path).provenance.recorded_at
+
+
+def _held(recording: Recording) -> Iterable[tuple[Workload, Held]]:
+    measured: dict[Workload, dict[str, Measurement]] = {}
+    for attempt in recording.attempts:
+        if attempt.measurement is not None:
+            workload = Workload.from_key(attempt.workload)
+            measured.setdefault(workload, {})[attempt.subject] = attempt.measurement
+    chosen = _choices(recording, measured)
+    for workload, found in measured.items():
+        yield workload, Held(recording.meta, found, chosen.get(workload, ""))
+
+
+def _choices(recording: Recording, workloads: Collection[Workload]) -> Mapping[Workload, str]:
+    """As the recording says, or in older ones as the search decides on what they hold."""
+    decided = recording.meta.decided
+    told = {w: decided[w.key].chosen for w in workloads if w.key in decided}
+    if all(told.get(w) for w in workloads):
+        return told
+    again = {one.workload: one.chosen for one in compare_recording(recording)}
+    return again | {w: subject for w, subject in told.items() if subject}
+
+
+def conditions(metas: Iterable[Meta]) -> str:
+    """Inputs, hardware, versions and dates of recordings, which are of one GPU model and driver."""
+    told = list({id(meta): meta for meta in metas}.values())
+    inputs, first = told[0].inputs, told[0].provenance
+    same = {(m.inputs, m.provenance.gpu, m.provenance.driver, m.provenance.nvrtc) for m in told}
+    assert len(same) == 1, f"recordings that do not belong together: {same}"
+    dates = sorted({m.provenance.recorded_at[:10] for m in told})
+    libraries = dict.fromkeys(one for m in told for one in m.measured_by.libraries.split(", "))
+    return (
+        f"{inputs} inputs, {first.gpu}, driver {first.driver}, CUDA {first.cuda}, "
+        f"NVRTC {first.nvrtc}"
+        f"{''.join(f', {one}' for one in libraries if one)}; recorded {' to '.join(dates)}"
+    )
