@@ -298,11 +298,6 @@ def families_in(recording: Recording) -> tuple[str, ...]:
     return tuple(sorted({name for name in names if name != REFERENCE_FAMILY}))
 
 
-def d_heads_in(recording: Recording) -> frozenset[int]:
-    """The head dimensions of the workloads that a recording holds."""
-    return frozenset(Workload.from_key(a.workload).d_head for a in recording.attempts)
-
-
 def kernel_source_sha256(recording: Recording, family: str) -> str:
     """The hash of the sources that a family's kernels in a recording were made of; the one
     over all sources where a recording of several families does not tell them apart."""

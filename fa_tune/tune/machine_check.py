@@ -146,7 +146,7 @@ def _recordings(machine: MachineOptions) -> str:
     found = recordings.load_all(folder)
     gpus = ", ".join(dict.fromkeys(r.meta.device.name for r in found))
     text = f"{len(found)} in {folder}" + (f" ({gpus})" if gpus else "")
-    others = sum(is_of_other_sources(r, recordings.d_heads_in(r)) for r in found)
+    others = sum(map(is_of_other_sources, found))
     return f"{text}; {others} made with other kernel sources than these" if others else text
 
 

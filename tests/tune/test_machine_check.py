@@ -212,7 +212,7 @@ def test_recordings_of_other_kernels_are_counted_apart(
     folder = world.folder / "profiles"
     for name in ("old", "new"):
         record(folder, name, "ncu", "2026-03-01T00:00:00+00:00", {"sm80:x": 1e-3})
-    monkeypatch.setattr(DOCTOR, "is_of_other_sources", lambda r, _: r.label.endswith("old.csv"))
+    monkeypatch.setattr(DOCTOR, "is_of_other_sources", lambda r, *_: r.label.endswith("old.csv"))
     assert "; 1 made with other" in doctor(world, recordings=folder)["recordings"].detail
 
 

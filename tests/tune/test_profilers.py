@@ -55,7 +55,7 @@ def test_without_a_gpu_auto_replays_and_says_whose_and_when(tmp_path: Path, fold
 def test_only_the_recordings_of_other_sources_are_named(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profilers, "is_of_other_sources", lambda r, _: r.label.endswith("old.csv"))
+    monkeypatch.setattr(profilers, "is_of_other_sources", lambda r, *_: r.label.endswith("old.csv"))
     progress = Stages()
     machine = fakes.machine(tmp_path, device=None, recordings=folder)
     choose_profiler(MeasureOptions(), machine, progress)

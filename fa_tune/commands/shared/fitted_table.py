@@ -9,8 +9,6 @@ from fa_tune.commands.shared.output import one_line, text_table
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.wrap import folded, terminal_width
 
-_UNNAMED = "sm80"  # whose short forms begin with the parenthesis
-
 
 def fitted_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], left: set[str], *, configs: str = ""
@@ -36,5 +34,6 @@ def fitted_table(
 
 def _subject(config: str) -> str:
     """`family:config` of a short form; `:name` of what is none."""
-    family = config.partition("(")[0] or _UNNAMED
-    return f"{family if family in families.family_names() else ''}:{config}"
+    meant = [f.name for f in families.all_families() if f.recognises(config)]
+    named = [name for name in meant if config.startswith(name)]
+    return f"{(named or meant or [''])[0]}:{config}"
