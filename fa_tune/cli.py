@@ -18,7 +18,8 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
@@ -56,6 +57,11 @@ COMMANDS = {
     "doctor": "Check that everything the commands need is here.",
     "completion": "Print what makes the shell complete fa-tune.",
 }
+
+# Commands that have nothing to do until their workers have loaded torch.
+_WAITS_FOR_WORKERS = ("profile", "bench")
+_BEGUN_EARLY = "fa_tune.tune.early"
+_DRIVER = "/dev/nvidiactl"
 
 # Of the disk, not of the program, whether or not the error names a file.
 _STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
@@ -133,7 +139,8 @@ class FaTuneGroup(HelpfulGroup):
         self, args: Sequence[str] | None, complete_var: str | None, settings: dict[str, Any]
     ) -> int:
         try:
-            status = super().main(args, PROGRAM, complete_var, False, **settings)
+            with _early(sys.argv[1:] if args is None else args):
+                status = super().main(args, PROGRAM, complete_var, False, **settings)
             _finish_output()
             return status if isinstance(status, int) else 0
         except _ReaderGone:
@@ -151,6 +158,15 @@ class FaTuneGroup(HelpfulGroup):
             if error.filename is None and error.errno not in _STORAGE_ERRORS:
                 raise
             return _fail(_os_error_line(error), StorageError.exit_status)
+
+
+def _early(words: Sequence[str]) -> AbstractContextManager[None]:
+    """See `fa_tune.tune.early`; nothing for a command that measures nothing, or without a GPU."""
+    asks = any(word in ("-h", "--help") for word in words)
+    if asks or not words or words[0] not in _WAITS_FOR_WORKERS or not Path(_DRIVER).exists():
+        return nullcontext()
+    begun: AbstractContextManager[None] = importlib.import_module(_BEGUN_EARLY).begun_early(words)
+    return begun
 
 
 def _usage_line(error: click.ClickException) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import folder, json_option, wide_option
 from fa_tune.commands.shared.output import say, text_table, write_json
@@ -65,7 +66,7 @@ def command(recordings: Path | None, as_json: bool, wide: bool) -> None:
         say(text_table(_WIDE, [_row(loss) for loss in found], set(_WIDE) - {*_SHORT[1:]}))
     else:
         rows = [_row(loss)[2:7] for loss in found]
-        say(text_table(_SHORT, rows, {"workload"}))
+        say(fitted_table(_SHORT, rows, {"workload"}))
     width = None if wide else terminal_width()
     for text in (_KEY, *_sentences(found, singles)):
         say(text if width is None else wrapped(text, width))

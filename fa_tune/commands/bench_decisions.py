@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     csv_option,
@@ -22,7 +23,7 @@ from fa_tune.commands.shared.options import (
     refuse_both,
     workload_options,
 )
-from fa_tune.commands.shared.output import say, text_table, write_json, write_table_csv
+from fa_tune.commands.shared.output import say, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core import devices
@@ -191,7 +192,7 @@ def _summary(
         ]
         for result in found.values()
     ]
-    texts.append(text_table(headings, rows, {"workload"}))
+    texts.append(fitted_table(headings, rows, {"workload"}))
     for key, result in found.items():
         choices = "; ".join(f"{n} times {_config(c)}" for c, n in result.choices)
         n_lowest = len({t.lowest_median for t in by_workload[key]})

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.options import (
     csv_option,
     json_option,
@@ -16,7 +17,7 @@ from fa_tune.commands.shared.options import (
     quiet_option,
     refuse_both,
 )
-from fa_tune.commands.shared.output import say, text_table, write_json, write_table_csv
+from fa_tune.commands.shared.output import say, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import STDOUT, Names, WorkloadKey
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.views import curves
@@ -36,6 +37,7 @@ from fa_tune.evaluate.strategies import (
     priors_from,
 )
 from fa_tune.report.page.picture import check_suffix
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.search.space_table import RecordedWorkload, find, load, recorded
 from fa_tune.search.strategies import STRATEGIES
 
@@ -191,10 +193,10 @@ def command(
         write_table_csv(names, rows, csv)
     if csv != STDOUT:
         for space, scores in scored:
-            say(headline(space, default))
-            say(text_table(headings(limit), [cells(s) for s in scores], {"strategy"}))
+            say(wrapped(headline(space, default), terminal_width()))
+            say(fitted_table(headings(limit), [cells(s) for s in scores], {"strategy"}))
             say()
-        say(closing(plan))
+        say(wrapped(closing(plan), terminal_width()))
 
 
 def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[RecordedWorkload]:

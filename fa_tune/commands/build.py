@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import (
     csv_option,
@@ -19,7 +20,7 @@ from fa_tune.commands.shared.options import (
     quiet_option,
     refuse_both,
 )
-from fa_tune.commands.shared.output import one_line, say, text_table, write_json, write_table_csv
+from fa_tune.commands.shared.output import one_line, say, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import NoUsableVariant
@@ -123,7 +124,7 @@ def _show(report: BuildReport) -> None:
             ]
         )
     if rows:
-        say(text_table(_HEADINGS, rows, {"Kernel Name"}))
+        say(fitted_table(_HEADINGS, rows, {"Kernel Name"}, configs="Kernel Name"))
     cached = sum(r.cached for r in report.results if r.artifact is not None)
     failed = [r for r in report.results if r.artifact is None]
     say(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import click
 
 from fa_tune.commands.shared.options import json_option, machine_options, quiet_option
@@ -9,6 +11,7 @@ from fa_tune.commands.shared.output import one_line, say, write_json
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.options import MachineOptions
+from fa_tune.report.wrap import terminal_width
 from fa_tune.tune import machine_check
 
 SCHEMA = "fa-tune-doctor-1"
@@ -46,8 +49,21 @@ def command(machine: MachineOptions, as_json: bool, quiet: bool) -> None:
     else:
         width = max((len(check.name) for check in checks), default=0)
         for check in checks:
-            say(f"{MARKS[check.ok]} {check.name:{width}}  {one_line(check.detail)}".rstrip())
+            _say(f"{MARKS[check.ok]} {check.name:{width}}  ", check.detail)
             if check.fix and check.ok is not True:
-                say(f"  {'':{width}}  fix: {one_line(check.fix)}")
+                _say(f"  {'':{width}}  ", f"fix: {check.fix}")
     if bad:
         raise ToolMissing(f"needs attention: {', '.join(bad)}")
+
+
+def _say(begin: str, text: str) -> None:
+    """A line, folded where the terminal is too narrow."""
+    lines = textwrap.wrap(
+        one_line(text),
+        terminal_width() - len(begin),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for line in lines or [""]:
+        say(f"{begin}{line}".rstrip())
+        begin = " " * len(begin)

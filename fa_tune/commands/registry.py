@@ -36,6 +36,7 @@ from fa_tune.core.workload import (
     benchmark_batch,
 )
 from fa_tune.evaluate.default_check import compare_recordings, compare_registry
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.registry.file import load, update
 from fa_tune.store.registry.lookup import NoMatch, Target, find_match
 from fa_tune.store.registry.merge import Conflict, conflicts, merge_registries
@@ -173,7 +174,7 @@ def check(
         write_json(check_document(found))
     else:
         say(check_table(found))
-        say(check_sentence(found))
+        say(wrapped(check_sentence(found), terminal_width()))
 
 
 @command.command("best", cls=GroupedCommand, short_help="Print the config to use for a workload.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,7 @@ from fa_tune.families import all_families, constraints, of, variant
 from fa_tune.families.axes import expand
 from fa_tune.families.base import Config
 from fa_tune.families.selection import choose_configs
+from fa_tune.report.wrap import folded, terminal_width
 from fa_tune.search.prune import prune
 from fa_tune.tune.candidates import choose_families
 
@@ -122,11 +124,16 @@ def _short_form(config: Config) -> str:
     return variant(config).config
 
 
+def _say(text: str, indent: str = "") -> None:
+    """A line, for a reader folded where the terminal is too narrow; a program gets it whole."""
+    say(folded(text, terminal_width(), indent=indent) if sys.stdout.isatty() else indent + text)
+
+
 def _show(
     arch: str, kept: Sequence[Config], rejected: Explained, of_tune: Explained, explain: bool
 ) -> None:
     for config in kept:
-        say(_short_form(config))
+        _say(_short_form(config))
     total = len(kept) + len(rejected)
     say(f"\n{len(kept)} of {total} {'config' if total == 1 else 'configs'} can run on {arch}.")
     if rejected:
@@ -141,9 +148,9 @@ def _show_reasons(title: str, explained: Explained, each: bool) -> None:
     for name, n in counts.most_common():
         members = [(config, why.reason) for config, why in explained if why.constraint == name]
         same = len({reason for _, reason in members}) == 1  # no figures that differ
-        say(f"{n:6}  {name}: {members[0][1]}" + ("" if same else ", …"))
+        _say(f"{n:6}  {name}: {members[0][1]}" + ("" if same else ", …"))
         for config, reason in members if each else ():
-            say(f"        {_short_form(config)}" + ("" if same else f": {reason}"))
+            _say(_short_form(config) + ("" if same else f": {reason}"), indent=" " * 8)
 
 
 def _document(

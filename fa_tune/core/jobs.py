@@ -418,3 +418,9 @@ class ProbeJob(_Job[ProbeItem]):
 
 # What a search on this machine will need first: imported by workers before there is work.
 WARM_UP_MODULES = tuple(job.handler.partition(":")[0] for job in (VerifyJob, TimeJob, ABTestJob))
+
+# What a waiting worker does meanwhile, on the GPU of that number; the second one below ncu, which
+# profiles the kernel of that name then.
+MAKE_CONTEXT = "fa_tune.gpu.context:make"
+BEGIN_PROFILING = "fa_tune.gpu.context:begin_profiling"
+FIRST_LAUNCH = "fa_tune_first_launch"

@@ -5,6 +5,8 @@ Adding one is a line in `_FAMILIES` and the files that docs/architecture.md list
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -243,6 +245,9 @@ def named_configs(
     if len(errors) == 1:
         raise errors[0]
     allowed = "; ".join(f"{f.name}: {f.set_keys}" for f in chosen)
+    names = {name for f in chosen for name in re.findall(r"[a-z][a-z0-9-]+(?=,)", f.set_keys)}
+    near = difflib.get_close_matches(key, sorted(names), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
     raise InvalidConfig(
-        f"unknown kernel set {key!r}; allowed: {allowed}; or one config's short form"
+        f"unknown kernel set {key!r}; allowed: {allowed}; or one config's short form{hint}"
     )

@@ -1,4 +1,4 @@
-"""Cubin → module → launch.  The only file that touches the CUDA driver, through CuPy.
+"""Cubin → module → launch, through CuPy: every launch but the empty one of `gpu.context`.
 
 Imported by worker processes only: the parent never owns a CUDA context.
 """

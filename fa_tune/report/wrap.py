@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 
@@ -23,3 +24,15 @@ def wrapped(text: str, width: int, *, indent: str = "") -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def folded(text: str, width: int, *, indent: str = "") -> str:
+    """A line that may hold short forms in lines that fit, cut after spaces and `+`, the first one
+    after `indent`, the others six further in."""
+    lines, line = [], indent
+    for piece in re.split(r"(?<=[+ ])", text):
+        if len(line) + len(piece.rstrip()) > width and line.strip():
+            lines.append(line.rstrip())
+            line = f"{indent}      "
+        line += piece
+    return "\n".join([*lines, line.rstrip()])

@@ -14,14 +14,18 @@ from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.build.compile import BuildRequest, BuildResult, build, kernel_source_identity
 from fa_tune.build.pool import ended_under
+from fa_tune.core.devices import pinned_to
+from fa_tune.core.jobs import MAKE_CONTEXT
 from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
+from fa_tune.profile.base import Profiler
 from fa_tune.store.journal import BuildFailureRecord, Fingerprint, Journal
+from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.session import Machine, Session
-from fa_tune.tune.verify import Verified, choose_pair, verdict_key, verify_all
-from fa_tune.workers.prefork import warm_up
+from fa_tune.tune.verify import Verified, choose_pair, is_verified, verdict_key, verify_all
+from fa_tune.workers.prefork import get_ready, warm_up
 
 Key = tuple[str, str]  # variant key and traits
 Build = tuple[Key, BuildResult]
@@ -86,22 +90,28 @@ def prepare(
 ) -> list[PreparedWorkload]:
     """Compile every config for every workload's traits, and `verify` what compiled.  What takes
     minutes to compile is waited for while the others are verified."""
-    session.selection.profiler.warm_up()
     wanted = [_requests(workload, configs, session.machine) for workload in workloads]
     requests = {key: request for of_one in wanted for key, request in of_one.items()}
+    if not is_verified(session, requests.values()):
+        session.pool.on_each(lambda gpu: _get_ready(session.profiler_on(gpu), gpu))
     built = _known_timeouts(requests, session) if session.reuse else {}
     left = {key: request for key, request in requests.items() if key not in built}
     checks = _Checks(session, workloads, verify and session.capabilities.needs_device)
     fresh = build_all(list(left.values()), session.machine, session.progress, checks.add)
     _remember_timeouts(fresh, session.journal)
     built |= dict(zip(left, fresh, strict=True))
-    machine = session.machine
-    session.selection.profiler.get_ready(machine.gpu_uuid, machine.options.device)
     checks.add(list(built.values()))
     return [
         _prepared(workload, [(key, built[key]) for key in of_one], checks.found)
         for workload, of_one in zip(workloads, wanted, strict=True)
     ]
+
+
+def _get_ready(profiler: Profiler, gpu: Gpu) -> None:
+    """What will be needed once all is compiled begins to load."""
+    get_ready(MAKE_CONTEXT, pinned_to(gpu.device.uuid), gpu.worker_device)
+    profiler.warm_up()
+    profiler.get_ready(gpu.device.uuid, gpu.worker_device)
 
 
 def _requests(

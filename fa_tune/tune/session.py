@@ -17,7 +17,7 @@ from fa_tune.build.cache import ArtifactStore, default_cache_dir
 from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core import devices, input_files
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
-from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.errors import FaTuneError, InvalidConfig, ToolMissing
 from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.jobs import WARM_UP_MODULES
 from fa_tune.core.model import DeviceInfo
@@ -26,6 +26,7 @@ from fa_tune.profile.base import Capabilities, Profiler
 from fa_tune.store.journal import Fingerprint, Journal
 from fa_tune.store.recordings import Recording
 from fa_tune.tune.fleet.gpu import Gpu, LocalGpu, local_gpus
+from fa_tune.tune.fleet.lanes import kept_lanes
 from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.fleet.ray_cluster import ray_gpus
 from fa_tune.workers.child import worker_environment
@@ -78,7 +79,8 @@ class Machine:
 
 def open_machine(options: MachineOptions, progress: Progress) -> Machine:
     """Look at the machine; raises ToolMissing and InvalidConfig, never for a missing GPU."""
-    pool = Pool(_gpus(options, progress))
+    gpus = _gpus(options) if options.ray is None else _of_cluster(options, options.ray, progress)
+    pool = Pool(gpus)
     device = pool.gpus[0].device if pool.gpus else None
     if options.arch is not None:
         found = parse_arch(options.arch)
@@ -92,28 +94,42 @@ def open_machine(options: MachineOptions, progress: Progress) -> Machine:
     return Machine(options, found, ArtifactStore(cache_dir, warn=progress.warn), cache_dir, pool)
 
 
-def _gpus(options: MachineOptions, progress: Progress) -> Sequence[Gpu]:
+def _gpus(options: MachineOptions) -> Sequence[Gpu]:
+    """Those of this machine."""
     if options.devices and options.device:
         raise InvalidConfig("--device names one GPU and --devices several; give one of them")
-    if options.ray is not None:
-        if options.devices or options.device:
-            raise InvalidConfig("--ray uses the cluster's GPUs; leave out --device and --devices")
-        return ray_gpus(options.ray, progress)
     if options.devices:
         return local_gpus(options.devices)
     device = devices.find_device(options.device)
     return () if device is None else (LocalGpu(f"GPU {options.device}", device, options.device),)
 
 
+def _of_cluster(options: MachineOptions, address: str, progress: Progress) -> Sequence[Gpu]:
+    if options.devices or options.device:
+        raise InvalidConfig("--ray uses the cluster's GPUs; leave out --device and --devices")
+    return ray_gpus(address, progress)
+
+
 @contextlib.contextmanager
 def ready_workers(options: MachineOptions) -> Iterator[None]:
-    """Within it, workers on this machine's GPU need not import torch first; one begins to at once.
-    Several GPUs have workers of their own threads, and none of these."""
-    if options.devices or options.ray is not None or devices.find_device(options.device) is None:
-        yield
-        return
-    with devices.kept_ready(), preforked_workers(WARM_UP_MODULES, worker_environment({})):
-        warm_up()
+    """Within it, workers on this machine's GPUs need not import torch first; for each GPU one
+    begins to at once."""
+    gpus: Sequence[Gpu] = ()
+    with contextlib.suppress(FaTuneError):  # `open_machine` will say
+        gpus = () if options.ray is not None else _gpus(options)
+    with contextlib.ExitStack() as kept:
+        if gpus:
+            kept.enter_context(devices.kept_ready())
+        if options.ray is not None:  # the workers wait at the cluster's
+            kept.enter_context(kept_lanes())
+        elif len(gpus) == 1:
+            environment = worker_environment({})
+            kept.enter_context(preforked_workers(WARM_UP_MODULES, environment))
+            warm_up()
+        elif gpus:
+            lanes = kept.enter_context(kept_lanes(WARM_UP_MODULES))
+            for gpu in gpus:
+                lanes.of(gpu.label).submit(warm_up)
         yield
 
 
@@ -131,6 +147,8 @@ class ProfilerSelection:
     recording: Recording | None = None  # the newest one replayed
     recordings: tuple[Recording, ...] = ()  # all that are replayed
     inputs: InputSpec = DEFAULT
+    # Those on several GPUs, by their labels.
+    _on: dict[str, Profiler] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def method(self) -> str:
@@ -143,8 +161,10 @@ class ProfilerSelection:
         return self.profiler.capabilities
 
     def on(self, gpu: Gpu) -> ProfilerSelection:
-        """The same on one of several GPUs."""
-        return dataclasses.replace(self, profiler=gpu.profiler_here(self.profiler))
+        """The same on one of several GPUs, which has one profiler for all its jobs."""
+        if gpu.label not in self._on:
+            self._on[gpu.label] = gpu.profiler_here(self.profiler)
+        return dataclasses.replace(self, profiler=self._on[gpu.label])
 
 
 @dataclass
@@ -206,6 +226,11 @@ class Session:
         return dataclasses.replace(
             own, machine=self.machine.on(gpu), selection=self.selection.on(gpu)
         )
+
+    def profiler_on(self, gpu: Gpu) -> Profiler:
+        """The profiler that measures on a GPU of the pool."""
+        selection = self.selection
+        return (selection.on(gpu) if self.pool.has_several else selection).profiler
 
     def with_runs(self, runs: int | None, references: tuple[str, ...] = ()) -> Session:
         """The same with another number of samples, and other references beside."""

@@ -27,7 +27,7 @@ from fa_tune.ops.traits import Traits
 from fa_tune.tune.build import build_all, build_request, prepare
 from fa_tune.tune.candidates import choose_families, prune_configs, workloads_for
 from fa_tune.tune.examples import example, is_special, traits_of
-from fa_tune.tune.measure import Sampling, measure_workload
+from fa_tune.tune.measure import Compared, Sampling, measure_workloads
 from fa_tune.tune.outputs import Recorder, check_writable
 from fa_tune.tune.profilers import choose_profiler, fall_back
 from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
@@ -159,16 +159,22 @@ def _attempts(
         grid = options.workloads.with_kind(*kind)
         local = dataclasses.replace(options, workloads=grid, kernels="")
         wanted = recorded_only(workloads_for(local, mine), session.selection, session.progress)
-        for prepared in prepare(session, wanted, mine):
-            artifacts = prepared.artifacts
-            attempts += prepared.failures
-            resources |= {key: a.resources for key, a in artifacts.items()}
-            sampling = Sampling(keep=tuple(artifacts), adaptive=False, journaled=False)
-            for spec in inputs:
-                found = measure_workload(
-                    session.with_inputs(spec), prepared.workload, artifacts, sampling
-                )
-                attempts += found if len(inputs) == 1 else [_named(a, spec) for a in found]
+        prepared = prepare(session, wanted, mine)
+        compared = [
+            Compared(
+                p.workload,
+                p.artifacts,
+                Sampling(keep=tuple(p.artifacts), adaptive=False, journaled=False),
+            )
+            for p in prepared
+        ]
+        on_inputs = [measure_workloads(session.with_inputs(spec), compared) for spec in inputs]
+        for n, one in enumerate(prepared):
+            attempts += one.failures
+            resources |= {key: a.resources for key, a in one.artifacts.items()}
+            for spec, found in zip(inputs, on_inputs, strict=True):
+                of_one = found[n]
+                attempts += of_one if len(inputs) == 1 else [_named(a, spec) for a in of_one]
     return attempts, resources
 
 

@@ -4,10 +4,11 @@ which several GPUs are compared, which is timed in the same processes."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fa_tune import families
+from fa_tune.build.compile import BuildRequest
 from fa_tune.core import input_files
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.inputs import InputSpec, Kind
@@ -43,7 +44,25 @@ class Verified:
 
 def verdict_key(artifact: Artifact) -> str:
     """What a verdict is about: a variant with the traits it was compiled for."""
-    return f"{artifact.variant.key} @ {artifact.traits}"
+    return _verdict_key(artifact)
+
+
+def _verdict_key(of: Artifact | BuildRequest) -> str:
+    return f"{of.variant.key} @ {of.traits}"
+
+
+def is_verified(session: Session, requests: Iterable[BuildRequest]) -> bool:
+    """Whether the journal knows what becomes of every one of these kernels."""
+    digests: dict[str, str] = {}
+    for request in requests:
+        name = request.variant.family
+        if name not in digests:
+            digests[name] = session.fingerprint(0, (name,)).for_verify().digest
+        key, digest, journal = _verdict_key(request), digests[name], session.journal
+        known = journal.find_verdict(digest, key) or journal.find(digest, key, NO_WORKLOAD)
+        if known is None:
+            return False
+    return session.reuse
 
 
 def verify_all(

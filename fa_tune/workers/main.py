@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -153,23 +154,21 @@ def main(arguments: list[str]) -> int:
 
 
 def _wait_for_a_job(supervisor_pid: int, modules: Sequence[str]) -> int:
-    """Import modules, prepare what stdin asks for, and run the job that it names then; without
-    one, nothing."""
-    # Below a wrapper, the end of stdin tells that the supervisor is gone.
+    """Import modules, meanwhile prepare what stdin asks for, and run the job that it names then;
+    without one, nothing."""
     if supervisor_pid and not _die_with_parent(supervisor_pid):
         return EXIT_ORPHANED
+    found: list[dict[str, Any]] = []
+    listener = threading.Thread(target=_listen, args=(found,), daemon=True)
+    listener.start()
+    gc.disable()  # of importing torch, a sixth is looking for garbage where there is none
     for module in modules:
         with contextlib.suppress(Exception):  # the job that needs it will say
             importlib.import_module(module)
-    while line := sys.stdin.buffer.readline():
-        told = json.loads(line)
-        os.environ.update(told["environment"])
-        if "job" in told:
-            break
-        with contextlib.suppress(Exception):
-            _resolve(told["prepare"])(told["device"])
-    else:
-        return 0
+    gc.freeze()
+    gc.enable()
+    listener.join()
+    told = found[0]
     for path, flags, descriptor in (
         (os.devnull, os.O_RDONLY, 0),
         (told["stdout"], os.O_WRONLY | os.O_APPEND, 1),
@@ -178,7 +177,24 @@ def _wait_for_a_job(supervisor_pid: int, modules: Sequence[str]) -> int:
         opened = os.open(path, flags)
         os.dup2(opened, descriptor)
         os.close(opened)
-    return main([told["job"]])
+    status = main([told["job"]])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # taking torch apart would take half a second, and gain nothing
+
+
+def _listen(found: list[dict[str, Any]]) -> None:
+    """Do what stdin asks for until it names a job, which is added to `found`; its end, which below
+    a wrapper tells that the supervisor is gone, is that of the process."""
+    while line := sys.stdin.buffer.readline():
+        told = json.loads(line)
+        os.environ.update(told["environment"])
+        if "job" in told:
+            found.append(told)
+            return
+        with contextlib.suppress(Exception):  # the job will find it undone
+            _resolve(told["prepare"])(told["device"])
+    os._exit(0)
 
 
 def _resolve(name: str) -> Callable[..., None]:

@@ -37,11 +37,15 @@ class Waiting(Protocol):
 
 
 class Prefork:
-    """One waiting worker at a time.  A child is tied to the thread that started it, so that one
-    thread has to start, give and end all of them."""
+    """One waiting worker at a time, and another as soon as that one has a job, unless `only_one` is
+    expected.  A child is tied to the thread that started it, so that one thread has to start, give
+    and end all of them."""
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, modules: Sequence[str], environment: Mapping[str, str], *, only_one: bool = False
+    ) -> None:
         self._modules = tuple(modules)
+        self._only_one = only_one
         self._environment = dict(environment)
         self._waiting: subprocess.Popen[bytes] | None = None
         self._at_end: list[Callable[[], None]] = []
@@ -70,10 +74,16 @@ class Prefork:
         there is none that could take it.  `environment` is set before the job begins: it may
         say which GPU is seen, but nothing that is read when a process starts."""
         process, self._waiting = self._waiting, None
-        self.start()
+        if not self._only_one:
+            self.start()
         if process is None:
             return None
         return _told(process, job_path, environment, stdout_path, stderr_path)
+
+    def prepare(self, function: str, environment: Mapping[str, str], device: int) -> None:
+        """As `WaitingBelow.prepare`, if one is waiting."""
+        if self._waiting is not None:
+            _prepare(self._waiting, function, environment, device)
 
     def end(self) -> None:
         """End the one that waits."""
@@ -120,11 +130,9 @@ class WaitingBelow:
         return _told(self._process, job_path, environment, stdout_path, stderr_path)
 
     def prepare(self, function: str, environment: Mapping[str, str], device: int) -> None:
-        """Have it call `module:function` with a GPU's number, as soon as it has its modules and
+        """Have it call `module:function` with a GPU's number, beside importing its modules and
         with this added to its environment.  Whatever becomes of that, it goes on waiting."""
-        message = {"prepare": function, "environment": dict(environment), "device": device}
-        with contextlib.suppress(OSError):  # who gives it a job will see that it is gone
-            _send(self._process, message)
+        _prepare(self._process, function, environment, device)
 
     def end(self) -> None:
         """End it, and what is below it."""
@@ -136,13 +144,15 @@ PREFORK: ContextVar[Prefork | None] = ContextVar("PREFORK", default=None)
 
 
 @contextlib.contextmanager
-def preforked_workers(modules: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
+def preforked_workers(
+    modules: Sequence[str], environment: Mapping[str, str], *, only_one: bool = False
+) -> Iterator[None]:
     """Within it, workers of this thread are processes that wait with `modules` imported.  The
-    first one is started by the first job, or by `warm_up`."""
+    first one is started by the first job, or by `warm_up`; with `only_one` no other follows."""
     if PREFORK.get() is not None:  # those outside serve as well
         yield
         return
-    prefork = Prefork(modules, environment)
+    prefork = Prefork(modules, environment, only_one=only_one)
     token = PREFORK.set(prefork)
     try:
         yield
@@ -156,6 +166,14 @@ def warm_up() -> None:
     prefork = PREFORK.get()
     if prefork is not None:
         prefork.start()
+
+
+def get_ready(function: str, environment: Mapping[str, str], device: int) -> None:
+    """`warm_up`, and have the worker call `function` as `WaitingBelow.prepare` says."""
+    prefork = PREFORK.get()
+    if prefork is not None:
+        prefork.start()
+        prefork.prepare(function, environment, device)
 
 
 def _told(
@@ -180,6 +198,14 @@ def _told(
         _end(process)
         return None
     return process
+
+
+def _prepare(
+    process: subprocess.Popen[bytes], function: str, environment: Mapping[str, str], device: int
+) -> None:
+    message = {"prepare": function, "environment": dict(environment), "device": device}
+    with contextlib.suppress(OSError):  # who gives it a job will see that it is gone
+        _send(process, message)
 
 
 def _send(process: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:

@@ -38,3 +38,9 @@ def known_kernels(artifacts: ArtifactStore, tmp_path: Path) -> None:
 @pytest.fixture
 def console(capsys: pytest.CaptureFixture[str]) -> Console:
     return Console(capsys)
+
+
+@pytest.fixture
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are drawn, with configs in full."""
+    monkeypatch.setenv("COLUMNS", "400")

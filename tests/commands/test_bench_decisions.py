@@ -17,6 +17,8 @@ from fa_tune.evaluate.repeatability_file import RecordedTunings
 from tests.commands.console import Console
 from tests.evaluate.test_repeatability import CROWDED, tuning
 
+pytestmark = pytest.mark.usefixtures("wide_terminal")
+
 WHOSE = "measured on this machine's NVIDIA H200"
 
 

@@ -13,6 +13,8 @@ from fa_tune.core.model import DeviceInfo, Outcome
 from fa_tune.search.space_table import SUFFIX, SpaceMeta, SpaceRow, save
 from tests.commands.console import Console
 
+pytestmark = pytest.mark.usefixtures("wide_terminal")
+
 WORKLOADS = tuple(f"b16_h16_kv16_q{s}_k{s}_d128_fp16_full" for s in (512, 4096))
 
 

@@ -12,6 +12,8 @@ from fa_tune.tune.results import BuildReport
 from tests.commands import fakes
 from tests.commands.console import Console
 
+pytestmark = pytest.mark.usefixtures("wide_terminal")
+
 
 class Build:
     def __init__(self) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.core.model import Outcome, Quantity
 from fa_tune.core.paths import profiles_dir
 from fa_tune.profile.ncu.metrics import INSTRUCTIONS, L2_HIT_RATE, TENSOR_PIPE
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.load import load_report_source
+from fa_tune.report.wrap import folded
 from fa_tune.store.table.rows import best, grouped
 from tests.commands import fakes
 from tests.commands.console import Console
@@ -49,8 +51,10 @@ def _counted() -> Callable[..., object]:
         ("report", str(profiles_dir() / "autotune.csv"), "--sort", "cycles"),
         ("profile", CONFIG, OTHER, "--seq-lens", "4096", "--metrics", "explain"),
         ("bench",),
+        ("registry", "check", "--recordings", str(profiles_dir())),
+        ("spaces", "show"),
     ],
-    ids=("ncu", "csv", "profile", "bench"),
+    ids=("ncu", "csv", "profile", "bench", "check", "spaces"),
 )
 def test_nothing_is_wider_than_the_terminal(
     replayed: Console, monkeypatch: pytest.MonkeyPatch, width: int, arguments: tuple[str, ...]
@@ -126,3 +130,28 @@ def test_several_tables_share_a_legend_but_say_once_what_all_have() -> None:
     assert lines[0] == "sm80, all with async+eager+swizzled"
     assert sum(line.count("swizzled") for line in lines) == 1
     assert legend.lines(80, after=1)[0].startswith("  #2 ")
+
+
+def test_a_table_that_fits_is_drawn_and_a_wider_one_keeps_every_cell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    headings, rows = (
+        ("config", "Regs", "problem"),
+        [[CONFIG, "168", ""], [OTHER, "64", "a b " * 30]],
+    )
+    monkeypatch.setenv("COLUMNS", "300")
+    assert fitted_table(headings, rows, {"config", "problem"}, configs="config").startswith("+--")
+    monkeypatch.setenv("COLUMNS", "80")
+    text = fitted_table(headings, rows, {"config", "problem"}, configs="config")
+    assert max(map(len, text.splitlines())) <= 80
+    assert [text.split().count(word) for word in ("a", "b", "168", "#2")] == [30, 30, 1, 2]
+    for word in (*CONFIG.split(": ")[1].split("+"), *OTHER.split(": ")[1].split("+")):
+        assert word in text
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_folded_line_is_the_whole_line(width: int) -> None:
+    text = f"{CONFIG}: some reason of many words that goes on {OTHER}"
+    lines = folded(text, width, indent="    ").splitlines()
+    assert max(map(len, lines)) <= width
+    assert "".join("".join(lines).split()) == "".join(text.split())

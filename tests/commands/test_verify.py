@@ -15,6 +15,8 @@ from fa_tune.tune.results import VerifyReport
 from tests.commands import fakes
 from tests.commands.console import Console
 
+pytestmark = pytest.mark.usefixtures("wide_terminal")
+
 REJECTED = ((Variant("sm80", fakes.BROKEN), Rejected("smem_fits", "needs 246 KiB")),)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fa_tune.core.model import Outcome
 from fa_tune.workers.child import worker_environment
-from fa_tune.workers.prefork import PREFORK, preforked_workers, warm_up
+from fa_tune.workers.prefork import PREFORK, get_ready, preforked_workers, warm_up
 from fa_tune.workers.supervisor import run_items
 
 TESTS = Path(__file__).parents[1]
@@ -50,6 +50,19 @@ def test_every_job_has_a_process_of_its_own_and_the_next_one_waits() -> None:
     assert PREFORK.get() is None
 
 
+def test_no_other_waits_where_one_is_enough() -> None:
+    with preforked_workers((), environment(), only_one=True):
+        warm_up()
+        prefork = PREFORK.get()
+        assert prefork is not None
+        first = prefork._waiting
+        found = pids(2)
+        assert first is not None
+        assert found[0] == first.pid
+        assert found[1] != first.pid
+        assert prefork._waiting is None
+
+
 def test_a_waiting_worker_that_died_costs_nothing() -> None:
     with preforked_workers((), environment()):
         warm_up()
@@ -85,6 +98,35 @@ def test_a_module_that_cannot_be_loaded_is_the_jobs_affair() -> None:
     with preforked_workers(("no.such.module", "json"), environment()):
         warm_up()
         assert pids(1)
+
+
+def test_a_waiting_worker_prepares_while_it_imports(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    (tmp_path / "late.py").write_text("import time\nwhile True: time.sleep(0.01)\n")
+    (tmp_path / "own.py").write_text(
+        "import os, pathlib\n"
+        "def prepare(device):\n"
+        "    pathlib.Path(os.environ['DONE']).write_text(str(device))\n"
+    )
+    given = environment()
+    given["PYTHONPATH"] = os.pathsep.join([str(tmp_path), given["PYTHONPATH"]])
+    with preforked_workers(("late",), given):
+        get_ready("own:prepare", {"DONE": str(done)}, 3)
+        until = time.monotonic() + 20
+        while not (done.exists() and done.read_text()) and time.monotonic() < until:
+            time.sleep(0.02)
+    assert done.read_text() == "3"
+
+
+def test_what_cannot_be_prepared_is_the_jobs_affair() -> None:
+    with preforked_workers((), environment()):
+        get_ready("no.such.module:prepare", {}, 0)
+        get_ready("json:loads", {}, 0)
+        prefork = PREFORK.get()
+        assert prefork is not None
+        waiting = prefork._waiting
+        assert waiting is not None
+        assert pids(1) == [waiting.pid]
 
 
 def test_a_waiting_worker_dies_with_whom_it_waits_for() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fa_tune.commands.shared.output import text_table
+from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.core.stats import MARGIN, Ratio
 from fa_tune.evaluate.default_check import DefaultComparison
@@ -31,7 +31,8 @@ def check_table(found: Sequence[DefaultComparison]) -> str:
         ]
         for comparison in sorted(found, key=lambda comparison: not comparison.slower)
     ]
-    return text_table(_HEADINGS, rows, {"GPU", "workload", "method", "config", "", "from"})
+    left = {"GPU", "workload", "method", "config", "", "from"}
+    return fitted_table(_HEADINGS, rows, left, configs="config")
 
 
 def _verdict(comparison: DefaultComparison) -> str:

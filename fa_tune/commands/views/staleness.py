@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from fa_tune.commands.shared.output import say, text_table, write_json, write_table_csv
+from fa_tune.commands.shared.fitted_table import fitted_table
+from fa_tune.commands.shared.output import say, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.core.model import Variant
 from fa_tune.tune.staleness import Staleness
@@ -33,7 +34,7 @@ def show_staleness(found: Staleness, *, as_json: bool, csv: Path | None, limit: 
         return
     if rows:
         some = [[*r[:3], *(_short(v) for v in r[3:])] for r in rows[: limit or ROWS]]
-        say(text_table(HEADINGS, some, set(HEADINGS)))
+        say(fitted_table(HEADINGS, some, set(HEADINGS), configs="config"))
         if len(rows) > len(some):
             say(f"{len(rows) - len(some)} more; --csv has all.")
     say(found.sentence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fa_tune.commands.shared.output import text_table
+from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.core.model import Variant, Verdict
 from fa_tune.tune.results import VerifyReport
 
@@ -29,7 +29,8 @@ def verdict_table(report: VerifyReport) -> str:
     ]
     wrong = [row for row in rows if row[0] == WRONG]
     right = [row for row in rows if row[0] == RIGHT]
-    return text_table(_HEADINGS, [*wrong, *failures, *right], {"", "Kernel Name", "problem"})
+    left = {"", "Kernel Name", "problem"}
+    return fitted_table(_HEADINGS, [*wrong, *failures, *right], left, configs="Kernel Name")
 
 
 def verdict_sentence(report: VerifyReport) -> str:

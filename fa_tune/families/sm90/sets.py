@@ -2,7 +2,7 @@
 
 fast    what was fastest somewhere in measurements on an H200, or close to it
 tune    tiles that may win somewhere, with the schedulers, orders and rescale policies that may
-prog    the ladder from one serial consumer up, one idea per rung
+prog    the ladder from one serial consumer up, one idea per step
 all     all of these, sorted
 """
 
@@ -164,7 +164,7 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
     warpgroups, keys, _ = (_tiles(d_head, d_head_v)[0] or ((2, 64, 1),))[0]
     small_v = _has_small_v(d_head, d_head_v)
     roomy = max(d_head, d_head_v) <= 128 or small_v
-    other_v = d_head_v not in (0, d_head)
+    alike = d_head_v in (0, d_head)
     return Sm90Config(
         dtype,
         d_head,
@@ -178,10 +178,11 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
         rescale=Rescale.STALE_MAX,
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
-        early_test_wait=not small_v and (other_v or d_head not in (128, 192)),
+        early_test_wait=not small_v and (not alike or d_head not in (128, 192)),
         single_loop=single_loop(d_head, Rescale.STALE_MAX, d_head_v),
         d_head_v=d_head_v,
-        rows_in_turn=small_v,
+        rows_in_turn=small_v or (alike and d_head == 128),
+        adaptive_max=alike and d_head in (64, 128),
     )
 
 
@@ -206,8 +207,8 @@ def _tile_and_policy(c: Sm90Config) -> tuple[int, int, int, bool, Rescale]:
 TUNE_RULES = (
     TuneRule(
         "third_stage_for_small_blocks",
-        "a third stage helped only where 3 warpgroups go through small blocks quickly, or rows of V "
-        "are short",
+        "a third stage helped only where 3 warpgroups go through small blocks quickly, or rows of "
+        "V are short",
         lambda c: (
             c.stages > 2
             and (
@@ -243,8 +244,8 @@ TUNE_RULES = (
     ),
     TuneRule(
         "rows_in_turn_where_it_won",
-        "rows_in_turn was measured, and faster, with d_head 128 and the default's tile in turns, and "
-        "where V has at most 128 columns and Q more",
+        "rows_in_turn was measured, and faster, with d_head 128 and the default's tile in turns, "
+        "and where V has at most 128 columns and Q more",
         lambda c: (
             c.rows_in_turn
             and _tile_and_policy(c) != _ROWS_IN_TURN
@@ -320,7 +321,7 @@ def _of_tile(warpgroups: int, keys: int, ctas: int) -> Axes:
 def get_progression_configs(
     dtypes: Sequence[DType] = PROGRESSION_DTYPES, *, d_head: int = 128, d_head_v: int = 0
 ) -> list[Sm90Config]:
-    """The ladder, rung by rung; empty above d_head 128, where its tiles do not fit."""
+    """The ladder, step by step; empty above d_head 128, where its tiles do not fit."""
     if d_head not in (64, 128) or d_head_v not in (0, d_head):
         return []
     return [

@@ -102,10 +102,3 @@ class _Profiled:
                 launches[name] = launch
         torch.cuda.synchronize()
         return launches
-
-
-def prepare(device: int) -> None:
-    """What takes long and depends on no job: the GPU's context, and torch's first kernel."""
-    use_device(device)
-    torch.zeros(1, device="cuda")
-    torch.cuda.synchronize()

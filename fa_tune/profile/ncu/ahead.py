@@ -2,7 +2,8 @@
 
 Below ncu a worker has to import torch as well, for several seconds in which nothing is measured.
 Inside `preforked_workers` it does so while kernels compile, or while others measure.  And as long
-as nothing is measured, it may make the GPU's context as well.
+as nothing is measured, it may make the GPU's context as well, and have ncu do what it does at the
+first launch, which takes it a second.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fa_tune.core.jobs import ProfileJob
+from fa_tune.core.jobs import BEGIN_PROFILING, ProfileJob
 from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import PREFORK, WaitingBelow
 
 MODULES = (ProfileJob.handler.partition(":")[0],)
-PREPARE = f"{MODULES[0]}:prepare"
+PREPARE = BEGIN_PROFILING
 
 
 def environment_in(folder: Path) -> dict[str, str]:
@@ -32,6 +33,11 @@ class Ahead:
     def __init__(self, command: Callable[[Path], Sequence[str]]) -> None:
         self._command = command
         self._waiting: WaitingBelow | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is a process."""
+        return self._waiting is not None
 
     def start(self) -> None:
         """See that a process is waiting; nothing outside `preforked_workers`."""

@@ -7,13 +7,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, ToolMissing
-from fa_tune.core.jobs import KernelItem, ProfileItem, ProfileJob
+from fa_tune.core.jobs import FIRST_LAUNCH, KernelItem, ProfileItem, ProfileJob
 from fa_tune.core.model import Attempt, Outcome, reference_name
 from fa_tune.profile.base import (
     Capabilities,
@@ -78,6 +79,7 @@ class NcuProfiler:
         export: Path | None = None,
     ) -> None:
         self.notes = ProfilerNotes()
+        self.settings = (ncu, metric_list, clock_control, cache_control, export)
         self._ncu = ncu or find_ncu()
         self._request = metric_request(metric_list)
         self._asked = self._request.metrics
@@ -85,6 +87,7 @@ class NcuProfiler:
         self._clock_control = clock_control
         self._cache_control = cache_control
         self._ahead = Ahead(self._command)
+        self._next_is_sure = False  # whether another process will be needed after this one
 
     def __copy__(self) -> NcuProfiler:
         """One that measures beside this one, with processes of its own."""
@@ -139,9 +142,11 @@ class NcuProfiler:
 
     def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`; plans of the same conditions share processes."""
-        for alike in _alike(plans):
-            for batch in _batches(alike):
-                yield from self._batch(alike[0], batch, on_step)
+        batches = [(alike[0], batch) for alike in _alike(plans) for batch in _batches(alike)]
+        for n, (plan, batch) in enumerate(batches, start=1):
+            # After what is not adaptive no finalists come.
+            self._next_is_sure = n < len(batches) or plan.adaptive
+            yield from self._batch(plan, batch, on_step)
 
     def _batch(
         self, plan: MeasurePlan, batch: Mapping[str, _Asked], on_step: OnStep
@@ -152,6 +157,9 @@ class NcuProfiler:
         fruitless = 0
         retried: set[str] = set()
         while remaining:
+            if not self._ahead.is_waiting:
+                self.warm_up()
+                self.get_ready(plan.gpu, plan.device)
             with self._ahead.place() as (folder, waiting):
                 end, launches = self._process(plan, remaining, folder, on_step, waiting)
             before = len(remaining)
@@ -192,8 +200,8 @@ class NcuProfiler:
         def on_event(event: Event) -> None:
             if event.kind is Kind.PARTIAL:
                 on_step(items[event.item].subject)
-            elif event.kind is Kind.BEGIN:
-                self.warm_up()  # the next one
+            elif event.kind is Kind.BEGIN and self._next_is_sure:
+                self.warm_up()
 
         job = ProfileJob(
             items={name: asked.item for name, asked in items.items()},
@@ -243,7 +251,8 @@ class NcuProfiler:
             raise
         for warning in profile.warnings:
             self.notes.warn(warning)
-        return end, sorted(profile.launches, key=lambda launch: launch.launch_id)
+        launches = [one for one in profile.launches if one.kernel_name != FIRST_LAUNCH]
+        return end, sorted(launches, key=lambda launch: launch.launch_id)
 
     def _attempts(
         self,
@@ -335,6 +344,37 @@ class NcuProfiler:
             lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
             raise ToolMissing(f"ncu {' '.join(arguments[:2])} failed: {lines[-1]}")
         return done.stdout
+
+
+# One that was made before it was known whether it would be wanted.
+EARLY: ContextVar[NcuProfiler | None] = ContextVar("EARLY", default=None)
+
+
+def ncu_profiler(
+    *,
+    ncu: Path | None = None,
+    metric_list: str = "rank",
+    clock_control: str = "none",
+    cache_control: str = "all",
+    export: Path | None = None,
+) -> NcuProfiler:
+    """An NcuProfiler, which may be the one that was made early."""
+    early = EARLY.get()
+    if early is not None and early.settings == (
+        ncu,
+        metric_list,
+        clock_control,
+        cache_control,
+        export,
+    ):
+        return early
+    return NcuProfiler(
+        ncu=ncu,
+        metric_list=metric_list,
+        clock_control=clock_control,
+        cache_control=cache_control,
+        export=export,
+    )
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import copy_context
+from concurrent.futures import wait
+from functools import partial
 from typing import Generic, TypeVar
 
 from fa_tune.core.errors import GpusLost
 from fa_tune.core.options import Progress
 from fa_tune.tune.fleet.calibration import Disagreement, GpuTimes, Pair
 from fa_tune.tune.fleet.gpu import Gpu, Interrupted, NoGpu, is_working
-from fa_tune.workers.child import worker_environment
-from fa_tune.workers.prefork import preforked_workers
+from fa_tune.tune.fleet.lanes import LANES, kept_lanes
 from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, WorkerUnusable
 
 MAX_INTERRUPTIONS = 3  # of one job
@@ -74,6 +74,16 @@ class Pool:
         n_parts = min(max(1, len(self.present)), len(items))
         names = list(items)
         return [{name: items[name] for name in names[i::n_parts]} for i in range(n_parts)]
+
+    def on_each(self, work: Callable[[Gpu], None]) -> None:
+        """`work`, which takes no time, on every GPU: what it starts ahead is for the jobs there.
+        Nothing where several GPUs have no threads that stay."""
+        if not self.has_several:
+            for gpu in self.gpus:
+                work(gpu)
+        elif (lanes := LANES.get()) is not None:
+            for end in [lanes.of(g.label).submit(partial(work, g)) for g in self.present]:
+                end.result()
 
     def each(
         self,
@@ -139,21 +149,16 @@ class _Round(Generic[Job, Result]):
         self._shown: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def run(self) -> list[Result]:
-        threads = [
-            threading.Thread(target=copy_context().run, args=(self._see_through, gpu), daemon=True)
-            for gpu in self._gpus
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            while any(thread.is_alive() for thread in threads):
-                self._show(PUMP_S)
-        finally:  # also on Ctrl-C, which reaches this thread alone
-            self._called_off.set()
-            with self._state:
-                self._state.notify_all()
-            for thread in threads:
-                thread.join()
+        with kept_lanes() as lanes:
+            ends = [lanes.of(g.label).submit(partial(self._see_through, g)) for g in self._gpus]
+            try:
+                while not all(end.done() for end in ends):
+                    self._show(PUMP_S)
+            finally:  # also on Ctrl-C, which reaches this thread alone
+                self._called_off.set()
+                with self._state:
+                    self._state.notify_all()
+                wait(ends)
         self._show(0.0)
         if self._errors:
             raise self._errors[0]
@@ -176,9 +181,7 @@ class _Round(Generic[Job, Result]):
         """One GPU's thread."""
         CALLED_OFF.set(self._called_off)
         try:
-            # What a profiler starts ahead is this thread's, and ends with it.
-            with preforked_workers((), worker_environment({})):
-                self._job_after_job(gpu)
+            self._job_after_job(gpu)
         except CalledOff:
             pass  # whoever called it off knows why
         except BaseException as error:

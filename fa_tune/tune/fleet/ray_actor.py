@@ -1,8 +1,8 @@
 """The far side of a GPU on another machine: what a pinned actor does there.
 
-An actor is a process that sees one GPU.  It keeps nothing between two calls, so that one that
-died can be replaced by another.  Kernels come as bytes, since the caller's files are not here;
-results go back as they arrive.  The journal is the caller's.
+An actor is a process that sees one GPU.  It keeps nothing between two calls but workers that wait,
+so that one that died can be replaced by another.  Kernels come as bytes, since the caller's files
+are not here; results go back as they arrive.  The journal is the caller's.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from typing import Any
 from fa_tune import __version__
 from fa_tune.core.devices import find_device, pinned_to
 from fa_tune.core.errors import ToolMissing
+from fa_tune.core.jobs import WARM_UP_MODULES
 from fa_tune.core.model import Attempt, DeviceInfo
 from fa_tune.core.options import MeasureOptions
 from fa_tune.profile.base import Capabilities, MeasurePlan, Profiler
 from fa_tune.profile.events import of_regime
 from fa_tune.profile.ncu.profiler import NcuProfiler
+from fa_tune.workers.child import worker_environment
+from fa_tune.workers.prefork import PREFORK, Prefork
 from fa_tune.workers.supervisor import ItemResult, run_items
 
 STEPS_S = 0.3  # between two messages about samples at least
@@ -93,10 +96,18 @@ def make_profiler(options: MeasureOptions, ncu: Path | None) -> Profiler:
 
 
 class RemoteGpu:
-    """The actor's class."""
+    """The actor's class; `modules` are what waiting workers import."""
+
+    modules: Sequence[str] = WARM_UP_MODULES
+
+    def __init__(self) -> None:
+        self._prefork = Prefork(self.modules, worker_environment({}))
+        self._asked: tuple[MeasureOptions, Path | None] | None = None
+        self._profiler: Profiler | None = None
 
     def host(self) -> WorkerHost:
-        """Who is here."""
+        """Who is here; the first worker begins to load what it needs."""
+        self._prefork.start()
         return WorkerHost(platform.node(), __version__, package_sources(), self.device())
 
     def device(self) -> DeviceInfo | None:
@@ -105,15 +116,28 @@ class RemoteGpu:
 
     def facts(self, options: MeasureOptions, ncu: Path | None) -> ProfilerFacts:
         """Of the profiler that `measure` would use here; raises ToolMissing."""
-        profiler = make_profiler(options, ncu)
+        profiler = self._profiler_for(options, ncu)
         names = [field.name for field in dataclasses.fields(ProfilerFacts)]
         return ProfilerFacts(**{name: getattr(profiler, name) for name in names})
+
+    def get_ready(self, options: MeasureOptions, ncu: Path | None) -> None:
+        """What `measure` will need begins to load."""
+        profiler = self._profiler_for(options, ncu)
+        profiler.warm_up()
+        profiler.get_ready(self._uuid(), 0)
+
+    def _profiler_for(self, options: MeasureOptions, ncu: Path | None) -> Profiler:
+        """The same one for the same options: a process may be waiting for its work."""
+        PREFORK.set(self._prefork)
+        if self._profiler is None or self._asked != (options, ncu):
+            self._asked, self._profiler = (options, ncu), make_profiler(options, ncu)
+        return self._profiler
 
     def measure(
         self, options: MeasureOptions, ncu: Path | None, plans: Sequence[MeasurePlan], files: Files
     ) -> Iterator[Steps | Attempt | Notes]:
         """`Profiler.measure_all` on this process's GPU."""
-        profiler = make_profiler(options, ncu)
+        profiler = self._profiler_for(options, ncu)
         steps: list[str] = []
         told = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="fa-tune-ray-") as folder:
@@ -140,6 +164,7 @@ class RemoteGpu:
     ) -> Iterator[ItemResult]:
         """`workers.supervisor.run_items` on this process's GPU; `limits` are its time limits for an
         item and for the start, in seconds."""
+        PREFORK.set(self._prefork)
         with tempfile.TemporaryDirectory(prefix="fa-tune-ray-") as folder:
             here = _written(files, Path(folder))
             yield from run_items(

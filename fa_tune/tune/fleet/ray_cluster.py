@@ -233,7 +233,8 @@ class RemoteProfiler:
         """See `profile.base.Profiler`."""
 
     def get_ready(self, gpu: str, device: int) -> None:
-        """See `profile.base.Profiler`."""
+        """See `profile.base.Profiler`; nobody waits for the answer."""
+        self.gpu.actor.get_ready.remote(self.options, self.ncu)
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """See `profile.base.Profiler`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from fa_tune.core.model import Outcome
 from fa_tune.profile.ncu import ahead
-from fa_tune.profile.ncu.profiler import NcuProfiler
+from fa_tune.profile.ncu.profiler import EARLY, NcuProfiler, ncu_profiler
 from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import preforked_workers
 from tests.profile.ncu.ncu_bench import FakeNcu, measure, outcomes, plan, samples_ns
@@ -58,13 +59,21 @@ def test_the_process_that_waits_measures_and_the_next_one_waits(
     assert samples_ns(measure(profiler, plan("6000", runs=1))["sm80:a"]) == [6000]
 
 
+def test_no_other_waits_where_none_will_be_needed(profiler: NcuProfiler, fake: FakeNcu) -> None:
+    profiler.warm_up()
+    alone = dataclasses.replace(plan("5000"), adaptive=False)
+    assert samples_ns(measure(profiler, alone)["sm80:a"]) == [5000]
+    assert profiler._ahead._waiting is None
+    assert len(fake.profiled) == 1
+
+
 def test_what_cannot_get_ready_measures_all_the_same(profiler: NcuProfiler, fake: FakeNcu) -> None:
     profiler.get_ready("", 0)  # nobody waits
     profiler.warm_up()
     assert started(fake, 1)
     profiler.get_ready("GPU-7", 0)  # here is none
     assert samples_ns(measure(profiler, plan("6000", runs=1))["sm80:a"]) == [6000]
-    assert len(fake.profiled) == 2, "it was the one that waited, and another waits now"
+    assert started(fake, 2), "it was the one that waited, and another waits now"
 
 
 def test_one_gets_ready_on_the_gpu_that_it_will_measure_on(
@@ -79,6 +88,31 @@ def test_one_gets_ready_on_the_gpu_that_it_will_measure_on(
     while not (told.exists() and told.read_text()) and time.monotonic() < until:
         time.sleep(0.02)
     assert told.read_text() == "GPU-7 0"
+
+
+def test_the_first_launch_is_nobodys_sample(
+    profiler: NcuProfiler, fake: FakeNcu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "PREPARE", "tests.profile.ncu.ncu_child:first_launch")
+    profiler.warm_up()
+    profiler.get_ready("", 0)
+    found = measure(profiler, plan("5000", references=("fa2",), runs=2))
+    assert samples_ns(found["sm80:a"]) == [5000, 5001]
+    assert samples_ns(found["ref:fa2"]) == [9000, 9001]
+    assert started(fake, 2), "it was the one that waited"
+
+
+def test_one_that_was_made_early_is_the_one_that_measures(fake: FakeNcu) -> None:
+    with preforked_workers((), worker_environment({})):
+        early = NcuProfiler(ncu=fake.path)
+        token = EARLY.set(early)
+        try:
+            assert ncu_profiler(ncu=fake.path) is early
+            assert ncu_profiler(ncu=fake.path, metric_list="explain") is not early
+            assert ncu_profiler(ncu=fake.path, export=Path("x.ncu-rep")) is not early
+        finally:
+            EARLY.reset(token)
+        assert ncu_profiler(ncu=fake.path) is not early
 
 
 def test_each_command_line_is_the_recorded_one(profiler: NcuProfiler, fake: FakeNcu) -> None:

@@ -12,7 +12,10 @@ from tests.tune.fakes import H200
 
 
 class FakeGpu(RemoteGpu):
+    modules = ()
+
     def __init__(self) -> None:
+        super().__init__()
         TimeJob.handler = "tests.tune.fleet.gpu_child:timed"
 
     def device(self) -> DeviceInfo | None:

@@ -23,11 +23,12 @@ from filelock import FileLock
 
 from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import InvalidConfig, ToolMissing
-from fa_tune.core.jobs import ABTestJob, CalibrateJob, CompareInputsJob, ProbeJob
+from fa_tune.core.jobs import ABTestJob, CalibrateJob, CompareInputsJob, ProbeJob, TimeJob
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.store.journal import AttemptRecord, Journal
+from fa_tune.tune import asked
 from fa_tune.tune import build as building
 from fa_tune.tune.fleet import ray_actor as remote
 from fa_tune.tune.fleet import ray_cluster
@@ -35,6 +36,7 @@ from fa_tune.tune.results import SearchResult
 from tests.project_files import ROOT
 from tests.tune import fakes
 from tests.tune.fakes import FakeCompiler, Stages
+from tests.tune.fleet.ray_child import FakeGpu
 
 SEARCH = import_module("fa_tune.tune.flow")
 LENGTHS = (256, 512, 768, 1024)
@@ -62,6 +64,22 @@ def test_kernels_travel_as_bytes_and_keep_their_places(tmp_path: Path) -> None:
     for found in remote.files_of(there):
         assert Path(found).parent == folder
         assert Path(found).read_bytes() == b"a kernel"
+
+
+def test_a_worker_waits_over_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = ROOT / "tests"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), str(ROOT)]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(TimeJob, "handler", TimeJob.handler)  # which it changes
+    gpu = FakeGpu()
+    gpu.host()
+    waiting = gpu._prefork._waiting
+    assert waiting is not None
+    items = {"a": {"do": "ok"}}
+    (result,) = gpu.run_items("job_handlers:work", {}, items, (20, 20), {})
+    gpu._prefork.end()
+    assert isinstance(result.value, dict)
+    assert result.value["pid"] == waiting.pid
 
 
 # --- a cluster -----------------------------------------------------------------------------
@@ -141,7 +159,7 @@ def machine(
     monkeypatch.setattr(CalibrateJob, "handler", "tests.tune.fleet.gpu_child:calibrate")
     monkeypatch.setattr(building, "build_all", build)
     monkeypatch.setattr(
-        SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
+        asked, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
     )
     return Cluster(cluster, tmp_path)
 

@@ -193,6 +193,7 @@ def test_a_set_is_taken_from_those_who_have_it(world: World) -> None:
         search(world, kernels="tuna")
     said = "unknown kernel set 'tuna'; allowed: wave: tune; sm80: fast, wide, tune, all, prog, "
     assert str(caught.value).startswith(said)
+    assert str(caught.value).endswith("did you mean tune?")
     with pytest.raises(InvalidConfig, match=r"unknown kernel set 'prog'; allowed: tune$"):
         search(world, kernels="prog", families=("wave",))
 
