@@ -55,19 +55,22 @@ struct Epilogue {
             }
         }
         if constexpr (CFG.o_apart()) {
+            const auto own_panel = [&] { return smem.o_panel(warpgroup); };
             if constexpr (TRAITS.lse) write_lse(tile, sequence, query, log_sum_exp);
 #pragma unroll
             for (int panel = 0; panel < OTile::kPanels; ++panel) {
                 wait();
                 sync_warpgroup();  // the panel before this one has been read
-                stage(smem.o_panel(warpgroup), softmax, o, inverse, panel, panel + 1);
-                send(tile, sequence, smem.o_panel(warpgroup), panel, panel + 1);
+                stage(own_panel, softmax, o, inverse, panel, panel + 1);
+                send(tile, sequence, own_panel, panel, panel + 1);
             }
         } else {
             sync_warpgroup();  // all four warps are past their reads of Q
-            stage(smem.q(slot), softmax, o, inverse, 0, OTile::kPanels);
+            // Read where they are used: hoisted, the machine code is not the one that was measured.
+            const auto rows_of_q = [&] { return smem.q(slot); };
+            stage(rows_of_q, softmax, o, inverse, 0, OTile::kPanels);
             if constexpr (TRAITS.lse) write_lse(tile, sequence, query, log_sum_exp);
-            send(tile, sequence, smem.q(slot), 0, OTile::kPanels);
+            send(tile, sequence, rows_of_q, 0, OTile::kPanels);
         }
     }
 
@@ -95,8 +98,8 @@ struct Epilogue {
     }
 
     // Panels from `first` to before `end`, to `place`.
-    template <class Softmax>
-    __device__ __forceinline__ void stage(unsigned place, const Softmax& softmax,
+    template <class Place, class Softmax>
+    __device__ __forceinline__ void stage(const Place& place, const Softmax& softmax,
                                           const float (&o)[kOutputs], const float (&inverse)[2],
                                           int first, int end) const {
 #pragma unroll
@@ -109,7 +112,7 @@ struct Epilogue {
                 const int j = 8 * t + 2 * i;
                 r[i] = softmax.round(o[j] * inverse[i % 2], o[j + 1] * inverse[i % 2]);
             }
-            ptx::stmatrix_x4(chunk_address(place, t - 4 * first), r);
+            ptx::stmatrix_x4(chunk_address(place(), t - 4 * first), r);
         }
     }
 
@@ -135,8 +138,9 @@ struct Epilogue {
         }
     }
 
+    template <class Place>
     __device__ __forceinline__ void send(const WorkTile& tile,
-                                         const Sequence<TRAITS.packed>& sequence, unsigned place,
+                                         const Sequence<TRAITS.packed>& sequence, const Place& place,
                                          int first, int end) const {
         ptx::fence_proxy_async_shared();
         sync_warpgroup();
@@ -145,7 +149,7 @@ struct Epilogue {
                 sequence.template q_box<64>(first_row<CFG>(tile, warpgroup), tile.batch);
 #pragma unroll
             for (int panel = first; panel < end; ++panel) {
-                store_box<TRAITS.packed>(o_map, place + (panel - first) * OTile::kPanelBytes,
+                store_box<TRAITS.packed>(o_map, place() + (panel - first) * OTile::kPanelBytes,
                                          64 * panel, tile.head, box);
             }
             ptx::cp_async_bulk_commit_group();

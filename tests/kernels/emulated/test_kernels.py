@@ -46,6 +46,11 @@ KERNELS = (
     ("(BF16, 96, 64, 32, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+stages_2"
      "+rescale_8+interleave", "causal+ragged"),
     ("(FP16, 64, 64, 64, 4): async+swizzled+load_2_2_2_tiles", "ragged+lse"),
+    # One tile of Q, which the next one follows before O is there; O leaves panel by panel.
+    ("sm90(BF16, 80, 128x32): stages_2+pingpong+overlap+cross_tile_overlap+stale_max+dynamic"
+     "+longest_first+d_head_v_128", "causal+ragged+lse"),
+    ("sm90(FP16, 128, 192x32): stages_1+overlap+cross_tile_overlap+thresholded_rescale+static",
+     "ragged+lse+window"),
     # V with fewer columns than Q and K, and with more: O's rows are shorter or longer than Q's.
     ("sm90(FP16, 192, 128x32): stages_2+pingpong+overlap+stale_max+dynamic+longest_first"
      "+d_head_v_128", "causal+ragged+lse"),

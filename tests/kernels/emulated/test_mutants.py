@@ -27,6 +27,9 @@ ROWS = (
     "sm90(FP16, 64, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
     "+dynamic+longest_first+rows_in_turn"
 )
+APART = (
+    "sm90(FP16, 128, 128x32): stages_2+overlap+cross_tile_overlap+stale_max+dynamic+longest_first"
+)
 ADAPTIVE = f"{ROWS}+adaptive_max"
 ONE = "sm90(FP16, 64, 64x64): stages_3+q_stages_2+overlap+cross_tile_overlap+dynamic"
 TURNS = (
@@ -89,6 +92,14 @@ MUTANTS = {
     "Q is given back before O has left from there": Mutant(
         SM90, "sm90/fwd/epilogue.cuh",
         r"ptx::cp_async_bulk_wait_group_read\(\);(\s*ptx::mbarrier_arrive)", r"\1", WRONG,
+    ),
+    "Q is given back before the last scores": Mutant(
+        APART, "sm90/fwd/consumer.cuh",
+        r"(k\.release\(lane\);\s*if \(kGivesQBack && block == )0", r"\g<1>1", WRONG,
+    ),
+    "a panel of O is written before the last one has left": Mutant(
+        APART, "sm90/fwd/epilogue.cuh", r"wait\(\);(\s*sync_warpgroup\(\);  // the panel)", r"\1",
+        WRONG,
     ),
     "the next tile is not waited for": Mutant(
         ONE, "sm90/fwd/scheduler.cuh",
