@@ -4,8 +4,8 @@ fast         what may win, with all knobs; see sm80_later_sets
 wide         all that can run, with all knobs; see there
 tune         80 configs, 40 per dtype (96 above d_head 128): the blocks, k-tiles and flags that
              may win
-prog         7 configs, the ladder from the plain kernel up, one idea per rung
-prog-all     each rung at every block size and warp count it allows, 56 configs
+prog         7 configs, the ladder from the plain kernel up, one idea per step
+prog-all     each step at every block size and warp count it allows, 56 configs
 all          what gets built: tune and prog, sorted, 85 configs
 64,32        the tune configs with B_r 64 and B_c 32
 """
@@ -75,23 +75,23 @@ def get_kernel_progression_configs(
     d_head: int = 128,
     d_head_v: int = 0,
 ) -> list[FlashForwardKernelConfig]:
-    """The `prog` ladder, rung by rung; with `all_block_sizes` each rung at every block size
+    """The `prog` ladder, step by step; with `all_block_sizes` each step at every block size
     with B_c ≤ B_r and, for 128 rows, with 8 warps as well as 4."""
-    rungs = [
-        dataclasses.replace(parse_short_form(rung), dtype=dtype, d_head=d_head, d_head_v=d_head_v)
+    steps = [
+        dataclasses.replace(parse_short_form(step), dtype=dtype, d_head=d_head, d_head_v=d_head_v)
         for dtype in dtypes
-        for rung in PROGRESSION
+        for step in PROGRESSION
     ]
     if not all_block_sizes:
-        return rungs
+        return steps
     blocks = [
         (B_r, B_c, n_warps)
         for B_r, B_c, n_warps in itertools.product((128, 64), (128, 64, 32), (4, 8))
         if B_c <= B_r and (n_warps == 4 or B_r == 128)
     ]
     return [
-        dataclasses.replace(rung, B_r=B_r, B_c=B_c, n_warps=n_warps)
-        for rung in rungs
+        dataclasses.replace(step, B_r=B_r, B_c=B_c, n_warps=n_warps)
+        for step in steps
         for B_r, B_c, n_warps in blocks
     ]
 

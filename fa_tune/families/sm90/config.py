@@ -88,7 +88,7 @@ class Sm90Config:
     """One point of the family's knobs, totally ordered by its fields in this order.
 
     Kept though nothing recorded was fastest with them: EACH_BLOCK, SINGLE, STATIC and LINEAR are
-    the first rungs of the ladder, and THRESHOLDED is for data whose maxima grow.
+    the first steps of the ladder, and THRESHOLDED is for data whose maxima grow.
     """
 
     dtype: DType = tuple_field("element type of Q, K, V and O")

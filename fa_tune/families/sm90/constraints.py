@@ -35,8 +35,8 @@ def _rows_have_room(c: Sm90Config) -> bool:
     """Whether exponentials come before the wait for the last product, as softmax.cuh has it."""
     alone = c.mma_warpgroups == 2 and c.min_ctas_per_sm == 1
     registers = 2 * c.d_v + 3 * c.B_c <= 704
-    trusting = c.rescale is Rescale.STALE_MAX and c.overlap
-    return trusting and alone and c.B_c >= 64 and c.d_v <= 128 and registers
+    stale_max = c.rescale is Rescale.STALE_MAX and c.overlap
+    return stale_max and alone and c.B_c >= 64 and c.d_v <= 128 and registers
 
 
 def _max_may_be_first(c: Sm90Config) -> bool:

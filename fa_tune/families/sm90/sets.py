@@ -2,7 +2,7 @@
 
 fast    what was fastest somewhere in measurements on an H200, or close to it
 tune    tiles that may win somewhere, with the schedulers, orders and rescale policies that may
-prog    the ladder from one serial consumer up, one idea per rung
+prog    the ladder from one serial consumer up, one idea per step
 all     all of these, sorted
 """
 
@@ -321,7 +321,7 @@ def _of_tile(warpgroups: int, keys: int, ctas: int) -> Axes:
 def get_progression_configs(
     dtypes: Sequence[DType] = PROGRESSION_DTYPES, *, d_head: int = 128, d_head_v: int = 0
 ) -> list[Sm90Config]:
-    """The ladder, rung by rung; empty above d_head 128, where its tiles do not fit."""
+    """The ladder, step by step; empty above d_head 128, where its tiles do not fit."""
     if d_head not in (64, 128) or d_head_v not in (0, d_head):
         return []
     return [
