@@ -13,11 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.model import Quantity
 from fa_tune.core.workload import DType
-from fa_tune.ops.memory import memory_rate
 from fa_tune.profile.ncu.launches import Profile
 from fa_tune.search.space_table import SpaceTable
-from fa_tune.store.registry.schema import Entry, Registry
-from fa_tune.store.table.columns import BOOLEAN, COLUMNS, RATIOS, SAMPLES, TEXT, WHOLE, Kind
+from fa_tune.store.registry.schema import Registry
+from fa_tune.store.table.columns import (
+    BOOLEAN,
+    COLUMNS,
+    COUNTERS,
+    RATIOS,
+    SAMPLES,
+    TEXT,
+    WHOLE,
+    Kind,
+)
 from fa_tune.store.table.rows import Row
 
 if TYPE_CHECKING:
@@ -38,11 +46,9 @@ UNITS: Mapping[str, str] = {
     **dict.fromkeys(("duration_percent_of_baseline", "cycles_percent_of_baseline"), "%"),
     **dict.fromkeys(("tflops", "attn_tflops", "matmul_tflops"), "TFLOP/s"),
     "cycles": "cycle",
-    "registers": "register/thread",
-    "l2_hit_percent": "%",
-    "sm_clock_hz": "hz",
     **dict.fromkeys(("seq_len", "seq_len_kv", "d_head"), "element"),
     "bytes_per_s": "byte/s",
+    **{column.field: column.unit for column in COUNTERS},
 }
 
 
@@ -105,7 +111,7 @@ def registry(registry: Registry) -> pd.DataFrame:
         "interval_low_s": [e.interval_s[0] if e.interval_s else None for e in entries],
         "interval_high_s": [e.interval_s[1] if e.interval_s else None for e in entries],
         "matmul_tflops": [e.tflops for e in entries],
-        "bytes_per_s": [_bytes_per_s(e) for e in entries],
+        "bytes_per_s": [e.memory_rate and e.memory_rate.bytes_per_s for e in entries],
         "ratio_to_default": [e.ratio_to_default and e.ratio_to_default.value for e in entries],
     }
     for name in sorted({name for e in entries for name in e.ratio_to_references}):
@@ -116,11 +122,6 @@ def registry(registry: Registry) -> pd.DataFrame:
     columns["n"] = _series([e.n for e in entries], "Int64")
     columns["tied"] = _series([len(e.tie_set) for e in entries], "Int64")
     return _frame(columns)
-
-
-def _bytes_per_s(entry: Entry) -> float | None:
-    rate = memory_rate(entry.workload, entry.median_s)
-    return None if rate is None else rate.bytes_per_s
 
 
 def launches(profile: Profile) -> pd.DataFrame:

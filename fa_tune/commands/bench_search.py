@@ -36,8 +36,8 @@ from fa_tune.evaluate.strategies import (
     headline,
     priors_from,
 )
-from fa_tune.report.fitted import terminal_width, wrapped
 from fa_tune.report.page.picture import check_suffix
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.search.space_table import RecordedWorkload, find, load, recorded
 from fa_tune.search.strategies import STRATEGIES
 

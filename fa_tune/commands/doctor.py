@@ -11,7 +11,7 @@ from fa_tune.commands.shared.output import one_line, say, write_json
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.options import MachineOptions
-from fa_tune.report.fitted import terminal_width
+from fa_tune.report.wrap import terminal_width
 from fa_tune.tune import machine_check
 
 SCHEMA = "fa-tune-doctor-1"

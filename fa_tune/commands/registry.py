@@ -36,7 +36,7 @@ from fa_tune.core.workload import (
     benchmark_batch,
 )
 from fa_tune.evaluate.default_check import compare_recordings, compare_registry
-from fa_tune.report.fitted import terminal_width, wrapped
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.registry.file import load, update
 from fa_tune.store.registry.lookup import NoMatch, Target, find_match
 from fa_tune.store.registry.merge import Conflict, conflicts, merge_registries

@@ -15,7 +15,6 @@ from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
 from fa_tune.evaluate import t4
 from fa_tune.evaluate.replay import LEVELS
-from fa_tune.ops.memory import memory_rate
 from fa_tune.search.space_table import find, load, recorded, save
 
 PATH = click.Path(path_type=Path)
@@ -52,11 +51,10 @@ def show(paths: tuple[Path, ...]) -> None:
         gpu = table.meta.device.name if table.meta.device else "unknown"
         for space in recorded(table):
             ran = [t for t in space.times_s if t is not None]
-            best = min(ran)
+            best, moved = space.best_s, space.best_bytes_per_s
             near = [str(sum(best / t >= level for t in ran)) for level in LEVELS]
             workload = space.rows[0].workload
-            moved = memory_rate(Workload.from_key(workload), best)
-            rate = "" if moved is None else f"{moved.bytes_per_s / 1e9:.0f}"
+            rate = "" if moved is None else f"{moved / 1e9:.0f}"
             counts = [str(len(space.rows)), str(len(ran))]
             rows.append([table.name, gpu, workload, *counts, f"{1e3 * best:.4g}", rate, *near])
     names = ["space", "GPU", "workload", "configs", "ran", "best (ms)"]

@@ -9,7 +9,7 @@ whose result takes the score's place, before any mask; a score is scaled, and AL
 exact to the last places of fp32.
 
 Where a function takes much time, the text can have a struct instead, which gets four scores of a
-thread at once, `scale` times less than they are, and leaves them `unit` times less than they are to
+query at once, `scale` times less than they are, and leaves them `unit` times less than they are to
 be, less `origin`; both are optional.  The kernel multiplies by such factors anyway.  A soft cap of
 50, as fast as the built-in one:
 

@@ -81,6 +81,7 @@ class FieldSpec:
     `help`          of its command line option, which a field without it has not
     `off`           the option's word for false, if not `no-…`
     `usual_text`    how the option's help says the usual value, if not by itself
+    `special`       whether it is a window or changes scores or their sum
     `limits`        the least and the largest value of the option, None where there is no such
     """
 
@@ -96,6 +97,7 @@ class FieldSpec:
     help: str = ""
     off: str = ""
     usual_text: str = ""
+    special: bool = False
     limits: tuple[float | None, float | None] = (None, None)
 
 
@@ -214,6 +216,7 @@ class Workload:
         help="Keys before its own that a query sees.",
         usual_text="all",
         limits=(0, None),
+        special=True,
     )
     window_right: int | None = _field(
         Effect.DETAIL,
@@ -225,6 +228,7 @@ class Workload:
         help="Keys after its own that a query sees; without an effect on causal masks.",
         usual_text="all",
         limits=(0, None),
+        special=True,
     )
     sink: bool = _field(
         Effect.DETAIL,
@@ -234,6 +238,7 @@ class Workload:
         label="with a sink",
         short="sink",
         help="Give every head a score of its own that joins the sum of each row.",
+        special=True,
     )
     softcap: float | None = _field(
         Effect.DETAIL,
@@ -245,6 +250,7 @@ class Workload:
         help="Bound of the scores, by tanh.",
         usual_text="none",
         limits=(MIN_SCALE, MAX_SCALE),
+        special=True,
     )
     alibi: bool = _field(
         Effect.DETAIL,
@@ -254,6 +260,7 @@ class Workload:
         label="with ALiBi slopes",
         short="alibi",
         help="Take a multiple of the distance from each score.",
+        special=True,
     )
     score_hook: str | None = _field(
         Effect.DETAIL,
@@ -264,6 +271,7 @@ class Workload:
         short="hook {}",
         help="Put scores through a function of one's own: the file of its CUDA text.",
         usual_text="none",
+        special=True,
     )
     d_head_v: int = _field(
         Effect.KIND,
@@ -337,8 +345,7 @@ class Workload:
             object.__setattr__(self, "d_head_v", 0)  # one problem, one key
         if self.heads % self.kv_heads:
             raise InvalidConfig(f"{self.kv_heads} kv heads do not divide {self.heads} heads")
-        windowed = self.window_left is not None or self.window_right is not None
-        if self.bottom_right and not (self.causal or windowed or self.alibi):
+        if self.bottom_right and not self.aligned:
             raise InvalidConfig("bottom_right aligns a causal mask; this workload has no mask")
         for name in ("softmax_scale", "softcap"):
             value = getattr(self, name)
@@ -372,9 +379,7 @@ class Workload:
         elif right == 0:
             object.__setattr__(self, "causal", True)
             object.__setattr__(self, "window_right", None)
-        windowed = self.window_left is not None or self.window_right is not None
-        aligned = self.causal or windowed or self.alibi
-        if self.bottom_right and (self.seq_len_q == self.seq_len_kv or not aligned):
+        if self.bottom_right and (self.seq_len_q == self.seq_len_kv or not self.aligned):
             object.__setattr__(self, "bottom_right", False)
 
     def _settle_cache(self) -> None:
@@ -393,9 +398,7 @@ class Workload:
         keys = [kv for _, kv in self._drawn()]
         object.__setattr__(self, "batch", len(keys))
         object.__setattr__(self, "seq_len_kv", max(1, *keys))
-        windowed = self.window_left is not None or self.window_right is not None
-        # There is one alignment.
-        object.__setattr__(self, "bottom_right", self.causal or windowed or self.alibi)
+        object.__setattr__(self, "bottom_right", self.aligned)  # there is one alignment
 
     def _drawn(self) -> Lengths:
         text = self.lengths or self.cache_lengths
@@ -521,9 +524,19 @@ class Workload:
         return self.d_head_v or self.d_head
 
     @property
+    def windowed(self) -> bool:
+        """Whether a window hides keys, on either side."""
+        return self.window_left is not None or self.window_right is not None
+
+    @property
+    def aligned(self) -> bool:
+        """Whether it matters how queries and keys are aligned."""
+        return self.causal or self.windowed or self.alibi
+
+    @property
     def is_plain(self) -> bool:
         """Whether it has neither a window nor anything else that changes scores or their sum."""
-        return not self.unusual.keys() & PLAIN_WITHOUT
+        return not any(FIELDS[name].special for name in self.unusual)
 
     @property
     def scale(self) -> float:
@@ -577,7 +590,6 @@ FIELDS: Mapping[str, FieldSpec] = {f.name: f.metadata["spec"] for f in dataclass
 USUAL: Mapping[str, Any] = {
     f.name: f.default for f in dataclasses.fields(Workload) if f.default is not dataclasses.MISSING
 }
-PLAIN_WITHOUT = {"window_left", "window_right", "sink", "softcap", "alibi", "score_hook"}
 OPTIONAL = tuple(name for name in USUAL if FIELDS[name].words is None)
 # The order in which people read: what the kernels are for, how large it is, and then the rest.
 _READ_FIRST = ("d_head", "dtype", "causal", "seq_len_q", "seq_len_kv", "batch", "heads", "kv_heads")

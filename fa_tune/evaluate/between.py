@@ -63,27 +63,33 @@ def losses_of(folder: Path) -> tuple[list[Losses], list[Single]]:
     return losses_among(load_all(folder))
 
 
-def losses_among(recordings: Iterable[Recording]) -> tuple[list[Losses], list[Single]]:
-    """Those of the problems of few rows that recordings have, by GPU and method."""
+def losses_among(
+    tuned: Iterable[Recording], asked: Iterable[Recording] = ()
+) -> tuple[list[Losses], list[Single]]:
+    """Those of the problems of few rows that recordings have, by GPU and method: of those `asked`
+    by the `tuned` ones, or without any of each of the tuned ones by the others."""
+    known, wanted = _by_kind(tuned), _by_kind(asked)
+    found: list[Losses] = []
+    singles: list[Single] = []
+    for of, every in known.items():
+        single = _single([p.tuned for p in every])
+        if single is not None:
+            variant, lost = single
+            mean, worst = statistics.fmean(lost), max(lost)
+            singles.append(Single(*of, len(every), variant.config, mean, worst))
+        for problem in wanted.get(of, []) if wanted else every:
+            one = _losses(of, problem, every, single[0] if single else None)
+            found += [one] if one is not None else []
+    found.sort(key=lambda f: (f.gpu, f.method, f.workload))
+    return found, singles
+
+
+def _by_kind(recordings: Iterable[Recording]) -> dict[tuple[str, str], list[_Problem]]:
     kinds: dict[tuple[str, str], list[_Problem]] = {}
     for recording in recordings:
         of = (recording.meta.device.name, recording.meta.provenance.method)
         kinds.setdefault(of, []).extend(_problems(recording))
-    found: list[Losses] = []
-    singles: list[Single] = []
-    for (gpu, method), problems in kinds.items():
-        every = _once(problems)
-        single = _single([p.tuned for p in every])
-        if single is not None:
-            variant, lost = single
-            singles.append(
-                Single(gpu, method, len(every), variant.config, statistics.fmean(lost), max(lost))
-            )
-        for problem in every:
-            one = _losses((gpu, method), problem, every, single[0] if single else None)
-            found += [one] if one is not None else []
-    found.sort(key=lambda f: (f.gpu, f.method, f.workload))
-    return found, singles
+    return {of: _once(problems) for of, problems in kinds.items()}
 
 
 def _problems(recording: Recording) -> Iterable[_Problem]:

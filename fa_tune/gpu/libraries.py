@@ -66,22 +66,19 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
     if name not in BACKENDS:
         known = ", ".join(KNOWN_FIELDS)
         raise InvalidConfig(f"unknown reference {name!r}; known: {known}")
-    if workload.packed or _is_windowed(workload):  # which SDPA has no arguments for
+    if workload.packed or workload.windowed:  # which SDPA has no arguments for
         return _flash_operator(inputs, workload)
+    return _sdpa_call(name, inputs, workload)
+
+
+def _sdpa_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
+    """A call of torch's SDPA held to one back end."""
     q, k, v = (t.transpose(1, 2) for t in (inputs.q, inputs.k, inputs.v))
     mask: CausalBias | None = None
     if workload.causal and workload.seq_len_q != workload.seq_len_kv:
         # is_causal is aligned top-left, which the libraries take for equal lengths alone.
         if workload.bottom_right:
-            if name == "cudnn":
-                raise InvalidConfig(_refusal(name, "no causal mask aligned bottom-right"))
-            # Loads half of torch's compiler: seconds, which no other workload should wait for.
-            from torch.nn.attention.bias import causal_lower_right
-
-            with warnings.catch_warnings():
-                # of NaN in rows that see nothing; FlashAttention gives 0 there
-                warnings.simplefilter("ignore")
-                mask = causal_lower_right(workload.seq_len_q, workload.seq_len_kv)
+            mask = _lower_right(name, workload)
         elif workload.seq_len_q > workload.seq_len_kv:
             raise InvalidConfig(
                 _refusal(name, "no causal mask aligned top-left for more queries than keys")
@@ -102,6 +99,25 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
                 scale=workload.softmax_scale,
                 enable_gqa=workload.kv_heads != workload.heads,
             )
+
+    return _told_why(name, run)
+
+
+def _lower_right(name: str, workload: Workload) -> CausalBias:
+    if name == "cudnn":
+        raise InvalidConfig(_refusal(name, "no causal mask aligned bottom-right"))
+    # Loads half of torch's compiler: seconds, which no other workload should wait for.
+    from torch.nn.attention.bias import causal_lower_right
+
+    with warnings.catch_warnings():
+        # of NaN in rows that see nothing; FlashAttention gives 0 there
+        warnings.simplefilter("ignore")
+        return causal_lower_right(workload.seq_len_q, workload.seq_len_kv)
+
+
+def _told_why(name: str, run: LibraryCall) -> LibraryCall:
+    """The same call, which raises InvalidConfig with torch's own reasons where the back end refuses
+    it.  Torch gives them as warnings, so a refused call is made once more to catch them."""
 
     def call() -> torch.Tensor:
         try:
@@ -170,13 +186,9 @@ def _flash_tensors(
                 _refusal(name, "no causal mask aligned top-left for more queries than keys")
             )
         k, v = (t[:, : workload.seq_len_q] for t in (k, v))  # the others are hidden from all
-    elif _is_windowed(workload):
+    elif workload.windowed:
         raise InvalidConfig(_refusal(name, "no window aligned top-left"))
     return q, k, v, {}
-
-
-def _is_windowed(workload: Workload) -> bool:
-    return workload.window_left is not None or workload.window_right is not None
 
 
 def _sides(workload: Workload) -> tuple[int | None, int | None]:
@@ -203,7 +215,7 @@ def package_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
     """
     q, k, v, given = _flash_tensors(name, inputs, workload)
     given |= {"causal": workload.causal, "softmax_scale": workload.softmax_scale}
-    if _is_windowed(workload):
+    if workload.windowed:
         none = -1 if name == "fa3" else None  # how it is said that a side has no end
         given["window_size"] = tuple(none if side is None else side for side in _sides(workload))
     if workload.softcap is not None:

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fa_tune.core import units
+from fa_tune.core.roofline import ROOFS
 from fa_tune.core.workload import Workload
 from fa_tune.ops import flops
 
 # Operations per byte below which memory may be the limit: an A100 does 156 at its peak rates, an
 # H200 206.
 BOUND_BY_MEMORY = 150
-
-
-@dataclass(frozen=True)
-class Roof:
-    """What a GPU could do at most: dense 16-bit products, and its memory, as its maker states."""
-
-    tflops: float
-    bytes_per_s: float
-
-
-# By the names that drivers give; from the data sheets, without sparsity.
-ROOFS: Mapping[str, Roof] = {
-    "NVIDIA H200": Roof(989.4, 4.8e12),
-    "NVIDIA H100 80GB HBM3": Roof(989.4, 3.35e12),
-    "NVIDIA H100 PCIe": Roof(756.0, 2.0e12),
-    "NVIDIA A100-SXM4-80GB": Roof(312.0, 2.039e12),
-    "NVIDIA A100-SXM4-40GB": Roof(312.0, 1.555e12),
-}
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import DeviceInfo, Outcome, Provenance
 from fa_tune.core.stats import median
+from fa_tune.ops.memory import memory_rate
 from fa_tune.search.derived_features import with_derived, workload_of
 from fa_tune.search.recorded_words import present_key, present_words
 from fa_tune.search.strategies.base import Knob, Point, Space
@@ -119,6 +120,19 @@ class RecordedWorkload:
     def times_s(self) -> tuple[float | None, ...]:
         """Median seconds per point, None for a failure."""
         return tuple(row.time_s for row in self.rows)
+
+    @property
+    def best_s(self) -> float:
+        """Median seconds of the fastest point."""
+        return min(time for time in self.times_s if time is not None)
+
+    @property
+    def best_bytes_per_s(self) -> float | None:
+        """What the fastest point moves between memory and the chip; None where that is not its
+        limit, and for a workload of another tuner."""
+        workload = workload_of(self.rows[0].workload)
+        rate = memory_rate(workload, self.best_s) if workload is not None else None
+        return None if rate is None else rate.bytes_per_s
 
 
 def recorded(table: SpaceTable, *, with_default: bool = True) -> list[RecordedWorkload]:

@@ -35,12 +35,12 @@ def example(
             f"a window of {widest} keys: verify tries windows of up to {MOST_WINDOW}; kernels for "
             "wider ones are the same"
         )
-    return Workload(
+    found = Workload(
         *(2, 4, 2, LENGTHS[0] + widest, LENGTHS[1] + widest, d_head, dtype),
         causal=causal,
-        bottom_right=causal or bool(sides) or bool(common.get("alibi")),
         **{**common, "d_head_v": d_head_v},
     )
+    return dataclasses.replace(found, bottom_right=found.aligned)
 
 
 def is_special(workload: Workload) -> bool:

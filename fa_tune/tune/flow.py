@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from fa_tune import families
 from fa_tune.core import input_files
@@ -15,18 +14,16 @@ from fa_tune.core.model import Resources
 from fa_tune.core.options import DEFAULT_KERNELS, Progress, SearchOptions
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
-from fa_tune.families.selection import choose_configs, note_of_d_head
 from fa_tune.ops import flops
 from fa_tune.store.registry import file as registry_file
 from fa_tune.tune import ab_test, compare_inputs
+from fa_tune.tune.asked import asked_for, of_able_families, of_recorded_configs
 from fa_tune.tune.build import PreparedWorkload, prepare
 from fa_tune.tune.candidates import (
     Candidates,
     Defaults,
     choose_candidates,
     choose_families,
-    recorded_configs,
-    runnable,
     workloads_for,
 )
 from fa_tune.tune.decide import decide_all
@@ -80,66 +77,26 @@ def open_search(
     options: SearchOptions, progress: Progress, configs: Sequence[Config] | None
 ) -> tuple[SearchState, Sequence[Config]]:
     """The machine, who measures, and the configs to search: those given, those of the set, or for
-    a replay those that are recorded."""
-    grid = options.workloads
-    wanted = grid.workloads()  # what cannot be understood is refused before anything else
+    a replay those that are recorded.  What cannot be understood or kept is refused here, before
+    anything is built."""
+    wanted = options.workloads.workloads()
     for workload in wanted:
         input_files.check(options.measure.inputs, workload)
     machine = open_machine(options.machine, progress)
-    # Whatever is recorded or runs here, a set that nobody knows is told first.
-    chosen = choose_families(options.families, machine.limits, workloads=wanted)
-    named = configs is None
-    choose = partial(
-        choose_configs, options.kernels, grid.dtypes, grid.d_heads, d_head_v=grid.d_head_v
-    )
-    if configs is None:
-        configs = choose(chosen, named=bool(options.families))
-    if families.is_config(options.kernels) and (
-        note := note_of_d_head(options.kernels, configs[0])
-    ):
-        progress.note(note)
-    runnable(configs, machine)  # told before what is recorded of others
+    asked = asked_for(options, machine, progress, configs)
     check_writable(options, registry_path(options.registry))
-    selection = choose_profiler(options.measure, machine, progress, wanted=wanted, configs=configs)
+    selection = choose_profiler(
+        options.measure, machine, progress, wanted=wanted, configs=asked.configs
+    )
     progress.note(selection.source)
-    recorded_only(workloads_for(options, configs), selection, progress)
+    recorded_only(workloads_for(options, asked.configs), selection, progress)
     able = choose_families((), machine.limits, selection, workloads=wanted)
-    if families.is_config(options.kernels):
-        chosen = (families.of(configs[0]),)
-    elif not options.families and able != chosen:
-        out = ", ".join(f.name for f in chosen if f not in able)
-        progress.note(f"no recording holds kernels of {out}: left out")
-        chosen, configs = able, [c for c in configs if families.of(c) in able] or choose(able)
-    if named and options.kernels == DEFAULT_KERNELS:  # what was named is what was wanted
-        held = recorded_configs(selection, chosen, wanted)
-        if held and not set(held) & set(configs):
-            progress.note(
-                f"no recording holds the set {DEFAULT_KERNELS!r}: choosing among the "
-                f"{len(held)} configs that are recorded"
-            )
-            configs = held
-        elif held:
-            configs = of_recorded_kinds(configs, held, progress)
+    asked = of_able_families(asked, options, able, progress)
+    if configs is None and options.kernels == DEFAULT_KERNELS:  # what was named is what is wanted
+        asked = of_recorded_configs(asked, selection, wanted, progress)
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
-    defaults = Defaults(machine.limits, able, chosen)
-    return state_of(options, session, defaults), configs
-
-
-def of_recorded_kinds(
-    configs: Sequence[Config], held: Sequence[Config], progress: Progress
-) -> list[Config]:
-    """The configs without those families, dtypes and d_heads of which no recording holds any of
-    them: nothing could be said of these, and compiling them would take its time for nothing."""
-
-    def kind(config: Config) -> str:
-        dtype, d_head, d_v = families.kind_of(config)
-        heads = f"d_head {d_head}" if d_v == d_head else f"d_head {d_head}, d_head_v {d_v}"
-        return f"{dtype.name} {heads} of {families.of(config).name}"
-
-    recorded = {kind(config) for config in set(configs) & set(held)}
-    for missing in dict.fromkeys(k for k in map(kind, configs) if k not in recorded):
-        progress.note(f"no recording holds kernels for {missing}: left out")
-    return [config for config in configs if kind(config) in recorded]
+    defaults = Defaults(machine.limits, able, asked.families)
+    return state_of(options, session, defaults), asked.configs
 
 
 def state_of(options: SearchOptions, session: Session, defaults: Defaults) -> SearchState:

@@ -27,6 +27,7 @@ from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as registry_file
 from fa_tune.tune.build import build_all, build_request
 from fa_tune.tune.outputs import registry_path
+from fa_tune.tune.profilers import is_of_other_sources
 from fa_tune.tune.results import Check
 from fa_tune.tune.session import JOURNAL, Machine, open_machine
 
@@ -144,7 +145,9 @@ def _recordings(machine: MachineOptions) -> str:
     folder = machine.recordings or locations.profiles_dir()
     found = recordings.load_all(folder)
     gpus = ", ".join(dict.fromkeys(r.meta.device.name for r in found))
-    return f"{len(found)} in {folder}" + (f" ({gpus})" if gpus else "")
+    text = f"{len(found)} in {folder}" + (f" ({gpus})" if gpus else "")
+    others = sum(map(is_of_other_sources, found))
+    return f"{text}; {others} made with other kernel sources than these" if others else text
 
 
 def _package(name: str, why: str, *, needed: bool) -> Check:

@@ -166,13 +166,19 @@ def _replay(
     how = f"with {method} on {inputs} inputs"
     source = f"recorded on an {gpu} on {date} {how}, replayed from {names}"
     d_heads = {w.d_head for w in wanted}
-    if any(_is_of_other_sources(r, answered.get(r.label, d_heads)) for r in told):
+    if others := [r.label for r in told if is_of_other_sources(r, answered.get(r.label, d_heads))]:
         progress.warn(
-            "the recordings were made with other kernel sources than these, whose times may "
-            "differ; search on a GPU to measure these"
+            f"{_which(others, len(told))} made with other kernel sources than these, whose times "
+            "may differ; search on a GPU to measure these"
         )
     device = told[0].meta.device
     return ProfilerSelection(profiler, device, source, told[0], tuple(chosen), inputs)
+
+
+def _which(labels: Sequence[str], of: int) -> str:
+    if len(labels) == of:
+        return "the recordings were"
+    return f"{', '.join(labels)} {'were' if labels[1:] else 'was'}"
 
 
 def _of_inputs(
@@ -220,13 +226,17 @@ def _most_wanted(
         asked.setdefault(method, set()).update(
             a.workload for a in recording.attempts if a.workload in here and a.subject in subjects
         )
-        if not _is_of_other_sources(recording, {Workload.from_key(key).d_head for key in here}):
+        if not is_of_other_sources(recording, _d_heads(here)):
             ours.setdefault(method, set()).update(here)
 
     def order(method: str) -> tuple[int, int, int, bool]:
         return len(asked[method]), len(ours.get(method, ())), len(held[method]), method == "ncu"
 
     return max(held, key=order)
+
+
+def _d_heads(keys: Collection[str]) -> set[int]:
+    return {Workload.from_key(key).d_head for key in keys}
 
 
 def _most_recorded(found: Sequence[Recording]) -> str:
@@ -239,8 +249,11 @@ def _most_recorded(found: Sequence[Recording]) -> str:
     return max(counts, key=lambda name: counts[name])
 
 
-def _is_of_other_sources(recording: Recording, d_heads: Collection[int]) -> bool:
-    """Whether a recording's kernels of these head dimensions are not those of this checkout."""
+def is_of_other_sources(recording: Recording, d_heads: Collection[int] | None = None) -> bool:
+    """Whether a recording's kernels of these head dimensions, None: of all that it has, are not
+    those of this checkout."""
+    if d_heads is None:
+        d_heads = _d_heads({a.workload for a in recording.attempts})
     known = set(families_in(recording)) & set(families.family_names())
     return not all(
         equal(

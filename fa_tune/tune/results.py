@@ -9,9 +9,19 @@ from pathlib import Path
 from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import FaTuneError
 from fa_tune.core.inputs import NORMAL
-from fa_tune.core.model import Attempt, DeviceInfo, Rejected, Resources, Variant, Verdict
+from fa_tune.core.model import (
+    Attempt,
+    DeviceInfo,
+    Rejected,
+    Resources,
+    Variant,
+    Verdict,
+    reference_subject,
+)
+from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.stats import MARGIN
 from fa_tune.core.workload import Workload
+from fa_tune.ops.memory import MemoryRate, memory_rate
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Confirmation, Decision
 from fa_tune.search.space_table import SpaceMeta, SpaceRow
@@ -73,6 +83,15 @@ class WorkloadResult:
     margin: float = MARGIN  # what the default had to be beaten by
     inputs: str = str(NORMAL)  # that it was decided on
     on_inputs: Mapping[str, tuple[OnInputs, ...]] = field(default_factory=dict)  # by subject
+
+    def memory_rate(self, gpu: str) -> MemoryRate | None:
+        """How near the choice is to the speed of the memory of a GPU, called as its driver does;
+        None where that is not its limit, and without a choice."""
+        if self.decision is None:
+            return None
+        read = self.decision.to_references.get(reference_subject(BARE_READ))
+        of_read = None if read is None else 1.0 / read.value
+        return memory_rate(self.workload, self.decision.chosen.median_s, gpu, of_read)
 
 
 @dataclass(frozen=True)

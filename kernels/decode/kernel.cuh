@@ -1,9 +1,10 @@
 // FlashAttention forward for few queries after many keys, bound by the reading of K and V.
 //
-//     grid    (CTAs, 1, 1), see work.cuh
+//     grid    (CTAs, 1, 1), see work.cuh; (tiles * CFG.cluster, 1, 1) with clusters
 //     block   32 n_warps threads, see warp_group.cuh
 //
-// Parts of a tile are combined by the CTA that is done last, or by a kernel of their own:
+// Parts of a tile are combined within its cluster, by the CTA that is done last, or by a kernel of
+// their own:
 //
 //     grid    (tiles, rows of a part, 1)
 //     block   combine_threads

@@ -13,8 +13,8 @@ from fa_tune.core.model import Outcome, Quantity
 from fa_tune.core.paths import profiles_dir
 from fa_tune.profile.ncu.metrics import INSTRUCTIONS, L2_HIT_RATE, TENSOR_PIPE
 from fa_tune.report.fitted import Legend, fitted
-from fa_tune.report.wrap import folded
 from fa_tune.report.load import load_report_source
+from fa_tune.report.wrap import folded
 from fa_tune.store.table.rows import best, grouped
 from tests.commands import fakes
 from tests.commands.console import Console

@@ -10,9 +10,9 @@ import pytest
 
 from fa_tune.core.model import Attempt, Measurement, Outcome
 from fa_tune.core.workload import DType, Workload
-from fa_tune.evaluate.between import losses_of
+from fa_tune.evaluate.between import losses_among, losses_of
 from fa_tune.store import recordings
-from fa_tune.store.recordings import Meta
+from fa_tune.store.recordings import Meta, load_all
 from tests.store.test_recordings import ORIGIN
 from tests.tune.fakes import H200
 
@@ -73,3 +73,20 @@ def test_what_is_nearer_than_half_a_doubling_is_taken_out_too(tmp_path: Path) ->
     }
     found, _ = losses_of(recorded(tmp_path, times))
     assert found[0].rule == pytest.approx(0.5)
+
+
+def test_what_was_tuned_for_comparison_is_asked_for_by_the_others_alone(tmp_path: Path) -> None:
+    grid = recorded(
+        tmp_path / "grid",
+        {decode(1024): {A: 10.0, B: 12.0}, decode(65536): {A: 300.0, B: 200.0}},
+    )
+    # Each would be served by the other, which nobody tuned for.
+    compared = recorded(
+        tmp_path / "between",
+        {decode(3000): {A: 18.0, B: 15.0}, decode(6000): {A: 33.0, B: 30.0}},
+    )
+    found, (single,) = losses_among(load_all(grid), load_all(compared))
+    assert [loss.workload for loss in found] == [decode(3000), decode(6000)]
+    assert {loss.near for loss in found} == {decode(1024)}
+    assert [loss.rule for loss in found] == [pytest.approx(0.2), pytest.approx(0.1)]
+    assert single.problems == 2

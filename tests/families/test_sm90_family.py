@@ -73,7 +73,7 @@ class TestSm90Contract(KernelFamilyContract):
         replace(DEFAULT, stages=0),
         replace(DEFAULT, q_stages=3),
         replace(DEFAULT, mma_warpgroups=1),
-        replace(DEFAULT, q_stages=1),
+        replace(DEFAULT, scheduler=Scheduler.SINGLE),
         replace(SINGLE, q_stages=2),
         replace(DEFAULT, mma_warpgroups=3),
         replace(DEFAULT, stages=3),

@@ -14,7 +14,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
 from fa_tune.families.fields import python_type
 from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
-from fa_tune.families.sm90.names import parse
+from fa_tune.families.sm90.names import FEWEST_VALUES, parse
 from fa_tune.families.sm90.sets import get_configs
 from tests.families.strategies import configs as sm80_configs
 
@@ -87,6 +87,12 @@ def test_the_short_form_is_readable() -> None:
 )
 def test_spaces_order_and_surroundings_do_not_matter(text: str) -> None:
     assert parse(text) == CONFIG
+
+
+@pytest.mark.parametrize("count", range(FEWEST_VALUES, len(dataclasses.fields(Sm90Config)) + 1))
+def test_a_struct_of_before_a_field_has_its_default(count: int) -> None:
+    values = ", ".join(str(int(v)) for v in dataclasses.astuple(CONFIG)[:count])
+    assert parse(f"void sm90_forward_kernel<Sm90Config{{{values}}}, …>(…)") == CONFIG
 
 
 def test_d_head_may_be_left_to_the_caller() -> None:
@@ -169,7 +175,7 @@ def test_a_removed_knob_is_named(words: str, knob: str) -> None:
         ("sm90(FP16, 128, 128x176): stages_2+static+dynamic", "says again"),
         ("sm90(FP16, 128, 128x176): stages_99999999999", "unknown word"),
         ("sm90(FP16, 64, 64x16): stages_2 sm90(FP16, 64, 64x16): stages_2", "more than one"),
-        ("Sm90Config{5, 128}", "18 values, not the 2"),
+        ("Sm90Config{5, 128}", f"{len(dataclasses.fields(Sm90Config))} values, not the 2"),
         ("Sm90Config{7, 128, 2, 176, 2" + ", 0" * 10 + "}", "dtype cannot be 7"),
         ("Sm90Config{5, 128, 2, 176, 2" + ", 0" * 5 + ", 9" + ", 0" * 4 + "}", "scheduler cannot"),
         ("Sm90Config{5, -1, 2, 176, 2" + ", 0" * 10 + "}", "d_head cannot be -1"),

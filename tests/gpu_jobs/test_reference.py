@@ -19,6 +19,7 @@ import torch
 
 from fa_tune.gpu import reference
 from fa_tune.gpu.judged import judged_forward
+from tests.log_sum_exp import log_sum_exp
 
 W = Workload(2, 6, 2, 37, 53, 32, DType.FP16)
 LARGEST = 4e-6  # difference of two fp32 computations in another order
@@ -150,7 +151,7 @@ def test_attention_by_hand() -> None:
     given = reference.Inputs(q, k, v)
     out = reference.attention(given, w, dtype=torch.float32)
     assert out.flatten().tolist() == pytest.approx([1, 3, 8, 1])
-    lse = reference.log_sum_exp(given, w)
+    lse = log_sum_exp(given, w)
     assert lse.flatten().tolist() == pytest.approx([math.log(4)])
 
 
@@ -167,7 +168,7 @@ def test_the_workload_says_alignment_and_scale(q: int, kv: int) -> None:
     # Twice the scale is the scale of inputs twice as large.
     doubled = dataclasses.replace(w, softmax_scale=2 * w.scale)
     larger = dataclasses.replace(given, q=2 * given.q)
-    for function in (reference.attention, reference.log_sum_exp):
+    for function in (reference.attention, log_sum_exp):
         assert torch.allclose(function(given, doubled), function(larger, w), atol=2e-3)
     assert difference(reference.attention(given, doubled), mine) > 0.1
 
@@ -180,7 +181,7 @@ def test_the_log_sum_exp_is_what_makes_weights_of_scores(diagonal: int | None) -
     """exp(score - lse) sums to 1 in every row that sees a key; other rows have -inf."""
     w = dataclasses.replace(W, causal=diagonal is not None)
     given = inputs(w, mean=0.25)
-    lse = reference.log_sum_exp(given, w, diagonal=diagonal or 0)
+    lse = log_sum_exp(given, w, diagonal=diagonal or 0)
     assert lse.shape == (w.batch, w.heads, w.seq_len_q)
     assert lse.dtype == torch.float32
     for b, h in ((0, 0), (1, 3), (1, 5)):
@@ -246,7 +247,7 @@ def test_windows_sinks_caps_and_slopes_row_by_row(changes: dict[str, Any]) -> No
     w = dataclasses.replace(W, seq_len_q=13, seq_len_kv=11, **changes)
     given = inputs(w)
     out = reference.attention(given, w, dtype=torch.float64)
-    lse = reference.log_sum_exp(given, w)
+    lse = log_sum_exp(given, w)
     judged = judged_forward(given, w)
     group = w.heads // w.kv_heads
     for b, i, h in itertools.product(range(w.batch), range(w.seq_len_q), range(w.heads)):

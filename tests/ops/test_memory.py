@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fa_tune.core.roofline import ROOFS
 from fa_tune.core.workload import Workload
 from fa_tune.ops.flops import moved_bytes
-from fa_tune.ops.memory import ROOFS, memory_rate
+from fa_tune.ops.memory import memory_rate
 
 DECODE = Workload.from_key("b16_h64_kv8_q1_k8192_d128_bf16_full")
 PREFILL = Workload.from_key("b16_h16_kv16_q4096_k4096_d128_bf16_full")

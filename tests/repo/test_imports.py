@@ -37,8 +37,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What runs on a GPU.
     "gpu": {"core", "ops", "families", "workers", "search"},
     "store": {"core", "ops", "families", "build"},
-    "frames": {"core", "ops", "profile", "search", "store"},
-    "report": {"core", "ops", "families", "frames", "profile", "search", "store"},
+    "frames": {"core", "profile", "search", "store"},
+    "report": {"core", "families", "frames", "profile", "search", "store"},
     "tune": {"core", "ops", "families", "build", "workers", "profile", "search", "store"},
     # What other programs use.
     "op": {"core", "families", "build", "store"},
@@ -48,12 +48,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Around the flow.
     "evaluate": {"core", "search", "store", "tune"},
     "commands": {
-        *("core", "ops", "families", "profile", "search", "store"),
+        *("core", "families", "profile", "search", "store"),
         *("report", "tune", "export", "evaluate"),
     },
     "cli": {"core", "commands"},
     "__main__": {"cli"},
 }
+
+# A name or an arrow more makes the order harder to see: put it in the place of another one.
+MOST_NAMES, MOST_ARROWS = 20, 72
 
 # Package -> the modules that may import it, in any way but for type checkers.
 CHILD = {"fa_tune.gpu", "fa_tune.runtime"}
@@ -79,7 +82,8 @@ ONLY_IN: dict[str, set[str]] = {
 }
 
 # What is one family's own: everybody else asks `fa_tune.families` and the protocol.
-OF_ONE_FAMILY = re.compile(r"fa_tune\.families\.(sm\d+\w*)\b")
+FAMILIES = sorted(p.parent.name for p in (ROOT / "fa_tune/families").glob("*/__init__.py"))
+OF_ONE_FAMILY = re.compile(rf"fa_tune\.families\.({'|'.join(FAMILIES)})\b")
 KNOWS_A_FAMILY = {"fa_tune.families", "fa_tune.kernel_configs", "fa_tune.export"}
 
 # Loaded by those who need them, when they need them.
@@ -204,6 +208,11 @@ def test_nothing_is_allowed_that_nobody_does() -> None:
     assert not allowed - set(_arrows())
 
 
+def test_the_table_stays_small() -> None:
+    assert len(MAY_IMPORT) <= MOST_NAMES
+    assert len(_arrows()) <= MOST_ARROWS
+
+
 def test_no_import_circles_between_modules() -> None:
     graph: dict[str, set[str]] = {module: set() for module in _modules()}
     for found in _all_imports():
@@ -254,7 +263,7 @@ def test_nobody_knows_a_family_but_the_families_and_the_seed_api() -> None:
 
 def test_nobody_names_a_family_but_the_families() -> None:
     """Nor by its name as text: `families.get("sm80")` is an import in disguise."""
-    names = {"sm80", "sm90"}
+    names = set(FAMILIES)
     wrong = [
         f"{module}:{node.lineno}"
         for module, path in _modules().items()

@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 import recorded_decode
+from fa_tune.core.arch import limits
 from fa_tune.core.model import Attempt, Measurement, Outcome
 from fa_tune.core.workload import DType, Workload
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Decided, Meta
+from fa_tune.tune.candidates import default_keys
 from recorded import Recorded
 from tests.project_files import ROOT
 from tests.repo.test_published_cells import block, numbers, paired, recorded_at, rows_below
@@ -46,6 +48,10 @@ class Problem:
             if one and other:
                 return paired(one, other)
         raise AssertionError(f"{a} and {b} share no rounds")
+
+    def raced(self, a: str, b: str) -> float:
+        """The same of the rounds that the search chose by."""
+        return paired(*(numbers(self.rows[name], "relative") for name in (a, b)))
 
     @property
     def seconds(self) -> float:
@@ -190,14 +196,34 @@ def _known(key: tuple[str, ...]) -> int:
     return batch + (batch * -(-int(key[4]) // int(key[6])) if key[6] else 0)
 
 
-def check_rule(text: str, folder: Path) -> None:
-    """The losses between lengths are those of `bench-between`, each workload once."""
-    if "Each workload was taken out" not in text:
-        return
-    rows = rows_below(text, "Each workload was taken out")
-    few = [k for k in searched(folder) if not k[5]]
-    assert rows[0][0] == "the registry's rule"
-    assert int(rows[0][3].partition(" of ")[2]) <= len(few)
+def check_rule(text: str, folder: Path) -> int:
+    """Compares what the default loses, on the grid and between; how many tables there were."""
+    files = set(folder.glob("decode_*_events.csv")) - fixed_splits(folder)
+    between = {path for path in files if "_between_" in path.name}
+    tables = 0
+    for heading, held in (
+        ("Each workload of the grid was taken out", files - between),
+        ("The same at lengths and batches between", between),
+    ):
+        if heading not in text:
+            continue
+        rows = {row[0]: row[1:] for row in rows_below(text, heading)}
+        lost = [
+            problem.raced(_default(problem), problem.chosen) - 1
+            for key, problem in problems(held).items()
+            if not key[5] and _default(problem)
+        ]
+        assert rows["the default"] == _mean_and_worst(lost)
+        assert "the registry's rule" in rows
+        tables += 1
+    return tables
+
+
+def _default(problem: Problem) -> str:
+    """The config that the default is, where it was measured."""
+    w = Workload(problem.sizes[3], *problem.sizes[:3], problem.sizes[4], 128, DType.BF16)
+    names = [key.partition(":")[2] for key in default_keys(w, limits((9, 0)))]
+    return next((name for name in names if name in problem.rows), "")
 
 
 def test_what_the_page_says_of_decoding_is_what_was_recorded() -> None:
@@ -275,7 +301,7 @@ def workload(batch: int, keys: int, queries: int = 1, **more: object) -> Workloa
 
 @pytest.fixture
 def made_up(tmp_path: Path) -> Path:
-    """A grid of few points, fixed splits, and lengths on the device."""
+    """A grid of few points, fixed splits, lengths on the device, and some between."""
     folder = tmp_path / "nvidia_h200"
     grid = list(itertools.product((1, 64), (1024, 32768)))
     for queries in (1, 4):
@@ -299,6 +325,9 @@ def made_up(tmp_path: Path) -> Path:
         for batch, keys in grid
     }
     save(folder, "h64_kv8_splits", fixed)
+    # Asked for by the grid, which has OTHER at 1024 and CHOSEN at 32768.
+    taken = {OTHER: 700.0, CHOSEN: 770.0}
+    save(folder, "h64_kv8_between", {workload(1, keys): taken for keys in (1500, 16384)})
     for name, keys, more in (
         ("equal", 5860, {"cache_lengths": "equal"}),
         ("lognormal", 32768, {"cache_lengths": "lognormal-1-0"}),
@@ -314,7 +343,9 @@ def test_the_section_of_made_up_recordings(made_up: Path) -> None:
     assert check_grid(text, made_up) == 8
     assert check_fixed(text, made_up) == 4
     assert check_lengths(text, made_up) == 3
-    check_rule(text, made_up)
+    assert check_rule(text, made_up) == 2
+    between = rows_below(text, "The same at lengths and batches between")
+    assert between[0][1:] == ["5.0", "10.0", "1 of 2"]
     check_summary(recorded_decode.summary(Recorded(made_up)), made_up)
 
 

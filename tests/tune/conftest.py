@@ -18,8 +18,8 @@ from fa_tune.core.workload import DType
 from fa_tune.ops.verification import verdict_to_json
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as store
+from fa_tune.tune import asked, single
 from fa_tune.tune import build as building
-from fa_tune.tune import single
 from fa_tune.tune.fleet import gpu as fleet_gpu
 from fa_tune.tune.session import ProfilerSelection, Session
 from fa_tune.tune.tie_break import TieBreak, tie_break_for
@@ -189,5 +189,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         monkeypatch.setattr(module, "build_all", compile_all)
     for module in (SEARCH, single):
         monkeypatch.setattr(module, "choose_profiler", world.choose_profiler)
+    for module in (asked, single):
         monkeypatch.setattr(module, "choose_configs", lambda *_, **__: fakes.parsed(world.configs))
     return world

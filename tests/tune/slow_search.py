@@ -21,6 +21,7 @@ from fa_tune.core.model import Attempt
 from fa_tune.core.options import MachineOptions, SearchOptions, Silent, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.profile.base import MeasurePlan, OnStep
+from fa_tune.tune import asked
 from tests.tune import fakes
 from tests.tune.fakes import H200, FakeProfiler
 
@@ -49,12 +50,8 @@ def main(folder: Path, nap_s: float) -> None:
     devices.find_device = lambda index=0: H200
     families._FAMILIES = {"sm80": families.get("sm80")}  # what it compiles is what it takes
     VerifyJob.handler = "tests.tune.verify_child:handle"
-    stand_ins = {
-        "choose_profiler": lambda *_, **__: fakes.selected(profiler),
-        "choose_configs": lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS)),
-    }
-    for name, stand_in in stand_ins.items():
-        setattr(search, name, stand_in)
+    search.choose_profiler = lambda *_, **__: fakes.selected(profiler)
+    asked.choose_configs = lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
     os.environ["VERIFIED_LOG"] = str(folder / "verified")
     options = SearchOptions(
         workloads=WorkloadOptions(seq_lens=SEQ_LENS, dtypes=(DType.FP16,)),

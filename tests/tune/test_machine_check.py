@@ -202,7 +202,18 @@ def test_recordings_are_counted(world: World) -> None:
     record(folder, "tune_ncu", "ncu", "2026-03-01T00:00:00+00:00", {"sm80:x": 1e-3})
     record(folder, "tune_events", "events", "2026-03-01T00:00:00+00:00", {"sm80:x": 1e-3})
     check = doctor(world, recordings=folder)["recordings"]
-    assert (check.ok, check.detail) == (True, f"2 in {folder} (NVIDIA H200)")
+    assert check.ok
+    assert check.detail.startswith(f"2 in {folder} (NVIDIA H200)")
+
+
+def test_recordings_of_other_kernels_are_counted_apart(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = world.folder / "profiles"
+    for name in ("old", "new"):
+        record(folder, name, "ncu", "2026-03-01T00:00:00+00:00", {"sm80:x": 1e-3})
+    monkeypatch.setattr(DOCTOR, "is_of_other_sources", lambda r, *_: r.label.endswith("old.csv"))
+    assert "; 1 made with other" in doctor(world, recordings=folder)["recordings"].detail
 
 
 def test_a_damaged_recording_is_told_but_hinders_nothing(world: World) -> None:

@@ -19,7 +19,7 @@ from fa_tune.search.decide import Rule
 from fa_tune.search.neighbor_regret import Neighbour
 from fa_tune.store import recordings
 from fa_tune.store.registry import file as store
-from fa_tune.tune import dispatch
+from fa_tune.tune import asked, dispatch
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.tie_break import TieBreak
 from tests.tune import fakes
@@ -88,7 +88,7 @@ def test_where_no_recording_holds_the_default_set_those_recorded_are_chosen_amon
     everything = fakes.parsed(world.configs)
     fast = families.get("sm80").configs("fast", dtypes=[DType.FP16])
     lacking = [c for c in fast if c not in everything]
-    monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: lacking)
+    monkeypatch.setattr(asked, "choose_configs", lambda *_, **__: lacking)
     held = len(everything)
     note = f"no recording holds the set 'fast': choosing among the {held} configs that are recorded"
 
@@ -107,7 +107,7 @@ def test_where_no_recording_holds_the_default_set_those_recorded_are_chosen_amon
 
     # Nor is one that is recorded in part.
     again(world)
-    monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: [*lacking, everything[0]])
+    monkeypatch.setattr(asked, "choose_configs", lambda *_, **__: [*lacking, everything[0]])
     search(world, 1024, recordings=recorded, kernels="fast")
     assert note not in world.progress.notes
 

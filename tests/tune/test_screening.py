@@ -9,11 +9,11 @@ import pytest
 
 from fa_tune.core import devices
 from fa_tune.core.model import Outcome
-from fa_tune.tune import screening
+from fa_tune.tune import asked, screening
 from fa_tune.tune.results import SearchResult
 from tests.tune import fakes
 from tests.tune.fleet.gpu_child import time_s
-from tests.tune.fleet.gpu_machine import N_CONFIGS, SEARCH, Machine, pretend
+from tests.tune.fleet.gpu_machine import N_CONFIGS, Machine, pretend
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_sm80: None) ->
 
 def screened(machine: Machine, monkeypatch: pytest.MonkeyPatch, n: int) -> SearchResult:
     monkeypatch.setattr(screening, "MIN_GROUP", 4)
-    monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(n)))
+    monkeypatch.setattr(asked, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(n)))
     return machine.search(1024)
 
 
@@ -98,7 +98,7 @@ def test_what_another_gpu_measured_is_scaled_by_the_default(
     def search_on(n: int, configs: int) -> SearchResult:
         monkeypatch.setattr(devices, "find_devices", lambda numbers: gpus_here[n : n + 1])
         found = fakes.parsed(fakes.configs(configs))
-        monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: found)
+        monkeypatch.setattr(asked, "choose_configs", lambda *_, **__: found)
         return machine.search(1024)
 
     search_on(0, N_CONFIGS)

@@ -14,6 +14,7 @@ from fa_tune import families
 from fa_tune.core.model import Measurement, Variant, is_reference
 from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.workload import Workload
+from fa_tune.evaluate.between import Losses as Loss
 from fa_tune.evaluate.between import losses_among
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.ops import flops
@@ -218,22 +219,35 @@ def _on_device(data: Recorded) -> str:
 
 def _rule(data: Recorded) -> str:
     """What the registry's rule, the nearest workload, the default and one config for all lose."""
-    found, singles = losses_among(load(path) for path in _files(data.folder))
-    losses: dict[str, list[float]] = {}
-    for label, name in (
-        ("the registry's rule", "rule"),
-        ("the nearest tuned workload's config", "nearest"),
-        ("the default", "default"),
-        ("one config for all", "single"),
-    ):
-        lost = [f for loss in found if (f := getattr(loss, name)) is not None]
-        if lost:
-            losses[label] = lost
-    if not losses:
+    recordings = {path: load(path) for path in _files(data.folder)}
+    between = [r for path, r in recordings.items() if "_between_" in path.name]
+    tuned = [r for path, r in recordings.items() if "_between_" not in path.name]
+    found, singles = losses_among(tuned)
+    if not found:
         return ""
     told = ", ".join(f"`{single.config}`" for single in singles)
-    return (
-        "Each workload was taken out, and the others asked what to run there "
+    text = (
+        "Each workload of the grid was taken out, and the others asked what to run there "
         "(`fa-tune bench-between`). What that loses against the config that tuning chose; the one "
-        f"config is {told}:\n\n{_losses(losses)}"
+        f"config is {told}:\n\n{_losses(_by_answer(found))}"
     )
+    if asked := losses_among(tuned, between)[0] if between else []:
+        text += (
+            "\n\nThe same at lengths and batches between those of the grid, which were tuned for "
+            f"comparison alone:\n\n{_losses(_by_answer(asked))}"
+        )
+    return text
+
+
+def _by_answer(found: Iterable[Loss]) -> dict[str, list[float]]:
+    losses: dict[str, list[float]] = {}
+    for loss in found:
+        for label, lost in (
+            ("the registry's rule", loss.rule),
+            ("the nearest tuned workload's config", loss.nearest),
+            ("the default", loss.default),
+            ("one config for all", loss.single),
+        ):
+            if lost is not None:
+                losses.setdefault(label, []).append(lost)
+    return losses

@@ -238,8 +238,7 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
     if args is not None and args.softmax_scale is not None:
         workload = dataclasses.replace(workload, softmax_scale=args.softmax_scale)
     left, right = workload.window_left, workload.window_right
-    aligned = workload.causal or workload.alibi or (left, right) != (None, None)
-    if args is not None and args.diagonal is not None and aligned:
+    if args is not None and args.diagonal is not None and workload.aligned:
         mask = abi.Mask.DIAGONAL if workload.causal else abi.Mask.FULL_DIAGONAL
         diagonal = max(-_INT64, min(args.diagonal, _INT64))
     if workload.op.upper() not in Operation.__members__:

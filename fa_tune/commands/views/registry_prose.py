@@ -10,7 +10,6 @@ from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
 from fa_tune.core.stats import Interval
 from fa_tune.core.stats import Ratio as MeasuredRatio
 from fa_tune.families import family_names
-from fa_tune.ops.memory import MemoryRate, memory_rate
 from fa_tune.search.data_dependence import OnInputs, slowdown, worst
 from fa_tune.store.registry.schema import Entry, Ratio
 
@@ -102,7 +101,7 @@ def _times(entry: Entry) -> list[str]:
         text += f" (95 %: {low} to {high})"
     samples = "1 sample" if entry.n == 1 else f"{entry.n} samples"
     text += f" of {samples} by {entry.method}, {entry.tflops:.0f} TFLOP/s"
-    rate = memory_of(entry)
+    rate = entry.memory_rate
     parts = []
     if entry.default is None:
         parts.append("no default was measured beside it")
@@ -115,14 +114,6 @@ def _times(entry: Entry) -> list[str]:
         parts.append(f"it runs at {1.0 / ratio.value:.2f} times the speed of {label}")
     told = [f"{text}; {'; '.join(parts)}." if parts else f"{text}."]
     return told if rate is None else [*told, rate.sentence]
-
-
-def memory_of(entry: Entry) -> MemoryRate | None:
-    """How near an entry's choice is to the speed of the GPU's memory; None where that is not its
-    limit."""
-    ratios = {reference_name(key): ratio.value for key, ratio in entry.ratio_to_references.items()}
-    of_read = 1.0 / ratios[BARE_READ] if BARE_READ in ratios else None
-    return memory_rate(entry.workload, entry.median_s, entry.gpu.name, of_read)
 
 
 def _confirmed(entry: Entry) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fa_tune.commands.shared.output import say, text_table
-from fa_tune.commands.views.registry_prose import entry_prose, figures_of, memory_of
+from fa_tune.commands.views.registry_prose import entry_prose, figures_of
 from fa_tune.core import devices, units
 from fa_tune.core.model import reference_name, reference_subject
 from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
@@ -106,7 +106,7 @@ def _figures(entry: Entry) -> list[str]:
 
 def _memory(entry: Entry) -> tuple[str, str]:
     """GB/s and their share of the memory's peak, where memory may be the limit."""
-    rate = memory_of(entry)
+    rate = entry.memory_rate
     if rate is None:
         return "", ""
     share = "" if rate.of_peak is None else f"{100 * rate.of_peak:.0f}"
@@ -223,6 +223,6 @@ def best_document(match: Match, asked: Workload) -> dict[str, Any]:
         "distance": match.distance,
         "explanation": match.explanation,
         "warnings": list(match.warnings),
-        "memory": None if (rate := memory_of(match.entry)) is None else asdict(rate),
+        "memory": None if (rate := match.entry.memory_rate) is None else asdict(rate),
         "entry": json.loads(entry_text(match.entry)),
     }

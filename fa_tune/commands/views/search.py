@@ -145,7 +145,7 @@ def search_document(result: SearchResult) -> dict[str, Any]:
 
 
 def _memory(found: WorkloadResult, gpu: str) -> dict[str, Any] | None:
-    rate = search_table.memory_of(found, gpu)
+    rate = found.memory_rate(gpu)
     return None if rate is None else dataclasses.asdict(rate)
 
 
@@ -186,7 +186,7 @@ def summary(result: WorkloadResult, rows: Sequence[Row], gpu: str = "") -> str:
             + ", ".join(f"{n} {o.replace('_', ' ')}" for o, n in sorted(failed.items()))
         )
     text = f"{name}: {'; '.join(parts)}. {without_family(decision.sentence)}"
-    if (rate := search_table.memory_of(result, gpu)) is not None:
+    if (rate := result.memory_rate(gpu)) is not None:
         text += f" {rate.sentence}"
     if result.confirmation is not None and result.confirmation.upheld:
         found = result.confirmation

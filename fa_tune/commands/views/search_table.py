@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.commands.views.row_table import gigabytes
 from fa_tune.core import units
-from fa_tune.core.model import Outcome, is_reference, reference_name, reference_subject
+from fa_tune.core.model import Outcome, is_reference, reference_name
 from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
-from fa_tune.ops.memory import MemoryRate, memory_rate
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.search.decide import Decision
 from fa_tune.store.table.rows import Row
@@ -81,16 +80,6 @@ def _figures(row: Row, seconds: float, ratio: float, note: str) -> list[str]:
     ]
 
 
-def memory_of(found: WorkloadResult, gpu: str) -> MemoryRate | None:
-    """How near the choice is to the speed of the GPU's memory; None where that is not its limit,
-    and without a choice."""
-    if found.decision is None:
-        return None
-    read = found.decision.to_references.get(reference_subject(BARE_READ))
-    of_read = None if read is None else 1.0 / read.value
-    return memory_rate(found.workload, found.decision.chosen.median_s, gpu, of_read)
-
-
 def sentence(found: WorkloadResult, name: str, legend: Legend, gpu: str = "") -> str:
     """What was chosen and why, with configs by number."""
     decision = found.decision
@@ -105,7 +94,7 @@ def sentence(found: WorkloadResult, name: str, legend: Legend, gpu: str = "") ->
     ]
     if speeds:
         text += f" It has {', '.join(speeds)}."
-    if (rate := memory_of(found, gpu)) is not None:
+    if (rate := found.memory_rate(gpu)) is not None:
         text += f" {rate.sentence}"
     missing = [a for a in found.attempts if is_reference(a.subject) and a.outcome is not Outcome.OK]
     for attempt in missing:

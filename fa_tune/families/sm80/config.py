@@ -33,7 +33,6 @@ PANEL_COLUMNS = 64  # columns of one bulk tensor copy with 128-byte swizzle
 BARRIER_BYTES = 1024  # room for the tags of blocks and the mbarriers, behind the tiles
 BOX_ROWS = 256  # most rows of one bulk tensor copy
 PING_PONG_CAPABILITY = (9, 0)
-MMA_SCHEDULERS = 4  # of a multiprocessor, each with its own tensor cores
 
 
 class ProductOrder(IntEnum):

@@ -196,6 +196,11 @@ class Sm90Config:
         return 128 * (1 + self.mma_warpgroups)
 
     @property
+    def o_apart(self) -> bool:
+        """Whether O leaves by a place of its own, because the next tile's Q comes before it."""
+        return self.cross_tile_overlap and self.q_stages == 1
+
+    @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory: kernels/sm90/fwd/shared_memory.cuh, SharedMemory."""
         columns_k, columns_v = (
@@ -204,7 +209,7 @@ class Sm90Config:
         q = self.q_stages * self.B_r * max(columns_k, columns_v)
         kv = self.stages * self.B_c * (columns_k + columns_v)
         # One panel of O, of which the next tile's Q has taken the place.
-        o = self.B_r * PANEL_COLUMNS if self.cross_tile_overlap and self.q_stages == 1 else 0
+        o = self.B_r * PANEL_COLUMNS if self.o_apart else 0
         slots = TILE_SLOTS if self.persistent else 0
         barriers = 2 * self.q_stages * self.mma_warpgroups + 4 * self.stages + 2 * slots
         small = slots * TILE_SLOT_BYTES + barriers * BARRIER_BYTES + SCRATCH_BYTES

@@ -37,6 +37,7 @@ _NUMBERED = re.compile(r"(\w+?)_([0-9]{1,9})")
 _EXAMPLE = "sm90(FP16, 128, 128x128): stages_2+pingpong+overlap"
 _MOST = 10**9
 _FLAGS = {"0": False, "1": True, "false": False, "true": True}
+FEWEST_VALUES = 15  # of a struct with the fields in this order; those after them came later
 
 
 def parse(text: str, *, d_head: int = 128) -> Sm90Config:
@@ -146,7 +147,7 @@ def _from_struct(body: str, text: str) -> Sm90Config:
     parts = [re.sub(r"^\(\s*[\w:]+\s*\)", "", part.strip()).strip() for part in body.split(",")]
     if len(parts) == len(old_names.FIELDS) and all(re.fullmatch(r"[\w:]+", p) for p in parts):
         return parse(old_names.short_form(parts, _shown(text)))
-    if not len(fields) - 3 <= len(parts) <= len(fields):  # the last three came later
+    if not FEWEST_VALUES <= len(parts) <= len(fields):
         raise InvalidConfig(
             f"Sm90Config has {len(fields)} values, not the {len(parts)} in {_shown(text)}"
         )

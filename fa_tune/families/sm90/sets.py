@@ -61,11 +61,13 @@ _FREE = "stages_2+q_stages_2+overlap+cross_tile_overlap"
 _BEST = f"{_CROSS}+{_STALE}"
 _THRESHOLDED = f"{_CROSS}+thresholded_rescale+{_ORDER}"
 _ONE_Q = f"stages_2+pingpong+overlap+{_STALE}"
+_APART = f"stages_2+pingpong+overlap+cross_tile_overlap+{_STALE}"
 _ONE_Q_3 = f"stages_3+pingpong+overlap+{_STALE}"
 _ALONE = f"{_FREE}+{_STALE}+min_ctas_per_sm_3"
 _ONE_TILE = "stages_2+pingpong+overlap+stale_max+longest_first"
 _EARLY = "early_test_wait"
 _TURNS = f"{_BEST}+rows_in_turn"
+_TURNS_3 = _TURNS.replace("stages_2", "stages_3", 1)
 _ADAPTIVE = f"{_BEST}+adaptive_max"
 _BOTH = f"{_TURNS}+adaptive_max"
 
@@ -109,24 +111,33 @@ FAST: dict[int, Listed] = {
         *(("128x96", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}", _ONE_TILE)),
         *(("128x112", words) for words in (_ONE_Q,)),
         *(("128x80", words) for words in (_BEST, f"{_BEST}+{_EARLY}", _ONE_Q)),
+        *(("128x96", words) for words in (_APART, f"{_APART}+{_EARLY}")),
     ),
     256: (
         *(("128x64", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
         *(("128x80", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
         *(("128x80", words) for words in (f"stages_2+pingpong+overlap+{_ORDER}",)),
+        *(("128x64", words) for words in (_APART, f"{_APART}+{_EARLY}")),
     ),
 }
 
 
 # With V of at most 128 columns where Q and K have more, up to 192.  128x112 was behind on an H200
 # at every length.
-TILES_192_128: Tiles = ((2, 128, 1), (2, 96, 1), (3, 80, 1), (3, 64, 1))
+TILES_192_128: Tiles = ((2, 64, 1), (2, 128, 1), (2, 96, 1), (3, 80, 1), (3, 64, 1))
 FAST_192_128: Listed = (
+    *(("128x64", words) for words in (_TURNS_3,)),
+    *(("128x128", words) for words in (_APART, f"{_APART}+{_EARLY}", f"{_APART}+rows_in_turn")),
     *(("128x128", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
     *(("128x96", words) for words in (_BEST, f"{_BEST}+{_EARLY}", _ONE_Q)),
     *(("192x80", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
     *(("192x64", words) for words in (_BEST,)),
 )
+
+
+def _has_small_v(d_head: int, d_head_v: int) -> bool:
+    """Whether V has at most 128 columns where Q and K have more, up to 192."""
+    return (d_head_v or d_head) <= 128 < d_head <= 192
 
 
 def _tiles(d_head: int, d_head_v: int) -> tuple[Tiles, Listed]:
@@ -135,7 +146,7 @@ def _tiles(d_head: int, d_head_v: int) -> tuple[Tiles, Listed]:
     d_v = d_head_v or d_head
     if not holds_d_head(d_head) or not holds_d_v(d_v):
         return (), ()
-    if d_v <= 128 < d_head <= 192:
+    if _has_small_v(d_head, d_head_v):
         return TILES_192_128, FAST_192_128
     key = min(d for d in TILES if d >= max(d_head, d_v))
     return TILES[key], FAST[key]
@@ -151,13 +162,15 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
     """What was fastest or near it on an H200 at every length, with a mask and without.  For
     head dimensions that have no tiles, a config that the constraints refuse."""
     warpgroups, keys, _ = (_tiles(d_head, d_head_v)[0] or ((2, 64, 1),))[0]
-    roomy = max(d_head, d_head_v) <= 128
+    small_v = _has_small_v(d_head, d_head_v)
+    roomy = max(d_head, d_head_v) <= 128 or small_v
+    alike = d_head_v in (0, d_head)
     return Sm90Config(
         dtype,
         d_head,
         warpgroups,
         keys,
-        2,
+        3 if small_v else 2,
         q_stages=2 if roomy else 1,
         pingpong=True,
         overlap=True,
@@ -165,9 +178,11 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
         rescale=Rescale.STALE_MAX,
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
-        early_test_wait=d_head_v not in (0, d_head) or d_head not in (128, 192),
+        early_test_wait=not small_v and (not alike or d_head not in (128, 192)),
         single_loop=single_loop(d_head, Rescale.STALE_MAX, d_head_v),
         d_head_v=d_head_v,
+        rows_in_turn=small_v or (alike and d_head == 128),
+        adaptive_max=alike and d_head in (64, 128),
     )
 
 
@@ -192,8 +207,15 @@ def _tile_and_policy(c: Sm90Config) -> tuple[int, int, int, bool, Rescale]:
 TUNE_RULES = (
     TuneRule(
         "third_stage_for_small_blocks",
-        "a third stage helped only where 3 warpgroups go through small blocks quickly",
-        lambda c: c.stages > 2 and (c.mma_warpgroups < 3 or c.rescale is Rescale.EACH_BLOCK),
+        "a third stage helped only where 3 warpgroups go through small blocks quickly, or rows of V "
+        "are short",
+        lambda c: (
+            c.stages > 2
+            and (
+                (c.mma_warpgroups < 3 and not _has_small_v(c.d_head, c.d_head_v))
+                or c.rescale is Rescale.EACH_BLOCK
+            )
+        ),
     ),
     TuneRule(
         "overlap_tiles_where_there_is_room",
@@ -222,8 +244,13 @@ TUNE_RULES = (
     ),
     TuneRule(
         "rows_in_turn_where_it_won",
-        "rows_in_turn was measured, and faster, with d_head 128 and the default's tile in turns",
-        lambda c: c.rows_in_turn and _tile_and_policy(c) != _ROWS_IN_TURN,
+        "rows_in_turn was measured, and faster, with d_head 128 and the default's tile in turns, and "
+        "where V has at most 128 columns and Q more",
+        lambda c: (
+            c.rows_in_turn
+            and _tile_and_policy(c) != _ROWS_IN_TURN
+            and not _has_small_v(c.d_head, c.d_head_v)
+        ),
     ),
     TuneRule(
         "adaptive_max_where_it_won",
@@ -313,7 +340,11 @@ def get_fast_configs(
         for dtype, (tile, words) in itertools.product(dtypes, listed)
     )
     return [
-        replace(c, single_loop=single_loop(d_head, c.rescale, d_head_v), d_head_v=d_head_v)
+        replace(
+            c,
+            single_loop=single_loop(d_head, c.rescale, d_head_v) and not c.o_apart,
+            d_head_v=d_head_v,
+        )
         for c in written
     ]
 

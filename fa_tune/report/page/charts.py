@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fa_tune.ops.memory import ROOFS, Roof
+from fa_tune.core.roofline import ROOFS, Roof
 from fa_tune.report.page.figures import Records
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def ladder(found: Records) -> Spec | None:
     chart = (
         base.mark_rect()
         .encode(
-            x=alt.X("rung:N", title="rung", sort=rungs, axis=alt.Axis(labelAngle=0)),
+            x=alt.X("rung:N", title="step", sort=rungs, axis=alt.Axis(labelAngle=0)),
             y=alt.Y(
                 "counter:N", title=None, sort=counters, axis=alt.Axis(labelLimit=_LABEL_PIXELS)
             ),
@@ -184,7 +184,7 @@ def ladder(found: Records) -> Spec | None:
         .add_params(pick)
         .properties(height=ROW_PIXELS * len(counters))
     )
-    return _spec(chart, "ladder", f"{len(counters)} counters of the ladder, rung by rung.")
+    return _spec(chart, "ladder", f"{len(counters)} counters of the ladder, step by step.")
 
 
 def curves(found: Records) -> Spec:

@@ -31,8 +31,10 @@ from pydantic import (
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig, RegistryError
 from fa_tune.core.inputs import NORMAL
-from fa_tune.core.model import Provenance, Variant, Verdict
+from fa_tune.core.model import Provenance, Variant, Verdict, reference_name
+from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.workload import Workload
+from fa_tune.ops.memory import MemoryRate, memory_rate
 
 SCHEMA: Literal[3] = (
     3  # what is written; a change of the types below is a new number and a new reader
@@ -217,6 +219,14 @@ class Entry:
     def key(self) -> EntryKey:
         """What the entry is about."""
         return EntryKey(self.gpu.name, self.gpu.compute_capability, self.workload.key, self.method)
+
+    @property
+    def memory_rate(self) -> MemoryRate | None:
+        """How near the choice is to the speed of the GPU's memory; None where that is not its
+        limit."""
+        ratios = {reference_name(k): ratio.value for k, ratio in self.ratio_to_references.items()}
+        of_read = 1.0 / ratios[BARE_READ] if BARE_READ in ratios else None
+        return memory_rate(self.workload, self.median_s, self.gpu.name, of_read)
 
 
 @dataclass(frozen=True)

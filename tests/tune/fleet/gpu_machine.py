@@ -27,8 +27,8 @@ from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, 
 from fa_tune.core.workload import DType
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.store.journal import Journal
+from fa_tune.tune import asked, single
 from fa_tune.tune import build as building
-from fa_tune.tune import single
 from fa_tune.tune.results import SearchResult
 from fa_tune.tune.session import ProfilerSelection
 from tests.tune import fakes
@@ -125,6 +125,6 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     for module in (SEARCH, single, SPACE):
         monkeypatch.setattr(module, "choose_profiler", lambda *_, **__: selection)
     monkeypatch.setattr(
-        SEARCH, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
+        asked, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
     )
     return Machine(folder, Stages())

@@ -16,12 +16,12 @@ from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
-from fa_tune.tune import single
+from fa_tune.tune import asked, single
 from fa_tune.workers.supervisor import WorkerUnusable
 from tests.tune import fakes
 from tests.tune.fakes import Stages
 from tests.tune.fleet.gpu_child import time_s
-from tests.tune.fleet.gpu_machine import LENGTHS, N_CONFIGS, SEARCH, SPACE, Machine, pretend
+from tests.tune.fleet.gpu_machine import LENGTHS, N_CONFIGS, SPACE, Machine, pretend
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_what_is_added_goes_to_the_gpu_that_knows_the_workload(
     machine.search()
     home = {w: gpu for gpu, _, _, w, _ in machine.log("sample")}
     more = fakes.parsed(fakes.configs(N_CONFIGS + 1))
-    monkeypatch.setattr(SEARCH, "choose_configs", lambda *_, **__: more)
+    monkeypatch.setattr(asked, "choose_configs", lambda *_, **__: more)
     done = len(machine.log("sample"))
     machine.search()
     added = machine.log("sample")[done:]
