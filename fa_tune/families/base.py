@@ -362,6 +362,10 @@ class KernelFamily(Protocol):
     def default_for(self, workload: Workload, limits: ArchLimits) -> Config:
         """The same for a workload on such a device."""
 
+    def former_defaults(self, config: Config) -> Sequence[Config]:
+        """What was the default before this one, the last first: recordings of that time hold no
+        other."""
+
     def configs(
         self,
         key: str,

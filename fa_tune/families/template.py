@@ -105,6 +105,9 @@ class OneKernel(ABC):
         w = workload
         return self.default_config(w.d_head, w.dtype, d_head_v=w.d_head_v)
 
+    def former_defaults(self, config: Config) -> Sequence[Config]:
+        return ()
+
     def kernels(self, config: Config, traits: str) -> Sequence[KernelSpec]:
         name = self.name_expression(config, traits)
         return (KernelSpec(name, self.threads(config), self.dynamic_smem_bytes(config)),)

@@ -5,8 +5,8 @@ of them."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fa_tune import families
@@ -106,18 +106,36 @@ def default_keys(workload: Workload, limits: ArchLimits) -> list[str]:
     return [families.variant(config).key for config in configs]
 
 
+def as_recorded(config: Config, subjects: Collection[str]) -> Config:
+    """A default, or what it was before, where only that is among the subjects of a recording."""
+    known = (config, *families.of(config).former_defaults(config))
+    return next((c for c in known if families.variant(c).key in subjects), config)
+
+
+def recorded_subjects(selection: ProfilerSelection) -> dict[str, set[str]]:
+    """What the replayed recordings hold, by workload; nothing where nothing is replayed."""
+    found: dict[str, set[str]] = {}
+    for recording in selection.recordings:
+        for attempt in recording.attempts:
+            found.setdefault(attempt.workload, set()).add(attempt.subject)
+    return found
+
+
 @dataclass(frozen=True)
 class Defaults:
     """The configs that run without any tuning: the device's own default, then those of the
-    families `chosen` for a search.  `able` are the families that can be measured at all."""
+    families `chosen` for a search.  `able` are the families that can be measured at all;
+    `recorded` are the subjects of a replay, by workload."""
 
     limits: ArchLimits
     able: tuple[KernelFamily, ...]
     chosen: tuple[KernelFamily, ...]
+    recorded: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def of(self, workload: Workload) -> list[Config]:
         """For one workload, the one to prefer first."""
-        configs = families.defaults_for(workload, self.limits)
+        subjects = self.recorded.get(workload.key, ())
+        configs = [as_recorded(c, subjects) for c in families.defaults_for(workload, self.limits)]
         best = next((c for c in configs if families.of(c) in self.able), None)
         return [c for c in configs if c is best or families.of(c) in self.chosen]
 

@@ -24,6 +24,7 @@ from fa_tune.tune.candidates import (
     Defaults,
     choose_candidates,
     choose_families,
+    recorded_subjects,
     workloads_for,
 )
 from fa_tune.tune.decide import decide_all
@@ -95,7 +96,8 @@ def open_search(
     if configs is None and options.kernels == DEFAULT_KERNELS:  # what was named is what is wanted
         asked = of_recorded_configs(asked, selection, wanted, progress)
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
-    defaults = Defaults(machine.limits, able, asked.families)
+    recorded = recorded_subjects(selection)
+    defaults = Defaults(machine.limits, able, asked.families, recorded)
     return state_of(options, session, defaults), asked.configs
 
 

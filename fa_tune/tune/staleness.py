@@ -13,7 +13,13 @@ from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.families.base import Config
 from fa_tune.families.selection import choose_configs
 from fa_tune.store.journal import Fingerprint, Journal, explain_difference
-from fa_tune.tune.candidates import Defaults, choose_families, prune_configs, workloads_for
+from fa_tune.tune.candidates import (
+    Defaults,
+    choose_families,
+    prune_configs,
+    recorded_subjects,
+    workloads_for,
+)
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.session import Session, open_machine, open_session
 
@@ -82,7 +88,7 @@ def why_stale(
     session = open_session(machine, selection, options.measure, progress)
     kept, _ = prune_configs(configs, machine)
     able = choose_families((), machine.limits, workloads=wanted)
-    defaults = Defaults(machine.limits, able, chosen)
+    defaults = Defaults(machine.limits, able, chosen, recorded_subjects(selection))
     workloads = workloads_for(options, kept) if kept else ()
     others, _ = prune_configs(defaults.for_workloads(workloads), machine)
     standings = []

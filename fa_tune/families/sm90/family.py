@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fa_tune.core.arch import ArchLimits
@@ -69,6 +70,11 @@ class Sm90Family(TemplateFamily[Sm90Config]):
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Config:
         """What was fastest or near it on an H200 at every length, with a mask and without."""
         return sets.default_config(d_head, dtype, d_head_v=d_head_v)
+
+    def former_defaults(self, config: Sm90Config) -> list[Sm90Config]:
+        """Without `rows_in_turn` and `adaptive_max`, until 2026-11-23."""
+        former = replace(config, rows_in_turn=False, adaptive_max=False)
+        return [former] if former != config else []
 
     def geometry(
         self, config: Sm90Config, workload: Workload, device: LaunchDevice
