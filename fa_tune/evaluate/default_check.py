@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Measurement
@@ -23,7 +22,7 @@ from fa_tune.search.decide import Confirmation, Decision, decide, sound_choice
 from fa_tune.store.recordings import Recording, load_all
 from fa_tune.store.registry.schema import Entry
 from fa_tune.store.registry.schema import Ratio as KeptRatio
-from fa_tune.tune.candidates import as_recorded
+from fa_tune.tune.candidates import default_keys
 from fa_tune.tune.outputs import recorded_figures
 from fa_tune.tune.tie_break import TieBreak
 
@@ -124,8 +123,7 @@ def decided_again(recording: Recording) -> Iterator[Redecided]:
     for key, measurements in by_workload.items():
         workload = Workload.from_key(key)
         taken = {m.subject for m in measurements}
-        configs = families.defaults_for(workload, limits(device.compute_capability))
-        defaults = (families.variant(as_recorded(config, taken)).key for config in configs)
+        defaults = default_keys(workload, limits(device.compute_capability), taken)
         default = next((key for key in defaults if key in taken), None)
         ranks, margin = _as_then(recording, workload, measurements)
         try:

@@ -100,16 +100,19 @@ def runnable(configs: Sequence[Config], machine: Machine) -> tuple[list[Config],
     return kept, rejected
 
 
-def default_keys(workload: Workload, limits: ArchLimits) -> list[str]:
-    """The subjects that run on a device without any tuning, the one to prefer first."""
-    configs = families.defaults_for(workload, limits)
-    return [families.variant(config).key for config in configs]
-
-
 def as_recorded(config: Config, subjects: Collection[str]) -> Config:
     """A default, or what it was before, where only that is among the subjects of a recording."""
     known = (config, *families.of(config).former_defaults(config))
     return next((c for c in known if families.variant(c).key in subjects), config)
+
+
+def default_keys(
+    workload: Workload, limits: ArchLimits, recorded: Collection[str] = ()
+) -> list[str]:
+    """The subjects that run on a device without any tuning, the one to prefer first; of a
+    recording with these subjects as `as_recorded`."""
+    configs = families.defaults_for(workload, limits)
+    return [families.variant(as_recorded(config, recorded)).key for config in configs]
 
 
 def recorded_subjects(selection: ProfilerSelection) -> dict[str, set[str]]:

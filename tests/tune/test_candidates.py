@@ -13,7 +13,7 @@ from fa_tune.core.options import SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.selection import choose_configs, note_of_d_head, stated_config
 from fa_tune.store.registry import file as store
-from fa_tune.tune.candidates import Defaults, workloads_for
+from fa_tune.tune.candidates import workloads_for
 from fa_tune.tune.flow import search as run_search
 from tests.tune import fakes
 from tests.tune.conftest import World
@@ -89,19 +89,3 @@ def test_a_set_and_a_config_for_values_of_another_head_dimension() -> None:
     options = SearchOptions(WorkloadOptions(d_heads=(64,), dtypes=(DType.BF16,)), kernels=text)
     asked = workloads_for(options, [families.parse(text)])
     assert {(w.dtype, w.d_head, w.d_v) for w in asked} == {(DType.FP16, 192, 128)}
-
-
-def test_a_recording_without_todays_default_has_the_one_of_its_time() -> None:
-    workload = Workload(1, 4, 4, 512, 512, 128, DType.FP16)
-    able = tuple(f for f in families.all_families() if f.name in ("sm80", "sm90"))
-    measured = Defaults(limits((9, 0)), able, able)
-    today = next(c for c in measured.of(workload) if families.of(c).name == "sm90")
-    others = [c for c in measured.of(workload) if c != today]
-    (former,) = families.of(today).former_defaults(today)
-    subject = families.variant(former).key
-    for taken, expected in (({subject}, former), ({subject, families.variant(today).key}, today)):
-        replayed = dataclasses.replace(measured, recorded={workload.key: taken}).of(workload)
-        assert expected in replayed
-        assert [c for c in replayed if c != expected] == others
-    elsewhere = dataclasses.replace(measured, recorded={"another": {subject}})
-    assert elsewhere.of(workload) == measured.of(workload)
