@@ -72,9 +72,13 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         return sets.default_config(d_head, dtype, d_head_v=d_head_v)
 
     def former_defaults(self, config: Sm90Config) -> list[Sm90Config]:
-        """Without `rows_in_turn` and `adaptive_max`, until 2026-11-23."""
-        former = replace(config, rows_in_turn=False, adaptive_max=False)
-        return [former] if former != config else []
+        """Until 2026-11-23 none had `adaptive_max`; those of d_head 64 had `early_test_wait`."""
+        if not config.adaptive_max:
+            return []
+        early = config.d_head == 64
+        return [
+            replace(config, rows_in_turn=False, adaptive_max=False, early_test_wait=early),
+        ]
 
     def geometry(
         self, config: Sm90Config, workload: Workload, device: LaunchDevice

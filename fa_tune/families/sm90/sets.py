@@ -178,7 +178,7 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
         rescale=Rescale.STALE_MAX,
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
-        early_test_wait=not small_v and (not alike or d_head not in (128, 192)),
+        early_test_wait=not small_v and (not alike or d_head not in (64, 128, 192)),
         single_loop=single_loop(d_head, Rescale.STALE_MAX, d_head_v),
         d_head_v=d_head_v,
         rows_in_turn=small_v or (alike and d_head == 128),
