@@ -61,8 +61,7 @@ Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem, co
         return (keys + plan.share_keys - 1) / plan.share_keys;
     };
     const std::int64_t blocks = blocks_of(problem.seq_len_kv);
-    const std::int64_t every =
-        bounded(found.tiles, std::max<std::int64_t>(blocks, plan.cluster_x));
+    const std::int64_t every = bounded(found.tiles, std::max<std::int64_t>(blocks, plan.cluster_x));
     if (std::max(rows, every) > kMaxTiles) {
         return failure(FA_TUNE_INVALID,
                        "%s has too many blocks of keys or rows of queries for a head of K; a "

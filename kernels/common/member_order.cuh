@@ -225,7 +225,8 @@ __device__ __forceinline__ PackedTile order_members(const PackedBatch& batch, un
         batch, scratch, most_in_group, [&](int place, const PackedMember& member, int tiles) {
             const int of_group = number - first_of_group(member, tiles, p.heads);
             if (of_group >= 0 && of_group < tiles * p.heads * member.group) {
-                const GroupTile tile = group_tile<kLongestFirst, kListed>(of_group, member, tiles, p);
+                const GroupTile tile =
+                    group_tile<kLongestFirst, kListed>(of_group, member, tiles, p);
                 if (tile.in_group == member.in_group) {
                     const int low[4] = {tile.m_block, tile.head, place, member.first_query};
                     const int high[4] = {member.queries, member.first_key, member.keys,

@@ -26,8 +26,8 @@ __device__ __forceinline__ Combined combine_groups(unsigned smem, const TileRows
     float highest = negative_infinity();
 #pragma unroll
     for (int g = 0; g < L::kGroups; ++g) {
-        const auto* pair = reinterpret_cast<const float*>(
-            __cvta_shared_to_generic(smem + L::row_sum_at(g, row)));
+        const auto* pair =
+            reinterpret_cast<const float*>(__cvta_shared_to_generic(smem + L::row_sum_at(g, row)));
         sums[g] = {pair[0], pair[1]};
         highest = fmaxf(highest, pair[0]);
     }
@@ -182,8 +182,8 @@ __device__ __forceinline__ void combine_cluster(const DecodeParams& p, unsigned 
         for (int i = 0; i < CFG.cluster; ++i) {
             const auto* pair = reinterpret_cast<const float*>(
                 __cvta_shared_to_generic(smem + L::part_sum_at(own, i)));
-            const auto* from = reinterpret_cast<const float*>(
-                __cvta_shared_to_generic(smem + L::part_at(own, i)));
+            const auto* from =
+                reinterpret_cast<const float*>(__cvta_shared_to_generic(smem + L::part_at(own, i)));
             const float part[4] = {from[0], from[1], from[2], from[3]};
             total.add({pair[0], pair[1]}, part);
         }

@@ -25,8 +25,7 @@ struct Constraints {
                   "loaded");
     static_assert(CFG.mma_warpgroups > 1 || !CFG.pingpong,
                   "pingpong needs at least 2 mma_warpgroups to take turns");
-    static_assert(!CFG.cross_tile_overlap ||
-                      (CFG.overlap && CFG.scheduler != Scheduler::SINGLE),
+    static_assert(!CFG.cross_tile_overlap || (CFG.overlap && CFG.scheduler != Scheduler::SINGLE),
                   "cross_tile_overlap needs overlap and a scheduler that gives a CTA several "
                   "tiles");
     static_assert(CFG.q_stages == 1 || CFG.scheduler != Scheduler::SINGLE,

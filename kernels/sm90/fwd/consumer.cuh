@@ -28,8 +28,8 @@ struct Consumer {
     // Whether the first rows of a tile see nothing of the last rows' last block.
     static constexpr bool kSkipsHidden = TRAITS.causal && CFG.B_r() - 64 >= CFG.B_c;
 
-    // Whether Q is given back before the softmax of the tile's last block, which without a window is
-    // block 0, rather than after it.
+    // Whether Q is given back before the softmax of the tile's last block, which without a window
+    // is block 0, rather than after it.
     static constexpr bool kGivesQBack = CFG.o_apart() && !TRAITS.window;
 
     const ForwardParams& p;

@@ -4,8 +4,8 @@
 //                -- bulk copy -->  global memory
 //
 // The buffer of Q belongs to the producer again when the copy has read it: release_q.  With o_apart
-// it does earlier, when the tile's last scores are there: give_q_back.  O then leaves panel by panel
-// from a place of its own.
+// it does earlier, when the tile's last scores are there: give_q_back.  O then leaves panel by
+// panel from a place of its own.
 #pragma once
 
 #include "common/constants.cuh"
@@ -140,8 +140,8 @@ struct Epilogue {
 
     template <class Place>
     __device__ __forceinline__ void send(const WorkTile& tile,
-                                         const Sequence<TRAITS.packed>& sequence, const Place& place,
-                                         int first, int end) const {
+                                         const Sequence<TRAITS.packed>& sequence,
+                                         const Place& place, int first, int end) const {
         ptx::fence_proxy_async_shared();
         sync_warpgroup();
         if (warp == 0 && ptx::elect_sync()) {

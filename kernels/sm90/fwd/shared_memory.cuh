@@ -13,8 +13,8 @@
 // of O take their place and leave from there, without a word to the other warpgroups.  Where O has
 // more panels than Q, the place is as large as O's.
 //
-// With o_apart there is a panel of O for each warpgroup between V and the work tiles.  O leaves from
-// there panel by panel.
+// With o_apart there is a panel of O for each warpgroup between V and the work tiles.  O leaves
+// from there panel by panel.
 #pragma once
 
 #include "common/pipeline.cuh"

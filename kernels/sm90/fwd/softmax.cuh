@@ -72,8 +72,8 @@ struct Softmax {
 
     float row_max[2], row_sum[2];  // m, l
     float scale_log2;              // c
-    // Blocks to come whose maxima come before their exponentials.  With adaptive_max kSteady is added
-    // where nearly all rows grew in the last of them, and twice that where they did in two.
+    // Blocks to come whose maxima come before their exponentials.  With adaptive_max kSteady is
+    // added where nearly all rows grew in the last of them, and twice that where they did in two.
     int max_first;
 
     __device__ __forceinline__ void set_scale(float softmax_scale) {
@@ -280,7 +280,9 @@ struct Softmax {
     }
 
     // Whether the next maxima that come first are those of a sample.
-    __device__ __forceinline__ bool samples() const { return CFG.adaptive_max && max_first >= 2 * kSteady; }
+    __device__ __forceinline__ bool samples() const {
+        return CFG.adaptive_max && max_first >= 2 * kSteady;
+    }
 
     __device__ __forceinline__ void add(const float (&sums)[2]) {
 #pragma unroll

@@ -125,7 +125,7 @@ struct Thread {
     int stores = 0;                                                 // bulk ones under way
     int open_stores = 0;                                            // in no group as yet
     unsigned generation = 0;  // of the cluster's barrier, where it has arrived
-    Waiters waiters;                                                // itself, for those
+    Waiters waiters;          // itself, for those
     Place place;
 };
 
