@@ -6,6 +6,7 @@ with one of two equal sources holds for the other.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -35,6 +36,11 @@ class Proof:
     kernels: int = 0
     d_heads: tuple[int, ...] = ()
 
+    def rivals(self, other: Proof) -> bool:
+        """Whether both say which sources are before the same ones."""
+        apart = self.d_heads and other.d_heads and not {*self.d_heads} & {*other.d_heads}
+        return (self.family, self.newer) == (other.family, other.newer) and not apart
+
 
 def load(path: Path | None = None) -> tuple[Proof, ...]:
     """The proofs in a file, the shipped one if None; none if it is not there.  Raises
@@ -47,11 +53,18 @@ def load(path: Path | None = None) -> tuple[Proof, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileFormatError(f"{path} cannot be read: {error}") from None
     try:
-        return TypeAdapter(tuple[Proof, ...]).validate_json(text)
+        proofs = TypeAdapter(tuple[Proof, ...]).validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ProfileFormatError(f"{path}: {where}: {first['msg']}") from None
+    for one, other in itertools.combinations(proofs, 2):
+        if one.rivals(other):
+            raise ProfileFormatError(
+                f"{path}: two proofs lead to {one.newer} of {one.family}, and one would be lost; "
+                "let one of them lead to the older hash of the other"
+            )
+    return proofs
 
 
 def oldest_equal(family: str, sha256: str) -> str:

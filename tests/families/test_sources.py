@@ -139,3 +139,24 @@ def test_a_proof_says_how() -> None:
     for proof in load():
         assert proof.how
         assert proof.kernels == 0 or proof.nvrtc
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "refused"),
+    [((), (), True), ((64,), (), True), ((64,), (64, 128), True), ((64,), (128,), False)],
+)
+def test_two_proofs_do_not_lead_to_the_same_sources(
+    tmp_path: Path, first: tuple[int, ...], second: tuple[int, ...], refused: bool
+) -> None:
+    """A chain has one step to each: the other would be lost in silence."""
+    path = tmp_path / "equal_sources.json"
+    told = {"family": "sm90", "how": "compared", "date": "2026-01-02", "newer": "c"}
+    proofs = [{**told, "older": "a", "d_heads": first}, {**told, "older": "b", "d_heads": second}]
+    path.write_text(json.dumps(proofs))
+    if refused:
+        with pytest.raises(ProfileFormatError, match="two proofs"):
+            load(path)
+    else:
+        assert len(load(path)) == 2
+    path.write_text(json.dumps([proofs[0], {**proofs[1], "family": "sm80"}]))
+    assert len(load(path)) == 2
