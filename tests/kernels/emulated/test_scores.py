@@ -39,6 +39,8 @@ ALL = "causal+ragged+lse+window+sink+softcap+alibi"
 # stage.
 KERNELS = (
     (BEST, "causal+ragged+lse+window+sink"),
+    (f"{BEST}+rows_in_turn+adaptive_max", ALL),
+    (f"{SINGLE_LOOP.replace('32:', '64:')}+adaptive_max", "causal+ragged+lse+window+sink"),
     (SINGLE_LOOP, "causal+lse+window+softcap+alibi"),
     ("sm90(BF16, 64, 64x48): stages_2+overlap+stale_max+min_ctas_per_sm_2",
      "ragged+lse+window+sink+softcap"),
