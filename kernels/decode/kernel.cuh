@@ -191,6 +191,8 @@ __device__ __forceinline__ void combine_cluster(const DecodeParams& p, unsigned 
     }
 }
 
+// Compilers for older devices refuse the attribute even where nobody asks for the kernel.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 // A cluster of CTAs for each tile, whose blocks they divide.
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
@@ -216,6 +218,7 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     __syncthreads();
     combine_cluster<CFG, TRAITS>(p, smem, rows, rank);
 }
+#endif
 
 // Whole warps, of whose threads each has four columns.
 template <DecodeConfig CFG>
