@@ -59,6 +59,12 @@ _D_V = """\
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
 """
 
+_O_APART = """\
+
+    // Whether O leaves by a place of its own, because Q of the next tile comes before O is there.
+    FA_HOST_DEVICE constexpr bool o_apart() const { return cross_tile_overlap && q_stages == 1; }
+"""
+
 _SM90_METHODS = """\
 
     // Query rows per CTA.
@@ -105,7 +111,12 @@ SM80 = Header(
     _D_V + _SM80_METHODS,
     ("kernels/sm80/fwd/config.cuh", "csrc/flash_forward_kernel_config.h"),
 )
-SM90 = Header("sm90", Sm90Config, _D_V + _SM90_METHODS, ("kernels/sm90/fwd/config.cuh",))
+SM90 = Header(
+    "sm90",
+    Sm90Config,
+    _O_APART + _D_V.removeprefix("\n") + _SM90_METHODS,
+    ("kernels/sm90/fwd/config.cuh",),
+)
 DECODE = Header("decode", DecodeConfig, _D_V + "\n", ("kernels/decode/config.cuh",))
 HEADERS = (SM80, SM90, DECODE)
 # How a header includes DType, by the folder that both are in.

@@ -123,7 +123,7 @@ struct ScoreMap {
     // Four scores at a time, of one row each, which a NaN among them makes NaN anyway.
     template <int kFragments, class Change>
     __device__ __forceinline__ static void by_four(float (&s)[kFragments][4], Change change) {
-        static_assert(kFragments % 2 == 0);
+        static_assert(kFragments % 2 == 0, "four scores of a row are of two fragments");
 #pragma unroll
         for (int n = 0; n < kFragments; n += 2) {
 #pragma unroll

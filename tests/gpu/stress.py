@@ -140,7 +140,8 @@ MUTATIONS: Mapping[str, Mutation] = {
                 r"stress::role();\2",
             ),
             (
-                r"k\.release\(lane\);(\s*change_scores\(first_row, block, kMasked \|\| masked\);"
+                r"k\.release\(lane\);(\s*if \(kGivesQBack[^;]*;"
+                r"\s*change_scores\(first_row, block, kMasked \|\| masked\);"
                 r"\s*if constexpr \(kStaleMax && !kMasked\) \{"
                 r"\s*if \(masked\) mask\(first_row, block\);\s*typename Rows::Early early;"
                 r"\s*const bool refreshed = begin_stale_max_softmax)",
