@@ -36,7 +36,7 @@ class Proof:
     kernels: int = 0
     d_heads: tuple[int, ...] = ()
 
-    def rivals(self, other: Proof) -> bool:
+    def conflicts_with(self, other: Proof) -> bool:
         """Whether both say which sources are before the same ones."""
         apart = self.d_heads and other.d_heads and not {*self.d_heads} & {*other.d_heads}
         return (self.family, self.newer) == (other.family, other.newer) and not apart
@@ -59,7 +59,7 @@ def load(path: Path | None = None) -> tuple[Proof, ...]:
         where = ".".join(str(part) for part in first["loc"])
         raise ProfileFormatError(f"{path}: {where}: {first['msg']}") from None
     for one, other in itertools.combinations(proofs, 2):
-        if one.rivals(other):
+        if one.conflicts_with(other):
             raise ProfileFormatError(
                 f"{path}: two proofs lead to {one.newer} of {one.family}, and one would be lost; "
                 "let one of them lead to the older hash of the other"

@@ -76,9 +76,7 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         if not config.adaptive_max:
             return []
         early = config.d_head == 64
-        return [
-            replace(config, rows_in_turn=False, adaptive_max=False, early_test_wait=early),
-        ]
+        return [replace(config, rows_in_turn=False, adaptive_max=False, early_test_wait=early)]
 
     def geometry(
         self, config: Sm90Config, workload: Workload, device: LaunchDevice
