@@ -249,6 +249,8 @@ def check_summary(text: str, folder: Path) -> None:
         100 * p.share for p in held if p.sizes[3] * p.sizes[4] * p.sizes[1] * 128 * 2 * 2 >= 260e6
     ]
     assert f"{min(large):.0f} to {max(large):.0f} % of the speed" in text
+    queries = {p.sizes[2] for p in held}
+    assert ("one query " in text) == (queries == {1})
     times = [p.times for p in held]
     assert f"{min(times):.2f} to {max(times):.2f} times the speed" in text
     assert f"{statistics.median(times):.2f} in the median of {len(times)}" in text

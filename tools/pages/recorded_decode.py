@@ -47,8 +47,10 @@ def summary(data: Recorded) -> str:
     times = [t for held in held_grid(data).values() if (t := _times(held)) is not None]
     if not large or not times:
         return ""
+    queries = sorted({w.seq_len_q for w in held_grid(data)})
+    who = "one query" if queries == [1] else f"{queries[0]} to {queries[-1]} queries"
     return (
-        f"Decoding, one to four queries at d_head 128 in BF16, has {min(times):.2f} to "
+        f"Decoding, {who} at d_head 128 in BF16, has {min(times):.2f} to "
         f"{max(times):.2f} times the speed of the fastest library, "
         f"{statistics.median(times):.2f} in the median of {len(times)} problems. Where K and V are "
         f"260 MB or more, it has {100 * min(large):.0f} to {100 * max(large):.0f} % of the speed "
