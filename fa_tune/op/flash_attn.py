@@ -44,6 +44,7 @@ class _Options:
     window: Window = _EVERY
     softcap: float = 0.0
     alibi_slopes: Tensor | None = None
+    score_hook: str | None = None
 
     @property
     def traits(self) -> Traits:
@@ -60,6 +61,7 @@ class _Options:
             window_right=right,
             softcap=self.softcap if self.softcap > 0 else None,
             alibi_slopes=self.alibi_slopes,
+            score_hook=self.score_hook,
         )
 
     def with_scale_of(self, d_head: int) -> _Options:
@@ -79,14 +81,19 @@ def flash_attn_func(
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    *,
+    score_hook: str | None = None,
 ) -> Any:
     """Attention of [batch, seq_len, heads, d_head] tensors, like q.  `return_attn_probs` gives
     (out, log-sum-exp fp32 [batch, heads, seq_len_q], None).
 
-    `deterministic` is torch's `use_deterministic_algorithms`, and has no effect here.  Raises
-    InvalidConfig for tensors that make no such problem.
+    `deterministic` is torch's `use_deterministic_algorithms`, and has no effect here.
+    `score_hook`: as for `attention`.  Raises InvalidConfig for tensors that make no such problem,
+    and for a score hook where our kernels do not compute it.
     """
-    options = _Options(causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes)
+    options = _Options(
+        causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
+    )
     out, lse = _dense(q, k, v, options, return_attn_probs)
     return (out, lse, None) if return_attn_probs else out
 
@@ -108,13 +115,18 @@ def flash_attn_varlen_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
+    *,
+    score_hook: str | None = None,
 ) -> Any:
     """Attention of packed sequences: q [total_q, heads, d_head]; sequence i is rows
     cu_seqlens_q[i] to cu_seqlens_q[i + 1], int32.  The log-sum-exp is [heads, total_q].  Else as
-    `flash_attn_func`; a block table is refused with InvalidConfig."""
+    `flash_attn_func`; a block table is refused with InvalidConfig.  A score hook is told the
+    sequence's number as `batch`, and places that count from its first row and key."""
     if block_table is not None:
         _refuse("a block table")
-    options = _Options(causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes)
+    options = _Options(
+        causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
+    )
     if cu_seqlens_q.numel() == 2 and (max_seqlen_q, max_seqlen_k) == (q.shape[0], k.shape[0]):
         out, lse = _dense(q[None], k[None], v[None], options, return_attn_probs)
         out, lse = out[0], None if lse is None else lse[0]
@@ -333,6 +345,7 @@ def _dense(
                 window=(traits.window_left, traits.window_right),
                 softcap=traits.softcap,
                 alibi_slopes=traits.alibi_slopes,
+                score_hook=traits.score_hook,
             )
         except NoUsableVariant as error:
             reason = _refused[q.shape[3], v.shape[3], q.dtype] = str(error)
@@ -346,7 +359,7 @@ def _dense(
         q, k, v = (_widened(t, wide) for t in (q, k, v))
         out, lse = _dense(q, k, v, options, wants_lse)
         return out[..., :d_v], lse
-    tell("flash_attn_func", reason)
+    _tell("flash_attn_func", reason, options)
     return _by_products(q, k, v, options)
 
 
@@ -367,8 +380,15 @@ def _varlen(
         q, k, v = (_widened(t, wide) for t in (q, k, v))
         out, lse = _varlen(q, k, v, options, lengths, wants_lse)
         return out[..., :d_v], lse
-    tell("flash_attn_varlen_func", reason)
+    _tell("flash_attn_varlen_func", reason, options)
     return _one_by_one(q, k, v, options, lengths)
+
+
+def _tell(function: str, reason: str, options: _Options) -> None:
+    """That matrix products stand in.  Raises InvalidConfig for a score hook, which they lack."""
+    if options.score_hook is not None:
+        raise InvalidConfig(f"a score hook needs one of our kernels, and none takes this: {reason}")
+    tell(function, reason)
 
 
 def _why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: _Options) -> str:
@@ -410,8 +430,7 @@ def _suits_flash2(q: Tensor, v: Tensor, options: _Options, longest: tuple[int, i
         and q.dtype in _HALF
         and q.shape[-1] % 8 == 0
         and q.shape[-1] == v.shape[-1] <= _FLASH2_D_HEAD
-        and options.softcap == 0
-        and options.alibi_slopes is None
+        and traits.masks_only
         and q.numel() > 0
         and v.numel() > 0
     )
