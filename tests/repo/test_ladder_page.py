@@ -241,7 +241,10 @@ def test_pages_can_be_filled_from_a_search_of_either_set(folder: Path, name: str
     for page in ladder_page.TABLES:
         text = ladder_page.filled(_read(page), page, before)
         again = ladder_page.filled(text, page, data)
-        assert again == text.replace(f"the {DATA.searched} set", f"the {name} set")
+        text = text.replace(f"the {DATA.searched} set", f"the {name} set")
+        if page == "docs/results.md":
+            text = re.sub(rf"`{DATA.searched}_(\w*events.csv)`", rf"`{name}_\1`", text)
+        assert again == text
 
 
 def pretended_search(folder: Path) -> dict[str, str]:
