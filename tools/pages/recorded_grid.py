@@ -415,7 +415,7 @@ def section(data: Recorded, family: str) -> str:
     if references:
         times = " and ".join(f"{LABELS[r]} ({span(data, family, r)})" for r in references)
         parts += [
-            f"TFLOP/s, and how many times as fast as {times}:",
+            f"TFLOP/s, and how many times as fast as {times}, by sequence length:",
             against(data, family, *references),
         ]
     if family == "sm90" and (made := ab_tests(data)):
@@ -433,7 +433,8 @@ def section(data: Recorded, family: str) -> str:
         return "\n\n".join(parts)
     made = winners(data, family)
     if made:
-        parts += [f"The fastest config of the {data.grid_set} set for each workload:", made]
+        what = f"The fastest config of the {data.grid_set} set for each workload"
+        parts += [f"{what}, by sequence length and letter:", made]
     made = losses(data, family)
     if made:
         parts += [
