@@ -300,8 +300,8 @@ __device__ __forceinline__ PackedTile found_tile(unsigned scratch) {
 // The list, and the first tile of a persistent CTA.
 template <class Team, int kRows, bool kLongestFirst, class Params>
 __device__ __forceinline__ void list_members(const Params& p, unsigned scratch) {
-    order_members<Team, kRows, kLongestFirst, true>(
-        p.packed, scratch, static_cast<int>(blockIdx.x), {p.heads, p.l2_head_group});
+    order_members<Team, kRows, kLongestFirst, true>(p.packed, scratch, static_cast<int>(blockIdx.x),
+                                                    {p.heads, p.l2_head_group});
 }
 
 // The tile of a CTA whose number along x is that of a tile of one head, and along y the head.
