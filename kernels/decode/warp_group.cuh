@@ -382,12 +382,24 @@ struct WarpGroup {
         }
     }
 
-    // The soft cap (common/scores.cuh).
+    // The soft cap (common/scores.cuh): four scores at a time, of one row each, which a NaN among
+    // them makes NaN anyway.
     __device__ __forceinline__ void cap(float score_scale) {
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
-            for (int n = 0; n < kTilesS; ++n) one_over_one_and_power(s[m][n], score_scale);
+            for (int n = 0; n < kTilesS; n += 2) {
+#pragma unroll
+                for (int i = 0; i < 4; i += 2) {
+                    float four[4] = {s[m][n][i], s[m][n][i + 1], s[m][n + 1][i],
+                                     s[m][n + 1][i + 1]};
+                    one_over_one_and_power(four, score_scale);
+                    s[m][n][i] = four[0];
+                    s[m][n][i + 1] = four[1];
+                    s[m][n + 1][i] = four[2];
+                    s[m][n + 1][i + 1] = four[3];
+                }
+            }
         }
     }
 
