@@ -40,7 +40,8 @@ struct Layout : Constraints<CFG> {
     static constexpr int kSumsBytes = CFG.B_r * CFG.d_v() * 4;
     static constexpr int kGroupBytes = kRingBytes > kSumsBytes ? kRingBytes : kSumsBytes;
 
-    // Behind the groups: (m, l) of each group's rows, and a word.
+    // Behind the groups: (m, l) of each group's rows, and a word; with a cluster a barrier, where
+    // the parts arrive.
     static constexpr int kRowSums = kGroups * kGroupBytes;
     static constexpr int kWord = kRowSums + 8 * kGroups * CFG.B_r;
 
@@ -48,7 +49,8 @@ struct Layout : Constraints<CFG> {
     // rows, the parts that the CTAs have, and (m, l) of each.
     static constexpr int kQuads = CFG.B_r * CFG.d_v() / 4 / CFG.cluster;
     static constexpr int kParts = kWord + 16;
-    static constexpr int kPartSums = kParts + 16 * CFG.cluster * kQuads;
+    static constexpr int kPartBytes = 16, kSumBytes = 8;
+    static constexpr int kPartSums = kParts + kPartBytes * CFG.cluster * kQuads;
 
     // Chunks of four columns change places against bank conflicts.
     __device__ __forceinline__ static unsigned sums_at(int group, int row, int column) {
@@ -58,10 +60,10 @@ struct Layout : Constraints<CFG> {
         return kRowSums + 8 * (group * CFG.B_r + row);
     }
     __device__ __forceinline__ static unsigned part_at(int quad, int cta) {
-        return kParts + 16 * (cta * kQuads + quad);
+        return kParts + kPartBytes * (cta * kQuads + quad);
     }
     __device__ __forceinline__ static unsigned part_sum_at(int quad, int cta) {
-        return kPartSums + 8 * (cta * kQuads + quad);
+        return kPartSums + kSumBytes * (cta * kQuads + quad);
     }
 };
 
