@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
         const int blocks = p.cache.lengths == nullptr ? p.blocks : pitch;
         await_earlier<CFG>();
         warps.run(rows, rows.first_block + first, min(count, blocks - first));
-        warps.store_sums(rows.count);
         const Tile tile(start, pitch, share);
+        warps.store_sums(rows.count);
         __syncthreads();
         store_part<CFG, TRAITS>(p, smem, tile, rows);
         if (CFG.combine == Combine::LAST && tile.parts() > 1) {

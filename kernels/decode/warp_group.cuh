@@ -119,11 +119,15 @@ struct WarpGroup {
         begin(rows);
 #pragma unroll 1
         for (int i = 0; i < count; ++i) {
-            ptx::cp_async_wait_group<CFG.stages - 2>();
-            sync();  // the block is here, and all are done with the last one
+            // Of each block under way there are two groups of copies.
+            ptx::cp_async_wait_group<2 * CFG.stages - 3>();
+            sync();  // K is here, and all are done with the last block
             const int next = i + CFG.stages - 1;
             load(rows, next_stage, first + next, next < count ? keys.any : 0);
-            block(rows, stage, (first + i) * CFG.B_c + group * L::kKeys, keys, i == 0);
+            weigh(rows, stage, (first + i) * CFG.B_c + group * L::kKeys, keys, i == 0);
+            ptx::cp_async_wait_group<2 * CFG.stages - 2>();
+            sync();  // V is here
+            add_values(stage);
             stage = stage + 1 == CFG.stages ? 0 : stage + 1;
             next_stage = next_stage + 1 == CFG.stages ? 0 : next_stage + 1;
         }
@@ -189,8 +193,8 @@ struct WarpGroup {
         to[1] = second;
     }
 
-    // The group's slice of a block to a stage, in a group of copies of its own; keys from `keys` on
-    // are zeros and never read.
+    // The group's slice of a block to a stage, in two groups of copies, the first of which has K;
+    // keys from `keys` on are zeros and never read.
     __device__ __forceinline__ void load(const TileRows& rows, int stage, int block, int keys) {
         const int first_key = block * CFG.B_c + group * L::kKeys;
         const int there = keys - first_key;
@@ -199,9 +203,11 @@ struct WarpGroup {
         if (keys > 0 && cache.pages == nullptr && there >= L::kKeys &&
             first_key + L::kKeys <= rows.new_from) {
             load_whole<KTile>(to, p.k, p.k_strides, rows, first_key);
+            ptx::cp_async_commit_group();
             load_whole<VTile>(to + KTile::kBytes, p.v, p.v_strides, rows, first_key);
-        } else if (keys > 0) {
-            load_steps(to, rows, first_key, there);
+        } else {
+            if (keys > 0) load_steps(to, rows, first_key, there);
+            ptx::cp_async_commit_group();
         }
         ptx::cp_async_commit_group();
     }
@@ -326,11 +332,10 @@ struct WarpGroup {
         }
     }
 
-    // S = Q K^T of the slice in a stage, its softmax, and O += P V.
-    __device__ __forceinline__ void block(const TileRows& rows, int stage, int first_key,
+    // S = Q K^T of the slice in a stage, and its softmax.
+    __device__ __forceinline__ void weigh(const TileRows& rows, int stage, int first_key,
                                           const Seen& keys, bool first) {
         const auto k = k_lane.moved(stage * L::kStageBytes);
-        const auto v = v_lane.moved(stage * L::kStageBytes);
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
@@ -366,6 +371,11 @@ struct WarpGroup {
         softmax.advance(s, o, first);
 #pragma unroll
         for (int t = 0; t < kStepsPV; ++t) softmax.exponentiate(s, weights, t);
+    }
+
+    // O += P V.
+    __device__ __forceinline__ void add_values(int stage) {
+        const auto v = v_lane.moved(stage * L::kStageBytes);
 #pragma unroll
         for (int t = 0; t < kStepsPV; ++t) {
 #pragma unroll
