@@ -17,6 +17,8 @@ by a comment that says what it is:
                       `most`: those of the measurement with the most; `measurements`: all of them
     implied fa2       the clock in GHz if a kernel took as many cycles by events as under ncu
     read fa2          the clock in GHz that NVML showed after the samples
+    cost falling most what inputs cost sm90's choices beside normal ones in %: `median` or `most`;
+                      a dash where that was not recorded
 """
 
 from __future__ import annotations
@@ -74,10 +76,9 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
     "docs/why-this-wins.md": {},
 }
 PICTURES: dict[str, Callable[[Recorded], str]] = {"docs/speed_h200.svg": speed_plot.svg}
-_NAMES = "|".join([*COUNTERS, "ncu", "events", "tflops", "elapsed", "ldmatrix", "busy", "effect"])
-FIGURE = re.compile(
-    rf"(?P<shown>[^\s(<]+)<!-- (?P<what>{_NAMES}|repeat|samples|implied|read) (?P<of>[^>]+) -->"
-)
+_OTHERS = ("ncu", "events", "tflops", "elapsed", "ldmatrix", "busy", "effect", "repeat", "samples")
+_NAMES = "|".join([*COUNTERS, *_OTHERS, "implied", "read", "cost"])
+FIGURE = re.compile(rf"(?P<shown>[^\s(<]+)<!-- (?P<what>{_NAMES}) (?P<of>[^>]+) -->")
 
 
 def value(data: Recorded, what: str, name: str) -> float:
@@ -106,6 +107,13 @@ def figure(data: Recorded, what: str, of: str) -> str:
         return signed(statistics.median(data.effects(blocks, CHANGES[field])))
     if what == "repeat":
         return f"{data.repeat(of):.2f}"
+    if what == "cost":
+        inputs, which = of.split()
+        costs = recorded_grid.input_costs(data, "sm90").get(inputs, {}).values()
+        if not costs:
+            return "–"
+        cost = max(costs) if which == "most" else statistics.median(costs)
+        return f"{100 * (cost - 1):.0f}"
     if what == "samples":
         method, number = of.split()
         counts = data.samples(method)

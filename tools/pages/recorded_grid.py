@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache
 
 from fa_tune import families
+from fa_tune.core.inputs import BUILT_IN, NORMAL
 from fa_tune.core.model import Measurement
 from fa_tune.core.stats import comparable, median
 from fa_tune.core.workload import Workload, benchmark_workload, labels, unusual_labels
@@ -328,6 +329,33 @@ def ab_tests(data: Recorded) -> str:
     )
 
 
+@cache
+def input_costs(data: Recorded, family: str) -> Mapping[str, Mapping[Workload, float]]:
+    """By inputs: what each choice of a family takes on them, over its time on normal ones."""
+    found: dict[str, dict[Workload, float]] = {}
+    for w, one in held(data).items():
+        decided = one.meta.decided.get(w.key)
+        if decided is None or not one.chosen.startswith(f"{family}:"):
+            continue
+        times = {on.inputs: on.median_s for on in decided.on_inputs.get(one.chosen, ())}
+        for inputs, seconds in times.items():
+            if inputs != str(NORMAL) and str(NORMAL) in times:
+                found.setdefault(inputs, {})[w] = seconds / times[str(NORMAL)]
+    return found
+
+
+def on_inputs(data: Recorded, family: str) -> str:
+    """The same by d_head; empty where it was not measured."""
+    costs = input_costs(data, family)
+    names = [str(spec) for spec in BUILT_IN if str(spec) in costs]
+    rows = []
+    for d_head in sorted({w.d_head for of in costs.values() for w in of}):
+        own = [[cost for w, cost in costs[n].items() if w.d_head == d_head] for n in names]
+        cells = [f"{statistics.median(c):.2f}, {max(c):.2f}" if c else "" for c in own]
+        rows.append([str(d_head), str(max(map(len, own))), *cells])
+    return table(["d_head", "workloads", *names], rows) if rows else ""
+
+
 def off_grid(data: Recorded) -> str:
     """What the search chose for shapes off the grid, against each library beside it; empty
     without such a recording."""
@@ -420,6 +448,13 @@ def section(data: Recorded, family: str) -> str:
         ]
     if family == "sm90" and (made := ab_tests(data)):
         parts.append(made)
+    if made := on_inputs(data, family):
+        parts += [
+            "What the choices take on other [inputs](measuring.md#inputs), times what they take on "
+            "normal ones: the median, and the most. These are not paired, so the clock's drift of "
+            "some per cent is in them.",
+            made,
+        ]
     if family == "sm90" and (made := off_grid(data)):
         parts += ["Shapes off the grid: TFLOP/s, and how many times as fast as each library:", made]
     if family == "sm90" and (made := more_kinds(data)):
