@@ -347,6 +347,13 @@ def test_other_problems_of_the_readme_are_what_was_recorded() -> None:
         assert all(f"{size}" in told[kind] for size in windows)
 
 
+def test_what_the_kernels_page_says_of_values_of_other_columns_was_recorded() -> None:
+    times = [t.ratio("cuDNN", t.chosen) for of, t in tables("h200").items() if of.d_v]
+    page = (ROOT / "docs/kernel-sm90.md").read_text(encoding="utf-8")
+    for end, name in ((min, "least"), (max, "most")):
+        assert f"{end(times):.2f}<!-- times columns cudnn {name} -->" in page
+
+
 def input_costs() -> dict[tuple[int, str], list[float]]:
     """By d_head and inputs: the time of each choice on them over that on normal ones."""
     found: dict[tuple[int, str], list[float]] = {}

@@ -19,6 +19,8 @@ by a comment that says what it is:
     read fa2          the clock in GHz that NVML showed after the samples
     cost falling most what inputs cost sm90's choices beside normal ones in %: `median` or `most`;
                       a dash where that was not recorded
+    times packed fa4 least    how many times as fast as a library the choices of a kind of problems
+                      are, `least` or `most`; a dash where that was not recorded
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from pathlib import Path
 import kernel_tables
 import recorded_decode
 import recorded_grid
+import recorded_kinds
 import recorded_tables
 import speed_plot
 from fa_tune.store.table.columns import SM_CLOCK
@@ -69,7 +72,7 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
     },
     "README.md": {
         "speed": recorded_grid.small_table,
-        "kinds": recorded_grid.kinds_table,
+        "kinds": recorded_kinds.kinds_table,
         "picture": recorded_grid.pictured,
         "decoding": recorded_decode.summary,
     },
@@ -77,7 +80,7 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
 }
 PICTURES: dict[str, Callable[[Recorded], str]] = {"docs/speed_h200.svg": speed_plot.svg}
 _OTHERS = ("ncu", "events", "tflops", "elapsed", "ldmatrix", "busy", "effect", "repeat", "samples")
-_NAMES = "|".join([*COUNTERS, *_OTHERS, "implied", "read", "cost"])
+_NAMES = "|".join([*COUNTERS, *_OTHERS, "implied", "read", "cost", "times"])
 FIGURE = re.compile(rf"(?P<shown>[^\s(<]+)<!-- (?P<what>{_NAMES}) (?P<of>[^>]+) -->")
 
 
@@ -114,6 +117,11 @@ def figure(data: Recorded, what: str, of: str) -> str:
             return "–"
         cost = max(costs) if which == "most" else statistics.median(costs)
         return f"{100 * (cost - 1):.0f}"
+    if what == "times":
+        kind, library, which = of.split()
+        times = recorded_kinds.times_of_kind(data, kind, library)
+        end = max if which == "most" else min
+        return f"{end(times):.2f}" if times else "–"
     if what == "samples":
         method, number = of.split()
         counts = data.samples(method)

@@ -280,42 +280,6 @@ def small_table(data: Recorded) -> str:
     return table(["d_head, mask", *map(str, SMALL)], rows)
 
 
-def kinds_table(data: Recorded) -> str:
-    """The README's of all other workloads: what the search chose, against the fastest library."""
-    rows = []
-    for told, is_of in KINDS:
-        taken = {w: choices(data)[w] for w in everything(data) if w in choices(data) and is_of(w)}
-        rates, times, fastest_ones = [], [], set()
-        for w, subject in taken.items():
-            measured = everything(data)[w]
-            libraries = {s: ratio(measured, s, subject) for s in measured if s.startswith("ref:")}
-            if libraries:
-                rates.append(rate(w, measured[subject]))
-                times.append(min(libraries.values()))
-                fastest_ones.add(min(libraries, key=libraries.__getitem__).partition(":")[2])
-        if not times:
-            continue
-        windows = sorted({w.window_left + 1 for w in taken if w.window_left is not None})
-        rows.append(
-            [
-                told.format(windows=" and ".join(map(str, windows))),
-                ", ".join(sorted({w.dtype.name for w in taken})),
-                ", ".join(str(d) for d in sorted({w.d_head for w in taken})),
-                _between(rates, 0),
-                f"{_between(times, 2)}×",
-                " or ".join(label for name, label in LABELS.items() if name in fastest_ones),
-            ]
-        )
-    headings = ["Problem", "dtype", "d_head", "TFLOP/s", "over the fastest library", "which is"]
-    return table(headings, rows, words=2) if rows else ""
-
-
-def _between(values: Sequence[float], digits: int) -> str:
-    """`1.03 to 1.19`; one number where both are."""
-    least, most = (f"{end:.{digits}f}" for end in (min(values), max(values)))
-    return least if least == most else f"{least} to {most}"
-
-
 def ab_tests(data: Recorded) -> str:
     """How the choices stood to the default in a process of their own; empty if none was tested."""
     decided = [one.meta.decided.get(w.key) for w, one in held(data).items()]
@@ -410,17 +374,6 @@ def _against_each(
         rows.append([*told(w), str(w.batch), heads, f"{rate(w, measured[subject]):.0f}", *times])
     given = [*headings, "batch", "heads", "TFLOP/s", *(LABELS[n] for n in names)]
     return table(given, rows, words=2) if rows else ""
-
-
-# What a workload off the grid is told as, and which are; `windows` are their sizes.
-KINDS: tuple[tuple[str, Callable[[Workload], bool]], ...] = (
-    ("gpt-oss: windows of {windows}, sinks", lambda w: w.sink),
-    ("Gemma: windows of {windows}, a soft cap", lambda w: w.softcap is not None),
-    ("Mistral: a window of {windows}", lambda w: w.windowed and not w.sink and w.softcap is None),
-    ("packed batches of log-normal lengths", lambda w: w.packed),
-    ("values of 128 columns", lambda w: bool(w.d_head_v)),
-    ("odd lengths, grouped heads, few batch elements", lambda w: not (on_grid(w) or labels(w))),
-)
 
 
 def span(data: Recorded, family: str, reference: str) -> str:
