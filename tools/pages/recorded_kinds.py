@@ -1,5 +1,5 @@
-"""The README's table of problems off the grid, by kind: windows, sinks, soft caps, packed batches, V
-of other columns, odd shapes."""
+"""The README's table of problems off the grid, by kind: windows, sinks, soft caps, packed batches,
+V of other columns, odd shapes."""
 
 from __future__ import annotations
 
