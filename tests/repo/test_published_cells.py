@@ -303,6 +303,9 @@ def test_the_table_of_the_readme_is_what_was_recorded() -> None:
         d_head, mask = what.split(", ")
         for seq_len, cell in zip(SMALL, cells, strict=True):
             of = benchmark(seq_len, int(d_head), "FP16", causal=mask == "causal")
+            if not cell:
+                assert of not in tables("h200")
+                continue
             table = tables("h200")[of]
             libraries = [n for n, s in table.subjects.items() if s.family == "ref"]
             times = min(table.ratio(n, table.chosen) for n in libraries)
