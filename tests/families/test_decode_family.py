@@ -214,19 +214,23 @@ def test_the_default_has_clusters_where_little_is_read(
 
 
 @pytest.mark.parametrize(
-    ("queries", "keys", "lengths", "ctas"),
+    ("batch", "queries", "keys", "lengths", "ctas"),
     [
-        (1, 1024, None, 4),
-        (1, 8192, None, 2),
-        (4, 1024, None, 2),
-        (8, 8192, None, 1),
-        (1, 8192, "lognormal", 3),
+        (64, 1, 1024, "", 4),
+        (64, 1, 8192, "", 2),
+        (64, 4, 1024, "", 2),
+        (64, 8, 8192, "", 1),
+        (64, 1, 8192, "lognormal", 3),
+        (32, 1, 1024, "", 2),
+        (32, 1, 8192, "", 1),
+        (32, 1, 8192, "lognormal", 1),
+        (24, 1, 1024, "", 1),
     ],
 )
 def test_ctas_are_small_where_tiles_are_many(
-    queries: int, keys: int, lengths: str | None, ctas: int
+    batch: int, queries: int, keys: int, lengths: str, ctas: int
 ) -> None:
-    workload = Workload(64, 64, 8, queries, keys, 128, DType.BF16, cache_lengths=lengths)
+    workload = Workload(batch, 64, 8, queries, keys, 128, DType.BF16, cache_lengths=lengths)
     config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
     assert config.ctas_per_sm == ctas
 

@@ -31,8 +31,9 @@ H200 = limits((9, 0))  # no shared memory is larger
 # Of K and V in a ring: enough for the bandwidth of an H200, and more gained nothing.
 RING_BYTES = 128 << 10
 SMALL_RING_BYTES = 64 << 10
-# So many tiles are several for each CTA.  With few keys they end so often that smaller CTAs gain.
-MANY_TILES, MANY_TILES_ROWS, LONG_KEYS = 400, 32, 4096
+# So many tiles are several for each CTA, or two for a multiprocessor.  With few keys they end so
+# often that smaller CTAs gain.
+MANY_TILES, SEVERAL_TILES, MANY_TILES_ROWS, LONG_KEYS = 400, 250, 32, 4096
 ROWS = (16, 32, 64)  # of tiles
 KEYS = 128  # of blocks
 # Where those of a key are no more than these a block has twice the keys, if a tile has no more rows
@@ -104,10 +105,9 @@ def _of_equal_shares(
     """The default of CTAs that share all tiles.  With many tiles, several for a CTA, small CTAs:
     one loads while another is between two tiles."""
     fitting = next((r for r in ROWS if r >= rows), ROWS[-1])
-    if tiles >= MANY_TILES and fitting <= MANY_TILES_ROWS:
-        small = replace(_of_many_tiles(heads, dtype, fitting, n_keys), aligned=True)
-        if constraints(small, arch) is None:
-            return small
+    small = _of_many_tiles(heads, dtype, fitting, tiles, n_keys)
+    if small is not None and constraints(replace(small, aligned=True), arch) is None:
+        return replace(small, aligned=True)
     for ring_bytes in (RING_BYTES, SMALL_RING_BYTES):
         for tile_rows in (r for r in reversed(ROWS) if r <= fitting):
             config = replace(_best(heads, dtype, tile_rows, ring_bytes), aligned=True)
@@ -123,14 +123,19 @@ def _best(heads: Heads, dtype: DType, rows: int, ring_bytes: int = RING_BYTES) -
     return wide if narrow and rows <= WIDE_ROWS else tile_of(heads, dtype, rows, ring_bytes)
 
 
-def _of_many_tiles(heads: Heads, dtype: DType, rows: int, n_keys: int | None) -> DecodeConfig:
-    """Where lengths are known on the device alone they differ, which three small CTAs for a
-    multiprocessor even out best."""
-    if rows > MMA_M:
-        return of_two(heads, dtype, rows)
-    if n_keys is None:
+def _of_many_tiles(
+    heads: Heads, dtype: DType, rows: int, tiles: int, n_keys: int | None
+) -> DecodeConfig | None:
+    """Small CTAs; None where tiles are few.  Where lengths are known on the device alone they
+    differ, which three CTAs for a multiprocessor even out best."""
+    few_keys = n_keys is not None and n_keys < LONG_KEYS
+    if rows > MANY_TILES_ROWS or tiles < (SEVERAL_TILES if few_keys else MANY_TILES):
+        return None
+    if rows == MMA_M and n_keys is None:
         return of_three(heads, dtype)
-    return of_four(heads, dtype) if n_keys < LONG_KEYS else of_two(heads, dtype, rows)
+    if rows == MMA_M and few_keys and tiles >= MANY_TILES:
+        return of_four(heads, dtype)
+    return of_two(heads, dtype, rows)
 
 
 def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
