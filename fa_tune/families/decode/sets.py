@@ -34,6 +34,7 @@ SMALL_RING_BYTES = 64 << 10
 # So many tiles are several for each CTA, or two for a multiprocessor.  With few keys they end so
 # often that smaller CTAs gain.
 MANY_TILES, SEVERAL_TILES, MANY_TILES_ROWS, LONG_KEYS = 400, 250, 32, 4096
+EARLY_BYTES = 300_000_000  # of K and V: with more a launch gains nothing by beginning early
 ROWS = (16, 32, 64)  # of tiles
 KEYS = 128  # of blocks
 # Where those of a key are no more than these a block has twice the keys, if a tile has no more rows
@@ -95,8 +96,11 @@ def default_config(
         return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
     shared = _of_equal_shares(heads, dtype, rows, arch, tiles, n_keys)
     clustered = clusters.default(shared, arch, tiles, n_keys)
-    early = replace(shared, dependent=True)
-    return clustered or (shared if constraints(early, arch) is not None else early)
+    if clustered is not None:
+        return clustered
+    key_bytes = (shared.d_head + shared.d_v) * shared.kv_bytes
+    early = replace(shared, dependent=tiles * (n_keys or 0) * key_bytes <= EARLY_BYTES)
+    return early if constraints(early, arch) is None else shared
 
 
 def _of_equal_shares(
@@ -128,13 +132,12 @@ def _of_many_tiles(
 ) -> DecodeConfig | None:
     """Small CTAs; None where tiles are few.  Where lengths are known on the device alone they
     differ, which three CTAs for a multiprocessor even out best."""
-    few_keys = n_keys is not None and n_keys < LONG_KEYS
-    if rows > MANY_TILES_ROWS or tiles < (SEVERAL_TILES if few_keys else MANY_TILES):
+    if n_keys is None:
+        return of_three(heads, dtype) if rows == MMA_M and tiles >= MANY_TILES else None
+    if rows > MANY_TILES_ROWS or tiles < (SEVERAL_TILES if n_keys < LONG_KEYS else MANY_TILES):
         return None
-    if rows == MMA_M and n_keys is None:
-        return of_three(heads, dtype)
-    if rows == MMA_M and few_keys and tiles >= MANY_TILES:
-        return of_four(heads, dtype)
+    if n_keys < LONG_KEYS and tiles >= MANY_TILES:
+        return of_four(heads, dtype, rows)
     return of_two(heads, dtype, rows)
 
 
@@ -148,9 +151,9 @@ def of_three(heads: Heads, dtype: DType) -> DecodeConfig:
     return tile_of(heads, dtype, MMA_M, 64 << 10, keys=64, ctas=3)
 
 
-def of_four(heads: Heads, dtype: DType) -> DecodeConfig:
-    """A tile of 16 rows of which a multiprocessor has four CTAs."""
-    return tile_of(heads, dtype, MMA_M, 48 << 10, keys=32, ctas=4)
+def of_four(heads: Heads, dtype: DType, rows: int = MMA_M) -> DecodeConfig:
+    """A tile of which a multiprocessor has four CTAs."""
+    return tile_of(heads, dtype, rows, 48 << 10, keys=32, ctas=4)
 
 
 def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
@@ -167,10 +170,13 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
         if wide != best:
             yield replace(wide, aligned=True)
             yield replace(wide, aligned=True, dependent=True)
+        smaller = [of_three(heads, dtype)] if rows == MMA_M else []
+        if rows <= MANY_TILES_ROWS:
+            smaller.append(of_four(heads, dtype, rows))
+        for tile in smaller:
+            yield replace(tile, aligned=True)
+            yield replace(tile, aligned=True, dependent=True)
         if rows == MMA_M:
-            for tile in (of_three(heads, dtype), of_four(heads, dtype)):
-                yield replace(tile, aligned=True)
-                yield replace(tile, aligned=True, dependent=True)
             yield replace(best, aligned=True, min_blocks=4)
         if rows <= WIDE_ROWS:
             yield from _of_clusters(wide, deeper if rows == MMA_M and wide == best else None)
