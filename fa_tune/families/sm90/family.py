@@ -71,8 +71,16 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         """What was fastest or near it on an H200 at every length, with a mask and without."""
         return sets.default_config(d_head, dtype, d_head_v=d_head_v)
 
+    def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90Config:
+        """As `default_config`, but for the tile of some workloads of d_head 64."""
+        return sets.default_for(workload)
+
     def former_defaults(self, config: Sm90Config) -> list[Sm90Config]:
-        """Until 2026-11-23 none had `adaptive_max`; those of d_head 64 had `early_test_wait`."""
+        """Until 2026-11-23 none had `adaptive_max`; those of d_head 64 had `early_test_wait`, and
+        one tile whatever the workload."""
+        usual = sets.default_config(config.d_head, config.dtype, d_head_v=config.d_head_v)
+        if (config.mma_warpgroups, config.B_c) == sets.WIDE_TILE:
+            return [usual, *self.former_defaults(usual)]
         if not config.adaptive_max:
             return []
         early = config.d_head == 64
