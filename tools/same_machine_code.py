@@ -3,6 +3,7 @@
     same_machine_code.py hash BEFORE --out before.json     compile the kernels of one tree
     same_machine_code.py hash AFTER --like before.json --out after.json
     same_machine_code.py compare before.json after.json    exit status 1 if any differs
+    same_machine_code.py compare before.json after.json --prove "what has changed"
 
 A tree is a folder of this repository or a git revision of it.  The first `hash` lists the
 kernels of the named sets and of the recordings; `--like` takes the list of another one, whose
@@ -10,6 +11,9 @@ configs the tree parses: old short forms are read, and what no longer can be wri
 as gone.  Compared are the instructions, constants and register count in the cubin, not names
 of symbols, and not parameters that no instruction reads.  With `--ptx` only PTX is compared, in
 half the time: what ptxas is given decides what comes out of it.
+
+`--prove` adds to profiles/equal_sources.json what was found equal: of each family whose sources
+changed, the head dimensions of which no kernel differs or is missing.
 
 An interrupted `hash` goes on where it was when it is started again.
 """
@@ -32,6 +36,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +44,7 @@ SETS = ("fast", "prog", "tune")
 HEAD_DIMS = (64, 128, 192, 256)
 RECORDED = "recorded"
 GONE = "gone"  # the tree cannot write this config
+EQUAL, DIFFERENT, UNKNOWN = "equal", "DIFFERENT", "not compared"
 ROOT = Path(__file__).resolve().parents[1]
 
 # In the tree's own interpreter ----------------------------------------------------------------
@@ -54,7 +60,7 @@ def listed_kernels(sets: list[str]) -> Iterator[dict[str, str]]:
             continue
         for family in families.all_families():
             for d_head in HEAD_DIMS:
-                for config in family.configs(name, d_head=d_head):
+                for config in _configs(family, name, d_head):
                     for traits in ("plain", "causal"):
                         yield _kernel(family.name, family.short_form(config), traits)
     if "fast" in sets:  # what sequences of any length and training ask for
@@ -63,6 +69,16 @@ def listed_kernels(sets: list[str]) -> Iterator[dict[str, str]]:
                 for config in family.configs("fast", d_head=d_head)[:4]:
                     for traits in ("ragged", "causal+ragged+lse"):
                         yield _kernel(family.name, family.short_form(config), traits)
+
+
+def _configs(family: Any, name: str, d_head: int) -> list[Any]:
+    """A set's configs; none where the family has no such set."""
+    from fa_tune.core.errors import InvalidConfig
+
+    try:
+        return list(family.configs(name, d_head=d_head))
+    except InvalidConfig:
+        return []
 
 
 def _kernel(family: str, config: str, traits: str) -> dict[str, str]:
@@ -89,8 +105,10 @@ def _recorded(families: Any) -> Iterator[dict[str, str]]:
 
 
 def compiled(kernel: Mapping[str, str], ptx_only: bool) -> dict[str, str]:
-    """Hashes of a kernel's PTX and machine code; GONE with the reason."""
+    """Hashes of a kernel's sources, PTX and machine code, and NVRTC's version; GONE with the
+    reason."""
     from fa_tune import families
+    from fa_tune.build.compile import kernel_source_sha256
 
     family = families.get(kernel["family"])
     try:
@@ -108,7 +126,13 @@ def compiled(kernel: Mapping[str, str], ptx_only: bool) -> dict[str, str]:
         ptx, cubin = _nvrtc(source, family.source_files(), options, expression, ptx_only)
     except ValueError as error:
         return {GONE: f"does not compile: {error}"}
-    result = {"config": family.short_form(config), "ptx": _sha256(normalised(ptx).encode())}
+    version = re.search(r"Cuda compilation tools.*, V([\d.]+)", ptx)
+    result = {
+        "config": family.short_form(config),
+        "sources": kernel_source_sha256(family.name),
+        "nvrtc": version[1] if version else "",
+        "ptx": _sha256(normalised(ptx).encode()),
+    }
     if cubin:
         result["code"] = machine_code_sha256(cubin)
     return result
@@ -300,27 +324,93 @@ def _save(path: Path, value: Any) -> None:
     new.replace(path)
 
 
+def outcome(old: Mapping[str, str], new: Mapping[str, str] | None) -> str:
+    """How a kernel of one tree compares with that of the other."""
+    if new is None:
+        return UNKNOWN
+    if GONE in old or GONE in new:
+        return GONE
+    if "ptx" in old and old["ptx"] == new.get("ptx"):  # the same input to ptxas
+        return EQUAL
+    compared = "code" if "code" in old and "code" in new else "ptx"
+    if compared not in old or compared not in new:
+        return UNKNOWN
+    return EQUAL if old[compared] == new[compared] else DIFFERENT
+
+
 def compare(arguments: argparse.Namespace) -> int:
     """The `compare` command."""
     before = json.loads(arguments.before.read_text())
     after = json.loads(arguments.after.read_text())
-    count: Counter[str] = Counter()
-    for key, old in before.items():
-        new = after.get(key)
-        if new is None or (GONE not in new and not {*old, *new} & {"code", "ptx"}):
-            count["not compared"] += 1
-        elif GONE in new:
-            count[GONE] += 1
-            print(f"gone: {key}: {new[GONE]}")
-        else:
-            same = next((old[k] == new[k] for k in ("code", "ptx") if k in old and k in new), None)
-            if old.get("ptx") == new.get("ptx"):
-                same = True  # the same input to ptxas
-            count["equal" if same else "DIFFERENT"] += 1
-            if not same:
-                print(f"different: {key}")
-    print(", ".join(f"{n} {word}" for word, n in sorted(count.items())))
-    return 1 if count["DIFFERENT"] else 0
+    outcomes = {key: outcome(old, after.get(key)) for key, old in before.items()}
+    for key, found in outcomes.items():
+        if found == GONE:
+            print(f"gone: {key}: {after[key].get(GONE) or before[key][GONE]}")
+        elif found == DIFFERENT:
+            print(f"different: {key}")
+    print(", ".join(f"{n} {word}" for word, n in sorted(Counter(outcomes.values()).items())))
+    if arguments.prove:
+        made = proofs(before, after, outcomes, arguments.prove)
+        child = _child(ROOT, "_add", str(arguments.proofs.resolve()))
+        child.communicate(json.dumps(made))
+        if child.returncode:
+            return child.returncode
+        print(f"{len(made)} added to {arguments.proofs}")
+    return 1 if DIFFERENT in outcomes.values() else 0
+
+
+def proofs(
+    before: Mapping[str, Any], after: Mapping[str, Any], outcomes: Mapping[str, str], what: str
+) -> list[dict[str, Any]]:
+    """A proof, as in profiles/equal_sources.json, for each family with other sources."""
+    kernels = {key: json.loads(key) for key in outcomes}
+    found = []
+    for family in sorted({kernel["family"] for kernel in kernels.values()}):
+        mine = {key: outcomes[key] for key, kernel in kernels.items() if kernel["family"] == family}
+        of = {
+            word: [k for k, o in mine.items() if o == word] for word in (EQUAL, DIFFERENT, UNKNOWN)
+        }
+        open_d_heads = {d_head_of(kernels[key]) for key in (*of[DIFFERENT], *of[UNKNOWN])}
+        equal = [key for key in of[EQUAL] if d_head_of(kernels[key]) not in open_d_heads]
+        sources = [
+            _one(family, {tree[key].get("sources") for key in equal}) for tree in (before, after)
+        ]
+        if not equal or sources[0] == sources[1]:
+            continue
+        d_heads = sorted({d_head_of(kernels[key]) for key in equal})
+        code = all("code" in before[key] and "code" in after[key] for key in equal)
+        compared = "instructions, constants and registers" if code else "what ptxas is given"
+        found.append(
+            {
+                "family": family,
+                "sources": sources,
+                "how": f"{what}; tools/same_machine_code.py: {compared} equal",
+                "date": datetime.now(UTC).date().isoformat(),
+                "nvrtc": _one(family, {after[key].get("nvrtc") for key in equal}),
+                "kernels": len(equal),
+                "d_heads": [] if set(HEAD_DIMS) <= set(d_heads) else d_heads,
+            }
+        )
+    return found
+
+
+def _one(family: str, values: set[str | None]) -> str:
+    """The only one of values that kernels were hashed with, "" where there are none."""
+    if None in values or len(values) > 1:
+        raise SystemExit(
+            f"the kernels of {family} were hashed from several sources, by several compilers or by "
+            "an older same_machine_code.py: hash both trees again, each into a new file"
+        )
+    return next(iter(values), "") or ""
+
+
+def add(path: Path) -> None:
+    """Append the proofs on stdin to a file of them."""
+    from pydantic import TypeAdapter
+
+    from fa_tune.families.equal_sources import Proof, load, save
+
+    save([*load(path), *TypeAdapter(list[Proof]).validate_json(sys.stdin.read())], path)
 
 
 def main() -> int:
@@ -340,8 +430,14 @@ def main() -> int:
     comparing = commands.add_parser("compare")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
+    comparing.add_argument("--prove", metavar="WHAT", help="add a proof; say what has changed")
+    comparing.add_argument(
+        "--proofs", type=Path, default=ROOT / "profiles/equal_sources.json", help="the file of them"
+    )
     listing = commands.add_parser("_list")
     listing.add_argument("sets")
+    adding = commands.add_parser("_add")
+    adding.add_argument("proofs", type=Path)
     serving = commands.add_parser("_serve")
     serving.add_argument("--ptx", action="store_true")
     arguments = parser.parse_args()
@@ -353,6 +449,8 @@ def main() -> int:
         case "_list":
             for kernel in listed_kernels(arguments.sets.split(",")):
                 print(json.dumps(kernel))
+        case "_add":
+            add(arguments.proofs)
         case "_serve":
             serve(arguments.ptx)
     return 0

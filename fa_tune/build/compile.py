@@ -19,7 +19,7 @@ from fa_tune.core import arch
 from fa_tune.core.model import Artifact, Outcome, Resources, Variant
 from fa_tune.families import sources
 from fa_tune.families.base import KernelFamily, KernelSpec
-from fa_tune.families.equal_sources import oldest_equal
+from fa_tune.families.equal_sources import representative
 
 DEFAULT_TIMEOUT_S = 120.0
 # Registers, spills and shared memory are in the log only when ptxas is verbose.
@@ -66,7 +66,7 @@ def _code_sha256(family: str) -> str:
 def kernel_source_identity(family: str, *others: str) -> str:
     """As `kernel_source_sha256`, but the same for all sources that were proven to compile to
     the same machine code: what a finished attempt depends on."""
-    return _combined({n: oldest_equal(n, kernel_source_sha256(n)) for n in (family, *others)})
+    return _combined({n: representative(n, kernel_source_sha256(n)) for n in (family, *others)})
 
 
 def _combined(hashes: Mapping[str, str]) -> str:

@@ -303,6 +303,7 @@ class KernelFamily(Protocol):
     `example`       a short form, for messages
     `set_keys`      what `configs` takes as a key, for messages
     `takes_cache`   whether its launches take a `CacheArgs`
+    `computes`      the optional fields of a workload that its kernels compute
     """
 
     operation: str
@@ -311,6 +312,7 @@ class KernelFamily(Protocol):
     example: str
     set_keys: str
     takes_cache: bool
+    computes: frozenset[str]
 
     def __hash__(self) -> int:
         """By identity: what is known of one family's texts is no other's."""
@@ -341,8 +343,8 @@ class KernelFamily(Protocol):
         family with the highest number among those that suit it is the default of the device."""
 
     def suits(self, workload: Workload, config: Config | None = None) -> bool:
-        """Whether the family, or this config of it, may be the fastest on such a workload.  It
-        computes others as well, but searches of these leave it out."""
+        """Whether the family computes such a workload, and it or this config may be the fastest
+        on it."""
 
     def compile_arch(self, limits: ArchLimits) -> str:
         """What to compile for on such a device: `limits.arch`, or `sm_90a` where the kernels

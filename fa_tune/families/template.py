@@ -15,6 +15,7 @@ from fa_tune.core import hooks
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, DType, Workload
+from fa_tune.families import computed
 from fa_tune.families.base import (
     Config,
     KernelSpec,
@@ -70,6 +71,7 @@ class OneKernel(ABC):
     """The part of `families.base.KernelFamily` of a family whose call is one launch."""
 
     takes_cache: bool = False
+    computes: frozenset[str] = computed.BASIC
 
     @abstractmethod
     def name_expression(self, config: Config, traits: str) -> str:
@@ -95,7 +97,7 @@ class OneKernel(ABC):
         """The kernel's parameters, see `LaunchStep`."""
 
     def suits(self, workload: Workload, config: Config | None = None) -> bool:
-        return self.takes_cache or not workload.cached
+        return not computed.not_among(workload, self.computes)
 
     @abstractmethod
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Config:

@@ -6,6 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -112,58 +113,50 @@ def lse_for(workload: Workload, fill: float | None = None) -> torch.Tensor | Non
     return lse if fill is None else lse.fill_(fill)
 
 
-def launcher(
-    item: KernelItem,
-    workload: Workload,
-    inputs: Inputs,
-    out: torch.Tensor,
-    lse: torch.Tensor | None,
-) -> Launch:
-    """A call that enqueues one launch of the item on torch's current stream: a variant's
-    kernel, a library reference (`ref:fa2`), whose own output is dropped, or a bare read of K
-    and V.  `lse` is what
-    `lse_for` gives.  Raises InvalidConfig for a workload that the library has no call for."""
-    if reference_name(item.subject) == BARE_READ:
-        keys = workload.keys_in_all
-        return bare_read((inputs.k, inputs.v), keys * workload.kv_heads)
+@dataclass(frozen=True)
+class Problem:
+    """A workload with its buffers: one or several inputs, and one output for all of them."""
+
+    workload: Workload
+    inputs: Sequence[Inputs]
+    out: torch.Tensor
+    lse: torch.Tensor | None
+
+    @classmethod
+    def of(cls, workload: Workload, inputs: Sequence[Inputs]) -> Problem:
+        """That of inputs, with room for the output."""
+        return cls(workload, inputs, output_for(inputs[0]), lse_for(workload))
+
+
+def launchers(item: KernelItem, problem: Problem) -> list[Launch]:
+    """For each of the problem's inputs a call that enqueues one launch of the item on torch's
+    current stream: a variant's kernel, a library reference (`ref:fa2`), whose own output is
+    dropped, or a bare read of K and V.
+
+    A variant's kernel is one for all inputs: its workspace is there after the first launch, so that
+    a graph may hold the others.  Raises InvalidConfig for a workload that the library has no call
+    for.
+    """
     if is_reference(item.subject):
-        call = library_call(reference_name(item.subject), inputs, workload)
-
-        def launch() -> None:
-            call()  # its output is dropped
-
-        return launch
-    (launch,) = _kernel_launches(item, workload, (inputs,), out, lse)
-    return launch
-
-
-def launchers(
-    item: KernelItem,
-    workload: Workload,
-    inputs: Sequence[Inputs],
-    out: torch.Tensor,
-    lse: torch.Tensor | None,
-) -> list[Launch]:
-    """A `launcher` for each of several inputs.  A variant's kernel is one for all of them: its
-    workspace is there after the first launch, so that a graph may hold the others."""
-    if is_reference(item.subject):
-        return [launcher(item, workload, one, out, lse) for one in inputs]
-    return _kernel_launches(item, workload, inputs, out, lse)
-
-
-def _kernel_launches(
-    item: KernelItem,
-    workload: Workload,
-    inputs: Sequence[Inputs],
-    out: torch.Tensor,
-    lse: torch.Tensor | None,
-) -> list[Launch]:
+        return [_reference_launch(item.subject, problem.workload, one) for one in problem.inputs]
     kernel = load(item)
 
     def call(args: LaunchArgs) -> None:
-        kernel.launch(workload, args, torch.cuda.current_stream().cuda_stream)
+        kernel.launch(problem.workload, args, torch.cuda.current_stream().cuda_stream)
 
-    return [partial(call, launch_args(one, out, lse)) for one in inputs]
+    return [partial(call, launch_args(one, problem.out, problem.lse)) for one in problem.inputs]
+
+
+def _reference_launch(subject: str, workload: Workload, inputs: Inputs) -> Launch:
+    name = reference_name(subject)
+    if name == BARE_READ:
+        return bare_read((inputs.k, inputs.v), workload.keys_in_all * workload.kv_heads)
+    call = library_call(name, inputs, workload)
+
+    def launch() -> None:
+        call()  # its output is dropped
+
+    return launch
 
 
 def is_cuda_error(error: BaseException) -> bool:

@@ -79,7 +79,7 @@ def attention(
         forward, forward_lse, forward_out = _HOOKED
         scores = (*window, sink, softcap, alibi_slopes, score_hook)
         traits = (causal, bottom_right, softmax_scale, *scores)
-        if wants_grad:
+        if wants_grad and torch.is_grad_enabled():
             hooks.twin_of(score_hook)  # refused before the forward pass
     try:
         if wants_grad and torch.is_grad_enabled():

@@ -16,6 +16,7 @@ _scored_fwd_lse = torch.ops.fa_tune.scored_fwd_lse.default
 _hooked_fwd_lse = torch.ops.fa_tune.hooked_fwd_lse.default
 _bwd = torch.ops.fa_tune.bwd.default
 _packed_fwd_lse = torch.ops.fa_tune.packed_fwd_lse.default
+_hooked_packed_fwd_lse = torch.ops.fa_tune.hooked_packed_fwd_lse.default
 _packed_bwd = torch.ops.fa_tune.packed_bwd.default
 
 # By how many traits are given.
@@ -54,9 +55,12 @@ class PackedAttention(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-        """The operator's forward pass, with the log-sum-exp."""
+        """The operator's forward pass, with the log-sum-exp; `others`: the lengths, and all traits
+        or a score hook as well."""
         cum_q, cum_kv, longest_q, longest_kv, *traits = others
-        out, lse = _packed_fwd_lse(q, k, v, *others)
+        hooked = len(traits) == len(Traits._fields)
+        forward = _hooked_packed_fwd_lse if hooked else _packed_fwd_lse
+        out, lse = forward(q, k, v, *others)
         _keep(ctx, (q, k, v, out, lse, cum_q, cum_kv), tuple(traits))
         ctx.mark_non_differentiable(lse)
         ctx.longest = (longest_q, longest_kv)
@@ -68,7 +72,7 @@ class PackedAttention(torch.autograd.Function):  # type: ignore[misc]
         """Gradients of q, k, v and the traits that are tensors."""
         (*done, cum_q, cum_kv), traits = _kept(ctx)
         lengths = (cum_q, cum_kv, *ctx.longest)
-        dq, dk, dv, d_slopes = _packed_bwd(grad_out, *done, *lengths, *traits.scored)
+        dq, dk, dv, d_slopes = _packed_bwd(grad_out, *done, *lengths, *traits)
         d_sink = _of_sink(grad_out, done[3], done[4], traits.sink)
         of_traits = _of_traits(d_sink, d_slopes, traits)[: ctx.n_traits]
         return dq, dk, dv, None, None, None, None, *of_traits

@@ -8,7 +8,6 @@ columns of zeros.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -16,55 +15,26 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.op import flash2
 from fa_tune.op.api import attention
 from fa_tune.op.done import Lengths
 from fa_tune.op.fallback import tell
 from fa_tune.op.kv_cache import E4M3, Scores, attend, pages_suit
 from fa_tune.op.packed import packed_attention
-from fa_tune.op.traits import Traits
+from fa_tune.op.stand_ins import (
+    EVERY,
+    FLASH2_D_HEAD,
+    HALF,
+    Options,
+    Window,
+    by_flash2,
+    by_products,
+    suits_flash2,
+)
 
-Window = tuple[int, int]
-_EVERY: Window = (-1, -1)
-_HALF = (torch.float16, torch.bfloat16)
-_FLASH2_D_HEAD = 256
 # Head dimensions are multiples of this in torch's FlashAttention 2 and of this in our kernels.
 _WHOLE, _OURS = 8, 32
 _refused: dict[tuple[int, int, torch.dtype], str] = {}
 _refused_caches: dict[tuple[int, int, torch.dtype, torch.dtype], str] = {}
-
-
-@dataclass(frozen=True)
-class _Options:
-    """What FlashAttention 2 computes beside softmax(scale · Q Kᵀ) V."""
-
-    causal: bool = False
-    scale: float | None = None
-    dropout_p: float = 0.0
-    window: Window = _EVERY
-    softcap: float = 0.0
-    alibi_slopes: Tensor | None = None
-
-    @property
-    def traits(self) -> Traits:
-        """The same as `attention` is told, but for dropout.  Aligned where there is something to
-        align."""
-        left, right = (None if side < 0 else side for side in self.window)
-        right = None if self.causal else right
-        aligned = self.causal or (left, right) != (None, None) or self.alibi_slopes is not None
-        return Traits(
-            causal=self.causal,
-            bottom_right=aligned,
-            scale=self.scale,
-            window_left=left,
-            window_right=right,
-            softcap=self.softcap if self.softcap > 0 else None,
-            alibi_slopes=self.alibi_slopes,
-        )
-
-    def with_scale_of(self, d_head: int) -> _Options:
-        """With the scale that is usual for a head dimension, unless there is another."""
-        return self if self.scale is not None else replace(self, scale=1 / math.sqrt(d_head))
 
 
 def flash_attn_func(
@@ -74,19 +44,24 @@ def flash_attn_func(
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: Window = _EVERY,
+    window_size: Window = EVERY,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
+    *,
+    score_hook: str | None = None,
 ) -> Any:
     """Attention of [batch, seq_len, heads, d_head] tensors, like q.  `return_attn_probs` gives
     (out, log-sum-exp fp32 [batch, heads, seq_len_q], None).
 
-    `deterministic` is torch's `use_deterministic_algorithms`, and has no effect here.  Raises
-    InvalidConfig for tensors that make no such problem.
+    `deterministic` is torch's `use_deterministic_algorithms`, and has no effect here.
+    `score_hook`: as for `attention`.  Raises InvalidConfig for tensors that make no such problem,
+    and for a score hook where our kernels do not compute it.
     """
-    options = _Options(causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes)
+    options = Options(
+        causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
+    )
     out, lse = _dense(q, k, v, options, return_attn_probs)
     return (out, lse, None) if return_attn_probs else out
 
@@ -102,19 +77,24 @@ def flash_attn_varlen_func(
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: Window = _EVERY,
+    window_size: Window = EVERY,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
+    *,
+    score_hook: str | None = None,
 ) -> Any:
     """Attention of packed sequences: q [total_q, heads, d_head]; sequence i is rows
     cu_seqlens_q[i] to cu_seqlens_q[i + 1], int32.  The log-sum-exp is [heads, total_q].  Else as
-    `flash_attn_func`; a block table is refused with InvalidConfig."""
+    `flash_attn_func`; a block table is refused with InvalidConfig.  A score hook is told the
+    sequence's number as `batch`, and places that count from its first row and key."""
     if block_table is not None:
         _refuse("a block table")
-    options = _Options(causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes)
+    options = Options(
+        causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
+    )
     if cu_seqlens_q.numel() == 2 and (max_seqlen_q, max_seqlen_k) == (q.shape[0], k.shape[0]):
         out, lse = _dense(q[None], k[None], v[None], options, return_attn_probs)
         out, lse = out[0], None if lse is None else lse[0]
@@ -138,7 +118,7 @@ def flash_attn_with_kvcache(
     block_table: Tensor | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: Window = _EVERY,
+    window_size: Window = EVERY,
     softcap: float = 0.0,
     rotary_interleaved: bool = True,
     alibi_slopes: Tensor | None = None,
@@ -167,7 +147,7 @@ def flash_attn_with_kvcache(
     ):
         if given is not None:
             _refuse(name)
-    options = _Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
+    options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
     with torch.no_grad():
         length: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
         if _paged(block_table) and cache_seqlens is None:
@@ -239,7 +219,7 @@ class _Cache:
     k_descale: Tensor | None
     v_descale: Tensor | None
 
-    def why_not(self, q: Tensor, options: _Options) -> str:
+    def why_not(self, q: Tensor, options: Options) -> str:
         """Why our kernels do not attend to it, in a few words; "" if they do."""
         left = options.window[0]
         added = 0 if self.new is None else self.new[0].shape[1]
@@ -268,7 +248,7 @@ class _Cache:
 
 
 def _cached(
-    q: Tensor, cache: _Cache, options: _Options, wants_lse: bool
+    q: Tensor, cache: _Cache, options: Options, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     reason = _why_not_ours(q, cache.k, cache.v, options) or cache.why_not(q, options)
     kind = (q.shape[3], cache.v.shape[3], q.dtype, cache.k.dtype)
@@ -307,7 +287,7 @@ def _cached(
             t.float() * s.expand(shape[0], shape[2]).view(shape)
             for t, s in zip((keys, values), scales, strict=True)
         )
-    return _by_products(q, keys, values, options, lengths)
+    return by_products(q, keys, values, options, lengths)
 
 
 def _refuse(what: str) -> NoReturn:
@@ -318,7 +298,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _dense(
-    q: Tensor, k: Tensor, v: Tensor, options: _Options, wants_lse: bool
+    q: Tensor, k: Tensor, v: Tensor, options: Options, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     reason = _why_not_ours(q, k, v, options)
     if not reason:
@@ -333,25 +313,26 @@ def _dense(
                 window=(traits.window_left, traits.window_right),
                 softcap=traits.softcap,
                 alibi_slopes=traits.alibi_slopes,
+                score_hook=traits.score_hook,
             )
         except NoUsableVariant as error:
             reason = _refused[q.shape[3], v.shape[3], q.dtype] = str(error)
         else:
             return found if wants_lse else (found, None)
-    if _suits_flash2(q, v, options, (q.shape[1], k.shape[1])):
+    if suits_flash2(q, v, options, (q.shape[1], k.shape[1])):
         tell("flash_attn_func", reason)
-        return _by_flash2(q, k, v, options)
+        return by_flash2(q, k, v, options)
     if (wide := _wider(q, v, options)) is not None:
         options, d_v = options.with_scale_of(q.shape[3]), v.shape[3]
         q, k, v = (_widened(t, wide) for t in (q, k, v))
         out, lse = _dense(q, k, v, options, wants_lse)
         return out[..., :d_v], lse
-    tell("flash_attn_func", reason)
-    return _by_products(q, k, v, options)
+    _tell("flash_attn_func", reason, options)
+    return by_products(q, k, v, options)
 
 
 def _varlen(
-    q: Tensor, k: Tensor, v: Tensor, options: _Options, lengths: Lengths, wants_lse: bool
+    q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Lengths, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     reason = _why_not_ours(q, k, v, options)
     if not reason:
@@ -359,24 +340,31 @@ def _varlen(
             return packed_attention(q, k, v, lengths, options.traits, return_lse=wants_lse)
         except NoUsableVariant as error:
             reason = _refused[q.shape[2], v.shape[2], q.dtype] = str(error)
-    if _suits_flash2(q, v, options, (lengths.longest_q, lengths.longest_kv)):
+    if suits_flash2(q, v, options, (lengths.longest_q, lengths.longest_kv)):
         tell("flash_attn_varlen_func", reason)
-        return _by_flash2(q, k, v, options, lengths)
+        return by_flash2(q, k, v, options, lengths)
     if (wide := _wider(q, v, options)) is not None:
         options, d_v = options.with_scale_of(q.shape[2]), v.shape[2]
         q, k, v = (_widened(t, wide) for t in (q, k, v))
         out, lse = _varlen(q, k, v, options, lengths, wants_lse)
         return out[..., :d_v], lse
-    tell("flash_attn_varlen_func", reason)
+    _tell("flash_attn_varlen_func", reason, options)
     return _one_by_one(q, k, v, options, lengths)
 
 
-def _why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: _Options) -> str:
+def _tell(function: str, reason: str, options: Options) -> None:
+    """That matrix products stand in.  Raises InvalidConfig for a score hook, which they lack."""
+    if options.score_hook is not None:
+        raise InvalidConfig(f"a score hook needs one of our kernels, and none takes this: {reason}")
+    tell(function, reason)
+
+
+def _why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: Options) -> str:
     if options.dropout_p > 0:
         return "dropout"
     if not q.is_cuda:
         return f"the tensors are on the {q.device.type}"
-    if q.dtype not in _HALF:
+    if q.dtype not in HALF:
         return f"{q.dtype} is neither fp16 nor bf16"
     if 0 in q.shape or 0 in k.shape:
         return "there is nothing to attend to"
@@ -385,10 +373,10 @@ def _why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: _Options) -> str:
     return _refused.get((q.shape[-1], v.shape[-1], q.dtype), "")
 
 
-def _wider(q: Tensor, v: Tensor, options: _Options) -> int | None:
+def _wider(q: Tensor, v: Tensor, options: Options) -> int | None:
     """The head dimension to which columns of zeros bring a problem that a kernel then computes."""
     wide = max(q.shape[-1], v.shape[-1])
-    if not q.is_cuda or q.dtype not in _HALF or wide > _FLASH2_D_HEAD or 0 in (*q.shape, *v.shape):
+    if not q.is_cuda or q.dtype not in HALF or wide > FLASH2_D_HEAD or 0 in (*q.shape, *v.shape):
         return None
     if options.dropout_p > 0 and not options.traits.masks_only:
         return None
@@ -401,41 +389,8 @@ def _widened(tensor: Tensor, d_head: int) -> Tensor:
     return torch.nn.functional.pad(tensor, (0, d_head - tensor.shape[-1]))
 
 
-def _suits_flash2(q: Tensor, v: Tensor, options: _Options, longest: tuple[int, int]) -> bool:
-    traits = options.traits
-    right = 0 if traits.causal else traits.window_right
-    return (
-        q.is_cuda
-        and flash2.reads(traits.window_left, right, *longest)
-        and q.dtype in _HALF
-        and q.shape[-1] % 8 == 0
-        and q.shape[-1] == v.shape[-1] <= _FLASH2_D_HEAD
-        and options.softcap == 0
-        and options.alibi_slopes is None
-        and q.numel() > 0
-        and v.numel() > 0
-    )
-
-
-def _by_flash2(
-    q: Tensor, k: Tensor, v: Tensor, options: _Options, lengths: Lengths | None = None
-) -> tuple[Tensor, Tensor]:
-    traits = options.traits
-    left, right = traits.window_left, 0 if traits.causal else traits.window_right
-    windowed = left is not None or (right is not None and not traits.causal)
-    found = torch.ops.aten._flash_attention_forward(
-        *(q, k, v),
-        *(lengths or (None, None, q.shape[1], k.shape[1])),
-        *(options.dropout_p, traits.causal, False),
-        scale=traits.scale,
-        window_size_left=left if windowed else None,
-        window_size_right=right if windowed else None,
-    )
-    return found[0], found[1]
-
-
 def _one_by_one(
-    q: Tensor, k: Tensor, v: Tensor, options: _Options, lengths: Lengths
+    q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Lengths
 ) -> tuple[Tensor, Tensor]:
     """Each sequence of a packed batch; it waits for the GPU, which has their lengths."""
     outs, rows = [], []
@@ -453,42 +408,3 @@ def _one_by_one(
         outs.append(found[0][0])
         rows.append(found[1][0])  # type: ignore[index]
     return torch.cat(outs), torch.cat(rows, 1)
-
-
-def _by_products(
-    q: Tensor, k: Tensor, v: Tensor, options: _Options, lengths: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Matrix products in fp32 at least; `lengths`: how many keys each of the batch has."""
-    group, kind = q.shape[2] // k.shape[2], torch.promote_types(q.dtype, torch.float32)
-    keys, values = (t.to(kind).repeat_interleave(group, 2) for t in (k, v))
-    scale = 1 / math.sqrt(q.shape[3]) if options.scale is None else options.scale
-    scores = torch.einsum("bqhd,bkhd->bhqk", q.to(kind), keys) * scale
-    if options.softcap > 0:
-        scores = options.softcap * torch.tanh(scores / options.softcap)
-    n_q, n_kv = q.shape[1], k.shape[1]
-    column = torch.arange(n_kv, device=q.device)[None, None, None]
-    last = (
-        torch.full((1,), n_kv, device=q.device) if lengths is None else lengths.to(q.device)
-    ).view(-1, 1, 1, 1)
-    # How far a key lies before the query that is aligned with it.
-    row = torch.arange(n_q, device=q.device)[None, None, :, None] + last - n_q
-    if options.alibi_slopes is not None:
-        slopes = options.alibi_slopes.to(kind).view(-1, q.shape[2], 1, 1)
-        scores = scores - slopes * (row - column).abs()
-    hidden = column >= last
-    if lengths is not None:  # what lies behind may be anything
-        values = values.masked_fill(hidden.view(-1, n_kv, 1, 1), 0.0)
-    left, right = options.window
-    if options.causal:
-        right = 0
-    if right >= 0:
-        hidden = hidden | (column > row + right)
-    if left >= 0:
-        hidden = hidden | (column < row - left)
-    blind = hidden.all(-1, keepdim=True)
-    scores = scores.masked_fill(hidden & ~blind, -torch.inf)
-    lse = scores.detach().logsumexp(-1).masked_fill(blind[..., 0], -torch.inf)
-    weights = scores.softmax(-1).masked_fill(blind, 0.0)
-    weights = torch.nn.functional.dropout(weights, options.dropout_p)
-    out = torch.einsum("bhqk,bkhd->bqhd", weights, values).to(q.dtype)
-    return out, lse.float()

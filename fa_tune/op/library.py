@@ -10,6 +10,8 @@
                       the same with a score hook, by its digest
     fa_tune::packed_fwd, packed_fwd_lse, packed_fwd_out, packed_bwd
                       the same of packed batches, whose log-sum-exp is [heads, total_q]
+    fa_tune::hooked_packed_fwd, hooked_packed_fwd_lse, hooked_packed_fwd_out
+                      the same with a score hook
 
 Q, K and V are [batch, seq_len, heads, d_head], of a packed batch [rows, heads, d_head]; out is like
 Q with the d_head of V.  New tensors are contiguous.  The traits (`fa_tune.op.traits`) come last.
@@ -46,7 +48,10 @@ SCHEMAS = {
     "packed_fwd": f"({_QKV}, {_LENGTHS}, {SCHEMA}) -> Tensor",
     "packed_fwd_lse": f"({_QKV}, {_LENGTHS}, {SCHEMA}) -> (Tensor, Tensor)",
     "packed_fwd_out": f"({_QKV}, {_LENGTHS}, {_ROOM}, {SCHEMA}) -> ()",
-    "packed_bwd": f"({_DONE}, {_LENGTHS}, {SCHEMA}) -> {_GRADIENTS}",
+    "hooked_packed_fwd": f"({_QKV}, {_LENGTHS}, {HOOKED_SCHEMA}) -> Tensor",
+    "hooked_packed_fwd_lse": f"({_QKV}, {_LENGTHS}, {HOOKED_SCHEMA}) -> (Tensor, Tensor)",
+    "hooked_packed_fwd_out": f"({_QKV}, {_LENGTHS}, {_ROOM}, {HOOKED_SCHEMA}) -> ()",
+    "packed_bwd": f"({_DONE}, {_LENGTHS}, {HOOKED_SCHEMA}) -> {_GRADIENTS}",
 }
 FORWARD = tuple(name for name in SCHEMAS if not name.endswith("bwd"))
 HOOKED = tuple(name for name in FORWARD if name.startswith("hooked"))  # in Python wherever
@@ -91,13 +96,14 @@ def _fake_packed_bwd(*given: Any) -> Gradients:
     return _fake_bwd(*given[:_TENSORS_DONE], *given[_TENSORS_DONE + _LENGTHS_GIVEN :])
 
 
+_KINDS = ("scored", "hooked", "packed", "hooked_packed")
 _FAKES: dict[str, Callable[..., Any]] = {
     "fwd": _fake_out,
     "fwd_lse": _fake_lse,
     "fwd_out": _fake_nothing,
-    **{f"{kind}_fwd": _fake_out for kind in ("scored", "hooked", "packed")},
-    **{f"{kind}_fwd_lse": _fake_lse for kind in ("scored", "hooked", "packed")},
-    **{f"{kind}_fwd_out": _fake_nothing for kind in ("scored", "hooked", "packed")},
+    **{f"{kind}_fwd": _fake_out for kind in _KINDS},
+    **{f"{kind}_fwd_lse": _fake_lse for kind in _KINDS},
+    **{f"{kind}_fwd_out": _fake_nothing for kind in _KINDS},
     "bwd": _fake_bwd,
     "packed_bwd": _fake_packed_bwd,
 }

@@ -6,13 +6,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fa_tune.core import hooks
 from fa_tune.op import autograd, state  # noqa: F401  state has the operators' implementation
 from fa_tune.op.done import Lengths
 from fa_tune.op.native import translated
 from fa_tune.op.traits import Traits, of_heads
 
-_fwd = torch.ops.fa_tune.packed_fwd.default
-_fwd_lse = torch.ops.fa_tune.packed_fwd_lse.default
+_ops = torch.ops.fa_tune
+_SCORED = (_ops.packed_fwd.default, _ops.packed_fwd_lse.default)
+_HOOKED = (_ops.hooked_packed_fwd.default, _ops.hooked_packed_fwd_lse.default)
 
 
 def packed_attention(
@@ -33,14 +35,21 @@ def packed_attention(
     if slopes is not None:
         traits = traits._replace(alibi_slopes=of_heads(slopes, "alibi_slopes"))
     wants_grad = any(t.requires_grad for t in (q, k, v)) or traits.wants_grad
+    forward, forward_lse = _SCORED
+    given = (*lengths, *traits.scored)
+    if traits.score_hook is not None:
+        forward, forward_lse = _HOOKED
+        given = (*lengths, *traits)
+        if wants_grad and torch.is_grad_enabled():
+            hooks.twin_of(traits.score_hook)  # refused before the forward pass
     try:
         if wants_grad and torch.is_grad_enabled():
             three = autograd.distinct(q, k, v)
-            out, lse = autograd.PackedAttention.apply(*three, *lengths, *traits.scored)
+            out, lse = autograd.PackedAttention.apply(*three, *given)
             return out, lse
         if return_lse:
-            out, lse = _fwd_lse(q, k, v, *lengths, *traits.scored)
+            out, lse = forward_lse(q, k, v, *given)
             return out, lse
-        return _fwd(q, k, v, *lengths, *traits.scored), None
+        return forward(q, k, v, *given), None
     except RuntimeError as error:
         raise translated(error) from None

@@ -16,9 +16,10 @@ SCORES_AT_ONCE = 2**26  # of all heads together: 256 MiB in fp32, a few times
 
 
 def gradients(
-    done: Done, traits: Traits, *, aligned: bool = False, at_once: int = SCORES_AT_ONCE
+    done: Done, traits: Traits, *, sequence: int | None = None, at_once: int = SCORES_AT_ONCE
 ) -> Gradients:
-    """As `backward.gradients`, of any traits.  `aligned`: bottom-right, whatever they say."""
+    """As `backward.gradients`, of any traits.  `sequence`: its number in a packed batch, of which
+    it is one; it is aligned bottom-right, whatever the traits say."""
     kind = torch.promote_types(done.q.dtype, torch.float32)
     batch, n_q, heads, _ = done.q.shape
     n_kv, kv_heads = done.k.shape[1:3]
@@ -33,7 +34,7 @@ def gradients(
     step = max(1, at_once // (batch * heads * n_kv))
     for begin in range(0, n_q, step):
         rows = slice(begin, min(begin + step, n_q))
-        place = _Place(begin, n_q, aligned)
+        place = _Place(begin, n_q, sequence)
         scores, slope, bend, distance = _scores(q[:, rows], k, traits, slopes, place)
         weights = (scores - lse[..., rows, None]).exp()
         change = torch.einsum("bqngd,bknd->bngqk", g[:, rows], v)
@@ -73,7 +74,7 @@ def packed_gradients(done: Done, lengths: Lengths, traits: Traits) -> Gradients:
             done.lse[None, :, rows],
         )
         of_one = None if slopes is None else slopes[[i]] if slopes.ndim == 2 else slopes
-        found = gradients(part, traits._replace(alibi_slopes=of_one), aligned=True)
+        found = gradients(part, traits._replace(alibi_slopes=of_one), sequence=i)
         dq[rows], dk[keys], dv[keys] = (t[0] for t in found[:3])
         if d_slopes is not None:
             d_slopes[[i] if d_slopes.ndim == 2 else ...] += found[3]
@@ -104,12 +105,12 @@ def _of_slopes(d_slopes: Tensor | None, traits: Traits, device: torch.device) ->
 
 
 class _Place(NamedTuple):
-    """Of some rows: the first of them, of how many, and whether they are aligned bottom-right,
-    whatever the traits say."""
+    """Of some rows: the first of them, of how many, and the number of their sequence in a packed
+    batch; None: the batch is not packed."""
 
     begin: int
     n_q: int
-    aligned: bool
+    sequence: int | None
 
 
 def _scores(
@@ -126,14 +127,15 @@ def _scores(
         scores, slope = traits.softcap * bent, scale * (1 - bent * bent)
     row = torch.arange(place.begin, place.begin + n_rows, device=q.device)[:, None]
     key = torch.arange(n_kv, device=q.device)
-    diagonal = n_kv - place.n_q if place.aligned or traits.bottom_right else 0
+    aligned = place.sequence is not None
+    diagonal = n_kv - place.n_q if aligned or traits.bottom_right else 0
     distance = (key - row - diagonal).abs()
     if slopes is not None:
         scores = scores - slopes[..., None, None] * distance
     bend: Tensor | float = 1.0
     if traits.score_hook is not None:
-        scores, bend = _through_hook(traits.score_hook, scores, row, key)
-    first, last = bounds(traits, place.n_q, n_kv, aligned=place.aligned)
+        scores, bend = _through_hook(traits.score_hook, scores, row, key, first=place.sequence or 0)
+    first, last = bounds(traits, place.n_q, n_kv, aligned=aligned)
     if first is not None:
         scores = scores.masked_fill(key - row < first, -torch.inf)
     if last is not None:
@@ -141,10 +143,13 @@ def _scores(
     return scores, slope, bend, distance
 
 
-def _through_hook(digest: str, scores: Tensor, row: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """What the hook's function in torch makes of scores, and its slope."""
+def _through_hook(
+    digest: str, scores: Tensor, row: Tensor, key: Tensor, *, first: int
+) -> tuple[Tensor, Tensor]:
+    """What the hook's function in torch makes of scores of the batch elements from `first` on, and
+    its slope."""
     batch, kv_heads, group = scores.shape[:3]
-    element = torch.arange(batch, device=scores.device).view(-1, 1, 1, 1, 1)
+    element = torch.arange(first, first + batch, device=scores.device).view(-1, 1, 1, 1, 1)
     head = torch.arange(kv_heads * group, device=scores.device).view(kv_heads, group, 1, 1)
     with torch.enable_grad():
         given = scores.detach().requires_grad_()

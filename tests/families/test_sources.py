@@ -13,7 +13,7 @@ from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
 from fa_tune.families import equal_sources
-from fa_tune.families.equal_sources import equal, load, oldest, oldest_equal
+from fa_tune.families.equal_sources import Proof, equal, groups, load, representative, save
 from fa_tune.families.sources import code_sha256, flattened
 from fa_tune.store.recordings import Recording, families_in, load_all
 from fa_tune.store.recordings import kernel_source_sha256 as recorded_sources
@@ -80,12 +80,6 @@ def test_the_order_of_included_code_is_hashed() -> None:
     assert code_sha256(one) != code_sha256(other)
 
 
-def test_proofs_form_chains() -> None:
-    proofs = {"c": "b", "b": "a", "y": "x", "r": "s", "s": "r"}
-    assert [oldest(proofs, sha256) for sha256 in "abcxyz"] == ["a", "a", "a", "x", "x", "z"]
-    assert oldest(proofs, "r") == "s"  # ends
-
-
 def test_a_damaged_file_of_proofs_is_told(tmp_path: Path) -> None:
     path = tmp_path / "equal_sources.json"
     assert load(path) == ()
@@ -104,7 +98,7 @@ def test_the_newest_recordings_are_of_the_present_sources(family: str) -> None:
     recorded = recorded_sources(found[0], family)
     present = kernel_source_sha256(family)
     assert equal(family, recorded, present, _d_heads(found[0], family))
-    assert kernel_source_identity(family) == oldest_equal(family, present)
+    assert kernel_source_identity(family) == representative(family, present)
 
 
 def _d_heads(recording: Recording, family: str) -> set[int]:
@@ -119,8 +113,8 @@ def test_a_proof_of_some_head_dimensions_says_nothing_of_others(
     path = tmp_path / "equal_sources.json"
     told = {"family": "sm90", "how": "compared", "date": "2026-01-02", "nvrtc": "13"}
     proofs = [
-        {**told, "older": "a", "newer": "b", "kernels": 2},
-        {**told, "older": "b", "newer": "c", "kernels": 1, "d_heads": [64]},
+        {**told, "sources": ["a", "b"], "kernels": 2},
+        {**told, "sources": ["b", "c"], "kernels": 1, "d_heads": [64]},
     ]
     path.write_text(json.dumps(proofs))
     monkeypatch.setattr(equal_sources.paths, "profiles_dir", lambda: tmp_path)
@@ -130,7 +124,7 @@ def test_a_proof_of_some_head_dimensions_says_nothing_of_others(
         assert equal("sm90", "a", "b", {64, 128})
         assert not equal("sm90", "a", "c", {64, 128})
         assert not equal("sm80", "a", "c", {64})
-        assert oldest_equal("sm90", "c") == "c", "attempts of all head dimensions hang on it"
+        assert representative("sm90", "c") == "c", "attempts of all head dimensions hang on it"
     finally:
         equal_sources._shipped.cache_clear()
 
@@ -141,22 +135,24 @@ def test_a_proof_says_how() -> None:
         assert proof.kernels == 0 or proof.nvrtc
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "refused"),
-    [((), (), True), ((64,), (), True), ((64,), (64, 128), True), ((64,), (128,), False)],
-)
-def test_two_proofs_do_not_lead_to_the_same_sources(
-    tmp_path: Path, first: tuple[int, ...], second: tuple[int, ...], refused: bool
-) -> None:
-    """A chain has one step to each: the other would be lost in silence."""
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_proofs_join_sources_in_any_order(order: tuple[int, ...]) -> None:
+    """Two may lead to the same sources, and one may join what two others did."""
+    pairs = [("a", "c"), ("b", "c"), ("d", "e"), ("e", "a")]
+    told = [Proof("sm90", pairs[i], how="compared", date="2026-01-02") for i in order]
+    found = groups(told)
+    assert {name: set(group) for name, group in found.items()} == {
+        name: set("abcde") for name in "abcde"
+    }
+    assert len({group[0] for group in found.values()}) == 1
+
+
+def test_proofs_of_nothing_in_common_stay_apart() -> None:
+    told = [Proof("sm90", pair, how="compared", date="2026-01-02") for pair in ("ab", "cd")]
+    assert groups(told) == {name: tuple("ab") if name in "ab" else tuple("cd") for name in "abcd"}
+
+
+def test_saved_proofs_are_read_again(tmp_path: Path) -> None:
     path = tmp_path / "equal_sources.json"
-    told = {"family": "sm90", "how": "compared", "date": "2026-01-02", "newer": "c"}
-    proofs = [{**told, "older": "a", "d_heads": first}, {**told, "older": "b", "d_heads": second}]
-    path.write_text(json.dumps(proofs))
-    if refused:
-        with pytest.raises(ProfileFormatError, match="two proofs"):
-            load(path)
-    else:
-        assert len(load(path)) == 2
-    path.write_text(json.dumps([proofs[0], {**proofs[1], "family": "sm80"}]))
-    assert len(load(path)) == 2
+    save(load(), path)
+    assert path.read_text() == (profiles_dir() / equal_sources.FILE).read_text()

@@ -62,9 +62,9 @@ def reference(
 
 
 def reference_with(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, traits: Traits
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, traits: Traits, first: int = 0
 ) -> torch.Tensor:
-    """The same with all traits."""
+    """The same with all traits; `first`: the number of the first batch element."""
     group = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
     scale = q.shape[3] ** -0.5 if traits.scale is None else traits.scale
@@ -79,7 +79,7 @@ def reference_with(
         scores = scores - (slopes * distance).to(scores.dtype)
     if traits.score_hook is not None:
         batch, heads = (torch.arange(n, device=q.device) for n in scores.shape[:2])
-        places = (batch[:, None, None, None], heads[:, None, None])
+        places = (first + batch[:, None, None, None], heads[:, None, None])
         rows = torch.arange(n_q, device=q.device)[:, None]
         keys = torch.arange(n_kv, device=q.device)
         scores = twin_of(traits.score_hook)(scores, *places, rows, keys)

@@ -8,7 +8,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from fa_tune.core.hooks import register
-from fa_tune.op import attention
+from fa_tune.op import attention, flash_attn_varlen_func
+from fa_tune.op.done import Lengths
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.traits import Traits
 from tests.gpu.op_checks import (
@@ -22,6 +23,7 @@ from tests.gpu.op_checks import (
     some_traits,
     told,
 )
+from tests.gpu.score_hooks import HOOKS
 
 
 def with_tensors(traits: Traits) -> dict[str, torch.Tensor]:
@@ -77,14 +79,8 @@ def gradients_of_packed_batches() -> None:
                 k, v = (draw(140, 2, d, dtype=dtype) for d in (d_head, d_v))
 
                 def plain(*t: Any, traits: Traits = traits) -> Any:
-                    one = traits._replace(bottom_right=True, sink=t[3] if len(t) > 3 else None)
-                    ends = [lengths.cum_q.tolist(), lengths.cum_kv.tolist()]
-                    outs = []
-                    for i in (0, 3):  # the others have no queries
-                        rows, keys = (slice(e[i], e[i + 1]) for e in ends)
-                        parts = (t[0][None, rows], t[1][None, keys], t[2][None, keys])
-                        outs.append(reference_with(*parts, one)[0])
-                    return torch.cat(outs)
+                    one = traits._replace(sink=t[3] if len(t) > 3 else None)
+                    return packed_reference(*t[:3], lengths, one)
 
                 def ours(*t: Any, traits: Traits = traits) -> Any:
                     one = traits._replace(sink=t[3] if len(t) > 3 else None)
@@ -174,6 +170,50 @@ def score_hooks() -> None:
         out = ours(q, k, v)
     graph.replay()
     assert same_bits([out], [expected])
+
+
+def packed_score_hooks() -> None:
+    """The same of packed batches, by the operator and by FlashAttention's function."""
+    lengths = packed_lengths()
+    for dtype, d_head, late in ((torch.float16, 128, True), (torch.bfloat16, 64, False)):
+        q, seed = draw(200, 4, d_head, dtype=dtype), draw(200, 4, d_head, dtype=dtype)
+        k, v = draw(140, 2, d_head, dtype=dtype), draw(140, 2, d_head, dtype=dtype)
+        for number, hook in enumerate(HOOKS):
+            causal = (number >= len(HOOKS) // 2) == late
+            traits = Traits(causal, score_hook=hook)
+
+            def plain(*t: Any, traits: Traits = traits) -> Any:
+                return packed_reference(*t, lengths, traits)
+
+            def ours(*t: Any, traits: Traits = traits) -> Any:
+                return packed_attention(*t, lengths, traits)[0]
+
+            check_gradients((q, k, v), plain, ours, seed, (d_head, traits))
+            right, torchs = plain(*(t.double() for t in (q, k, v))), plain(q, k, v)
+            found, limit = ours(q, k, v), 2 * (torchs - right).abs().max() + 1e-3
+            assert (found - right).abs().max() <= limit, (d_head, traits)
+            same = flash_attn_varlen_func(q, k, v, *lengths, causal=causal, score_hook=hook)
+            assert same_bits([same], [found])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = ours(q, k, v)
+    graph.replay()
+    assert same_bits([out], [ours(q, k, v)])
+
+
+def packed_reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: Lengths, traits: Traits
+) -> torch.Tensor:
+    """`reference_with` of each sequence."""
+    ends = [lengths.cum_q.tolist(), lengths.cum_kv.tolist()]
+    outs = []
+    for i in range(len(ends[0]) - 1):
+        rows, keys = (slice(e[i], e[i + 1]) for e in ends)
+        if rows.start < rows.stop:
+            one = traits._replace(bottom_right=True)
+            parts = (q[None, rows], k[None, keys], v[None, keys])
+            outs.append(reference_with(*parts, one, first=i)[0])
+    return torch.cat(outs)
 
 
 def compiled_traits() -> None:

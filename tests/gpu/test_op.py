@@ -35,6 +35,7 @@ GRADIENTS = (
     "gradients_elsewhere",
     "compiled_traits",
     "score_hooks",
+    "packed_score_hooks",
 )
 DROP_INS = (
     "sdpa_kernels",

@@ -69,7 +69,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     clock = iter(0.4 * n for n in range(1000))
     monkeypatch.setattr(calibrate.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(
-        calibrate, "launchers", lambda item, _, sets, *__: [item.subject] * len(sets)
+        calibrate, "launchers", lambda item, problem: [item.subject] * len(problem.inputs)
     )
     monkeypatch.setattr(calibrate, "use_device", lambda index: None)
     monkeypatch.setattr(calibrate.verify, "verify_items", verify)

@@ -65,7 +65,7 @@ def test_each_sample_stands_beside_the_defaults(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(compare_inputs, "Subject", Subject)
     monkeypatch.setattr(compare_inputs, "input_sets_of", sets)
     monkeypatch.setattr(
-        compare_inputs, "launchers", lambda item, _, sets, *__: [item.subject] * len(sets)
+        compare_inputs, "launchers", lambda item, problem: [item.subject] * len(problem.inputs)
     )
     monkeypatch.setattr(compare_inputs, "guarded", lambda report, name, action: action())
     for name in ("use_device", "warm_up"):

@@ -157,7 +157,8 @@ def test_one_kernel_serves_all_input_sets(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     workload = Workload(1, 8, 1, 1, 1024, 128, DType.BF16)
     item = KernelItem("decode:a config", "a.cubin", "symbol")
-    for launch in device.launchers(item, workload, sets, sets[0], None):  # type: ignore[arg-type]
+    problem = device.Problem(workload, sets, sets[0], None)  # type: ignore[arg-type]
+    for launch in device.launchers(item, problem):
         launch()
     assert loaded == ["decode:a config"]
     assert all(a is b for a, b in zip(launched, sets, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +24,8 @@ class Told:
         stand_ins: dict[str, Callable[..., Any]] = {
             "use_device": lambda _: None,
             "make_inputs": lambda workload, **_: workload,
-            "output_for": lambda _: None,
-            "lse_for": lambda _: None,
-            "launcher": self.launcher,
+            "Problem": SimpleNamespace(of=lambda workload, inputs: workload),
+            "launchers": self.launchers,
             "guarded": lambda _, name, action: action() or True,
             "profiler_start": lambda: self.events.append("open"),
             "profiler_stop": lambda: self.events.append("close"),
@@ -36,9 +36,10 @@ class Told:
             monkeypatch.setattr(ncu_target, name, stand_in)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
-    def launcher(self, item: KernelItem, workload: Any, *_: object) -> Callable[[], None]:
+    def launchers(self, item: KernelItem, workload: Any) -> list[Callable[[], None]]:
         self.loaded += 1
-        return lambda: self.events.append(f"{item.subject} {workload.seq_len_q} of {self.loaded}")
+        told = f"{item.subject} {workload.seq_len_q}"
+        return [lambda: self.events.append(f"{told} of {self.loaded}")]
 
     def unload(self) -> None:
         self.loaded = 0

@@ -90,7 +90,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
         time_events, "make_inputs", lambda workload, seed, spec: Inputs(small, small, small)
     )
     monkeypatch.setattr(
-        time_events, "launchers", lambda item, _, sets, *__: [times_of[item.subject]] * len(sets)
+        time_events,
+        "launchers",
+        lambda item, problem: [times_of[item.subject]] * len(problem.inputs),
     )
     monkeypatch.setattr(time_events, "Subject", FakeSubject)
     monkeypatch.setattr(time_events, "guarded", guarded)

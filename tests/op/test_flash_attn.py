@@ -15,6 +15,7 @@ import torch
 from torch.nn.attention.bias import causal_lower_right
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.hooks import register
 from fa_tune.op import flash_attn
 from fa_tune.op.flash_attn import (
     flash_attn_func,
@@ -185,6 +186,37 @@ def test_what_nobody_here_computes_is_refused() -> None:
             flash_attn_with_kvcache(q, q, q, **{name: table})
     with pytest.raises(InvalidConfig, match="no place"):
         flash_attn_with_kvcache(q, q, q, q, q)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_score_hook_goes_to_ours_or_is_refused(
+    monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    """Nothing that stands in for our kernels computes it."""
+    hook = register(
+        "__device__ float score_hook(float s, int b, int h, int q, int k) { return s - b * k; }",
+        lambda score, batch, head, query, key: score - batch * key,
+    )
+    q, k = draw(2, 3, 4, 16).half(), draw(2, 5, 2, 16).half()
+    options: dict[str, Any] = {"causal": True, "score_hook": hook, "return_attn_probs": True}
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        if not packed:
+            out, lse, _ = flash_attn_func(q, k, k, **options)
+            return out, lse
+        ends = (torch.tensor([0, n, 2 * n], dtype=torch.int32) for n in (3, 5))
+        three = (t.flatten(0, 1) for t in (q, k, k))
+        out, lse, _ = flash_attn_varlen_func(*three, *ends, 3, 5, **options)
+        return out.unflatten(0, (2, 3)), lse.unflatten(1, (2, 3)).transpose(0, 1)
+
+    with pytest.raises(InvalidConfig, match="the tensors are on the cpu"):
+        run()
+    monkeypatch.setattr(flash_attn, "_why_not_ours", lambda q, k, v, options: "")
+    with twins.registered():
+        found = run()
+    expected = twins.fwd_lse(q, k, k, *Traits(True, True, score_hook=hook))
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
 
 
 def test_ours_runs_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:

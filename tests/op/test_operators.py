@@ -235,7 +235,26 @@ def test_score_hooks_have_gradients_by_their_function_in_torch() -> None:
         attention(q.requires_grad_(), k, v, score_hook=without)
 
 
-@pytest.mark.parametrize("scores", ["masks", "window", "sink", "softcap", "alibi"])
+def test_a_score_hook_needs_its_torch_function_for_gradients_alone() -> None:
+    text = "__device__ float score_hook(float s, int b, int h, int q, int k) { return s + 1; }"
+    without, q, rows = register(text), draw(1, 5, 2, 8), draw(5, 2, 8).requires_grad_()
+    cum = torch.tensor([0, 2, 5], dtype=torch.int32)
+    lengths, traits = Lengths(cum, cum, 3, 3), Traits(score_hook=without)
+    with pytest.raises(InvalidConfig, match="without its torch function"):
+        packed_attention(rows, rows, rows, lengths, traits)
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(twins, "twin_of", lambda digest: lambda score, *_: score + 1)
+        found = packed_attention(rows, rows, rows, lengths, traits, return_lse=True)
+        plain = packed_attention(rows, rows, rows, lengths, Traits(), return_lse=True)
+        for mine, other in zip(found, plain, strict=True):
+            assert mine.shape == other.shape
+        assert torch.allclose(found[0], plain[0], atol=1e-6)
+        assert torch.allclose(found[1], plain[1] + 1, atol=1e-6)
+        leaf = q.requires_grad_()
+        assert attention(leaf, leaf, leaf, score_hook=without).shape == q.shape
+
+
+@pytest.mark.parametrize("scores", ["masks", "window", "sink", "softcap", "alibi", "hook"])
 def test_gradients_of_packed_batches(scores: str) -> None:
     """The sequences' own, one of them without queries and one without keys."""
     torch.manual_seed(0)
@@ -252,6 +271,13 @@ def test_gradients_of_packed_batches(scores: str) -> None:
     traits = Traits(True, softcap=1.5 if scores == "softcap" else None)
     if scores == "window":
         traits = Traits(window_left=2, window_right=1)
+    if scores == "hook":
+        traits = Traits(
+            score_hook=register(
+                "__device__ float score_hook(float s, int b, int h, int q, int k) { return s; }",
+                lambda s, batch, head, query, key: s * s / (2 + batch + head) - 0.1 * (query - key),
+            )
+        )
 
     def ours(*given: Any) -> Any:
         own = dict(zip(names, given[3:], strict=True))
@@ -266,7 +292,8 @@ def test_gradients_of_packed_batches(scores: str) -> None:
                 own["alibi_slopes"] = own["alibi_slopes"][[i]]
             parts = (given[0][None, rows], given[1][None, keys], given[2][None, keys])
             one = traits._replace(bottom_right=True, **own)
-            outs.append(twins.defined(*parts, one)[0][0] if rows.start < rows.stop else parts[0][0])
+            if rows.start < rows.stop:
+                outs.append(twins.defined(*parts, one, i)[0][0])
         return torch.cat(outs)
 
     found, right = grads(ours, tensors, seed), grads(plain, tensors, seed)
@@ -288,6 +315,15 @@ def test_packed_schemas_and_fakes_are_true() -> None:
         out, lse = ops.packed_fwd_lse(q, k, v, *lengths, *traits.scored)
         given = (room, q, k, v, out, lse, *lengths, *traits.scored)
         torch.library.opcheck(ops.packed_bwd.default, given)
+    hook = register(
+        "__device__ float score_hook(float s, int b, int h, int q, int k) { return s - b; }",
+        lambda s, batch, head, query, key: s - batch,
+    )
+    hooked = Traits(True, score_hook=hook)
+    for one in (ops.hooked_packed_fwd, ops.hooked_packed_fwd_lse):
+        torch.library.opcheck(one.default, (q, k, v, *lengths, *hooked))
+    given = (q, k, v, *lengths, room, rows, *hooked)
+    torch.library.opcheck(ops.hooked_packed_fwd_out.default, given)
 
 
 def test_schemas_and_fakes_of_all_traits() -> None:

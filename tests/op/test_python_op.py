@@ -15,11 +15,14 @@ import torch
 from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.hooks import register
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import LaunchArgs
 from fa_tune.op import plans
+from fa_tune.op.done import Lengths
 from fa_tune.op.plans import Memo, Plans
 from fa_tune.op.python_op import PythonOp
+from fa_tune.op.traits import Traits
 
 TUNED = Workload(2, 4, 4, 1000, 1000, 128, DType.FP16)
 
@@ -129,3 +132,40 @@ def test_tensors_become_a_launch(made: Plans, monkeypatch: pytest.MonkeyPatch) -
         op.fwd_out(q, k, k, k, None)
     with pytest.raises(InvalidConfig, match="lse must be"):
         op.fwd_out(q, k, k, out, lse[:1])
+
+
+def test_a_packed_batch_with_a_score_hook_becomes_a_launch(
+    made: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each hook has a kernel of its own, which gets where the sequences begin."""
+    stream = SimpleNamespace(cuda_stream=17)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    texts = (
+        f"__device__ float score_hook(float s, int b, int h, int q, int k) {{ return {n} + s; }}"
+        for n in "12"
+    )
+    memo, (one, other) = Memo(made), map(register, texts)
+    op = PythonOp(memo.kernel)
+    q, k = torch.zeros(9, 6, 128).half(), torch.zeros(70, 3, 128).half()
+    cum_q, cum_kv = (torch.tensor(c, dtype=torch.int32) for c in ([0, 4, 9], [0, 64, 70]))
+    lengths = Lengths(cum_q, cum_kv, 5, 64)
+    out = op.packed_fwd(q, k, k, *lengths, *Traits(True, sink=torch.zeros(6), score_hook=one))
+    expected = Workload(
+        *(2, 6, 3, 5, 64, 128, DType.FP16),
+        causal=True,
+        sink=True,
+        score_hook=one,
+        packed=True,
+        total_q=9,
+        total_kv=70,
+    )
+    kernel = memo.kernel(expected, q.device.index)
+    assert isinstance(kernel, Recorder)
+    ((given, args, _),) = kernel.launched
+    assert given == expected
+    tensors = args.tensors
+    assert tensors["o"].address == out.data_ptr()
+    assert tensors["cu_seqlens_q"].address == cum_q.data_ptr()
+    assert tensors["cu_seqlens_kv"].address == cum_kv.data_ptr()
+    op.packed_fwd(q, k, k, *lengths, *Traits(True, sink=torch.zeros(6), score_hook=other))
+    assert len(kernel.launched) == 1

@@ -17,8 +17,9 @@ from fa_tune.op.traits import Traits
 Tensor = torch.Tensor
 
 
-def scores_of(q: Tensor, k: Tensor, traits: Traits) -> Tensor:
-    """fp64 [batch, heads, seq_len_q, seq_len_kv]; -inf where nothing is seen."""
+def scores_of(q: Tensor, k: Tensor, traits: Traits, first: int = 0) -> Tensor:
+    """fp64 [batch, heads, seq_len_q, seq_len_kv]; -inf where nothing is seen.  `first`: the number
+    of the first batch element."""
     k = k.repeat_interleave(q.shape[2] // k.shape[2], 2)
     scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double())
     scores = scores * (q.shape[3] ** -0.5 if traits.scale is None else traits.scale)
@@ -32,7 +33,7 @@ def scores_of(q: Tensor, k: Tensor, traits: Traits) -> Tensor:
         scores = scores - slopes[..., None, None] * ahead.abs()
     if traits.score_hook is not None:
         batch, heads = (torch.arange(n) for n in scores.shape[:2])
-        places = (batch[:, None, None, None], heads[:, None, None])
+        places = (first + batch[:, None, None, None], heads[:, None, None])
         rows, keys = torch.arange(n_q)[:, None], torch.arange(n_kv)
         scores = twin_of(traits.score_hook)(scores, *places, rows, keys)
     hidden = torch.zeros(n_q, n_kv, dtype=torch.bool)
@@ -45,9 +46,11 @@ def scores_of(q: Tensor, k: Tensor, traits: Traits) -> Tensor:
     return scores.masked_fill(hidden, -torch.inf)
 
 
-def defined(q: Tensor, k: Tensor, v: Tensor, traits: Traits) -> tuple[Tensor, Tensor]:
+def defined(
+    q: Tensor, k: Tensor, v: Tensor, traits: Traits, first: int = 0
+) -> tuple[Tensor, Tensor]:
     """out and the log-sum-exp in fp64; autograd goes through it."""
-    scores = scores_of(q, k, traits)
+    scores = scores_of(q, k, traits, first)
     if traits.sink is not None:
         more = traits.sink.double()[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, more), -1)
@@ -89,8 +92,8 @@ def packed_fwd_lse(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tenso
         one = traits
         if slopes is not None and slopes.ndim == 2:
             one = traits._replace(alibi_slopes=slopes[[i]])
-        found = fwd_lse(q[None, rows], k[None, keys], v[None, keys], *one)
-        out[rows], lse[:, rows] = found[0][0], found[1][0]
+        found = defined(q[None, rows], k[None, keys], v[None, keys], one, i)
+        out[rows], lse[:, rows] = found[0][0].to(q.dtype), found[1][0].float()
     return out, lse
 
 
@@ -158,4 +161,6 @@ def registered() -> Iterator[None]:
         for function in (fwd, fwd_lse, fwd_out):
             for kind in ("scored", "hooked"):
                 found.impl(f"{kind}_{function.__name__}", function, "CPU", allow_override=True)
+        for function in (packed_fwd, packed_fwd_lse, packed_fwd_out):
+            found.impl(f"hooked_{function.__name__}", function, "CPU", allow_override=True)
         yield

@@ -40,6 +40,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     example = names.EXAMPLE
     set_keys = sets.ALLOWED_KEYS
     takes_cache = True
+    computes = launch.COMPUTED
 
     def recognises(self, text: str) -> bool:
         return names.LOOKS_LIKE.search(text) is not None
@@ -58,8 +59,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         takes; by no larger a tile than they need."""
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
         small = config is None or config.B_r == MMA_M or config.B_r < 2 * rows
-        own = not (workload.alibi or workload.score_hook or workload.packed)
-        return own and (workload.cached or rows <= MAX_ROWS) and small
+        return super().suits(workload) and (workload.cached or rows <= MAX_ROWS) and small
 
     def compile_arch(self, limits: ArchLimits) -> str:
         return limits.arch

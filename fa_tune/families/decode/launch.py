@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
+from fa_tune.families import computed
 from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.decode.config import Combine, DecodeConfig
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
@@ -18,6 +19,7 @@ from fa_tune.ops.forward import seen_from, seen_to
 if TYPE_CHECKING:
     import numpy as np
 
+COMPUTED = computed.SCORES | computed.CACHE
 MAX_CTAS = 1024  # of a launch, each with a counter
 MAX_BLOCKS = 2**30  # of all tiles, and rows of one: a kernel counts them in 32 bits
 COUNTER_BYTES = 4
@@ -27,10 +29,8 @@ ROW_SUMS = 2  # numbers of a part's row besides its columns
 
 def check(workload: Workload) -> None:
     """Raise InvalidConfig for what the kernels do not compute."""
-    if workload.alibi or workload.score_hook or workload.packed:
-        raise InvalidConfig(
-            f"decode kernels have no ALiBi, score hook or packed batch: {workload.key}"
-        )
+    if strange := computed.not_among(workload, COMPUTED):
+        raise InvalidConfig(f"decode kernels do not compute {', '.join(strange)}: {workload.key}")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families import computed
 from fa_tune.families.base import (
     GridShape,
     LaunchArgs,
@@ -78,6 +79,7 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
     entry = "sm80/fwd/entry.cu"
     config_class = FlashForwardKernelConfig
     example = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
+    computes = computed.SCORES | computed.PLACED_SCORES | computed.PACKED
     set_keys = ALLOWED_KEYS
 
     def recognises(self, text: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families import computed
 from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.sm90 import constraints as rules
@@ -34,6 +35,7 @@ class Sm90Family(TemplateFamily[Sm90Config]):
     entry = "sm90/fwd/entry.cu"
     config_class = Sm90Config
     example = "sm90(FP16, 128, 128x128): stages_2+q_stages_2+pingpong+overlap+stale_max+dynamic"
+    computes = computed.SCORES | computed.PLACED_SCORES | computed.PACKED
     set_keys = "fast, tune, all or prog"
 
     def recognises(self, text: str) -> bool:

@@ -23,7 +23,7 @@ from fa_tune.core.jobs import (
 from fa_tune.core.workload import Workload
 from fa_tune.gpu import telemetry
 from fa_tune.gpu.jobs import time_events, verify
-from fa_tune.gpu.kernels import guarded, launchers, lse_for, output_for, use_device
+from fa_tune.gpu.kernels import Problem, guarded, launchers, use_device
 from fa_tune.workers.main import Report
 
 ROUNDS = 21
@@ -49,12 +49,9 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 def _time_pair(item: PairItem, job: CalibrateJob) -> PairTimes:
     workload = Workload.from_key(item.workload)
     inputs = time_events.input_sets_of(workload, job.inputs, job.seed)
-    out, lse = output_for(inputs[0]), lse_for(workload)
+    problem = Problem.of(workload, inputs)
     read = telemetry.reader(job.device)
-    first, second = (
-        time_events.Subject(launchers(kernel, workload, inputs, out, lse), [])
-        for kernel in item.pair
-    )
+    first, second = (time_events.Subject(launchers(kernel, problem), []) for kernel in item.pair)
     time_events.prepare_alike(first, second)
     # Warm by its own load: after any other, clocks would still be on their way.
     settled = time.monotonic() + SETTLE_S

@@ -10,7 +10,7 @@ from typing import Any
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, to_json
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.jobs.time_events import Subject, input_sets_of, prepare_alike, warm_up
-from fa_tune.gpu.kernels import guarded, launchers, lse_for, output_for, use_device
+from fa_tune.gpu.kernels import Problem, guarded, launchers, use_device
 from fa_tune.workers.main import Report
 
 ROUNDS = 15
@@ -32,10 +32,8 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 def _compare(item: InputsItem, seed: int) -> InputsResult:
     workload = Workload.from_key(item.workload)
     inputs = input_sets_of(workload, item.inputs, seed)
-    out, lse = output_for(inputs[0]), lse_for(workload)
-    subjects = [
-        Subject(launchers(kernel, workload, inputs, out, lse), []) for kernel in item.kernels
-    ]
+    problem = Problem.of(workload, inputs)
+    subjects = [Subject(launchers(kernel, problem), []) for kernel in item.kernels]
     prepare_alike(*subjects)
     settled = time.monotonic() + SETTLE_S
     while time.monotonic() < settled:

@@ -18,9 +18,9 @@ from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import ProfileItem, ProfileJob
 from fa_tune.core.model import is_reference
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.kernels import Launch, guarded, launcher, lse_for, output_for, use_device
+from fa_tune.gpu.kernels import Launch, Problem, guarded, launchers, use_device
 from fa_tune.gpu.launch import profiler_start, profiler_stop, unload_modules
-from fa_tune.gpu.reference import Inputs, make_inputs
+from fa_tune.gpu.reference import make_inputs
 from fa_tune.gpu.versions import library_versions
 from fa_tune.workers.main import Report
 
@@ -53,8 +53,8 @@ class _Profiled:
         self._before, self._last = before, ""
         self._workload = Workload.from_key(next(iter(items.values())).workload)
         spec = InputSpec.parse(job.inputs)
-        self._inputs: Inputs = make_inputs(self._workload, seed=job.seed, spec=spec)
-        self._out, self._lse = output_for(self._inputs), lse_for(self._workload)
+        inputs = make_inputs(self._workload, seed=job.seed, spec=spec)
+        self._problem = Problem.of(self._workload, (inputs,))
 
     def run(self) -> str:
         """The subject that was launched last."""
@@ -91,7 +91,7 @@ class _Profiled:
         launches: dict[str, Launch] = {}
 
         def prepare(item: ProfileItem) -> Launch:
-            launch = launcher(item, self._workload, self._inputs, self._out, self._lse)
+            (launch,) = launchers(item, self._problem)
             launch()
             return launch
 

@@ -15,8 +15,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -30,13 +29,12 @@ from fa_tune.gpu import telemetry
 from fa_tune.gpu.judged import Judged, judge, judged_forward
 from fa_tune.gpu.kernels import (
     Launch,
+    Problem,
     first_line,
     guarded,
     launch_args,
     launchers,
     load,
-    lse_for,
-    output_for,
     use_device,
 )
 from fa_tune.gpu.reference import Inputs, make_inputs
@@ -158,7 +156,8 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     """See `core.jobs.TimeJob`."""
     job = TimeJob.read(shared, items)
     use_device(job.device)
-    problem = Problem.of(job)
+    workload = Workload.from_key(job.workload)
+    problem = Problem.of(workload, input_sets_of(workload, job.inputs, job.seed))
     warm_up()
     subjects, estimates_s = prepare_subjects(job, problem, report)
     if job.sustained_s:
@@ -179,23 +178,6 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         report.done(name, to_json(rounds.result(name, n_sets=len(problem.inputs))))
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A workload with its buffers: input sets to rotate through, and one output for all."""
-
-    workload: Workload
-    inputs: Sequence[Inputs]
-    out: torch.Tensor
-    lse: torch.Tensor | None
-
-    @classmethod
-    def of(cls, job: TimeJob) -> Problem:
-        """The problem of a job."""
-        workload = Workload.from_key(job.workload)
-        inputs = input_sets_of(workload, job.inputs, job.seed)
-        return cls(workload, inputs, output_for(inputs[0]), lse_for(workload))
-
-
 def prepare_subjects(
     job: TimeJob, problem: Problem, report: Report
 ) -> tuple[dict[str, Subject], dict[str, float]]:
@@ -204,8 +186,7 @@ def prepare_subjects(
     estimates_s: dict[str, float] = {}
 
     def prepare(name: str) -> Subject:
-        p = problem
-        launches = launchers(job.items[name], p.workload, p.inputs, p.out, p.lse)
+        launches = launchers(job.items[name], problem)
         subject = Subject(launches, [float(seconds) for seconds, _ in job.partials[name]])
         subject.relative = [float(ratio) for _, ratio in job.partials[name] if ratio is not None]
         estimates_s[name] = subject.estimate()

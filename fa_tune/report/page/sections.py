@@ -12,18 +12,20 @@ from fa_tune.report.page.charts import Spec
 from fa_tune.report.page.figures import Records
 from fa_tune.report.page.source import Source
 
+Column = tuple[str, int | None]  # a heading and decimals; None: text
+
 
 @dataclass(frozen=True)
 class Section:
     """A part of the page: what it shows, in one sentence, a figure and a table.  `columns` are
-    the records' fields with their headings and decimals; None: text."""
+    by the records' fields."""
 
     name: str
     title: str
     told: str
     spec: Spec | None
     records: Records
-    columns: dict[str, tuple[str, int | None]]
+    columns: dict[str, Column]
 
     @property
     def cells(self) -> list[list[tuple[str, float | str]]]:
@@ -54,6 +56,52 @@ def sections_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> li
     return [section for section in every if section.records]
 
 
+# What parts show.
+_COLUMNS: dict[str, Column] = {
+    "workload": ("workload", None),
+    "config": ("number", None),
+    "kernel": ("config", None),
+    "median_ms": ("median (ms)", 4),
+    "tflops": ("TFLOP/s", 1),
+    "gb_per_s": ("GB/s", 0),
+    "memory_percent": ("% of the memory's peak", 0),
+    "loss_percent": ("% behind the fastest", 2),
+    "times": ("speed over the fastest library", 2),
+    "family": ("family", None),
+    "registers": ("registers", 0),
+    "l2_hit_percent": ("L2 hit %", 1),
+    "n": ("samples", 0),
+    "outcome": ("outcome", None),
+    "reason": ("reason", None),
+    "ratio": ("time over the fastest's", 4),
+    "low": ("from", 4),
+    "high": ("to", 4),
+    "workloads": ("workloads", None),
+    "mean_percent": ("mean loss (%)", 2),
+    "worst_percent": ("worst loss (%)", 2),
+    "worst_on": ("worst on", None),
+    "inputs": ("inputs", None),
+    "over_fastest": ("over its quickest inputs", 4),
+    "to_default": ("over the default", 4),
+    "winner": ("winner", None),
+    "runner_up": ("runner-up", None),
+    "cause": ("lost to", None),
+    "share_percent": ("% of the difference", 1),
+    "told": ("in words", None),
+    "rung": ("step", None),
+    "counter": ("counter", None),
+    "shown": ("value", None),
+    "share": ("of the largest", 2),
+    "other_ms": ("the other (ms)", 4),
+}
+
+
+def _columns(names: str, **headings: str) -> dict[str, Column]:
+    """The columns of these names, some of them with headings of a part's own."""
+    found = {name: _COLUMNS[name] for name in names.split()}
+    return found | {name: (heading, found[name][1]) for name, heading in headings.items()}
+
+
 def _winners(results: Records) -> Section:
     return Section(
         "winners",
@@ -62,16 +110,7 @@ def _winners(results: Records) -> Section:
         "★ is chosen.",
         charts.winners(results),
         [r for r in results if r["chosen"]],
-        {
-            "workload": ("workload", None),
-            "config": ("number", None),
-            "kernel": ("config", None),
-            "median_ms": ("median (ms)", 4),
-            "tflops": ("TFLOP/s", 1),
-            "gb_per_s": ("GB/s", 0),
-            "memory_percent": ("% of the memory's peak", 0),
-            "loss_percent": ("% behind the fastest", 2),
-        },
+        _columns("workload config kernel median_ms tflops gb_per_s memory_percent loss_percent"),
     )
 
 
@@ -83,13 +122,7 @@ def _rates(rates: Records) -> Section:
         "number is its speed over the fastest of them.",
         charts.rates(rates),
         rates,
-        {
-            "workload": ("workload", None),
-            "kernel": ("kernel", None),
-            "config": ("number", None),
-            "tflops": ("TFLOP/s", 1),
-            "times": ("speed over the fastest library", 2),
-        },
+        _columns("workload kernel config tflops times", kernel="kernel"),
     )
 
 
@@ -101,22 +134,10 @@ def _results(results: Records, gpu: str) -> Section:
         "that must move" + (f", under the roof of {gpu}." if gpu in ROOFS else "."),
         charts.roofline(results, gpu),
         results,
-        {
-            "workload": ("workload", None),
-            "config": ("number", None),
-            "kernel": ("config", None),
-            "family": ("family", None),
-            "median_ms": ("median (ms)", 4),
-            "tflops": ("TFLOP/s", 1),
-            "gb_per_s": ("GB/s", 0),
-            "memory_percent": ("% of the memory's peak", 0),
-            "loss_percent": ("% behind the fastest", 2),
-            "registers": ("registers", 0),
-            "l2_hit_percent": ("L2 hit %", 1),
-            "n": ("samples", 0),
-            "outcome": ("outcome", None),
-            "reason": ("reason", None),
-        },
+        _columns(
+            "workload config kernel family median_ms tflops gb_per_s memory_percent "
+            "loss_percent registers l2_hit_percent n outcome reason"
+        ),
     )
 
 
@@ -128,14 +149,7 @@ def _ties(tied: Records) -> Section:
         "fastest's of the same round, the median of these ratios and its 95 % interval.",
         charts.ties(tied),
         tied,
-        {
-            "workload": ("workload", None),
-            "config": ("number", None),
-            "kernel": ("config", None),
-            "ratio": ("time over the fastest's", 4),
-            "low": ("from", 4),
-            "high": ("to", 4),
-        },
+        _columns("workload config kernel ratio low high"),
     )
 
 
@@ -146,14 +160,7 @@ def _single_configs(single: Records) -> Section:
         "What a single config would lose that served all workloads of a kind.",
         charts.single_configs(single),
         single,
-        {
-            "workloads": ("workloads", None),
-            "config": ("number", None),
-            "kernel": ("config", None),
-            "mean_percent": ("mean loss (%)", 2),
-            "worst_percent": ("worst loss (%)", 2),
-            "worst_on": ("worst on", None),
-        },
+        _columns("workloads config kernel mean_percent worst_percent worst_on"),
     )
 
 
@@ -164,14 +171,7 @@ def _on_inputs(inputs: Records) -> Section:
         "How much the time of a config depends on what Q, K and V hold.",
         charts.on_inputs(inputs),
         inputs,
-        {
-            "workload": ("workload", None),
-            "config": ("number", None),
-            "inputs": ("inputs", None),
-            "median_ms": ("median (ms)", 4),
-            "over_fastest": ("over its quickest inputs", 4),
-            "to_default": ("over the default", 4),
-        },
+        _columns("workload config inputs median_ms over_fastest to_default"),
     )
 
 
@@ -182,14 +182,7 @@ def _explanations(told: Records) -> Section:
         "What the runner-up loses its cycles to, by the counters of both.",
         charts.explanations(told),
         told,
-        {
-            "workload": ("workload", None),
-            "winner": ("winner", None),
-            "runner_up": ("runner-up", None),
-            "cause": ("lost to", None),
-            "share_percent": ("% of the difference", 1),
-            "told": ("in words", None),
-        },
+        _columns("workload winner runner_up cause share_percent told"),
     )
 
 
@@ -201,14 +194,7 @@ def _ladder(rungs: Records) -> Section:
         "and of libraries; darker is more.",
         charts.ladder(rungs),
         rungs,
-        {
-            "workload": ("workload", None),
-            "rung": ("step", None),
-            "kernel": ("config", None),
-            "counter": ("counter", None),
-            "shown": ("value", None),
-            "share": ("of the largest", 2),
-        },
+        _columns("workload rung kernel counter shown share"),
     )
 
 
@@ -219,14 +205,11 @@ def _differences(compared: Records) -> Section:
         "The time of each kernel over that in the other run: below 1 this run is faster.",
         charts.differences(compared),
         compared,
-        {
-            "workload": ("workload", None),
-            "config": ("number", None),
-            "kernel": ("config", None),
-            "median_ms": ("this run (ms)", 4),
-            "other_ms": ("the other (ms)", 4),
-            "ratio": ("ratio", 4),
-        },
+        _columns(
+            "workload config kernel median_ms other_ms ratio",
+            median_ms="this run (ms)",
+            ratio="ratio",
+        ),
     )
 
 

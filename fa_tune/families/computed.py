@@ -1,0 +1,19 @@
+"""Optional fields of a workload, by what kernels compute them: a family names what it computes,
+and is offered no workload with any other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fa_tune.core.workload import Workload
+
+BASIC = frozenset({"bottom_right", "lse", "softmax_scale"})
+SCORES = BASIC | {"window_left", "window_right", "sink", "softcap", "d_head_v"}
+PLACED_SCORES = frozenset({"alibi", "score_hook"})  # which hang on rows and keys
+PACKED = frozenset({"packed", "total_q", "total_kv", "lengths"})
+CACHE = frozenset({"cache_lengths", "page_size", "kv_e4m3"})
+
+
+def not_among(workload: Workload, fields: Collection[str]) -> list[str]:
+    """The optional fields that a workload uses beside these, sorted."""
+    return sorted(set(workload.unusual) - {"op", *fields})

@@ -1,0 +1,128 @@
+"""What FlashAttention 2's functions are asked for, and what computes it where our kernels do not:
+torch's FlashAttention 2, or matrix products."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fa_tune.op import flash2
+from fa_tune.op.done import Lengths
+from fa_tune.op.traits import Traits
+
+Window = tuple[int, int]
+EVERY: Window = (-1, -1)
+HALF = (torch.float16, torch.bfloat16)
+FLASH2_D_HEAD = 256  # the largest
+
+
+@dataclass(frozen=True)
+class Options:
+    """What FlashAttention 2 computes beside softmax(scale · Q Kᵀ) V."""
+
+    causal: bool = False
+    scale: float | None = None
+    dropout_p: float = 0.0
+    window: Window = EVERY
+    softcap: float = 0.0
+    alibi_slopes: Tensor | None = None
+    score_hook: str | None = None
+
+    @property
+    def traits(self) -> Traits:
+        """The same as `attention` is told, but for dropout.  Aligned where there is something to
+        align."""
+        left, right = (None if side < 0 else side for side in self.window)
+        right = None if self.causal else right
+        aligned = self.causal or (left, right) != (None, None) or self.alibi_slopes is not None
+        return Traits(
+            causal=self.causal,
+            bottom_right=aligned,
+            scale=self.scale,
+            window_left=left,
+            window_right=right,
+            softcap=self.softcap if self.softcap > 0 else None,
+            alibi_slopes=self.alibi_slopes,
+            score_hook=self.score_hook,
+        )
+
+    def with_scale_of(self, d_head: int) -> Options:
+        """With the scale that is usual for a head dimension, unless there is another."""
+        return self if self.scale is not None else replace(self, scale=1 / math.sqrt(d_head))
+
+
+def suits_flash2(q: Tensor, v: Tensor, options: Options, longest: tuple[int, int]) -> bool:
+    """Whether torch's FlashAttention 2 computes it; `longest`: of Q and of K and V."""
+    traits = options.traits
+    right = 0 if traits.causal else traits.window_right
+    return (
+        q.is_cuda
+        and flash2.reads(traits.window_left, right, *longest)
+        and q.dtype in HALF
+        and q.shape[-1] % 8 == 0
+        and q.shape[-1] == v.shape[-1] <= FLASH2_D_HEAD
+        and traits.masks_only
+        and q.numel() > 0
+        and v.numel() > 0
+    )
+
+
+def by_flash2(
+    q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Lengths | None = None
+) -> tuple[Tensor, Tensor]:
+    """out and the log-sum-exp by torch's FlashAttention 2."""
+    traits = options.traits
+    left, right = traits.window_left, 0 if traits.causal else traits.window_right
+    windowed = left is not None or (right is not None and not traits.causal)
+    found = torch.ops.aten._flash_attention_forward(
+        *(q, k, v),
+        *(lengths or (None, None, q.shape[1], k.shape[1])),
+        *(options.dropout_p, traits.causal, False),
+        scale=traits.scale,
+        window_size_left=left if windowed else None,
+        window_size_right=right if windowed else None,
+    )
+    return found[0], found[1]
+
+
+def by_products(
+    q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """out and the log-sum-exp by matrix products in fp32 at least; `lengths`: how many keys each of
+    the batch has.  Score hooks are left to the caller."""
+    group, kind = q.shape[2] // k.shape[2], torch.promote_types(q.dtype, torch.float32)
+    keys, values = (t.to(kind).repeat_interleave(group, 2) for t in (k, v))
+    scale = 1 / math.sqrt(q.shape[3]) if options.scale is None else options.scale
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.to(kind), keys) * scale
+    if options.softcap > 0:
+        scores = options.softcap * torch.tanh(scores / options.softcap)
+    n_q, n_kv = q.shape[1], k.shape[1]
+    column = torch.arange(n_kv, device=q.device)[None, None, None]
+    last = (
+        torch.full((1,), n_kv, device=q.device) if lengths is None else lengths.to(q.device)
+    ).view(-1, 1, 1, 1)
+    # How far a key lies before the query that is aligned with it.
+    row = torch.arange(n_q, device=q.device)[None, None, :, None] + last - n_q
+    if options.alibi_slopes is not None:
+        slopes = options.alibi_slopes.to(kind).view(-1, q.shape[2], 1, 1)
+        scores = scores - slopes * (row - column).abs()
+    hidden = column >= last
+    if lengths is not None:  # what lies behind may be anything
+        values = values.masked_fill(hidden.view(-1, n_kv, 1, 1), 0.0)
+    left, right = options.window
+    if options.causal:
+        right = 0
+    if right >= 0:
+        hidden = hidden | (column > row + right)
+    if left >= 0:
+        hidden = hidden | (column < row - left)
+    blind = hidden.all(-1, keepdim=True)
+    scores = scores.masked_fill(hidden & ~blind, -torch.inf)
+    lse = scores.detach().logsumexp(-1).masked_fill(blind[..., 0], -torch.inf)
+    weights = scores.softmax(-1).masked_fill(blind, 0.0)
+    weights = torch.nn.functional.dropout(weights, options.dropout_p)
+    out = torch.einsum("bhqk,bkhd->bqhd", weights, values).to(q.dtype)
+    return out, lse.float()

@@ -1,0 +1,84 @@
+"""Comparing the hashes of two trees, and the proofs that come of it; nothing is compiled."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import same_machine_code
+from fa_tune.families.equal_sources import load
+
+A, B = "a" * 64, "b" * 64
+
+
+def _key(d_head: int, family: str = "sm90") -> str:
+    return json.dumps({"config": f"(FP16, {d_head}, 64, 64, 4)", "family": family})
+
+
+def _tree(sources: str, code: dict[int, str]) -> dict[str, Any]:
+    told = {"sources": sources, "nvrtc": "13.0.88"}
+    return {_key(d_head): {**told, "ptx": text, "code": text} for d_head, text in code.items()}
+
+
+def _compare(
+    folder: Path, before: dict[str, Any], after: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> int:
+    names = [str(folder / name) for name in ("before.json", "after.json", "equal_sources.json")]
+    for name, tree in zip(names, (before, after), strict=False):
+        Path(name).write_text(json.dumps(tree))
+    arguments = ["compare", *names[:2], "--prove", "a flag", "--proofs", names[2]]
+    monkeypatch.setattr(sys, "argv", ["same_machine_code.py", *arguments])
+    return same_machine_code.main()
+
+
+def test_equal_code_is_proven_for_all_head_dimensions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = dict.fromkeys(same_machine_code.HEAD_DIMS, "same")
+    assert _compare(tmp_path, _tree(A, code), _tree(B, code), monkeypatch) == 0
+    assert _compare(tmp_path, _tree(B, code), _tree(A, code), monkeypatch) == 0
+    first, second = load(tmp_path / "equal_sources.json")
+    assert (first.family, first.sources, first.kernels, first.d_heads) == ("sm90", (A, B), 4, ())
+    assert first.nvrtc == "13.0.88"
+    assert first.how.startswith("a flag; ")
+    assert second.sources == (B, A), "added behind what is there"
+
+
+@pytest.mark.parametrize("at_128", [{128: "other"}, {}])
+def test_a_head_dimension_with_other_or_unknown_code_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_128: dict[int, str]
+) -> None:
+    before = _tree(A, {64: "same", 128: "same"})
+    status = _compare(tmp_path, before, _tree(B, {64: "same", **at_128}), monkeypatch)
+    assert status == bool(at_128)
+    (proof,) = load(tmp_path / "equal_sources.json")
+    assert proof.d_heads == (64,)
+
+
+def test_unchanged_sources_need_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = {64: "same"}
+    assert _compare(tmp_path, _tree(A, code), _tree(A, code), monkeypatch) == 0
+    assert load(tmp_path / "equal_sources.json") == ()
+
+
+def test_hashes_of_two_states_of_a_tree_prove_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted `hash` went on after an edit."""
+    before = _tree(A, {64: "same", 128: "same"})
+    after = _tree(A, {64: "same"}) | _tree(B, {128: "same"})
+    with pytest.raises(SystemExit, match="several sources"):
+        _compare(tmp_path, before, after, monkeypatch)
+
+
+def test_ptx_alone_decides_where_nothing_else_was_hashed() -> None:
+    outcome = same_machine_code.outcome
+    assert outcome({"ptx": "p", "code": "c"}, {"ptx": "p"}) == same_machine_code.EQUAL
+    assert outcome({"ptx": "p", "code": "c"}, {"ptx": "q", "code": "c"}) == same_machine_code.EQUAL
+    assert outcome({"ptx": "p", "code": "c"}, {"ptx": "q"}) == same_machine_code.DIFFERENT
+    assert outcome({"ptx": "p"}, {"code": "c"}) == same_machine_code.UNKNOWN
+    assert outcome({"ptx": "p"}, {"gone": "no such flag"}) == same_machine_code.GONE
