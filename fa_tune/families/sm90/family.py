@@ -78,15 +78,19 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         return sets.default_for(workload)
 
     def former_defaults(self, config: Sm90Config) -> list[Sm90Config]:
-        """Until 2026-11-23 none had `adaptive_max`; those of d_head 64 had `early_test_wait`, and
-        one tile whatever the workload."""
+        """Until 2026-11-23 none had `adaptive_max`; those of d_head 64 had `early_test_wait` and
+        `single_loop`, and one tile whatever the workload; above 128 all had one tile of Q."""
         usual = sets.default_config(config.d_head, config.dtype, d_head_v=config.d_head_v)
         if (config.mma_warpgroups, config.B_c) == sets.WIDE_TILE:
             return [usual, *self.former_defaults(usual)]
+        if max(config.d_head, config.d_v) > 128 and config.q_stages > 1 and config.stages < 3:
+            return [replace(config, B_c=96, q_stages=1, cross_tile_overlap=False)]
         if not config.adaptive_max:
             return []
-        early = config.d_head == 64
-        return [replace(config, rows_in_turn=False, adaptive_max=False, early_test_wait=early)]
+        if config.d_head == 64:
+            adaptive = replace(config, early_test_wait=True, single_loop=True)
+            return [adaptive, replace(adaptive, adaptive_max=False)]
+        return [replace(config, rows_in_turn=False, adaptive_max=False)]
 
     def geometry(
         self, config: Sm90Config, workload: Workload, device: LaunchDevice
@@ -110,15 +114,17 @@ class Sm90Family(TemplateFamily[Sm90Config]):
     def grid_shape(self, config: Sm90Config, grid: tuple[int, int, int]) -> GridShape | None:
         return None
 
+    def whole_lengths(self, config: Sm90Config) -> tuple[int, int]:
+        return launch.WHOLE_QUERIES, config.B_c
+
     def extra_verification(self, config: Sm90Config, traits: str) -> Sequence[Workload]:
-        """More tiles than multiprocessors, so that CTAs take several; of unequal length with a
-        mask, and few blocks each, so that rings turn at every point."""
-        if not config.persistent:
-            return ()
+        """A last tile with few queries.  More tiles than multiprocessors, so that persistent CTAs
+        take several; of unequal length with a mask, and few blocks each, so that rings turn at
+        every point."""
         wanted = Traits.parse(traits)
-        rest = 17 if wanted.ragged else 0
-        rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
-        shape = (11 * config.min_ctas_per_sm, 15, 5, rows, keys, config.d_head, config.dtype)
+        keys = 3 * config.B_c + (17 if wanted.ragged else 0)
+        tiles = (11 * config.min_ctas_per_sm, 15, 5) if config.persistent else (2, 6, 2)
+        shape = (*tiles, 2 * config.B_r + 17, keys, config.d_head, config.dtype)
         # With the trait the kernel writes the log-sum-exp, so it must be given the room.
         heads = {"d_head_v": config.d_head_v}
         return (example(wanted, shape, 0, bottom_right=False, **heads),)
