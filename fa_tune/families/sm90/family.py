@@ -78,8 +78,8 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         return sets.default_for(workload)
 
     def former_defaults(self, config: Sm90Config) -> list[Sm90Config]:
-        """Until 2026-11-23 none had `adaptive_max`; those of d_head 64 had `early_test_wait` and
-        `single_loop`, and one tile whatever the workload; above 128 all had one tile of Q."""
+        """Until 2026-11-23 none had `adaptive_max`; those of d_head 64 had `early_test_wait`, and
+        one tile whatever the workload; above 128 all had one tile of Q."""
         usual = sets.default_config(config.d_head, config.dtype, d_head_v=config.d_head_v)
         if (config.mma_warpgroups, config.B_c) == sets.WIDE_TILE:
             return [usual, *self.former_defaults(usual)]
@@ -87,10 +87,8 @@ class Sm90Family(TemplateFamily[Sm90Config]):
             return [replace(config, B_c=96, q_stages=1, cross_tile_overlap=False)]
         if not config.adaptive_max:
             return []
-        if config.d_head == 64:
-            adaptive = replace(config, early_test_wait=True, single_loop=True)
-            return [adaptive, replace(adaptive, adaptive_max=False)]
-        return [replace(config, rows_in_turn=False, adaptive_max=False)]
+        early = config.d_head == 64
+        return [replace(config, rows_in_turn=False, adaptive_max=False, early_test_wait=early)]
 
     def geometry(
         self, config: Sm90Config, workload: Workload, device: LaunchDevice
