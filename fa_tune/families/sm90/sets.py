@@ -86,7 +86,7 @@ FAST: dict[int, Listed] = {
         # Long sequences with a mask.
         *(("192x128", words) for words in (f"{_ONE_TILE}+{_EARLY}",)),
         # Short sequences: more warps.
-        *(("256x64", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("256x64", words) for words in (_ADAPTIVE, _BEST, f"{_BEST}+{_EARLY}")),
         # With a mask as well: fewer rows are fewer keys that nobody sees.
         *(("64x96", words) for words in (_ALONE, f"{_ALONE}+{_EARLY}")),
         *(("64x64", words) for words in (_ALONE,)),
@@ -237,7 +237,11 @@ class TuneRule:
 
 # d_head, B_c, mma_warpgroups, pingpong, rescale
 _ROWS_IN_TURN = (128, 128, 2, True, Rescale.STALE_MAX)
-_ADAPTIVE_MAX = (_ROWS_IN_TURN, (64, 128, 3, True, Rescale.STALE_MAX))
+_ADAPTIVE_MAX = (
+    _ROWS_IN_TURN,
+    (64, 128, 3, True, Rescale.STALE_MAX),
+    (64, 64, 4, True, Rescale.STALE_MAX),
+)
 
 
 def _tile_and_policy(c: Sm90Config) -> tuple[int, int, int, bool, Rescale]:
@@ -295,8 +299,8 @@ TUNE_RULES = (
     ),
     TuneRule(
         "adaptive_max_where_it_won",
-        "adaptive_max was measured, and faster, with the default's tile in turns, with d_head 64 "
-        "and, with rows_in_turn, 128",
+        "adaptive_max was measured, and faster, in turns with 192x128 and 256x64 at d_head 64 and, "
+        "with rows_in_turn, the default's tile at 128",
         lambda c: (
             c.adaptive_max
             and (_tile_and_policy(c) not in _ADAPTIVE_MAX or (c.d_head == 128) != c.rows_in_turn)
