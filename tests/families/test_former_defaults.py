@@ -14,7 +14,12 @@ from fa_tune.tune.candidates import Defaults, default_keys
 
 @pytest.mark.parametrize(
     "workload",
-    [Workload(1, 4, 4, 512, 512, 128, DType.FP16), Workload(16, 16, 16, 512, 512, 64, DType.BF16)],
+    [
+        Workload(1, 4, 4, 512, 512, 128, DType.FP16),
+        Workload(16, 16, 16, 512, 512, 64, DType.BF16),
+        Workload(1, 4, 4, 512, 512, 192, DType.FP16),
+        Workload(1, 4, 4, 512, 512, 256, DType.FP16),
+    ],
 )
 def test_a_recording_without_todays_default_has_the_one_of_its_time(workload: Workload) -> None:
     able = tuple(families.all_families())

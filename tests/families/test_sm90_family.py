@@ -263,6 +263,17 @@ def test_the_wide_tile_where_its_rows_end_with_the_sequence(
     assert sets.default_for(replace(workload, d_head=128)) == default_config(128, dtype)
 
 
+def test_tiles_overlap_with_large_heads_where_their_ends_tell() -> None:
+    short = Workload(2, 16, 16, 2048, 2048, 256, DType.FP16, causal=True)
+    long = replace(short, seq_len_q=4096, seq_len_kv=4096)
+    usual = default_config(256, DType.FP16)
+    overlapping = sets.default_for(short)
+    assert overlapping.cross_tile_overlap
+    assert overlapping in get_configs("fast", dtypes=[DType.FP16], d_head=256)
+    assert sets.default_for(replace(long, causal=False)) == overlapping
+    assert {sets.default_for(w) for w in (long, replace(short, softcap=50.0))} == {usual}
+
+
 @pytest.mark.parametrize("d_head", [32, 72, 272, 512])
 def test_a_d_head_without_tiles_has_no_sets_and_one_reason(d_head: int) -> None:
     assert [get_configs(key, d_head=d_head) for key in ("fast", "tune", "prog", "all")] == [[]] * 4

@@ -74,14 +74,14 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         return sets.default_config(d_head, dtype, d_head_v=d_head_v)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90Config:
-        """As `default_config`, but for the tile of some workloads of d_head 64."""
+        """As `default_config`, but for some sizes with d_head 64 and 256."""
         return sets.default_for(workload)
 
     def former_defaults(self, config: Sm90Config) -> list[Sm90Config]:
-        """Until 2026-11-23 none had `adaptive_max`; those of d_head 64 had `early_test_wait`, and
-        one tile whatever the workload; above 128 all had one tile of Q."""
+        """Until 2026-11-23 none had `adaptive_max`; those of d_head 64 had `early_test_wait`; all
+        were the same whatever the sizes, and above d_head 128 had one tile of Q."""
         usual = sets.default_config(config.d_head, config.dtype, d_head_v=config.d_head_v)
-        if (config.mma_warpgroups, config.B_c) == sets.WIDE_TILE:
+        if config != usual:
             return [usual, *self.former_defaults(usual)]
         if max(config.d_head, config.d_v) > 128 and config.q_stages > 1 and config.stages < 3:
             return [replace(config, B_c=96, q_stages=1, cross_tile_overlap=False)]

@@ -195,15 +195,25 @@ WIDE_TILE = (4, 64)  # consumer warpgroups and B_c
 WIDE_TILE_COST = 1.05
 MULTIPROCESSORS = 132  # of the boards that the defaults were measured on
 LEAST_WIDE_WAVES = 3
+SHORT = 2048  # up to which a tile's end tells with d_head 256, whatever the mask
 
 
 def default_for(workload: Workload) -> Sm90Config:
-    """`default_config`, or the wide tile where lengths are whole tiles and blocks of it, there are
-    several tiles for each multiprocessor, and all of them take less time by their rows."""
+    """`default_config`, or what is faster for such sizes with d_head 64 and 256."""
     w = workload
     usual = default_config(w.d_head, w.dtype, d_head_v=w.d_head_v)
-    if w.d_head != 64 or w.d_head_v or w.packed or w.cached or not w.is_plain:
+    if w.d_head_v or w.packed or w.cached or not w.is_plain:
         return usual
+    if w.d_head == 64:
+        return _wide_or(usual, w)
+    if w.d_head == 256 and (not w.causal or w.seq_len_kv <= SHORT):
+        return replace(usual, cross_tile_overlap=True, early_test_wait=False)
+    return usual
+
+
+def _wide_or(usual: Sm90Config, w: Workload) -> Sm90Config:
+    """The wide tile where lengths are whole tiles and blocks of it, there are several tiles for
+    each multiprocessor, and all of them take less time by their rows; else the usual one."""
     warpgroups, keys = WIDE_TILE
     wide = replace(usual, mma_warpgroups=warpgroups, B_c=keys, adaptive_max=False)
     wide = replace(wide, single_loop=_single_loop(wide))
@@ -385,7 +395,7 @@ def get_fast_configs(
         for dtype, (tile, words) in itertools.product(dtypes, listed)
     )
     given = (replace(c, d_head_v=d_head_v) for c in written)
-    return [replace(c, single_loop=_single_loop(c) and not c.o_apart) for c in given]
+    return [replace(c, single_loop=_single_loop(c)) for c in given]
 
 
 def get_configs(
