@@ -136,7 +136,8 @@ def test_what_the_prose_says_of_steps_3_and_4() -> None:
     assert min(stalled("r3", "r4", stall) for stall in ("short", "mio", "barrier")) > more_warps
     more_issued = DATA.counter("r4", "issue") / DATA.counter("r3", "issue")
     more_to_issue = DATA.counter("r4", "instructions") / DATA.counter("r3", "instructions")
-    assert 1 < more_issued < more_to_issue
+    assert more_issued == pytest.approx(more_to_issue, rel=0.01)
+    assert more_to_issue > 1.01
     assert DATA.shared_busy("r3") < DATA.shared_busy("r4") < DATA.shared_busy("r1")
     assert DATA.counter("r4", "tensor") < DATA.counter("r3", "tensor")
 
