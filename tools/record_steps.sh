@@ -1,9 +1,10 @@
 # Sourced by tools/record_profiles.sh and tools/record_decode.sh: recordings made step by step.
 #
 # Each step is a recording of its own, in FOLDER/<gpu>/ as soon as it has ended.  One that is cut
-# off leaves its table as …_unfinished.csv; the same command goes on from there, since finished
-# measurements are in the journal.  Scripts may run at the same time, on one GPU each: registry and
-# unfinished parts are of one script alone, and the cache can be, too (FA_TUNE_CACHE_DIR).
+# off leaves the workloads that it has measured as …_unfinished.csv, a recording as well; the same
+# command goes on from there, since finished measurements are in the journal.  Scripts may run at
+# the same time, on one GPU each: registry and unfinished parts are of one script alone, and the
+# cache can be, too (FA_TUNE_CACHE_DIR).
 #
 #   FA_TUNE      the command that runs fa-tune; ./run if not given ("python3 -m fa_tune")
 #   OPTIONS      more options of every command, "--no-confirm" say
@@ -35,6 +36,7 @@ keep() { # NAME: what a step has recorded, as NAME_<method>…
         gpu=$folder/${BASH_REMATCH[1]}
         mkdir -p "$gpu"
         mv "$file" "$gpu/$1_${BASH_REMATCH[2]}"
+        [[ $file == *_unfinished.* ]] || rm -f "$gpu/$1_${BASH_REMATCH[2]/./_unfinished.}"
     done
     rm -rf "${parts:?}/$1"
 }

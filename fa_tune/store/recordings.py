@@ -42,6 +42,7 @@ from fa_tune.store.table.rows import Row
 from fa_tune.store.table.write_csv import write_csv
 
 META_SUFFIX = ".meta.json"
+UNFINISHED = "_unfinished"  # how the name ends of what a search has measured so far
 SCHEMA = 1
 _GONE_FROM_DEVICE = ("l2_bytes", "sm_count")  # fields of older recordings
 METHODS = ("ncu", "events", "sustained")
@@ -307,9 +308,11 @@ def kernel_source_sha256(recording: Recording, family: str) -> str:
 
 def load_all(folder: Path, *, of: tuple[str, str] | None = None) -> tuple[Recording, ...]:
     """All recordings in the GPU folders of `folder`, or of a GPU folder itself, newest first;
-    only those `of` a GPU model and method, if these are given."""
+    only those `of` a GPU model and method, if these are given.  None that a search has yet to
+    finish: it may be going on, and what it has is in its journal."""
     paths = [p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv") for p in metas(folder)]
-    found = [load(path) for path in paths if of in (None, _taken_of(path))]
+    whole = [path for path in paths if not path.stem.endswith(UNFINISHED)]
+    found = [load(path) for path in whole if of in (None, _taken_of(path))]
     return tuple(sorted(found, key=lambda r: r.meta.provenance.recorded_at, reverse=True))
 
 

@@ -33,7 +33,15 @@ from fa_tune.ops import flops
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Decision, Standing
 from fa_tune.store import recordings
-from fa_tune.store.recordings import SOURCES, Confirmed, Decided, MeasuredBy, MeasuredOn, Recording
+from fa_tune.store.recordings import (
+    SOURCES,
+    UNFINISHED,
+    Confirmed,
+    Decided,
+    MeasuredBy,
+    MeasuredOn,
+    Recording,
+)
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.combine import Found
 from fa_tune.store.registry.schema import (
@@ -51,6 +59,7 @@ from fa_tune.tune.results import SearchResult, WorkloadResult
 from fa_tune.tune.session import ProfilerSelection
 
 MAX_RUNNERS_UP = 5
+CUT_OFF = "the search was cut off: no A/B test of the choices, nor other inputs"
 Verdicts = Mapping[str, Mapping[str, Verdict]]  # by workload key and subject
 
 
@@ -93,36 +102,46 @@ class Recorder:
     recording of the same name, which is replaced when the search has ended.
 
     `<record>/<gpu>/<set>_<inputs>_<method>.csv` and its provenance, where normal inputs are not
-    named; until then `…_unfinished.csv`, which an interrupted search leaves.  Workloads may come
+    named; until then `…_unfinished.csv`, which an interrupted search leaves: a recording of the
+    workloads that it has measured, with the choice that each of them gives.  Workloads may come
     from several threads.
     """
 
     def __init__(self, folder: Path, options: SearchOptions, selection: ProfilerSelection) -> None:
         name = f"{_in_file_name(options.kernels)}{_of_inputs(selection.inputs)}_{selection.method}"
         self.path = folder / selection.device.slug / f"{name}.csv"
-        self._unfinished = self.path.with_name(f"{name}_unfinished.csv")
+        self._unfinished = self.path.with_name(f"{name}{UNFINISHED}.csv")
         self._selection = selection
-        self._attempts: list[Attempt] = []
+        self._found: list[WorkloadResult] = []
         self._resources: dict[str, Resources] = {}
         self._lock = Lock()
 
-    def add(self, attempts: Sequence[Attempt], artifacts: Mapping[str, Artifact]) -> None:
+    def add(self, found: WorkloadResult, artifacts: Mapping[str, Artifact]) -> None:
         """One workload is measured; raises StorageError."""
         with self._lock:
-            self._attempts += attempts
+            self._found.append(found)
             self._resources |= {key: a.resources for key, a in artifacts.items()}
-            self._save(self._unfinished, self._attempts, self._resources, {})
+            self._save_results(self._unfinished, self._found, self._resources, note=CUT_OFF)
 
     def finish(self, result: SearchResult) -> None:
         """All are decided; raises StorageError."""
-        attempts = [a for found in result.results for a in _preferred(found)]
-        decided = {r.workload.key: _decided(r) for r in result.results if r.decision}
-        self._save(self.path, attempts, result.resources, decided)
+        self._save_results(self.path, result.results, result.resources)
         recordings.remove(self._unfinished)
 
     def keep(self, attempts: Sequence[Attempt], resources: Mapping[str, Resources]) -> None:
         """Measurements that nothing is decided by; raises StorageError."""
         self._save(self.path, attempts, resources, {})
+
+    def _save_results(
+        self,
+        path: Path,
+        results: Sequence[WorkloadResult],
+        resources: Mapping[str, Resources],
+        note: str = "",
+    ) -> None:
+        attempts = [a for found in results for a in _preferred(found)]
+        decided = {r.workload.key: _decided(r) for r in results if r.decision}
+        self._save(path, attempts, resources, decided, note)
 
     def _save(
         self,
@@ -130,6 +149,7 @@ class Recorder:
         attempts: Sequence[Attempt],
         resources: Mapping[str, Resources],
         decided: Mapping[str, Decided],
+        note: str = "",
     ) -> None:
         subjects = {a.subject for a in attempts if not is_reference(a.subject)}
         origin = provenance(self._selection, sorted({Variant.from_key(s).family for s in subjects}))
@@ -137,6 +157,7 @@ class Recorder:
             recordings.SCHEMA,
             self._selection.device,
             origin,
+            note,
             decided=decided,
             measured_by=MeasuredBy.of(attempts),
             inputs=str(self._selection.inputs),

@@ -12,6 +12,7 @@ from fa_tune.core.model import Artifact
 from fa_tune.core.options import SearchOptions
 from fa_tune.core.workload import Workload
 from fa_tune.tune.candidates import Defaults
+from fa_tune.tune.decide import decide_one
 from fa_tune.tune.measure import MeasuredWorkload, Sampling
 from fa_tune.tune.outputs import Recorder
 from fa_tune.tune.session import Session
@@ -59,8 +60,6 @@ class SearchState:
     def record(self, measured: MeasuredWorkload) -> MeasuredWorkload:
         """One workload is measured: if that is recorded, it is from now on."""
         if self.recorder is not None:
-            prepared = measured.prepared
-            self.recorder.add(
-                [*measured.attempts, *prepared.failures, *measured.others], prepared.artifacts
-            )
+            found = decide_one(measured, self.tie_break)
+            self.recorder.add(found, measured.prepared.artifacts)
         return measured

@@ -350,7 +350,7 @@ def item_of(artifact: Artifact) -> dict[str, Any]:
         "subject": artifact.variant.key,
         "traits": artifact.traits,
         "cubin": artifact.cubin,
-        "symbol": artifact.symbol,
+        "symbols": list(artifact.symbols),
     }
 
 

@@ -1,4 +1,4 @@
-"""Items of the tests' own jobs: mappings with `subject`, `cubin`, `symbol` and what a test adds."""
+"""Items of the tests' own jobs: mappings of `subject`, `cubin`, `symbols` and what a test adds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from fa_tune.workers.main import Report
 
 def kernel_item(item: Mapping[str, Any]) -> KernelItem:
     """The part of an item that says where its kernel is."""
-    return KernelItem(item["subject"], item["cubin"], item["symbol"])
+    first, *more = item["symbols"]
+    return KernelItem(item["subject"], item["cubin"], first, tuple(more))
 
 
 def load(item: Mapping[str, Any]) -> Kernel:

@@ -18,6 +18,7 @@ from fa_tune.gpu.reference import empty_outputs, make_inputs
 from fa_tune.ops.base import CheckCase
 from fa_tune.ops.traits import Traits
 from fa_tune.workers.main import Report
+from tests.gpu import score_hooks  # noqa: F401  (registers the hooks)
 from tests.gpu.items import check_kernels
 
 UNUSED = 7  # rows behind each sequence

@@ -22,7 +22,7 @@ AT_ONCE = 100  # launches between two looks at the device
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """Items: subject, cubin and symbol of the ordinary kernel, stressed_cubin, stressed_symbol,
+    """Items: subject, cubin and symbols of the ordinary kernel, stressed_cubin, stressed_symbol,
     case, repeats.  Value: launches, those that differed, and how many NaN the ordinary kernel's
     result had."""
     check_kernels(shared, items, report, stress)

@@ -19,7 +19,7 @@ from fa_tune.core.workload import DType
 from fa_tune.families.sm90.config import Rescale, Sm90Config
 from fa_tune.families.sm90.sets import default_config
 from fa_tune.workers.supervisor import run_items
-from tests.gpu.cases import request
+from tests.gpu.cases import item_of, request
 from tests.gpu.conftest import Built
 
 if not TYPE_CHECKING:
@@ -81,12 +81,7 @@ def test_every_launch_ends_and_is_as_finite_as_flash_attention_2(
             build = request(variant, workload, machine)
             wanted.setdefault(build, []).append((workload.key, inputs))
     items = {
-        f"{a.variant.key} @ {a.traits}": {
-            "subject": a.variant.key,
-            "cubin": a.cubin,
-            "symbol": a.symbol,
-            "problems": found,
-        }
+        f"{a.variant.key} @ {a.traits}": item_of(a) | {"problems": found}
         for a, found in zip(built(list(wanted)), wanted.values(), strict=True)
     }
     handler = "tests.gpu.any_bits_child:handle"

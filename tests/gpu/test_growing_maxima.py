@@ -17,7 +17,7 @@ from fa_tune.families.sm90.config import GROUP_ROWS, Rescale, Scheduler, Sm90Con
 from fa_tune.families.sm90.constraints import constraints
 from fa_tune.families.sm90.sets import default_config, get_configs
 from fa_tune.workers.supervisor import run_items
-from tests.gpu.cases import request
+from tests.gpu.cases import item_of, request
 from tests.gpu.conftest import Built
 
 if not TYPE_CHECKING:
@@ -99,12 +99,7 @@ def test_growing_maxima_are_noticed(built: Built) -> None:
         for workload, growth in problems(config):
             wanted.setdefault(request(variant, workload, HOPPER), []).append((workload.key, growth))
     for a, found in zip(built(list(wanted)), wanted.values(), strict=True):
-        items[f"{a.variant.key} @ {a.traits}"] = {
-            "subject": a.variant.key,
-            "cubin": a.cubin,
-            "symbol": a.symbol,
-            "problems": found,
-        }
+        items[f"{a.variant.key} @ {a.traits}"] = item_of(a) | {"problems": found}
     results = list(
         run_items("tests.gpu.growing_child:handle", {"device": 0}, items, item_timeout_s=60)
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from fa_tune import families
@@ -13,7 +11,7 @@ from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelFamily
 from fa_tune.workers.supervisor import run_items
-from tests.gpu.cases import takes
+from tests.gpu.cases import named, takes
 from tests.gpu.conftest import Built
 from tests.gpu.score_hooks import HOOKS
 
@@ -54,15 +52,7 @@ def test_random_mixtures_are_right(family: KernelFamily, arch: str, built: Built
         for config in dict.fromkeys(few)
         for traits in MASKED
     ]
-    items: dict[str, Any] = {
-        f"{a.variant.key} @ {a.traits}": {
-            "subject": a.variant.key,
-            "cubin": a.cubin,
-            "symbol": a.symbol,
-            "traits": a.traits,
-        }
-        for a in built(requests)
-    }
+    items = named(built(requests))
     handler = "tests.gpu.packed_child:handle"
     results = list(run_items(handler, {"device": 0}, items, item_timeout_s=60))
     lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in results if r.outcome is not Outcome.OK]

@@ -229,6 +229,11 @@ def renamed_back(folder: Path, set_name: str) -> None:
         path.rename(folder / path.name.replace(set_name, DATA.searched, 1))
 
 
+def without_files(text: str) -> str:
+    """A page that names no recording of a searched set."""
+    return re.sub(rf"`(?:{'|'.join(SEARCHED)})_(\w*events.csv)`", r"\1", text)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", SEARCHED)
 def test_pages_can_be_filled_from_a_search_of_either_set(folder: Path, name: str) -> None:
@@ -241,7 +246,8 @@ def test_pages_can_be_filled_from_a_search_of_either_set(folder: Path, name: str
     for page in ladder_page.TABLES:
         text = ladder_page.filled(_read(page), page, before)
         again = ladder_page.filled(text, page, data)
-        assert again == text.replace(f"the {DATA.searched} set", f"the {name} set")
+        text = text.replace(f"the {DATA.searched} set", f"the {name} set")
+        assert without_files(again) == without_files(text)
 
 
 def pretended_search(folder: Path) -> dict[str, str]:

@@ -304,3 +304,40 @@ def test_the_table_of_the_readme_is_what_was_recorded() -> None:
             times = min(table.ratio(n, table.chosen) for n in libraries)
             rate = of.flop / table.seconds(table.chosen) / 1e12
             assert cell == f"{rate:.0f}, {times:.2f}×", of
+
+
+KINDS = {
+    "gpt-oss": lambda of: of.sink,
+    "Gemma": lambda of: of.softcap is not None,
+    "Mistral": lambda of: of.left is not None and not of.sink and of.softcap is None,
+    "packed batches": lambda of: bool(of.lengths),
+    "values of 128 columns": lambda of: bool(of.d_v),
+    "odd lengths": lambda of: of.is_plain and of != on_grid(of),
+}
+
+
+def test_other_problems_of_the_readme_are_what_was_recorded() -> None:
+    rows = {row[0]: row[1:] for row in rows_below(block("README.md", "kinds"), r"\| Problem")}
+    told = {next(kind for kind in KINDS if label.startswith(kind)): label for label in rows}
+    for kind, is_of in KINDS.items():
+        taken = {of: table for of, table in tables("h200").items() if is_of(of)}
+        assert (kind in told) == bool(taken)
+        if not taken:
+            continue
+        fastest = [
+            min((t.ratio(n, t.chosen), n) for n, s in t.subjects.items() if s.family == "ref")
+            for t in taken.values()
+        ]
+        rates = [of.flop / t.seconds(t.chosen) / 1e12 for of, t in taken.items()]
+        *heads, rate, times, libraries = rows[told[kind]]
+        assert heads == [
+            ", ".join(sorted({of.dtype for of in taken})),
+            ", ".join(map(str, sorted({of.d_head for of in taken}))),
+        ]
+        assert rate == " to ".join(dict.fromkeys(f"{end(rates):.0f}" for end in (min, max)))
+        ends = (f"{end(fastest)[0]:.2f}" for end in (min, max))
+        assert times == " to ".join(dict.fromkeys(ends)) + "×"
+        names = {"FlashAttention 2": "FA2", "FlashAttention 4": "FA4"}
+        assert {names.get(n, n) for n in libraries.split(" or ")} == {n for _, n in fastest}
+        windows = {of.left + 1 for of in taken if of.left is not None}
+        assert all(f"{size}" in told[kind] for size in windows)

@@ -152,7 +152,7 @@ def test_reference_of_another_run_gives_no_ratio(data: Recorded) -> None:
 def test_blocks_name_what_they_show(data: Recorded) -> None:
     page = grid.section(data, "sm90")
     assert "of the fast set" in page
-    assert "as fast as cuDNN (2.00 to 2.00):" in page
+    assert "as fast as cuDNN (2.00 to 2.00), by" in page
     assert "FlashAttention 4" not in page
     assert "as fast as FlashAttention 2 (" in grid.section(data, "sm80")
 

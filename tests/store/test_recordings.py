@@ -224,6 +224,13 @@ def test_a_table_without_provenance_is_no_recording(tmp_path: Path) -> None:
     assert len(recordings.load_all(tmp_path)) == 1
 
 
+def test_what_a_search_has_yet_to_finish_is_none_of_them(tmp_path: Path) -> None:
+    save(tmp_path, "a", "2026-02-01T00:00:00+00:00")
+    going_on = save(tmp_path, f"b{recordings.UNFINISHED}", "2026-03-01T00:00:00+00:00")
+    assert [r.label for r in recordings.load_all(tmp_path)] == ["nvidia_h200/a.csv"]
+    assert recordings.load(going_on).attempts
+
+
 def test_a_name_with_dots(tmp_path: Path) -> None:
     save(tmp_path, "tune.2026.01", "2026-02-01T00:00:00+00:00")
     (recording,) = recordings.load_all(tmp_path)

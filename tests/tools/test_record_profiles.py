@@ -191,6 +191,11 @@ def test_what_is_cut_off_leaves_what_was_finished(tmp_path: Path) -> None:
         "nvidia_x/fast_bf16_events_unfinished.csv",
         "nvidia_x/fast_events.csv",
     ]
+    status, files, _ = profiled(tmp_path, STEPS="bf16")
+    assert status == 0
+    assert [f for f in files if "bf16" in f] == [
+        f"nvidia_x/fast_bf16_events.{end}" for end in ("csv", "meta.json")
+    ]
 
 
 def test_the_profiled_configs_are_the_ladder_and_one_of_the_fast_set(tmp_path: Path) -> None:

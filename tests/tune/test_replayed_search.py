@@ -14,6 +14,7 @@ from fa_tune import families
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.workload import DType, Workload, benchmark_workload
+from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.search.decide import Rule
 from fa_tune.search.neighbor_regret import Neighbour
@@ -259,9 +260,14 @@ def test_an_interrupted_search_leaves_what_it_measured_as_a_recording(
     left = recordings.load(folder / "nvidia_h200/tune_trained_ncu_unfinished.csv")
     lengths = {Workload.from_key(a.workload).seq_len_q for a in left.attempts}
     assert lengths == {512, 1024}
+    assert len(left.meta.decided) == 2
+    assert left.meta.note
+    found = {one.workload.key: one.chosen for one in compare_recording(left)}
+    assert {key: one.chosen for key, one in left.meta.decided.items()} == found
     again(world)
     search(world, 512, 1024, 2048, record=folder)
     assert not (folder / "nvidia_h200/tune_trained_ncu_unfinished.csv").exists()
     assert not (folder / "nvidia_h200/tune_trained_ncu_unfinished.meta.json").exists()
     whole = recordings.load(folder / "nvidia_h200/tune_trained_ncu.csv")
     assert {Workload.from_key(a.workload).seq_len_q for a in whole.attempts} == {512, 1024, 2048}
+    assert not whole.meta.note

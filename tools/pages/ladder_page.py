@@ -67,6 +67,7 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
     },
     "README.md": {
         "speed": recorded_grid.small_table,
+        "kinds": recorded_grid.kinds_table,
         "picture": recorded_grid.pictured,
         "decoding": recorded_decode.summary,
     },

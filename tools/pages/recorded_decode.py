@@ -21,7 +21,7 @@ from fa_tune.ops import flops
 from fa_tune.store.recordings import load
 from recorded import Recorded
 from recorded_files import Held, conditions, newest
-from recorded_grid import ratio
+from recorded_grid import LABELS, ratio
 from recorded_tables import table
 
 READ = f"ref:{BARE_READ}"
@@ -38,24 +38,25 @@ def section(data: Recorded) -> str:
 
 
 def summary(data: Recorded) -> str:
-    """The README's line; empty where nothing was recorded."""
-    large = [
-        share
-        for w, held in held_grid(data).items()
-        if _is_large(w) and (share := _share(held)) is not None
-    ]
-    times = [t for held in held_grid(data).values() if (t := _times(held)) is not None]
-    if not large or not times:
-        return ""
-    queries = sorted({w.seq_len_q for w in held_grid(data)})
-    who = "one query" if queries == [1] else f"{queries[0]} to {queries[-1]} queries"
-    return (
-        f"Decoding, {who} at d_head 128 in BF16, has {min(times):.2f} to "
-        f"{max(times):.2f} times the speed of the fastest library, "
-        f"{statistics.median(times):.2f} in the median of {len(times)} problems. Where K and V are "
-        f"260 MB or more, it has {100 * min(large):.0f} to {100 * max(large):.0f} % of the speed "
-        "at which a kernel can read them at all ([table](docs/results.md#decoding))."
-    )
+    """The README's lines; empty where nothing was recorded."""
+    lines = []
+    for queries in sorted({w.seq_len_q for w in held_grid(data)}):
+        grid = {w: held for w, held in held_grid(data).items() if w.seq_len_q == queries}
+        large = [s for w, h in grid.items() if _is_large(w) and (s := _share(h)) is not None]
+        times = [t for h in grid.values() if (t := _times(h)) is not None]
+        if not large or not times:
+            continue
+        names = {name for held in grid.values() for name in _libraries(held)}
+        told = " and ".join(LABELS[name.partition(":")[2]] for name in sorted(names))
+        noun = "query" if queries == 1 else "queries"
+        lines.append(
+            f"- {queries} {noun}: {min(times):.2f} to {max(times):.2f} times as fast as the "
+            f"fastest that torch has ({told}), {statistics.median(times):.2f} in the median of "
+            f"{len(times)} problems. Where K and V are 260 MB or more, it has "
+            f"{100 * min(large):.0f} to {100 * max(large):.0f} % of the speed at which a kernel "
+            "can read them at all."
+        )
+    return "\n".join(lines)
 
 
 def _is_large(w: Workload) -> bool:
@@ -130,8 +131,11 @@ def _share(held: Held) -> float | None:
 
 def _times(held: Held) -> float | None:
     """How many times as fast as the fastest library."""
-    libraries = [name for name in held.measured if is_reference(name) and name != READ]
-    return min((ratio(held.measured, name, held.chosen) for name in libraries), default=None)
+    return min((ratio(held.measured, n, held.chosen) for n in _libraries(held)), default=None)
+
+
+def _libraries(held: Held) -> list[str]:
+    return [name for name in held.measured if is_reference(name) and name != READ]
 
 
 def _rate(w: Workload, held: Held) -> float:

@@ -8,22 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
+from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.model import Measurement
 from fa_tune.core.workload import Workload
 from fa_tune.evaluate.default_check import compare_recording
+from fa_tune.families import family_names
+from fa_tune.families.equal_sources import equal
+from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta, Recording, load, load_meta
 
 
 @dataclass(frozen=True)
 class Held:
     """One workload of a recording: its measurements by subject, all of one run, and the subject
-    that the search chose, empty where it chose none."""
+    that the search chose, empty where it chose none.  `file` is the recording's name, `changed` are
+    the families whose kernels have other sources today."""
 
     meta: Meta
     measured: Mapping[str, Measurement]
     chosen: str
+    file: str
+    changed: frozenset[str]
 
 
 def newest(paths: Iterable[Path]) -> dict[Workload, Held]:
@@ -47,8 +55,24 @@ def _held(recording: Recording) -> Iterable[tuple[Workload, Held]]:
             workload = Workload.from_key(attempt.workload)
             measured.setdefault(workload, {})[attempt.subject] = attempt.measurement
     chosen = _choices(recording, measured)
+    file, changed = recording.path.name, cache(partial(_changed, recording))
     for workload, found in measured.items():
-        yield workload, Held(recording.meta, found, chosen.get(workload, ""))
+        own = chosen.get(workload, "")
+        yield workload, Held(recording.meta, found, own, file, changed(workload.d_head))
+
+
+def _changed(recording: Recording, d_head: int) -> frozenset[str]:
+    """Families whose kernels of a head dimension are not what they were."""
+    return frozenset(
+        name
+        for name in {*recordings.families_in(recording)} & {*family_names()}
+        if not equal(
+            name,
+            recordings.kernel_source_sha256(recording, name),
+            kernel_source_sha256(name),
+            [d_head],
+        )
+    )
 
 
 def _choices(recording: Recording, workloads: Collection[Workload]) -> Mapping[Workload, str]:
@@ -59,6 +83,18 @@ def _choices(recording: Recording, workloads: Collection[Workload]) -> Mapping[W
         return told
     again = {one.workload: one.chosen for one in compare_recording(recording)}
     return again | {w: subject for w, subject in told.items() if subject}
+
+
+def notes(held: Iterable[Held], family: str) -> str:
+    """What has to be known of recordings beside their conditions: what they say of themselves, and
+    which have kernels of a family that have changed since; empty where there is nothing."""
+    held = list(held)
+    said = {one.file: one.meta.note for one in held if one.meta.note}
+    told = [f"`{file}`: {note}." for file, note in sorted(said.items())]
+    if changed := sorted({one.file for one in held if family in one.changed}):
+        files = ", ".join(f"`{file}`" for file in changed)
+        told.append(f"Recorded before the last change of these kernels: {files}.")
+    return " ".join(told)
 
 
 def conditions(metas: Iterable[Meta]) -> str:

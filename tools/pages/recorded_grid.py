@@ -20,13 +20,14 @@ from fa_tune.core.workload import Workload, benchmark_workload, labels, unusual_
 from fa_tune.ops import flops
 from fa_tune.store.recordings import load_meta
 from recorded import FOLDER, REFERENCES, SEQ_LENS, Recorded
-from recorded_files import Held, conditions, newest
+from recorded_files import Held, conditions, newest, notes
 from recorded_tables import table
 
 H100 = FOLDER.parent / "nvidia_h100_80gb_hbm3"
 D_HEADS = (128, 64)  # those that most models have stand first in a table, the others by size
 AGAINST = {"sm90": ("cudnn", "fa4"), "sm80": ("fa2",)}
 SMALL = (512, 1024, 4096, 16384)  # the lengths of the README's table
+SHAPES = "16 heads, batch 16 up to 4096, 8 at 8192, 4 at 16384"
 LABELS = {"fa2": "FlashAttention 2", "cudnn": "cuDNN", "fa4": "FlashAttention 4"}
 Cells = Mapping[Workload, Mapping[str, Measurement]]
 
@@ -278,6 +279,42 @@ def small_table(data: Recorded) -> str:
     return table(["d_head, mask", *map(str, SMALL)], rows)
 
 
+def kinds_table(data: Recorded) -> str:
+    """The README's of all other workloads: what the search chose, against the fastest library."""
+    rows = []
+    for told, is_of in KINDS:
+        taken = {w: choices(data)[w] for w in everything(data) if w in choices(data) and is_of(w)}
+        rates, times, fastest_ones = [], [], set()
+        for w, subject in taken.items():
+            measured = everything(data)[w]
+            libraries = {s: ratio(measured, s, subject) for s in measured if s.startswith("ref:")}
+            if libraries:
+                rates.append(rate(w, measured[subject]))
+                times.append(min(libraries.values()))
+                fastest_ones.add(min(libraries, key=libraries.__getitem__).partition(":")[2])
+        if not times:
+            continue
+        windows = sorted({w.window_left + 1 for w in taken if w.window_left is not None})
+        rows.append(
+            [
+                told.format(windows=" and ".join(map(str, windows))),
+                ", ".join(sorted({w.dtype.name for w in taken})),
+                ", ".join(str(d) for d in sorted({w.d_head for w in taken})),
+                _between(rates, 0),
+                f"{_between(times, 2)}×",
+                " or ".join(label for name, label in LABELS.items() if name in fastest_ones),
+            ]
+        )
+    headings = ["Problem", "dtype", "d_head", "TFLOP/s", "over the fastest library", "which is"]
+    return table(headings, rows, words=2) if rows else ""
+
+
+def _between(values: Sequence[float], digits: int) -> str:
+    """`1.03 to 1.19`; one number where both are."""
+    least, most = (f"{end:.{digits}f}" for end in (min(values), max(values)))
+    return least if least == most else f"{least} to {most}"
+
+
 def ab_tests(data: Recorded) -> str:
     """How the choices stood to the default in a process of their own; empty if none was tested."""
     decided = [one.meta.decided.get(w.key) for w, one in held(data).items()]
@@ -347,6 +384,17 @@ def _against_each(
     return table(given, rows, words=2) if rows else ""
 
 
+# What a workload off the grid is told as, and which are; `windows` are their sizes.
+KINDS: tuple[tuple[str, Callable[[Workload], bool]], ...] = (
+    ("gpt-oss: windows of {windows}, sinks", lambda w: w.sink),
+    ("Gemma: windows of {windows}, a soft cap", lambda w: w.softcap is not None),
+    ("Mistral: a window of {windows}", lambda w: w.windowed and not w.sink and w.softcap is None),
+    ("packed batches of log-normal lengths", lambda w: w.packed),
+    ("values of 128 columns", lambda w: bool(w.d_head_v)),
+    ("odd lengths, grouped heads, few batch elements", lambda w: not (on_grid(w) or labels(w))),
+)
+
+
 def span(data: Recorded, family: str, reference: str) -> str:
     """`1.08 to 1.38`: how many times as fast as a reference a family is, over all workloads."""
     found = [
@@ -359,13 +407,15 @@ def span(data: Recorded, family: str, reference: str) -> str:
 
 def section(data: Recorded, family: str) -> str:
     """A family against the libraries, its fastest configs, and what one config would lose."""
-    parts = [f"By CUDA events ({grid_conditions(data)}); 16 heads, benchmark shapes."]
+    parts = [f"By CUDA events ({grid_conditions(data)}); {SHAPES}."]
+    if made := notes((h for h in held(data).values() if of_family(h.measured, family)), family):
+        parts.append(made)
     taken = [m for m in cells(data).values() if of_family(m, family)]
     references = [r for r in AGAINST[family] if any(f"ref:{r}" in m for m in taken)]
     if references:
         times = " and ".join(f"{LABELS[r]} ({span(data, family, r)})" for r in references)
         parts += [
-            f"TFLOP/s, and how many times as fast as {times}:",
+            f"TFLOP/s, and how many times as fast as {times}, by sequence length:",
             against(data, family, *references),
         ]
     if family == "sm90" and (made := ab_tests(data)):
@@ -383,7 +433,8 @@ def section(data: Recorded, family: str) -> str:
         return "\n\n".join(parts)
     made = winners(data, family)
     if made:
-        parts += [f"The fastest config of the {data.grid_set} set for each workload:", made]
+        what = f"The fastest config of the {data.grid_set} set for each workload"
+        parts += [f"{what}, by sequence length and letter:", made]
     made = losses(data, family)
     if made:
         parts += [
@@ -396,7 +447,7 @@ def section(data: Recorded, family: str) -> str:
 def pictured(data: Recorded) -> str:
     """What docs/speed_h200.svg shows, in words."""
     return (
-        f"TFLOP/s by 4·s²·d (causal: half), d_head 128, 16 heads, benchmark batches; "
+        f"TFLOP/s by 4·s²·d (causal: half), d_head 128, {SHAPES}; "
         f"{grid_conditions(data)}. The number is the ratio to the faster library."
     )
 
