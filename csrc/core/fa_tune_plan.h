@@ -104,9 +104,9 @@ typedef struct fa_tune_plan {
     int32_t d_head;
     // head dimension of V and O
     int32_t d_v;
-    // query rows of a tile; other lengths need `ragged`
+    // numbers of queries that are no multiples of it need `ragged`
     int32_t block_q;
-    // key rows of a block; other lengths need `ragged`
+    // numbers of keys that are no multiples of it need `ragged`
     int32_t block_kv;
     // 1: compiled with a causal mask or a right side of a window, which it always applies
     int32_t causal;

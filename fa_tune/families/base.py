@@ -434,6 +434,10 @@ class KernelFamily(Protocol):
         """(query rows, key rows) of a tile, for the FLOP model and for verification, whose
         lengths are whole tiles, several of them, and parts."""
 
+    def whole_lengths(self, config: Config) -> tuple[int, int]:
+        """Numbers of queries and of keys: lengths that are no multiples of them need the trait
+        `ragged`."""
+
     def extra_verification(self, config: Config, traits: str) -> Sequence[Workload]:
         """Workloads to verify a config on besides the common ones, for what those do not
         reach: a persistent grid's second round, for instance.  Theirs are these very traits."""

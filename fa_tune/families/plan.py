@@ -116,8 +116,8 @@ class Plan:
     dtype: int = integer("element type of Q, K, V and O: fa_tune_dtype")
     d_head: int = integer("head dimension of Q and K")
     d_v: int = integer("head dimension of V and O")
-    block_q: int = integer("query rows of a tile; other lengths need `ragged`")
-    block_kv: int = integer("key rows of a block; other lengths need `ragged`")
+    block_q: int = integer("numbers of queries that are no multiples of it need `ragged`")
+    block_kv: int = integer("numbers of keys that are no multiples of it need `ragged`")
     causal: int = integer(
         "1: compiled with a causal mask or a right side of a window, which it always applies"
     )

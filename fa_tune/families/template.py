@@ -149,7 +149,8 @@ class TemplateFamily(OneKernel, Generic[ConfigT]):
             raise InvalidConfig(f"kernels of {self.operation} do not compute {workload.key}")
         if workload.kv_e4m3 != is_kv_e4m3(config):
             raise InvalidConfig(f"{config} is not for K and V as in {workload.key}")
-        return str(ops.get(self.operation).traits(workload, self.blocks(config), lse=lse))
+        whole = self.whole_lengths(config)
+        return str(ops.get(self.operation).traits(workload, whole, lse=lse))
 
     def source_files(self) -> Mapping[str, str]:
         return _sources(self.entry)
@@ -180,3 +181,6 @@ class TemplateFamily(OneKernel, Generic[ConfigT]):
 
     def blocks(self, config: ConfigT) -> tuple[int, int]:
         return config.B_r, config.B_c
+
+    def whole_lengths(self, config: ConfigT) -> tuple[int, int]:
+        return self.blocks(config)

@@ -32,14 +32,52 @@ constexpr int kAlikeKeys = 128;
 constexpr int kMostShift = 3;
 constexpr int kComparing = 128;
 
-// Up to kMostSorted sequences, and no more than threads, are ordered by their keys; more are taken
-// as they come.  `visit(place, member, tiles)` for each, by one of the CTA's threads, all of which
-// call this.  Tiles are of kRows queries, those of one head.  `scratch`: kOrderBytes.  With
-// kGrouped up to `most_in_group` sequences make a group.
-template <int kThreads, int kRows, bool kGrouped, class Visit>
+// Who orders the sequences: all threads of a CTA, or others of its own with such members, the first
+// so many of a CTA.
+template <int kCtaThreads>
+struct WholeCta {
+    static constexpr int kThreads = kCtaThreads;
+    __device__ __forceinline__ static void sync() { __syncthreads(); }
+};
+
+// How many sequences come before one, and how many there are like it.
+struct Rank {
+    static constexpr int kBits = 10;  // of numbers up to kMostSorted
+
+    int counts;      // of those before it, those like it, and those of these before it
+    int first_tile;  // of one head
+
+    __device__ __forceinline__ void count(bool before, bool alike, bool alike_before, int tiles) {
+        counts += before ? 1 : 0;
+        counts += alike ? 1 << kBits : 0;
+        counts += alike_before ? 1 << 2 * kBits : 0;
+        first_tile += before ? tiles : 0;
+    }
+    // The sum of those that neighbouring lanes counted, 2^shift each.
+    __device__ __forceinline__ void sum(int shift) {
+        for (int lanes = 1; lanes < 1 << shift; lanes *= 2) {
+            counts += __shfl_xor_sync(kAllLanes, counts, lanes);
+            first_tile += __shfl_xor_sync(kAllLanes, first_tile, lanes);
+        }
+    }
+    __device__ __forceinline__ int place() const { return part(0); }
+    __device__ __forceinline__ int alike() const { return part(1); }
+    __device__ __forceinline__ int alike_before() const { return part(2); }
+
+  private:
+    __device__ __forceinline__ int part(int i) const {
+        return counts >> i * kBits & (1 << kBits) - 1;
+    }
+};
+
+// Up to kMostSorted sequences are ordered by their keys; more are taken as they come.
+// `visit(place, member, tiles)` for each, by one of the team's threads, all of which call this.
+// Tiles are of kRows queries, those of one head.  `scratch`: kOrderBytes.  With kGrouped up to
+// `most_in_group` sequences make a group.
+template <class Team, int kRows, bool kGrouped, class Visit>
 __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned scratch,
                                               int most_in_group, Visit visit) {
-    constexpr int kSorted = kThreads < kMostSorted ? kThreads : kMostSorted;
+    constexpr int kThreads = Team::kThreads;
     const int count = batch.batch, thread = ptx::tid_x();
     const auto tiles_of = [](int queries) { return (queries + kRows - 1) / kRows; };
     const auto member_of = [&](int index) {
@@ -55,72 +93,78 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
         member.group = 1;
         return member;
     };
-    if (count <= kSorted) {
+    // What sequences are ordered by.
+    const auto keys_of = [&](const PackedMember& member) {
+        if (member.queries == 0) return -1;
+        return kGrouped ? (member.keys + kAlikeKeys - 1) / kAlikeKeys : member.keys;
+    };
+    if (count <= kMostSorted) {
         // Few sequences have several threads each, which share the comparisons.
         int shift = 0;
         while (shift < kMostShift && (2 * count << shift) <= min(kThreads, kComparing)) ++shift;
-        const int index = thread >> shift, part = thread - (index << shift);
+        const int own = thread >> shift, part = thread - (own << shift);
         PackedMember member{};
-        int keys = -2, tiles = 0;  // of nobody
-        if (index < count) {
-            member = member_of(index);
-            tiles = tiles_of(member.queries);
-            keys = tiles == 0 ? -1
-                   : kGrouped ? (member.keys + kAlikeKeys - 1) / kAlikeKeys
-                              : member.keys;
+#pragma unroll 1
+        for (int round = (count - 1) / kThreads; round >= 0; --round) {
+            const int index = round * kThreads + own;
+            int keys = -2, tiles = 0;  // of nobody
+            if (index < count) {
+                member = member_of(index);
+                tiles = tiles_of(member.queries);
+                keys = keys_of(member);
+            }
+            if (part == 0 && index < count + count % 2) {
+                ptx::st_shared(scratch + 8 * index, keys);
+                ptx::st_shared(scratch + 8 * index + 4, tiles);
+            }
         }
-        if (part == 0 && index < count + count % 2) {
-            ptx::st_shared(scratch + 8 * index, keys);
-            ptx::st_shared(scratch + 8 * index + 4, tiles);
-        }
-        __syncthreads();
-        int place = 0, first_tile = 0;
-        int alike = 0, alike_before = 0;
+        Team::sync();
+#pragma unroll 1
+        for (int first = 0; first < count; first += kThreads) {
+            const int index = first + own;
+            if (first > 0 && index < count) member = member_of(index);
+            const int tiles = tiles_of(member.queries), keys = keys_of(member);
+            Rank rank{0, 0};
 #pragma unroll 4
-        for (int other = 2 * part; other < count; other += 2 << shift) {
-            int words[4];  // keys and tiles of two
-            ptx::ld_shared_v4(words, scratch + 8 * other);
+            for (int other = 2 * part; other < count; other += 2 << shift) {
+                int words[4];  // keys and tiles of two
+                ptx::ld_shared_v4(words, scratch + 8 * other);
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const int theirs = words[2 * i], their_tiles = words[2 * i + 1];
-                bool equal = theirs == keys, before = theirs > keys;
-                if constexpr (kGrouped) {
-                    before |= equal && their_tiles > tiles;
-                    equal &= their_tiles == tiles;
-                    alike += equal ? 1 : 0;
+                for (int i = 0; i < 2; ++i) {
+                    const int theirs = words[2 * i], their_tiles = words[2 * i + 1];
+                    bool alike = theirs == keys, before = theirs > keys;
+                    if constexpr (kGrouped) {
+                        before |= alike && their_tiles > tiles;
+                        alike &= their_tiles == tiles;
+                    }
+                    const bool alike_before = alike && other + i < index;
+                    before |= alike_before;
+                    rank.count(before, kGrouped && alike, kGrouped && alike_before, their_tiles);
                 }
-                const bool equal_before = equal && other + i < index;
-                if constexpr (kGrouped) alike_before += equal_before ? 1 : 0;
-                before |= equal_before;
-                place += before ? 1 : 0;
-                first_tile += before ? their_tiles : 0;
             }
-        }
-        for (int lanes = 1; lanes < 1 << shift; lanes *= 2) {
-            place += __shfl_xor_sync(kAllLanes, place, lanes);
-            first_tile += __shfl_xor_sync(kAllLanes, first_tile, lanes);
+            rank.sum(shift);
+            if (index >= count || part != 0) continue;
+            member.first_tile = rank.first_tile;
             if constexpr (kGrouped) {
-                alike += __shfl_xor_sync(kAllLanes, alike, lanes);
-                alike_before += __shfl_xor_sync(kAllLanes, alike_before, lanes);
+                const int full_groups = quotient<true>(rank.alike_before(), most_in_group);
+                const int before_group = full_groups * most_in_group;
+                member.in_group = rank.alike_before() - before_group;
+                member.group = min(most_in_group, rank.alike() - before_group);
             }
+            visit(rank.place(), member, tiles);
         }
-        if (index >= count || part != 0) return;
-        member.first_tile = first_tile;
-        if constexpr (kGrouped) {
-            const int full_groups = quotient<true>(alike_before, most_in_group);
-            member.in_group = alike_before - full_groups * most_in_group;
-            member.group = min(most_in_group, alike - (alike_before - member.in_group));
-        }
-        visit(place, member, tiles);
     } else {
         const int each = (count + kThreads - 1) / kThreads;
         const int begin = min(count, thread * each), end = min(count, begin + each);
         int own = 0;
+#pragma unroll 1
         for (int index = begin; index < end; ++index) own += tiles_of(member_of(index).queries);
         ptx::st_shared(scratch + 4 * thread, own);
-        __syncthreads();
+        Team::sync();
         int first_tile = 0;
+#pragma unroll 4
         for (int i = 0; i < thread; ++i) first_tile += ptx::ld_shared(scratch + 4 * i);
+#pragma unroll 1
         for (int index = begin; index < end; ++index) {
             PackedMember member = member_of(index);
             const int tiles = tiles_of(member.queries);
@@ -212,16 +256,16 @@ struct Handout {
     int heads, l2_head_group;
 };
 
-// Orders the sequences and finds tile `number`; kListed: makes the list, too, for persistent CTAs,
-// whose first tiles have the numbers of CTAs, below 2^20.  Shared memory may be
-// used again after the next __syncthreads().
-template <int kThreads, int kRows, bool kLongestFirst, bool kListed>
-__device__ __forceinline__ PackedTile order_members(const PackedBatch& batch, unsigned scratch,
-                                                    int number, const Handout& p) {
+// By a team: orders the sequences and finds tile `number`, which is there for `found_tile` when all
+// have met.  kListed: makes the list, too, for persistent CTAs, whose first tiles have the numbers
+// of CTAs, below 2^20.
+template <class Team, int kRows, bool kLongestFirst, bool kListed>
+__device__ __forceinline__ void order_members(const PackedBatch& batch, unsigned scratch,
+                                              int number, const Handout& p) {
     const unsigned found = scratch + kFoundAt;
     const int most_in_group = max(1, quotient<kListed>(p.l2_head_group, p.heads));
     if (threadIdx.x == 0) ptx::st_shared(found, -1);
-    visit_members<kThreads, kRows, kLongestFirst && kListed>(
+    visit_members<Team, kRows, kLongestFirst && kListed>(
         batch, scratch, most_in_group, [&](int place, const PackedMember& member, int tiles) {
             const int of_group = number - first_of_group(member, tiles, p.heads);
             if (of_group >= 0 && of_group < tiles * p.heads * member.group) {
@@ -242,26 +286,31 @@ __device__ __forceinline__ PackedTile order_members(const PackedBatch& batch, un
                 }
             }
         });
-    __syncthreads();
+}
+
+// Shared memory may be used again when all have read it.
+__device__ __forceinline__ PackedTile found_tile(unsigned scratch) {
     int low[4], high[4];
-    ptx::ld_shared_v4(low, found);
-    ptx::ld_shared_v4(high, found + 16);
+    ptx::ld_shared_v4(low, scratch + kFoundAt);
+    ptx::ld_shared_v4(high, scratch + kFoundAt + 16);
     return {
         low[0], low[1], low[2], {low[3], high[0], high[1], high[2], high[2] - high[0], high[3]}};
 }
 
-// The first tile of a persistent CTA, after the list was made.
-template <int kThreads, int kRows, bool kLongestFirst, class Params>
-__device__ __forceinline__ PackedTile first_packed_tile(const Params& p, unsigned scratch) {
-    return order_members<kThreads, kRows, kLongestFirst, true>(
-        p.packed, scratch, static_cast<int>(blockIdx.x), {p.heads, p.l2_head_group});
+// The list, and the first tile of a persistent CTA.
+template <class Team, int kRows, bool kLongestFirst, class Params>
+__device__ __forceinline__ void list_members(const Params& p, unsigned scratch) {
+    order_members<Team, kRows, kLongestFirst, true>(p.packed, scratch, static_cast<int>(blockIdx.x),
+                                                    {p.heads, p.l2_head_group});
 }
 
 // The tile of a CTA whose number along x is that of a tile of one head, and along y the head.
 template <int kThreads, int kRows, bool kLongestFirst>
 __device__ __forceinline__ PackedTile own_tile(const PackedBatch& batch, unsigned scratch) {
-    PackedTile tile = order_members<kThreads, kRows, kLongestFirst, false>(
+    order_members<WholeCta<kThreads>, kRows, kLongestFirst, false>(
         batch, scratch, static_cast<int>(blockIdx.x), {1, 1});
+    __syncthreads();
+    PackedTile tile = found_tile(scratch);
     tile.head = blockIdx.y;
     return tile;
 }

@@ -13,6 +13,7 @@
 #include "decode/warp_group.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/griddepcontrol.cuh"
+#include "ptx/mbarrier.cuh"
 #include "ptx/shared_words.cuh"
 
 namespace fa_tune::decode {
@@ -85,13 +86,22 @@ __device__ __forceinline__ void combine_if_last(const DecodeParams& p, unsigned 
         p, Parts<CFG.d_v()>(p), tile, rows, 0, rows.count, threadIdx.x);
 }
 
-// The next launch may begin, as far as it needs nothing of this one; all that was before is done.
+// The next launch may begin, as far as it needs nothing of this one.
 template <DecodeConfig CFG>
 __device__ __forceinline__ void begin() {
-    if constexpr (CFG.dependent) {
-        ptx::griddepcontrol_launch_dependents();
-        ptx::griddepcontrol_wait();
-    }
+    if constexpr (CFG.dependent) ptx::griddepcontrol_launch_dependents();
+}
+
+// All launches before this one are done; before the first read of memory.
+template <DecodeConfig CFG>
+__device__ __forceinline__ void await_earlier() {
+    if constexpr (CFG.dependent) ptx::griddepcontrol_wait();
+}
+
+// The same, if who computes what has to be read.
+template <DecodeConfig CFG>
+__device__ __forceinline__ void await_shares(const DecodeParams& p) {
+    if (CFG.kv_type == KVType::E4M3 || p.cache.lengths != nullptr) await_earlier<CFG>();
 }
 
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
@@ -110,6 +120,7 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const auto smem = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
     begin<CFG>();
+    await_shares<CFG>(p);
     const Sequences<CFG.B_c, TRAITS.window> sequences{p};
     const int all = sequences.blocks_before(p.batch);
     const int share = sequences.share(all, gridDim.x);
@@ -123,12 +134,13 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     int number = (at - start) / pitch;  // of a tile in its sequence
     start += number * pitch;
     while (true) {
-        const Tile tile(start, pitch, share);
         const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
         const int first = at - start;
         const int count = min(pitch - first, end - at);
         const int blocks = p.cache.lengths == nullptr ? p.blocks : pitch;
+        await_earlier<CFG>();
         warps.run(rows, rows.first_block + first, min(count, blocks - first));
+        const Tile tile(start, pitch, share);
         warps.store_sums(rows.count);
         __syncthreads();
         store_part<CFG, TRAITS>(p, smem, tile, rows);
@@ -155,16 +167,21 @@ __device__ __forceinline__ void combine_cluster(const DecodeParams& p, unsigned 
     using Elem = mma_sync::Element<CFG.dtype>;
     constexpr int kQuads = CFG.d_v() / 4;
     const int items = rows.count * kQuads;
+    const unsigned arrived = smem + L::kWord;
+    if (threadIdx.x == 0) {
+        const int parts = items / CFG.cluster * CFG.cluster;
+        ptx::mbarrier_arrive_expect_tx(arrived, parts * (L::kPartBytes + L::kSumBytes));
+    }
 #pragma unroll 1
     for (int item = threadIdx.x; item < items; item += L::kThreads) {
         const int row = item / kQuads, quad = item % kQuads;
         const Combined total = combine_groups<CFG>(smem, rows, row, quad);
         const unsigned cta = ptx::address_in_cta(smem, item % CFG.cluster);
-        ptx::st_cluster_v4(cta + L::part_at(item / CFG.cluster, rank), total.o);
-        ptx::st_cluster_v2(cta + L::part_sum_at(item / CFG.cluster, rank), total.max, total.sum);
+        ptx::st_async_v4(cta + L::part_at(item / CFG.cluster, rank), total.o, cta + L::kWord);
+        ptx::st_async_v2(cta + L::part_sum_at(item / CFG.cluster, rank), total.max, total.sum,
+                         cta + L::kWord);
     }
-    ptx::cluster_arrive();
-    ptx::cluster_wait();
+    ptx::mbarrier_wait(arrived, 0);
 #pragma unroll 1
     for (int own = threadIdx.x; own * CFG.cluster + rank < items; own += L::kThreads) {
         const int item = own * CFG.cluster + rank;
@@ -200,9 +217,15 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
         decode_cluster_kernel(const __grid_constant__ DecodeParams p) {
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const auto smem = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
-    ptx::cluster_arrive();
-    WarpGroup<CFG, TRAITS> warps(p, smem);
     begin<CFG>();
+    if (threadIdx.x == 0) {
+        ptx::mbarrier_init(smem + Layout<CFG>::kWord, 1);
+        ptx::fence_mbarrier_init();
+    }
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
+    WarpGroup<CFG, TRAITS> warps(p, smem);
+    await_shares<CFG>(p);
     const Sequences<CFG.B_c, TRAITS.window> sequences{p};
     const int rank = ptx::cluster_rank();
     const int tile = blockIdx.x / CFG.cluster;
@@ -212,9 +235,10 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     const int blocks = p.cache.lengths == nullptr ? p.blocks : sequences.pitch(batch);
     const int share = (blocks + CFG.cluster - 1) / CFG.cluster;
     const int first = min(blocks, rank * share);
+    await_earlier<CFG>();
     warps.run(rows, rows.first_block + first, min(share, blocks - first));
     warps.store_sums(rows.count);
-    ptx::cluster_wait();  // all have begun, so that their memory is there
+    ptx::cluster_wait();  // all have begun, so that their memory and barriers are there
     __syncthreads();
     combine_cluster<CFG, TRAITS>(p, smem, rows, rank);
 }
@@ -230,6 +254,7 @@ template <DecodeConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(combine_threads<CFG>())
     decode_combine_kernel(const __grid_constant__ DecodeParams p) {
     begin<CFG>();
+    await_earlier<CFG>();
     const Sequences<CFG.B_c, TRAITS.window> sequences{p};
     const int batch = blockIdx.x / sequences.tiles();
     const int number = blockIdx.x - batch * sequences.tiles();

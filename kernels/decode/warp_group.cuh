@@ -40,7 +40,8 @@ struct Layout : Constraints<CFG> {
     static constexpr int kSumsBytes = CFG.B_r * CFG.d_v() * 4;
     static constexpr int kGroupBytes = kRingBytes > kSumsBytes ? kRingBytes : kSumsBytes;
 
-    // Behind the groups: (m, l) of each group's rows, and a word.
+    // Behind the groups: (m, l) of each group's rows, and a word; with a cluster a barrier, where
+    // the parts arrive.
     static constexpr int kRowSums = kGroups * kGroupBytes;
     static constexpr int kWord = kRowSums + 8 * kGroups * CFG.B_r;
 
@@ -48,7 +49,8 @@ struct Layout : Constraints<CFG> {
     // rows, the parts that the CTAs have, and (m, l) of each.
     static constexpr int kQuads = CFG.B_r * CFG.d_v() / 4 / CFG.cluster;
     static constexpr int kParts = kWord + 16;
-    static constexpr int kPartSums = kParts + 16 * CFG.cluster * kQuads;
+    static constexpr int kPartBytes = 16, kSumBytes = 8;
+    static constexpr int kPartSums = kParts + kPartBytes * CFG.cluster * kQuads;
 
     // Chunks of four columns change places against bank conflicts.
     __device__ __forceinline__ static unsigned sums_at(int group, int row, int column) {
@@ -58,10 +60,10 @@ struct Layout : Constraints<CFG> {
         return kRowSums + 8 * (group * CFG.B_r + row);
     }
     __device__ __forceinline__ static unsigned part_at(int quad, int cta) {
-        return kParts + 16 * (cta * kQuads + quad);
+        return kParts + kPartBytes * (cta * kQuads + quad);
     }
     __device__ __forceinline__ static unsigned part_sum_at(int quad, int cta) {
-        return kPartSums + 8 * (cta * kQuads + quad);
+        return kPartSums + kSumBytes * (cta * kQuads + quad);
     }
 };
 
@@ -117,11 +119,15 @@ struct WarpGroup {
         begin(rows);
 #pragma unroll 1
         for (int i = 0; i < count; ++i) {
-            ptx::cp_async_wait_group<CFG.stages - 2>();
-            sync();  // the block is here, and all are done with the last one
+            // Of each block under way there are two groups of copies.
+            ptx::cp_async_wait_group<2 * CFG.stages - 3>();
+            sync();  // K is here, and all are done with the last block
             const int next = i + CFG.stages - 1;
             load(rows, next_stage, first + next, next < count ? keys.any : 0);
-            block(rows, stage, (first + i) * CFG.B_c + group * L::kKeys, keys, i == 0);
+            weigh(rows, stage, (first + i) * CFG.B_c + group * L::kKeys, keys, i == 0);
+            ptx::cp_async_wait_group<2 * CFG.stages - 2>();
+            sync();  // V is here
+            add_values(stage);
             stage = stage + 1 == CFG.stages ? 0 : stage + 1;
             next_stage = next_stage + 1 == CFG.stages ? 0 : next_stage + 1;
         }
@@ -187,8 +193,8 @@ struct WarpGroup {
         to[1] = second;
     }
 
-    // The group's slice of a block to a stage, in a group of copies of its own; keys from `keys` on
-    // are zeros and never read.
+    // The group's slice of a block to a stage, in two groups of copies, the first of which has K;
+    // keys from `keys` on are zeros and never read.
     __device__ __forceinline__ void load(const TileRows& rows, int stage, int block, int keys) {
         const int first_key = block * CFG.B_c + group * L::kKeys;
         const int there = keys - first_key;
@@ -197,9 +203,11 @@ struct WarpGroup {
         if (keys > 0 && cache.pages == nullptr && there >= L::kKeys &&
             first_key + L::kKeys <= rows.new_from) {
             load_whole<KTile>(to, p.k, p.k_strides, rows, first_key);
+            ptx::cp_async_commit_group();
             load_whole<VTile>(to + KTile::kBytes, p.v, p.v_strides, rows, first_key);
-        } else if (keys > 0) {
-            load_steps(to, rows, first_key, there);
+        } else {
+            if (keys > 0) load_steps(to, rows, first_key, there);
+            ptx::cp_async_commit_group();
         }
         ptx::cp_async_commit_group();
     }
@@ -324,11 +332,10 @@ struct WarpGroup {
         }
     }
 
-    // S = Q K^T of the slice in a stage, its softmax, and O += P V.
-    __device__ __forceinline__ void block(const TileRows& rows, int stage, int first_key,
+    // S = Q K^T of the slice in a stage, and its softmax.
+    __device__ __forceinline__ void weigh(const TileRows& rows, int stage, int first_key,
                                           const Seen& keys, bool first) {
         const auto k = k_lane.moved(stage * L::kStageBytes);
-        const auto v = v_lane.moved(stage * L::kStageBytes);
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
@@ -364,6 +371,11 @@ struct WarpGroup {
         softmax.advance(s, o, first);
 #pragma unroll
         for (int t = 0; t < kStepsPV; ++t) softmax.exponentiate(s, weights, t);
+    }
+
+    // O += P V.
+    __device__ __forceinline__ void add_values(int stage) {
+        const auto v = v_lane.moved(stage * L::kStageBytes);
 #pragma unroll
         for (int t = 0; t < kStepsPV; ++t) {
 #pragma unroll
@@ -382,12 +394,24 @@ struct WarpGroup {
         }
     }
 
-    // The soft cap (common/scores.cuh).
+    // The soft cap (common/scores.cuh): four scores at a time, of one row each, which a NaN among
+    // them makes NaN anyway.
     __device__ __forceinline__ void cap(float score_scale) {
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
-            for (int n = 0; n < kTilesS; ++n) one_over_one_and_power(s[m][n], score_scale);
+            for (int n = 0; n < kTilesS; n += 2) {
+#pragma unroll
+                for (int i = 0; i < 4; i += 2) {
+                    float four[4] = {s[m][n][i], s[m][n][i + 1], s[m][n + 1][i],
+                                     s[m][n + 1][i + 1]};
+                    one_over_one_and_power(four, score_scale);
+                    s[m][n][i] = four[0];
+                    s[m][n][i + 1] = four[1];
+                    s[m][n + 1][i] = four[2];
+                    s[m][n + 1][i + 1] = four[3];
+                }
+            }
         }
     }
 

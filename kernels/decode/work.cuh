@@ -65,7 +65,8 @@ struct Sequences {
     // The sequence that has the block at `position`, which is one, and the blocks before it.
     __device__ __forceinline__ int find(int position, int& before) const {
         if (p.cache.lengths == nullptr) {
-            const int batch = position / (tiles() * p.pitch);
+            // A division takes its time.
+            const int batch = p.batch == 1 ? 0 : position / (tiles() * p.pitch);
             before = batch * tiles() * p.pitch;
             return batch;
         }
@@ -120,8 +121,9 @@ struct TileRows {
     template <int kBlockKeys, bool kWindow>
     __device__ __forceinline__ TileRows(const Sequences<kBlockKeys, kWindow>& sequences, int batch,
                                         int tile, int tile_rows)
-        : batch(batch), kv_head(tile / sequences.p.row_tiles) {
+        : batch(batch) {
         const DecodeParams& p = sequences.p;
+        kv_head = p.row_tiles == 1 ? tile : tile / p.row_tiles;
         first = (tile - kv_head * p.row_tiles) * tile_rows;
         count = min(tile_rows, p.seq_len_q * p.heads_per_kv - first);
         last = first + count == p.seq_len_q * p.heads_per_kv;
@@ -144,12 +146,12 @@ struct TileRows {
         if (scales.v != nullptr) v_scale = scales.v[at];
     }
 
-    // Of row `row` of the tile.
+    // Of row `row` of the tile.  A division takes its time, and most often there is one query.
     __device__ __forceinline__ int query(const DecodeParams& p, int row) const {
-        return (first + row) / p.heads_per_kv;
+        return p.seq_len_q == 1 ? 0 : (first + row) / p.heads_per_kv;
     }
     __device__ __forceinline__ int head(const DecodeParams& p, int row) const {
-        return kv_head * p.heads_per_kv + (first + row) % p.heads_per_kv;
+        return head_at(p, row, query(p, row));
     }
     // Its row sees the keys before this one.
     template <bool kCausal>
@@ -163,7 +165,13 @@ struct TileRows {
     // Of its first element in a tensor.
     __device__ __forceinline__ long long offset(const DecodeParams& p, const TensorStrides& strides,
                                                 int row) const {
-        return batch * strides.batch + query(p, row) * strides.seq + head(p, row) * strides.head;
+        const int at = query(p, row);
+        return batch * strides.batch + at * strides.seq + head_at(p, row, at) * strides.head;
+    }
+
+  private:
+    __device__ __forceinline__ int head_at(const DecodeParams& p, int row, int query) const {
+        return kv_head * p.heads_per_kv + first + row - query * p.heads_per_kv;
     }
 };
 

@@ -1,5 +1,5 @@
 // CTAs of a cluster: who one is, where all meet, and what lies in the others' shared memory.
-// PTX ISA: barrier.cluster, mapa, st.shared::cluster, %cluster_ctarank.  Minimum: sm_90.
+// PTX ISA: barrier.cluster, mapa, st.async, %cluster_ctarank.  Minimum: sm_90.
 #pragma once
 
 namespace fa_tune::ptx {
@@ -11,9 +11,9 @@ __device__ __forceinline__ int cluster_rank() {
     return static_cast<int>(rank);
 }
 
-// What this thread has done comes before what others do behind their wait.
-__device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+// Nothing but that this thread is here: writes that others are to see need a fence before it.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 // Until all threads of the cluster have arrived.
@@ -28,15 +28,23 @@ __device__ __forceinline__ unsigned address_in_cta(unsigned address, int rank) {
     return found;
 }
 
-__device__ __forceinline__ void st_cluster_v4(unsigned address, const float (&words)[4]) {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(words[0]),
-                 "f"(words[1]), "f"(words[2]), "f"(words[3])
-                 : "memory");
+// Words to an address in a CTA of the cluster; their bytes arrive at `barrier`, in the same CTA.
+__device__ __forceinline__ void st_async_v4(unsigned address, const float (&words)[4],
+                                            unsigned barrier) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+        "[%5];" ::"r"(address),
+        "f"(words[0]), "f"(words[1]), "f"(words[2]), "f"(words[3]), "r"(barrier)
+        : "memory");
 }
 
-__device__ __forceinline__ void st_cluster_v2(unsigned address, float first, float second) {
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(first), "f"(second)
-                 : "memory");
+__device__ __forceinline__ void st_async_v2(unsigned address, float first, float second,
+                                            unsigned barrier) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+            address),
+        "f"(first), "f"(second), "r"(barrier)
+        : "memory");
 }
 
 }  // namespace fa_tune::ptx

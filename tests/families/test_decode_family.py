@@ -179,31 +179,64 @@ def test_it_is_for_few_rows_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "kv_heads", "keys", "cluster"),
+    ("batch", "kv_heads", "queries", "keys", "words"),
     [
-        (1, 8, 128, 1),  # one block
-        (1, 8, 300, 2),
-        (1, 8, 4096, 8),
-        (3, 8, 2048, 4),  # there is no room for 24 clusters of 8
-        (8, 8, 1024, 2),
-        (9, 8, 1024, 1),  # nor for 72 of 2
-        (1, 8, 32768, 1),  # 64 CTAs read less than 132
-        (1, 1, 8192, 1),
+        (1, 8, 1, 128, "stages_2+aligned+dependent"),  # one block
+        (1, 8, 1, 300, "stages_2+dependent+cluster_2"),
+        (1, 8, 1, 1024, "stages_2+dependent+cluster_4"),  # 8 have no more than a block each
+        (1, 8, 1, 2048, "stages_2+dependent+cluster_8"),
+        (1, 8, 1, 4096, "stages_2+cluster_8"),  # no room for 16 clusters of 8
+        (1, 8, 1, 8192, "cluster_8"),
+        (3, 8, 1, 2048, "stages_2+dependent+cluster_4"),  # nor for 24
+        (4, 8, 1, 4096, "dependent+cluster_2"),
+        (8, 8, 1, 1024, "stages_2+dependent+cluster_2"),
+        (9, 8, 1, 1024, "stages_2+aligned+dependent"),  # nor for 72 of 2
+        (1, 8, 4, 1024, "stages_2+row_warps_2+dependent+cluster_4"),
+        (1, 8, 4, 8192, "stages_2+row_warps_2+cluster_8"),
+        (1, 8, 8, 1024, "stages_2+row_warps_4+aligned+dependent"),  # 64 rows
+        (1, 8, 1, 32768, "stages_2+aligned+dependent"),  # 64 CTAs read less than 132
+        (1, 1, 1, 8192, "stages_2+aligned+dependent"),
     ],
 )
 def test_the_default_has_clusters_where_little_is_read(
-    batch: int, kv_heads: int, keys: int, cluster: int
+    batch: int, kv_heads: int, queries: int, keys: int, words: str
 ) -> None:
-    workload = Workload(batch, 8 * kv_heads, kv_heads, 1, keys, 128, DType.BF16)
+    workload = Workload(batch, 8 * kv_heads, kv_heads, queries, keys, 128, DType.BF16)
     h200 = limits((9, 0))
     config: DecodeConfig = _FAMILY.default_for(workload, h200)
-    assert config.cluster == cluster
+    assert str(config).split(": ")[1] == words
     assert _FAMILY.constraints(config, h200) is None
-    for other in (
-        _FAMILY.default_for(workload, limits((8, 0))),
-        _FAMILY.default_for(replace(workload, cache_lengths="lognormal"), h200),
+    for other, dependent in (
+        (_FAMILY.default_for(workload, limits((8, 0))), False),
+        (_FAMILY.default_for(replace(workload, cache_lengths="lognormal"), h200), True),
     ):
-        assert (other.cluster, other.aligned) == (1, True)
+        assert (other.cluster, other.aligned, other.dependent) == (1, True, dependent)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "lengths", "ctas"),
+    [
+        (1, 1024, None, 4),
+        (1, 8192, None, 2),
+        (4, 1024, None, 2),
+        (8, 8192, None, 1),
+        (1, 8192, "lognormal", 3),
+    ],
+)
+def test_ctas_are_small_where_tiles_are_many(
+    queries: int, keys: int, lengths: str | None, ctas: int
+) -> None:
+    workload = Workload(64, 64, 8, queries, keys, 128, DType.BF16, cache_lengths=lengths)
+    config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
+    assert config.ctas_per_sm == ctas
+
+
+def test_recordings_hold_the_default_that_did_not_begin_early() -> None:
+    config: DecodeConfig = _FAMILY.default_for(_ONE_QUERY, limits((9, 0)))
+    assert config.dependent
+    (former,) = _FAMILY.former_defaults(config)
+    assert former == replace(config, dependent=False)
+    assert not _FAMILY.former_defaults(former)
 
 
 def test_it_is_the_default_of_workloads_that_suit_it_and_of_no_other() -> None:

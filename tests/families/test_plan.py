@@ -43,8 +43,8 @@ def test_each_config_of_a_set_has_a_plan(family: KernelFamily) -> None:
             assert launch.counter_bytes == family.scratch_bytes(config)
         # Of kernels that CTAs share the keys of, one serves all lengths.
         any_length = call.launches[0].share_keys > 0
-        blocks = (1, 1) if any_length else family.blocks(config)
-        assert (call.plan.block_q, call.plan.block_kv) == blocks
+        whole = (1, 1) if any_length else family.whole_lengths(config)
+        assert (call.plan.block_q, call.plan.block_kv) == whole
         assert (call.plan.causal, call.plan.ragged, call.plan.lse) == (1, 0, 1)
         assert (call.plan.dtype, call.plan.d_head) == (config.dtype, config.d_head)
 

@@ -323,9 +323,22 @@ def test_boxes_are_a_warpgroups_rows_and_a_block_of_keys(monkeypatch: pytest.Mon
 
 def test_persistent_kernels_are_verified_over_several_rounds() -> None:
     family = families.get("sm90")
-    assert family.extra_verification(SINGLE, "plain") == ()
     for traits in ("plain", "causal+ragged+lse"):
         (workload,) = family.extra_verification(DEFAULT, traits)
         tiles = -(-workload.seq_len_q // DEFAULT.B_r) * workload.heads * workload.batch
         assert tiles > 2 * 132
+        assert family.traits(DEFAULT, workload) == traits
+
+
+def test_a_last_tile_with_few_queries_needs_no_other_kernel() -> None:
+    family = families.get("sm90")
+    for config in (SINGLE, DEFAULT):
+        for traits in ("plain", "causal", "ragged"):
+            (workload,) = family.extra_verification(config, traits)
+            assert workload.seq_len_q % config.B_r
+            assert family.traits(config, workload) == traits
+            plan = family.plan(config, traits, "sm_90a").plan
+            assert plan.has_traits_of(workload)
+    for lengths, traits in (((500, 512), "plain"), ((512, 500), "ragged")):
+        workload = Workload(2, 6, 3, *lengths, 128, DType.FP16)
         assert family.traits(DEFAULT, workload) == traits

@@ -16,6 +16,7 @@ import pytest
 from fa_tune import families
 from fa_tune.core.lengths import lengths_of
 from fa_tune.core.model import Variant
+from fa_tune.core.workload import Workload
 from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.store.recordings import load
 from tests.project_files import ROOT
@@ -184,12 +185,15 @@ def choices(path: Path) -> dict[Shape, str]:
     decided = json.loads(path.with_suffix(".meta.json").read_text())["decided"]
     found = {}
     for one in compare_recording(load(path)):
-        w = one.workload
-        sizes = (w.seq_len_q, w.d_head, w.dtype.name, w.causal, w.batch, w.heads, w.kv_heads)
-        of = Shape(*sizes, w.d_head_v, w.window_left, w.softcap, w.sink, w.lengths)
-        key = decided.get(w.key, {}).get("chosen") or one.chosen
-        found[of] = today(*key.split(":", 1))
+        key = decided.get(one.workload.key, {}).get("chosen") or one.chosen
+        found[shape_of(one.workload)] = today(*key.split(":", 1))
     return found
+
+
+def shape_of(w: Workload) -> Shape:
+    """The shape of a workload."""
+    sizes = (w.seq_len_q, w.d_head, w.dtype.name, w.causal, w.batch, w.heads, w.kv_heads)
+    return Shape(*sizes, w.d_head_v, w.window_left, w.softcap, w.sink, w.lengths)
 
 
 def today(family: str, kernel: str) -> str:
@@ -299,6 +303,9 @@ def test_the_table_of_the_readme_is_what_was_recorded() -> None:
         d_head, mask = what.split(", ")
         for seq_len, cell in zip(SMALL, cells, strict=True):
             of = benchmark(seq_len, int(d_head), "FP16", causal=mask == "causal")
+            if not cell:
+                assert of not in tables("h200")
+                continue
             table = tables("h200")[of]
             libraries = [n for n, s in table.subjects.items() if s.family == "ref"]
             times = min(table.ratio(n, table.chosen) for n in libraries)
@@ -341,3 +348,54 @@ def test_other_problems_of_the_readme_are_what_was_recorded() -> None:
         assert {names.get(n, n) for n in libraries.split(" or ")} == {n for _, n in fastest}
         windows = {of.left + 1 for of in taken if of.left is not None}
         assert all(f"{size}" in told[kind] for size in windows)
+
+
+def test_what_the_kernels_page_says_of_values_of_other_columns_was_recorded() -> None:
+    times = [t.ratio("cuDNN", t.chosen) for of, t in tables("h200").items() if of.d_v]
+    page = (ROOT / "docs/kernel-sm90.md").read_text(encoding="utf-8")
+    for end, name in ((min, "least"), (max, "most")):
+        assert f"{end(times):.2f}<!-- times columns cudnn {name} -->" in page
+
+
+def input_costs() -> dict[tuple[int, str], list[float]]:
+    """By d_head and inputs: the time of each choice on them over that on normal ones."""
+    found: dict[tuple[int, str], list[float]] = {}
+    newest: set[Shape] = set()
+    folder = PROFILES / GPUS["h200"]
+    for path in sorted(sorted(folder.glob("fast_*events.csv")), key=recorded_at, reverse=True):
+        decided = json.loads(path.with_suffix(".meta.json").read_text())["decided"]
+        with path.open(encoding="utf-8", newline="") as file:
+            held = {shape(row) for row in csv.DictReader(file) if row["outcome"] == "ok"}
+        for key, choice in decided.items():
+            of = shape_of(Workload.from_key(key))
+            of_choice = choice.get("on_inputs", {}).get(choice.get("chosen", ""), [])
+            figures = {on["inputs"]: on["median_s"] for on in of_choice}
+            if of in newest or not choice.get("chosen", "").startswith("sm90:"):
+                continue
+            for inputs, seconds in figures.items():
+                if inputs != "normal":
+                    found.setdefault((of.d_head, inputs), []).append(seconds / figures["normal"])
+        newest |= held
+    return found
+
+
+def test_what_other_inputs_cost_is_what_was_recorded() -> None:
+    costs, text = input_costs(), block("docs/results.md", "sm90 h200")
+    if not costs:
+        assert "What the choices take on other" not in text
+        return
+    rows = rows_below(text, "What the choices take on other")
+    lines = text[text.index("What the choices take on other") :].splitlines()
+    names = [cell.strip() for cell in next(x for x in lines if x[0:1] == "|").strip("|").split("|")]
+    assert {row[0] for row in rows} == {str(d_head) for d_head, _ in costs}
+    for row in rows:
+        for name, cell in list(zip(names, row, strict=True))[2:]:
+            own = costs.get((int(row[0]), name), [])
+            assert cell == (f"{statistics.median(own):.2f}, {max(own):.2f}" if own else "")
+    for name in ("peaked:12", "falling"):
+        own = [
+            100 * (cost - 1) for (_, inputs), of in costs.items() if inputs == name for cost in of
+        ]
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        assert f"{statistics.median(own):.0f}<!-- cost {name} median -->" in readme
+        assert f"{max(own):.0f}<!-- cost {name} most -->" in readme

@@ -17,6 +17,10 @@ by a comment that says what it is:
                       `most`: those of the measurement with the most; `measurements`: all of them
     implied fa2       the clock in GHz if a kernel took as many cycles by events as under ncu
     read fa2          the clock in GHz that NVML showed after the samples
+    cost falling most what inputs cost sm90's choices beside normal ones in %: `median` or `most`;
+                      a dash where that was not recorded
+    times packed fa4 least    how many times as fast as a library the choices of a kind of problems
+                      are, `least` or `most`; a dash where that was not recorded
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from pathlib import Path
 import kernel_tables
 import recorded_decode
 import recorded_grid
+import recorded_kinds
 import recorded_tables
 import speed_plot
 from fa_tune.store.table.columns import SM_CLOCK
@@ -67,17 +72,16 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
     },
     "README.md": {
         "speed": recorded_grid.small_table,
-        "kinds": recorded_grid.kinds_table,
+        "kinds": recorded_kinds.kinds_table,
         "picture": recorded_grid.pictured,
         "decoding": recorded_decode.summary,
     },
     "docs/why-this-wins.md": {},
 }
 PICTURES: dict[str, Callable[[Recorded], str]] = {"docs/speed_h200.svg": speed_plot.svg}
-_NAMES = "|".join([*COUNTERS, "ncu", "events", "tflops", "elapsed", "ldmatrix", "busy", "effect"])
-FIGURE = re.compile(
-    rf"(?P<shown>[^\s(<]+)<!-- (?P<what>{_NAMES}|repeat|samples|implied|read) (?P<of>[^>]+) -->"
-)
+_OTHERS = ("ncu", "events", "tflops", "elapsed", "ldmatrix", "busy", "effect", "repeat", "samples")
+_NAMES = "|".join([*COUNTERS, *_OTHERS, "implied", "read", "cost", "times"])
+FIGURE = re.compile(rf"(?P<shown>[^\s(<]+)<!-- (?P<what>{_NAMES}) (?P<of>[^>]+) -->")
 
 
 def value(data: Recorded, what: str, name: str) -> float:
@@ -106,6 +110,18 @@ def figure(data: Recorded, what: str, of: str) -> str:
         return signed(statistics.median(data.effects(blocks, CHANGES[field])))
     if what == "repeat":
         return f"{data.repeat(of):.2f}"
+    if what == "cost":
+        inputs, which = of.split()
+        costs = recorded_grid.input_costs(data, "sm90").get(inputs, {}).values()
+        if not costs:
+            return "–"
+        cost = max(costs) if which == "most" else statistics.median(costs)
+        return f"{100 * (cost - 1):.0f}"
+    if what == "times":
+        kind, library, which = of.split()
+        times = recorded_kinds.times_of_kind(data, kind, library)
+        end = max if which == "most" else min
+        return f"{end(times):.2f}" if times else "–"
     if what == "samples":
         method, number = of.split()
         counts = data.samples(method)

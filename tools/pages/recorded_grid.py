@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache
 
 from fa_tune import families
+from fa_tune.core.inputs import BUILT_IN, NORMAL
 from fa_tune.core.model import Measurement
 from fa_tune.core.stats import comparable, median
 from fa_tune.core.workload import Workload, benchmark_workload, labels, unusual_labels
@@ -267,52 +268,15 @@ def small_table(data: Recorded) -> str:
         d_head, causal, dtype = line
         if dtype != "FP16" or d_head not in D_HEADS:
             continue
-        row = [f"{d_head}, {'causal' if causal else 'full'}"]
+        by_length = {}
         for w in workloads:
-            if w.seq_len_q not in SMALL:
-                continue
             measured, subject = cells(data)[w], choices(data)[w]
             libraries = [s for s in measured if s.startswith("ref:")]
             times = min(ratio(measured, s, subject) for s in libraries)
-            row.append(f"{rate(w, measured[subject]):.0f}, {times:.2f}×")
-        rows.append(row)
+            by_length[w.seq_len_q] = f"{rate(w, measured[subject]):.0f}, {times:.2f}×"
+        mask = "causal" if causal else "full"
+        rows.append([f"{d_head}, {mask}", *(by_length.get(n, "") for n in SMALL)])
     return table(["d_head, mask", *map(str, SMALL)], rows)
-
-
-def kinds_table(data: Recorded) -> str:
-    """The README's of all other workloads: what the search chose, against the fastest library."""
-    rows = []
-    for told, is_of in KINDS:
-        taken = {w: choices(data)[w] for w in everything(data) if w in choices(data) and is_of(w)}
-        rates, times, fastest_ones = [], [], set()
-        for w, subject in taken.items():
-            measured = everything(data)[w]
-            libraries = {s: ratio(measured, s, subject) for s in measured if s.startswith("ref:")}
-            if libraries:
-                rates.append(rate(w, measured[subject]))
-                times.append(min(libraries.values()))
-                fastest_ones.add(min(libraries, key=libraries.__getitem__).partition(":")[2])
-        if not times:
-            continue
-        windows = sorted({w.window_left + 1 for w in taken if w.window_left is not None})
-        rows.append(
-            [
-                told.format(windows=" and ".join(map(str, windows))),
-                ", ".join(sorted({w.dtype.name for w in taken})),
-                ", ".join(str(d) for d in sorted({w.d_head for w in taken})),
-                _between(rates, 0),
-                f"{_between(times, 2)}×",
-                " or ".join(label for name, label in LABELS.items() if name in fastest_ones),
-            ]
-        )
-    headings = ["Problem", "dtype", "d_head", "TFLOP/s", "over the fastest library", "which is"]
-    return table(headings, rows, words=2) if rows else ""
-
-
-def _between(values: Sequence[float], digits: int) -> str:
-    """`1.03 to 1.19`; one number where both are."""
-    least, most = (f"{end:.{digits}f}" for end in (min(values), max(values)))
-    return least if least == most else f"{least} to {most}"
 
 
 def ab_tests(data: Recorded) -> str:
@@ -326,6 +290,33 @@ def ab_tests(data: Recorded) -> str:
         f"the search, in a fresh process: they took {min(ratios):.2f} to {max(ratios):.2f} of its "
         "time."
     )
+
+
+@cache
+def input_costs(data: Recorded, family: str) -> Mapping[str, Mapping[Workload, float]]:
+    """By inputs: what each choice of a family takes on them, over its time on normal ones."""
+    found: dict[str, dict[Workload, float]] = {}
+    for w, one in held(data).items():
+        decided = one.meta.decided.get(w.key)
+        if decided is None or not one.chosen.startswith(f"{family}:"):
+            continue
+        times = {on.inputs: on.median_s for on in decided.on_inputs.get(one.chosen, ())}
+        for inputs, seconds in times.items():
+            if inputs != str(NORMAL) and str(NORMAL) in times:
+                found.setdefault(inputs, {})[w] = seconds / times[str(NORMAL)]
+    return found
+
+
+def on_inputs(data: Recorded, family: str) -> str:
+    """The same by d_head; empty where it was not measured."""
+    costs = input_costs(data, family)
+    names = [str(spec) for spec in BUILT_IN if str(spec) in costs]
+    rows = []
+    for d_head in sorted({w.d_head for of in costs.values() for w in of}):
+        own = [[cost for w, cost in costs[n].items() if w.d_head == d_head] for n in names]
+        cells = [f"{statistics.median(c):.2f}, {max(c):.2f}" if c else "" for c in own]
+        rows.append([str(d_head), str(max(map(len, own))), *cells])
+    return table(["d_head", "workloads", *names], rows) if rows else ""
 
 
 def off_grid(data: Recorded) -> str:
@@ -384,17 +375,6 @@ def _against_each(
     return table(given, rows, words=2) if rows else ""
 
 
-# What a workload off the grid is told as, and which are; `windows` are their sizes.
-KINDS: tuple[tuple[str, Callable[[Workload], bool]], ...] = (
-    ("gpt-oss: windows of {windows}, sinks", lambda w: w.sink),
-    ("Gemma: windows of {windows}, a soft cap", lambda w: w.softcap is not None),
-    ("Mistral: a window of {windows}", lambda w: w.windowed and not w.sink and w.softcap is None),
-    ("packed batches of log-normal lengths", lambda w: w.packed),
-    ("values of 128 columns", lambda w: bool(w.d_head_v)),
-    ("odd lengths, grouped heads, few batch elements", lambda w: not (on_grid(w) or labels(w))),
-)
-
-
 def span(data: Recorded, family: str, reference: str) -> str:
     """`1.08 to 1.38`: how many times as fast as a reference a family is, over all workloads."""
     found = [
@@ -420,6 +400,13 @@ def section(data: Recorded, family: str) -> str:
         ]
     if family == "sm90" and (made := ab_tests(data)):
         parts.append(made)
+    if made := on_inputs(data, family):
+        parts += [
+            "What the choices take on other [inputs](measuring.md#inputs), times what they take on "
+            "normal ones: the median, and the most. These are not paired, so the clock's drift of "
+            "some per cent is in them.",
+            made,
+        ]
     if family == "sm90" and (made := off_grid(data)):
         parts += ["Shapes off the grid: TFLOP/s, and how many times as fast as each library:", made]
     if family == "sm90" and (made := more_kinds(data)):

@@ -9,15 +9,22 @@ from fa_tune.core.arch import ArchLimits
 from fa_tune.families.decode.config import MMA_M, DecodeConfig, KVType, constraints
 
 MEASURED = (9, 0)  # compute capability
-D_HEAD = 128  # of K and of V, in 16 bits
+D_HEADS = (64, 128)  # of K and of V
+ROWS = (MMA_M, 2 * MMA_M)  # of a tile
 MOST_BYTES = 70_000_000  # of K and V
 MULTIPROCESSORS = 132
 # CTAs of a cluster: clusters that run at a time, a CTA for a multiprocessor.
 ROOM = {2: 66, 4: 30, 8: 15}
-CTA_BYTES_PER_NS = 64.0  # that one CTA reads at most
-BYTES_PER_NS = 4400.0  # that all of them do
-PARTS_NS = 1300.0  # for the parts of a tile to go through memory
+FEW_KEYS = 256  # of a CTA: to divide these among more of them gains nothing
+BYTES_PER_NS = 4400.0  # that all CTAs read at most
+# What one of them does: bound by its ring, of which there is more or less, or by widening e4m3.
+CTA_BYTES_PER_NS, DEEP_CTA_BYTES_PER_NS, E4M3_CTA_BYTES_PER_NS = 64.0, 70.0, 40.0
 DEEP_BLOCKS = 4  # of a CTA: where there are more, a deeper ring, if few CTAs read
+PARTS_NS = 1300.0  # for the parts of 16 rows to go through memory
+DEPENDENT_NS = 950.0  # that a launch gains which begins before the one in front of it is done
+# Of a tile: clusters of launches that overlap crowd some of the multiprocessors' groups, at which
+# tiles with more than this lose more than they gain, unless both launches have room.
+DEPENDENT_BYTES = 1 << 20
 
 
 def default(
@@ -28,29 +35,51 @@ def default(
     if n_keys is None or arch.compute_capability != MEASURED or not _is_measured(shared):
         return None
     blocks = -(-n_keys // shared.B_c)
-    if tiles * blocks * _block_bytes(shared) > MOST_BYTES:
+    tile_bytes = blocks * _block_bytes(shared)
+    if tiles * tile_bytes > MOST_BYTES or tiles > MULTIPROCESSORS // 2:
         return None
-    times = {
-        cluster: _read_ns(shared, tiles, blocks, cluster)
-        for cluster in ROOM
-        if tiles <= ROOM[cluster] and cluster <= blocks
-    }
-    parts = min(MULTIPROCESSORS // tiles, blocks) if tiles <= MULTIPROCESSORS else 1
-    if not times or parts == 1:
+    cluster = _cluster(shared, tiles, blocks)
+    if cluster is None:
         return None
-    best = min(times, key=lambda cluster: times[cluster])
-    if times[best] >= _read_ns(shared, tiles, blocks, parts) + PARTS_NS:
-        return None
-    found = replace(shared, cluster=best, aligned=False)
-    if tiles * best * CTA_BYTES_PER_NS < BYTES_PER_NS and blocks > best * DEEP_BLOCKS:
+    found = replace(shared, cluster=cluster, aligned=False)
+    if _wants_depth(found, tiles, blocks):
         found = replace(found, stages=shared.stages + 1)
+    if tile_bytes <= DEPENDENT_BYTES or 2 * tiles <= ROOM[cluster]:
+        found = replace(found, dependent=True)
+    parts_ns = PARTS_NS * shared.B_r / MMA_M - (0.0 if found.dependent else DEPENDENT_NS)
+    parts = min(MULTIPROCESSORS // tiles, blocks)
+    if _read_ns(found, tiles, blocks, cluster) >= _read_ns(shared, tiles, blocks, parts) + parts_ns:
+        return None
     return found if constraints(found, arch) is None else None
+
+
+def _cluster(shared: DecodeConfig, tiles: int, blocks: int) -> int | None:
+    """The smallest whose CTAs have few keys, else the one that reads fastest; of those that have
+    room and a block for each CTA."""
+    possible = [c for c in ROOM if tiles <= ROOM[c] and c <= blocks]
+    small = [c for c in possible if -(-blocks // c) * shared.B_c <= FEW_KEYS]
+    if small:
+        return small[0]
+    return min(possible, key=lambda c: _read_ns(shared, tiles, blocks, c), default=None)
+
+
+def _wants_depth(config: DecodeConfig, tiles: int, blocks: int) -> bool:
+    if config.B_r != MMA_M or config.d_head != max(D_HEADS) or config.kv_type is not KVType.SAME:
+        return False
+    few = tiles * config.cluster * CTA_BYTES_PER_NS < BYTES_PER_NS
+    return few and blocks > config.cluster * DEEP_BLOCKS
 
 
 def _read_ns(config: DecodeConfig, tiles: int, blocks: int, parts: int) -> float:
     """What CTAs take to read the keys of tiles that are in so many parts."""
     n_bytes = -(-blocks // parts) * _block_bytes(config)
-    return n_bytes / min(CTA_BYTES_PER_NS, BYTES_PER_NS / (tiles * parts))
+    return n_bytes / min(_cta_bytes_per_ns(config), BYTES_PER_NS / (tiles * parts))
+
+
+def _cta_bytes_per_ns(config: DecodeConfig) -> float:
+    if config.kv_type is KVType.E4M3:
+        return E4M3_CTA_BYTES_PER_NS
+    return CTA_BYTES_PER_NS if config.stages == 2 else DEEP_CTA_BYTES_PER_NS
 
 
 def _block_bytes(config: DecodeConfig) -> int:
@@ -58,5 +87,4 @@ def _block_bytes(config: DecodeConfig) -> int:
 
 
 def _is_measured(config: DecodeConfig) -> bool:
-    wide = config.d_head == config.d_v == D_HEAD and config.kv_type is KVType.SAME
-    return wide and config.B_r == MMA_M
+    return config.d_head == config.d_v and config.d_head in D_HEADS and config.B_r in ROWS

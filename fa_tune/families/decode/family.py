@@ -83,6 +83,10 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> DecodeConfig:
         return sets.default_config(sets.Heads(d_head, d_head_v), dtype)
 
+    def former_defaults(self, config: DecodeConfig) -> list[DecodeConfig]:
+        """Until 2026-11-23 none was `dependent`."""
+        return [replace(config, dependent=False)] if config.dependent else []
+
     def default_for(self, workload: Workload, limits: ArchLimits) -> DecodeConfig:
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
         tiles = workload.batch * workload.kv_heads

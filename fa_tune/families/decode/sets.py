@@ -31,12 +31,13 @@ H200 = limits((9, 0))  # no shared memory is larger
 # Of K and V in a ring: enough for the bandwidth of an H200, and more gained nothing.
 RING_BYTES = 128 << 10
 SMALL_RING_BYTES = 64 << 10
-MANY_TILES = 400
+# So many tiles are several for each CTA.  With few keys they end so often that smaller CTAs gain.
+MANY_TILES, MANY_TILES_ROWS, LONG_KEYS = 400, 32, 4096
 ROWS = (16, 32, 64)  # of tiles
 KEYS = 128  # of blocks
-# With e4m3 a block has so many keys, which are as many bytes as without, where a tile has no more
-# rows than these: others have no registers for it.
-WIDE_KEYS, WIDE_ROWS = 256, 32
+# Where those of a key are no more than these a block has twice the keys, if a tile has no more rows
+# than these: others have no registers for it.
+WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
 
 
@@ -87,23 +88,59 @@ def default_config(
 ) -> DecodeConfig:
     """What was fastest or near it on an H200 at nearly every length for so many rows, of which more
     than fit are several tiles; a smaller ring where `arch` has no room for that one, and without
-    `arch` one for every device.  With many tiles, several for a CTA, small CTAs: one loads while
-    another is between two tiles.  Clusters where they are faster for so many tiles of `n_keys`,
-    which None leaves open."""
+    `arch` one for every device.  Clusters where they are faster for so many tiles of `n_keys`,
+    which None leaves open; where launches can, they begin before the one in front is done."""
+    if arch is None:
+        return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
+    shared = _of_equal_shares(heads, dtype, rows, arch, tiles, n_keys)
+    clustered = clusters.default(shared, arch, tiles, n_keys)
+    early = replace(shared, dependent=True)
+    return clustered or (shared if constraints(early, arch) is not None else early)
+
+
+def _of_equal_shares(
+    heads: Heads, dtype: DType, rows: int, arch: ArchLimits, tiles: int, n_keys: int | None
+) -> DecodeConfig:
+    """The default of CTAs that share all tiles.  With many tiles, several for a CTA, small CTAs:
+    one loads while another is between two tiles."""
     fitting = next((r for r in ROWS if r >= rows), ROWS[-1])
-    if arch is not None:
-        small = replace(of_four(heads, dtype), aligned=True)
-        if rows <= MMA_M and tiles >= MANY_TILES and constraints(small, arch) is None:
+    if tiles >= MANY_TILES and fitting <= MANY_TILES_ROWS:
+        small = replace(_of_many_tiles(heads, dtype, fitting, n_keys), aligned=True)
+        if constraints(small, arch) is None:
             return small
-        for ring_bytes in (RING_BYTES, SMALL_RING_BYTES):
-            for tile_rows in (r for r in reversed(ROWS) if r <= fitting):
-                wide = heads.kv_type is KVType.E4M3 and tile_rows <= WIDE_ROWS
-                keys = WIDE_KEYS if wide else KEYS
-                tile = tile_of(heads, dtype, tile_rows, ring_bytes, keys=keys)
-                config = replace(tile, aligned=True)
-                if constraints(config, arch) is None:
-                    return clusters.default(config, arch, tiles, n_keys) or config
+    for ring_bytes in (RING_BYTES, SMALL_RING_BYTES):
+        for tile_rows in (r for r in reversed(ROWS) if r <= fitting):
+            config = replace(_best(heads, dtype, tile_rows, ring_bytes), aligned=True)
+            if constraints(config, arch) is None:
+                return config
     return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
+
+
+def _best(heads: Heads, dtype: DType, rows: int, ring_bytes: int = RING_BYTES) -> DecodeConfig:
+    """Of one CTA for a multiprocessor."""
+    wide = tile_of(heads, dtype, rows, ring_bytes, keys=WIDE_KEYS)
+    narrow = (wide.d_head + wide.d_v) * wide.kv_bytes <= WIDE_KEY_BYTES
+    return wide if narrow and rows <= WIDE_ROWS else tile_of(heads, dtype, rows, ring_bytes)
+
+
+def _of_many_tiles(heads: Heads, dtype: DType, rows: int, n_keys: int | None) -> DecodeConfig:
+    """Where lengths are known on the device alone they differ, which three small CTAs for a
+    multiprocessor even out best."""
+    if rows > MMA_M:
+        return of_two(heads, dtype, rows)
+    if n_keys is None:
+        return of_three(heads, dtype)
+    return of_four(heads, dtype) if n_keys < LONG_KEYS else of_two(heads, dtype, rows)
+
+
+def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
+    """A tile of which a multiprocessor has two CTAs."""
+    return tile_of(heads, dtype, rows, 96 << 10, keys=64, ctas=2)
+
+
+def of_three(heads: Heads, dtype: DType) -> DecodeConfig:
+    """A tile of 16 rows of which a multiprocessor has three CTAs."""
+    return tile_of(heads, dtype, MMA_M, 64 << 10, keys=64, ctas=3)
 
 
 def of_four(heads: Heads, dtype: DType) -> DecodeConfig:
@@ -115,25 +152,32 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
     for rows in ROWS:
         best = tile_of(heads, dtype, rows)
         deeper = tile_of(heads, dtype, rows, 192 << 10)
-        of_two = tile_of(heads, dtype, rows, 96 << 10, keys=64, ctas=2)
-        for tile in (best, deeper, of_two):
+        two = of_two(heads, dtype, rows)
+        for tile in (best, deeper, two):
             yield replace(tile, aligned=True)
             yield tile
-        for tile in (best, of_two):
+        for tile in (best, two):
             yield replace(tile, aligned=True, dependent=True)
-        if heads.kv_type is KVType.E4M3 and rows <= WIDE_ROWS:
-            wide = tile_of(heads, dtype, rows, keys=WIDE_KEYS)
+        wide = _best(heads, dtype, rows)
+        if wide != best:
             yield replace(wide, aligned=True)
             yield replace(wide, aligned=True, dependent=True)
         if rows == MMA_M:
-            yield replace(tile_of(heads, dtype, rows, 64 << 10, keys=64, ctas=3), aligned=True)
-            yield replace(of_four(heads, dtype), aligned=True)
+            for tile in (of_three(heads, dtype), of_four(heads, dtype)):
+                yield replace(tile, aligned=True)
+                yield replace(tile, aligned=True, dependent=True)
             yield replace(best, aligned=True, min_blocks=4)
-            for cluster in (2, 4, 8):
-                yield replace(best, cluster=cluster)
-                yield replace(best, cluster=cluster, dependent=True)
-                if cluster > 2:
-                    yield replace(deeper, cluster=cluster)
+        if rows <= WIDE_ROWS:
+            yield from _of_clusters(wide, deeper if rows == MMA_M and wide == best else None)
+
+
+def _of_clusters(tile: DecodeConfig, deeper: DecodeConfig | None) -> Iterator[DecodeConfig]:
+    for cluster in clusters.ROOM:
+        yield replace(tile, cluster=cluster)
+        yield replace(tile, cluster=cluster, dependent=True)
+        if deeper is not None:
+            yield replace(deeper, cluster=cluster)
+            yield replace(deeper, cluster=cluster, dependent=True)
 
 
 def get_fast_configs(

@@ -102,15 +102,17 @@ class Sm90Family(TemplateFamily[Sm90Config]):
     def grid_shape(self, config: Sm90Config, grid: tuple[int, int, int]) -> GridShape | None:
         return None
 
+    def whole_lengths(self, config: Sm90Config) -> tuple[int, int]:
+        return launch.WHOLE_QUERIES, config.B_c
+
     def extra_verification(self, config: Sm90Config, traits: str) -> Sequence[Workload]:
-        """More tiles than multiprocessors, so that CTAs take several; of unequal length with a
-        mask, and few blocks each, so that rings turn at every point."""
-        if not config.persistent:
-            return ()
+        """A last tile with few queries.  More tiles than multiprocessors, so that persistent CTAs
+        take several; of unequal length with a mask, and few blocks each, so that rings turn at
+        every point."""
         wanted = Traits.parse(traits)
-        rest = 17 if wanted.ragged else 0
-        rows, keys = 2 * config.B_r + rest, 3 * config.B_c + rest
-        shape = (11 * config.min_ctas_per_sm, 15, 5, rows, keys, config.d_head, config.dtype)
+        keys = 3 * config.B_c + (17 if wanted.ragged else 0)
+        tiles = (11 * config.min_ctas_per_sm, 15, 5) if config.persistent else (2, 6, 2)
+        shape = (*tiles, 2 * config.B_r + 17, keys, config.d_head, config.dtype)
         # With the trait the kernel writes the log-sum-exp, so it must be given the room.
         heads = {"d_head_v": config.d_head_v}
         return (example(wanted, shape, 0, bottom_right=False, **heads),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,11 @@ from fa_tune.families.work_tiles import (
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+# Copies of Q and O end where the rows do, and the log-sum-exp is asked for every row: any number of
+# queries is a whole one.
+WHOLE_QUERIES = 1
 
 
 @cache
@@ -74,7 +80,8 @@ def plan(config: Sm90Config, traits: str, arch: str) -> CallPlan:
         kv_box_rows=config.B_c,
         counter_bytes=counter_bytes(config),
     )
-    return CallPlan.forward(config, traits, arch, (launch,))
+    call = CallPlan.forward(config, traits, arch, (launch,))
+    return replace(call, plan=replace(call.plan, block_q=WHOLE_QUERIES))
 
 
 def kernel_args(

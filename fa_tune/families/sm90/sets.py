@@ -72,7 +72,7 @@ _ADAPTIVE = f"{_BEST}+adaptive_max"
 _BOTH = f"{_TURNS}+adaptive_max"
 
 # With these heads a causal mask's blocks go through the loop of the others: a quarter less code,
-# 1 % faster, and 2 % slower with other heads (docs/kernel-sm90.md).
+# 1 % faster, and 2 % slower with other heads or with adaptive_max (docs/kernel-sm90.md).
 SINGLE_LOOP_HEADS = (64, 256)
 
 # (tile, words) by d_head.
@@ -152,10 +152,12 @@ def _tiles(d_head: int, d_head_v: int) -> tuple[Tiles, Listed]:
     return TILES[key], FAST[key]
 
 
-def single_loop(d_head: int, rescale: Rescale, d_head_v: int = 0) -> bool:
-    """What is usual for such configs."""
-    equal = d_head_v in (0, d_head)
-    return equal and d_head in SINGLE_LOOP_HEADS and rescale is Rescale.STALE_MAX
+def _single_loop(config: Sm90Config) -> bool:
+    """What is usual for such a config."""
+    c = config
+    equal = c.d_head_v in (0, c.d_head)
+    stale = c.rescale is Rescale.STALE_MAX and not c.adaptive_max
+    return equal and c.d_head in SINGLE_LOOP_HEADS and stale
 
 
 def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Config:
@@ -165,7 +167,7 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
     small_v = _has_small_v(d_head, d_head_v)
     roomy = max(d_head, d_head_v) <= 128 or small_v
     alike = d_head_v in (0, d_head)
-    return Sm90Config(
+    config = Sm90Config(
         dtype,
         d_head,
         warpgroups,
@@ -179,11 +181,11 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
         early_test_wait=not small_v and (not alike or d_head not in (64, 128, 192)),
-        single_loop=single_loop(d_head, Rescale.STALE_MAX, d_head_v),
         d_head_v=d_head_v,
         rows_in_turn=small_v or (alike and d_head == 128),
         adaptive_max=alike and d_head in (64, 128),
     )
+    return replace(config, single_loop=_single_loop(config))
 
 
 @dataclass(frozen=True)
@@ -239,8 +241,9 @@ TUNE_RULES = (
     ),
     TuneRule(
         "single_loop_by_d_head",
-        "one loop for all blocks was faster with d_head 64 and 256, and slower with 128 and 192",
-        lambda c: c.single_loop != single_loop(c.d_head, c.rescale, c.d_head_v),
+        "one loop for all blocks was faster with d_head 64 and 256, and slower with 128 and 192, "
+        "and with adaptive_max",
+        lambda c: c.single_loop != _single_loop(c),
     ),
     TuneRule(
         "rows_in_turn_where_it_won",
@@ -339,14 +342,8 @@ def get_fast_configs(
         parse(f"sm90({dtype.name}, {d_head}, {tile}): {words}")
         for dtype, (tile, words) in itertools.product(dtypes, listed)
     )
-    return [
-        replace(
-            c,
-            single_loop=single_loop(d_head, c.rescale, d_head_v) and not c.o_apart,
-            d_head_v=d_head_v,
-        )
-        for c in written
-    ]
+    given = (replace(c, d_head_v=d_head_v) for c in written)
+    return [replace(c, single_loop=_single_loop(c) and not c.o_apart) for c in given]
 
 
 def get_configs(

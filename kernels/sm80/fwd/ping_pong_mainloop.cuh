@@ -391,7 +391,7 @@ struct PingPongMainloop {
     __device__ __forceinline__ void run() {
         if (threadIdx.x == 0) barriers.init(CFG.n_warps);
         if constexpr (TRAITS.packed) {
-            first_packed_tile<32 * CFG.n_warps, CFG.B_r, TRAITS.causal>(params, q_smem);
+            list_members<WholeCta<32 * CFG.n_warps>, CFG.B_r, TRAITS.causal>(params, q_smem);
             ptx::fence_proxy_async_shared();  // bulk copies come there next
         }
         __syncthreads();

@@ -64,17 +64,21 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
     const SharedAddress<CFG> smem{static_cast<unsigned>(__cvta_generic_to_shared(shared_memory))};
     // Broadcast, so that the compiler knows it to be the same in all lanes.
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
-    // By a warp that has no packed sequences to order, most often.
+    // By warps that have no packed sequences to order.
     constexpr int kInitialises = TRAITS.packed ? 128 * CFG.mma_warpgroups : 32;
     if (threadIdx.x == kInitialises) {
         if (smem.base % 1024 != 0) __trap();  // the swizzle counts rows from there
         initialise_barriers<CFG>(smem);
     }
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == (TRAITS.packed ? kInitialises + 32 : 0)) {
         ptx::prefetch_tensormap(q_map);
         ptx::prefetch_tensormap(k_map);
         ptx::prefetch_tensormap(v_map);
         ptx::prefetch_tensormap(o_map);
+    }
+    if constexpr (TRAITS.packed) {
+        if (warp < 4) TileOrder<CFG, TRAITS>{params}.list_members(smem.base);
+        __syncthreads();
     }
     // Its divisions take as long as the barriers.
     [[maybe_unused]] Sequence<TRAITS.packed> sequence;

@@ -3,10 +3,11 @@
 
 namespace fa_tune::sm90 {
 
-// A barrier each for up to four consumer warpgroups.
+// The first two for each of up to four consumer warpgroups.
 enum class NamedBarrier : int {
     TURN = 1,      // + warpgroup: its turn to issue products, with pingpong
     EPILOGUE = 5,  // + warpgroup: its four warps, around the way out for O
+    ORDER = 9,     // the loading warpgroup, while it orders a packed batch
 };
 
 }  // namespace fa_tune::sm90

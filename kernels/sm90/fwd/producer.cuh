@@ -54,18 +54,16 @@ struct Producer {
     }
 
     // The same of a packed batch: the next tile is found before the last load, which has to wait
-    // for room, so that the search costs no time.
+    // for room, so that the search costs no time, and the one after a short one is asked for then.
     __device__ __forceinline__ void run(const WorkTile& first,
                                         const Sequence<true>& first_sequence) {
         ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
         Sequence<true> sequence = first_sequence, next_sequence;
         WorkTile next;
+        BlocksLeft blocks = begin_blocks(first, sequence, tiles);
         for (WorkTile tile = first; tile.number >= 0; tile = next, sequence = next_sequence) {
-            const int kv_head = tile.head / p.heads_per_kv;
-            int block = key_blocks<CFG, TRAITS>(p, tile, sequence) - 1;
-            const int last =
-                TRAITS.window ? first_key_block<CFG, TRAITS>(p, tile, sequence, block + 1) : 0;
-            if (block - last <= kFetchAt) tiles.fetch_next();
+            const int kv_head = tile.head / p.heads_per_kv, last = blocks.last;
+            int block = blocks.next;
             load_k(block, kv_head, tile.batch, sequence);
             load_q(tile, sequence);
 #pragma unroll 1
@@ -75,9 +73,25 @@ struct Producer {
                 load_v(block, kv_head, tile.batch, sequence);
             }
             next = tiles.find_next(tile, next_sequence);
+            blocks = begin_blocks(next, next_sequence, tiles);
             load_v(last, kv_head, tile.batch, sequence);
         }
         tiles.release_counters();
+    }
+
+    // Key blocks of a tile, from `next` down to `last`.
+    struct BlocksLeft {
+        int next, last;
+    };
+
+    // Those of a tile, if there is one.  Asks for the tile after it, if it has few.
+    __device__ __forceinline__ BlocksLeft begin_blocks(const WorkTile& tile,
+                                                       const Sequence<true>& sequence,
+                                                       ProducerTiles<CFG, TRAITS>& tiles) const {
+        const int end = key_blocks<CFG, TRAITS>(p, tile, sequence);
+        const int last = TRAITS.window ? first_key_block<CFG, TRAITS>(p, tile, sequence, end) : 0;
+        if (tile.number >= 0 && end - 1 - last <= kFetchAt) tiles.fetch_next();
+        return {end - 1, last};
     }
 
     __device__ __forceinline__ void load_q(const WorkTile& tile,

@@ -19,15 +19,25 @@
 #include "common/problem.cuh"
 #include "common/sequence.cuh"
 #include "common/work_tile.cuh"
+#include "ptx/bar.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared_words.cuh"
 #include "sm90/fwd/config.cuh"
+#include "sm90/fwd/named_barriers.cuh"
 #include "sm90/fwd/params.cuh"
 #include "sm90/fwd/shared_memory.cuh"
 
 namespace fa_tune::sm90 {
 
 constexpr WorkTile kNoWorkTile{-1, 0, 0, 0};
+
+// Others have nothing to do with the order of a packed batch: they would take its issue slots.
+struct LoadingWarpgroup {
+    static constexpr int kThreads = 128;
+    __device__ __forceinline__ static void sync() {
+        ptx::bar_sync(static_cast<int>(NamedBarrier::ORDER), kThreads);
+    }
+};
 
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct TileOrder {
@@ -36,16 +46,17 @@ struct TileOrder {
 
     const ForwardParams& p;
 
-    // `smem`: that of Q, which the order of a packed batch is found in.
+    // By the loading warpgroup: the order of a packed batch.  `smem`: that of Q.
+    __device__ __forceinline__ void list_members(unsigned smem) const {
+        fa_tune::list_members<LoadingWarpgroup, CFG.B_r(), kLongestFirst>(p, smem);
+        ptx::fence_proxy_async_shared();  // bulk copies come there next
+    }
+
+    // Of a packed batch when all have met, who meet again before Q comes to `smem`.
     __device__ __forceinline__ WorkTile first(unsigned smem,
                                               Sequence<TRAITS.packed>& sequence) const {
         if constexpr (TRAITS.packed) {
-            constexpr int kThreads = 128 * (1 + CFG.mma_warpgroups);
-            const int number = blockIdx.x;
-            const WorkTile tile = placed(
-                number, first_packed_tile<kThreads, CFG.B_r(), kLongestFirst>(p, smem), sequence);
-            ptx::fence_proxy_async_shared();  // bulk copies come there next
-            return tile;
+            return placed(blockIdx.x, found_tile(smem), sequence);
         } else {
             return decode(blockIdx.x);
         }

@@ -172,13 +172,19 @@ MUTANTS = {
         RING, "sm80/fwd/cp_async_mainloop.cuh", r"(cp_async_wait_group<)kPending>",
         r"\1kPending + 1>", WRONG,
     ),
-    "a group's slice is read before it is there": Mutant(
-        SHARED, "decode/warp_group.cuh", r"(cp_async_wait_group<)CFG\.stages - 2>",
-        r"\1CFG.stages - 1>", WRONG, queries=9,
+    "a group's K is read before it is there": Mutant(
+        SHARED, "decode/warp_group.cuh", r"(cp_async_wait_group<2 \* CFG\.stages) - 3>",
+        r"\1 - 2>", WRONG, queries=9,
+    ),
+    "a group's V is read before it is there": Mutant(
+        SHARED, "decode/warp_group.cuh", r"(cp_async_wait_group<2 \* CFG\.stages) - 2>",
+        r"\1 - 1>", WRONG, queries=9,
     ),
     "a slice is filled anew while the other warp reads it": Mutant(
-        SHARED, "decode/warp_group.cuh", r"sync\(\);(  // the block is here)", r"\1", WRONG,
-        queries=9,
+        SHARED, "decode/warp_group.cuh", r"sync\(\);(  // K is here)", r"\1", WRONG, queries=9,
+    ),
+    "V is read before the other warp has its part of it": Mutant(
+        SHARED, "decode/warp_group.cuh", r"sync\(\);(  // V is here)", r"\1", WRONG, queries=9,
     ),
     "groups are combined before all are done": Mutant(
         SHARED, "decode/kernel.cuh", r"(warps\.store_sums\(rows\.count\);\s*)__syncthreads\(\);",
@@ -192,8 +198,15 @@ MUTANTS = {
         PARTS, "decode/kernel.cuh", r"if \(last\) \*counter = 0;", "", "scratch memory", queries=9,
     ),
     "parts of a cluster are combined before all are there": Mutant(
-        CLUSTER, "decode/kernel.cuh", r"ptx::cluster_arrive\(\);\s*ptx::cluster_wait\(\);",
-        "__syncthreads();", WRONG + "|a CTA that has returned", queries=9,
+        CLUSTER, "decode/kernel.cuh", r"ptx::mbarrier_wait\(arrived, 0\);", "__syncthreads();",
+        WRONG + "|a CTA that returns", queries=9,
+    ),
+    "a CTA of a cluster is written to before it has begun": Mutant(
+        CLUSTER, "decode/kernel.cuh", r"ptx::cluster_wait\(\);", "", "not initialised", queries=9,
+    ),
+    "fewer bytes are waited for than arrive": Mutant(
+        CLUSTER, "decode/kernel.cuh", r"L::kPartBytes \+ L::kSumBytes", "L::kPartBytes",
+        WRONG + "|a CTA that returns", queries=9,
     ),
     "a part is made before all groups are done": Mutant(
         CLUSTER, "decode/kernel.cuh", r"__syncthreads\(\);(\s*combine_cluster)", r"\1", WRONG,

@@ -54,10 +54,11 @@ BATCHES = (
     ((3, 1), "5+0+130+64+1x9+4+70+0+129", 0),
     ((2, 2), "200+33+128+1x40+160+128+0", 3),
     ((1, 1), (300, 20, "uniform-1"), 0),
+    ((1, 1), (150, 20, "uniform-2"), 0),
     # Of about as many keys and as many tiles: handed out together.
     ((2, 1), "100+90+120+0+128+60+250+200+190+300", 0),
 )
-WINDOWS = (30, 64, 3, 50)  # to the left, of each batch
+WINDOWS = (30, 64, 3, 3, 50)  # to the left, of each batch
 # (config, traits, file, text, replacement), each found at one place.
 MUTANTS = {
     "a window is aligned with the first query": (

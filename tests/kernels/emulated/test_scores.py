@@ -33,6 +33,7 @@ TURNS = (
     "+pingpong"
 )
 RING = "(FP16, 64, 64, 64, 4): async+swizzled+load_2_2_2_tiles"
+DECODE = "decode(BF16, 64, 16, 32, 2): stages_2"
 _, _, CAP_BY_FOUR, _ = HOOKS
 ALL = "causal+ragged+lse+window+sink+softcap+alibi"
 # Loops of both kinds, stale and fresh maxima, persistent CTAs and single ones, turns, rings, one
@@ -60,13 +61,22 @@ BY_FOUR = (
      f"causal+ragged+lse+hook_{CAP_BY_FOUR}"),
     (TURNS, "causal+ragged+lse+softcap"),
     (RING, f"ragged+lse+hook_{CAP_BY_FOUR}"),
+    (DECODE, "causal+ragged+lse+softcap"),
+    ("decode(FP16, 64, 32, 32, 4): row_warps_2+aligned", "causal+ragged+lse+window+softcap"),
 )  # fmt: skip
-# Four scores of two rows together, as the accumulators have them.
+# Four scores of two rows together, as the accumulators have them: (config, traits, file, pattern,
+# replacement).
 OF_TWO_ROWS = (
-    "common/scores.cuh",
-    r"(?s)float four\[4\] = .*?four\[3\];",
-    "change(s[n + i / 2], 4 * i, 8 * n);",
-)
+    (
+        BEST, "causal+ragged+lse+softcap", "common/scores.cuh",
+        r"(?s)float four\[4\] = .*?four\[3\];", "change(s[n + i / 2], 4 * i, 8 * n);",
+    ),
+    (
+        DECODE, "causal+ragged+lse+softcap", "decode/warp_group.cuh",
+        r"(?s)float four\[4\] = .*?four\[3\];",
+        "one_over_one_and_power(s[m][n + i / 2], score_scale);",
+    ),
+)  # fmt: skip
 # (config, traits, file, pattern, replacement), each found at one place.
 MUTANTS = {
     "a block within the window is not visited": (
@@ -112,8 +122,7 @@ def _made(short_form: str, traits: str, folder: Path, file: str = "", *change: s
         assert n == 1
         return {**headers, file: text}
 
-    family = families.get("sm90" if short_form.startswith("sm90") else "sm80")
-    request = BuildRequest(families.variant(family.parse(short_form)), traits, "sm_90a")
+    request = BuildRequest(families.variant(families.parse(short_form)), traits, "sm_90a")
     return build(request, folder, edit=edited if change else dict)
 
 
@@ -164,6 +173,8 @@ def test_nan_stays_in_its_row(short_form: str, traits: str, tmp_path: Path) -> N
     assert np.array_equal(nan, to_be)
 
 
-def test_nan_of_another_row_is_noticed(tmp_path: Path) -> None:
-    nan, to_be = _nan_of_a_query_and_a_key(_made(*BY_FOUR[0], tmp_path, *OF_TWO_ROWS))
+@pytest.mark.parametrize("mutant", OF_TWO_ROWS, ids=["common", "decode"])
+def test_nan_of_another_row_is_noticed(mutant: tuple[str, ...], tmp_path: Path) -> None:
+    short_form, traits, *edit = mutant
+    nan, to_be = _nan_of_a_query_and_a_key(_made(short_form, traits, tmp_path, *edit))
     assert not np.array_equal(nan, to_be)
