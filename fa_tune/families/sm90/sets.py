@@ -85,7 +85,7 @@ FAST: dict[int, Listed] = {
         # Long sequences with a mask.
         *(("192x128", words) for words in (f"{_ONE_TILE}+{_EARLY}",)),
         # Short sequences: more warps.
-        *(("256x64", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("256x64", words) for words in (_ADAPTIVE, _BEST, f"{_BEST}+{_EARLY}")),
         # With a mask as well: fewer rows are fewer keys that nobody sees.
         *(("64x96", words) for words in (_ALONE, f"{_ALONE}+{_EARLY}")),
         *(("64x64", words) for words in (_ALONE,)),
@@ -124,10 +124,11 @@ FAST: dict[int, Listed] = {
 
 # With V of at most 128 columns where Q and K have more, up to 192.  128x112 was behind on an H200
 # at every length.
-TILES_192_128: Tiles = ((2, 64, 1), (2, 128, 1), (2, 96, 1), (3, 80, 1), (3, 64, 1))
+TILES_192_128: Tiles = ((2, 128, 1), (2, 64, 1), (2, 96, 1), (3, 80, 1), (3, 64, 1))
 FAST_192_128: Listed = (
-    *(("128x64", words) for words in (_TURNS_3,)),
     *(("128x128", words) for words in (_APART, f"{_APART}+{_EARLY}", f"{_APART}+rows_in_turn")),
+    # Up to lengths of 2048.
+    *(("128x64", words) for words in (_TURNS_3,)),
     *(("128x128", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
     *(("128x96", words) for words in (_BEST, f"{_BEST}+{_EARLY}", _ONE_Q)),
     *(("192x80", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
@@ -165,24 +166,24 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
     head dimensions that have no tiles, a config that the constraints refuse."""
     warpgroups, keys, _ = (_tiles(d_head, d_head_v)[0] or ((2, 64, 1),))[0]
     small_v = _has_small_v(d_head, d_head_v)
-    roomy = max(d_head, d_head_v) <= 128 or small_v
+    roomy = max(d_head, d_head_v) <= 128
     alike = d_head_v in (0, d_head)
     config = Sm90Config(
         dtype,
         d_head,
         warpgroups,
         keys,
-        3 if small_v else 2,
+        stages=2,
         q_stages=2 if roomy else 1,
         pingpong=True,
         overlap=True,
-        cross_tile_overlap=roomy,
+        cross_tile_overlap=roomy or small_v,
         rescale=Rescale.STALE_MAX,
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
         early_test_wait=not small_v and (not alike or d_head not in (64, 128, 192)),
         d_head_v=d_head_v,
-        rows_in_turn=small_v or (alike and d_head == 128),
+        rows_in_turn=alike and d_head == 128,
         adaptive_max=alike and d_head in (64, 128),
     )
     return replace(config, single_loop=_single_loop(config))
@@ -199,7 +200,11 @@ class TuneRule:
 
 # d_head, B_c, mma_warpgroups, pingpong, rescale
 _ROWS_IN_TURN = (128, 128, 2, True, Rescale.STALE_MAX)
-_ADAPTIVE_MAX = (_ROWS_IN_TURN, (64, 128, 3, True, Rescale.STALE_MAX))
+_ADAPTIVE_MAX = (
+    _ROWS_IN_TURN,
+    (64, 128, 3, True, Rescale.STALE_MAX),
+    (64, 64, 4, True, Rescale.STALE_MAX),
+)
 
 
 def _tile_and_policy(c: Sm90Config) -> tuple[int, int, int, bool, Rescale]:
@@ -257,8 +262,8 @@ TUNE_RULES = (
     ),
     TuneRule(
         "adaptive_max_where_it_won",
-        "adaptive_max was measured, and faster, with the default's tile in turns, with d_head 64 "
-        "and, with rows_in_turn, 128",
+        "adaptive_max was measured, and faster, in turns with 192x128 and 256x64 at d_head 64 and, "
+        "with rows_in_turn, the default's tile at 128",
         lambda c: (
             c.adaptive_max
             and (_tile_and_policy(c) not in _ADAPTIVE_MAX or (c.d_head == 128) != c.rows_in_turn)
@@ -280,6 +285,7 @@ def get_tune_configs(
 ) -> list[Sm90Config]:
     """The `tune` set; empty for head dimensions that the family has no tiles for."""
     tiles, _ = _tiles(d_head, d_head_v)
+    least_q = 1 if _has_small_v(d_head, d_head_v) else 2  # tiles of Q with cross_tile_overlap
     axes: dict[str, Sequence[Any]] = {
         "dtype": dtypes,
         "d_head": (d_head,),
@@ -305,7 +311,7 @@ def get_tune_configs(
         c
         for warpgroups, keys, ctas in tiles
         for c in expand(Sm90Config, {**axes, **_of_tile(warpgroups, keys, ctas)})
-        if not (c.cross_tile_overlap and (c.q_stages == 1 or not c.persistent))
+        if not (c.cross_tile_overlap and (c.q_stages < least_q or not c.persistent))
         and not (c.q_stages == 2 and not c.persistent)
         and tune_rejection(c) is None
     ]
