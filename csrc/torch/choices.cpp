@@ -10,6 +10,7 @@
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "errors.h"
 #include "problem.h"
@@ -91,14 +92,15 @@ Key bucket_key(const fa_tune_problem& p, int device) {
     return key;
 }
 
-// Of one choice: compiled for whole blocks, and for any lengths.
+// Of one bucket: compiled for whole blocks, of which a default may have several sizes, and for any
+// lengths.
 struct Kernels {
-    fa_tune_kernel* whole = nullptr;
+    std::vector<fa_tune_kernel*> whole;
     fa_tune_kernel* ragged = nullptr;
 
     fa_tune_kernel* serving(const fa_tune_problem& problem) const {
-        if (whole != nullptr && fa_tune::core::computes(*fa_tune_kernel_plan(whole), problem)) {
-            return whole;
+        for (fa_tune_kernel* kernel : whole) {
+            if (fa_tune::core::computes(*fa_tune_kernel_plan(kernel), problem)) return kernel;
         }
         if (ragged == nullptr) return nullptr;
         const fa_tune_plan& plan = *fa_tune_kernel_plan(ragged);
@@ -107,7 +109,11 @@ struct Kernels {
         return odd ? ragged : nullptr;
     }
     void add(fa_tune_kernel* kernel) {
-        (fa_tune_kernel_plan(kernel)->ragged != 0 ? ragged : whole) = kernel;
+        if (fa_tune_kernel_plan(kernel)->ragged != 0) {
+            ragged = kernel;
+        } else if (std::find(whole.begin(), whole.end(), kernel) == whole.end()) {
+            whole.push_back(kernel);
+        }
     }
 };
 

@@ -144,7 +144,7 @@ class Sm90Config:
     adaptive_max: bool = flag_field(
         "adaptive_max",
         "with stale_max, first maxima look at the warp's other rows, and maxima that grow steadily "
-        "are those of every fourth pair of scores",
+        "are those of a sample",
         later=True,
     )
 

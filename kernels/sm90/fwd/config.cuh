@@ -57,7 +57,7 @@ struct Sm90Config {
     // with stale_max, exponentials of a thread's first row beside the maximum of its second
     bool rows_in_turn = false;
     // with stale_max, first maxima look at the warp's other rows, and maxima that grow steadily are
-    // those of every fourth pair of scores
+    // those of a sample
     bool adaptive_max = false;
 
     // Whether O leaves by a place of its own, because Q of the next tile comes before O is there.

@@ -329,6 +329,20 @@ struct Consumer {
         return max_first;
     }
 
+    // Maxima of rows in turn, and the first row's exponentials.  A sample has code of its own: a
+    // branch among exponentials would keep maxima from coming beside them.
+    __device__ __forceinline__ void refresh_max_in_turn(typename Rows::Early& early) {
+        if (softmax.samples()) {
+            softmax.refresh_max(products.s, a, 0, true);
+            softmax.begin_with_stale_max(products.s, early);
+            softmax.template refresh_max_after<Rows::kSampled>(early.p[0], products.s, a, 1);
+        } else {
+            softmax.refresh_max(products.s, a, 0);
+            softmax.begin_with_stale_max(products.s, early);
+            softmax.template refresh_max_after<1>(early.p[0], products.s, a, 1);
+        }
+    }
+
     // What comes before the wait for the last product, which reads P; returns as refresh_max_first.
     __device__ __forceinline__ bool begin_stale_max_softmax(typename Rows::Early& early) {
         if constexpr (!CFG.rows_in_turn) {
@@ -344,9 +358,7 @@ struct Consumer {
         } else {
             const bool max_first = max_comes_first();
             if (max_first) {  // row 1's maximum beside row 0's exponentials
-                softmax.refresh_max(products.s, a, 0, softmax.samples());
-                softmax.begin_with_stale_max(products.s, early);
-                softmax.refresh_max_after(early.p[0], products.s, a, 1);
+                refresh_max_in_turn(early);
             } else {
                 softmax.begin_with_stale_max(products.s, early);
             }

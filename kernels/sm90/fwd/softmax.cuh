@@ -52,7 +52,7 @@ struct Softmax {
     // Where as many of a warp's lanes, two rows to each, grew in two blocks, the next maxima are
     // those of every so many pairs of columns.  Sums show where that was too low.
     static constexpr int kMostGrew = 56;
-    static constexpr int kSampled = 4;
+    static constexpr int kSampled = CFG.rows_in_turn ? kScores / 8 : 4;
     static constexpr int kSteady = 64;
     // The factor `a` of a row that grew so much that it may soon be too large again.
     static constexpr float kGrewMuch = 0x1p-8f;
@@ -221,13 +221,15 @@ struct Softmax {
         raise_max(highest, a, i);
     }
 
-    // The same, not before `first` is there, a number of at least 0.  Otherwise the assembler puts
-    // both rows' maxima before all exponentials, which is no work for the unit that takes those.
+    // The same of every kEach-th pair, not before `first` is there, a number of at least 0.
+    // Otherwise the assembler puts both rows' maxima before all exponentials, which is no work for
+    // the unit that takes those.
+    template <int kEach>
     __device__ __forceinline__ void refresh_max_after(float first, const float (&s)[kScores],
                                                       float (&a)[2], int i) {
         float highest = fmaf(first, 0.f, negative_infinity());
 #pragma unroll
-        for (int j = 0; j < kScores / 4; ++j) {
+        for (int j = 0; j < kScores / 4; j += kEach) {
             highest = fmaxf(fmaxf(highest, s[4 * j + 2 * i]), s[4 * j + 2 * i + 1]);
         }
         raise_max(highest, a, i);
