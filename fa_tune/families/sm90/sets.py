@@ -202,6 +202,9 @@ SHORT = 2048  # up to which a tile's end tells with d_head 256, whatever the mas
 def default_for(workload: Workload) -> Sm90Config:
     """`default_config`, or what is faster for such sizes with d_head 64 and 256."""
     w = workload
+    if w.packed and (w.total_q, w.total_kv) == (w.batch * w.seq_len_q, w.batch * w.seq_len_kv):
+        # No sequence is shorter than the longest.
+        w = w.dense(w.batch, w.seq_len_q, w.seq_len_kv)
     usual = default_config(w.d_head, w.dtype, d_head_v=w.d_head_v)
     if w.d_head_v or w.packed or w.cached or not w.is_plain:
         return usual
