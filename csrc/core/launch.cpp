@@ -204,13 +204,13 @@ void set_problem(const Call& call, Params& params) {
     params.seq_len_kv = static_cast<int>(keys_of(problem));
     set_scores(call, params);
     if (problem.packed != 0) {
-        params.packed = {tensors.cu_seqlens_q,
+        params.packed = {static_cast<int>(problem.batch),
+                         0,
+                         tensors.cu_seqlens_q,
                          tensors.cu_seqlens_kv,
                          tensors.used_q,
                          tensors.used_kv,
-                         static_cast<PackedMember*>(tensors.workspace),
-                         static_cast<int>(problem.batch),
-                         0};
+                         static_cast<PackedMember*>(tensors.workspace)};
     }
 }
 

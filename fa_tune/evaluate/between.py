@@ -102,7 +102,8 @@ def _problems(recording: Recording) -> Iterable[_Problem]:
             if not is_reference(s.subject)
         }
         chosen = Variant.from_key(found.decision.chosen.subject)
-        yield _Problem(Tuned(found.workload, chosen, ratios), found.default)
+        default = ratios.get(Variant.from_key(found.default)) if found.default else None
+        yield _Problem(Tuned(found.workload, chosen, ratios, default), found.default)
 
 
 def _once(problems: Sequence[_Problem]) -> list[_Problem]:
@@ -138,7 +139,8 @@ def _losses(
         for p in every
         if _alike(p.tuned.workload, asked) and distance(p.tuned.workload, asked) >= APART
     ]
-    found = between(others, asked)
+    default = Variant.from_key(problem.default) if problem.default else None
+    found = between(others, asked, default)
     if found is None:
         return None
     nearest = min(others, key=lambda t: distance(t.workload, asked))
@@ -154,7 +156,7 @@ def _losses(
         found.asked[0].workload,
         loss(found.variant),
         loss(nearest.chosen),
-        loss(Variant.from_key(problem.default)) if problem.default else None,
+        loss(default),
         loss(single),
     )
 

@@ -58,7 +58,7 @@ def set_packed(params: np.ndarray, workload: Workload, args: LaunchArgs) -> None
 
 # kernels/common/packed_batch.cuh, PackedBatch, field for field.
 PACKED_FIELDS = (
-    *((name, "u8") for name in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv", "members")),
     ("batch", "i4"),
     ("unused", "i4"),
+    *((name, "u8") for name in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv", "members")),
 )

@@ -37,6 +37,8 @@ constexpr int kComparing = 128;
 template <int kCtaThreads>
 struct WholeCta {
     static constexpr int kThreads = kCtaThreads;
+    // After words that the thread has written to shared memory.
+    __device__ __forceinline__ static void wrote() {}
     __device__ __forceinline__ static void sync() { __syncthreads(); }
 };
 
@@ -118,6 +120,7 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
                 ptx::st_shared(scratch + 8 * index + 4, tiles);
             }
         }
+        Team::wrote();
         Team::sync();
 #pragma unroll 1
         for (int first = 0; first < count; first += kThreads) {
@@ -157,14 +160,15 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
         const int each = (count + kThreads - 1) / kThreads;
         const int begin = min(count, thread * each), end = min(count, begin + each);
         int own = 0;
-#pragma unroll 1
+#pragma unroll 4
         for (int index = begin; index < end; ++index) own += tiles_of(member_of(index).queries);
         ptx::st_shared(scratch + 4 * thread, own);
+        Team::wrote();
         Team::sync();
         int first_tile = 0;
 #pragma unroll 4
         for (int i = 0; i < thread; ++i) first_tile += ptx::ld_shared(scratch + 4 * i);
-#pragma unroll 1
+#pragma unroll 2
         for (int index = begin; index < end; ++index) {
             PackedMember member = member_of(index);
             const int tiles = tiles_of(member.queries);
@@ -277,6 +281,7 @@ __device__ __forceinline__ void order_members(const PackedBatch& batch, unsigned
                                          member.index};
                     ptx::st_shared_v4(found, low);
                     ptx::st_shared_v4(found + 16, high);
+                    Team::wrote();
                 }
             }
             if constexpr (kListed) {

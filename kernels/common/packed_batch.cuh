@@ -19,15 +19,16 @@ struct alignas(16) PackedMember {
     int group, in_group;
 };
 
-// All of it 0 without the trait.
+// All of it 0 without the trait.  What a CTA begins with comes first, for it is a fresh
+// multiprocessor that reads it: so much is in one line of the cache of parameters.
 struct PackedBatch {
+    int batch;
+    int unused;
     const int* cu_seqlens_q;   // batch + 1
     const int* cu_seqlens_kv;  // batch + 1
     const int* used_q;         // how many rows of each sequence count, or null: all
     const int* used_kv;
     PackedMember* members;  // room for batch + 1: in the order of work, and an end; or null
-    int batch;
-    int unused;
 };
 
 }  // namespace fa_tune

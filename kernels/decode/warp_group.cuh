@@ -79,6 +79,9 @@ struct WarpGroup {
     static constexpr int kTilesO = CFG.d_v() / 8;
     static constexpr int kStepsQK = CFG.d_head / 16;
     static constexpr int kStepsPV = L::kKeys / 16;
+    // Groups of copies of a block.  K comes alone, so that scores are computed while V is on its
+    // way, unless other CTAs of the multiprocessor are at work meanwhile.
+    static constexpr int kCopies = CFG.ctas_per_sm == 1 ? 2 : 1;
     using Softmax = mma_sync::OnlineSoftmax<Elem, kTilesM, kTilesS, kTilesO, true, 0>;
 
     const DecodeParams& p;
@@ -119,14 +122,15 @@ struct WarpGroup {
         begin(rows);
 #pragma unroll 1
         for (int i = 0; i < count; ++i) {
-            // Of each block under way there are two groups of copies.
-            ptx::cp_async_wait_group<2 * CFG.stages - 3>();
-            sync();  // K is here, and all are done with the last block
+            ptx::cp_async_wait_group<kCopies*(CFG.stages - 1) - 1>();
+            sync();  // the block is here, or its K, and all are done with the last one
             const int next = i + CFG.stages - 1;
             load(rows, next_stage, first + next, next < count ? keys.any : 0);
             weigh(rows, stage, (first + i) * CFG.B_c + group * L::kKeys, keys, i == 0);
-            ptx::cp_async_wait_group<2 * CFG.stages - 2>();
-            sync();  // V is here
+            if constexpr (kCopies == 2) {
+                ptx::cp_async_wait_group<kCopies*(CFG.stages - 1)>();
+                sync();  // V is here
+            }
             add_values(stage);
             stage = stage + 1 == CFG.stages ? 0 : stage + 1;
             next_stage = next_stage + 1 == CFG.stages ? 0 : next_stage + 1;
@@ -193,8 +197,8 @@ struct WarpGroup {
         to[1] = second;
     }
 
-    // The group's slice of a block to a stage, in two groups of copies, the first of which has K;
-    // keys from `keys` on are zeros and never read.
+    // The group's slice of a block to a stage, in kCopies groups of copies, the first of which has
+    // K; keys from `keys` on are zeros and never read.
     __device__ __forceinline__ void load(const TileRows& rows, int stage, int block, int keys) {
         const int first_key = block * CFG.B_c + group * L::kKeys;
         const int there = keys - first_key;
@@ -203,11 +207,11 @@ struct WarpGroup {
         if (keys > 0 && cache.pages == nullptr && there >= L::kKeys &&
             first_key + L::kKeys <= rows.new_from) {
             load_whole<KTile>(to, p.k, p.k_strides, rows, first_key);
-            ptx::cp_async_commit_group();
+            if constexpr (kCopies == 2) ptx::cp_async_commit_group();
             load_whole<VTile>(to + KTile::kBytes, p.v, p.v_strides, rows, first_key);
         } else {
             if (keys > 0) load_steps(to, rows, first_key, there);
-            ptx::cp_async_commit_group();
+            if constexpr (kCopies == 2) ptx::cp_async_commit_group();
         }
         ptx::cp_async_commit_group();
     }

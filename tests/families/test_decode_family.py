@@ -187,14 +187,18 @@ def test_it_is_for_few_rows_alone() -> None:
         (1, 8, 1, 2048, "stages_2+dependent+cluster_8"),
         (1, 8, 1, 4096, "stages_2+cluster_8"),  # no room for 16 clusters of 8
         (1, 8, 1, 8192, "cluster_8"),
-        (3, 8, 1, 2048, "stages_2+dependent+cluster_4"),  # nor for 24
-        (4, 8, 1, 4096, "dependent+cluster_2"),
-        (8, 8, 1, 1024, "stages_2+dependent+cluster_2"),
-        (9, 8, 1, 1024, "stages_2+aligned+dependent"),  # nor for 72 of 2
-        (1, 8, 4, 1024, "stages_2+row_warps_2+dependent+cluster_4"),
+        (1, 8, 1, 32768, "cluster_8"),
+        (2, 8, 1, 4096, "stages_2+aligned+dependent"),  # to begin early is worth more
+        (3, 8, 1, 2048, "stages_2+dependent+cluster_4"),
+        (4, 8, 1, 8192, "dependent+cluster_2"),
+        (5, 8, 1, 3000, "stages_2+aligned+dependent"),
+        (8, 8, 1, 3000, "stages_2+dependent+cluster_2"),
+        (9, 8, 1, 1024, "stages_2+aligned+dependent"),  # no room for 72 of 2
+        (1, 8, 4, 1024, "stages_2+dependent+cluster_4"),  # two tiles of 16 rows
         (1, 8, 4, 8192, "stages_2+row_warps_2+cluster_8"),
+        (1, 8, 4, 32768, "stages_2+row_warps_2+aligned+dependent"),
         (1, 8, 8, 1024, "stages_2+row_warps_4+aligned+dependent"),  # 64 rows
-        (1, 8, 1, 32768, "stages_2+aligned+dependent"),  # 64 CTAs read less than 132
+        (16, 8, 1, 8192, "stages_2+aligned"),
         (1, 1, 1, 8192, "stages_2+aligned+dependent"),
     ],
 )
@@ -206,33 +210,38 @@ def test_the_default_has_clusters_where_little_is_read(
     config: DecodeConfig = _FAMILY.default_for(workload, h200)
     assert str(config).split(": ")[1] == words
     assert _FAMILY.constraints(config, h200) is None
-    for other, dependent in (
-        (_FAMILY.default_for(workload, limits((8, 0))), False),
-        (_FAMILY.default_for(replace(workload, cache_lengths="lognormal"), h200), True),
-    ):
-        assert (other.cluster, other.aligned, other.dependent) == (1, True, dependent)
+    before_hopper = _FAMILY.default_for(workload, limits((8, 0)))
+    assert (before_hopper.cluster, before_hopper.dependent) == (1, False)
+    cached = _FAMILY.default_for(replace(workload, cache_lengths="lognormal"), h200)
+    assert (cached.cluster, cached.aligned, cached.dependent) == (1, True, True)
 
 
 @pytest.mark.parametrize(
-    ("queries", "keys", "lengths", "ctas"),
+    ("batch", "queries", "keys", "lengths", "ctas"),
     [
-        (1, 1024, None, 4),
-        (1, 8192, None, 2),
-        (4, 1024, None, 2),
-        (8, 8192, None, 1),
-        (1, 8192, "lognormal", 3),
+        (64, 1, 1024, "", 4),
+        (64, 1, 8192, "", 2),
+        (64, 4, 1024, "", 4),
+        (64, 4, 8192, "", 2),
+        (64, 4, 8192, "lognormal", 1),
+        (64, 8, 8192, "", 1),
+        (64, 1, 8192, "lognormal", 3),
+        (32, 1, 1024, "", 2),
+        (32, 1, 8192, "", 1),
+        (32, 1, 8192, "lognormal", 1),
+        (24, 1, 1024, "", 1),
     ],
 )
 def test_ctas_are_small_where_tiles_are_many(
-    queries: int, keys: int, lengths: str | None, ctas: int
+    batch: int, queries: int, keys: int, lengths: str, ctas: int
 ) -> None:
-    workload = Workload(64, 64, 8, queries, keys, 128, DType.BF16, cache_lengths=lengths)
+    workload = Workload(batch, 64, 8, queries, keys, 128, DType.BF16, cache_lengths=lengths)
     config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
     assert config.ctas_per_sm == ctas
 
 
 def test_recordings_hold_the_default_that_did_not_begin_early() -> None:
-    config: DecodeConfig = _FAMILY.default_for(_ONE_QUERY, limits((9, 0)))
+    config: DecodeConfig = _FAMILY.default_for(replace(_ONE_QUERY, seq_len_kv=1024), limits((9, 0)))
     assert config.dependent
     (former,) = _FAMILY.former_defaults(config)
     assert former == replace(config, dependent=False)

@@ -247,6 +247,28 @@ def a_cache_in_a_graph() -> None:
         assert (out - expected).abs().max() < 4e-3, len(keys)
 
 
+def launches_that_overlap() -> None:
+    """Each reads what the one in front of it writes, and begins before that is done: in a graph the
+    same bits as one at a time."""
+    shapes = ((1, 64, 8, 1, 1024), (4, 64, 8, 4, 1024), (16, 64, 8, 1, 1024), (1, 32, 32, 1, 3000))
+    for batch, heads, kv_heads, queries, keys in shapes:
+        q = draw(batch, queries, heads, 128)
+        caches = [[draw(batch, keys, kv_heads, 128) for _ in "kv"] for _ in range(6)]
+
+        expected = q
+        for k, v in caches:
+            expected = attention(expected, k, v)
+            torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = q
+            for k, v in caches:
+                out = attention(out, k, v)
+        for _ in range(30):
+            graph.replay()
+            assert same_bits([out], [expected]), (batch, heads, kv_heads, queries, keys)
+
+
 def transformers_models() -> str:
     """The same tokens as eager attention: dynamic and static cache, padding, chunks, window."""
     try:

@@ -44,6 +44,7 @@ DROP_INS = (
     "transformers_models",
     "caches",
     "a_cache_in_a_graph",
+    "launches_that_overlap",
 )
 SHARDS = 8
 MEASURED = ("first_calls", "host_cost")

@@ -28,6 +28,7 @@ from tests.store.test_recordings import ORIGIN
 from tests.tune.fakes import H200
 
 SHIPPED = ROOT / "profiles" / "nvidia_h200"
+MARGIN = 0.01
 READ, LIBRARIES = "bare read", ("FA2", "cuDNN", "FA3", "FA4")
 TILE = "decode(BF16, 128, 16, 128, 8): stages_2"
 CHOSEN, OTHER = f"decode:{TILE}+aligned", f"decode:{TILE}+ctas_1"
@@ -208,13 +209,14 @@ def check_rule(text: str, folder: Path) -> int:
         if heading not in text:
             continue
         rows = {row[0]: row[1:] for row in rows_below(text, heading)}
-        # A default that is one only since may be faster than the choice of the time.
-        lost = [
-            max(0.0, problem.raced(_default(problem), problem.chosen) - 1)
+        losses = [
+            problem.raced(_default(problem), problem.chosen) - 1
             for key, problem in problems(held).items()
             if not key[5] and _default(problem)
         ]
-        assert rows["the default"] == _mean_and_worst(lost)
+        # A default that is one only since stays, as another would have, for no more than that.
+        lost = [one if one > MARGIN else 0.0 for one in losses]
+        assert rows.get("the default") == (_mean_and_worst(lost) if lost else None)
         assert "the registry's rule" in rows
         tables += 1
     return tables

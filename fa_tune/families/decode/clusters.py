@@ -10,8 +10,7 @@ from fa_tune.families.decode.config import MMA_M, DecodeConfig, KVType, constrai
 
 MEASURED = (9, 0)  # compute capability
 D_HEADS = (64, 128)  # of K and of V
-ROWS = (MMA_M, 2 * MMA_M)  # of a tile
-MOST_BYTES = 70_000_000  # of K and V
+MOST_BYTES = {MMA_M: 140_000_000, 2 * MMA_M: 70_000_000}  # of K and V, by rows
 MULTIPROCESSORS = 132
 # CTAs of a cluster: clusters that run at a time, a CTA for a multiprocessor.
 ROOM = {2: 66, 4: 30, 8: 15}
@@ -20,11 +19,14 @@ BYTES_PER_NS = 4400.0  # that all CTAs read at most
 # What one of them does: bound by its ring, of which there is more or less, or by widening e4m3.
 CTA_BYTES_PER_NS, DEEP_CTA_BYTES_PER_NS, E4M3_CTA_BYTES_PER_NS = 64.0, 70.0, 40.0
 DEEP_BLOCKS = 4  # of a CTA: where there are more, a deeper ring, if few CTAs read
-PARTS_NS = 1300.0  # for the parts of 16 rows to go through memory
+# For parts of 16 rows to go through memory, and more for each of them.
+PARTS_NS, PART_NS = 350.0, 75.0
 DEPENDENT_NS = 950.0  # that a launch gains which begins before the one in front of it is done
-# Of a tile: clusters of launches that overlap crowd some of the multiprocessors' groups, at which
-# tiles with more than this lose more than they gain, unless both launches have room.
-DEPENDENT_BYTES = 1 << 20
+# Clusters of launches that overlap crowd some of the multiprocessors' groups, where tiles with more
+# bytes than these lose more than they gain, unless both launches have room or the first has all.
+DEPENDENT_BYTES, ALL = 1 << 20, 0.9
+# Of a CTA: to read them twice, for two tiles of half of the rows, is faster than larger tiles.
+HALF_KEYS = 512
 
 
 def default(
@@ -36,28 +38,55 @@ def default(
         return None
     blocks = -(-n_keys // shared.B_c)
     tile_bytes = blocks * _block_bytes(shared)
-    if tiles * tile_bytes > MOST_BYTES or tiles > MULTIPROCESSORS // 2:
+    if tiles * tile_bytes > MOST_BYTES[shared.B_r]:
         return None
+    if shared.B_r > MMA_M and (halves := _halves(shared, tiles, blocks)) is not None:
+        shared, tiles = halves, 2 * tiles
     cluster = _cluster(shared, tiles, blocks)
     if cluster is None:
         return None
     found = replace(shared, cluster=cluster, aligned=False)
     if _wants_depth(found, tiles, blocks):
         found = replace(found, stages=shared.stages + 1)
-    if tile_bytes <= DEPENDENT_BYTES or 2 * tiles <= ROOM[cluster]:
+    room = ROOM[cluster]
+    if tile_bytes <= DEPENDENT_BYTES or 2 * tiles <= room or tiles >= ALL * room:
         found = replace(found, dependent=True)
-    parts_ns = PARTS_NS * shared.B_r / MMA_M - (0.0 if found.dependent else DEPENDENT_NS)
-    parts = min(MULTIPROCESSORS // tiles, blocks)
-    if _read_ns(found, tiles, blocks, cluster) >= _read_ns(shared, tiles, blocks, parts) + parts_ns:
+    if _keys(found, blocks) > FEW_KEYS and not _gains(found, shared, tiles, blocks):
         return None
     return found if constraints(found, arch) is None else None
+
+
+def _keys(config: DecodeConfig, blocks: int) -> int:
+    """Of a CTA of a cluster."""
+    return -(-blocks // config.cluster) * config.B_c
+
+
+def _gains(found: DecodeConfig, shared: DecodeConfig, tiles: int, blocks: int) -> bool:
+    """Whether clusters take less time than equal shares with `dependent`."""
+    parts = min(MULTIPROCESSORS // tiles, blocks)
+    saved_ns = (PARTS_NS + PART_NS * parts) * shared.B_r / MMA_M
+    if not found.dependent:
+        saved_ns -= DEPENDENT_NS
+    read_ns = _read_ns(found, tiles, blocks, found.cluster)
+    return read_ns < _read_ns(shared, tiles, blocks, parts) + saved_ns
+
+
+def _halves(shared: DecodeConfig, tiles: int, blocks: int) -> DecodeConfig | None:
+    """The tile of half of the rows, if clusters of two of them have few keys for each CTA."""
+    if shared.d_head != max(D_HEADS) or shared.kv_type is not KVType.SAME:
+        return None
+    half = replace(shared, B_r=MMA_M, row_warps=1)
+    cluster = _cluster(half, 2 * tiles, blocks)
+    if cluster is None or _keys(replace(half, cluster=cluster), blocks) > HALF_KEYS:
+        return None
+    return half
 
 
 def _cluster(shared: DecodeConfig, tiles: int, blocks: int) -> int | None:
     """The smallest whose CTAs have few keys, else the one that reads fastest; of those that have
     room and a block for each CTA."""
     possible = [c for c in ROOM if tiles <= ROOM[c] and c <= blocks]
-    small = [c for c in possible if -(-blocks // c) * shared.B_c <= FEW_KEYS]
+    small = [c for c in possible if _keys(replace(shared, cluster=c), blocks) <= FEW_KEYS]
     if small:
         return small[0]
     return min(possible, key=lambda c: _read_ns(shared, tiles, blocks, c), default=None)
@@ -87,4 +116,4 @@ def _block_bytes(config: DecodeConfig) -> int:
 
 
 def _is_measured(config: DecodeConfig) -> bool:
-    return config.d_head == config.d_v and config.d_head in D_HEADS and config.B_r in ROWS
+    return config.d_head == config.d_v and config.d_head in D_HEADS and config.B_r in MOST_BYTES

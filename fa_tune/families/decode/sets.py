@@ -31,8 +31,10 @@ H200 = limits((9, 0))  # no shared memory is larger
 # Of K and V in a ring: enough for the bandwidth of an H200, and more gained nothing.
 RING_BYTES = 128 << 10
 SMALL_RING_BYTES = 64 << 10
-# So many tiles are several for each CTA.  With few keys they end so often that smaller CTAs gain.
-MANY_TILES, MANY_TILES_ROWS, LONG_KEYS = 400, 32, 4096
+# So many tiles are several for each CTA, or two for a multiprocessor.  With few keys they end so
+# often that smaller CTAs gain.
+MANY_TILES, SEVERAL_TILES, MANY_TILES_ROWS, LONG_KEYS = 400, 250, 32, 4096
+EARLY_BYTES = 300_000_000  # of K and V: with more a launch gains nothing by beginning early
 ROWS = (16, 32, 64)  # of tiles
 KEYS = 128  # of blocks
 # Where those of a key are no more than these a block has twice the keys, if a tile has no more rows
@@ -94,8 +96,11 @@ def default_config(
         return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
     shared = _of_equal_shares(heads, dtype, rows, arch, tiles, n_keys)
     clustered = clusters.default(shared, arch, tiles, n_keys)
-    early = replace(shared, dependent=True)
-    return clustered or (shared if constraints(early, arch) is not None else early)
+    if clustered is not None:
+        return clustered
+    key_bytes = (shared.d_head + shared.d_v) * shared.kv_bytes
+    early = replace(shared, dependent=tiles * (n_keys or 0) * key_bytes <= EARLY_BYTES)
+    return early if constraints(early, arch) is None else shared
 
 
 def _of_equal_shares(
@@ -104,10 +109,9 @@ def _of_equal_shares(
     """The default of CTAs that share all tiles.  With many tiles, several for a CTA, small CTAs:
     one loads while another is between two tiles."""
     fitting = next((r for r in ROWS if r >= rows), ROWS[-1])
-    if tiles >= MANY_TILES and fitting <= MANY_TILES_ROWS:
-        small = replace(_of_many_tiles(heads, dtype, fitting, n_keys), aligned=True)
-        if constraints(small, arch) is None:
-            return small
+    small = _of_many_tiles(heads, dtype, fitting, tiles, n_keys)
+    if small is not None and constraints(replace(small, aligned=True), arch) is None:
+        return replace(small, aligned=True)
     for ring_bytes in (RING_BYTES, SMALL_RING_BYTES):
         for tile_rows in (r for r in reversed(ROWS) if r <= fitting):
             config = replace(_best(heads, dtype, tile_rows, ring_bytes), aligned=True)
@@ -123,14 +127,18 @@ def _best(heads: Heads, dtype: DType, rows: int, ring_bytes: int = RING_BYTES) -
     return wide if narrow and rows <= WIDE_ROWS else tile_of(heads, dtype, rows, ring_bytes)
 
 
-def _of_many_tiles(heads: Heads, dtype: DType, rows: int, n_keys: int | None) -> DecodeConfig:
-    """Where lengths are known on the device alone they differ, which three small CTAs for a
-    multiprocessor even out best."""
-    if rows > MMA_M:
-        return of_two(heads, dtype, rows)
+def _of_many_tiles(
+    heads: Heads, dtype: DType, rows: int, tiles: int, n_keys: int | None
+) -> DecodeConfig | None:
+    """Small CTAs; None where tiles are few.  Where lengths are known on the device alone they
+    differ, which three CTAs for a multiprocessor even out best."""
     if n_keys is None:
-        return of_three(heads, dtype)
-    return of_four(heads, dtype) if n_keys < LONG_KEYS else of_two(heads, dtype, rows)
+        return of_three(heads, dtype) if rows == MMA_M and tiles >= MANY_TILES else None
+    if rows > MANY_TILES_ROWS or tiles < (SEVERAL_TILES if n_keys < LONG_KEYS else MANY_TILES):
+        return None
+    if n_keys < LONG_KEYS and tiles >= MANY_TILES:
+        return of_four(heads, dtype, rows)
+    return of_two(heads, dtype, rows)
 
 
 def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
@@ -143,9 +151,9 @@ def of_three(heads: Heads, dtype: DType) -> DecodeConfig:
     return tile_of(heads, dtype, MMA_M, 64 << 10, keys=64, ctas=3)
 
 
-def of_four(heads: Heads, dtype: DType) -> DecodeConfig:
-    """A tile of 16 rows of which a multiprocessor has four CTAs."""
-    return tile_of(heads, dtype, MMA_M, 48 << 10, keys=32, ctas=4)
+def of_four(heads: Heads, dtype: DType, rows: int = MMA_M) -> DecodeConfig:
+    """A tile of which a multiprocessor has four CTAs."""
+    return tile_of(heads, dtype, rows, 48 << 10, keys=32, ctas=4)
 
 
 def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
@@ -162,10 +170,13 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
         if wide != best:
             yield replace(wide, aligned=True)
             yield replace(wide, aligned=True, dependent=True)
+        smaller = [of_three(heads, dtype)] if rows == MMA_M else []
+        if rows <= MANY_TILES_ROWS:
+            smaller.append(of_four(heads, dtype, rows))
+        for tile in smaller:
+            yield replace(tile, aligned=True)
+            yield replace(tile, aligned=True, dependent=True)
         if rows == MMA_M:
-            for tile in (of_three(heads, dtype), of_four(heads, dtype)):
-                yield replace(tile, aligned=True)
-                yield replace(tile, aligned=True, dependent=True)
             yield replace(best, aligned=True, min_blocks=4)
         if rows <= WIDE_ROWS:
             yield from _of_clusters(wide, deeper if rows == MMA_M and wide == best else None)

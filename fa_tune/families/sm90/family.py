@@ -84,7 +84,7 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         usual = sets.default_config(config.d_head, config.dtype, d_head_v=config.d_head_v)
         if config != usual:
             return [usual, *self.former_defaults(usual)]
-        if max(config.d_head, config.d_v) > 128 and config.q_stages > 1 and config.stages < 3:
+        if max(config.d_head, config.d_v) > 128 and config.q_stages > 1:
             return [replace(config, B_c=96, q_stages=1, cross_tile_overlap=False)]
         if not config.adaptive_max:
             return []

@@ -125,10 +125,11 @@ FAST: dict[int, Listed] = {
 
 # With V of at most 128 columns where Q and K have more, up to 192.  128x112 was behind on an H200
 # at every length.
-TILES_192_128: Tiles = ((2, 64, 1), (2, 128, 1), (2, 96, 1), (3, 80, 1), (3, 64, 1))
+TILES_192_128: Tiles = ((2, 128, 1), (2, 64, 1), (2, 96, 1), (3, 80, 1), (3, 64, 1))
 FAST_192_128: Listed = (
-    *(("128x64", words) for words in (_TURNS_3,)),
     *(("128x128", words) for words in (_APART, f"{_APART}+{_EARLY}", f"{_APART}+rows_in_turn")),
+    # Up to lengths of 2048.
+    *(("128x64", words) for words in (_TURNS_3,)),
     *(("128x128", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
     *(("128x96", words) for words in (_BEST, f"{_BEST}+{_EARLY}", _ONE_Q)),
     *(("192x80", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
@@ -166,24 +167,24 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
     head dimensions that have no tiles, a config that the constraints refuse."""
     warpgroups, keys, _ = (_tiles(d_head, d_head_v)[0] or ((2, 64, 1),))[0]
     small_v = _has_small_v(d_head, d_head_v)
-    roomy = max(d_head, d_head_v) <= 192
+    roomy = max(d_head, d_head_v) <= 192 and not small_v
     alike = d_head_v in (0, d_head)
     config = Sm90Config(
         dtype,
         d_head,
         warpgroups,
         keys,
-        3 if small_v else 2,
+        stages=2,
         q_stages=2 if roomy else 1,
         pingpong=True,
         overlap=True,
-        cross_tile_overlap=roomy,
+        cross_tile_overlap=roomy or small_v,
         rescale=Rescale.STALE_MAX,
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
         early_test_wait=not small_v and (not alike or d_head not in (64, 128, 192)),
         d_head_v=d_head_v,
-        rows_in_turn=small_v or (alike and d_head == 128),
+        rows_in_turn=alike and d_head == 128,
         adaptive_max=alike and d_head in (64, 128),
     )
     return replace(config, single_loop=_single_loop(config))
@@ -332,6 +333,7 @@ def get_tune_configs(
 ) -> list[Sm90Config]:
     """The `tune` set; empty for head dimensions that the family has no tiles for."""
     tiles, _ = _tiles(d_head, d_head_v)
+    least_q = 1 if _has_small_v(d_head, d_head_v) else 2  # tiles of Q with cross_tile_overlap
     axes: dict[str, Sequence[Any]] = {
         "dtype": dtypes,
         "d_head": (d_head,),
@@ -357,7 +359,7 @@ def get_tune_configs(
         c
         for warpgroups, keys, ctas in tiles
         for c in expand(Sm90Config, {**axes, **_of_tile(warpgroups, keys, ctas)})
-        if not (c.cross_tile_overlap and (c.q_stages == 1 or not c.persistent))
+        if not (c.cross_tile_overlap and (c.q_stages < least_q or not c.persistent))
         and not (c.q_stages == 2 and not c.persistent)
         and tune_rejection(c) is None
     ]

@@ -4,7 +4,8 @@ Such a kernel takes the time of reading K and V, and how well its shares of them
 on how many tiles and how many keys of each there are for its multiprocessors.  So problems are
 points of a plane, by the logarithms of both.  Each of the nearest tuned ones tells how much time a
 config takes over its choice.  Between them this is taken to change evenly, the nearer the more
-weight, and the config that loses least serves.
+weight, and the config that loses least serves.  The default of the problem itself is one of them:
+it is as good there as the defaults of the tuned problems are where they are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from fa_tune import families
+from fa_tune.core.arch import limits
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.store.registry.schema import Entry
@@ -25,22 +28,33 @@ WEIGHT = 4  # power of the distance: with 2, regimes that are far apart are mixe
 
 @dataclass(frozen=True)
 class Tuned:
-    """A tuned problem: the choice, and the time of other configs over its own as far as known."""
+    """A tuned problem: the choice, and the time of other configs over its own as far as known;
+    `default` is that of its default, which need not be that of other problems."""
 
     workload: Workload
     chosen: Variant
     ratios: Mapping[Variant, float]
+    default: float | None = None
 
     @classmethod
     def of(cls, entry: Entry) -> Tuned:
         """What an entry tells; what is tied with the choice takes its time."""
         ratios = dict.fromkeys(entry.tie_set, 1.0)
         ratios |= {r.variant: r.ratio.value for r in entry.runners_up}
-        return cls(entry.workload, entry.chosen, {**ratios, entry.chosen: 1.0})
+        ratios[entry.chosen] = 1.0
+        default = None if entry.default is None else ratios.get(entry.default)
+        if default is None and entry.ratio_to_default is not None:
+            default = 1.0 / entry.ratio_to_default.value
+        return cls(entry.workload, entry.chosen, ratios, default)
 
     def loss(self, variant: Variant) -> float:
         """The time of a config over the choice's; one that is not known is behind all that are."""
         return self.ratios.get(variant, max(self.ratios.values()))
+
+    @property
+    def loss_of_default(self) -> float:
+        """The same of its own default."""
+        return max(self.ratios.values()) if self.default is None else self.default
 
 
 @dataclass(frozen=True)
@@ -59,9 +73,17 @@ def distance(a: Workload, b: Workload) -> float:
     return sum(abs(x - y) for x, y in zip(_place(a), _place(b), strict=True))
 
 
-def between(tuned: Sequence[Tuned], asked: Workload) -> Between | None:
-    """What serves a problem; None without tuned ones.  Those with other rows are asked only where
-    there are no others."""
+def default_of(workload: Workload, compute_capability: tuple[int, int]) -> Variant | None:
+    """What runs there without tuning, if anything does."""
+    found = families.defaults_for(workload, limits(compute_capability))
+    return families.variant(found[0]) if found else None
+
+
+def between(
+    tuned: Sequence[Tuned], asked: Workload, default: Variant | None = None
+) -> Between | None:
+    """What serves a problem whose default is `default`; None without tuned ones.  Those with other
+    rows are asked only where there are no others."""
     if not tuned:
         return None
     alike = [t for t in tuned if _place(t.workload)[2] == _place(asked)[2]] or list(tuned)
@@ -77,6 +99,11 @@ def between(tuned: Sequence[Tuned], asked: Workload) -> Between | None:
     known = dict.fromkeys([t.chosen for t in near])
     known |= dict.fromkeys(sorted({v for t in near for v in t.ratios}))
     best = min(known, key=lambda variant: round(expected(variant), 3))
+    if default is not None:
+        told = zip(weights, near, strict=True)
+        lost = sum(weight * t.loss_of_default for weight, t in told) / sum(weights)
+        if round(lost, 3) <= round(expected(best), 3):
+            return Between(default, lost, tuple(near))
     return Between(best, expected(best), tuple(near))
 
 
@@ -104,7 +131,8 @@ def filled(entries: Sequence[Entry]) -> list[Entry]:
             keys = 2 * e.workload.seq_len_kv
             while keys < later.workload.seq_len_kv:
                 workload = replace(e.workload, seq_len_kv=keys)
-                if (serves := between(tuned, workload)) is not None:
+                default = default_of(workload, e.gpu.compute_capability)
+                if (serves := between(tuned, workload, default)) is not None:
                     made = replace(e, workload=workload, chosen=serves.variant, confirmation=None)
                     found.setdefault(made.key, made)
                 keys *= 2

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import FIELDS, READING_ORDER, Effect, Workload, unusual_labels
 from fa_tune.families.equal_sources import equal
-from fa_tune.store.registry.between import Tuned, between
+from fa_tune.store.registry.between import Tuned, between, default_of
 from fa_tune.store.registry.between import distance as of_few_rows
 from fa_tune.store.registry.schema import Entry, Registry
 
@@ -83,7 +83,8 @@ def serving(registry: Registry, here: Target, workload: Workload) -> tuple[Match
     if not workload.few_rows or not found or found[0].exact:
         return found
     tuned = [Tuned.of(m.entry) for m in found if m.entry.workload.few_rows]
-    serves = between(tuned, workload)
+    default = default_of(workload, found[0].entry.gpu.compute_capability)
+    serves = between(tuned, workload, default)
     if serves is None:
         return found
     near = ", ".join(t.workload.key for t in serves.asked[:2])

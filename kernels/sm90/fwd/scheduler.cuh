@@ -34,6 +34,8 @@ constexpr WorkTile kNoWorkTile{-1, 0, 0, 0};
 // Others have nothing to do with the order of a packed batch: they would take its issue slots.
 struct LoadingWarpgroup {
     static constexpr int kThreads = 128;
+    // Bulk copies come there next.  At once, for after the list it would wait for that.
+    __device__ __forceinline__ static void wrote() { ptx::fence_proxy_async_shared(); }
     __device__ __forceinline__ static void sync() {
         ptx::bar_sync(static_cast<int>(NamedBarrier::ORDER), kThreads);
     }
@@ -49,7 +51,6 @@ struct TileOrder {
     // By the loading warpgroup: the order of a packed batch.  `smem`: that of Q.
     __device__ __forceinline__ void list_members(unsigned smem) const {
         fa_tune::list_members<LoadingWarpgroup, CFG.B_r(), kLongestFirst>(p, smem);
-        ptx::fence_proxy_async_shared();  // bulk copies come there next
     }
 
     // Of a packed batch when all have met, who meet again before Q comes to `smem`.

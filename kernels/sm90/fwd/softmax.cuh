@@ -50,10 +50,9 @@ struct Softmax {
     static constexpr int kScoreBlocks = kBf16 ? 3 : 6;
     static constexpr unsigned kMostRaise = kBf16 ? 20 : 8;
     // Where as many of a warp's lanes, two rows to each, grew in two blocks, the next maxima are
-    // those of two of a thread's pairs of columns, every so many.  Sums show where that was too
-    // low.
+    // those of every so many pairs of columns.  Sums show where that was too low.
     static constexpr int kMostGrew = 56;
-    static constexpr int kSampled = kScores / 8;
+    static constexpr int kSampled = CFG.rows_in_turn ? kScores / 8 : 4;
     static constexpr int kSteady = 64;
     // The factor `a` of a row that grew so much that it may soon be too large again.
     static constexpr float kGrewMuch = 0x1p-8f;

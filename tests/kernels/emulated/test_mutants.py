@@ -173,15 +173,16 @@ MUTANTS = {
         r"\1kPending + 1>", WRONG,
     ),
     "a group's K is read before it is there": Mutant(
-        SHARED, "decode/warp_group.cuh", r"(cp_async_wait_group<2 \* CFG\.stages) - 3>",
-        r"\1 - 2>", WRONG, queries=9,
+        SHARED, "decode/warp_group.cuh", r"(kCopies\*\(CFG\.stages - 1\)) - 1>", r"\1>", WRONG,
+        queries=9,
     ),
     "a group's V is read before it is there": Mutant(
-        SHARED, "decode/warp_group.cuh", r"(cp_async_wait_group<2 \* CFG\.stages) - 2>",
-        r"\1 - 1>", WRONG, queries=9,
+        SHARED, "decode/warp_group.cuh", r"(kCopies\*\(CFG\.stages - 1\))>", r"\1 + 1>", WRONG,
+        queries=9,
     ),
     "a slice is filled anew while the other warp reads it": Mutant(
-        SHARED, "decode/warp_group.cuh", r"sync\(\);(  // K is here)", r"\1", WRONG, queries=9,
+        SHARED, "decode/warp_group.cuh", r"sync\(\);(  // the block is here)", r"\1", WRONG,
+        queries=9,
     ),
     "V is read before the other warp has its part of it": Mutant(
         SHARED, "decode/warp_group.cuh", r"sync\(\);(  // V is here)", r"\1", WRONG, queries=9,

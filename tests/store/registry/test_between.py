@@ -69,6 +69,33 @@ def test_problems_with_as_many_rows_are_asked_first() -> None:
     assert between([], decode(4096)) is None
 
 
+def of_defaults(*losses: float | None) -> list[Tuned]:
+    """Problems of 1024 and 16384 keys, and what their own defaults lose there."""
+    made = [tuned(1024, A, b=1.2), tuned(16384, B, a=1.2)]
+    return [dataclasses.replace(t, default=d) for t, d in zip(made, losses, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "serves"),
+    [((1.0, 1.02), SAFE), ((1.15, 1.3), A), ((None, None), A), ((1.0, None), SAFE)],
+)
+def test_a_default_is_as_good_as_the_defaults_nearby(
+    losses: tuple[float | None, float | None], serves: Variant
+) -> None:
+    found = between(of_defaults(*losses), decode(3500), SAFE)
+    assert found is not None
+    assert found.variant == serves
+
+
+def test_an_entry_tells_what_its_default_loses(make_entry: MakeEntry) -> None:
+    entry = dataclasses.replace(
+        make_entry(1024), chosen=A, tie_set=(A,), runners_up=(), confirmation=None
+    )
+    for default, ratio, lost in ((A, None, 1.0), (B, Ratio(0.8, None), 1.25), (None, None, None)):
+        made = dataclasses.replace(entry, default=default, ratio_to_default=ratio)
+        assert Tuned.of(made).default == lost
+
+
 @pytest.fixture
 def registry(make_entry: MakeEntry) -> Registry:
     def entry(keys: int, chosen: Variant, other: Variant) -> Entry:
