@@ -167,7 +167,7 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
     head dimensions that have no tiles, a config that the constraints refuse."""
     warpgroups, keys, _ = (_tiles(d_head, d_head_v)[0] or ((2, 64, 1),))[0]
     small_v = _has_small_v(d_head, d_head_v)
-    roomy = not small_v and max(d_head, d_head_v) <= 192
+    roomy = max(d_head, d_head_v) <= 192 and not small_v
     alike = d_head_v in (0, d_head)
     config = Sm90Config(
         dtype,
