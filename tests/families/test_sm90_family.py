@@ -21,6 +21,7 @@ from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import LaunchDevice
 from fa_tune.families.score_params import score_dtype
+from fa_tune.families.sm90 import sets
 from fa_tune.families.sm90.config import Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import CONSTRAINTS, constraints
 from fa_tune.families.sm90.launch import kernel_args, params_dtype
@@ -234,6 +235,44 @@ def test_the_fast_set_is_small_and_holds_the_default(d_head: int) -> None:
         assert len(set(configs)) == len(configs) <= 16
         assert {c.dtype for c in configs} == {dtype}
         assert {c.d_head for c in configs} == {d_head}
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [512, 1024])
+def test_the_wide_tile_where_its_rows_end_with_the_sequence(
+    length: int, causal: bool, dtype: DType
+) -> None:
+    workload = Workload(16, 16, 16, length, length, 64, dtype, causal=causal)
+    wide, usual = sets.default_for(workload), default_config(64, dtype)
+    assert length % wide.B_r == 0
+    assert length % usual.B_r
+    assert wide in get_configs("fast", dtypes=[dtype], d_head=64)
+    assert constraints(wide, H200) is None
+    others = (
+        replace(workload, batch=4),  # too few tiles
+        replace(workload, seq_len_q=length - 1),  # parts of tiles
+        replace(workload, seq_len_kv=length - 1),
+        replace(workload, seq_len_q=768, seq_len_kv=768),  # whole tiles of the usual one
+        replace(workload, seq_len_q=8192, seq_len_kv=8192),
+        replace(workload, window_left=100),
+        replace(workload, sink=True),
+        replace(workload, lengths="uniform-1"),
+    )
+    assert {sets.default_for(w) for w in others} == {usual}
+    assert sets.default_for(replace(workload, lengths="equal")) == wide
+    assert sets.default_for(replace(workload, d_head=128)) == default_config(128, dtype)
+
+
+def test_tiles_overlap_with_large_heads_where_their_ends_tell() -> None:
+    short = Workload(2, 16, 16, 2048, 2048, 256, DType.FP16, causal=True)
+    long = replace(short, seq_len_q=4096, seq_len_kv=4096)
+    usual = default_config(256, DType.FP16)
+    overlapping = sets.default_for(short)
+    assert overlapping.cross_tile_overlap
+    assert overlapping in get_configs("fast", dtypes=[DType.FP16], d_head=256)
+    assert sets.default_for(replace(long, causal=False)) == overlapping
+    assert {sets.default_for(w) for w in (long, replace(short, softcap=50.0))} == {usual}
 
 
 @pytest.mark.parametrize("d_head", [32, 72, 272, 512])

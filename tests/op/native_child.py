@@ -325,6 +325,11 @@ def buckets(operators: Operators) -> str:
     assert len(compiled) == before + 2, "the bucket of its neighbours serves it"
     api.attention(tuned, tuned, tuned)
     assert len(compiled) == before + 2
+    # One bucket, whole tiles of two sizes: each is chosen once.
+    wide, usual = (draw(7, n, 16, 64) for n in (1024, 1152))
+    for q in (wide, usual, wide, usual):
+        api.attention(q, q, q)
+    assert len(compiled) == before + 4
     return "right"
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
-from fa_tune.core.workload import DType
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.axes import Axes, expand
 from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import holds_d_head, holds_d_v
@@ -36,7 +37,7 @@ TILES: dict[int, Tiles] = {
     96: ((2, 128, 1), (3, 96, 1), (2, 144, 1)),
     112: ((2, 128, 1), (3, 96, 1), (2, 144, 1)),
     128: ((2, 128, 1), (2, 144, 1), (2, 112, 1), (3, 80, 1), (3, 64, 1)),
-    192: ((2, 96, 1), (2, 112, 1), (2, 80, 1)),
+    192: ((2, 80, 1), (2, 96, 1), (2, 112, 1)),
     256: ((2, 64, 1), (2, 80, 1)),
 }
 
@@ -108,9 +109,9 @@ FAST: dict[int, Listed] = {
         *(("192x80", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
     ),
     192: (
+        *(("128x80", words) for words in (_BEST, f"{_BEST}+{_EARLY}", _ONE_Q)),
         *(("128x96", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}", _ONE_TILE)),
         *(("128x112", words) for words in (_ONE_Q,)),
-        *(("128x80", words) for words in (_BEST, f"{_BEST}+{_EARLY}", _ONE_Q)),
         *(("128x96", words) for words in (_APART, f"{_APART}+{_EARLY}")),
     ),
     256: (
@@ -166,7 +167,7 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
     head dimensions that have no tiles, a config that the constraints refuse."""
     warpgroups, keys, _ = (_tiles(d_head, d_head_v)[0] or ((2, 64, 1),))[0]
     small_v = _has_small_v(d_head, d_head_v)
-    roomy = max(d_head, d_head_v) <= 128
+    roomy = max(d_head, d_head_v) <= 192 and not small_v
     alike = d_head_v in (0, d_head)
     config = Sm90Config(
         dtype,
@@ -187,6 +188,56 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
         adaptive_max=alike and d_head in (64, 128),
     )
     return replace(config, single_loop=_single_loop(config))
+
+
+# 256 rows instead of 192 with d_head 64: 5 % slower for each row, but the rows of 512 and of 1024
+# queries end with a tile's.
+WIDE_TILE = (4, 64)  # consumer warpgroups and B_c
+WIDE_TILE_COST = 1.05
+MULTIPROCESSORS = 132  # of the boards that the defaults were measured on
+LEAST_WIDE_WAVES = 3
+SHORT = 2048  # up to which a tile's end tells with d_head 256, whatever the mask
+
+
+def default_for(workload: Workload) -> Sm90Config:
+    """`default_config`, or what is faster for such sizes with d_head 64 and 256."""
+    w = workload
+    if w.packed and (w.total_q, w.total_kv) == (w.batch * w.seq_len_q, w.batch * w.seq_len_kv):
+        # No sequence is shorter than the longest.
+        w = w.dense(w.batch, w.seq_len_q, w.seq_len_kv)
+    usual = default_config(w.d_head, w.dtype, d_head_v=w.d_head_v)
+    if w.d_head_v or w.packed or w.cached or not w.is_plain:
+        return usual
+    if w.d_head == 64:
+        return _wide_or(usual, w)
+    if w.d_head == 256 and (not w.causal or w.seq_len_kv <= SHORT):
+        return replace(usual, cross_tile_overlap=True, early_test_wait=False)
+    return usual
+
+
+def _wide_or(usual: Sm90Config, w: Workload) -> Sm90Config:
+    """The wide tile where lengths are whole tiles and blocks of it, there are several tiles for
+    each multiprocessor, and all of them take less time by their rows; else the usual one."""
+    warpgroups, keys = WIDE_TILE
+    wide = replace(usual, mma_warpgroups=warpgroups, B_c=keys, adaptive_max=False)
+    wide = replace(wide, single_loop=_single_loop(wide))
+    several = _tiles_of(wide, w) >= LEAST_WIDE_WAVES * MULTIPROCESSORS
+    if several and w.seq_len_q % wide.B_r == 0 and w.seq_len_kv % wide.B_c == 0:
+        return min(usual, wide, key=lambda c: _waves(c, w) * c.B_r * _row_cost(c))
+    return usual
+
+
+def _row_cost(config: Sm90Config) -> float:
+    return WIDE_TILE_COST if (config.mma_warpgroups, config.B_c) == WIDE_TILE else 1.0
+
+
+def _waves(config: Sm90Config, workload: Workload) -> int:
+    """Tiles that the busiest multiprocessor does."""
+    return ceil(_tiles_of(config, workload) / MULTIPROCESSORS)
+
+
+def _tiles_of(config: Sm90Config, workload: Workload) -> int:
+    return workload.batch * workload.heads * ceil(workload.seq_len_q / config.B_r)
 
 
 @dataclass(frozen=True)
@@ -349,7 +400,7 @@ def get_fast_configs(
         for dtype, (tile, words) in itertools.product(dtypes, listed)
     )
     given = (replace(c, d_head_v=d_head_v) for c in written)
-    return [replace(c, single_loop=_single_loop(c) and not c.o_apart) for c in given]
+    return [replace(c, single_loop=_single_loop(c)) for c in given]
 
 
 def get_configs(

@@ -19,7 +19,7 @@ from fa_tune.build.compile import BuildRequest, build, kernel_source_sha256
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Artifact, Variant
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import FEW_ROWS, Workload
 from fa_tune.families.base import Config
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.lookup import Target, serving
@@ -84,7 +84,7 @@ class Chooser:
         `takes_cache`: of a family whose launches take one.  Raises NoUsableVariant, StorageError,
         ToolMissing."""
         reasons = []
-        for config, why, from_registry in self._candidates(like or workload, takes_cache):
+        for config, why, from_registry in self._candidates(workload, like or workload, takes_cache):
             family = families.of(config)
             if takes_cache and not family.takes_cache:
                 continue
@@ -106,12 +106,12 @@ class Chooser:
         raise NoUsableVariant(f"no kernel runs {workload.key} on {self.gpu}: {told or 'none'}")
 
     def _candidates(
-        self, workload: Workload, takes_cache: bool
+        self, workload: Workload, like: Workload, takes_cache: bool
     ) -> Iterator[tuple[Config, str, bool]]:
         """Configs to try, in order, each with the reason why and whether it was looked up."""
         known: Mapping[str, str] = {name: _sources(name) for name in families.family_names()}
-        found = serving(self._registry, Target(self.gpu, kernel_source_sha256=known), workload)
-        suited = families.suiting(workload)
+        found = serving(self._registry, Target(self.gpu, kernel_source_sha256=known), like)
+        suited = families.suiting(like)
         for match in found:
             if families.suiting(match.entry.workload) != suited:
                 continue  # tuned for what other kernels are made for, however near it is
@@ -121,13 +121,22 @@ class Chooser:
             except InvalidConfig:  # of another version, with other knobs
                 continue
             yield config, "; ".join((match.explanation, *match.warnings)), True
-        why = f"the default: the registry has nothing for {workload.key} on {self.gpu}"
+        why = f"the default: the registry has nothing for {like.key} on {self.gpu}"
+        workload = _with_rows_of(workload, like)
         defaults = families.defaults_for(workload, self._limits)
         if takes_cache:  # whatever the workload
             able = (f for f in families.runnable(self._limits, workload.op) if f.takes_cache)
             defaults += [f.default_for(workload, self._limits) for f in able]
         for config in defaults:
             yield config, why, False
+
+
+def _with_rows_of(workload: Workload, like: Workload) -> Workload:
+    """`like`, but with as many rows as the workload where they are many: of a bucket some fill
+    whole tiles and others do not, which decides a default."""
+    if workload.packed or min(workload.seq_len_q, like.seq_len_q) <= FEW_ROWS:
+        return like
+    return replace(like, seq_len_q=workload.seq_len_q)
 
 
 def representative(workload: Workload) -> Workload:

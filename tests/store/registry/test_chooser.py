@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import RegistryError
 from fa_tune.core.workload import DType, Workload
@@ -91,6 +93,21 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(
     ).choose(workload, representative(workload))
     assert found.artifact == "made"
     assert "counts as" in found.why
+
+
+def test_the_default_of_a_bucket_goes_by_whether_tiles_are_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built = SimpleNamespace(artifact="made", reason="")
+    monkeypatch.setattr(chooser, "build", lambda *_, **__: [built])
+    made = Chooser("NVIDIA H200", limits((9, 0)), tmp_path / "none.json", cache_dir=tmp_path)
+    whole = Workload(16, 16, 16, 1024, 1024, 64, DType.FP16)
+    ragged = replace(whole, seq_len_q=1000, seq_len_kv=1000)
+    assert representative(whole) == representative(ragged)
+    for workload in (whole, ragged):
+        found = made.choose(workload, representative(workload))
+        (default, *_) = families.defaults_for(workload, limits((9, 0)))
+        assert found.variant == families.variant(default)
 
 
 def test_a_damaged_registry_is_told_at_the_first_choice(tmp_path: Path) -> None:
