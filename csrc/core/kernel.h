@@ -25,6 +25,8 @@ struct fa_tune_kernel {
 
     const std::string& config() const { return config_; }
     const fa_tune_plan& plan() const { return plan_; }
+    // Query rows of a tile.
+    std::int64_t tile_rows() const { return launches_.front().tile_rows; }
 
     Status prepare(int device);
     bool has_workspace() const;

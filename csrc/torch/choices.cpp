@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "kernel.h"
 #include "problem.h"
 
 namespace fa_tune::op {
@@ -92,28 +93,42 @@ Key bucket_key(const fa_tune_problem& p, int device) {
     return key;
 }
 
-// Of one bucket: compiled for whole blocks, of which a default may have several sizes, and for any
-// lengths.
+// Of one bucket.  A default may have tiles of several sizes, and the one is chosen whose tiles end
+// with the queries.
 struct Kernels {
-    std::vector<fa_tune_kernel*> whole;
-    fa_tune_kernel* ragged = nullptr;
+    std::vector<fa_tune_kernel*> whole;  // compiled for whole blocks; of queries that fill tiles
+    fa_tune_kernel* partial = nullptr;   // the same of others
+    fa_tune_kernel* ragged = nullptr;    // compiled for any lengths
 
     fa_tune_kernel* serving(const fa_tune_problem& problem) const {
         for (fa_tune_kernel* kernel : whole) {
-            if (fa_tune::core::computes(*fa_tune_kernel_plan(kernel), problem)) return kernel;
+            if (fills_tiles(*kernel, problem) && serves(*kernel, problem)) return kernel;
+        }
+        if (partial != nullptr && !fills_tiles(*partial, problem) && serves(*partial, problem)) {
+            return partial;
         }
         if (ragged == nullptr) return nullptr;
         const fa_tune_plan& plan = *fa_tune_kernel_plan(ragged);
-        const bool odd =
-            problem.seq_len_q % plan.block_q != 0 || problem.seq_len_kv % plan.block_kv != 0;
+        const bool odd = problem.packed != 0 || problem.seq_len_q % plan.block_q != 0 ||
+                         problem.seq_len_kv % plan.block_kv != 0;
         return odd ? ragged : nullptr;
     }
-    void add(fa_tune_kernel* kernel) {
+    void add(fa_tune_kernel* kernel, const fa_tune_problem& problem) {
         if (fa_tune_kernel_plan(kernel)->ragged != 0) {
             ragged = kernel;
+        } else if (!fills_tiles(*kernel, problem)) {
+            partial = kernel;
         } else if (std::find(whole.begin(), whole.end(), kernel) == whole.end()) {
             whole.push_back(kernel);
         }
+    }
+
+  private:
+    static bool fills_tiles(const fa_tune_kernel& kernel, const fa_tune_problem& problem) {
+        return problem.seq_len_q % kernel.tile_rows() == 0;
+    }
+    static bool serves(const fa_tune_kernel& kernel, const fa_tune_problem& problem) {
+        return fa_tune::core::computes(kernel.plan(), problem);
     }
 };
 
@@ -174,7 +189,7 @@ fa_tune_kernel* kernel_for(const fa_tune_problem& problem, int device) {
     if (const auto found = all.exact.find(exact_key(settled, device)); found != all.exact.end()) {
         found->second = kernel;
     } else {
-        all.buckets[bucket_key(settled, device)].add(kernel);
+        all.buckets[bucket_key(settled, device)].add(kernel, problem);
     }
     return kernel;
 }

@@ -196,7 +196,7 @@ def require_arch(arch: str) -> None:
         )
 
 
-_INSTALL = "install it with: pip install nvidia-cuda-nvrtc (CUDA 12: nvidia-cuda-nvrtc-cu12)"
+INSTALL = "install fa-tune with the extra cuda13, cuda12 or, without a GPU, cpu"
 
 
 @cache
@@ -240,7 +240,7 @@ def _preload() -> bool:
 
 
 def _not_loadable(error: Exception) -> ToolMissing:
-    return ToolMissing(f"the NVRTC library cannot be loaded ({_first_line(error)}); {_INSTALL}")
+    return ToolMissing(f"the NVRTC library cannot be loaded ({_first_line(error)}); {INSTALL}")
 
 
 def _first_line(error: Exception) -> str:

@@ -69,15 +69,18 @@ _FA4 = re.compile(
 # torch's compiler names a kernel made from a template after what it computes.
 _FLEX = re.compile(r"triton_tem_\w*flex_attention")
 
+_READ = re.compile(r"^bare_read$")
+
 _BACKWARD = re.compile(r"bwd|bprop|backward", re.IGNORECASE)
 
 
 def reference_label(kernel_name: str) -> str | None:
     """`fa2`, `fa3`, `fa4`, `cudnn` or `flex` for a forward kernel of that library, by its
-    demangled, mangled or plain name; None for any other."""
+    demangled, mangled or plain name, and `read` for the bare read; None for any other."""
     if _BACKWARD.search(kernel_name):
         return None
     patterns = {"fa4": _FA4, "fa3": _FA3, "cudnn": _CUDNN, "fa2": _FA2, "flex": _FLEX}
+    patterns[BARE_READ] = _READ
     for label, pattern in patterns.items():
         if pattern.search(kernel_name):
             return label

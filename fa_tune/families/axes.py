@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import itertools
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from enum import Enum
 from typing import Any, TypeVar
@@ -21,6 +21,15 @@ MAX_VALUE = 65536
 _FLAGS = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
 
 
+def check_fields(axes: Iterable[str], names: Sequence[str]) -> None:
+    """Raise InvalidConfig for an axis that is none of the fields' names."""
+    for axis in axes:
+        if axis not in names:
+            near = difflib.get_close_matches(axis, names, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; fields: {', '.join(names)}"
+            raise InvalidConfig(f"no config field named {axis!r}{hint}")
+
+
 def expand(config_class: type[C], axes: Axes) -> Iterator[C]:
     """Every combination of the axes' values, the last field changing fastest.
 
@@ -30,11 +39,7 @@ def expand(config_class: type[C], axes: Axes) -> Iterator[C]:
     """
     fields = dataclasses.fields(config_class)  # type: ignore[arg-type]
     names = [f.name for f in fields]
-    for axis in axes:
-        if axis not in names:
-            near = difflib.get_close_matches(axis, names, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; fields: {', '.join(names)}"
-            raise InvalidConfig(f"no config field named {axis!r}{hint}")
+    check_fields(axes, names)
     missing = [f.name for f in fields if f.name not in axes and f.default is MISSING]
     if missing:
         raise InvalidConfig(f"no values given for {', '.join(missing)}")

@@ -1,5 +1,5 @@
-"""Optional fields of a workload, by what kernels compute them: a family names what it computes,
-and is offered no workload with any other."""
+"""Optional fields of a workload, in sets of those that kernels compute together.  A family names
+what it computes, and is offered no workload with any other."""
 
 from __future__ import annotations
 

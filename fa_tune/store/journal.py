@@ -31,9 +31,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from fa_tune.core.errors import JournalError, StorageError
+from fa_tune.core.errors import JournalError
 from fa_tune.core.model import Attempt, Verdict
 from fa_tune.store.fingerprint import Fingerprint, explain_difference
 from fa_tune.store.journal_records import (
@@ -49,6 +47,7 @@ from fa_tune.store.journal_records import (
     parse_line,
     parse_lines,
 )
+from fa_tune.store.shared_files import locked, storage_errors, sync_folder
 
 __all__ = [
     "AttemptRecord",
@@ -60,7 +59,6 @@ __all__ = [
     "explain_difference",
 ]
 
-LOCK_TIMEOUT_S = 60.0
 _LINES_AT_ONCE = 256  # few enough to stay in the processor's cache
 _MEND = "delete that line, or move the file away to start anew; nothing was changed"
 
@@ -123,7 +121,7 @@ class Journal:
 
     def refresh(self) -> None:
         """Read what others appended since; raises like opening does."""
-        with _storage_errors(f"cannot read journal {self.path}"):
+        with storage_errors(f"cannot read journal {self.path}"):
             try:
                 fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -142,9 +140,9 @@ class Journal:
         back (those are bugs of the caller).
         """
         line = encode_record(record)
-        with _storage_errors(f"cannot write journal {self.path}"):
+        with storage_errors(f"cannot write journal {self.path}"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self._mutex, self._lock():
+            with self._mutex, locked(self.path, "journal"):
                 created = not self.path.exists()
                 flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 fd = os.open(self.path, flags, 0o666)
@@ -155,22 +153,7 @@ class Journal:
                 finally:
                     os.close(fd)
                 if created:
-                    _sync_folder(self.path.parent)
-
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        lock = FileLock(f"{self.path}.lock", timeout=LOCK_TIMEOUT_S, poll_interval=0.01)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise StorageError(
-                f"journal {self.path} has been locked by another process for "
-                f"{LOCK_TIMEOUT_S:.0f} s; wait for it or end it"
-            ) from None
-        try:
-            yield
-        finally:
-            lock.release()
+                    sync_folder(self.path.parent)
 
     def _write(self, fd: int, line: bytes, fingerprint: Fingerprint) -> None:
         """Mend the end of the file, then add everything the line needs with one write."""
@@ -319,15 +302,6 @@ def _read_from(fd: int, offset: int) -> bytes:
     return b"".join(chunks)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name durable."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     """Reading only allocates, and the collector's rounds would double its time."""
@@ -338,11 +312,3 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-@contextlib.contextmanager
-def _storage_errors(action: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as e:
-        raise StorageError(f"{action}: {e.strerror or e}") from e

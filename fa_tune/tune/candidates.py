@@ -93,11 +93,30 @@ def runnable(configs: Sequence[Config], machine: Machine) -> tuple[list[Config],
     """`prune_configs`; raises NoUsableVariant if nothing is left."""
     kept, rejected = prune_configs(configs, machine)
     if not kept:
-        first = f": {rejected[0][1].reason}" if rejected else ""
+        told = _why_none(configs, machine)
         raise NoUsableVariant(
-            f"none of the {len(configs)} configs can run on {machine.arch}{first}"
+            f"none of the {len(configs)} configs can run on {machine.arch}"
+            + (f": {told}" if told else "")
         )
     return kept, rejected
+
+
+def _why_none(configs: Sequence[Config], machine: Machine) -> str:
+    """The first reason of each family: those of a set without configs of these heads tell theirs
+    of their default."""
+    first = {families.of(config): config for config in reversed(configs)}
+    if len(configs) > 1:
+        dtype, d_head, d_head_v = families.kind_of(configs[0])
+        for family in families.runnable(machine.limits):
+            default = family.default_config(d_head, dtype, d_head_v=d_head_v)
+            first.setdefault(family, default)
+    told: dict[str, list[str]] = {}
+    for family, config in first.items():
+        if (why := family.constraints(config, machine.limits)) is not None:
+            told.setdefault(why.reason, []).append(family.name)
+    if len(told) == 1:
+        return next(iter(told))
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in told.items())
 
 
 def as_recorded(config: Config, subjects: Collection[str]) -> Config:

@@ -46,12 +46,11 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         try:
             checks.append(Check(name, True, action()))
         except FaTuneError as error:
-            checks.append(Check(name, False if needed else None, str(error), fix))
+            detail = str(error).removesuffix(f"; {fix}")  # which is told behind it
+            checks.append(Check(name, False if needed else None, detail, fix))
 
     progress.stage("doctor", 11)
-    look(
-        "compiler", lambda: f"NVRTC {nvrtc.version()}", "reinstall with the extra cuda12 or cuda13"
-    )
+    look("compiler", lambda: f"NVRTC {nvrtc.version()}", nvrtc.INSTALL)
     try:
         here = open_machine(machine, progress)
     except FaTuneError as error:
@@ -158,7 +157,8 @@ def _package(name: str, why: str, *, needed: bool) -> Check:
     ]
     if found:
         return Check(name, True, found[0])
-    return Check(name, False if needed else None, f"not installed ({why})", "install the extra")
+    fix = "install fa-tune with the extra cuda13 or cuda12"
+    return Check(name, False if needed else None, f"not installed ({why})", fix)
 
 
 def _measure(machine: Machine, profiler: EventsProfiler | NcuProfiler, progress: Progress) -> str:

@@ -165,10 +165,11 @@ def _replay(
     names = ", ".join(r.label for r in told)
     how = f"with {method} on {inputs} inputs"
     source = f"recorded on an {gpu} on {date} {how}, replayed from {names}"
-    d_heads = {w.d_head for w in wanted}
-    if others := [r.label for r in told if is_of_other_sources(r, answered.get(r.label, d_heads))]:
+    # Where none answers, nothing is replayed.
+    judged = [] if wanted and not answered else told
+    if others := [r.label for r in judged if is_of_other_sources(r, answered.get(r.label))]:
         progress.warn(
-            f"{_which(others, len(told))} made with other kernel sources than these, whose times "
+            f"{_which(others, len(judged))} made with other kernel sources than these, whose times "
             "may differ; search on a GPU to measure these"
         )
     device = told[0].meta.device
@@ -187,9 +188,9 @@ def _of_inputs(
     subjects: Collection[str],
     asked: InputSpec,
 ) -> tuple[InputSpec, tuple[Recording, ...]]:
-    """The recordings of the inputs that are asked for.  Where those hold less of the workloads that
-    are wanted than those of normal inputs, on which all was measured once, and nobody asked for
-    others than the usual ones, these.
+    """The recordings of the inputs that are asked for.  Where those hold none of the workloads that
+    are wanted, or less than those of normal inputs, on which all was measured once, and nobody
+    asked for others than the usual ones, these.
 
     Raises NoUsableVariant if there are none.
     """
@@ -197,12 +198,13 @@ def _of_inputs(
     def recorded(inputs: InputSpec) -> tuple[Recording, ...]:
         return tuple(r for r in found if r.meta.inputs == str(inputs))
 
-    def held(recordings: Sequence[Recording]) -> int:
-        attempts = (a for r in recordings for a in r.attempts if a.subject in subjects)
-        return len({a.workload for a in attempts if a.workload in wanted})
+    def held(recordings: Sequence[Recording]) -> tuple[int, int]:
+        attempts = [a for r in recordings for a in r.attempts if a.workload in wanted]
+        by_subjects = {a.workload for a in attempts if a.subject in subjects}
+        return len(by_subjects), len({a.workload for a in attempts})
 
     theirs, normal = recorded(asked), recorded(NORMAL)
-    if asked == DEFAULT and normal and (not theirs or held(theirs) < held(normal)):
+    if asked == DEFAULT and normal and (held(theirs) == (0, 0) or held(theirs) < held(normal)):
         return NORMAL, normal
     if not theirs:
         known = ", ".join(dict.fromkeys(r.meta.inputs for r in found))

@@ -64,7 +64,7 @@ def _differences(wanted: Workload, other: Workload) -> list[tuple[str, object, o
 
 
 def _shown(value: object) -> object:
-    return getattr(value, "name", value)
+    return "none" if value in (None, "") else getattr(value, "name", value)
 
 
 def _distance(wanted: Workload, other: Workload) -> float:

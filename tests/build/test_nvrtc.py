@@ -170,7 +170,7 @@ def test_a_missing_library_is_one_line(
 
     module = SimpleNamespace(nvrtcVersion=absent)
     monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(nvrtc=module))
-    with pytest.raises(ToolMissing, match=r"libnvrtc\.so\.13\).*pip install nvidia-cuda-nv") as e:
+    with pytest.raises(ToolMissing, match=r"libnvrtc\.so\.13\).*install fa-tune with") as e:
         nvrtc.supported_archs()
     assert "\n" not in str(e.value)
 

@@ -124,6 +124,16 @@ def test_an_axis_of_nobody_names_the_nearest(console: Console) -> None:
     assert "did you mean B_" in done.err
 
 
+def test_an_axis_is_looked_for_in_all_families(console: Console) -> None:
+    done = console("space", *words("--axis ping-pong=on"))
+    assert done.status == 2
+    assert "did you mean pingpong" in done.err, "wave's, and not the preferred family's nearest"
+    done = console("space", *words("--axis keys=128 --axis B_c=64"))
+    assert done.status == 2
+    assert "keys of wave" in done.err
+    assert "B_c of sm80" in done.err
+
+
 def test_explain_has_the_rules_of_each_tune_set(console: Console) -> None:
     listed = space(console, *words("--kernels tune --explain --dtype fp16 --arch sm_90"))
     names = {entry["name"] for entry in listed["not_in_tune"]}

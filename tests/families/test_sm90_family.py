@@ -257,9 +257,10 @@ def test_the_wide_tile_where_its_rows_end_with_the_sequence(
         replace(workload, seq_len_q=8192, seq_len_kv=8192),
         replace(workload, window_left=100),
         replace(workload, sink=True),
-        replace(workload, lengths="equal"),
+        replace(workload, lengths="uniform-1"),
     )
     assert {sets.default_for(w) for w in others} == {usual}
+    assert sets.default_for(replace(workload, lengths="equal")) == wide
     assert sets.default_for(replace(workload, d_head=128)) == default_config(128, dtype)
 
 

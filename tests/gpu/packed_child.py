@@ -46,7 +46,9 @@ def check_all(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
 def mixture(dice: random.Random, kernel: Kernel, traits: Traits, number: int) -> Workload:
     """A few sequences or hundreds, with as many keys or others, grouped heads or not."""
     config = families.config_of(kernel.variant)
-    batch, longest = dice.choice(((1, 3000), (3, 16384), (17, 1500), (40, 400), (270, 60)))
+    batch, longest = dice.choice(
+        ((1, 3000), (3, 16384), (17, 1500), (40, 400), (150, 90), (270, 60))
+    )
     kv_heads = dice.choice((1, 2, 4))
     sigma, keys = dice.choice((0.5, 1, 2)), dice.choice((longest, longest // 2 + 1))
     lengths = f"lognormal-{sigma}-{number}"

@@ -10,7 +10,7 @@ import pytest
 from fa_tune import families
 from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ToolMissing
-from fa_tune.core.inputs import NORMAL, InputSpec
+from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.model import Attempt, DeviceInfo, Measurement, Outcome
 from fa_tune.core.options import MeasureOptions
 from fa_tune.core.workload import Workload
@@ -273,6 +273,18 @@ def test_a_replay_takes_the_inputs_that_were_asked_for(tmp_path: Path) -> None:
     usual = chosen()
     assert (usual.inputs, len(usual.recordings)) == (NORMAL, 1), "all that there is"
     assert "on normal inputs" in usual.source
+    decoding = dataclasses.replace(WORKLOAD, seq_len_q=1)  # of the usual inputs
+    record(folder, "decoding", "ncu", "2026-03-01T00:00:00+00:00", {subject: 7e-3})
+    path = folder / H200.slug / "decoding.csv"
+    known = recordings.load(path)
+    moved = [dataclasses.replace(a, workload=decoding.key) for a in known.attempts]
+    recordings.save(path, moved, {}, dataclasses.replace(known.meta, inputs=str(DEFAULT)))
+    assert chosen().inputs == NORMAL
+    unknown = dataclasses.replace(WORKLOAD, seq_len_q=7)
+    progress = Stages()
+    found = choose_profiler(MeasureOptions(), machine, progress, wanted=[unknown])
+    assert found.inputs == NORMAL, "where neither holds it, those on which all was measured"
+    assert not progress.warnings, "of recordings that are not replayed"
     falling = chosen(inputs=InputSpec.parse("falling"))
     assert [r.meta.inputs for r in falling.recordings] == ["falling"]
     assert "on falling inputs" in falling.source

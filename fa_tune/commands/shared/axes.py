@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -15,7 +15,7 @@ from fa_tune.core.arch import ArchLimits, limits, parse_arch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import MachineOptions
 from fa_tune.core.workload import DType
-from fa_tune.families.axes import expand, read_value
+from fa_tune.families.axes import check_fields, expand, read_value
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.selection import stated_config
 from fa_tune.tune.session import DEFAULT_ARCH
@@ -42,7 +42,9 @@ def expanded(
     if families.is_config(kernels):
         bases = [stated_config(kernels, d_heads)]
     else:
-        having = [f for f in chosen if words.keys() <= _fields(f)] or list(chosen[:1])
+        having = [f for f in chosen if words.keys() <= _fields(f).keys()]
+        if not having:
+            raise _of_no_family(words, chosen)
         bases = [
             f.default_config(h, t, d_head_v=d_head_v)
             for f in having
@@ -83,5 +85,16 @@ def _words(axes: Sequence[str]) -> dict[str, list[str]]:
     return words
 
 
-def _fields(family: KernelFamily) -> set[str]:
-    return {f.name for f in dataclasses.fields(family.config_class)}
+def _of_no_family(words: Iterable[str], chosen: Sequence[KernelFamily]) -> InvalidConfig:
+    """Axes that no family has together, of which each has some family; raises InvalidConfig for
+    one that none has."""
+    check_fields(words, list(dict.fromkeys(name for f in chosen for name in _fields(f))))
+    having = (
+        f"{name} of {', '.join(f.name for f in chosen if name in _fields(f))}" for name in words
+    )
+    return InvalidConfig(f"no family has all of these fields: {'; '.join(having)}")
+
+
+def _fields(family: KernelFamily) -> dict[str, Any]:
+    """By name, in their order."""
+    return {f.name: f for f in dataclasses.fields(family.config_class)}

@@ -78,17 +78,20 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         return sets.default_for(workload)
 
     def former_defaults(self, config: Sm90Config) -> list[Sm90Config]:
-        """Until 2026-11-23 none had `adaptive_max`; those of d_head 64 had `early_test_wait`; all
-        were the same whatever the sizes, and above d_head 128 had one tile of Q."""
+        """Until 2026-11-23 none had `adaptive_max`; those of d_head 64 had `early_test_wait` and
+        `single_loop`; all were the same whatever the sizes, and above d_head 128 had one tile of
+        Q."""
         usual = sets.default_config(config.d_head, config.dtype, d_head_v=config.d_head_v)
         if config != usual:
             return [usual, *self.former_defaults(usual)]
-        if max(config.d_head, config.d_v) > 128 and config.q_stages > 1 and config.stages < 3:
+        if max(config.d_head, config.d_v) > 128 and config.q_stages > 1:
             return [replace(config, B_c=96, q_stages=1, cross_tile_overlap=False)]
         if not config.adaptive_max:
             return []
-        early = config.d_head == 64
-        return [replace(config, rows_in_turn=False, adaptive_max=False, early_test_wait=early)]
+        if config.d_head == 64:
+            adaptive = replace(config, early_test_wait=True, single_loop=True)
+            return [adaptive, replace(adaptive, adaptive_max=False)]
+        return [replace(config, rows_in_turn=False, adaptive_max=False)]
 
     def geometry(
         self, config: Sm90Config, workload: Workload, device: LaunchDevice

@@ -167,7 +167,7 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
     head dimensions that have no tiles, a config that the constraints refuse."""
     warpgroups, keys, _ = (_tiles(d_head, d_head_v)[0] or ((2, 64, 1),))[0]
     small_v = _has_small_v(d_head, d_head_v)
-    roomy = not small_v and max(d_head, d_head_v) <= 192
+    roomy = max(d_head, d_head_v) <= 192 and not small_v
     alike = d_head_v in (0, d_head)
     config = Sm90Config(
         dtype,
@@ -202,6 +202,9 @@ SHORT = 2048  # up to which a tile's end tells with d_head 256, whatever the mas
 def default_for(workload: Workload) -> Sm90Config:
     """`default_config`, or what is faster for such sizes with d_head 64 and 256."""
     w = workload
+    if w.packed and (w.total_q, w.total_kv) == (w.batch * w.seq_len_q, w.batch * w.seq_len_kv):
+        # No sequence is shorter than the longest.
+        w = w.dense(w.batch, w.seq_len_q, w.seq_len_kv)
     usual = default_config(w.d_head, w.dtype, d_head_v=w.d_head_v)
     if w.d_head_v or w.packed or w.cached or not w.is_plain:
         return usual

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from platformdirs import user_data_path
 
-from fa_tune.core.errors import StorageError
 from fa_tune.core.files import read_bytes
 from fa_tune.store.registry.combine import Found, combined
 from fa_tune.store.registry.schema import Registry, from_json, to_json
+from fa_tune.store.shared_files import locked, storage_errors, sync_folder
 
-LOCK_TIMEOUT_S = 60.0
 VARIABLE = "FA_TUNE_REGISTRY"
 
 
@@ -37,7 +35,7 @@ def load(path: Path | str) -> Registry:
     cannot be read.
     """
     path = Path(path)
-    with _storage_errors(f"cannot read registry {path}"):
+    with storage_errors(f"cannot read registry {path}"):
         try:
             data = read_bytes(path, "registry")
         except FileNotFoundError:
@@ -54,11 +52,11 @@ def update(path: Path | str, change: Callable[[Registry], Registry]) -> Registry
     as it was.
     """
     path = Path(path)
-    with _storage_errors(f"cannot write registry {path}"):
+    with storage_errors(f"cannot write registry {path}"):
         # A link stays a link: what it points to is replaced.
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target):
+        with locked(target, "registry"):
             registry = change(load(path))
             _replace(target, to_json(registry).encode())
     return registry
@@ -90,22 +88,6 @@ def put(path: Path | str, found: Sequence[Found]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    lock = FileLock(f"{path}.lock", timeout=LOCK_TIMEOUT_S, poll_interval=0.01)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise StorageError(
-            f"registry {path} has been locked by another process for "
-            f"{LOCK_TIMEOUT_S:.0f} s; wait for it or end it"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _replace(path: Path, data: bytes) -> None:
     """Put `data` in the place of a file, whole or not at all; call it under the lock."""
     # One name serves every writer, since only the lock's holder uses it; what a killed
@@ -123,16 +105,4 @@ def _replace(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-@contextlib.contextmanager
-def _storage_errors(action: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as e:
-        raise StorageError(f"{action}: {e.strerror or e}") from e
+    sync_folder(path.parent)

@@ -102,6 +102,10 @@ MUTANTS = {
         BEST, "causal+ragged+packed", "common/member_order.cuh",
         "place += tile.in_group - member.in_group;", "",
     ),
+    "a thread orders its first sequence alone": (
+        BEST, "causal+ragged+packed", "common/member_order.cuh",
+        "if (first > 0 && index < count) member = member_of(index);", "",
+    ),
     "a hook's origin is in the log-sum-exp": (
         RING, f"ragged+lse+packed+hook_{CAP_BY_FOUR}", "sm80/fwd/epilogue.cuh",
         "-= score_shift", "-= 0.f * score_shift",

@@ -13,10 +13,11 @@ from fa_tune.profile.ncu.match_launches import PASSES, assign_launches, measurem
 from fa_tune.profile.ncu.metrics import CYCLES, DURATION, REGISTERS
 
 SYMBOLS = {"sm80:a": ("_Z1a",), "sm80:b": ("_Z1b",), "split:c": ("_Z1c", "_Z7combine")}
-LIBRARIES = {"ref:fa2": "fa2", "ref:cudnn": "cudnn"}
+LIBRARIES = {"ref:fa2": "fa2", "ref:cudnn": "cudnn", "ref:read": "read"}
 FA2 = "_ZN13pytorch_flash16flash_fwd_kernelIN23Flash_fwd_kernel_traitsE"
 SPLIT = "_ZN13pytorch_flash24flash_fwd_splitkv_kernelE"
 COMBINE = "_ZN13pytorch_flash32flash_fwd_splitkv_combine_kernelE"
+READ = "bare_read"
 CUDNN = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7"
 
 
@@ -58,6 +59,12 @@ def test_variants_by_symbol_and_references_by_place() -> None:
         (["ref:fa2", "ref:cudnn"], [SPLIT, COMBINE, CUDNN], {"ref:fa2": [0, 1], "ref:cudnn": [2]}),
         (["ref:cudnn", "ref:fa2"], [CUDNN, SPLIT, COMBINE], {"ref:cudnn": [0], "ref:fa2": [1, 2]}),
         (["ref:fa2", "ref:fa2"], [SPLIT, COMBINE, SPLIT, COMBINE], {"ref:fa2": [0, 1, 2, 3]}),
+        (
+            ["sm80:a", "ref:read", "ref:read", "sm80:a"],
+            ["_Z1a", READ, READ, "_Z1a"],
+            {"sm80:a": [0, 3], "ref:read": [1, 2]},
+        ),
+        (["ref:fa2", "ref:read"], [SPLIT, COMBINE, READ], {"ref:fa2": [0, 1], "ref:read": [2]}),
     ],
 )
 def test_a_library_call_of_several_kernels(

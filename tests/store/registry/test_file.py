@@ -176,7 +176,7 @@ def test_a_lock_held_too_long_is_one_line(
     path: Path, make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry_file.put(path, found(make_entry()))
-    monkeypatch.setattr(registry_file, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("fa_tune.store.shared_files.LOCK_TIMEOUT_S", 0.05)
     with FileLock(f"{path}.lock"):
         with pytest.raises(StorageError, match="locked by another process"):
             registry_file.put(path, found(make_entry()))

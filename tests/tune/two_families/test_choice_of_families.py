@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,7 @@ from fa_tune.families.kernel_names import identify
 from fa_tune.report.tables import tables_of
 from fa_tune.store.registry import file as store
 from fa_tune.store.table.read_csv import read_rows
-from fa_tune.tune.candidates import choose_families
+from fa_tune.tune.candidates import choose_families, runnable
 from fa_tune.tune.machine_check import doctor
 from fa_tune.tune.single import bench, build, profile
 from tests.families.wave import WaveConfig, WaveFamily
@@ -252,3 +253,16 @@ def test_an_attempt_is_of_one_family(world: World) -> None:
         assert families.variant(config) == variant
         assert config.dtype is DType.FP16
         assert isinstance(config, WaveConfig) == (variant.family == "wave")
+
+
+def test_a_head_dimension_that_nothing_runs_names_the_reason_of_each_family(world: World) -> None:
+    """Those of other families, whose sets have no config for it, are told besides."""
+    configs = families.get("sm80").configs("fast", d_head=100)
+    machine = SimpleNamespace(limits=limits((9, 0)), arch="sm_90")
+    with pytest.raises(NoUsableVariant) as caught:
+        runnable(configs, machine)  # type: ignore[arg-type]
+    assert len(families.runnable(machine.limits)) > 1
+    for family in families.runnable(machine.limits):
+        refused = family.constraints(family.default_config(100, DType.FP16), machine.limits)
+        assert refused is not None
+        assert f"{family.name}: {refused.reason}" in str(caught.value)
