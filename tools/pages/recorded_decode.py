@@ -20,7 +20,7 @@ from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.ops import flops
 from fa_tune.store.recordings import load
 from recorded import Recorded
-from recorded_files import Held, conditions, newest
+from recorded_files import Held, conditions, newest, notes
 from recorded_grid import LABELS, ratio
 from recorded_tables import table
 
@@ -33,7 +33,15 @@ Losses = Mapping[str, Sequence[float]]  # fractions, by what runs
 
 def section(data: Recorded) -> str:
     """All of it; a sentence where nothing was recorded."""
-    parts = [_conditions(data), *_grids(data), _fixed(data), _on_device(data), _rule(data)]
+    held = [held for of in (recorded, recorded_splits) for held in of(data).values()]
+    parts = [
+        _conditions(held),
+        notes(held, "decode"),
+        *_grids(data),
+        _fixed(data),
+        _on_device(data),
+        _rule(data),
+    ]
     return "\n\n".join(filter(None, parts)) or "Not recorded yet."
 
 
@@ -90,9 +98,9 @@ def held_grid(data: Recorded) -> dict[Workload, Held]:
     }
 
 
-def _conditions(data: Recorded) -> str:
-    metas = [held.meta for of in (recorded, recorded_splits) for held in of(data).values()]
-    return f"By CUDA events, cold L2, d_head 128, BF16; {conditions(metas)}." if metas else ""
+def _conditions(held: Sequence[Held]) -> str:
+    told = conditions(one.meta for one in held) if held else ""
+    return f"By CUDA events, cold L2, d_head 128, BF16; {told}." if told else ""
 
 
 def _grids(data: Recorded) -> Iterable[str]:
