@@ -120,41 +120,42 @@ def test_the_order_that_the_prose_states() -> None:
     """Sentences do not follow new recordings by themselves; these are what the page rests on."""
     ncu = {name: DATA.time_ms(name, "ncu") for name in (*STEPS, "best", "fa2", "cudnn")}
     steps = sorted(STEPS, key=ncu.__getitem__)
-    assert steps == ["r7", "r6", "r3", "r5", "r4", "r2", "r1"]
-    assert ncu["cudnn"] < ncu["best"] < ncu["fa2"] < ncu["r7"]
-    assert ncu["r4"] < ncu["r7"] * 1.02, "little happens after step 3"
+    assert steps == ["r6", "r7", "r3", "r4", "r5", "r2", "r1"]
+    assert ncu["cudnn"] < ncu["best"] < ncu["fa2"] < ncu["r6"]
+    assert ncu["r5"] < ncu["r6"] * 1.03, "little happens after step 3"
     fastest = min(m.samples_s[0] for m in ours(DATA.found("ncu", LADDER)).values())
     assert ncu["best"] < fastest * 1e3 * 1.01
 
 
 def test_what_the_prose_says_of_steps_3_and_4() -> None:
-    assert changes("r3", "r4")[0] > DATA.repeat("time") / 100
+    assert max(map(abs, changes("r3", "r4"))) < DATA.repeat("time") / 100
+    assert max(map(abs, changes("r3", "r4", CYCLES[0]))) < DATA.repeat("cycles") / 100
     for stall in ("short", "mio", "barrier"):
         assert DATA.counter("r3", stall) < DATA.counter("r4", stall)
     more_warps = DATA.counter("r4", "warps") / DATA.counter("r3", "warps")
-    assert stalled("r3", "r4", "short") < more_warps
-    assert min(stalled("r3", "r4", stall) for stall in ("mio", "barrier")) > more_warps
+    assert min(stalled("r3", "r4", stall) for stall in ("short", "mio", "barrier")) > more_warps
     more_issued = DATA.counter("r4", "issue") / DATA.counter("r3", "issue")
     more_to_issue = DATA.counter("r4", "instructions") / DATA.counter("r3", "instructions")
-    assert 1 < more_issued < more_to_issue
+    assert more_issued == pytest.approx(more_to_issue, rel=0.01)
+    assert more_to_issue > 1.01
     assert DATA.shared_busy("r3") < DATA.shared_busy("r4") < DATA.shared_busy("r1")
     assert DATA.counter("r4", "tensor") < DATA.counter("r3", "tensor")
 
 
-def test_step_4_to_5_is_no_more_than_two_runs_differ() -> None:
-    for first, second in zip(changes("r4", "r5"), changes("r4", "r5", CYCLES[0]), strict=True):
-        assert first < 0
-        assert second < 0, "both runs agree, by time and by cycles"
-    assert abs(changes("r4", "r5")[0]) < DATA.repeat("time") / 100
-    assert abs(changes("r4", "r5", CYCLES[0])[0]) < DATA.repeat("cycles") / 100
+def test_step_4_to_5_gains_nothing() -> None:
+    first, second = changes("r4", "r5")
+    assert second < 0 < first, "the two runs have different signs"
+    assert min(changes("r4", "r5", CYCLES[0])) > DATA.repeat("cycles") / 100, (
+        "both have more cycles"
+    )
     assert DATA.counter("r4", "instructions") == DATA.counter("r5", "instructions")
-    assert DATA.counter("r4", "short") <= DATA.counter("r5", "short")
+    assert DATA.counter("r5", "short") == pytest.approx(DATA.counter("r4", "short"), rel=0.05)
 
 
-def test_step_6_to_7_is_no_more_than_two_runs_differ() -> None:
-    assert max(*changes("r6", "r7"), *changes("r6", "r7", CYCLES[0])) < 0, "both runs agree"
-    assert max(map(abs, changes("r6", "r7"))) < DATA.repeat("time") / 100
-    assert max(map(abs, changes("r6", "r7", CYCLES[0]))) < DATA.repeat("cycles") / 100
+def test_step_6_to_7_is_not_confirmed_by_the_other_run() -> None:
+    first, second = changes("r6", "r7")
+    assert second < 0 < first
+    assert abs(changes("r6", "r7", CYCLES[0])[1]) < DATA.repeat("cycles") / 100
     fewer_warps = DATA.counter("r7", "warps") / DATA.counter("r6", "warps")
     assert max(stalled("r6", "r7", stall) for stall in ("short", "barrier")) < fewer_warps
     assert DATA.counter("r7", "tensor") == pytest.approx(DATA.counter("r6", "tensor"), rel=5e-3)
@@ -189,8 +190,10 @@ def test_of_two_pairs_one_gains_and_one_loses() -> None:
     assert gain < 0 < loss, "docs/why-this-wins.md says so"
 
 
-def test_both_pairs_gain_by_interleave() -> None:
-    assert max(DATA.effects("128x64", CHANGES["interleave"])) < 0, "docs/why-this-wins.md says so"
+def test_one_of_two_pairs_gains_by_interleave() -> None:
+    same, gain = sorted(DATA.effects("128x64", CHANGES["interleave"]), key=abs)
+    assert gain < -1, "docs/why-this-wins.md says so"
+    assert abs(same) < DATA.repeat("cycles")
 
 
 def test_events_do_not_tell_steps_3_to_7_apart() -> None:
