@@ -37,7 +37,8 @@ def test_random_mixtures_are_right(family: KernelFamily, arch: str, built: Built
         pytest.skip(f"{family.name} kernels take no packed batches")
     configs = [family.default_config(d, dtype) for d in (64, 128, 256) for dtype in DType]
     if limits.compute_capability == (9, 0):  # other schedulers, turns and products
-        configs += family.configs("fast", dtypes=[DType.FP16], d_head=128)
+        for d_head in (64, 128):
+            configs += family.configs("fast", dtypes=[DType.FP16], d_head=d_head)
     requests = [
         BuildRequest(families.variant_of(family, config), traits, family.compile_arch(limits))
         for config in dict.fromkeys(configs)
