@@ -17,6 +17,7 @@ from fa_tune.tune.candidates import Defaults, default_keys
     [
         Workload(1, 4, 4, 512, 512, 128, DType.FP16),
         Workload(16, 16, 16, 512, 512, 64, DType.BF16),
+        Workload(2, 8, 8, 4096, 4096, 64, DType.BF16, causal=True, window_left=127),
         Workload(1, 4, 4, 512, 512, 192, DType.FP16),
         Workload(1, 4, 4, 512, 512, 256, DType.FP16),
     ],

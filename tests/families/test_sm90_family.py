@@ -255,13 +255,35 @@ def test_the_wide_tile_where_its_rows_end_with_the_sequence(
         replace(workload, seq_len_kv=length - 1),
         replace(workload, seq_len_q=768, seq_len_kv=768),  # whole tiles of the usual one
         replace(workload, seq_len_q=8192, seq_len_kv=8192),
-        replace(workload, window_left=100),
         replace(workload, sink=True),
         replace(workload, lengths="uniform-1"),
     )
     assert {sets.default_for(w) for w in others} == {usual}
     assert sets.default_for(replace(workload, lengths="equal")) == wide
     assert sets.default_for(replace(workload, d_head=128)) == default_config(128, dtype)
+
+
+def test_narrow_windows_have_small_tiles_with_d_head_64() -> None:
+    narrow = Workload(2, 64, 8, 4096, 4096, 64, DType.BF16, causal=True, window_left=1023)
+    small, usual = sets.default_for(narrow), default_config(64, DType.BF16)
+    assert small.B_r < usual.B_r
+    assert small in get_configs("fast", dtypes=[DType.BF16], d_head=64)
+    assert constraints(small, H200) is None
+    alike = (
+        replace(narrow, sink=True),
+        replace(narrow, window_left=127),
+        replace(narrow, causal=False, window_left=500, window_right=500),
+    )
+    assert {sets.default_for(w) for w in alike} == {small}
+    others = (
+        replace(narrow, window_left=4000),
+        replace(narrow, causal=False),  # sees all keys behind it
+        replace(narrow, softcap=30.0),
+        replace(narrow, alibi=True),
+        replace(narrow, lengths="uniform-1"),
+    )
+    assert {sets.default_for(w) for w in others} == {usual}
+    assert sets.default_for(replace(narrow, d_head=128)) == default_config(128, DType.BF16)
 
 
 def test_tiles_overlap_with_large_heads_where_their_ends_tell() -> None:

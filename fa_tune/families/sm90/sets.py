@@ -196,23 +196,46 @@ WIDE_TILE = (4, 64)  # consumer warpgroups and B_c
 WIDE_TILE_COST = 1.05
 MULTIPROCESSORS = 132  # of the boards that the defaults were measured on
 LEAST_WIDE_WAVES = 3
+NARROW = 1024  # keys of a window, up to which the small tile was measured
 SHORT = 2048  # up to which a tile's end tells with d_head 256, whatever the mask
 
 
 def default_for(workload: Workload) -> Sm90Config:
-    """`default_config`, or what is faster for such sizes with d_head 64 and 256."""
+    """`default_config`, or what is faster for such sizes and windows with d_head 64 and 256."""
     w = workload
     if w.packed and (w.total_q, w.total_kv) == (w.batch * w.seq_len_q, w.batch * w.seq_len_kv):
         # No sequence is shorter than the longest.
         w = w.dense(w.batch, w.seq_len_q, w.seq_len_kv)
     usual = default_config(w.d_head, w.dtype, d_head_v=w.d_head_v)
-    if w.d_head_v or w.packed or w.cached or not w.is_plain:
+    if w.d_head_v or w.packed or w.cached:
+        return usual
+    if w.d_head == 64 and _sees_few_keys(w):
+        return _small_tile(usual)
+    if not w.is_plain:
         return usual
     if w.d_head == 64:
         return _wide_or(usual, w)
     if w.d_head == 256 and (not w.causal or w.seq_len_kv <= SHORT):
         return replace(usual, cross_tile_overlap=True, early_test_wait=False)
     return usual
+
+
+def _sees_few_keys(w: Workload) -> bool:
+    """Whether a window bounds both sides, at most NARROW keys in all, with no other change of
+    scores, whose registers the small tile may lack."""
+    changed = w.softcap is not None or w.alibi or w.score_hook is not None
+    right = 0 if w.causal else w.window_right
+    if w.window_left is None or right is None or changed:
+        return False
+    return w.window_left + 1 + right <= NARROW
+
+
+def _small_tile(usual: Sm90Config) -> Sm90Config:
+    """64x64, three CTAs on a multiprocessor: fewer keys that no query sees, and turns are taken by
+    CTAs."""
+    small = replace(usual, mma_warpgroups=1, B_c=64, min_ctas_per_sm=3)
+    small = replace(small, pingpong=False, adaptive_max=False)
+    return replace(small, single_loop=_single_loop(small))
 
 
 def _wide_or(usual: Sm90Config, w: Workload) -> Sm90Config:
