@@ -19,7 +19,8 @@ from fa_tune.profile.ncu import metrics
 from fa_tune.profile.profile_json import load
 from tests.project_files import ROOT
 
-RECORDED = ROOT / "profiles" / "nvidia_h200" / "ladder_explain.json"
+# A run of an H200 that is kept as it was: these sentences are of its counters.
+RECORDED = ROOT / "tests" / "data" / "explain" / "ladder_h200.json"
 LADDER = {one.subject: one for one in load(RECORDED)}
 RUNG = "sm80:(FP16, 128, 64, 64, 4): "
 PLAIN = RUNG + "async+load_0_0_0_tiles"

@@ -307,9 +307,14 @@ def _record(lines: Sequence[str], start: int, table: LogTable) -> tuple[list[str
             break
         fields = _split("\n".join(lines[start:end]))
         if fields is not None and _is_row(fields, table):
-            whole = all("\n" not in fields[p] for n, p in table.columns.items() if n in _ONE_LINE)
-            return (fields, end - start) if whole else (None, 1)
+            return (fields, end - start) if _is_whole(fields, table) else (None, 1)
     return None, 1
+
+
+def _is_whole(fields: list[str], table: LogTable) -> bool:
+    """No column that has one line has more; what a short row lacks has none."""
+    one_line = (p for name, p in table.columns.items() if name in _ONE_LINE)
+    return all("\n" not in fields[p] for p in one_line if p < len(fields))
 
 
 def _pieces(line: str) -> list[str]:

@@ -175,14 +175,16 @@ def paces(rows: Iterable[Row]) -> dict[int, float]:
 
 def ordered(rows: Iterable[Row]) -> list[Row]:
     """Group by group: references first (the baseline at the top), then ours and others, the
-    fastest first; what has no valid time comes last, in the order it came."""
+    fastest first, equal ones by their names as for `best`; what has no valid time comes last, in
+    the order it came."""
     out: list[Row] = []
     for members in grouped(rows).values():
         pace = paces(members)
 
         def key(row: Row, pace: Mapping[int, float] = pace) -> tuple[object, ...]:
             rank = 2 if id(row) not in pace else 0 if row.is_reference else 1
-            return (rank, rank == 0 and row.kernel != BASELINE_LABEL, pace.get(id(row), 0.0))
+            is_rival = rank == 0 and row.kernel != BASELINE_LABEL
+            return (rank, is_rival, pace.get(id(row), 0.0), row.kernel if rank == 1 else "")
 
         out += sorted(members, key=key)
     return out

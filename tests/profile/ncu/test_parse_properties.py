@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fa_tune.core.errors import ProfileFormatError
@@ -117,6 +117,7 @@ PAGE = details(
 
 
 @settings(deadline=None, max_examples=200)
+@example(479, 30, "\n")  # a row of two lines that ends before the metric's name
 @given(st.integers(0, len(PAGE)), st.integers(0, 30), st.text(max_size=5))
 def test_damage_never_ends_in_a_traceback(start: int, length: int, replacement: str) -> None:
     damaged = PAGE[:start] + replacement + PAGE[start + length :]

@@ -124,14 +124,16 @@ def test_what_is_added_goes_to_the_gpu_that_knows_the_workload(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.search()
-    home = {w: gpu for gpu, _, _, w, _ in machine.log("sample")}
+    homes: dict[str, set[str]] = {}  # another GPU may have helped with the last ones
+    for gpu, _, _, w, _ in machine.log("sample"):
+        homes.setdefault(w, set()).add(gpu)
     more = fakes.parsed(fakes.configs(N_CONFIGS + 1))
     monkeypatch.setattr(asked, "choose_configs", lambda *_, **__: more)
     done = len(machine.log("sample"))
     machine.search()
     added = machine.log("sample")[done:]
-    assert {w for _, _, _, w, _ in added} == set(home)
-    assert [gpu for gpu, *_ in added] == [home[w] for _, _, _, w, _ in added]
+    assert {w for _, _, _, w, _ in added} == set(homes)
+    assert all(gpu in homes[w] for gpu, _, _, w, _ in added)
 
 
 # --- faults --------------------------------------------------------------------------------
