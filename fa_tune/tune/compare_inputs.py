@@ -227,8 +227,25 @@ def _as_recorded(
     recording = recording_of(result.decision.chosen.subject, result, selection)
     decided = recording.meta.decided.get(result.workload.key) if recording is not None else None
     taken = {a.subject for a in result.attempts if a.measurement is not None}
-    figures = recorded_figures(decided)
+    figures = _against(result.decision.default, recorded_figures(decided))
     return _judged(result, {s: found for s, found in figures.items() if s in taken}, progress)
+
+
+def _against(default: str | None, figures: Figures) -> Figures:
+    """Recorded figures beside today's default, where the recording's was another: ratios of
+    medians then, which have no interval; none where today's was not compared."""
+    base = next((s for s, all_of in figures.items() if not any(f.to_default for f in all_of)), None)
+    if base is None or default is None or default == base:
+        return figures
+    todays = {f.inputs: f.to_default.value for f in figures.get(default, ()) if f.to_default}
+
+    def again(subject: str, found: OnInputs) -> OnInputs:
+        own = 1.0 if found.to_default is None else found.to_default.value
+        known = subject != default and found.inputs in todays
+        ratio = Ratio(own / todays[found.inputs], None) if known else None
+        return dataclasses.replace(found, to_default=ratio)
+
+    return {s: tuple(again(s, found) for found in all_of) for s, all_of in figures.items()}
 
 
 def _judged(result: WorkloadResult, figures: Figures, progress: Progress) -> WorkloadResult:

@@ -6,9 +6,12 @@ import pytest
 
 from fa_tune.core.inputs import BUILT_IN, InputSpec
 from fa_tune.core.model import Outcome
+from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.workload import DType, benchmark_workload
+from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Rule
 from fa_tune.store.registry import file as store
+from fa_tune.tune import compare_inputs
 from fa_tune.tune.compare_inputs import MAX_CONTENDERS
 from fa_tune.tune.flow import search as run_search
 from fa_tune.tune.results import SearchResult, WorkloadResult
@@ -144,3 +147,21 @@ def test_what_cannot_be_compared_is_a_warning(world: World) -> None:
 def test_without_confirmation_nothing_is_compared(world: World) -> None:
     search(world, 1024, confirm=False)
     assert world.comparer.asked == []
+
+
+def test_recorded_figures_are_told_beside_todays_default() -> None:
+    """The recording's default was `old`; `new` has become it since."""
+    old = OnInputs("falling", 10.0, None)
+    new = OnInputs("falling", 9.0, Ratio(0.9, Interval(0.89, 0.91)))
+    other = OnInputs("falling", 9.9, Ratio(0.99, Interval(0.98, 1.0)))
+    figures = {"old": (old,), "new": (new,), "other": (other,)}
+    assert compare_inputs._against("old", figures) == figures
+    found = compare_inputs._against("new", figures)
+    assert found["new"][0].to_default is None
+    for subject, ratio in (("old", 1 / 0.9), ("other", 1.1)):
+        told = found[subject][0].to_default
+        assert told is not None
+        assert told.value == pytest.approx(ratio)
+        assert told.interval is None
+    unknown = compare_inputs._against("unmeasured", figures)
+    assert all(one.to_default is None for (one,) in unknown.values())
