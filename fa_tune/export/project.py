@@ -38,7 +38,7 @@ from fa_tune.export.selection import (
 )
 from fa_tune.families.plan import Portability, compiled_for
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.lookup import Target, matches
+from fa_tune.store.registry.lookup import Target, alike, matches
 from fa_tune.store.registry.schema import Entry, Registry, to_json
 
 SCHEMA = "fa-tune-export-1"
@@ -96,8 +96,10 @@ def choose(made: Export, gpu: str, capability: int, workload: Workload) -> str |
         and _runs_on(kernel.arch, capability)
     }
     found = matches(Registry.of(made.entries), Target(gpu), workload)
-    names = [*(match.entry.chosen.key for match in found), *made.defaults]
-    return next((name for name in names if name in able), None)
+    near = alike(found, workload)
+    last = [match for match in found if match not in near]
+    entries, others = ([match.entry.chosen.key for match in some] for some in (near, last))
+    return next((name for name in (*entries, *made.defaults, *others) if name in able), None)
 
 
 def _runs_on(arch: str, capability: int) -> bool:
