@@ -106,12 +106,8 @@ def flash_attn_varlen_func(
     options = Options(
         causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
     )
-    if cu_seqlens_q.numel() == 2 and (max_seqlen_q, max_seqlen_k) == (q.shape[0], k.shape[0]):
-        out, lse = _dense(q[None], k[None], v[None], options, return_attn_probs)
-        out, lse = out[0], None if lse is None else lse[0]
-    else:
-        lengths = Lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-        out, lse = _varlen(q, k, v, options, lengths, return_attn_probs)
+    lengths = Lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    out, lse = _varlen(q, k, v, options, lengths, return_attn_probs)
     return (out, lse, None) if return_attn_probs else out
 
 
@@ -435,7 +431,8 @@ def _one_by_one(
     q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Lengths
 ) -> tuple[Tensor, Tensor]:
     """Each sequence of a packed batch; it waits for the GPU, which has their lengths."""
-    outs, rows = [], []
+    out = q.new_zeros((*q.shape[:2], v.shape[2]))
+    lse = q.new_zeros(q.shape[1::-1], dtype=torch.float32)
     bounds_q, bounds_k = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
     slopes = options.alibi_slopes
     for i in range(len(bounds_q) - 1):
@@ -447,6 +444,6 @@ def _one_by_one(
             replace(options, alibi_slopes=of_one),
             wants_lse=True,
         )
-        outs.append(found[0][0])
-        rows.append(found[1][0])  # type: ignore[index]
-    return torch.cat(outs), torch.cat(rows, 1)
+        out[queries] = found[0][0]
+        lse[:, queries] = found[1][0]  # type: ignore[index]
+    return out, lse

@@ -107,6 +107,26 @@ def test_packed_sequences() -> None:
     assert torch.allclose(single, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("sequences", [[(0, 5)], [(2, 6)], [(0, 3), (3, 7)]])
+def test_rows_behind_the_packed_sequences_are_nobodys(sequences: list[tuple[int, int]]) -> None:
+    """Buffers that are longer than what they hold, whatever the longest length is said to be."""
+    bounds = torch.tensor([sequences[0][0], *(end for _, end in sequences)], dtype=torch.int32)
+    q, k, v = draw(9, 4, 16), draw(9, 2, 16), draw(9, 2, 16)
+    for tensor in (k, v):
+        tensor[: sequences[0][0]] = tensor[sequences[-1][1] :] = torch.nan
+    out, lse, _ = flash_attn_varlen_func(
+        q, k, v, bounds, bounds, 9, 9, causal=True, return_attn_probs=True
+    )
+    assert (out.shape, lse.shape) == (q.shape, (4, 9))
+    for begin, end in sequences:
+        rows = slice(begin, end)
+        alone, own, _ = flash_attn_func(
+            *(t[None, rows] for t in (q, k, v)), causal=True, return_attn_probs=True
+        )
+        assert torch.allclose(out[rows], alone[0], atol=1e-6)
+        assert torch.allclose(lse[:, rows], own[0], atol=1e-6)
+
+
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_a_cache_is_appended_to_and_read(as_tensor: bool) -> None:
     keys, values = draw(2, 10, 2, 16), draw(2, 10, 2, 16)
