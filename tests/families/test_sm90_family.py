@@ -286,15 +286,24 @@ def test_narrow_windows_have_small_tiles_with_d_head_64() -> None:
     assert sets.default_for(replace(narrow, d_head=128)) == default_config(128, DType.BF16)
 
 
-def test_tiles_overlap_with_large_heads_where_their_ends_tell() -> None:
-    short = Workload(2, 16, 16, 2048, 2048, 256, DType.FP16, causal=True)
-    long = replace(short, seq_len_q=4096, seq_len_kv=4096)
-    usual = default_config(256, DType.FP16)
-    overlapping = sets.default_for(short)
-    assert overlapping.cross_tile_overlap
-    assert overlapping in get_configs("fast", dtypes=[DType.FP16], d_head=256)
-    assert sets.default_for(replace(long, causal=False)) == overlapping
-    assert {sets.default_for(w) for w in (long, replace(short, softcap=50.0))} == {usual}
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
+@pytest.mark.parametrize("d_head", [192, 256])
+def test_large_heads_have_a_default_of_their_own_without_windows_and_the_like(
+    d_head: int, dtype: DType
+) -> None:
+    causal = Workload(2, 16, 16, 4096, 4096, d_head, dtype, causal=True)
+    usual = default_config(d_head, dtype)
+    plain = sets.default_for(causal)
+    assert plain != usual
+    assert plain in get_configs("fast", dtypes=[dtype], d_head=d_head)
+    assert constraints(plain, H200) is None
+    assert {sets.default_for(w) for w in (causal, replace(causal, causal=False))} == {plain}
+    others = (
+        replace(causal, softcap=50.0),
+        replace(causal, window_left=1023),
+        replace(causal, lengths="uniform-1"),
+    )
+    assert {sets.default_for(w) for w in others} == {usual}
 
 
 @pytest.mark.parametrize("d_head", [32, 72, 272, 512])
