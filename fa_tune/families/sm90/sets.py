@@ -114,14 +114,13 @@ FAST: dict[int, Listed] = {
         *(("128x96", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}", _ONE_TILE)),
         *(("128x112", words) for words in (_ONE_Q,)),
         *(("128x96", words) for words in (_APART, f"{_APART}+{_EARLY}")),
-        *(("128x80", words) for words in (_ADAPTIVE, f"{_ADAPTIVE}+{_EARLY}")),
     ),
     256: (
         *(("128x64", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
         *(("128x80", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
         *(("128x80", words) for words in (f"stages_2+pingpong+overlap+{_ORDER}",)),
         *(("128x64", words) for words in (_APART, f"{_APART}+{_EARLY}")),
-        *(("128x64", words) for words in (_APART_ADAPTIVE, f"{_APART_ADAPTIVE}+{_EARLY}")),
+        *(("128x64", words) for words in (_APART_ADAPTIVE,)),
     ),
 }
 
@@ -204,7 +203,7 @@ NARROW = 1024  # keys of a window, up to which the small tile was measured
 
 def default_for(workload: Workload) -> Sm90Config:
     """`default_config`, or what is faster for such sizes and windows with d_head 64, and without
-    windows and the like with 192 and 256."""
+    windows and the like with 256."""
     w = workload
     if w.packed and (w.total_q, w.total_kv) == (w.batch * w.seq_len_q, w.batch * w.seq_len_kv):
         # No sequence is shorter than the longest.
@@ -218,8 +217,6 @@ def default_for(workload: Workload) -> Sm90Config:
         return usual
     if w.d_head == 64:
         return _wide_or(usual, w)
-    if w.d_head == 192:
-        return replace(usual, early_test_wait=True, adaptive_max=True)
     if w.d_head == 256:
         apart = replace(usual, cross_tile_overlap=True, early_test_wait=False, adaptive_max=True)
         return replace(apart, single_loop=_single_loop(apart))
@@ -284,7 +281,6 @@ _ADAPTIVE_MAX = (
     _ROWS_IN_TURN,
     (64, 128, 3, True, Rescale.STALE_MAX),
     (64, 64, 4, True, Rescale.STALE_MAX),
-    (192, 80, 2, True, Rescale.STALE_MAX),
 )
 
 
@@ -343,8 +339,8 @@ TUNE_RULES = (
     ),
     TuneRule(
         "adaptive_max_where_it_won",
-        "adaptive_max was measured, and faster, in turns with 192x128 and 256x64 at d_head 64, "
-        "128x80 at 192 and, with rows_in_turn, the default's tile at 128",
+        "adaptive_max was measured, and faster, in turns with 192x128 and 256x64 at d_head 64 and, "
+        "with rows_in_turn, the default's tile at 128",
         lambda c: (
             c.adaptive_max
             and (_tile_and_policy(c) not in _ADAPTIVE_MAX or (c.d_head == 128) != c.rows_in_turn)
