@@ -47,6 +47,7 @@ class TestDecodeContract(KernelFamilyContract):
         replace(_DEFAULT, B_c=256, stages=2),
         replace(_DEFAULT, cluster=3, aligned=False),
         replace(_DEFAULT, cluster=2, aligned=False, min_blocks=2),
+        replace(_DEFAULT, tile_keys=1025),
     )
 
     @pytest.mark.parametrize("arch", [(8, 0), (8, 6), (9, 0), (12, 0)])
@@ -240,6 +241,19 @@ def test_ctas_are_small_where_tiles_are_many(
     assert config.ctas_per_sm == ctas
 
 
+def test_tiles_count_for_keys_where_the_device_alone_knows_lengths() -> None:
+    h200 = limits((9, 0))
+    cached = replace(_ONE_QUERY, cache_lengths="lognormal")
+    config: DecodeConfig = _FAMILY.default_for(cached, h200)
+    assert config.tile_keys > 0
+    assert _FAMILY.suits(cached, config)
+    assert not _FAMILY.suits(_ONE_QUERY, config)
+    assert _FAMILY.suits(cached, replace(config, tile_keys=0))
+    before, earlier = _FAMILY.former_defaults(config)
+    assert (before.tile_keys, before.dependent) == (0, True)
+    assert (earlier.tile_keys, earlier.dependent) == (0, False)
+
+
 def test_recordings_hold_the_default_that_did_not_begin_early() -> None:
     config: DecodeConfig = _FAMILY.default_for(replace(_ONE_QUERY, seq_len_kv=1024), limits((9, 0)))
     assert config.dependent
@@ -261,6 +275,7 @@ def test_short_forms_read_back() -> None:
     for text in (
         "decode(BF16, 128, 16, 64, 4): stages_4+ctas_2",
         "decode(FP16, 64, 64, 128, 8):",
+        "decode(BF16, 128, 16, 128, 8): dependent+tile_keys_128",
         "decode(FP16, 256, 64, 32, 8): stages_2+row_warps_4+min_blocks_3+aligned+combine_kernel",
     ):
         assert parse(text).short_form() == text

@@ -102,6 +102,12 @@ class DecodeConfig:
         "CTAs of a cluster, which divide a tile's keys and combine their parts in shared memory; "
         "1: none; else needs 9.0",
     )
+    tile_keys: int = number_field(
+        "tile_keys",
+        0,
+        "keys that a tile counts for beside its own, and that its parts have at least, where the "
+        "device alone knows lengths; without parts, if a tile has fewer",
+    )
 
     def __post_init__(self) -> None:
         coerce(self)
@@ -246,10 +252,22 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     ),
     (
         "cluster_shares_tiles",
-        "with a cluster for each tile there are no aligned, min_blocks and combine to choose",
+        "with a cluster for each tile there are no aligned, min_blocks, combine and tile_keys to "
+        "choose",
         lambda c: (
-            c.cluster == 1 or (c.min_blocks == 1 and not c.aligned and c.combine is Combine.LAST)
+            c.cluster == 1
+            or (
+                c.min_blocks == 1
+                and not c.aligned
+                and c.combine is Combine.LAST
+                and c.tile_keys == 0
+            )
         ),
+    ),
+    (
+        "tile_keys_in_range",
+        "tile_keys must be between 0 and 1024",
+        lambda c: 0 <= c.tile_keys <= 1024,
     ),
 )
 

@@ -41,6 +41,7 @@ KEYS = 128  # of blocks
 # than these: others have no registers for it.
 WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
+TILE_KEYS = 128  # that a CTA reads in the time that it takes to begin and to end a tile
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,16 @@ def default_config(
     """What was fastest or near it on an H200 at nearly every length for so many rows, of which more
     than fit are several tiles; a smaller ring where `arch` has no room for that one, and without
     `arch` one for every device.  Clusters where they are faster for so many tiles of `n_keys`,
-    which None leaves open; where launches can, they begin before the one in front is done."""
+    which None leaves open, since the device alone knows them; where launches can, they begin before
+    the one in front is done."""
     if arch is None:
         return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
     shared = _of_equal_shares(heads, dtype, rows, arch, tiles, n_keys)
     clustered = clusters.default(shared, arch, tiles, n_keys)
     if clustered is not None:
         return clustered
+    if n_keys is None:
+        shared = replace(shared, tile_keys=TILE_KEYS)
     key_bytes = (shared.d_head + shared.d_v) * shared.kv_bytes
     early = replace(shared, dependent=tiles * (n_keys or 0) * key_bytes <= EARLY_BYTES)
     return early if constraints(early, arch) is None else shared
@@ -178,6 +182,8 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
             yield replace(tile, aligned=True, dependent=True)
         if rows == MMA_M:
             yield replace(best, aligned=True, min_blocks=4)
+        for tile in (best, two, *smaller):
+            yield replace(tile, aligned=True, dependent=True, tile_keys=TILE_KEYS)
         if rows <= WIDE_ROWS:
             yield from _of_clusters(wide, deeper if rows == MMA_M and wide == best else None)
 
