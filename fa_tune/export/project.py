@@ -24,6 +24,7 @@ from fa_tune.build.native.core import KernelImage
 from fa_tune.build.native.sources import core_sources
 from fa_tune.core import paths
 from fa_tune.core.errors import NoUsableVariant, StorageError, ToolMissing
+from fa_tune.core.files import check_writable
 from fa_tune.core.model import Variant
 from fa_tune.core.options import MachineOptions, Progress
 from fa_tune.core.workload import DType, Workload
@@ -37,7 +38,7 @@ from fa_tune.export.selection import (
 )
 from fa_tune.families.plan import Portability, compiled_for
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.lookup import Target, matches
+from fa_tune.store.registry.lookup import Target, alike, matches
 from fa_tune.store.registry.schema import Entry, Registry, to_json
 
 SCHEMA = "fa-tune-export-1"
@@ -95,8 +96,10 @@ def choose(made: Export, gpu: str, capability: int, workload: Workload) -> str |
         and _runs_on(kernel.arch, capability)
     }
     found = matches(Registry.of(made.entries), Target(gpu), workload)
-    names = [*(match.entry.chosen.key for match in found), *made.defaults]
-    return next((name for name in names if name in able), None)
+    near = alike(found, workload)
+    last = [match for match in found if match not in near]
+    entries, others = ([match.entry.chosen.key for match in some] for some in (near, last))
+    return next((name for name in (*entries, *made.defaults, *others) if name in able), None)
 
 
 def _runs_on(arch: str, capability: int) -> bool:
@@ -293,7 +296,7 @@ def _manifest(made: Export, core: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse to replace what is no export."""
+    """Refuse to replace what is no export, and a place that cannot be written."""
     try:
         used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
@@ -302,6 +305,7 @@ def _check_folder(folder: Path) -> None:
         raise StorageError(
             f"{folder} is there and no earlier export; name a folder that is new or empty"
         )
+    check_writable(folder, "name another folder", replaced=True)
 
 
 def _is_export(folder: Path) -> bool:

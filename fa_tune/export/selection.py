@@ -22,7 +22,7 @@ from fa_tune.families.base import Config
 from fa_tune.families.selection import choose_configs
 from fa_tune.ops.traits import Traits
 from fa_tune.store.registry.between import filled
-from fa_tune.store.registry.lookup import Target, in_order, matches
+from fa_tune.store.registry.lookup import Target, alike, in_order, matches
 from fa_tune.store.registry.schema import Entry, Registry
 
 DEFAULT_D_HEADS = (64, 128)  # without an entry and without a wish
@@ -158,7 +158,7 @@ def _serving(
     for workload in workloads:
         served = False
         for gpu in sorted({e.gpu.name for e in usable.entries}):
-            for match in matches(usable, Target(gpu), workload)[:1]:
+            for match in alike(matches(usable, Target(gpu), workload), workload)[:1]:
                 kept[match.entry.key] = match.entry
                 served = True
         if not served:

@@ -113,7 +113,9 @@ def _load_recordings(options: MachineOptions) -> tuple[Recording, ...]:
     folder = options.recordings or paths.profiles_dir()
     found = tuple(r for r in recordings.load_all(folder) if r.meta.provenance.method in REPLAYED)
     if not found:
-        raise ToolMissing(f"no GPU found, and no recordings in {folder} to replay")
+        raise ToolMissing(
+            f"no GPU found, and no recordings in {folder} to replay; --recordings names another"
+        )
     return found
 
 

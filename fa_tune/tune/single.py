@@ -26,7 +26,7 @@ from fa_tune.families.selection import choose_configs, note_of_d_head, stated_co
 from fa_tune.ops.traits import Traits
 from fa_tune.tune.build import build_all, build_request, prepare
 from fa_tune.tune.candidates import choose_families, prune_configs, workloads_for
-from fa_tune.tune.examples import example, is_special, traits_of
+from fa_tune.tune.examples import example, examples_of, is_special
 from fa_tune.tune.measure import Compared, Sampling, measure_workloads
 from fa_tune.tune.outputs import Recorder, check_writable
 from fa_tune.tune.profilers import choose_profiler, fall_back
@@ -237,8 +237,8 @@ def verify(
     for config in kept:
         for c in causal:
             workload = example(common, config.d_head, d_v_of(config), config.dtype, causal=c)
-            for traits in traits_of(config, workload):
-                examples[build_request(config, traits, here)] = workload
+            for traits, of_kernel in examples_of(config, workload):
+                examples[build_request(config, traits, here)] = of_kernel
     results = build_all(tuple(examples), here, progress)
     failures = [
         Attempt(r.request.variant.key, "", r.outcome, r.reason)

@@ -54,6 +54,27 @@ void exact_then_nearest_then_default() {
                 "ragged, sm_90a");
 }
 
+void few_rows_and_many_are_apart() {
+    Variant a = named("a", Variant::persistent()), b = named("b", Variant::persistent());
+    Variant c = named("c", Variant::persistent());
+    const fa_tune_kernel_info kernels[] = {a.info(), b.info(), c.info()};
+    const fa_tune_problem few = problem(2, 4, 64), many = problem(2, 4, 65);
+    const char* defaults[] = {"c"};
+    const fa_tune_entry of_many[] = {{kGpu, many, "a"}}, of_few[] = {{kGpu, few, "b"}};
+    const fa_tune::Table tuned_many({kernels, 3, of_many, 1, defaults, 1});
+    const fa_tune::Table tuned_few({kernels, 3, of_few, 1, defaults, 1});
+    CHECK(config_of(tuned_many.find(many)) == "a");
+    CHECK(config_of(tuned_many.find(few)) == "c");
+    CHECK(config_of(tuned_few.find(few)) == "b");
+    CHECK(config_of(tuned_few.find(many)) == "c");
+    fa_tune_problem grouped = problem(2, 4, 33);  // twice as many rows share a head
+    grouped.kv_heads = 2;
+    CHECK(config_of(tuned_few.find(grouped)) == "c");
+    // Rather than nothing.
+    const fa_tune::Table without_default({kernels, 3, of_few, 1, nullptr, 0});
+    CHECK(config_of(without_default.find(many)) == "b");
+}
+
 void a_default_is_for_what_nobody_tuned() {
     Variant a = named("a", Variant::persistent()), b = named("b", Variant::persistent());
     a.plan.causal = 1;
@@ -153,6 +174,7 @@ void text_is_cut_to_its_room() {
 
 int main() {
     exact_then_nearest_then_default();
+    few_rows_and_many_are_apart();
     a_default_is_for_what_nobody_tuned();
     of_a_configs_kernels_the_one_that_fits_best();
     a_config_that_is_not_there_is_named_with_what_there_is();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import os
 import random
 import re
 import subprocess
@@ -279,3 +280,13 @@ def test_an_export_is_replaced_and_nothing_else(
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot write"):
         export(tmp_path / "file" / "below", options, machine, Silent())
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_compiled(
+    options: ExportOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = MachineOptions(cache_dir=tmp_path / "cache")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(StorageError, match="is not writable; name another folder"):
+        export(tmp_path / "attention", options, machine, Silent())
+    assert not machine.cache_dir.exists()
