@@ -224,7 +224,7 @@ def test_the_default_has_clusters_where_little_is_read(
         (64, 1, 8192, "", 2),
         (64, 4, 1024, "", 4),
         (64, 4, 8192, "", 2),
-        (64, 4, 8192, "lognormal", 1),
+        (64, 4, 8192, "lognormal", 2),
         (64, 8, 8192, "", 1),
         (64, 1, 8192, "lognormal", 3),
         (32, 1, 1024, "", 2),

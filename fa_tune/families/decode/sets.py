@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
@@ -41,7 +42,8 @@ KEYS = 128  # of blocks
 # than these: others have no registers for it.
 WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
-TILE_KEYS = 128  # that a CTA reads in the time that it takes to begin and to end a tile
+# That a multiprocessor reads while a CTA begins and ends a tile of 16 rows; of more, twice as many.
+TILE_KEYS = 256
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def default_config(
     if clustered is not None:
         return clustered
     if n_keys is None:
-        shared = replace(shared, tile_keys=TILE_KEYS)
+        shared = counting(shared)
     key_bytes = (shared.d_head + shared.d_v) * shared.kv_bytes
     early = replace(shared, dependent=tiles * (n_keys or 0) * key_bytes <= EARLY_BYTES)
     return early if constraints(early, arch) is None else shared
@@ -135,9 +137,11 @@ def _of_many_tiles(
     heads: Heads, dtype: DType, rows: int, tiles: int, n_keys: int | None
 ) -> DecodeConfig | None:
     """Small CTAs; None where tiles are few.  Where lengths are known on the device alone they
-    differ, which three CTAs for a multiprocessor even out best."""
+    differ, which three CTAs for a multiprocessor even out best, of 32 rows two."""
+    if n_keys is None and rows == MMA_M:
+        return of_three(heads, dtype) if tiles >= MANY_TILES else None
     if n_keys is None:
-        return of_three(heads, dtype) if rows == MMA_M and tiles >= MANY_TILES else None
+        n_keys = LONG_KEYS
     if rows > MANY_TILES_ROWS or tiles < (SEVERAL_TILES if n_keys < LONG_KEYS else MANY_TILES):
         return None
     if n_keys < LONG_KEYS and tiles >= MANY_TILES:
@@ -148,6 +152,12 @@ def _of_many_tiles(
 def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
     """A tile of which a multiprocessor has two CTAs."""
     return tile_of(heads, dtype, rows, 96 << 10, keys=64, ctas=2)
+
+
+def counting(tile: DecodeConfig) -> DecodeConfig:
+    """The same with tiles that count for keys beside their own, whole blocks."""
+    keys = TILE_KEYS * min(2, tile.B_r // MMA_M) / tile.ctas_per_sm
+    return replace(tile, tile_keys=tile.B_c * ceil(keys / tile.B_c))
 
 
 def of_three(heads: Heads, dtype: DType) -> DecodeConfig:
@@ -183,7 +193,7 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
         if rows == MMA_M:
             yield replace(best, aligned=True, min_blocks=4)
         for tile in (best, two, *smaller):
-            yield replace(tile, aligned=True, dependent=True, tile_keys=TILE_KEYS)
+            yield replace(counting(tile), aligned=True, dependent=True)
         if rows <= WIDE_ROWS:
             yield from _of_clusters(wide, deeper if rows == MMA_M and wide == best else None)
 
