@@ -44,10 +44,11 @@ __device__ __forceinline__ Combined combine_groups(unsigned smem, const TileRows
     return total;
 }
 
-// Quads of columns that a thread has under way at a time.
+// Quads of columns that a thread has under way at a time.  With few rows that gains less than its
+// code costs, which comes from memory, too.
 template <DecodeConfig CFG>
 __device__ __forceinline__ constexpr int items_at_a_time() {
-    if (CFG.tile_keys == 0) return 1;
+    if (CFG.tile_keys == 0 || CFG.B_r == 16) return 1;
     const int own = CFG.B_r * CFG.d_v() / 4 / Layout<CFG>::kThreads;
     return own < 1 ? 1 : own > 4 ? 4 : own;
 }

@@ -30,8 +30,8 @@ struct Blocks {
 };
 
 // The line, and how it is cut: each CTA has `share` of it.  A tile has `beside` places in front of
-// its blocks, for what it takes beside them, and is not cut less than so many blocks from its ends:
-// such a cut is at the end.  Only where kBeside is not 0.
+// its blocks, for what it takes beside them, and is not cut half as many blocks from its ends: such
+// a cut is at the end.  Only where kBeside is not 0.
 template <int kBeside>
 struct Line {
     int share, beside;
@@ -67,7 +67,7 @@ struct Line {
         return min(least(), pitch - beside - 1);
     }
     // A part has more blocks.
-    __device__ __forceinline__ int least() const { return beside; }
+    __device__ __forceinline__ int least() const { return (beside + 1) / 2; }
 };
 
 // The sequences of the batch: their keys, and where their tiles begin in the line.  Lengths on the
@@ -112,7 +112,7 @@ struct Sequences {
         if constexpr (kBeside == 0) return blocks;
         // Few tiles with few blocks for each CTA are better in equal parts.
         const int every = p.batch * tiles();
-        const bool few = every < p.ctas && blocks < 2 * kBeside * p.ctas;
+        const bool few = every < p.ctas && blocks < kBeside * p.ctas;
         if (p.cache.lengths == nullptr || few) return blocks;
         beside = kBeside;
         return blocks + every * kBeside;
