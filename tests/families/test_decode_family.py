@@ -194,7 +194,13 @@ def test_it_is_for_few_rows_alone() -> None:
         (4, 8, 1, 8192, "dependent+cluster_2"),
         (5, 8, 1, 3000, "stages_2+aligned+dependent"),
         (8, 8, 1, 3000, "stages_2+dependent+cluster_2"),
-        (9, 8, 1, 1024, "stages_2+aligned+dependent"),  # no room for 72 of 2
+        (9, 8, 1, 256, "stages_2+aligned+dependent"),  # no room for 72 of 2
+        (9, 8, 1, 1024, "stages_2+ctas_2+cluster_2"),  # but of two CTAs for a multiprocessor
+        (12, 8, 4, 16384, "stages_2+row_warps_2+ctas_2+cluster_2"),
+        (14, 8, 1, 1024, "stages_2+aligned+dependent"),
+        (18, 8, 1, 1024, "stages_2+ctas_3+min_blocks_1024+aligned"),
+        (31, 8, 1, 4096, "stages_2+ctas_3+min_blocks_1024+aligned"),
+        (31, 8, 1, 8192, "stages_2+aligned"),
         (1, 8, 4, 1024, "stages_2+dependent+cluster_4"),  # two tiles of 16 rows
         (1, 8, 4, 8192, "stages_2+row_warps_2+cluster_8"),
         (1, 8, 4, 32768, "stages_2+row_warps_2+aligned+dependent"),
@@ -215,6 +221,7 @@ def test_the_default_has_clusters_where_little_is_read(
     assert (before_hopper.cluster, before_hopper.dependent) == (1, False)
     cached = _FAMILY.default_for(replace(workload, cache_lengths="lognormal"), h200)
     assert (cached.cluster, cached.aligned, cached.dependent) == (1, True, True)
+    assert (cached.tile_keys > 0) == (batch * kv_heads >= 100)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +237,8 @@ def test_the_default_has_clusters_where_little_is_read(
         (32, 1, 1024, "", 2),
         (32, 1, 8192, "", 1),
         (32, 1, 8192, "lognormal", 1),
-        (24, 1, 1024, "", 1),
+        (24, 1, 1024, "", 3),
+        (24, 4, 1024, "", 1),
     ],
 )
 def test_ctas_are_small_where_tiles_are_many(

@@ -30,6 +30,7 @@ MMA_M = 16  # rows of one m16n8k16 tile
 MMA_K = 16  # keys of its k-step
 CHUNK_BYTES = 16  # of a copy
 MAX_WARPS = 16
+MOST_BLOCKS = 1024  # that a CTA may have at least
 OPERANDS = 4096  # most elements of O, and of Q, in the registers of a warp
 
 
@@ -242,8 +243,8 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     ),
     (
         "min_blocks_in_range",
-        "min_blocks must be between 1 and 1024",
-        lambda c: 1 <= c.min_blocks <= 1024,
+        f"min_blocks must be between 1 and {MOST_BLOCKS}",
+        lambda c: 1 <= c.min_blocks <= MOST_BLOCKS,
     ),
     (
         "cluster_in_range",

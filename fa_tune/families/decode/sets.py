@@ -20,6 +20,7 @@ from fa_tune.core.workload import DType
 from fa_tune.families.decode import clusters
 from fa_tune.families.decode.config import (
     MMA_M,
+    MOST_BLOCKS,
     Combine,
     DecodeConfig,
     KVType,
@@ -42,8 +43,10 @@ KEYS = 128  # of blocks
 # than these: others have no registers for it.
 WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
-# That a multiprocessor reads while a CTA begins and ends a tile of 16 rows; of more, twice as many.
-TILE_KEYS = 256
+# That a multiprocessor reads while a CTA begins and ends a tile, of 16 rows or more.
+TILE_KEYS, LARGE_TILE_KEYS = 256, 384
+# Fewer tiles are in parts anyway; what is between tiles counts little.
+COUNTED_TILES = 100
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def default_config(
     clustered = clusters.default(shared, arch, tiles, n_keys)
     if clustered is not None:
         return clustered
-    if n_keys is None:
+    if n_keys is None and tiles >= COUNTED_TILES:
         shared = counting(shared)
     key_bytes = (shared.d_head + shared.d_v) * shared.kv_bytes
     early = replace(shared, dependent=tiles * (n_keys or 0) * key_bytes <= EARLY_BYTES)
@@ -156,7 +159,7 @@ def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
 
 def counting(tile: DecodeConfig) -> DecodeConfig:
     """The same with tiles that count for keys beside their own, whole blocks."""
-    keys = TILE_KEYS * min(2, tile.B_r // MMA_M) / tile.ctas_per_sm
+    keys = (TILE_KEYS if tile.B_r == MMA_M else LARGE_TILE_KEYS) / tile.ctas_per_sm
     return replace(tile, tile_keys=tile.B_c * ceil(keys / tile.B_c))
 
 
@@ -194,7 +197,10 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
             yield replace(best, aligned=True, min_blocks=4)
         for tile in (best, two, *smaller):
             yield replace(counting(tile), aligned=True, dependent=True)
+        if rows == MMA_M:
+            yield replace(of_three(heads, dtype), aligned=True, min_blocks=MOST_BLOCKS)
         if rows <= WIDE_ROWS:
+            yield replace(two, stages=2, cluster=2)
             yield from _of_clusters(wide, deeper if rows == MMA_M and wide == best else None)
 
 
