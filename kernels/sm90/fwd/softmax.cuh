@@ -38,13 +38,12 @@ struct Softmax {
     static constexpr float kMostOfStaleMax = kBf16 ? 256.f : 65504.f;
     // But bf16 rounds so coarsely that it shows where one key is nearly all of a row and its weight
     // no power of two, as it is where m is the maximum.  There O is divided by P as it is rounded:
-    // where a block's share of a sum is so many times what was there, and outgrew m by 2^4, ...
+    // where a block's share of a sum is so many times what was there, and outgrew m by 2^6, ...
     static constexpr bool kCorrectsSums = kStaleMax && kBf16;
-    static constexpr float kDominates = 2048.f;
-    static constexpr float kOutgrows = 0x1p-24f;
-    // ... and where so many of eight rows' lanes outgrow it at once by 2^10.
-    static constexpr float kManyOutgrow = 0x1p-18f;
-    static constexpr int kManyLanes = 6;
+    static constexpr float kDominates = 4096.f;
+    static constexpr float kOutgrows = 0x1p-22f;
+    // ... and where both rows of a lane outgrow it by 2^10.
+    static constexpr float kBothOutgrow = 0x1p-18f;
     // How much a maximum may lag behind what is stored (in powers of two) where it is kept.
     static constexpr float kThreshold = kCorrectsSums ? -18.f : 8.f;
     // Rows whose first maxima are further apart than this (in powers of two) have scores so far
@@ -208,20 +207,21 @@ struct Softmax {
         return any_lane(large_max(i) || sums[i] > kMostOfStaleMax);
     }
 
-    // Whether that is so for any row, or its rounding may show.  Many rows that outgrow m at once
-    // are both rows of a lane as well; scores that are merely far apart next to never are.
+    // Whether that is so for any row, or its rounding may show.  A key that many rows have in
+    // common is one of both rows of a lane; scores that are merely far apart next to never are.
     __device__ __forceinline__ bool overflowed(const float (&sums)[2]) const {
         bool of_lane = max_first > 0 || sums[0] > kMostOfStaleMax || sums[1] > kMostOfStaleMax;
         if constexpr (kCorrectsSums) {
             of_lane = of_lane || dominates(sums, 0) || dominates(sums, 1) ||
-                      fminf(sums[0], sums[1]) > kManyOutgrow;
+                      fminf(sums[0], sums[1]) > kBothOutgrow;
         }
         return any_lane(of_lane);
     }
 
     // Whether the rounding of P may show in some row i of the warp.
     __device__ __forceinline__ bool shows_rounding(const float (&sums)[2], int i) const {
-        return any_lane(dominates(sums, i)) || count_lanes(sums[i] > kManyOutgrow) >= kManyLanes;
+        if constexpr (!kCorrectsSums) return false;
+        return any_lane(dominates(sums, i) || sums[i] > kBothOutgrow);
     }
 
     // Take the rounding of a block's P into account for row i.

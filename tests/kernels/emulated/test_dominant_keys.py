@@ -37,11 +37,8 @@ LSE_ERROR = 1e-4  # what is held apart from l is up to 2e-3 of it
 SOFTMAX = "sm90/fwd/softmax.cuh"
 # (config, kind of heads, traits, pattern, replacement), each found at one place.
 MUTANTS = {
-    "many rows at once are not seen": (
-        WIDE, "sink", "lse", r"(any_lane\(dominates\(sums, i\)\)) \|\| [^;]*;", r"\1;",
-    ),
     "a lane's rows are not compared": (
-        WIDE, "sink", "lse", r"\|\|\s*fminf\(sums\[0\], sums\[1\]\) > kManyOutgrow", "",
+        WIDE, "sink", "lse", r"\|\|\s*fminf\(sums\[0\], sums\[1\]\) > kBothOutgrow", "",
     ),
     "a row's own key is not seen": (
         ALONE, "own", "lse", r"dominates\(sums, 0\) \|\| dominates\(sums, 1\) \|\|", "",
