@@ -100,7 +100,8 @@ MUTANTS = {
         r"sum = fmaf\(sum, a, [^;]*;", "sum *= a;",
     ),
     "O stays under a maximum below the sink": (
-        BEST, "causal+lse+sink", "sm90/fwd/softmax.cuh", r": a / sum;", ": 1.f / sum;",
+        BEST, "causal+lse+sink", "sm90/fwd/softmax.cuh",
+        r": a / divisor\(sum, off\);", ": 1.f / divisor(sum, off);",
     ),
     "a soft cap's shift is in the log-sum-exp": (
         RING, "causal+lse+softcap", "sm80/fwd/epilogue.cuh",
