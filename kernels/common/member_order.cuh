@@ -255,6 +255,28 @@ __device__ __forceinline__ PackedTile packed_tile(int number, int from, const Pa
     return {tile.m_block, tile.head, place, Sequence<true>::of(member)};
 }
 
+// Tile `number`, below 2^20, of a packed batch whose sequences all have as many queries and keys,
+// as order_members finds it with kListed.
+template <int kRows, bool kLongestFirst, class Params>
+__device__ __forceinline__ PackedTile tile_of_equals(int number, int queries, int keys,
+                                                     const Params& p) {
+    const int batch = p.packed.batch, tiles = (queries + kRows - 1) / kRows;
+    const int most_in_group = kLongestFirst ? max(1, quotient<true>(p.l2_head_group, p.heads)) : 1;
+    const int of_group = tiles * p.heads * most_in_group;
+    const int group = quotient<true>(number, of_group);
+    PackedMember member{};
+    member.group = min(most_in_group, batch - group * most_in_group);
+    if (member.group <= 0) return kNoPackedTile;
+    const GroupTile tile =
+        group_tile<kLongestFirst, true>(number - group * of_group, member, tiles, p);
+    const int index = group * most_in_group + tile.in_group;
+    if (index >= batch || tile.m_block < 0) return kNoPackedTile;
+    return {tile.m_block,
+            tile.head,
+            index,
+            {index * queries, queries, index * keys, keys, keys - queries, index}};
+}
+
 // How tiles are handed out: those of so many heads, of which so many neighbours together.
 struct Handout {
     int heads, l2_head_group;

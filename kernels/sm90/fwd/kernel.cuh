@@ -76,13 +76,20 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
         ptx::prefetch_tensormap(v_map);
         ptx::prefetch_tensormap(o_map);
     }
+    using Order = TileOrder<CFG, TRAITS>;
+    [[maybe_unused]] FirstCopies<CFG, TRAITS> copies{params, q_map, k_map, v_map, smem};
     if constexpr (TRAITS.packed) {
-        if (warp < 4) TileOrder<CFG, TRAITS>{params}.list_members(smem.base);
+        if (threadIdx.x == kInitialises) copies.guess();
+        if (warp < 4) Order{params}.list_members(smem);
         __syncthreads();
     }
     // Its divisions take as long as the barriers.
     [[maybe_unused]] Sequence<TRAITS.packed> sequence;
-    const WorkTile first = TileOrder<CFG, TRAITS>{params}.first(smem.base, sequence);
+    const WorkTile first = Order{params}.first(smem, sequence);
+    if constexpr (TRAITS.packed) {
+        if (!Order::kOrdersAside) __syncthreads();
+        if (threadIdx.x == kInitialises) copies.correct(first, sequence);
+    }
     __syncthreads();
     using Registers = RegisterShares<CFG>;
     if (warp < 4) {

@@ -53,19 +53,20 @@ struct Producer {
         tiles.release_counters();
     }
 
-    // The same of a packed batch: the next tile is found before the last load, which has to wait
-    // for room, so that the search costs no time, and the one after a short one is asked for then.
+    // The same of a packed batch.  FirstCopies has begun the first tile.  The next tile is found
+    // before the last load, which has to wait for room, so that the search costs no time, and the
+    // one after a short one is asked for then.
     __device__ __forceinline__ void run(const WorkTile& first,
                                         const Sequence<true>& first_sequence) {
         ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
         Sequence<true> sequence = first_sequence, next_sequence;
         WorkTile next;
         BlocksLeft blocks = begin_blocks(first, sequence, tiles);
+        k_ring.advance();
+        q_ring.advance();
         for (WorkTile tile = first; tile.number >= 0; tile = next, sequence = next_sequence) {
             const int kv_head = tile.head / p.heads_per_kv, last = blocks.last;
             int block = blocks.next;
-            load_k(block, kv_head, tile.batch, sequence);
-            load_q(tile, sequence);
 #pragma unroll 1
             for (; block > last; --block) {
                 if (block - last == kFetchAt + 1) tiles.fetch_next();
@@ -75,8 +76,16 @@ struct Producer {
             next = tiles.find_next(tile, next_sequence);
             blocks = begin_blocks(next, next_sequence, tiles);
             load_v(last, kv_head, tile.batch, sequence);
+            if (next.number >= 0) begin_tile(next, next_sequence, blocks.next);
         }
         tiles.release_counters();
+    }
+
+    // A tile's first copies: its Q and the last block of K.
+    __device__ __forceinline__ void begin_tile(const WorkTile& tile, const Sequence<true>& sequence,
+                                               int block) {
+        load_k(block, tile.head / p.heads_per_kv, tile.batch, sequence);
+        load_q(tile, sequence);
     }
 
     // Key blocks of a tile, from `next` down to `last`.
@@ -144,6 +153,60 @@ struct Producer {
                                     sequence.template kv_box<CFG.B_c>(block * CFG.B_c, batch));
         }
         ring.advance();
+    }
+};
+
+// The first copies of a packed batch's first tile, by one thread.  Lengths take a microsecond to
+// come, so what equal sequences would have is asked for before they are there.
+//
+//     lengths    read, put in order ...........  first tile known
+//     copies     those of the guess ...........  nothing more, or wait for them and begin anew
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+struct FirstCopies {
+    const ForwardParams& p;
+    const ptx::TensorMap &q_map, &k_map, &v_map;
+    const SharedAddress<CFG> smem;
+    WorkTile guessed;
+    Sequence<true> sequence;
+
+    // When the barriers are there.
+    __device__ __forceinline__ void guess() {
+        guessed = TileOrder<CFG, TRAITS>{p}.guess(sequence);
+        if (guessed.number >= 0) ask(guessed, sequence);
+    }
+
+    // When the first tile is there, and before anyone waits for its copies.
+    __device__ __forceinline__ void correct(const WorkTile& first,
+                                            const Sequence<true>& its_sequence) {
+        if (guessed.number >= 0) {
+            if (is_guessed(first, its_sequence)) return;
+            take_back();
+        }
+        if (first.number >= 0) ask(first, its_sequence);
+    }
+
+  private:
+    __device__ __forceinline__ void ask(const WorkTile& tile, const Sequence<true>& of) const {
+        Producer<CFG, TRAITS> producer{p, q_map, k_map, v_map, smem};
+        producer.begin_tile(tile, of, key_blocks<CFG, TRAITS>(p, tile, of) - 1);
+    }
+
+    __device__ __forceinline__ bool is_guessed(const WorkTile& first,
+                                               const Sequence<true>& of) const {
+        return first.number >= 0 && first.m_block == guessed.m_block &&
+               first.head == guessed.head && of.first_query == sequence.first_query &&
+               of.n_queries == sequence.n_queries && of.first_key == sequence.first_key &&
+               of.n_keys == sequence.n_keys;
+    }
+
+    // The copies come, and nobody hears of them: two phases later a barrier is as it was.
+    __device__ __forceinline__ void take_back() const {
+        ptx::mbarrier_wait(smem.k_full(0), 0);
+        ptx::mbarrier_arrive(smem.k_full(0));
+        for (int i = 0; i < CFG.mma_warpgroups; ++i) {
+            ptx::mbarrier_wait(smem.q_full(i), 0);
+            ptx::mbarrier_arrive(smem.q_full(i));
+        }
     }
 };
 

@@ -48,19 +48,37 @@ struct TileOrder {
 
     const ForwardParams& p;
 
-    // By the loading warpgroup: the order of a packed batch.  `smem`: that of Q.
-    __device__ __forceinline__ void list_members(unsigned smem) const {
-        fa_tune::list_members<LoadingWarpgroup, CFG.B_r(), kLongestFirst>(p, smem);
+    // By the loading warpgroup: the order of a packed batch.
+    __device__ __forceinline__ void list_members(const SharedAddress<CFG>& smem) const {
+        fa_tune::list_members<LoadingWarpgroup, CFG.B_r(), kLongestFirst>(p, order(smem));
     }
 
-    // Of a packed batch when all have met, who meet again before Q comes to `smem`.
-    __device__ __forceinline__ WorkTile first(unsigned smem,
+    // Of a packed batch when all have met, who meet again before copies come to where it was
+    // ordered.
+    __device__ __forceinline__ WorkTile first(const SharedAddress<CFG>& smem,
                                               Sequence<TRAITS.packed>& sequence) const {
         if constexpr (TRAITS.packed) {
-            return placed(blockIdx.x, found_tile(smem), sequence);
+            return placed(blockIdx.x, found_tile(order(smem)), sequence);
         } else {
             return decode(blockIdx.x);
         }
+    }
+
+    // Whether a packed batch is ordered where V comes, so that Q and K may come before.
+    static constexpr bool kOrdersAside = sizeof(SharedMemory<CFG>::v) >= kOrderBytes;
+
+    // What `first` finds if all sequences are as long as each other.  There may be no such tile:
+    // then its `number` is -1, and often they cannot be.
+    __device__ __forceinline__ WorkTile guess(Sequence<true>& sequence) const {
+        const PackedBatch& batch = p.packed;
+        const int queries = p.seq_len_q / batch.batch, keys = p.seq_len_kv / batch.batch;
+        const bool equal = queries * batch.batch == p.seq_len_q &&
+                           keys * batch.batch == p.seq_len_kv && queries > 0 && keys > 0 &&
+                           batch.used_q == nullptr && batch.used_kv == nullptr;
+        if (!kOrdersAside || !equal || batch.batch > kMostSorted) return kNoWorkTile;
+        return placed(blockIdx.x,
+                      tile_of_equals<CFG.B_r(), kLongestFirst>(blockIdx.x, queries, keys, p),
+                      sequence);
     }
 
     // The tile `number` of a packed batch, which comes after `last`, and what it belongs to.  Its
@@ -88,6 +106,10 @@ struct TileOrder {
     }
 
   private:
+    __device__ __forceinline__ static unsigned order(const SharedAddress<CFG>& smem) {
+        return kOrdersAside ? smem.v(0) : smem.q(0);
+    }
+
     __device__ __forceinline__ static WorkTile placed(int number, const PackedTile& tile,
                                                       Sequence<true>& sequence) {
         sequence = tile.sequence;
