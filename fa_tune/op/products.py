@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import torch
@@ -151,8 +153,23 @@ def _through_hook(
     batch, kv_heads, group = scores.shape[:3]
     element = torch.arange(first, first + batch, device=scores.device).view(-1, 1, 1, 1, 1)
     head = torch.arange(kv_heads * group, device=scores.device).view(kv_heads, group, 1, 1)
-    with torch.enable_grad():
+    with _recording():
         given = scores.detach().requires_grad_()
         found = twin_of(digest)(given, element, head, row, key)
         (bend,) = torch.autograd.grad(found.sum(), given, allow_unused=True)
     return found.detach(), torch.zeros_like(scores) if bend is None else bend
+
+
+@contextmanager
+def _recording() -> Iterator[None]:
+    """Where autograd records, also in an operator that runs below a dispatch mode, such as a
+    counter of FLOPs: torch leaves autograd's keys out there, for which it has no public way
+    back."""
+    with ExitStack() as stack:
+        for key in (
+            torch._C.DispatchKey.AutogradFunctionality,
+            torch._C.DispatchKey.ADInplaceOrView,
+        ):
+            stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(key, False))
+        stack.enter_context(torch.enable_grad())
+        yield

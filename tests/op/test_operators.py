@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +15,9 @@ if not TYPE_CHECKING:
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import register
@@ -233,6 +237,45 @@ def test_score_hooks_have_gradients_by_their_function_in_torch() -> None:
     without = register(text % "two")
     with pytest.raises(InvalidConfig, match="without its torch function"):
         attention(q.requires_grad_(), k, v, score_hook=without)
+
+
+class Nothing(TorchDispatchMode):
+    """Does as without it."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("modes", [(Nothing,), (partial(FlopCounterMode, display=False), Nothing)])
+@pytest.mark.parametrize("packed", [False, True])
+def test_score_hooks_have_gradients_below_dispatch_modes(
+    modes: tuple[Callable[[], Any], ...], packed: bool
+) -> None:
+    """There autograd records nothing unless it is told to."""
+    torch.manual_seed(0)
+    hook = register(
+        "__device__ float score_hook(float s, int b, int h, int q, int k) { return s * s * b; }",
+        lambda s, batch, *_: s * s * batch,
+    )
+    t = [draw(2, 6, 4, 8).requires_grad_() for _ in "qkv"]
+    cum = torch.tensor([0, 6, 12], dtype=torch.int32)
+
+    def found() -> tuple[torch.Tensor, ...]:
+        if packed:
+            rows = (one.flatten(0, 1) for one in t)
+            out, _ = packed_attention(*rows, Lengths(cum, cum, 6, 6), Traits(score_hook=hook))
+        else:
+            out = attention(*t, score_hook=hook)
+        return torch.autograd.grad(out.sum(), t)
+
+    plain = found()
+    with ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode())
+        assert all(map(torch.equal, found(), plain))
+    assert all(one.any() for one in plain)
 
 
 def test_a_score_hook_needs_its_torch_function_for_gradients_alone() -> None:

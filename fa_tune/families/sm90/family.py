@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fa_tune.core.arch import ArchLimits
@@ -15,7 +14,7 @@ from fa_tune.families import computed
 from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.sm90 import constraints as rules
-from fa_tune.families.sm90 import launch, names, sets
+from fa_tune.families.sm90 import former, launch, names, sets
 from fa_tune.families.sm90.config import Sm90Config
 from fa_tune.families.template import TemplateFamily
 from fa_tune.families.work_tiles import list_bytes
@@ -78,20 +77,7 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         return sets.default_for(workload)
 
     def former_defaults(self, config: Sm90Config) -> list[Sm90Config]:
-        """Until 2026-11-23 none had `adaptive_max`; those of d_head 64 had `early_test_wait` and
-        `single_loop`; all were the same whatever the sizes, and above d_head 128 had one tile of
-        Q."""
-        usual = sets.default_config(config.d_head, config.dtype, d_head_v=config.d_head_v)
-        if config != usual:
-            return [usual, *self.former_defaults(usual)]
-        if max(config.d_head, config.d_v) > 128 and config.q_stages > 1:
-            return [replace(config, B_c=96, q_stages=1, cross_tile_overlap=False)]
-        if not config.adaptive_max:
-            return []
-        if config.d_head == 64:
-            adaptive = replace(config, early_test_wait=True, single_loop=True)
-            return [adaptive, replace(adaptive, adaptive_max=False)]
-        return [replace(config, rows_in_turn=False, adaptive_max=False)]
+        return former.former_defaults(config)
 
     def geometry(
         self, config: Sm90Config, workload: Workload, device: LaunchDevice
