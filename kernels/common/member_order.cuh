@@ -21,10 +21,12 @@
 
 namespace fa_tune {
 
-// Of shared memory: the keys and tiles of sequences while they are ordered, and the tile found.
+// Of shared memory: the keys and tiles of sequences while they are ordered, the tile found, and
+// whether all sequences are equal.
 constexpr int kMostSorted = 256;
 constexpr int kFoundAt = 8 * kMostSorted;
-constexpr int kOrderBytes = kFoundAt + 32;
+constexpr int kEqualAt = kFoundAt + 32;
+constexpr int kOrderBytes = kEqualAt + 16;
 // Keys that make no difference to the order of sequences whose tiles are handed out together.
 constexpr int kAlikeKeys = 128;
 // Up to 2^kMostShift threads compare one sequence with the others, and not more than kComparing all
@@ -255,20 +257,21 @@ __device__ __forceinline__ PackedTile packed_tile(int number, int from, const Pa
     return {tile.m_block, tile.head, place, Sequence<true>::of(member)};
 }
 
-// Tile `number`, below 2^20, of a packed batch whose sequences all have as many queries and keys,
-// as order_members finds it with kListed.
-template <int kRows, bool kLongestFirst, class Params>
+// Tile `number` of a packed batch whose sequences all have as many queries, at least one, and as
+// many keys: what the list of no more than kMostSorted says, without it.
+template <int kRows, bool kLongestFirst, bool kSmall, class Params>
 __device__ __forceinline__ PackedTile tile_of_equals(int number, int queries, int keys,
                                                      const Params& p) {
     const int batch = p.packed.batch, tiles = (queries + kRows - 1) / kRows;
-    const int most_in_group = kLongestFirst ? max(1, quotient<true>(p.l2_head_group, p.heads)) : 1;
+    const int most_in_group =
+        kLongestFirst ? min(batch, max(1, quotient<true>(p.l2_head_group, p.heads))) : 1;
     const int of_group = tiles * p.heads * most_in_group;
-    const int group = quotient<true>(number, of_group);
+    const int group = quotient<kSmall>(number, of_group);
     PackedMember member{};
     member.group = min(most_in_group, batch - group * most_in_group);
     if (member.group <= 0) return kNoPackedTile;
     const GroupTile tile =
-        group_tile<kLongestFirst, true>(number - group * of_group, member, tiles, p);
+        group_tile<kLongestFirst, kSmall>(number - group * of_group, member, tiles, p);
     const int index = group * most_in_group + tile.in_group;
     if (index >= batch || tile.m_block < 0) return kNoPackedTile;
     return {tile.m_block,
@@ -277,9 +280,11 @@ __device__ __forceinline__ PackedTile tile_of_equals(int number, int queries, in
             {index * queries, queries, index * keys, keys, keys - queries, index}};
 }
 
-// How tiles are handed out: those of so many heads, of which so many neighbours together.
+// How tiles are handed out: those of so many heads, of which so many neighbours together.  And the
+// rows of all sequences.
 struct Handout {
     int heads, l2_head_group;
+    int all_queries, all_keys;
 };
 
 // By a team: orders the sequences and finds tile `number`, which is there for `found_tile` when all
@@ -290,7 +295,12 @@ __device__ __forceinline__ void order_members(const PackedBatch& batch, unsigned
                                               int number, const Handout& p) {
     const unsigned found = scratch + kFoundAt;
     const int most_in_group = max(1, quotient<kListed>(p.l2_head_group, p.heads));
-    if (threadIdx.x == 0) ptx::st_shared(found, -1);
+    if (threadIdx.x == 0) {
+        ptx::st_shared(found, -1);
+        if constexpr (kListed) {
+            ptx::st_shared(scratch + kEqualAt, batch.batch <= kMostSorted && p.all_queries > 0);
+        }
+    }
     visit_members<Team, kRows, kLongestFirst && kListed>(
         batch, scratch, most_in_group, [&](int place, const PackedMember& member, int tiles) {
             const int of_group = number - first_of_group(member, tiles, p.heads);
@@ -307,6 +317,11 @@ __device__ __forceinline__ void order_members(const PackedBatch& batch, unsigned
                 }
             }
             if constexpr (kListed) {
+                const bool equal = member.queries * batch.batch == p.all_queries &&
+                                   member.keys * batch.batch == p.all_keys &&
+                                   member.first_query == member.index * member.queries &&
+                                   member.first_key == member.index * member.keys;
+                if (!equal) ptx::st_shared(scratch + kEqualAt, 0);
                 batch.members[place] = member;
                 if (place == batch.batch - 1) {
                     batch.members[place + 1].first_tile = member.first_tile + tiles;
@@ -324,18 +339,24 @@ __device__ __forceinline__ PackedTile found_tile(unsigned scratch) {
         low[0], low[1], low[2], {low[3], high[0], high[1], high[2], high[2] - high[0], high[3]}};
 }
 
+// Whether all sequences have as many queries, and as many keys, and nothing is between them.
+__device__ __forceinline__ bool found_equal(unsigned scratch) {
+    return ptx::ld_shared(scratch + kEqualAt) != 0;
+}
+
 // The list, and the first tile of a persistent CTA.
 template <class Team, int kRows, bool kLongestFirst, class Params>
 __device__ __forceinline__ void list_members(const Params& p, unsigned scratch) {
-    order_members<Team, kRows, kLongestFirst, true>(p.packed, scratch, static_cast<int>(blockIdx.x),
-                                                    {p.heads, p.l2_head_group});
+    order_members<Team, kRows, kLongestFirst, true>(
+        p.packed, scratch, static_cast<int>(blockIdx.x),
+        {p.heads, p.l2_head_group, p.seq_len_q, p.seq_len_kv});
 }
 
 // The tile of a CTA whose number along x is that of a tile of one head, and along y the head.
 template <int kThreads, int kRows, bool kLongestFirst>
 __device__ __forceinline__ PackedTile own_tile(const PackedBatch& batch, unsigned scratch) {
     order_members<WholeCta<kThreads>, kRows, kLongestFirst, false>(
-        batch, scratch, static_cast<int>(blockIdx.x), {1, 1});
+        batch, scratch, static_cast<int>(blockIdx.x), {1, 1, 0, 0});
     __syncthreads();
     PackedTile tile = found_tile(scratch);
     tile.head = blockIdx.y;

@@ -86,9 +86,11 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
     // Its divisions take as long as the barriers.
     [[maybe_unused]] Sequence<TRAITS.packed> sequence;
     const WorkTile first = Order{params}.first(smem, sequence);
+    [[maybe_unused]] bool equal;
     if constexpr (TRAITS.packed) {
+        equal = Order{params}.all_equal(smem);
         if (!Order::kOrdersAside) __syncthreads();
-        if (threadIdx.x == kInitialises) copies.correct(first, sequence);
+        if (threadIdx.x == kInitialises) copies.correct(first, sequence, equal);
     }
     __syncthreads();
     using Registers = RegisterShares<CFG>;
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
         if (warp == 0 && ptx::elect_sync()) {
             Producer<CFG, TRAITS> producer{params, q_map, k_map, v_map, smem};
             if constexpr (TRAITS.packed) {
-                producer.run(first, sequence);
+                producer.run(first, sequence, equal);
             } else {
                 producer.run(first);
             }

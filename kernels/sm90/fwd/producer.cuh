@@ -56,10 +56,10 @@ struct Producer {
     // The same of a packed batch.  FirstCopies has begun the first tile.  The next tile is found
     // before the last load, which has to wait for room, so that the search costs no time, and the
     // one after a short one is asked for then.
-    __device__ __forceinline__ void run(const WorkTile& first,
-                                        const Sequence<true>& first_sequence) {
+    __device__ __forceinline__ void run(const WorkTile& first, const Sequence<true>& first_sequence,
+                                        bool equal) {
         ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
-        Sequence<true> sequence = first_sequence, next_sequence;
+        Sequence<true> sequence = first_sequence, next_sequence = first_sequence;
         WorkTile next;
         BlocksLeft blocks = begin_blocks(first, sequence, tiles);
         k_ring.advance();
@@ -73,7 +73,7 @@ struct Producer {
                 load_k(block - 1, kv_head, tile.batch, sequence);
                 load_v(block, kv_head, tile.batch, sequence);
             }
-            next = tiles.find_next(tile, next_sequence);
+            next = tiles.find_next(tile, equal, next_sequence);
             blocks = begin_blocks(next, next_sequence, tiles);
             load_v(last, kv_head, tile.batch, sequence);
             if (next.number >= 0) begin_tile(next, next_sequence, blocks.next);
@@ -177,9 +177,9 @@ struct FirstCopies {
 
     // When the first tile is there, and before anyone waits for its copies.
     __device__ __forceinline__ void correct(const WorkTile& first,
-                                            const Sequence<true>& its_sequence) {
+                                            const Sequence<true>& its_sequence, bool equal) const {
         if (guessed.number >= 0) {
-            if (is_guessed(first, its_sequence)) return;
+            if (equal) return;
             take_back();
         }
         if (first.number >= 0) ask(first, its_sequence);
@@ -189,14 +189,6 @@ struct FirstCopies {
     __device__ __forceinline__ void ask(const WorkTile& tile, const Sequence<true>& of) const {
         Producer<CFG, TRAITS> producer{p, q_map, k_map, v_map, smem};
         producer.begin_tile(tile, of, key_blocks<CFG, TRAITS>(p, tile, of) - 1);
-    }
-
-    __device__ __forceinline__ bool is_guessed(const WorkTile& first,
-                                               const Sequence<true>& of) const {
-        return first.number >= 0 && first.m_block == guessed.m_block &&
-               first.head == guessed.head && of.first_query == sequence.first_query &&
-               of.n_queries == sequence.n_queries && of.first_key == sequence.first_key &&
-               of.n_keys == sequence.n_keys;
     }
 
     // The copies come, and nobody hears of them: two phases later a barrier is as it was.

@@ -64,6 +64,11 @@ struct TileOrder {
         }
     }
 
+    // Whether all sequences of a packed batch are equal, as long as `first` may be asked.
+    __device__ __forceinline__ bool all_equal(const SharedAddress<CFG>& smem) const {
+        return found_equal(order(smem));
+    }
+
     // Whether a packed batch is ordered where V comes, so that Q and K may come before.
     static constexpr bool kOrdersAside = sizeof(SharedMemory<CFG>::v) >= kOrderBytes;
 
@@ -77,7 +82,7 @@ struct TileOrder {
                            batch.used_q == nullptr && batch.used_kv == nullptr;
         if (!kOrdersAside || !equal || batch.batch > kMostSorted) return kNoWorkTile;
         return placed(blockIdx.x,
-                      tile_of_equals<CFG.B_r(), kLongestFirst>(blockIdx.x, queries, keys, p),
+                      tile_of_equals<CFG.B_r(), kLongestFirst, true>(blockIdx.x, queries, keys, p),
                       sequence);
     }
 
@@ -86,6 +91,14 @@ struct TileOrder {
     __device__ __forceinline__ WorkTile decode_packed(int number, const WorkTile& last,
                                                       Sequence<true>& sequence) const {
         return placed(number, packed_tile<kLongestFirst>(number, last.batch, p), sequence);
+    }
+
+    // The same where all sequences are equal, of which `sequence` is one.
+    __device__ __forceinline__ WorkTile decode_equal(int number, Sequence<true>& sequence) const {
+        return placed(number,
+                      tile_of_equals<CFG.B_r(), kLongestFirst, false>(number, sequence.n_queries,
+                                                                      sequence.n_keys, p),
+                      sequence);
     }
 
     // The next tile of a CTA with the static scheduler.
@@ -224,11 +237,14 @@ struct ProducerTiles {
 
     // The same of a packed batch, with what it belongs to, while its number may still be on its
     // way; before the last load of `tile`, so that the search for its sequence costs no time.
-    __device__ __forceinline__ WorkTile find_next(const WorkTile& tile, Sequence<true>& sequence) {
+    // `equal`: all sequences are equal to the tile's, which `sequence` is.
+    __device__ __forceinline__ WorkTile find_next(const WorkTile& tile, bool equal,
+                                                  Sequence<true>& sequence) {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return kNoWorkTile;
         const int number =
             CFG.scheduler == Scheduler::DYNAMIC ? fetched : order.following(tile.number);
-        const WorkTile found = order.decode_packed(number, tile, sequence);
+        const WorkTile found = equal ? order.decode_equal(number, sequence)
+                                     : order.decode_packed(number, tile, sequence);
         slots.write(WorkTileSlots<CFG>::template packed<TRAITS>(found, sequence));
         return found;
     }
