@@ -39,6 +39,8 @@ constexpr int kComparing = 128;
 template <int kCtaThreads>
 struct WholeCta {
     static constexpr int kThreads = kCtaThreads;
+    // Whether `found_equal` is asked.
+    static constexpr bool kTellsEqual = false;
     // After words that the thread has written to shared memory.
     __device__ __forceinline__ static void wrote() {}
     __device__ __forceinline__ static void sync() { __syncthreads(); }
@@ -297,7 +299,7 @@ __device__ __forceinline__ void order_members(const PackedBatch& batch, unsigned
     const int most_in_group = max(1, quotient<kListed>(p.l2_head_group, p.heads));
     if (threadIdx.x == 0) {
         ptx::st_shared(found, -1);
-        if constexpr (kListed) {
+        if constexpr (Team::kTellsEqual) {
             ptx::st_shared(scratch + kEqualAt, batch.batch <= kMostSorted && p.all_queries > 0);
         }
     }
@@ -316,12 +318,14 @@ __device__ __forceinline__ void order_members(const PackedBatch& batch, unsigned
                     Team::wrote();
                 }
             }
-            if constexpr (kListed) {
+            if constexpr (Team::kTellsEqual) {
                 const bool equal = member.queries * batch.batch == p.all_queries &&
                                    member.keys * batch.batch == p.all_keys &&
                                    member.first_query == member.index * member.queries &&
                                    member.first_key == member.index * member.keys;
                 if (!equal) ptx::st_shared(scratch + kEqualAt, 0);
+            }
+            if constexpr (kListed) {
                 batch.members[place] = member;
                 if (place == batch.batch - 1) {
                     batch.members[place + 1].first_tile = member.first_tile + tiles;

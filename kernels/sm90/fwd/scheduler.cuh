@@ -34,6 +34,7 @@ constexpr WorkTile kNoWorkTile{-1, 0, 0, 0};
 // Others have nothing to do with the order of a packed batch: they would take its issue slots.
 struct LoadingWarpgroup {
     static constexpr int kThreads = 128;
+    static constexpr bool kTellsEqual = true;
     // Bulk copies come there next.  At once, for after the list it would wait for that.
     __device__ __forceinline__ static void wrote() { ptx::fence_proxy_async_shared(); }
     __device__ __forceinline__ static void sync() {
