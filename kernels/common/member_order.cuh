@@ -259,21 +259,21 @@ __device__ __forceinline__ PackedTile packed_tile(int number, int from, const Pa
     return {tile.m_block, tile.head, place, Sequence<true>::of(member)};
 }
 
-// Tile `number` of a packed batch whose sequences all have as many queries, at least one, and as
-// many keys: what the list of no more than kMostSorted says, without it.
-template <int kRows, bool kLongestFirst, bool kSmall, class Params>
+// Tile `number`, below 2^20, of a packed batch whose sequences all have as many queries, at least
+// one, and as many keys: what the list of no more than kMostSorted says, without it.
+template <int kRows, bool kLongestFirst, class Params>
 __device__ __forceinline__ PackedTile tile_of_equals(int number, int queries, int keys,
                                                      const Params& p) {
     const int batch = p.packed.batch, tiles = (queries + kRows - 1) / kRows;
     const int most_in_group =
         kLongestFirst ? min(batch, max(1, quotient<true>(p.l2_head_group, p.heads))) : 1;
     const int of_group = tiles * p.heads * most_in_group;
-    const int group = quotient<kSmall>(number, of_group);
+    const int group = quotient<true>(number, of_group);
     PackedMember member{};
     member.group = min(most_in_group, batch - group * most_in_group);
     if (member.group <= 0) return kNoPackedTile;
     const GroupTile tile =
-        group_tile<kLongestFirst, kSmall>(number - group * of_group, member, tiles, p);
+        group_tile<kLongestFirst, true>(number - group * of_group, member, tiles, p);
     const int index = group * most_in_group + tile.in_group;
     if (index >= batch || tile.m_block < 0) return kNoPackedTile;
     return {tile.m_block,
@@ -281,6 +281,9 @@ __device__ __forceinline__ PackedTile tile_of_equals(int number, int queries, in
             index,
             {index * queries, queries, index * keys, keys, keys - queries, index}};
 }
+
+// Numbers that are handed out when none is left are still below 2^20.
+constexpr int kMostTilesOfEquals = 1 << 19;
 
 // How tiles are handed out: those of so many heads, of which so many neighbours together.  And the
 // rows of all sequences.
@@ -300,7 +303,10 @@ __device__ __forceinline__ void order_members(const PackedBatch& batch, unsigned
     if (threadIdx.x == 0) {
         ptx::st_shared(found, -1);
         if constexpr (Team::kTellsEqual) {
-            ptx::st_shared(scratch + kEqualAt, batch.batch <= kMostSorted && p.all_queries > 0);
+            const long long tiles = p.all_queries / kRows + batch.batch;
+            const bool few = tiles * p.heads < kMostTilesOfEquals;
+            ptx::st_shared(scratch + kEqualAt,
+                           few && batch.batch <= kMostSorted && p.all_queries > 0);
         }
     }
     visit_members<Team, kRows, kLongestFirst && kListed>(

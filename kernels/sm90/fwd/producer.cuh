@@ -53,9 +53,9 @@ struct Producer {
         tiles.release_counters();
     }
 
-    // The same of a packed batch.  FirstCopies has begun the first tile.  The next tile is found
-    // before the last load, which has to wait for room, so that the search costs no time, and the
-    // one after a short one is asked for then.
+    // The same of a packed batch.  FirstCopies has begun the first tile.  Unless all sequences are
+    // `equal`, the next tile is found before the last load, which has to wait for room, so that the
+    // search costs no time.  The one after a short one is asked for then.
     __device__ __forceinline__ void run(const WorkTile& first, const Sequence<true>& first_sequence,
                                         bool equal) {
         ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
@@ -73,9 +73,10 @@ struct Producer {
                 load_k(block - 1, kv_head, tile.batch, sequence);
                 load_v(block, kv_head, tile.batch, sequence);
             }
+            if (equal) load_v(last, kv_head, tile.batch, sequence);
             next = tiles.find_next(tile, equal, next_sequence);
             blocks = begin_blocks(next, next_sequence, tiles);
-            load_v(last, kv_head, tile.batch, sequence);
+            if (!equal) load_v(last, kv_head, tile.batch, sequence);
             if (next.number >= 0) begin_tile(next, next_sequence, blocks.next);
         }
         tiles.release_counters();

@@ -83,7 +83,7 @@ struct TileOrder {
                            batch.used_q == nullptr && batch.used_kv == nullptr;
         if (!kOrdersAside || !equal || batch.batch > kMostSorted) return kNoWorkTile;
         return placed(blockIdx.x,
-                      tile_of_equals<CFG.B_r(), kLongestFirst, true>(blockIdx.x, queries, keys, p),
+                      tile_of_equals<CFG.B_r(), kLongestFirst>(blockIdx.x, queries, keys, p),
                       sequence);
     }
 
@@ -97,8 +97,8 @@ struct TileOrder {
     // The same where all sequences are equal, of which `sequence` is one.
     __device__ __forceinline__ WorkTile decode_equal(int number, Sequence<true>& sequence) const {
         return placed(number,
-                      tile_of_equals<CFG.B_r(), kLongestFirst, false>(number, sequence.n_queries,
-                                                                      sequence.n_keys, p),
+                      tile_of_equals<CFG.B_r(), kLongestFirst>(number, sequence.n_queries,
+                                                               sequence.n_keys, p),
                       sequence);
     }
 
