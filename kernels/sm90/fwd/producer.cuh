@@ -167,22 +167,24 @@ struct FirstCopies {
     const ForwardParams& p;
     const ptx::TensorMap &q_map, &k_map, &v_map;
     const SharedAddress<CFG> smem;
-    WorkTile guessed;
-    Sequence<true> sequence;
+    bool guessed;
 
     // When the barriers are there.
     __device__ __forceinline__ void guess() {
-        guessed = TileOrder<CFG, TRAITS>{p}.guess(sequence);
-        if (guessed.number >= 0) ask(guessed, sequence);
+        using Order = TileOrder<CFG, TRAITS>;
+        const PackedTile tile = Order{p}.guess();
+        Sequence<true> sequence;
+        const WorkTile work = Order::placed(blockIdx.x, tile, sequence);
+        guessed = work.number >= 0;
+        if (guessed) ask(work, sequence);
+        Order::tell_guess(smem, tile);
     }
 
     // When the first tile is there, and before anyone waits for its copies.
     __device__ __forceinline__ void correct(const WorkTile& first,
                                             const Sequence<true>& its_sequence, bool equal) const {
-        if (guessed.number >= 0) {
-            if (equal) return;
-            take_back();
-        }
+        if (equal) return;
+        if (guessed) take_back();
         if (first.number >= 0) ask(first, its_sequence);
     }
 

@@ -32,9 +32,10 @@ namespace fa_tune::sm90 {
 constexpr WorkTile kNoWorkTile{-1, 0, 0, 0};
 
 // Others have nothing to do with the order of a packed batch: they would take its issue slots.
+template <bool kFindsEqual_>
 struct LoadingWarpgroup {
     static constexpr int kThreads = 128;
-    static constexpr bool kTellsEqual = true;
+    static constexpr bool kFindsEqual = kFindsEqual_;
     // Bulk copies come there next.  At once, for after the list it would wait for that.
     __device__ __forceinline__ static void wrote() { ptx::fence_proxy_async_shared(); }
     __device__ __forceinline__ static void sync() {
@@ -49,42 +50,49 @@ struct TileOrder {
 
     const ForwardParams& p;
 
+    // Whether a packed batch is ordered where V comes, so that Q and K may come before, and a tile
+    // can be guessed.
+    static constexpr bool kOrdersAside = sizeof(SharedMemory<CFG>::v) >= kOrderBytes;
+
     // By the loading warpgroup: the order of a packed batch.
     __device__ __forceinline__ void list_members(const SharedAddress<CFG>& smem) const {
-        fa_tune::list_members<LoadingWarpgroup, CFG.B_r(), kLongestFirst>(p, order(smem));
+        fa_tune::list_members<LoadingWarpgroup<kOrdersAside>, CFG.B_r(), kLongestFirst>(
+            p, order(smem));
     }
 
-    // Of a packed batch when all have met, who meet again before copies come to where it was
-    // ordered.
-    __device__ __forceinline__ WorkTile first(const SharedAddress<CFG>& smem,
-                                              Sequence<TRAITS.packed>& sequence) const {
-        if constexpr (TRAITS.packed) {
-            return placed(blockIdx.x, found_tile(order(smem)), sequence);
-        } else {
-            return decode(blockIdx.x);
+    // By one thread meanwhile: what `first` will be if all sequences of a packed batch are equal.
+    // There may be no such tile, or they cannot be.
+    __device__ __forceinline__ PackedTile guess() const {
+        const int batch = p.packed.batch;
+        if (!kOrdersAside || !may_be_equal<CFG.B_r()>(p)) return kNoPackedTile;
+        const int queries = p.seq_len_q / batch, keys = p.seq_len_kv / batch;
+        if (queries * batch != p.seq_len_q || keys * batch != p.seq_len_kv) {
+            return kNoPackedTile;
+        }
+        return tile_of_equals<CFG.B_r(), kLongestFirst>(blockIdx.x, queries, keys, p);
+    }
+
+    // What was guessed, for `first`.
+    __device__ __forceinline__ static void tell_guess(const SharedAddress<CFG>& smem,
+                                                      const PackedTile& tile) {
+        if constexpr (kOrdersAside) {
+            tell_tile(order(smem) + kGuessAt, tile);
+            LoadingWarpgroup<kOrdersAside>::wrote();
         }
     }
 
-    // Whether all sequences of a packed batch are equal, as long as `first` may be asked.
-    __device__ __forceinline__ bool all_equal(const SharedAddress<CFG>& smem) const {
-        return found_equal(order(smem));
-    }
-
-    // Whether a packed batch is ordered where V comes, so that Q and K may come before.
-    static constexpr bool kOrdersAside = sizeof(SharedMemory<CFG>::v) >= kOrderBytes;
-
-    // What `first` finds if all sequences are as long as each other.  There may be no such tile:
-    // then its `number` is -1, and often they cannot be.
-    __device__ __forceinline__ WorkTile guess(Sequence<true>& sequence) const {
-        const PackedBatch& batch = p.packed;
-        const int queries = p.seq_len_q / batch.batch, keys = p.seq_len_kv / batch.batch;
-        const bool equal = queries * batch.batch == p.seq_len_q &&
-                           keys * batch.batch == p.seq_len_kv && queries > 0 && keys > 0 &&
-                           batch.used_q == nullptr && batch.used_kv == nullptr;
-        if (!kOrdersAside || !equal || batch.batch > kMostSorted) return kNoWorkTile;
-        return placed(blockIdx.x,
-                      tile_of_equals<CFG.B_r(), kLongestFirst>(blockIdx.x, queries, keys, p),
-                      sequence);
+    // Of a packed batch when all have met, who meet again before copies come to where it was
+    // ordered; `equal`: all its sequences are.
+    __device__ __forceinline__ WorkTile first(const SharedAddress<CFG>& smem,
+                                              Sequence<TRAITS.packed>& sequence,
+                                              bool& equal) const {
+        if constexpr (TRAITS.packed) {
+            equal = kOrdersAside && p.packed.batch <= kMostSorted && found_equal(order(smem));
+            const unsigned found = order(smem) + (equal ? kGuessAt : kFoundAt);
+            return placed(blockIdx.x, found_tile(found), sequence);
+        } else {
+            return decode(blockIdx.x);
+        }
     }
 
     // The tile `number` of a packed batch, which comes after `last`, and what it belongs to.  Its
@@ -119,15 +127,15 @@ struct TileOrder {
         return {valid ? number : -1, m_block, head - batch * p.heads, batch};
     }
 
-  private:
-    __device__ __forceinline__ static unsigned order(const SharedAddress<CFG>& smem) {
-        return kOrdersAside ? smem.v(0) : smem.q(0);
-    }
-
     __device__ __forceinline__ static WorkTile placed(int number, const PackedTile& tile,
                                                       Sequence<true>& sequence) {
         sequence = tile.sequence;
         return {tile.m_block < 0 ? -1 : number, tile.m_block, tile.head, tile.place};
+    }
+
+  private:
+    __device__ __forceinline__ static unsigned order(const SharedAddress<CFG>& smem) {
+        return kOrdersAside ? smem.v(0) : smem.q(0);
     }
 };
 
