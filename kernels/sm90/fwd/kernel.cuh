@@ -68,11 +68,11 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
     // By warps that have no packed sequences to order.
     constexpr int kInitialises = TRAITS.packed ? 4 * CFG.mma_warpgroups : 1;
     using Order = TileOrder<CFG, TRAITS>;
-    [[maybe_unused]] FirstCopies<CFG, TRAITS> copies{params, q_map, k_map, v_map, smem};
+    [[maybe_unused]] GuessedCopies<CFG, TRAITS> copies{params, q_map, k_map, v_map, smem};
     if constexpr (TRAITS.packed) {
         if (warp == kInitialises && ptx::elect_sync()) {
             initialise_barriers<CFG>(smem);
-            copies.guess();
+            copies.begin();
         }
     } else if (threadIdx.x == 32 * kInitialises) {
         initialise_barriers<CFG>(smem);
@@ -92,10 +92,7 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
     [[maybe_unused]] bool equal;
     const WorkTile first = Order{params}.first(smem, sequence, equal);
     if constexpr (TRAITS.packed) {
-        if (!Order::kOrdersAside) __syncthreads();
-        if (warp == kInitialises && ptx::elect_sync()) {
-            copies.correct(first, sequence, equal);
-        }
+        if (!equal && warp == kInitialises && ptx::elect_sync()) copies.take_back();
     }
     __syncthreads();
     using Registers = RegisterShares<CFG>;

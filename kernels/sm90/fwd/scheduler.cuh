@@ -50,21 +50,22 @@ struct TileOrder {
 
     const ForwardParams& p;
 
-    // Whether a packed batch is ordered where V comes, so that Q and K may come before, and a tile
-    // can be guessed.
-    static constexpr bool kOrdersAside = sizeof(SharedMemory<CFG>::v) >= kOrderBytes;
+    // Whether the first tile of a packed batch is guessed.  The batch is then ordered where V
+    // comes, so that Q and K may come before.  Not in the largest kernels, those with a loop of
+    // their own for masked blocks: cold, they take longer to come from memory than a guess gains.
+    static constexpr bool kGuesses =
+        sizeof(SharedMemory<CFG>::v) >= kOrderBytes && (CFG.single_loop || !TRAITS.diagonal());
 
     // By the loading warpgroup: the order of a packed batch.
     __device__ __forceinline__ void list_members(const SharedAddress<CFG>& smem) const {
-        fa_tune::list_members<LoadingWarpgroup<kOrdersAside>, CFG.B_r(), kLongestFirst>(
-            p, order(smem));
+        fa_tune::list_members<LoadingWarpgroup<kGuesses>, CFG.B_r(), kLongestFirst>(p, order(smem));
     }
 
     // By one thread meanwhile: what `first` will be if all sequences of a packed batch are equal.
     // There may be no such tile, or they cannot be.
     __device__ __forceinline__ PackedTile guess() const {
         const int batch = p.packed.batch;
-        if (!kOrdersAside || !may_be_equal<CFG.B_r()>(p)) return kNoPackedTile;
+        if (!kGuesses || !may_be_equal<CFG.B_r()>(p)) return kNoPackedTile;
         const int queries = p.seq_len_q / batch, keys = p.seq_len_kv / batch;
         if (queries * batch != p.seq_len_q || keys * batch != p.seq_len_kv) {
             return kNoPackedTile;
@@ -75,9 +76,9 @@ struct TileOrder {
     // What was guessed, for `first`.
     __device__ __forceinline__ static void tell_guess(const SharedAddress<CFG>& smem,
                                                       const PackedTile& tile) {
-        if constexpr (kOrdersAside) {
+        if constexpr (kGuesses) {
             tell_tile(order(smem) + kGuessAt, tile);
-            LoadingWarpgroup<kOrdersAside>::wrote();
+            LoadingWarpgroup<kGuesses>::wrote();
         }
     }
 
@@ -87,7 +88,7 @@ struct TileOrder {
                                               Sequence<TRAITS.packed>& sequence,
                                               bool& equal) const {
         if constexpr (TRAITS.packed) {
-            equal = kOrdersAside && p.packed.batch <= kMostSorted && found_equal(order(smem));
+            equal = kGuesses && p.packed.batch <= kMostSorted && found_equal(order(smem));
             const unsigned found = order(smem) + (equal ? kGuessAt : kFoundAt);
             return placed(blockIdx.x, found_tile(found), sequence);
         } else {
@@ -135,7 +136,7 @@ struct TileOrder {
 
   private:
     __device__ __forceinline__ static unsigned order(const SharedAddress<CFG>& smem) {
-        return kOrdersAside ? smem.v(0) : smem.q(0);
+        return kGuesses ? smem.v(0) : smem.q(0);
     }
 };
 

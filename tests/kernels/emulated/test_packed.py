@@ -110,8 +110,8 @@ MUTANTS = {
         "if (first > 0 && index < count) member = member_of(index);", "",
     ),
     "equal lengths are taken for granted": (
-        BEST, "causal+ragged+packed", "sm90/fwd/producer.cuh",
-        "if (equal) return;", "if (equal || guessed) return;",
+        BEST, "causal+ragged+packed", "common/member_order.cuh",
+        "kEqualAt + thread / 8, equal);", "kEqualAt + thread / 8, 1);",
     ),
     "a hook's origin is in the log-sum-exp": (
         RING, f"ragged+lse+packed+hook_{CAP_BY_FOUR}", "sm80/fwd/epilogue.cuh",
