@@ -22,213 +22,30 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import hashlib
 import io
 import json
 import os
-import re
-import struct
 import subprocess
 import sys
 import tarfile
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from fa_tune.families.equal_sources import Proof, load, save
+from hash_kernels import GONE, HEAD_DIMS, RECORDED
+
 SETS = ("fast", "prog", "tune")
-HEAD_DIMS = (64, 128, 192, 256)
-RECORDED = "recorded"
-GONE = "gone"  # the tree cannot write this config
 EQUAL, DIFFERENT, UNKNOWN = "equal", "DIFFERENT", "not compared"
 ROOT = Path(__file__).resolve().parents[1]
-
-# In the tree's own interpreter ----------------------------------------------------------------
-
-
-def listed_kernels(sets: list[str]) -> Iterator[dict[str, str]]:
-    """The kernels of the sets and of the recordings: family, config, traits."""
-    from fa_tune import families
-
-    for name in sets:
-        if name == RECORDED:
-            yield from _recorded(families)
-            continue
-        for family in families.all_families():
-            for d_head in HEAD_DIMS:
-                for config in _configs(family, name, d_head):
-                    for traits in ("plain", "causal"):
-                        yield _kernel(family.name, family.short_form(config), traits)
-    if "fast" in sets:  # what sequences of any length and training ask for
-        for family in families.all_families():
-            for d_head in HEAD_DIMS:
-                for config in family.configs("fast", d_head=d_head)[:4]:
-                    for traits in ("ragged", "causal+ragged+lse"):
-                        yield _kernel(family.name, family.short_form(config), traits)
-
-
-def _configs(family: Any, name: str, d_head: int) -> list[Any]:
-    """A set's configs; none where the family has no such set."""
-    from fa_tune.core.errors import InvalidConfig
-
-    try:
-        return list(family.configs(name, d_head=d_head))
-    except InvalidConfig:
-        return []
-
-
-def _kernel(family: str, config: str, traits: str) -> dict[str, str]:
-    return {"family": family, "config": config, "traits": traits}
-
-
-def _recorded(families: Any) -> Iterator[dict[str, str]]:
-    for path in sorted((Path.cwd() / "profiles").glob("**/*.csv")):
-        with path.open(encoding="utf-8", newline="") as stream:
-            for row in csv.DictReader(stream):
-                if row["family"] == "ref":
-                    continue
-                family = families.get(row["family"])
-                with contextlib.suppress(Exception):  # rows of configs that are no longer written
-                    config = family.parse(row["Kernel Name"], d_head=int(row["d_head"]))
-                    rows, keys = int(row["seq_len"]), int(row["seq_len_kv"] or row["seq_len"])
-                    words = [
-                        *(["causal"] if row["causal"] == "true" else []),
-                        *(["ragged"] if rows % config.B_r or keys % config.B_c else []),
-                        *(["lse"] if row.get("lse") == "true" else []),
-                    ]
-                    name = family.short_form(config)
-                    yield _kernel(family.name, name, "+".join(words) or "plain")
-
-
-def compiled(kernel: Mapping[str, str], ptx_only: bool) -> dict[str, str]:
-    """Hashes of a kernel's sources, PTX and machine code, and NVRTC's version; GONE with the
-    reason."""
-    from fa_tune import families
-    from fa_tune.build.compile import kernel_source_sha256
-
-    family = families.get(kernel["family"])
-    try:
-        config = family.parse(kernel["config"])
-    except Exception as error:
-        return {GONE: str(error)}
-    arch = "sm_90a" if family.name == "sm90" else "sm_90"
-    options = [
-        f"--gpu-architecture={arch.replace('sm', 'compute') if ptx_only else arch}",
-        *family.compile_options(arch),
-    ]
-    expression = family.kernels(config, kernel["traits"])[0].name_expression
-    source = family.entry_source(config, kernel["traits"])
-    try:
-        ptx, cubin = _nvrtc(source, family.source_files(), options, expression, ptx_only)
-    except ValueError as error:
-        return {GONE: f"does not compile: {error}"}
-    version = re.search(r"Cuda compilation tools.*, V([\d.]+)", ptx)
-    result = {
-        "config": family.short_form(config),
-        "sources": kernel_source_sha256(family.name),
-        "nvrtc": version[1] if version else "",
-        "ptx": _sha256(normalised(ptx).encode()),
-    }
-    if cubin:
-        result["code"] = machine_code_sha256(cubin)
-    return result
-
-
-def _nvrtc(
-    source: str, headers: Mapping[str, str], options: list[str], expression: str, ptx_only: bool
-) -> tuple[str, bytes]:
-    from cuda.bindings import nvrtc as lib
-
-    def checked(result: Any) -> Any:
-        if result[0].value != 0:
-            raise ValueError(result[0].name)
-        return result[1] if len(result) > 1 else None
-
-    program = checked(
-        lib.nvrtcCreateProgram(
-            source.encode(),
-            b"kernel.cu",
-            len(headers),
-            [text.encode() for text in headers.values()],
-            [name.encode() for name in headers],
-        )
-    )
-    try:
-        checked(lib.nvrtcAddNameExpression(program, expression.encode()))
-        status = lib.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
-        if status.value != 0:
-            log = bytearray(checked(lib.nvrtcGetProgramLogSize(program)))
-            checked(lib.nvrtcGetProgramLog(program, log))
-            raise ValueError(bytes(log).decode(errors="replace")[:1500])
-        ptx = bytearray(checked(lib.nvrtcGetPTXSize(program)))
-        checked(lib.nvrtcGetPTX(program, ptx))
-        cubin = bytearray(0 if ptx_only else checked(lib.nvrtcGetCUBINSize(program)))
-        if cubin:
-            checked(lib.nvrtcGetCUBIN(program, cubin))
-    finally:
-        lib.nvrtcDestroyProgram(program)
-    return bytes(ptx).rstrip(b"\0").decode(), bytes(cubin)
-
-
-def normalised(ptx: str) -> str:
-    """PTX without comments and unused variables, its names and registers numbered in order of
-    appearance."""
-    names: dict[str, str] = {}
-    registers: dict[str, str] = {}
-    lines = (line.partition("//")[0].rstrip() for line in ptx.splitlines())
-    # Static members of templates are variables there, which no instruction names.
-    text = "\n".join(line for line in lines if line and not re.match(r"\.global|\t\.reg \.", line))
-    text = re.sub(
-        r"%(?:r|rd|p|f|rs|h|fd|b)\d+\b",
-        lambda found: registers.setdefault(found[0], f"%{len(registers)}"),
-        text,
-    )
-    text = re.sub(
-        r"\b(?:_Z\w+?(?=_param_|\b)|shared_memory\b)",
-        lambda found: names.setdefault(found[0], f"N{len(names)}"),
-        text,
-    )
-    return re.sub(r"(\.param .*_param_\d+\[)\d+\]", r"\1]", text)  # however long structs are
-
-
-def machine_code_sha256(cubin: bytes) -> str:
-    """The kernels' instructions, constants and register counts in an ELF file."""
-    digest = hashlib.sha256()
-    (offset,) = struct.unpack_from("<Q", cubin, 0x28)
-    size, count, names_index = struct.unpack_from("<HHH", cubin, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, offset + size * i) for i in range(count)]
-    names_at = sections[names_index][4]
-    for name, kind, _, _, at, length, _, info, _, _ in sections:
-        end = cubin.index(b"\0", names_at + name)
-        label = cubin[names_at + name : end].decode()
-        # Constant bank 4 holds addresses of variables that no instruction names.
-        # Bank 0 holds what a launch passes: a parameter that no instruction reads is in no code.
-        if not re.match(r"\.text\.|\.nv\.constant[1-3]\.", label):
-            continue
-        digest.update(label.encode()[:14] if label.startswith(".nv") else b".text")
-        if label.startswith(".text."):
-            digest.update(struct.pack("<I", info >> 24))  # registers
-        digest.update(struct.pack("<Q", length))
-        if kind != 8:  # no bytes in the file
-            digest.update(cubin[at : at + length])
-    return digest.hexdigest()
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def serve(ptx_only: bool) -> None:
-    """Answer each kernel on stdin with its hashes on stdout, a JSON line each."""
-    for line in sys.stdin:
-        print(json.dumps(compiled(json.loads(line), ptx_only)), flush=True)
-
-
-# The command ----------------------------------------------------------------------------------
+CHILD = Path(__file__).resolve().with_name("hash_kernels.py")
 
 
 @contextlib.contextmanager
@@ -250,7 +67,7 @@ def _child(tree: Path, *arguments: str) -> subprocess.Popen[str]:
     before = os.environ.get("PYTHONPATH")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(tree), before)))}
     return subprocess.Popen(
-        [sys.executable, str(Path(__file__).resolve()), *arguments],
+        [sys.executable, str(CHILD), *arguments],
         cwd=tree,
         env=environment,
         stdin=subprocess.PIPE,
@@ -262,44 +79,30 @@ def _child(tree: Path, *arguments: str) -> subprocess.Popen[str]:
 def hash_tree(arguments: argparse.Namespace) -> int:
     """The `hash` command."""
     out: Path = arguments.out
+    done: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
     with tree_of(arguments.tree) as tree:
         if arguments.like:
             kernels = [json.loads(key) for key in json.loads(arguments.like.read_text())]
         else:
-            child = _child(tree, "_list", ",".join(arguments.sets))
+            child = _child(tree, "list", ",".join(arguments.sets))
             kernels = [json.loads(line) for line in child.communicate()[0].splitlines()]
         if arguments.d_head:
             kernels = [kernel for kernel in kernels if d_head_of(kernel) in arguments.d_head]
-        done: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
-        wanted = "ptx" if arguments.ptx else "code"
-        todo = []
-        for kernel in {json.dumps(k, sort_keys=True): k for k in kernels}.items():
-            found = done.get(kernel[0], {})
-            if wanted not in found and GONE not in found:
-                todo.append(kernel)
-        # In an order that has nothing to do with the sets': what is done early is a sample.
-        todo.sort(key=lambda item: _sha256(item[0].encode()))
-        lock = threading.Lock()
+        todo = _todo(kernels, done, "ptx" if arguments.ptx else "code")
         waiting = iter(todo)
+        lock = threading.Lock()
 
         def work() -> None:
-            child = _child(tree, "_serve", *(["--ptx"] if arguments.ptx else []))
-            assert child.stdin is not None
-            assert child.stdout is not None
+            child = _child(tree, "serve", *(["--ptx"] if arguments.ptx else []))
             while True:
                 with lock:
-                    item = next(waiting, None)
-                if item is None:
-                    child.stdin.close()
-                    child.wait()
+                    key = next(waiting, None)
+                if key is None:
+                    child.communicate()
                     return
-                child.stdin.write(json.dumps(item[1]) + "\n")
-                child.stdin.flush()
-                answer = child.stdout.readline()
-                if not answer:
-                    raise RuntimeError(f"the compiler died on {item[0]}")
+                found = _answer(child, key)
                 with lock:
-                    done[item[0]] = json.loads(answer)
+                    done[key] = found
                     if len(done) % 20 == 0:
                         _save(out, done)
                         print(f"{len(done)} of {len(kernels)}", file=sys.stderr)
@@ -311,6 +114,26 @@ def hash_tree(arguments: argparse.Namespace) -> int:
             worker.join()
         _save(out, done)
     return 0
+
+
+def _todo(kernels: Iterable[Mapping[str, str]], done: Mapping[str, Any], wanted: str) -> list[str]:
+    """The kernels, as JSON, of which `wanted` is not known.  In an order that has nothing
+    to do with the sets': what is done early is a sample."""
+    keys = dict.fromkeys(json.dumps(kernel, sort_keys=True) for kernel in kernels)
+    unknown = (k for k in keys if not {wanted, GONE} & done.get(k, {}).keys())
+    return sorted(unknown, key=lambda key: hashlib.sha256(key.encode()).digest())
+
+
+def _answer(child: subprocess.Popen[str], key: str) -> Any:
+    """The hashes of a kernel, by a child that serves."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(key + "\n")
+    child.stdin.flush()
+    answer = child.stdout.readline()
+    if not answer:
+        raise RuntimeError(f"the compiler died on {key}")
+    return json.loads(answer)
 
 
 def d_head_of(kernel: Mapping[str, str]) -> int:
@@ -351,10 +174,8 @@ def compare(arguments: argparse.Namespace) -> int:
     print(", ".join(f"{n} {word}" for word, n in sorted(Counter(outcomes.values()).items())))
     if arguments.prove:
         made = proofs(before, after, outcomes, arguments.prove)
-        child = _child(ROOT, "_add", str(arguments.proofs.resolve()))
-        child.communicate(json.dumps(made))
-        if child.returncode:
-            return child.returncode
+        known = [*load(arguments.proofs), *TypeAdapter(list[Proof]).validate_python(made)]
+        save(known, arguments.proofs)
         print(f"{len(made)} added to {arguments.proofs}")
     return 1 if DIFFERENT in outcomes.values() else 0
 
@@ -404,15 +225,6 @@ def _one(family: str, values: set[str | None]) -> str:
     return next(iter(values), "") or ""
 
 
-def add(path: Path) -> None:
-    """Append the proofs on stdin to a file of them."""
-    from pydantic import TypeAdapter
-
-    from fa_tune.families.equal_sources import Proof, load, save
-
-    save([*load(path), *TypeAdapter(list[Proof]).validate_json(sys.stdin.read())], path)
-
-
 def main() -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -434,26 +246,9 @@ def main() -> int:
     comparing.add_argument(
         "--proofs", type=Path, default=ROOT / "profiles/equal_sources.json", help="the file of them"
     )
-    listing = commands.add_parser("_list")
-    listing.add_argument("sets")
-    adding = commands.add_parser("_add")
-    adding.add_argument("proofs", type=Path)
-    serving = commands.add_parser("_serve")
-    serving.add_argument("--ptx", action="store_true")
     arguments = parser.parse_args()
-    match arguments.command:
-        case "hash":
-            return hash_tree(arguments)
-        case "compare":
-            return compare(arguments)
-        case "_list":
-            for kernel in listed_kernels(arguments.sets.split(",")):
-                print(json.dumps(kernel))
-        case "_add":
-            add(arguments.proofs)
-        case "_serve":
-            serve(arguments.ptx)
-    return 0
+    command = hash_tree if arguments.command == "hash" else compare
+    return command(arguments)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,8 @@ bool same_time(const fa_tune_problem& a, const fa_tune_problem& b) {
 }
 
 // How well an entry serves, the smallest best; fa_tune/store/registry/lookup.py has the same
-// rules.  All distances are in doublings.
+// rules.  Second stands whether it is of few rows and the problem of many, or the reverse: these
+// want other kernels, so a default comes before it.  All distances are in doublings.
 using Rank = std::tuple<bool, bool, double, double, Details, bool>;
 
 Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_problem& asked,
@@ -140,6 +141,14 @@ bool better(const fa_tune_plan& a, const fa_tune_plan& b) {
                           plan.portability == FA_TUNE_PORTABILITY_EXACT, plan.ragged == 0);
     };
     return merit(a) > merit(b);
+}
+
+// Whether a default is for such a problem.  Kernels for few rows are for no more, and by no larger
+// a tile than these need, as `suits` of their family has it.
+bool suits(const fa_tune_kernel& kernel, const fa_tune_problem& problem) {
+    if (kernel.plan().few_rows == 0) return true;
+    const std::int64_t rows = problem.seq_len_q * (problem.heads / problem.kv_heads);
+    return rows <= kFewRows && (kernel.tile_rows() <= kTileRows || kernel.tile_rows() < 2 * rows);
 }
 
 }  // namespace
@@ -232,23 +241,35 @@ fa_tune_kernel* fa_tune_table::choose(const fa_tune_problem& problem, const Devi
     // Mostly the first one serves: a heap, not an order.
     const auto later = std::greater<>();
     std::make_heap(ranked.begin(), ranked.end(), later);
-    for (; !ranked.empty(); ranked.pop_back()) {
-        std::pop_heap(ranked.begin(), ranked.end(), later);
-        const auto& [rank, i] = ranked.back();
-        const Entry& entry = entries_[i];
-        fa_tune_kernel* kernel = kernel_of(entry.config, problem, device);
-        if (kernel == nullptr) continue;
-        if (why != nullptr) {
-            const std::string key = key_of(entry.problem);
-            *why = entry.config + ": " +
-                   (std::get<0>(rank) ? "no entry for " + key_of(problem) + "; nearest is " + key
-                                      : "measured on " + key);
+    const auto from_entries = [&](bool of_other_rows) -> fa_tune_kernel* {
+        while (!ranked.empty() && std::get<1>(ranked.front().first) == of_other_rows) {
+            std::pop_heap(ranked.begin(), ranked.end(), later);
+            const auto [rank, i] = ranked.back();
+            ranked.pop_back();
+            const Entry& entry = entries_[i];
+            fa_tune_kernel* kernel = kernel_of(entry.config, problem, device);
+            if (kernel == nullptr) continue;
+            if (why != nullptr) {
+                const std::string key = key_of(entry.problem);
+                *why =
+                    entry.config + ": " +
+                    (std::get<0>(rank) ? "no entry for " + key_of(problem) + "; nearest is " + key
+                                       : "measured on " + key);
+            }
+            return kernel;
         }
-        return kernel;
-    }
+        return nullptr;
+    };
+    fa_tune_kernel* kernel = from_entries(false);
+    if (kernel == nullptr) kernel = default_for(problem, device, why);
+    return kernel != nullptr ? kernel : from_entries(true);
+}
+
+fa_tune_kernel* fa_tune_table::default_for(const fa_tune_problem& problem, const Device& device,
+                                           std::string* why) const {
     for (const std::string& config : defaults_) {
         fa_tune_kernel* kernel = kernel_of(config, problem, device);
-        if (kernel == nullptr) continue;
+        if (kernel == nullptr || !suits(*kernel, problem)) continue;
         if (why != nullptr) {
             *why = config + ": the default, for lack of an entry for " + key_of(problem) + " on " +
                    device.name;

@@ -68,6 +68,8 @@ struct fa_tune_table {
     Status check_config(const char* config, const char* where) const;
     fa_tune_kernel* choose(const fa_tune_problem& problem, const fa_tune::core::Device& device,
                            std::string* why) const;
+    fa_tune_kernel* default_for(const fa_tune_problem& problem, const fa_tune::core::Device& device,
+                                std::string* why) const;
     fa_tune_kernel* kernel_of(const std::string& config, const fa_tune_problem& problem,
                               const fa_tune::core::Device& device) const;
     std::string kinds(const char* config) const;

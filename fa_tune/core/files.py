@@ -1,7 +1,8 @@
-"""Reading whole files that a user named."""
+"""Files that a user named: read whole, and asked before the work whether they can be written."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fa_tune.core.errors import StorageError
@@ -26,3 +27,16 @@ def read_bytes(path: Path, what: str = "") -> bytes:
     if len(data) > MAX_BYTES:
         raise StorageError(f"cannot read {shown}: it has more than {MAX_BYTES >> 20} MiB")
     return data
+
+
+def check_writable(path: Path, instead: str, *, replaced: bool = False) -> None:
+    """Raise StorageError where nothing could be written to a file, or in a folder, of this path,
+    missing folders made.  `replaced`: by something written beside it, so the folder around it
+    counts.  `instead` names what to give for another place, for messages."""
+    around = path.resolve().parent if replaced else path
+    while not around.exists() and around != around.parent:
+        around = around.parent
+    if around != path and not around.is_dir():
+        raise StorageError(f"cannot write {path}: {around} is no folder; {instead}")
+    if not os.access(around, os.W_OK):
+        raise StorageError(f"cannot write {path}: {around} is not writable; {instead}")

@@ -6,6 +6,7 @@ select ─ which kernels ─→ build ─ cubins ─→ texts and images ─→ 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 import tempfile
@@ -24,6 +25,7 @@ from fa_tune.build.native.core import KernelImage
 from fa_tune.build.native.sources import core_sources
 from fa_tune.core import paths
 from fa_tune.core.errors import NoUsableVariant, StorageError, ToolMissing
+from fa_tune.core.files import check_writable
 from fa_tune.core.model import Variant
 from fa_tune.core.options import MachineOptions, Progress
 from fa_tune.core.workload import DType, Workload
@@ -37,7 +39,7 @@ from fa_tune.export.selection import (
 )
 from fa_tune.families.plan import Portability, compiled_for
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.lookup import Target, matches
+from fa_tune.store.registry.lookup import Target, alike, matches
 from fa_tune.store.registry.schema import Entry, Registry, to_json
 
 SCHEMA = "fa-tune-export-1"
@@ -95,8 +97,17 @@ def choose(made: Export, gpu: str, capability: int, workload: Workload) -> str |
         and _runs_on(kernel.arch, capability)
     }
     found = matches(Registry.of(made.entries), Target(gpu), workload)
-    names = [*(match.entry.chosen.key for match in found), *made.defaults]
-    return next((name for name in names if name in able), None)
+    near = alike(found, workload)
+    last = [match for match in found if match not in near]
+    entries, others = ([match.entry.chosen.key for match in some] for some in (near, last))
+    defaults = [name for name in made.defaults if _suits(name, workload)]
+    return next((name for name in (*entries, *defaults, *others) if name in able), None)
+
+
+def _suits(name: str, workload: Workload) -> bool:
+    """Whether a default of this name is for such a workload."""
+    config = families.config_of(Variant.from_key(name))
+    return families.of(config).suits(workload, config)
 
 
 def _runs_on(arch: str, capability: int) -> bool:
@@ -224,12 +235,13 @@ def _choices(made: Export, gpus: Sequence[tuple[str, int]]) -> Iterator[source.C
 
 
 def _kinds(made: Export) -> Iterator[Workload]:
-    """A small workload of each kind that some kernel computes whatever the lengths are."""
+    """Small workloads of each kind, of few queries and of more, that some kernel computes whatever
+    the lengths are."""
     configs = [families.config_of(kernel.variant) for kernel in made.kernels]
     kinds = sorted({families.kind_of(c) for c in configs})
     for dtype, d_head, d_v in kinds:
-        for causal in (False, True):
-            shape = (2, 4, 2, 300, 413, d_head, DType(dtype))
+        for n_queries, causal in itertools.product((300, 3), (False, True)):
+            shape = (2, 4, 2, n_queries, 413, d_head, DType(dtype))
             workload = Workload(*shape, causal=causal, bottom_right=causal, d_head_v=d_v)
             if any(
                 kernel_computes(config, kernel.traits, workload)
@@ -293,7 +305,7 @@ def _manifest(made: Export, core: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse to replace what is no export."""
+    """Refuse to replace what is no export, and a place that cannot be written."""
     try:
         used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
@@ -302,6 +314,7 @@ def _check_folder(folder: Path) -> None:
         raise StorageError(
             f"{folder} is there and no earlier export; name a folder that is new or empty"
         )
+    check_writable(folder, "name another folder", replaced=True)
 
 
 def _is_export(folder: Path) -> bool:

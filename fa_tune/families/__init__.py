@@ -65,11 +65,6 @@ def runnable(
     return tuple(sorted(able, key=lambda f: -f.preference(limits)))
 
 
-def suiting(workload: Workload) -> frozenset[str]:
-    """The names of the families that suit a workload, on whatever device."""
-    return frozenset(f.name for f in all_families() if f.suits(workload))
-
-
 # From a config ------------------------------------------------------------------------------
 
 

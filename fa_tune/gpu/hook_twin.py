@@ -24,6 +24,11 @@ extern "C" __global__ void hooked(const float* scores, const int* places, float*
     fa_tune::ScoreHook::four(s, 1.f, at);
     found[i] = fa_tune::ScoreHook::unit() * s[0] + fa_tune::ScoreHook::origin();
 }
+
+extern "C" __global__ void terms(float* found) {
+    found[0] = fa_tune::ScoreHook::unit();
+    found[1] = fa_tune::ScoreHook::origin();
+}
 """
 
 
@@ -49,11 +54,30 @@ def source_of(digest: str) -> str:
 
 
 @cache
-def _compiled(digest: str) -> hooks.Twin:
+def largest_term(digest: str) -> float:
+    """The largest number, in nats, whose rounding a hook's scores can have though they are small:
+    a struct's unit, or its origin if that is larger; 0 of a function."""
+    if not hooks.hook_of(digest).by_four:
+        return 0.0
+    import cupy
+
+    found = cupy.empty(2, dtype=cupy.float32)
+    _module(digest).get_function("terms")((1,), (1,), (found,))
+    return float(abs(found).max())
+
+
+@cache
+def _module(digest: str) -> Any:
     import cupy  # registered functions need none
 
-    module = cupy.RawModule(code=source_of(digest), options=("-std=c++20", "--use_fast_math"))
-    kernel = module.get_function("hooked")
+    return cupy.RawModule(code=source_of(digest), options=("-std=c++20", "--use_fast_math"))
+
+
+@cache
+def _compiled(digest: str) -> hooks.Twin:
+    import cupy
+
+    kernel = _module(digest).get_function("hooked")
 
     def twin(score: torch.Tensor, *places: Any) -> torch.Tensor:
         """In fp32, which is what kernels compute scores in, whatever the type of `score`."""

@@ -32,6 +32,7 @@ from fa_tune.core import inputs
 from fa_tune.core.model import CaseError
 from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.gpu.caches import sequence
+from fa_tune.gpu.hook_twin import largest_term
 from fa_tune.gpu.reference import (
     Inputs,
     changed_scores,
@@ -346,9 +347,12 @@ def _weights(
 
 
 def _change_open(w: Workload, slopes: torch.Tensor | None, rows: slice) -> float | torch.Tensor:
-    """How far a soft cap and ALiBi leave scores of fp32 open besides, in nats: tanh is known to a
-    few roundings of 1, and so is the largest bias of a row to itself."""
+    """How far a soft cap, a hook and ALiBi leave scores of fp32 open besides, in nats: tanh is
+    known to a few roundings of 1, what a hook multiplies or adds to a few of its own, in the kernel
+    and, where its text is the reference, there; and so is the largest bias of a row."""
     found: float | torch.Tensor = 0.0 if w.softcap is None else w.softcap * 2.0**-22
+    if w.score_hook is not None:
+        found += largest_term(w.score_hook) * 2.0**-21
     if slopes is not None:
         away = places(w, slopes.device, rows=rows).abs().amax(-1)
         found = found + (slopes[..., 0].double() * away).abs() * 2.0**-22

@@ -18,16 +18,27 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.op.api import attention
 from fa_tune.op.done import Lengths
 from fa_tune.op.fallback import tell
-from fa_tune.op.kv_cache import E4M3, Scores, attend, pages_suit
+from fa_tune.op.kv_cache import (
+    E4M3,
+    Scores,
+    attend,
+    check_new_places,
+    check_places,
+    pages_suit,
+)
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.stand_ins import (
+    DENSE,
     EVERY,
     FLASH2_D_HEAD,
     HALF,
+    PACKED,
     Options,
     Window,
     by_flash2,
     by_products,
+    check,
+    check_kinds,
     suits_flash2,
 )
 
@@ -95,12 +106,8 @@ def flash_attn_varlen_func(
     options = Options(
         causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
     )
-    if cu_seqlens_q.numel() == 2 and (max_seqlen_q, max_seqlen_k) == (q.shape[0], k.shape[0]):
-        out, lse = _dense(q[None], k[None], v[None], options, return_attn_probs)
-        out, lse = out[0], None if lse is None else lse[0]
-    else:
-        lengths = Lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-        out, lse = _varlen(q, k, v, options, lengths, return_attn_probs)
+    lengths = Lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    out, lse = _varlen(q, k, v, options, lengths, return_attn_probs)
     return (out, lse, None) if return_attn_probs else out
 
 
@@ -147,6 +154,9 @@ def flash_attn_with_kvcache(
     ):
         if given is not None:
             _refuse(name)
+    if any(t.ndim != 4 for t in (q, k_cache, v_cache)):
+        shapes = ", ".join(str([*t.shape]) for t in (q, k_cache, v_cache))
+        raise InvalidConfig(f"Q and the caches must have four dimensions: {shapes}")
     options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
     with torch.no_grad():
         length: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
@@ -159,10 +169,13 @@ def flash_attn_with_kvcache(
             if cache_seqlens is None:
                 raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
             new = (k, v)
+        if not isinstance(length, Tensor):
+            _check_length(length, new, k_cache, block_table)
         narrow = k_cache.dtype == E4M3
         if not isinstance(length, Tensor) and not _paged(block_table) and not narrow:
             end = length
             if new is not None:
+                check_new_places(new, q, (k_cache, v_cache))
                 _append(k_cache, new[0], length, cache_batch_idx, None)
                 _append(v_cache, new[1], length, cache_batch_idx, None)
                 end += new[0].shape[1]
@@ -180,6 +193,21 @@ def flash_attn_with_kvcache(
     return (out, lse) if return_softmax_lse else out
 
 
+def _check_length(
+    length: int,
+    new: tuple[Tensor, Tensor] | None,
+    k_cache: Tensor,
+    block_table: Tensor | None,
+) -> None:
+    """Raise InvalidConfig for keys that a cache has no room for."""
+    capacity = k_cache.shape[1] * (1 if block_table is None else block_table.shape[-1])
+    added = 0 if new is None else new[0].shape[1]
+    if not 0 <= length <= capacity - added:
+        raise InvalidConfig(
+            f"cache_seqlens {length} and {added} new keys: the cache has room for {capacity}"
+        )
+
+
 def _paged(block_table: Tensor | None) -> bool:
     return block_table is not None
 
@@ -195,16 +223,26 @@ def _append(
     batch_idx: Tensor | None,
     block_table: Tensor | None,
 ) -> None:
-    rows = torch.arange(new.shape[0], device=cache.device) if batch_idx is None else batch_idx
+    """What has no room is dropped, as our kernels do: the GPU alone may know the lengths."""
+    each = torch.arange(new.shape[0], device=cache.device)
+    rows = each if batch_idx is None else batch_idx
     start = length if isinstance(length, Tensor) else torch.full_like(rows, length)
     if cache.dtype == E4M3:  # whose numbers torch does not place
         cache, new = cache.view(torch.uint8), new.view(torch.uint8)
-    places = start.long()[:, None] + torch.arange(new.shape[1], device=cache.device)
+    size = cache.shape[1]
+    capacity = size if block_table is None else size * block_table.shape[1]
+    if not capacity:
+        return
+    room = capacity - start.long()[:, None]
+    # Those without room repeat the last one that has, or what is in the last place.
+    which = torch.arange(new.shape[1], device=cache.device).minimum(room - 1).clamp(min=0)
+    places = (start.long()[:, None] + which).clamp(0, capacity - 1)
     if block_table is None:
-        cache[rows.long()[:, None], places] = new.to(cache.dtype)
+        where = (rows.long()[:, None], places)
     else:
-        pages = block_table.long().gather(1, places // cache.shape[1])
-        cache[pages, places % cache.shape[1]] = new.to(cache.dtype)
+        where = (block_table.long().gather(1, places // size), places % size)
+    given = new.to(cache.dtype)[each[:, None], which]
+    cache[where] = torch.where((room > 0)[..., None, None], given, cache[where])
 
 
 @dataclass(frozen=True)
@@ -269,12 +307,18 @@ def _cached(
             )
         except NoUsableVariant as error:
             reason = _refused_caches[kind] = str(error)
+    check_places(q, cache.k, cache.v, cache.lengths, cache.block_table)
+    for tensor in (q, cache.k, cache.v):  # of several types, maybe
+        check_kinds(tensor, tensor, tensor)
+    if cache.new is not None:
+        check_new_places(cache.new, q, (cache.k, cache.v))
     tell("flash_attn_with_kvcache", reason)
     lengths, table = cache.lengths, cache.block_table
     if cache.new is not None:
         _append(cache.k, cache.new[0], lengths, None, table)
         _append(cache.v, cache.new[1], lengths, None, table)
-        lengths = lengths + cache.new[0].shape[1]
+        capacity = cache.k.shape[1] * (1 if table is None else table.shape[1])
+        lengths = (lengths + cache.new[0].shape[1]).clamp(max=capacity)
     keys, values = cache.k, cache.v
     if table is not None:
         pages = table.long().clamp(0, keys.shape[0] - 1)  # it may end in anything
@@ -287,6 +331,7 @@ def _cached(
             t.float() * s.expand(shape[0], shape[2]).view(shape)
             for t, s in zip((keys, values), scales, strict=True)
         )
+    check(q, keys, values, DENSE)
     return by_products(q, keys, values, options, lengths)
 
 
@@ -319,6 +364,8 @@ def _dense(
             reason = _refused[q.shape[3], v.shape[3], q.dtype] = str(error)
         else:
             return found if wants_lse else (found, None)
+    check(q, k, v, DENSE)
+    check_kinds(q, k, v)
     if suits_flash2(q, v, options, (q.shape[1], k.shape[1])):
         tell("flash_attn_func", reason)
         return by_flash2(q, k, v, options)
@@ -340,6 +387,8 @@ def _varlen(
             return packed_attention(q, k, v, lengths, options.traits, return_lse=wants_lse)
         except NoUsableVariant as error:
             reason = _refused[q.shape[2], v.shape[2], q.dtype] = str(error)
+    check(q, k, v, PACKED)
+    check_kinds(q, k, v)
     if suits_flash2(q, v, options, (lengths.longest_q, lengths.longest_kv)):
         tell("flash_attn_varlen_func", reason)
         return by_flash2(q, k, v, options, lengths)
@@ -393,7 +442,8 @@ def _one_by_one(
     q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Lengths
 ) -> tuple[Tensor, Tensor]:
     """Each sequence of a packed batch; it waits for the GPU, which has their lengths."""
-    outs, rows = [], []
+    out = q.new_zeros((*q.shape[:2], v.shape[2]))
+    lse = q.new_zeros(q.shape[1::-1], dtype=torch.float32)
     bounds_q, bounds_k = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
     slopes = options.alibi_slopes
     for i in range(len(bounds_q) - 1):
@@ -405,6 +455,6 @@ def _one_by_one(
             replace(options, alibi_slopes=of_one),
             wants_lse=True,
         )
-        outs.append(found[0][0])
-        rows.append(found[1][0])  # type: ignore[index]
-    return torch.cat(outs), torch.cat(rows, 1)
+        out[queries] = found[0][0]
+        lse[:, queries] = found[1][0]  # type: ignore[index]
+    return out, lse

@@ -114,10 +114,10 @@ def attend(
     return out, lse
 
 
-def _check(
+def check_places(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, block_table: Tensor | None
 ) -> None:
-    """What kernels take on trust: they would read beyond tensors that are too small."""
+    """Raise InvalidConfig for lengths, caches and pages that are not those of the queries."""
     batch = q.shape[0]
     if tuple(lengths.shape) != (batch,):
         raise InvalidConfig(f"lengths must be [{batch}], one a sequence, not {[*lengths.shape]}")
@@ -125,11 +125,6 @@ def _check(
         raise InvalidConfig(
             f"the caches must be alike, that of K with d_head {q.shape[3]}; they are "
             f"{[*k_cache.shape]} and {[*v_cache.shape]}"
-        )
-    if k_cache.dtype != v_cache.dtype or k_cache.dtype not in (q.dtype, E4M3):
-        raise InvalidConfig(
-            f"the caches must both be {q.dtype} as Q, or {E4M3}; they are {k_cache.dtype} and "
-            f"{v_cache.dtype}"
         )
     if block_table is None:
         if k_cache.shape[0] != batch:
@@ -141,14 +136,36 @@ def _check(
         raise InvalidConfig(f"caches, lengths and block table must be on {q.device}, as Q")
 
 
-def _check_new(new: tuple[Tensor, Tensor], q: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
-    for tensor, cache, name in zip(new, (k_cache, v_cache), "kv", strict=True):
-        shape = (q.shape[0], new[0].shape[1], *cache.shape[2:])
-        if tuple(tensor.shape) != shape or tensor.dtype != cache.dtype or tensor.device != q.device:
+def check_new_places(new: tuple[Tensor, Tensor], q: Tensor, caches: tuple[Tensor, Tensor]) -> None:
+    """Raise InvalidConfig for new keys and values that have no place in the caches."""
+    for tensor, cache, name in zip(new, caches, "kv", strict=True):
+        shape = (q.shape[0], *new[0].shape[1:2], *cache.shape[2:])
+        if tuple(tensor.shape) != shape or tensor.device != q.device:
             raise InvalidConfig(
-                f"{name} must be {[*shape]} of {cache.dtype} on {q.device}, as its cache; it is "
-                f"{[*tensor.shape]} of {tensor.dtype} on {tensor.device}"
+                f"{name} must be {[*shape]} on {q.device}, as its cache; it is "
+                f"{[*tensor.shape]} on {tensor.device}"
             )
+
+
+def _check(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, block_table: Tensor | None
+) -> None:
+    """What kernels take on trust: they would read beyond tensors that are too small."""
+    check_places(q, k_cache, v_cache, lengths, block_table)
+    if k_cache.dtype != v_cache.dtype or k_cache.dtype not in (q.dtype, E4M3):
+        raise InvalidConfig(
+            f"the caches must both be {q.dtype} as Q, or {E4M3}; they are {k_cache.dtype} and "
+            f"{v_cache.dtype}"
+        )
+
+
+def _check_new(new: tuple[Tensor, Tensor], q: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
+    check_new_places(new, q, (k_cache, v_cache))
+    if any(t.dtype != k_cache.dtype for t in new):
+        raise InvalidConfig(
+            f"k and v must be {k_cache.dtype}, as their caches; they are {new[0].dtype} and "
+            f"{new[1].dtype}"
+        )
 
 
 def _narrow(tensor: Tensor, name: str) -> TensorArg:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.op import flash2
 from fa_tune.op.done import Lengths
 from fa_tune.op.traits import Traits
@@ -17,6 +18,7 @@ Window = tuple[int, int]
 EVERY: Window = (-1, -1)
 HALF = (torch.float16, torch.bfloat16)
 FLASH2_D_HEAD = 256  # the largest
+DENSE, PACKED = "[batch, seq_len, heads, d_head]", "[rows, heads, d_head]"
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,32 @@ class Options:
     def with_scale_of(self, d_head: int) -> Options:
         """With the scale that is usual for a head dimension, unless there is another."""
         return self if self.scale is not None else replace(self, scale=1 / math.sqrt(d_head))
+
+
+def check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
+    """Raise InvalidConfig for tensors that make no problem, whatever their types; `layout` is
+    `DENSE` or `PACKED`."""
+    three = (q, k, v)
+    if any(t.ndim != layout.count(",") + 1 for t in three) or k.shape[:-1] != v.shape[:-1]:
+        shapes = ", ".join(str([*t.shape]) for t in three)
+        raise InvalidConfig(f"Q, K, V must be {layout}, V like K but for d_head: {shapes}")
+    if q.shape[-1] != k.shape[-1] or (layout == DENSE and q.shape[0] != k.shape[0]):
+        raise InvalidConfig(f"Q and K differ in batch or d_head: {[*q.shape]} and {[*k.shape]}")
+    heads, kv_heads = q.shape[-2], k.shape[-2]
+    if not kv_heads or not heads or heads % kv_heads:
+        raise InvalidConfig(f"{kv_heads} kv heads do not divide {heads} heads")
+    if any(t.device != q.device for t in three):
+        raise InvalidConfig(
+            f"Q, K, V must be on one device, not {q.device}, {k.device}, {v.device}"
+        )
+
+
+def check_kinds(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise InvalidConfig for tensors that are not of one floating-point type."""
+    if {k.dtype, v.dtype} != {q.dtype} or not q.is_floating_point():
+        raise InvalidConfig(
+            f"Q, K, V must be of one floating-point type, not {q.dtype}, {k.dtype}, {v.dtype}"
+        )
 
 
 def suits_flash2(q: Tensor, v: Tensor, options: Options, longest: tuple[int, int]) -> bool:
@@ -111,7 +139,7 @@ def by_products(
         scores = scores - slopes * (row - column).abs()
     hidden = column >= last
     if lengths is not None:  # what lies behind may be anything
-        values = values.masked_fill(hidden.view(-1, n_kv, 1, 1), 0.0)
+        values = values.masked_fill(hidden.view(len(hidden), n_kv, 1, 1), 0.0)
     left, right = options.window
     if options.causal:
         right = 0

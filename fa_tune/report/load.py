@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def load_report_source(
 def _csv_files(folder: Path) -> list[Path]:
     try:
         files = sorted(p for p in folder.iterdir() if p.suffix == ".csv" and p.is_file())
-        deeper = [] if files else sorted({p.parent for p in folder.rglob("*.csv")})
+        deeper = [] if files else sorted(set(_folders_with_csv(folder)))
     except OSError as error:
         raise StorageError(f"cannot read {folder}: {error.strerror}") from None
     if not files:
@@ -64,6 +64,13 @@ def _csv_files(folder: Path) -> list[Path]:
         hint = f"; name one of {', '.join(map(str, deeper[:3]))}" if deeper else ""
         raise StorageError(f"no .csv file in {folder}{hint}")
     return files
+
+
+def _folders_with_csv(folder: Path) -> Iterator[Path]:
+    """Those below it, less what is hidden, such as an environment."""
+    for path in folder.rglob("*.csv"):
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            yield path.parent
 
 
 def parse_report_source(

@@ -169,8 +169,12 @@ def save(path: Path, attempts: Iterable[Attempt], resources: Mapping[str, Any], 
 
 
 def load(path: Path) -> Recording:
-    """Read one recording; raises ProfileFormatError for a damaged table or provenance."""
+    """Read one recording; raises ProfileFormatError for a damaged table or provenance, StorageError
+    for a table that is not there."""
     meta = load_meta(path)
+    if not path.exists():
+        beside = path.with_suffix(META_SUFFIX).name
+        raise StorageError(f"{path} is missing: bring it back, or remove {beside} beside it")
     attempts = []
     for row in read_rows(path):
         if wrong := _row_contradiction(row, meta):

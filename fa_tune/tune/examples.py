@@ -48,9 +48,16 @@ def is_special(workload: Workload) -> bool:
     return not workload.is_plain or workload.packed
 
 
-def traits_of(config: Config, workload: Workload) -> Iterator[str]:
-    """What kernels of a config are compiled for to compute problems like one: with whole blocks,
-    unless it is packed, and with ragged lengths."""
-    found = Traits.parse(families.of(config).traits(config, workload))
-    for ragged in (True,) if workload.packed else (False, True):
-        yield str(dataclasses.replace(found, ragged=ragged))
+def examples_of(config: Config, workload: Workload) -> Iterator[tuple[str, Workload]]:
+    """What kernels of a config are compiled for to compute problems like one, which is ragged, and
+    a problem of each kernel's: with whole blocks, unless it is packed, and with ragged lengths."""
+    family = families.of(config)
+    found = Traits.parse(family.traits(config, workload))
+    if not workload.packed:
+        lengths = zip(
+            (workload.seq_len_q, workload.seq_len_kv), family.whole_lengths(config), strict=True
+        )
+        q, kv = (-(-length // whole) * whole for length, whole in lengths)
+        filled = dataclasses.replace(workload, seq_len_q=q, seq_len_kv=kv)
+        yield str(dataclasses.replace(found, ragged=False)), filled
+    yield str(dataclasses.replace(found, ragged=True)), workload

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from threading import Lock
 from fa_tune import __version__, families
 from fa_tune.build import nvrtc
 from fa_tune.build.compile import kernel_source_sha256
+from fa_tune.core import files
 from fa_tune.core.devices import cuda_driver_version
 from fa_tune.core.errors import StorageError
 from fa_tune.core.inputs import NORMAL, InputSpec
@@ -70,20 +70,17 @@ def registry_path(given: Path | None) -> Path:
 
 def check_writable(options: SearchOptions, registry: Path | None = None) -> None:
     """Raise StorageError or RegistryError before any work is done rather than after all of it."""
-    for path in (registry, options.csv, options.record):
-        if path is None:
-            continue
-        folder = path if path == options.record else path.parent
-        while not folder.exists() and folder != folder.parent:
-            folder = folder.parent
-        if path.is_dir() and path != options.record:
+    for path, option in ((registry, "--registry"), (options.csv, "--csv")):
+        if path is not None and path.is_dir():
             raise StorageError(f"{path} is a folder, where a file is to be written")
-        if not folder.is_dir():
-            raise StorageError(f"cannot write {path}: {folder} is no folder")
-        target = path if path.is_file() else folder
-        if not os.access(target, os.W_OK):
-            raise StorageError(f"cannot write {path}: {target} is not writable")
+        if path is not None:
+            files.check_writable(path, f"{option} names another place")
+    if options.record is not None:
+        if options.record.is_file():
+            raise StorageError(f"cannot write {options.record}: {options.record} is no folder")
+        files.check_writable(options.record, "--record names another place")
     if registry is not None:
+        files.check_writable(registry, "--registry names another place", replaced=True)
         registry_file.load(registry)
 
 

@@ -76,7 +76,7 @@ def fall_back(session: Session, error: ToolMissing) -> Session:
 
 
 def _with_events(options: MeasureOptions, machine: Machine) -> ProfilerSelection:
-    device = machine.require_device("the events profiler times kernels on one")
+    device = machine.require_device("events times kernels on one; --profiler replay needs none")
     profiler = _of_cluster("events", options, machine) or of_regime(options.regime)
     source = f"measured on {_gpus_in_words(machine, device)}"
     return ProfilerSelection(profiler, device, source, inputs=options.inputs)
@@ -113,7 +113,9 @@ def _load_recordings(options: MachineOptions) -> tuple[Recording, ...]:
     folder = options.recordings or paths.profiles_dir()
     found = tuple(r for r in recordings.load_all(folder) if r.meta.provenance.method in REPLAYED)
     if not found:
-        raise ToolMissing(f"no GPU found, and no recordings in {folder} to replay")
+        raise ToolMissing(
+            f"no GPU found, and no recordings in {folder} to replay; --recordings names another"
+        )
     return found
 
 

@@ -26,7 +26,7 @@ from fa_tune.families.selection import choose_configs, note_of_d_head, stated_co
 from fa_tune.ops.traits import Traits
 from fa_tune.tune.build import build_all, build_request, prepare
 from fa_tune.tune.candidates import choose_families, prune_configs, workloads_for
-from fa_tune.tune.examples import example, is_special, traits_of
+from fa_tune.tune.examples import example, examples_of, is_special
 from fa_tune.tune.measure import Compared, Sampling, measure_workloads
 from fa_tune.tune.outputs import Recorder, check_writable
 from fa_tune.tune.profilers import choose_profiler, fall_back
@@ -66,7 +66,7 @@ def bench(
     want one."""
     check_writable(options)
     machine = open_machine(options.machine, progress)
-    machine.require_device("bench times kernels on one")
+    machine.require_device("bench times kernels on one; search and profile replay recordings")
     grid = options.workloads
     configs = _configs(
         options.kernels, grid.dtypes, (grid.d_heads, grid.d_head_v), options.families, machine
@@ -82,7 +82,9 @@ def run(
 ) -> tuple[ProfileResult, VerifyReport]:
     """Verify one config, then run it `n` times (events), reference kernels beside it."""
     grid = options.workloads
-    open_machine(options.machine, progress).require_device("run times a kernel on one")
+    open_machine(options.machine, progress).require_device(
+        "run times a kernel on one; search and profile replay recordings"
+    )
     verified = dataclasses.replace(grid, d_heads=())
     report = verify(config, verified, options.machine, progress)
     timed = dataclasses.replace(
@@ -225,7 +227,7 @@ def verify(
     Raises InvalidConfig for a window that `tune.examples` refuses.
     """
     here = open_machine(machine, progress)
-    here.require_device("verify runs kernels on one")
+    here.require_device("verify runs kernels on one; build compiles them without")
     heads = workloads.d_heads or (128,), workloads.d_head_v
     common = workloads.common
     causal = tuple(dict.fromkeys(mask != MASKS[0] for mask in workloads.masks))
@@ -237,8 +239,8 @@ def verify(
     for config in kept:
         for c in causal:
             workload = example(common, config.d_head, d_v_of(config), config.dtype, causal=c)
-            for traits in traits_of(config, workload):
-                examples[build_request(config, traits, here)] = workload
+            for traits, of_kernel in examples_of(config, workload):
+                examples[build_request(config, traits, here)] = of_kernel
     results = build_all(tuple(examples), here, progress)
     failures = [
         Attempt(r.request.variant.key, "", r.outcome, r.reason)

@@ -50,6 +50,9 @@ struct DecodeConfig {
     // CTAs of a cluster, which divide a tile's keys and combine their parts in shared memory; 1:
     // none; else needs 9.0
     int cluster = 1;
+    // keys that a tile counts for beside its own, and that its parts have at least, where the
+    // device alone knows lengths; without parts, if a tile has fewer
+    int tile_keys = 0;
 
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
@@ -98,7 +101,10 @@ struct DecodeConfig {
         if (dependent != other.dependent) {
             return dependent < other.dependent;
         }
-        return cluster < other.cluster;
+        if (cluster != other.cluster) {
+            return cluster < other.cluster;
+        }
+        return tile_keys < other.tile_keys;
     }
 };
 

@@ -44,6 +44,15 @@ __device__ __forceinline__ Combined combine_groups(unsigned smem, const TileRows
     return total;
 }
 
+// Quads of columns that a thread has under way at a time.  With few rows that gains less than its
+// code costs, which comes from memory, too.
+template <DecodeConfig CFG>
+__device__ __forceinline__ constexpr int items_at_a_time() {
+    if (CFG.tile_keys == 0 || CFG.B_r == 16) return 1;
+    const int own = CFG.B_r * CFG.d_v() / 4 / Layout<CFG>::kThreads;
+    return own < 1 ? 1 : own > 4 ? 4 : own;
+}
+
 // The sums of a CTA's groups make its part of the tile, in memory; or, if it has the whole tile,
 // the result.
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
@@ -53,14 +62,33 @@ __device__ __forceinline__ void store_part(const DecodeParams& p, unsigned smem,
     constexpr int kQuads = CFG.d_v() / 4;
     const Parts<CFG.d_v()> memory(p);
     const int place = tile.place(blockIdx.x);
-    for (int item = threadIdx.x; item < rows.count * kQuads; item += Layout<CFG>::kThreads) {
-        const int row = item / kQuads, quad = item % kQuads;
-        const Combined total = combine_groups<CFG>(smem, rows, row, quad);
+    const auto put = [&](int row, int quad, const Combined& total) {
         if (tile.parts() == 1) {
             write_result<Elem, TRAITS>(p, rows, row, quad, total);
         } else {
             ptx::st_global_cg_v4(memory.columns(place, row, quad), total.o);
             if (quad == 0) ptx::st_global_cg_v2(memory.row_sum(place, row), total.max, total.sum);
+        }
+    };
+    constexpr int kThreads = Layout<CFG>::kThreads, kItems = items_at_a_time<CFG>();
+    for (int item = threadIdx.x; item < rows.count * kQuads; item += kItems * kThreads) {
+        if constexpr (kItems == 1) {
+            const int row = item / kQuads, quad = item % kQuads;
+            put(row, quad, combine_groups<CFG>(smem, rows, row, quad));
+        } else {
+            // Written when all are read: no read goes past a write.
+            Combined totals[kItems];
+#pragma unroll
+            for (int i = 0; i < kItems; ++i) {
+                const int own = min(item + i * kThreads, rows.count * kQuads - 1);
+                totals[i] = combine_groups<CFG>(smem, rows, own / kQuads, own % kQuads);
+            }
+#pragma unroll
+            for (int i = 0; i < kItems; ++i) {
+                const int own = item + i * kThreads;
+                if (own >= rows.count * kQuads) break;
+                put(own / kQuads, own % kQuads, totals[i]);
+            }
         }
     }
 }
@@ -82,8 +110,9 @@ __device__ __forceinline__ void combine_if_last(const DecodeParams& p, unsigned 
     }
     __syncthreads();
     if (!ptx::ld_shared(smem + L::kWord)) return;
-    combine_rows<mma_sync::Element<CFG.dtype>, TRAITS, CFG.d_v(), L::kThreads>(
-        p, Parts<CFG.d_v()>(p), tile, rows, 0, rows.count, threadIdx.x);
+    combine_rows<mma_sync::Element<CFG.dtype>, TRAITS, CFG.d_v(), L::kThreads,
+                 items_at_a_time<CFG>()>(p, Parts<CFG.d_v()>(p), tile, rows, 0, rows.count,
+                                         threadIdx.x);
 }
 
 // The next launch may begin, as far as it needs nothing of this one.
@@ -105,8 +134,11 @@ __device__ __forceinline__ void await_shares(const DecodeParams& p) {
 }
 
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
-__device__ __forceinline__ TileRows rows_of(const Sequences<CFG.B_c, TRAITS.window>& sequences,
-                                            int batch, int number) {
+using SequencesOf = Sequences<CFG.B_c, TRAITS.window, (CFG.tile_keys + CFG.B_c - 1) / CFG.B_c>;
+
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ TileRows rows_of(const SequencesOf<CFG, TRAITS>& sequences, int batch,
+                                            int number) {
     TileRows rows(sequences, batch, number, CFG.B_r);
     if constexpr (CFG.kv_type == KVType::E4M3) {
         rows.template set_scales<TRAITS.softcap>(sequences.p.scales);
@@ -121,11 +153,11 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     const auto smem = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
     begin<CFG>();
     await_shares<CFG>(p);
-    const Sequences<CFG.B_c, TRAITS.window> sequences{p};
-    const int all = sequences.blocks_before(p.batch);
-    const int share = sequences.share(all, gridDim.x);
-    int at = blockIdx.x * share;
-    const int end = min(at + share, all);
+    SequencesOf<CFG, TRAITS> sequences{p};
+    const int all = sequences.all();
+    const auto line = sequences.line(all, gridDim.x);
+    int at = blockIdx.x * line.share;
+    const int end = min(at + line.share, all);
     if (at >= end) return;
     WarpGroup<CFG, TRAITS> warps(p, smem);
     int start;  // of a tile
@@ -135,19 +167,20 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     start += number * pitch;
     while (true) {
         const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
-        const int first = at - start;
-        const int count = min(pitch - first, end - at);
+        const Blocks own = line.between(at, end, start, pitch);
         const int blocks = p.cache.lengths == nullptr ? p.blocks : pitch;
         await_earlier<CFG>();
-        warps.run(rows, rows.first_block + first, min(count, blocks - first));
-        const Tile tile(start, pitch, share);
-        warps.store_sums(rows.count);
-        __syncthreads();
-        store_part<CFG, TRAITS>(p, smem, tile, rows);
-        if (CFG.combine == Combine::LAST && tile.parts() > 1) {
-            combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
+        if (CFG.tile_keys == 0 || own.count > 0) {
+            warps.run(rows, rows.first_block + own.first, min(own.count, blocks - own.first));
+            const Tile tile(start, pitch, line);
+            warps.store_sums(rows.count);
+            __syncthreads();
+            store_part<CFG, TRAITS>(p, smem, tile, rows);
+            if (CFG.combine == Combine::LAST && tile.parts() > 1) {
+                combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
+            }
         }
-        at += count;
+        at = CFG.tile_keys == 0 ? at + own.count : start + pitch;
         if (at >= end) return;
         start = at;
         if (++number == sequences.tiles()) {
@@ -226,7 +259,7 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     ptx::cluster_arrive_relaxed();
     WarpGroup<CFG, TRAITS> warps(p, smem);
     await_shares<CFG>(p);
-    const Sequences<CFG.B_c, TRAITS.window> sequences{p};
+    SequencesOf<CFG, TRAITS> sequences{p};
     const int rank = ptx::cluster_rank();
     const int tile = blockIdx.x / CFG.cluster;
     // A division takes its time.
@@ -255,17 +288,17 @@ __global__ void __launch_bounds__(combine_threads<CFG>())
     decode_combine_kernel(const __grid_constant__ DecodeParams p) {
     begin<CFG>();
     await_earlier<CFG>();
-    const Sequences<CFG.B_c, TRAITS.window> sequences{p};
+    SequencesOf<CFG, TRAITS> sequences{p};
     const int batch = blockIdx.x / sequences.tiles();
     const int number = blockIdx.x - batch * sequences.tiles();
-    const int all = sequences.blocks_before(p.batch);
-    const int share = sequences.share(all, p.ctas);
+    const int all = sequences.all();
+    const auto line = sequences.line(all, p.ctas);
     const int pitch = sequences.pitch(batch);
-    const Tile tile(sequences.blocks_before(batch) + number * pitch, pitch, share);
+    const Tile tile(sequences.blocks_before(batch) + number * pitch, pitch, line);
     const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
     const int row = blockIdx.y;
     if (tile.parts() == 1 || row >= rows.count) return;
-    combine_rows<mma_sync::Element<CFG.dtype>, TRAITS, CFG.d_v(), combine_threads<CFG>()>(
+    combine_rows<mma_sync::Element<CFG.dtype>, TRAITS, CFG.d_v(), combine_threads<CFG>(), 1>(
         p, Parts<CFG.d_v()>(p), tile, rows, row, row + 1, threadIdx.x);
 }
 

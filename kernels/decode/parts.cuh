@@ -28,13 +28,13 @@ struct RowSum {
 
 // Four columns of a row, as its parts are added to them.
 struct Combined {
-    const float scale_log2;  // c
+    float scale_log2;  // c
     float max = negative_infinity();
     float shift = 0.f;  // c M
     float sum = 0.f;
     float o[4] = {};
 
-    __device__ __forceinline__ explicit Combined(float scale_log2) : scale_log2(scale_log2) {}
+    __device__ __forceinline__ explicit Combined(float scale_log2 = 0.f) : scale_log2(scale_log2) {}
 
     // The maximum of parts that are added from now on is known.
     __device__ __forceinline__ void raise_max(float highest) {
@@ -109,35 +109,75 @@ __device__ __forceinline__ void write_result(const DecodeParams& p, const TileRo
     }
 }
 
+// Four columns of a row of several parts in memory.
+template <int kAtATime>
+struct Columns {
+    float pair[kAtATime][2], o[kAtATime][4];
+
+    // Of the parts from `first` on, of which there are `parts` in all.
+    template <int kDV>
+    __device__ __forceinline__ void read(const Parts<kDV>& memory, const Tile& tile, int first,
+                                         int parts, int row, int quad) {
+#pragma unroll
+        for (int i = 0; i < kAtATime; ++i) {
+            const int place = tile.place_of_part(min(first + i, parts - 1));
+            ptx::ld_global_cg_v2(pair[i], memory.row_sum(place, row));
+            ptx::ld_global_cg_v4(o[i], memory.columns(place, row, quad));
+        }
+    }
+    __device__ __forceinline__ void add_to(Combined& total, int first, int parts) const {
+        float highest = pair[0][0];
+#pragma unroll
+        for (int i = 1; i < kAtATime; ++i) highest = fmaxf(highest, pair[i][0]);
+        total.raise_max(highest);
+#pragma unroll
+        for (int i = 0; i < kAtATime; ++i) {
+            if (first + i < parts) total.add({pair[i][0], pair[i][1]}, o[i]);
+        }
+    }
+};
+
 // Rows [first_row, end_row) of a tile from its parts in memory, by kThreads threads.  Parts are
-// read several at a time: what takes time is the way to memory and back.
-template <class Elem, WorkloadTraits TRAITS, int kDV, int kThreads>
+// read several at a time, and of kItems quads of columns: what takes time is the way to memory and
+// back.
+template <class Elem, WorkloadTraits TRAITS, int kDV, int kThreads, int kItems>
 __device__ __forceinline__ void combine_rows(const DecodeParams& p, const Parts<kDV>& memory,
                                              const Tile& tile, const TileRows& rows, int first_row,
                                              int end_row, int thread) {
-    constexpr int kQuads = kDV / 4, kAtATime = 8;
+    constexpr int kQuads = kDV / 4, kAtATime = kItems > 2 ? 4 : 8;
     const int parts = tile.parts();
-    for (int item = first_row * kQuads + thread; item < end_row * kQuads; item += kThreads) {
-        const int row = item / kQuads, quad = item % kQuads;
-        Combined total(rows.softmax_scale * kLog2E);
-        for (int first = 0; first < parts; first += kAtATime) {
-            float pair[kAtATime][2], o[kAtATime][4];
-#pragma unroll
-            for (int i = 0; i < kAtATime; ++i) {
-                const int place = tile.place_of_part(min(first + i, parts - 1));
-                ptx::ld_global_cg_v2(pair[i], memory.row_sum(place, row));
-                ptx::ld_global_cg_v4(o[i], memory.columns(place, row, quad));
+    for (int item = first_row * kQuads + thread; item < end_row * kQuads;
+         item += kItems * kThreads) {
+        if constexpr (kItems == 1) {
+            const int row = item / kQuads, quad = item % kQuads;
+            Combined total(rows.softmax_scale * kLog2E);
+            for (int first = 0; first < parts; first += kAtATime) {
+                Columns<kAtATime> columns;
+                columns.read(memory, tile, first, parts, row, quad);
+                columns.add_to(total, first, parts);
             }
-            float highest = pair[0][0];
+            write_result<Elem, TRAITS>(p, rows, row, quad, total);
+        } else {
+            Combined totals[kItems];
 #pragma unroll
-            for (int i = 1; i < kAtATime; ++i) highest = fmaxf(highest, pair[i][0]);
-            total.raise_max(highest);
+            for (int j = 0; j < kItems; ++j) totals[j] = Combined(rows.softmax_scale * kLog2E);
+            for (int first = 0; first < parts; first += kAtATime) {
+                Columns<kAtATime> columns[kItems];
 #pragma unroll
-            for (int i = 0; i < kAtATime; ++i) {
-                if (first + i < parts) total.add({pair[i][0], pair[i][1]}, o[i]);
+                for (int j = 0; j < kItems; ++j) {
+                    const int own = min(item + j * kThreads, end_row * kQuads - 1);
+                    columns[j].read(memory, tile, first, parts, own / kQuads, own % kQuads);
+                }
+#pragma unroll
+                for (int j = 0; j < kItems; ++j) columns[j].add_to(totals[j], first, parts);
+            }
+#pragma unroll
+            for (int j = 0; j < kItems; ++j) {
+                const int own = item + j * kThreads;
+                if (own >= end_row * kQuads) break;
+                write_result<Elem, TRAITS>(p, rows, own / kQuads, own % kQuads, totals[j]);
             }
         }
-        write_result<Elem, TRAITS>(p, rows, row, quad, total);
     }
 }
 

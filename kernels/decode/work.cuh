@@ -11,6 +11,7 @@
 //     CTAs       |   0    |   1    |   2    |   3    |   4   |
 //
 // So the CTAs have equal work, whatever the number of tiles and however different their lengths.
+// Tiles may also take places in it in front of their blocks, for what they cost beside these.
 // Tiles may also be drawn out in the line, so that each begins where a CTA does: then heads read
 // the same keys at the same time, which lie side by side in memory.  A tile of several CTAs is in
 // parts, one of each, that are combined.  A CTA has at most two: of the tile that was begun before
@@ -23,11 +24,58 @@
 
 namespace fa_tune::decode {
 
+// Blocks of a tile that a CTA has.
+struct Blocks {
+    int first, count;
+};
+
+// The line, and how it is cut: each CTA has `share` of it.  A tile has `beside` places in front of
+// its blocks, for what it takes beside them, and is not cut half as many blocks from its ends: such
+// a cut is at the end.  Only where kBeside is not 0.
+template <int kBeside>
+struct Line {
+    int share, beside;
+
+    // Those between two places of the line, of a tile that takes `pitch` places from `start` on.
+    __device__ __forceinline__ Blocks between(int from, int to, int start, int pitch) const {
+        if constexpr (kBeside == 0) {
+            const int first = from - start;
+            return {first, min(pitch - first, to - from)};
+        } else {
+            const int first = cut(from - start, pitch);
+            return {first, cut(to - start, pitch) - first};
+        }
+    }
+    // Whoever has the first of these places has the tile's first block, and so with the last.
+    __device__ __forceinline__ int first_place(int start, int pitch) const {
+        return kBeside == 0 ? start : start + beside + at_start(pitch);
+    }
+    __device__ __forceinline__ int last_place(int start, int pitch) const {
+        if constexpr (kBeside == 0) return start + pitch - 1;
+        return start + max(beside + at_start(pitch), pitch - 1 - least());
+    }
+
+  private:
+    // The block in front of which a tile is cut, by a cut at this place of it.
+    __device__ __forceinline__ int cut(int place, int pitch) const {
+        const int block = place - beside, blocks = pitch - beside;
+        if (block <= at_start(pitch)) return 0;
+        return block + least() >= blocks ? blocks : block;
+    }
+    // Cuts in front of a tile's first blocks, to this one, are at its start.
+    __device__ __forceinline__ int at_start(int pitch) const {
+        return min(least(), pitch - beside - 1);
+    }
+    // A part has more blocks.
+    __device__ __forceinline__ int least() const { return (beside + 1) / 2; }
+};
+
 // The sequences of the batch: their keys, and where their tiles begin in the line.  Lengths on the
 // device are read by whole warps, 32 at a time.
-template <int kBlockKeys, bool kWindow>
+template <int kBlockKeys, bool kWindow, int kBeside>
 struct Sequences {
     const DecodeParams& p;
+    int beside = 0;  // places of a tile in front of its blocks
 
     __device__ __forceinline__ int tiles() const { return p.kv_heads * p.row_tiles; }  // of one
     __device__ __forceinline__ int keys(int batch) const {
@@ -43,11 +91,11 @@ struct Sequences {
         if constexpr (!kWindow) return 0;
         return max(0, first_key_seen(0, p.score.first_diagonal) + alignment(keys)) / kBlockKeys;
     }
-    // Of each tile in the line; one where there are no keys, whose rows are to become 0.
+    // Of each tile in the line; a block where there are no keys, whose rows are to become 0.
     __device__ __forceinline__ int pitch(int batch) const {
         if (p.cache.lengths == nullptr) return p.pitch;
         const int there = keys(batch);
-        return max(1, (there + kBlockKeys - 1) / kBlockKeys - first_block(there));
+        return max(1, (there + kBlockKeys - 1) / kBlockKeys - first_block(there)) + beside;
     }
     // Of all tiles of the sequences before this one.
     __device__ __forceinline__ int blocks_before(int batch) const {
@@ -58,8 +106,21 @@ struct Sequences {
         for (int lanes = 1; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
         return sum * tiles();
     }
-    __device__ __forceinline__ int share(int all, int ctas) const {
-        return p.cache.lengths == nullptr ? p.share : max(p.share, (all + ctas - 1) / ctas);
+    // Of all tiles of the batch; first of all, since it tells whether there is `beside`.
+    __device__ __forceinline__ int all() {
+        const int blocks = blocks_before(p.batch);
+        if constexpr (kBeside == 0) return blocks;
+        // Few tiles with few blocks for each CTA are better in equal parts.
+        const int every = p.batch * tiles();
+        const bool few = every < p.ctas && blocks < kBeside * p.ctas;
+        if (p.cache.lengths == nullptr || few) return blocks;
+        beside = kBeside;
+        return blocks + every * kBeside;
+    }
+    __device__ __forceinline__ Line<kBeside> line(int all, int ctas) const {
+        const int equal =
+            p.cache.lengths == nullptr ? p.share : max(p.share, (all + ctas - 1) / ctas);
+        return {equal, beside};
     }
 
     // The sequence that has the block at `position`, which is one, and the blocks before it.
@@ -91,12 +152,14 @@ struct Sequences {
     }
 };
 
-// A tile's blocks in the line, and the CTAs that have a part of it.
+// A tile's places in the line, and the CTAs that have a part of it.
 struct Tile {
     int first_cta, last_cta;
 
-    __device__ __forceinline__ Tile(int start, int pitch, int share)
-        : first_cta(start / share), last_cta((start + pitch - 1) / share) {}
+    template <int kBeside>
+    __device__ __forceinline__ Tile(int start, int pitch, const Line<kBeside>& line)
+        : first_cta(line.first_place(start, pitch) / line.share),
+          last_cta(line.last_place(start, pitch) / line.share) {}
 
     __device__ __forceinline__ int parts() const { return last_cta - first_cta + 1; }
 
@@ -118,9 +181,9 @@ struct TileRows {
     float softmax_scale, score_scale, v_scale;
 
     // `tile`: its number in its sequence.
-    template <int kBlockKeys, bool kWindow>
-    __device__ __forceinline__ TileRows(const Sequences<kBlockKeys, kWindow>& sequences, int batch,
-                                        int tile, int tile_rows)
+    template <class Sequences>
+    __device__ __forceinline__ TileRows(const Sequences& sequences, int batch, int tile,
+                                        int tile_rows)
         : batch(batch) {
         const DecodeParams& p = sequences.p;
         kv_head = p.row_tiles == 1 ? tile : tile / p.row_tiles;

@@ -23,7 +23,7 @@ from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.lookup import METHODS, Target, in_order, matches
+from fa_tune.store.registry.lookup import METHODS, Target, alike, in_order, matches
 from fa_tune.store.registry.schema import Entry, EntryKey, Gpu, Registry
 from tests.csrc.stub import image
 
@@ -132,12 +132,16 @@ def table_of(core: Core, entries: Sequence[Entry], without_lse: set[str]) -> Cor
 def expected(registry: Registry, workload: Workload, without_lse: set[str]) -> tuple[str, str]:
     """What is to be found, and how."""
     skipped = ""
-    for match in matches(registry, Target(GPUS[0]), workload):
+    found = matches(registry, Target(GPUS[0]), workload)
+    for match in alike(found, workload):
         if not (workload.lse and match.entry.chosen.key in without_lse):
             return match.entry.chosen.key, skipped or ("exact" if match.exact else "nearest")
         skipped = "passed over"
     if workload.d_head == workload.d_v == 64 and not (workload.causal and workload.lse):
         return DEFAULT, "default"
+    for match in found:
+        if not (workload.lse and match.entry.chosen.key in without_lse):
+            return match.entry.chosen.key, "of other rows"
     return "", "none"
 
 

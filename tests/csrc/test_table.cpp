@@ -54,6 +54,27 @@ void exact_then_nearest_then_default() {
                 "ragged, sm_90a");
 }
 
+void few_rows_and_many_are_apart() {
+    Variant a = named("a", Variant::persistent()), b = named("b", Variant::persistent());
+    Variant c = named("c", Variant::persistent());
+    const fa_tune_kernel_info kernels[] = {a.info(), b.info(), c.info()};
+    const fa_tune_problem few = problem(2, 4, 64), many = problem(2, 4, 65);
+    const char* defaults[] = {"c"};
+    const fa_tune_entry of_many[] = {{kGpu, many, "a"}}, of_few[] = {{kGpu, few, "b"}};
+    const fa_tune::Table tuned_many({kernels, 3, of_many, 1, defaults, 1});
+    const fa_tune::Table tuned_few({kernels, 3, of_few, 1, defaults, 1});
+    CHECK(config_of(tuned_many.find(many)) == "a");
+    CHECK(config_of(tuned_many.find(few)) == "c");
+    CHECK(config_of(tuned_few.find(few)) == "b");
+    CHECK(config_of(tuned_few.find(many)) == "c");
+    fa_tune_problem grouped = problem(2, 4, 33);  // twice as many rows share a head
+    grouped.kv_heads = 2;
+    CHECK(config_of(tuned_few.find(grouped)) == "c");
+    // Rather than nothing.
+    const fa_tune::Table without_default({kernels, 3, of_few, 1, nullptr, 0});
+    CHECK(config_of(without_default.find(many)) == "b");
+}
+
 void a_default_is_for_what_nobody_tuned() {
     Variant a = named("a", Variant::persistent()), b = named("b", Variant::persistent());
     a.plan.causal = 1;
@@ -63,6 +84,29 @@ void a_default_is_for_what_nobody_tuned() {
     CHECK(config_of(table.find(problem())) == "b");
     CHECK(config_of(table.find(causal(problem()))) == "a");
     CHECK(says(table.why(problem()), "b: the default"));
+}
+
+void a_default_for_few_rows_is_for_no_more() {
+    std::vector<Variant> variants(4, named("many", Variant::persistent()));
+    for (int i = 0; i < 3; ++i) {
+        variants[i].config = "few " + std::to_string(64 >> i);
+        variants[i].plan.few_rows = 1;
+        variants[i].launch.tile_rows = 64 >> i;
+    }
+    std::vector<fa_tune_kernel_info> kernels;
+    std::vector<const char*> defaults;
+    for (Variant& variant : variants) {
+        kernels.push_back(variant.info());
+        defaults.push_back(variant.config.c_str());
+    }
+    const fa_tune::Table table({kernels.data(), 4, nullptr, 0, defaults.data(), 4});
+    const auto chosen = [&](int rows) { return config_of(table.find(problem(2, 4, rows))); };
+    CHECK(chosen(1) == "few 16");
+    CHECK(chosen(16) == "few 16");
+    CHECK(chosen(17) == "few 32");
+    CHECK(chosen(33) == "few 64");
+    CHECK(chosen(64) == "few 64");
+    CHECK(chosen(65) == "many");
 }
 
 void of_a_configs_kernels_the_one_that_fits_best() {
@@ -153,7 +197,9 @@ void text_is_cut_to_its_room() {
 
 int main() {
     exact_then_nearest_then_default();
+    few_rows_and_many_are_apart();
     a_default_is_for_what_nobody_tuned();
+    a_default_for_few_rows_is_for_no_more();
     of_a_configs_kernels_the_one_that_fits_best();
     a_config_that_is_not_there_is_named_with_what_there_is();
     names_without_a_kernel_are_refused_when_the_table_is_made();

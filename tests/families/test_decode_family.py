@@ -47,6 +47,7 @@ class TestDecodeContract(KernelFamilyContract):
         replace(_DEFAULT, B_c=256, stages=2),
         replace(_DEFAULT, cluster=3, aligned=False),
         replace(_DEFAULT, cluster=2, aligned=False, min_blocks=2),
+        replace(_DEFAULT, tile_keys=1025),
     )
 
     @pytest.mark.parametrize("arch", [(8, 0), (8, 6), (9, 0), (12, 0)])
@@ -193,7 +194,13 @@ def test_it_is_for_few_rows_alone() -> None:
         (4, 8, 1, 8192, "dependent+cluster_2"),
         (5, 8, 1, 3000, "stages_2+aligned+dependent"),
         (8, 8, 1, 3000, "stages_2+dependent+cluster_2"),
-        (9, 8, 1, 1024, "stages_2+aligned+dependent"),  # no room for 72 of 2
+        (9, 8, 1, 256, "stages_2+aligned+dependent"),  # no room for 72 of 2
+        (9, 8, 1, 1024, "stages_2+ctas_2+cluster_2"),  # but of two CTAs for a multiprocessor
+        (12, 8, 4, 16384, "stages_2+row_warps_2+ctas_2+cluster_2"),
+        (14, 8, 1, 1024, "stages_2+aligned+dependent"),
+        (18, 8, 1, 1024, "stages_2+ctas_3+min_blocks_1024+aligned"),
+        (31, 8, 1, 4096, "stages_2+ctas_3+min_blocks_1024+aligned"),
+        (31, 8, 1, 8192, "stages_2+aligned"),
         (1, 8, 4, 1024, "stages_2+dependent+cluster_4"),  # two tiles of 16 rows
         (1, 8, 4, 8192, "stages_2+row_warps_2+cluster_8"),
         (1, 8, 4, 32768, "stages_2+row_warps_2+aligned+dependent"),
@@ -214,6 +221,7 @@ def test_the_default_has_clusters_where_little_is_read(
     assert (before_hopper.cluster, before_hopper.dependent) == (1, False)
     cached = _FAMILY.default_for(replace(workload, cache_lengths="lognormal"), h200)
     assert (cached.cluster, cached.aligned, cached.dependent) == (1, True, True)
+    assert (cached.tile_keys > 0) == (batch * kv_heads >= 100)
 
 
 @pytest.mark.parametrize(
@@ -223,13 +231,14 @@ def test_the_default_has_clusters_where_little_is_read(
         (64, 1, 8192, "", 2),
         (64, 4, 1024, "", 4),
         (64, 4, 8192, "", 2),
-        (64, 4, 8192, "lognormal", 1),
+        (64, 4, 8192, "lognormal", 2),
         (64, 8, 8192, "", 1),
         (64, 1, 8192, "lognormal", 3),
         (32, 1, 1024, "", 2),
         (32, 1, 8192, "", 1),
         (32, 1, 8192, "lognormal", 1),
-        (24, 1, 1024, "", 1),
+        (24, 1, 1024, "", 3),
+        (24, 4, 1024, "", 1),
     ],
 )
 def test_ctas_are_small_where_tiles_are_many(
@@ -238,6 +247,19 @@ def test_ctas_are_small_where_tiles_are_many(
     workload = Workload(batch, 64, 8, queries, keys, 128, DType.BF16, cache_lengths=lengths)
     config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
     assert config.ctas_per_sm == ctas
+
+
+def test_tiles_count_for_keys_where_the_device_alone_knows_lengths() -> None:
+    h200 = limits((9, 0))
+    cached = replace(_ONE_QUERY, cache_lengths="lognormal")
+    config: DecodeConfig = _FAMILY.default_for(cached, h200)
+    assert config.tile_keys > 0
+    assert _FAMILY.suits(cached, config)
+    assert not _FAMILY.suits(_ONE_QUERY, config)
+    assert _FAMILY.suits(cached, replace(config, tile_keys=0))
+    before, earlier = _FAMILY.former_defaults(config)
+    assert (before.tile_keys, before.dependent) == (0, True)
+    assert (earlier.tile_keys, earlier.dependent) == (0, False)
 
 
 def test_recordings_hold_the_default_that_did_not_begin_early() -> None:
@@ -261,6 +283,7 @@ def test_short_forms_read_back() -> None:
     for text in (
         "decode(BF16, 128, 16, 64, 4): stages_4+ctas_2",
         "decode(FP16, 64, 64, 128, 8):",
+        "decode(BF16, 128, 16, 128, 8): dependent+tile_keys_128",
         "decode(FP16, 256, 64, 32, 8): stages_2+row_warps_4+min_blocks_3+aligned+combine_kernel",
     ):
         assert parse(text).short_form() == text

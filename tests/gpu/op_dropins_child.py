@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import warnings
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.op import (
     attention,
     enable_sdpa,
@@ -130,6 +132,52 @@ def flash_attn_functions() -> None:
         assert (found - expected).abs().max() < 4e-3
     windowed = flash_attn_func(*(draw(1, 128, 4, 64) for _ in range(3)), window_size=(16, 0))
     assert windowed.isfinite().all()
+
+
+def packed_in_longer_buffers() -> None:
+    """One sequence or several in buffers of which they fill a part, the rest NaN, whatever the
+    longest length is said to be; in a graph that is replayed with other bounds."""
+    rows, kinds = 500, ((64, torch.float16), (128, torch.bfloat16))
+    for d_head, dtype in kinds:
+        q, k, v = (draw(rows, heads, d_head, dtype=dtype) for heads in (8, 2, 2))
+        for several in ([(0, 200), (100, 500)], [(0, 1, 130), (70, 70, 400)]):
+            bounds = torch.tensor(several[0], dtype=torch.int32, device="cuda")
+            given = (q, k, v, bounds, bounds, rows, rows)
+            flash_attn_varlen_func(*given, causal=True)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                captured = flash_attn_varlen_func(*given, causal=True)
+            for ends in several:
+                bounds.copy_(torch.tensor(ends, dtype=torch.int32))
+                inside = slice(ends[0], ends[-1])
+                for tensor in (k, v):
+                    kept = tensor[inside].nan_to_num(0.5)
+                    tensor.fill_(torch.nan)
+                    tensor[inside] = kept
+                out = flash_attn_varlen_func(*given, causal=True)
+                graph.replay()
+                for begin, end in itertools.pairwise(ends):
+                    own = slice(begin, end)
+                    alone = flash_attn_func(q[None, own], k[None, own], v[None, own], causal=True)
+                    for found in (out, captured):
+                        assert begin == end or (found[own] - alone[0]).abs().max() < 4e-2, ends
+
+
+def no_heads_are_refused() -> None:
+    """Torch's FlashAttention 2 divides by their number."""
+    q = draw(2, 96, 4, 64)
+    bounds = torch.tensor([0, 96, 192], dtype=torch.int32, device="cuda")
+    dense = (q, q[:, :, :0], q[:, :, :0])
+    packed = [t.flatten(0, 1) for t in dense]
+    for call in (
+        lambda: flash_attn_func(*dense),
+        lambda: flash_attn_varlen_func(*packed, bounds, bounds, 96, 96),
+    ):
+        try:
+            call()
+        except InvalidConfig:
+            continue
+        raise AssertionError("K without heads was accepted")
 
 
 def _cache(

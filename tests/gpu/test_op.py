@@ -41,6 +41,8 @@ DROP_INS = (
     "sdpa_kernels",
     "sdpa_values",
     "flash_attn_functions",
+    "packed_in_longer_buffers",
+    "no_heads_are_refused",
     "transformers_models",
     "caches",
     "a_cache_in_a_graph",

@@ -30,6 +30,7 @@ def test_a_text_becomes_a_kernel(text: str) -> None:
     options = ("--gpu-architecture=compute_80", "-std=c++20", "--use_fast_math")
     found = nvrtc.compile_ptx(source_of(hooks.register(text)), "hook.cu", {}, options, ())
     assert b".entry hooked(" in found.text
+    assert b".entry terms(" in found.text
 
 
 def test_a_registered_function_is_taken_instead() -> None:

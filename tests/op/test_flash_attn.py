@@ -107,6 +107,26 @@ def test_packed_sequences() -> None:
     assert torch.allclose(single, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("sequences", [[(0, 5)], [(2, 6)], [(0, 3), (3, 7)]])
+def test_rows_behind_the_packed_sequences_are_nobodys(sequences: list[tuple[int, int]]) -> None:
+    """Buffers that are longer than what they hold, whatever the longest length is said to be."""
+    bounds = torch.tensor([sequences[0][0], *(end for _, end in sequences)], dtype=torch.int32)
+    q, k, v = draw(9, 4, 16), draw(9, 2, 16), draw(9, 2, 16)
+    for tensor in (k, v):
+        tensor[: sequences[0][0]] = tensor[sequences[-1][1] :] = torch.nan
+    out, lse, _ = flash_attn_varlen_func(
+        q, k, v, bounds, bounds, 9, 9, causal=True, return_attn_probs=True
+    )
+    assert (out.shape, lse.shape) == (q.shape, (4, 9))
+    for begin, end in sequences:
+        rows = slice(begin, end)
+        alone, own, _ = flash_attn_func(
+            *(t[None, rows] for t in (q, k, v)), causal=True, return_attn_probs=True
+        )
+        assert torch.allclose(out[rows], alone[0], atol=1e-6)
+        assert torch.allclose(lse[:, rows], own[0], atol=1e-6)
+
+
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_a_cache_is_appended_to_and_read(as_tensor: bool) -> None:
     keys, values = draw(2, 10, 2, 16), draw(2, 10, 2, 16)
@@ -227,3 +247,93 @@ def test_ours_runs_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = twins.fwd_lse(q, k, k, True, True)
     assert torch.equal(out, expected[0])
     assert torch.equal(lse, expected[1])
+
+
+NO_PROBLEMS = {
+    "another type of K": ((2, 5, 2, 16), torch.float64),
+    "whole numbers in K": ((2, 5, 2, 16), torch.int32),
+    "another batch": ((1, 5, 2, 16), torch.float32),
+    "another head dimension": ((2, 5, 2, 8), torch.float32),
+    "heads that do not divide": ((2, 5, 3, 16), torch.float32),
+    "more heads of K": ((2, 5, 8, 16), torch.float32),
+    "no head": ((2, 5, 0, 16), torch.float32),
+    "three dimensions": ((2, 5, 16), torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", NO_PROBLEMS)
+def test_what_makes_no_problem_is_refused_before_products(name: str) -> None:
+    shape, dtype = NO_PROBLEMS[name]
+    q, k = draw(2, 5, 4, 16), torch.zeros(shape, dtype=dtype)
+    with pytest.raises(InvalidConfig):
+        flash_attn_func(q, k, k)
+    begins = torch.tensor([0, 3, 5], dtype=torch.int32)
+    if k.shape[0] == 2:  # packed rows have no batch
+        with pytest.raises(InvalidConfig):
+            flash_attn_varlen_func(q[0], k[0], k[0], begins, begins, 3, 3)
+    if dtype != torch.float64:  # which stands for a cache of another precision
+        with pytest.raises(InvalidConfig):
+            flash_attn_with_kvcache(q, k, k, cache_seqlens=torch.tensor([3, 2], dtype=torch.int32))
+
+
+def test_queries_and_values_that_make_no_problem_are_refused() -> None:
+    q, k = draw(2, 5, 4, 16), draw(2, 5, 2, 16)
+    whole = torch.zeros(2, 5, 4, 16, dtype=torch.int32)
+    for three in ((whole, whole, whole), (q, k, k[:, :4]), (q, k, k.double()), (q[..., :8], k, k)):
+        with pytest.raises(InvalidConfig):
+            flash_attn_func(*three)
+
+
+@pytest.mark.parametrize("length", [-1, 10, 11])
+def test_new_keys_that_have_no_room_are_refused(length: int) -> None:
+    q, cache, new = draw(2, 1, 4, 16), draw(2, 10, 2, 16), draw(2, 1, 2, 16)
+    before = cache.clone()
+    with pytest.raises(InvalidConfig):
+        flash_attn_with_kvcache(q, cache, cache, new, new, cache_seqlens=length)
+    assert torch.equal(cache, before)
+    for shape in ((1, 1, 2, 16), (2, 1, 1, 16), (2, 1, 2, 8)):
+        other = draw(*shape)
+        for lengths in (3, torch.tensor([3, 4], dtype=torch.int32)):
+            with pytest.raises(InvalidConfig):
+                flash_attn_with_kvcache(q, cache, cache, other, other, cache_seqlens=lengths)
+    assert torch.equal(cache, before)
+
+
+@pytest.mark.parametrize("length", [-1, 11])
+def test_lengths_that_a_cache_does_not_have_are_refused(length: int) -> None:
+    q, cache = draw(2, 1, 4, 16), draw(2, 10, 2, 16)
+    with pytest.raises(InvalidConfig):
+        flash_attn_with_kvcache(q, cache, cache, cache_seqlens=length)
+    for lengths in (torch.tensor([3]), torch.tensor([[3, 4]])):
+        with pytest.raises(InvalidConfig):
+            flash_attn_with_kvcache(q, cache, cache, cache_seqlens=lengths)
+
+
+def test_a_cache_without_room_gives_zeros() -> None:
+    q, cache = draw(2, 1, 4, 16), draw(2, 0, 2, 16)
+    none = torch.zeros(2, dtype=torch.int32)
+    out, lse = flash_attn_with_kvcache(q, cache, cache, cache_seqlens=none, return_softmax_lse=True)
+    assert (out == 0).all()
+    assert lse.isneginf().all()
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_new_keys_beyond_a_cache_of_unknown_lengths_are_dropped(paged: bool) -> None:
+    """On a GPU a place that is not there would end every later call."""
+    lengths = torch.tensor([7, 6, 3, 8, 11], dtype=torch.int32)
+    cache, new, q = draw(5, 8, 2, 16), draw(5, 3, 2, 16), draw(5, 1, 4, 16)
+    values = cache.clone()
+    expected = cache.clone()
+    for row, own, n in zip(expected, new, lengths.tolist(), strict=True):
+        row[n : n + 3] = own[: max(0, 8 - n)]
+    table = None
+    if paged:
+        table = torch.arange(10, dtype=torch.int32).view(5, 2)
+        cache, values = cache.view(10, 4, 2, 16), values.view(10, 4, 2, 16)
+    out = flash_attn_with_kvcache(
+        q, cache, values, new, new, cache_seqlens=lengths, block_table=table, causal=True
+    )
+    assert torch.equal(cache.view(5, 8, 2, 16), expected)
+    for i, n in enumerate(lengths.tolist()):
+        seen = (expected[[i], : n + 3],) * 2
+        assert torch.allclose(out[i], flash_attn_func(q[[i]], *seen)[0], atol=1e-5)

@@ -65,8 +65,11 @@ def test_folder_of_one_mixes_nothing(tmp_path: Path) -> None:
 def test_folder_of_folders_is_not_mixed(tmp_path: Path) -> None:
     (tmp_path / "nvidia_h200").mkdir()
     (tmp_path / "nvidia_h200" / "a.csv").write_text(CLASSIC)
-    with pytest.raises(StorageError, match=r"no \.csv file in .*name one of .*nvidia_h200"):
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "a.csv").touch()
+    with pytest.raises(StorageError, match=r"no \.csv file in .*name one of .*nvidia_h200") as told:
         load_report_source(tmp_path)
+    assert ".venv" not in str(told.value)
 
 
 def test_missing_path(tmp_path: Path) -> None:

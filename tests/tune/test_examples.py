@@ -11,7 +11,7 @@ from fa_tune.core import hooks
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
 from fa_tune.ops.traits import Traits
-from fa_tune.tune.examples import example, is_special, traits_of
+from fa_tune.tune.examples import example, examples_of, is_special
 
 HOOK = hooks.register("""
 __device__ float score_hook(float score, int batch, int head, int query, int key) {
@@ -34,7 +34,7 @@ __device__ float score_hook(float score, int batch, int head, int query, int key
 def test_each_feature_is_compiled_for(common: dict[str, Any], causal: bool, wanted: Traits) -> None:
     config = families.get("sm80").default_config(128, DType.FP16)
     workload = example(common, 128, 128, causal=causal)
-    found = [Traits.parse(text) for text in traits_of(config, workload)]
+    found = [Traits.parse(text) for text, _ in examples_of(config, workload)]
     assert [t.ragged for t in found] == [False, True]
     assert found[0] == wanted
     assert is_special(workload) == bool(common.keys() - {"lse"})
@@ -43,7 +43,7 @@ def test_each_feature_is_compiled_for(common: dict[str, Any], causal: bool, want
 def test_packed_lengths_are_always_ragged() -> None:
     config = families.get("sm80").default_config(64, DType.BF16)
     workload = example({"lengths": "5+0+70x9+3+65", "window_left": 8}, 64, 64)
-    assert list(traits_of(config, workload)) == ["ragged+window+packed"]
+    assert list(examples_of(config, workload)) == [("ragged+window+packed", workload)]
 
 
 def test_a_window_of_a_whole_cache_is_refused() -> None:

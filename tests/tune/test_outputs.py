@@ -311,6 +311,20 @@ def test_a_write_protected_file_is_refused(
         outputs.check_writable(*options_with(tmp_path, **{what: file}))
 
 
+def test_a_registry_is_replaced_by_a_file_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a folder that cannot be written is refused, even where the file could be."""
+    folder, link = tmp_path / "kept", tmp_path / "registry.json"
+    folder.mkdir()
+    (folder / "registry.json").touch()
+    link.symlink_to(folder / "registry.json")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder)
+    for path in (folder / "registry.json", link):
+        with pytest.raises(StorageError, match=r"kept is not writable; --registry"):
+            outputs.check_writable(*options_with(tmp_path, registry=path))
+
+
 def test_a_csv_that_cannot_be_written_after_all_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"cannot write .*table\.csv: ") as caught:

@@ -1,12 +1,18 @@
-"""Where a cluster for each tile is faster than CTAs that share all tiles, by figures of an H200
-(benchmarks/decode_h200.txt)."""
+"""Where a cluster or a CTA for each tile is faster than CTAs that share all tiles, by figures of an
+H200 (benchmarks/decode_h200.txt)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from fa_tune.core.arch import ArchLimits
-from fa_tune.families.decode.config import MMA_M, DecodeConfig, KVType, constraints
+from fa_tune.families.decode.config import (
+    MMA_M,
+    MOST_BLOCKS,
+    DecodeConfig,
+    KVType,
+    constraints,
+)
 
 MEASURED = (9, 0)  # compute capability
 D_HEADS = (64, 128)  # of K and of V
@@ -25,6 +31,13 @@ DEPENDENT_NS = 950.0  # that a launch gains which begins before the one in front
 # Clusters of launches that overlap crowd some of the multiprocessors' groups, where tiles with more
 # bytes than these lose more than they gain, unless both launches have room or the first has all.
 DEPENDENT_BYTES, ALL = 1 << 20, 0.9
+# Tiles for which there is no room for clusters of 2, a CTA for a multiprocessor, and which leave
+# many multiprocessors without work if a CTA has one: two CTAs for each.  With more tiles than
+# multiprocessors CTAs of one tile each are faster, three for a multiprocessor, until there are
+# enough tiles to share.  Both are slower if they begin early.
+PAIRED_TILES, WHOLE_TILES = 105, 249
+WHOLE_KEYS = 4096  # longer ones were not measured
+PAIRED_KEYS = 512  # nor shorter ones
 # Of a CTA: to read them twice, for two tiles of half of the rows, is faster than larger tiles.
 HALF_KEYS = 512
 
@@ -32,10 +45,13 @@ HALF_KEYS = 512
 def default(
     shared: DecodeConfig, arch: ArchLimits, tiles: int, n_keys: int | None
 ) -> DecodeConfig | None:
-    """`shared`, whose CTAs share all tiles, with a cluster for each of `tiles` that have `n_keys`,
-    where that is faster; else None, also where no more is known."""
+    """`shared`, whose CTAs share all tiles, with a cluster or a CTA for each of `tiles` that have
+    `n_keys`, where that is faster; else None, also where no more is known."""
     if n_keys is None or arch.compute_capability != MEASURED or not _is_measured(shared):
         return None
+    small = _of_small_ctas(shared, tiles, n_keys)
+    if small is not None and constraints(small, arch) is None:
+        return small
     blocks = -(-n_keys // shared.B_c)
     tile_bytes = blocks * _block_bytes(shared)
     if tiles * tile_bytes > MOST_BYTES[shared.B_r]:
@@ -56,6 +72,19 @@ def default(
     return found if constraints(found, arch) is None else None
 
 
+def _of_small_ctas(shared: DecodeConfig, tiles: int, n_keys: int) -> DecodeConfig | None:
+    """Of as many CTAs for a multiprocessor as such tiles suit."""
+    if not _is_wide(shared) or n_keys < PAIRED_KEYS:
+        return None
+    tile = replace(shared, B_c=64, n_warps=4, stages=2)
+    if ROOM[2] < tiles <= PAIRED_TILES:
+        return replace(tile, ctas_per_sm=2, cluster=2, aligned=False)
+    whole = MULTIPROCESSORS < tiles <= WHOLE_TILES and n_keys <= WHOLE_KEYS
+    if whole and shared.B_r == MMA_M:
+        return replace(tile, ctas_per_sm=3, min_blocks=MOST_BLOCKS)
+    return None
+
+
 def _keys(config: DecodeConfig, blocks: int) -> int:
     """Of a CTA of a cluster."""
     return -(-blocks // config.cluster) * config.B_c
@@ -73,7 +102,7 @@ def _gains(found: DecodeConfig, shared: DecodeConfig, tiles: int, blocks: int) -
 
 def _halves(shared: DecodeConfig, tiles: int, blocks: int) -> DecodeConfig | None:
     """The tile of half of the rows, if clusters of two of them have few keys for each CTA."""
-    if shared.d_head != max(D_HEADS) or shared.kv_type is not KVType.SAME:
+    if not _is_wide(shared):
         return None
     half = replace(shared, B_r=MMA_M, row_warps=1)
     cluster = _cluster(half, 2 * tiles, blocks)
@@ -93,7 +122,7 @@ def _cluster(shared: DecodeConfig, tiles: int, blocks: int) -> int | None:
 
 
 def _wants_depth(config: DecodeConfig, tiles: int, blocks: int) -> bool:
-    if config.B_r != MMA_M or config.d_head != max(D_HEADS) or config.kv_type is not KVType.SAME:
+    if config.B_r != MMA_M or not _is_wide(config):
         return False
     few = tiles * config.cluster * CTA_BYTES_PER_NS < BYTES_PER_NS
     return few and blocks > config.cluster * DEEP_BLOCKS
@@ -113,6 +142,10 @@ def _cta_bytes_per_ns(config: DecodeConfig) -> float:
 
 def _block_bytes(config: DecodeConfig) -> int:
     return config.B_c * (config.d_head + config.d_v) * config.kv_bytes
+
+
+def _is_wide(config: DecodeConfig) -> bool:
+    return config.d_head == max(D_HEADS) and config.kv_type is KVType.SAME
 
 
 def _is_measured(config: DecodeConfig) -> bool:

@@ -30,6 +30,7 @@ MMA_M = 16  # rows of one m16n8k16 tile
 MMA_K = 16  # keys of its k-step
 CHUNK_BYTES = 16  # of a copy
 MAX_WARPS = 16
+MOST_BLOCKS = 1024  # that a CTA may have at least
 OPERANDS = 4096  # most elements of O, and of Q, in the registers of a warp
 
 
@@ -101,6 +102,12 @@ class DecodeConfig:
         1,
         "CTAs of a cluster, which divide a tile's keys and combine their parts in shared memory; "
         "1: none; else needs 9.0",
+    )
+    tile_keys: int = number_field(
+        "tile_keys",
+        0,
+        "keys that a tile counts for beside its own, and that its parts have at least, where the "
+        "device alone knows lengths; without parts, if a tile has fewer",
     )
 
     def __post_init__(self) -> None:
@@ -236,8 +243,8 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     ),
     (
         "min_blocks_in_range",
-        "min_blocks must be between 1 and 1024",
-        lambda c: 1 <= c.min_blocks <= 1024,
+        f"min_blocks must be between 1 and {MOST_BLOCKS}",
+        lambda c: 1 <= c.min_blocks <= MOST_BLOCKS,
     ),
     (
         "cluster_in_range",
@@ -246,10 +253,22 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     ),
     (
         "cluster_shares_tiles",
-        "with a cluster for each tile there are no aligned, min_blocks and combine to choose",
+        "with a cluster for each tile there are no aligned, min_blocks, combine and tile_keys to "
+        "choose",
         lambda c: (
-            c.cluster == 1 or (c.min_blocks == 1 and not c.aligned and c.combine is Combine.LAST)
+            c.cluster == 1
+            or (
+                c.min_blocks == 1
+                and not c.aligned
+                and c.combine is Combine.LAST
+                and c.tile_keys == 0
+            )
         ),
+    ),
+    (
+        "tile_keys_in_range",
+        "tile_keys must be between 0 and 1024",
+        lambda c: 0 <= c.tile_keys <= 1024,
     ),
 )
 

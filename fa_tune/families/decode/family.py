@@ -56,10 +56,14 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
 
     def suits(self, workload: Workload, config: DecodeConfig | None = None) -> bool:
         """Up to MAX_ROWS rows for each head of K and V, and any with a cache, which no other family
-        takes; by no larger a tile than they need."""
+        takes; by no larger a tile than they need, and by one that counts for keys only where it
+        does."""
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
-        small = config is None or config.B_r == MMA_M or config.B_r < 2 * rows
-        return super().suits(workload) and (workload.cached or rows <= MAX_ROWS) and small
+        suits = super().suits(workload) and (workload.cached or rows <= MAX_ROWS)
+        if not suits or config is None:
+            return suits
+        small = config.B_r == MMA_M or config.B_r < 2 * rows
+        return small and (workload.cached or config.tile_keys == 0)
 
     def compile_arch(self, limits: ArchLimits) -> str:
         return limits.arch
@@ -84,8 +88,13 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         return sets.default_config(sets.Heads(d_head, d_head_v), dtype)
 
     def former_defaults(self, config: DecodeConfig) -> list[DecodeConfig]:
-        """Until 2026-11-23 none was `dependent`."""
-        return [replace(config, dependent=False)] if config.dependent else []
+        """Until 2026-11-23 none had `tile_keys`; before, none was `dependent`."""
+        former = [config]
+        if config.tile_keys > 0:
+            former.append(replace(config, tile_keys=0))
+        if config.dependent:
+            former.append(replace(former[-1], dependent=False))
+        return former[1:]
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> DecodeConfig:
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
@@ -19,6 +20,7 @@ from fa_tune.core.workload import DType
 from fa_tune.families.decode import clusters
 from fa_tune.families.decode.config import (
     MMA_M,
+    MOST_BLOCKS,
     Combine,
     DecodeConfig,
     KVType,
@@ -41,6 +43,10 @@ KEYS = 128  # of blocks
 # than these: others have no registers for it.
 WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
+# That a multiprocessor reads while a CTA begins and ends a tile, of 16 rows or more.
+TILE_KEYS, LARGE_TILE_KEYS = 256, 384
+# Fewer tiles are in parts anyway; what is between tiles counts little.
+COUNTED_TILES = 100
 
 
 @dataclass(frozen=True)
@@ -91,13 +97,16 @@ def default_config(
     """What was fastest or near it on an H200 at nearly every length for so many rows, of which more
     than fit are several tiles; a smaller ring where `arch` has no room for that one, and without
     `arch` one for every device.  Clusters where they are faster for so many tiles of `n_keys`,
-    which None leaves open; where launches can, they begin before the one in front is done."""
+    which None leaves open, since the device alone knows them; where launches can, they begin before
+    the one in front is done."""
     if arch is None:
         return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
     shared = _of_equal_shares(heads, dtype, rows, arch, tiles, n_keys)
     clustered = clusters.default(shared, arch, tiles, n_keys)
     if clustered is not None:
         return clustered
+    if n_keys is None and tiles >= COUNTED_TILES:
+        shared = counting(shared)
     key_bytes = (shared.d_head + shared.d_v) * shared.kv_bytes
     early = replace(shared, dependent=tiles * (n_keys or 0) * key_bytes <= EARLY_BYTES)
     return early if constraints(early, arch) is None else shared
@@ -131,9 +140,11 @@ def _of_many_tiles(
     heads: Heads, dtype: DType, rows: int, tiles: int, n_keys: int | None
 ) -> DecodeConfig | None:
     """Small CTAs; None where tiles are few.  Where lengths are known on the device alone they
-    differ, which three CTAs for a multiprocessor even out best."""
+    differ, which three CTAs for a multiprocessor even out best, of 32 rows two."""
+    if n_keys is None and rows == MMA_M:
+        return of_three(heads, dtype) if tiles >= MANY_TILES else None
     if n_keys is None:
-        return of_three(heads, dtype) if rows == MMA_M and tiles >= MANY_TILES else None
+        n_keys = LONG_KEYS
     if rows > MANY_TILES_ROWS or tiles < (SEVERAL_TILES if n_keys < LONG_KEYS else MANY_TILES):
         return None
     if n_keys < LONG_KEYS and tiles >= MANY_TILES:
@@ -144,6 +155,12 @@ def _of_many_tiles(
 def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
     """A tile of which a multiprocessor has two CTAs."""
     return tile_of(heads, dtype, rows, 96 << 10, keys=64, ctas=2)
+
+
+def counting(tile: DecodeConfig) -> DecodeConfig:
+    """The same with tiles that count for keys beside their own, whole blocks."""
+    keys = (TILE_KEYS if tile.B_r == MMA_M else LARGE_TILE_KEYS) / tile.ctas_per_sm
+    return replace(tile, tile_keys=tile.B_c * ceil(keys / tile.B_c))
 
 
 def of_three(heads: Heads, dtype: DType) -> DecodeConfig:
@@ -178,7 +195,12 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
             yield replace(tile, aligned=True, dependent=True)
         if rows == MMA_M:
             yield replace(best, aligned=True, min_blocks=4)
+        for tile in (best, two, *smaller):
+            yield replace(counting(tile), aligned=True, dependent=True)
+        if rows == MMA_M:
+            yield replace(of_three(heads, dtype), aligned=True, min_blocks=MOST_BLOCKS)
         if rows <= WIDE_ROWS:
+            yield replace(two, stages=2, cluster=2)
             yield from _of_clusters(wide, deeper if rows == MMA_M and wide == best else None)
 
 

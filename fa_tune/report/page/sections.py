@@ -41,17 +41,26 @@ def sections_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> li
     found = figures.places(sources)
     numbers = figures.numbers_of_configs(found)
     results = figures.results(found, numbers)
+    rates = figures.rates(found, numbers)
+    ties = figures.ties(found, numbers)
+    single = figures.single_configs(found, numbers)
+    on_inputs = figures.on_inputs(found, numbers)
+    explanations = figures.explanations(sources)
+    ladder = figures.ladder(sources)
+    differences = figures.differences(found, figures.places(against), numbers)
     gpus = {source.gpu for source in sources}
+    gpu = gpus.pop() if len(gpus) == 1 else ""
+    roof = f", under the roof of {gpu}." if gpu in ROOFS else "."
     every = (
-        _winners(results),
-        _rates(figures.rates(found, numbers)),
-        _results(results, gpus.pop() if len(gpus) == 1 else ""),
-        _ties(figures.ties(found, numbers)),
-        _single_configs(figures.single_configs(found, numbers)),
-        _on_inputs(figures.on_inputs(found, numbers)),
-        _explanations(figures.explanations(sources)),
-        _ladder(figures.ladder(sources)),
-        _differences(figures.differences(found, figures.places(against), numbers)),
+        _section("winners", charts.winners(results), [r for r in results if r["chosen"]]),
+        _section("rates", charts.rates(rates), rates),
+        _section("results", charts.roofline(results, gpu), results, told_last=roof),
+        _section("ties", charts.ties(ties), ties),
+        _section("single", charts.single_configs(single), single),
+        _section("inputs", charts.on_inputs(on_inputs), on_inputs),
+        _section("explained", charts.explanations(explanations), explanations),
+        _section("ladder", charts.ladder(ladder), ladder),
+        _section("differences", charts.differences(differences), differences),
     )
     return [section for section in every if section.records]
 
@@ -102,115 +111,71 @@ def _columns(names: str, **headings: str) -> dict[str, Column]:
     return found | {name: (heading, found[name][1]) for name, heading in headings.items()}
 
 
-def _winners(results: Records) -> Section:
-    return Section(
-        "winners",
+# Name -> title, what it shows, columns.
+_PARTS: dict[str, tuple[str, str, dict[str, Column]]] = {
+    "winners": (
         "Chosen configs",
         "Each square is a config on a workload, darker the further it is behind the fastest; "
         "★ is chosen.",
-        charts.winners(results),
-        [r for r in results if r["chosen"]],
         _columns("workload config kernel median_ms tflops gb_per_s memory_percent loss_percent"),
-    )
-
-
-def _rates(rates: Records) -> Section:
-    return Section(
-        "rates",
+    ),
+    "rates": (
         "Beside the libraries",
         "The rate of the chosen config and of the libraries that were measured beside it; the "
         "number is its speed over the fastest of them.",
-        charts.rates(rates),
-        rates,
         _columns("workload kernel config tflops times", kernel="kernel"),
-    )
-
-
-def _results(results: Records, gpu: str) -> Section:
-    return Section(
-        "results",
+    ),
+    "results": (
         "Every result",
         "The rate of each config over how many operations its workload has for each byte "
-        "that must move" + (f", under the roof of {gpu}." if gpu in ROOFS else "."),
-        charts.roofline(results, gpu),
-        results,
+        "that must move",
         _columns(
             "workload config kernel family median_ms tflops gb_per_s memory_percent "
             "loss_percent registers l2_hit_percent n outcome reason"
         ),
-    )
-
-
-def _ties(tied: Records) -> Section:
-    return Section(
-        "ties",
+    ),
+    "ties": (
         "Ties",
         "Configs that the measurements cannot tell from the fastest: each sample over the "
         "fastest's of the same round, the median of these ratios and its 95 % interval.",
-        charts.ties(tied),
-        tied,
         _columns("workload config kernel ratio low high"),
-    )
-
-
-def _single_configs(single: Records) -> Section:
-    return Section(
-        "single",
+    ),
+    "single": (
         "One config for all",
         "What a single config would lose that served all workloads of a kind.",
-        charts.single_configs(single),
-        single,
         _columns("workloads config kernel mean_percent worst_percent worst_on"),
-    )
-
-
-def _on_inputs(inputs: Records) -> Section:
-    return Section(
-        "inputs",
+    ),
+    "inputs": (
         "Other inputs",
         "How much the time of a config depends on what Q, K and V hold.",
-        charts.on_inputs(inputs),
-        inputs,
         _columns("workload config inputs median_ms over_fastest to_default"),
-    )
-
-
-def _explanations(told: Records) -> Section:
-    return Section(
-        "explained",
+    ),
+    "explained": (
         "Winner against runner-up",
         "What the runner-up loses its cycles to, by the counters of both.",
-        charts.explanations(told),
-        told,
         _columns("workload winner runner_up cause share_percent told"),
-    )
-
-
-def _ladder(rungs: Records) -> Section:
-    return Section(
-        "ladder",
+    ),
+    "ladder": (
         "The ladder",
         "Time and counters of configs of which each has one idea more than the one before, "
         "and of libraries; darker is more.",
-        charts.ladder(rungs),
-        rungs,
         _columns("workload rung kernel counter shown share"),
-    )
-
-
-def _differences(compared: Records) -> Section:
-    return Section(
-        "differences",
+    ),
+    "differences": (
         "Difference of two runs",
         "The time of each kernel over that in the other run: below 1 this run is faster.",
-        charts.differences(compared),
-        compared,
         _columns(
             "workload config kernel median_ms other_ms ratio",
             median_ms="this run (ms)",
             ratio="ratio",
         ),
-    )
+    ),
+}
+
+
+def _section(name: str, spec: Spec | None, records: Records, *, told_last: str = "") -> Section:
+    title, told, columns = _PARTS[name]
+    return Section(name, title, told + told_last, spec, records, columns)
 
 
 def _cell(value: Any, decimals: int | None) -> tuple[str, float | str]:

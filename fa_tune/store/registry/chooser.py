@@ -111,15 +111,13 @@ class Chooser:
         """Configs to try, in order, each with the reason why and whether it was looked up."""
         known: Mapping[str, str] = {name: _sources(name) for name in families.family_names()}
         found = serving(self._registry, Target(self.gpu, kernel_source_sha256=known), like)
-        suited = families.suiting(like)
         for match in found:
-            if families.suiting(match.entry.workload) != suited:
-                continue  # tuned for what other kernels are made for, however near it is
-            variant = match.chosen
             try:
-                config = families.config_of(variant)
+                config = families.config_of(match.chosen)
             except InvalidConfig:  # of another version, with other knobs
                 continue
+            if not families.of(config).suits(like):
+                continue  # its kernels do not compute what is asked for
             yield config, "; ".join((match.explanation, *match.warnings)), True
         why = f"the default: the registry has nothing for {like.key} on {self.gpu}"
         workload = _with_rows_of(workload, like)

@@ -77,12 +77,12 @@ def find_match(registry: Registry, here: Target, workload: Workload) -> Match | 
 
 
 def serving(registry: Registry, here: Target, workload: Workload) -> tuple[Match, ...]:
-    """`matches`, and before them what serves between them, where few queries see many keys and none
-    is of the very workload."""
-    found = matches(registry, here, workload)
+    """`matches` but those that want other kernels, and before them what serves between them, where
+    few queries see many keys and none is of the very workload."""
+    found = alike(matches(registry, here, workload), workload)
     if not workload.few_rows or not found or found[0].exact:
         return found
-    tuned = [Tuned.of(m.entry) for m in found if m.entry.workload.few_rows]
+    tuned = [Tuned.of(m.entry) for m in found]
     default = default_of(workload, found[0].entry.gpu.compute_capability)
     serves = between(tuned, workload, default)
     if serves is None:
@@ -96,7 +96,8 @@ def serving(registry: Registry, here: Target, workload: Workload) -> tuple[Match
 
 
 def matches(registry: Registry, here: Target, workload: Workload) -> tuple[Match, ...]:
-    """Every entry that serves, nearest first: same GPU model, dtype, d_head, and causal or not.
+    """Every entry of the kind, nearest first: same GPU model, dtype, d_head, and causal or not.
+    Last come those of few rows for a workload of many, or the reverse, which `serving` leaves out.
 
     How a causal mask is aligned and whether there is a log-sum-exp decides among entries that
     are equally near; the softmax scale never matters to time.
@@ -131,6 +132,12 @@ def matches(registry: Registry, here: Target, workload: Workload) -> tuple[Match
         )
         for e in usable
     )
+
+
+def alike(found: Iterable[Match], workload: Workload) -> tuple[Match, ...]:
+    """Those of them that were tuned for few rows where the workload has few, for many where it has
+    many."""
+    return tuple(m for m in found if m.entry.workload.few_rows == workload.few_rows)
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
@@ -249,4 +256,5 @@ def _gpu_text(name: str, compute_capability: tuple[int, int]) -> str:
 def _kind_text(workload: Workload) -> str:
     mask = "causal" if workload.causal else "full"
     kind = [label for name, label in unusual_labels(workload) if FIELDS[name].effect is Effect.KIND]
-    return " ".join((f"{workload.dtype.name} d_head {workload.d_head} {mask}", *kind))
+    rows = ["with few queries"] if workload.few_rows else []
+    return " ".join((f"{workload.dtype.name} d_head {workload.d_head} {mask}", *kind, *rows))

@@ -45,6 +45,8 @@ KERNELS = (
         "decode(FP16, 96, 32, 32, 4): row_warps_2+d_head_v_64+cluster_2",
         "causal+ragged+lse+sink+softcap",
     ),
+    ("decode(BF16, 64, 16, 32, 2): stages_2+tile_keys_64", "causal+ragged+lse+window"),
+    ("decode(FP16, 64, 16, 16, 1): ctas_3+combine_kernel+tile_keys_16", "ragged+lse"),
 )
 NARROW = (
     ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3", "causal+ragged+lse+softcap"),
@@ -154,6 +156,24 @@ def test_lengths_are_those_of_the_device(
         found = out.whole.tobytes() + lse.tobytes()
         assert first in (None, found), "other bits than the first time"
         first = found
+
+
+@pytest.mark.parametrize("ctas", [1, 4, 8])
+@pytest.mark.parametrize("tile_keys", [16, 40, 128])
+def test_cuts_near_the_ends_of_tiles_leave_nothing_out(
+    tile_keys: int, ctas: int, tmp_path: Path
+) -> None:
+    """Short tiles and long ones, some of which several CTAs share, and cuts at all places."""
+    form = f"decode(FP16, 32, 16, 16, 1): stages_2+ctas_{ctas}+tile_keys_{tile_keys}"
+    kernel = _kernel(form, "ragged+lse", tmp_path)
+    dice = np.random.default_rng(100 * ctas + tile_keys)
+    workload = Workload(16, 1, 1, 1, 400, 32, kernel.config.dtype, lse=True)
+    problem = Problem.draw(workload, "plain", 3)
+    for _ in range(6):
+        lengths = np.minimum(400, dice.lognormal(4, 1.5, 16)).astype(np.int32)
+        cache = CacheArgs(lengths=lengths.ctypes.data)
+        out, lse = kernel.launch(problem, next(iter(schedules(1))), cache)
+        assert not _judged(problem, out.inside, lse, lengths)
 
 
 # New keys and values ------------------------------------------------------------------------

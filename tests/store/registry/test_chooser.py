@@ -18,8 +18,11 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import RegistryError
 from fa_tune.core.workload import DType, Workload
 from fa_tune.store.registry import chooser
+from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.chooser import Chooser, representative
 from fa_tune.store.registry.lookup import distance
+from fa_tune.store.registry.schema import Registry
+from tests.store.registry.conftest import MakeEntry
 
 SIZES = st.integers(1, 1 << 20)
 WORKLOADS = st.builds(
@@ -108,6 +111,30 @@ def test_the_default_of_a_bucket_goes_by_whether_tiles_are_whole(
         found = made.choose(workload, representative(workload))
         (default, *_) = families.defaults_for(workload, limits((9, 0)))
         assert found.variant == families.variant(default)
+
+
+def test_what_was_tuned_with_lengths_on_the_device_serves_calls_with_them(
+    make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Such calls are looked up by what the cache has room for; many queries are another matter."""
+    monkeypatch.setattr(
+        chooser, "build", lambda *_, **__: [SimpleNamespace(artifact="made", reason="")]
+    )
+    few = Workload(8, 32, 8, 1, 8192, 128, DType.FP16)
+    (config, *_) = families.get("decode").configs("fast", dtypes=(DType.FP16,))
+    tuned = replace(
+        make_entry(),
+        workload=replace(few, cache_lengths="equal"),
+        chosen=families.variant(config),
+        confirmation=None,
+    )
+    path = tmp_path / "registry.json"
+    registry_file.save(path, Registry.of([tuned]))
+    made = Chooser(tuned.gpu.name, limits((9, 0)), path, cache_dir=tmp_path)
+    found = made.choose(few, takes_cache=True)
+    assert found.from_registry
+    assert found.variant == tuned.chosen
+    assert not made.choose(replace(few, seq_len_q=1024)).from_registry
 
 
 def test_a_damaged_registry_is_told_at_the_first_choice(tmp_path: Path) -> None:

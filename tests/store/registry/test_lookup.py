@@ -58,7 +58,7 @@ def test_the_exact_workload_is_taken(registry: Registry) -> None:
     [
         (workload(3000, batch=16), 4096),
         (workload(1500, batch=16), 1024),
-        (workload(17, batch=16), 512),
+        (workload(65, batch=16), 512),
         (workload(100_000, batch=4), 16384),
         # 4 doublings of batch, or 2 of batch and 2 of length: length decides the tie.
         (workload(4096, batch=1), 4096),
@@ -73,6 +73,16 @@ def test_else_the_nearest_and_it_says_which(
     assert match.entry.workload.seq_len_q == nearest
     assert match.explanation.startswith(f"no entry for {asked.key}; nearest is ")
     assert match.entry.workload.key in match.explanation
+
+
+def test_few_rows_and_many_want_other_kernels(registry: Registry) -> None:
+    few = workload(1024, seq_len_q=64)
+    assert few.few_rows
+    assert "few queries" in refusal(find_match(registry, H200, few))
+    (like, *_) = registry.entries
+    tuned = Registry.of([dataclasses.replace(like, workload=few, confirmation=None)])
+    assert found(find_match(tuned, H200, dataclasses.replace(few, seq_len_kv=3000)))
+    assert "few queries" in refusal(find_match(tuned, H200, workload(1024)))
 
 
 def test_the_explanation_lists_what_differs(registry: Registry) -> None:
