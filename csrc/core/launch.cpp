@@ -18,7 +18,9 @@ constexpr std::int64_t kMaxTiles = 1
 constexpr std::int64_t kMaxCtas = 1024;    // of a grid that has a counter for each
 constexpr std::int64_t kMaxGridRows = 65535;  // of a grid's second and third dimension
 constexpr std::int64_t kMaxGroupedHeads = 64;
-constexpr int kPageKeys = 16;  // that a page has whole numbers of
+constexpr double kL2Share = 0.5;
+constexpr std::int64_t kRoomyDHead = 128;  // up to which the heads at work may have all of L2
+constexpr int kPageKeys = 16;              // that a page has whole numbers of
 
 long long wide(std::int64_t value) { return value; }  // for printf
 
@@ -29,17 +31,25 @@ std::int64_t tile_rows_of_head(const fa_tune_launch_plan& plan, const fa_tune_pr
     return (problem.seq_len_q + rest) / plan.tile_rows;
 }
 
-// Neighbouring query heads, a power of two, whose keys and values fit in half of L2 together.
-std::int32_t l2_head_group(const fa_tune_problem& problem, std::int64_t l2_bytes) {
+// Neighbouring query heads, a power of two, whose keys and values fit in their share of L2
+// together.
+std::int32_t l2_head_group(const fa_tune_problem& problem, std::int64_t l2_bytes, double share) {
     const std::int64_t columns = std::int64_t{problem.d_head} + d_v_of(problem);
     const std::int64_t of_kv_head = problem.seq_len_kv * columns * kElementBytes;
     const double of_head =
         static_cast<double>(of_kv_head) / static_cast<double>(problem.heads / problem.kv_heads);
     std::int32_t heads = 1;
-    while (heads < kMaxGroupedHeads && 2 * heads * of_head <= 0.5 * static_cast<double>(l2_bytes)) {
+    while (heads < kMaxGroupedHeads &&
+           2 * heads * of_head <= share * static_cast<double>(l2_bytes)) {
         heads *= 2;
     }
     return heads;
+}
+
+// The part of L2 for the heads at work: fa_tune/families/sm90/launch.py, _l2_share.
+double l2_share(const fa_tune_problem& problem) {
+    const bool large = std::max<std::int64_t>(problem.d_head, d_v_of(problem)) > kRoomyDHead;
+    return large || problem.packed != 0 ? kL2Share : 1.0;
 }
 
 // How CTAs share the blocks of keys of all tiles: fa_tune/families/decode/launch.py, Shares.
@@ -230,7 +240,7 @@ void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* cou
     set_problem(call, params);
     params.batch = static_cast<int>(batch_of(call.problem));
     if (plan.grid != FA_TUNE_GRID_BLOCKS_HEADS_BATCH) {
-        params.l2_head_group = l2_head_group(call.problem, call.device.l2_bytes);
+        params.l2_head_group = l2_head_group(call.problem, call.device.l2_bytes, kL2Share);
     }
 }
 
@@ -241,7 +251,8 @@ void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* cou
     set_problem(call, params);
     params.m_blocks = static_cast<int>(tile_rows_of_head(plan, call.problem));
     params.total_heads = static_cast<int>(call.problem.heads * batch_of(call.problem));
-    params.l2_head_group = l2_head_group(call.problem, call.device.l2_bytes);
+    params.l2_head_group =
+        l2_head_group(call.problem, call.device.l2_bytes, l2_share(call.problem));
 }
 
 void set_params(const Call& call, const Shares& shares, unsigned* counters,

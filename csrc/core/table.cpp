@@ -143,6 +143,14 @@ bool better(const fa_tune_plan& a, const fa_tune_plan& b) {
     return merit(a) > merit(b);
 }
 
+// Whether a default is for such a problem.  Kernels for few rows are for no more, and by no larger
+// a tile than these need, as `suits` of their family has it.
+bool suits(const fa_tune_kernel& kernel, const fa_tune_problem& problem) {
+    if (kernel.plan().few_rows == 0) return true;
+    const std::int64_t rows = problem.seq_len_q * (problem.heads / problem.kv_heads);
+    return rows <= kFewRows && (kernel.tile_rows() <= kTileRows || kernel.tile_rows() < 2 * rows);
+}
+
 }  // namespace
 
 Status fa_tune_table::create(const fa_tune_table_info& info,
@@ -261,7 +269,7 @@ fa_tune_kernel* fa_tune_table::default_for(const fa_tune_problem& problem, const
                                            std::string* why) const {
     for (const std::string& config : defaults_) {
         fa_tune_kernel* kernel = kernel_of(config, problem, device);
-        if (kernel == nullptr) continue;
+        if (kernel == nullptr || !suits(*kernel, problem)) continue;
         if (why != nullptr) {
             *why = config + ": the default, for lack of an entry for " + key_of(problem) + " on " +
                    device.name;

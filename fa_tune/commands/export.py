@@ -97,6 +97,13 @@ from fa_tune.tune.outputs import registry_path
     help="The defaults as PTX too, for GPUs of compute capability 8.0 and later that --arch does "
     "not cover; the driver compiles it when it is first loaded.",
 )
+@option(
+    "--few-queries",
+    "few_queries",
+    is_flag=True,
+    default=False,
+    help="Defaults for few queries after many keys, too: their launches take a workspace.",
+)
 @machine_options("jobs", "compile_timeout_s", "cache_dir")
 @quiet_option()
 def command(
@@ -110,6 +117,7 @@ def command(
     dtypes: tuple[DType, ...],
     lse: bool,
     ptx: bool,
+    few_queries: bool,
     machine: MachineOptions,
     quiet: bool,
 ) -> None:
@@ -134,6 +142,7 @@ def command(
         dtypes=dtypes,
         lse=lse,
         ptx=ptx,
+        few_queries=few_queries,
     )
     with watching(quiet) as progress:
         made = export(folder, options, machine, progress)

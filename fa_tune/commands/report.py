@@ -27,6 +27,7 @@ from fa_tune.core.workload import FIELDS, OPTIONAL, DType
 from fa_tune.profile import profile_json
 from fa_tune.report.formats import write
 from fa_tune.report.load import load_report_source, parse_report_source
+from fa_tune.report.page.render import write_page
 from fa_tune.report.page.source import Source, profiled_source, source_of
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.rows import Row, grouped
@@ -177,9 +178,6 @@ def command(
         raise NoUsableVariant(f"no measurements in {', '.join(map(str, paths))}")
     shown = _sorted(rows, *SORTS[sort]) if sort is not None else rows
     if html is not None:
-        # They take long to load.
-        from fa_tune.report.page.render import write_page
-
         write_page(html, sources, [source(against)] if against is not None else [])
         said.note(f"The page is {html}.")
     if form == PARQUET:

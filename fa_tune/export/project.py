@@ -6,6 +6,7 @@ select ─ which kernels ─→ build ─ cubins ─→ texts and images ─→ 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 import tempfile
@@ -99,7 +100,14 @@ def choose(made: Export, gpu: str, capability: int, workload: Workload) -> str |
     near = alike(found, workload)
     last = [match for match in found if match not in near]
     entries, others = ([match.entry.chosen.key for match in some] for some in (near, last))
-    return next((name for name in (*entries, *made.defaults, *others) if name in able), None)
+    defaults = [name for name in made.defaults if _suits(name, workload)]
+    return next((name for name in (*entries, *defaults, *others) if name in able), None)
+
+
+def _suits(name: str, workload: Workload) -> bool:
+    """Whether a default of this name is for such a workload."""
+    config = families.config_of(Variant.from_key(name))
+    return families.of(config).suits(workload, config)
 
 
 def _runs_on(arch: str, capability: int) -> bool:
@@ -227,12 +235,13 @@ def _choices(made: Export, gpus: Sequence[tuple[str, int]]) -> Iterator[source.C
 
 
 def _kinds(made: Export) -> Iterator[Workload]:
-    """A small workload of each kind that some kernel computes whatever the lengths are."""
+    """Small workloads of each kind, of few queries and of more, that some kernel computes whatever
+    the lengths are."""
     configs = [families.config_of(kernel.variant) for kernel in made.kernels]
     kinds = sorted({families.kind_of(c) for c in configs})
     for dtype, d_head, d_v in kinds:
-        for causal in (False, True):
-            shape = (2, 4, 2, 300, 413, d_head, DType(dtype))
+        for n_queries, causal in itertools.product((300, 3), (False, True)):
+            shape = (2, 4, 2, n_queries, 413, d_head, DType(dtype))
             workload = Workload(*shape, causal=causal, bottom_right=causal, d_head_v=d_v)
             if any(
                 kernel_computes(config, kernel.traits, workload)

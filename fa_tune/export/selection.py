@@ -8,13 +8,14 @@ log-sum-exp too where it is asked for or an entry has it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
-from fa_tune.core.arch import ArchLimits, limits, parse_arch
+from fa_tune.core.arch import ArchLimits, limits, parse_arch, smallest_served
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
@@ -26,6 +27,7 @@ from fa_tune.store.registry.lookup import Target, alike, in_order, matches
 from fa_tune.store.registry.schema import Entry, Registry
 
 DEFAULT_D_HEADS = (64, 128)  # without an entry and without a wish
+FEW_QUERIES = (64, 32, 16)  # rows that share a head of K and V
 PTX_ARCH, PTX_CAPABILITY = "compute_80", (8, 0)
 
 
@@ -35,7 +37,8 @@ class ExportOptions:
     else those that serve these.  `kernels` is a set's key or one config's short form, exported
     beside what was chosen.  `d_heads` empty: those of the entries.  `dtypes` and `d_heads`, with
     `d_head_v` for V (0: the same), are what defaults are exported for, and the configs of a set.
-    `ptx`: the defaults as PTX as well."""
+    `ptx`: the defaults as PTX as well.  `few_queries`: defaults for few queries after many keys,
+    too."""
 
     registry: Path
     archs: tuple[str, ...] = ()
@@ -46,6 +49,7 @@ class ExportOptions:
     dtypes: tuple[DType, ...] = tuple(DType)
     lse: bool = False
     ptx: bool = False
+    few_queries: bool = False
 
 
 @dataclass
@@ -200,16 +204,26 @@ def _add(
     variant = families.variant_of(family, config)
     compiled_for = family.compile_arch(arch)
     kinds = [Traits.parse(family.traits(config, w)) for w in like]
-    traits = _traits(kinds or PLAIN, lse)
+    traits = _traits(kinds or PLAIN, lse, ragged=(False, True) if _has_whole(config) else (True,))
     found.kernels += [BuildRequest(variant, t, compiled_for) for t in traits]
     return variant
 
 
-def _traits(kinds: Sequence[Traits], lse: Sequence[bool]) -> Iterator[str]:
-    for kind in kinds:
-        for with_lse in lse:
-            for ragged in (False, True):
-                yield str(replace(kind, ragged=ragged, lse=with_lse))
+def _has_whole(config: Config) -> bool:
+    """Whether lengths that are whole blocks have a kernel of their own."""
+    family = families.of(config)
+    dtype, d_head, d_v = families.kind_of(config)
+    sizes = (1, 1, 1, *family.whole_lengths(config))
+    return not Traits.parse(
+        family.traits(config, Workload(*sizes, d_head, dtype, d_head_v=d_v))
+    ).ragged
+
+
+def _traits(
+    kinds: Sequence[Traits], lse: Sequence[bool], ragged: Sequence[bool] = (False, True)
+) -> Iterator[str]:
+    for kind, with_lse, any_length in itertools.product(kinds, lse, ragged):
+        yield str(replace(kind, ragged=any_length, lse=with_lse))
 
 
 def _add_defaults(
@@ -224,6 +238,9 @@ def _add_defaults(
     kinds = [(*pair, dtype) for pair in heads for dtype in options.dtypes]
     for arch in sorted(archs, key=lambda a: a.compute_capability, reverse=True):
         for d_head, d_v, dtype in kinds:
+            if options.few_queries:
+                few = _for_few_queries((d_head, d_v), dtype, smallest_served(arch))
+                found.defaults += [_add(found, config, arch, lse) for config in few]
             configs = families.defaults(d_head, dtype, arch, d_head_v=d_v)[:1]
             found.defaults += [_add(found, config, arch, lse) for config in configs]
             if not configs:
@@ -237,3 +254,14 @@ def _add_defaults(
                 found.ptx += [(variant, traits) for traits in _traits(PLAIN, lse)]
                 found.defaults.append(variant)
     found.defaults = list(dict.fromkeys(found.defaults))
+
+
+def _for_few_queries(heads: tuple[int, int], dtype: DType, arch: ArchLimits) -> list[Config]:
+    """What runs few queries after many keys untuned, the largest tile first: those of caches whose
+    lengths only the device knows, which do not count on any length."""
+    found: dict[Config, None] = {}
+    for rows in FEW_QUERIES:
+        sizes = (1, rows, 1, 1, families.USUAL_LENGTH)
+        workload = Workload(*sizes, heads[0], dtype, d_head_v=heads[1], cache_lengths="equal")
+        found |= dict.fromkeys(families.defaults_for(workload, arch)[:1])
+    return list(found)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import REFERENCE_FAMILY
-from fa_tune.core.reference_kernels import REFERENCE_LABELS
+from fa_tune.core.reference_kernels import REFERENCE_LABELS, reference_blocks, reference_label
 from fa_tune.core.workload import DType
+from fa_tune.ops.traits import Traits
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,6 @@ _FALSE = {"0", "false"}
 
 def identify(kernel_name: str) -> KernelIdentity:
     """The kernel of a demangled name, short form or label; never raises."""
-    from fa_tune import families
-    from fa_tune.core.reference_kernels import reference_blocks, reference_label
-    from fa_tune.ops.traits import Traits
-
     try:
         config = families.parse(kernel_name)
         family = families.of(config)

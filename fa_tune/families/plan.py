@@ -130,6 +130,9 @@ class Plan:
     hook: int = integer("1: compiled with a function for scores of one's own")
     packed: int = integer("1: compiled for packed batches, and for no others")
     kv_e4m3: int = integer("1: compiled for K and V in e4m3, and for no other")
+    few_rows: int = integer(
+        "1: made for few rows that share a head of K and V: the default of no other problem"
+    )
     compute_capability: int = integer("compiled for: ten times the major version and the minor")
     portability: Portability = integer("which devices that serves: fa_tune_portability")
 
@@ -177,6 +180,7 @@ class CallPlan:
             hook=int(bool(wanted.hook)),
             packed=int(wanted.packed),
             kv_e4m3=int(is_kv_e4m3(config)),
+            few_rows=0,
             compute_capability=capability,
             portability=portability,
         )

@@ -17,14 +17,14 @@ L2_SHARE = 0.5
 MAX_GROUPED_HEADS = 64
 
 
-def l2_head_group(workload: Workload, l2_bytes: int) -> int:
+def l2_head_group(workload: Workload, l2_bytes: int, share: float = L2_SHARE) -> int:
     """Neighbouring query heads, a power of two, whose keys and values fit in their share of
     L2 together."""
     columns = workload.d_head + workload.d_v
     of_kv_head = workload.seq_len_kv * columns * workload.dtype.size_bytes
     of_head = of_kv_head * workload.kv_heads / workload.heads
     heads = 1
-    while heads < MAX_GROUPED_HEADS and 2 * heads * of_head <= L2_SHARE * l2_bytes:
+    while heads < MAX_GROUPED_HEADS and 2 * heads * of_head <= share * l2_bytes:
         heads *= 2
     return heads
 

@@ -223,16 +223,26 @@ def _append(
     batch_idx: Tensor | None,
     block_table: Tensor | None,
 ) -> None:
-    rows = torch.arange(new.shape[0], device=cache.device) if batch_idx is None else batch_idx
+    """What has no room is dropped, as our kernels do: the GPU alone may know the lengths."""
+    each = torch.arange(new.shape[0], device=cache.device)
+    rows = each if batch_idx is None else batch_idx
     start = length if isinstance(length, Tensor) else torch.full_like(rows, length)
     if cache.dtype == E4M3:  # whose numbers torch does not place
         cache, new = cache.view(torch.uint8), new.view(torch.uint8)
-    places = start.long()[:, None] + torch.arange(new.shape[1], device=cache.device)
+    size = cache.shape[1]
+    capacity = size if block_table is None else size * block_table.shape[1]
+    if not capacity:
+        return
+    room = capacity - start.long()[:, None]
+    # Those without room repeat the last one that has, or what is in the last place.
+    which = torch.arange(new.shape[1], device=cache.device).minimum(room - 1).clamp(min=0)
+    places = (start.long()[:, None] + which).clamp(0, capacity - 1)
     if block_table is None:
-        cache[rows.long()[:, None], places] = new.to(cache.dtype)
+        where = (rows.long()[:, None], places)
     else:
-        pages = block_table.long().gather(1, places // cache.shape[1])
-        cache[pages, places % cache.shape[1]] = new.to(cache.dtype)
+        where = (block_table.long().gather(1, places // size), places % size)
+    given = new.to(cache.dtype)[each[:, None], which]
+    cache[where] = torch.where((room > 0)[..., None, None], given, cache[where])
 
 
 @dataclass(frozen=True)
@@ -307,7 +317,8 @@ def _cached(
     if cache.new is not None:
         _append(cache.k, cache.new[0], lengths, None, table)
         _append(cache.v, cache.new[1], lengths, None, table)
-        lengths = lengths + cache.new[0].shape[1]
+        capacity = cache.k.shape[1] * (1 if table is None else table.shape[1])
+        lengths = (lengths + cache.new[0].shape[1]).clamp(max=capacity)
     keys, values = cache.k, cache.v
     if table is not None:
         pages = table.long().clamp(0, keys.shape[0] - 1)  # it may end in anything

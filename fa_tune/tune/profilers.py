@@ -76,7 +76,7 @@ def fall_back(session: Session, error: ToolMissing) -> Session:
 
 
 def _with_events(options: MeasureOptions, machine: Machine) -> ProfilerSelection:
-    device = machine.require_device("the events profiler times kernels on one")
+    device = machine.require_device("events times kernels on one; --profiler replay needs none")
     profiler = _of_cluster("events", options, machine) or of_regime(options.regime)
     source = f"measured on {_gpus_in_words(machine, device)}"
     return ProfilerSelection(profiler, device, source, inputs=options.inputs)

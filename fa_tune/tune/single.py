@@ -66,7 +66,7 @@ def bench(
     want one."""
     check_writable(options)
     machine = open_machine(options.machine, progress)
-    machine.require_device("bench times kernels on one")
+    machine.require_device("bench times kernels on one; search and profile replay recordings")
     grid = options.workloads
     configs = _configs(
         options.kernels, grid.dtypes, (grid.d_heads, grid.d_head_v), options.families, machine
@@ -82,7 +82,9 @@ def run(
 ) -> tuple[ProfileResult, VerifyReport]:
     """Verify one config, then run it `n` times (events), reference kernels beside it."""
     grid = options.workloads
-    open_machine(options.machine, progress).require_device("run times a kernel on one")
+    open_machine(options.machine, progress).require_device(
+        "run times a kernel on one; search and profile replay recordings"
+    )
     verified = dataclasses.replace(grid, d_heads=())
     report = verify(config, verified, options.machine, progress)
     timed = dataclasses.replace(
@@ -225,7 +227,7 @@ def verify(
     Raises InvalidConfig for a window that `tune.examples` refuses.
     """
     here = open_machine(machine, progress)
-    here.require_device("verify runs kernels on one")
+    here.require_device("verify runs kernels on one; build compiles them without")
     heads = workloads.d_heads or (128,), workloads.d_head_v
     common = workloads.common
     causal = tuple(dict.fromkeys(mask != MASKS[0] for mask in workloads.masks))

@@ -81,31 +81,24 @@ def verify_all(
     kernel.  Several GPUs share the work, and each that has some times the pool's calibration pair
     besides.
     """
-    journal, names = session.journal, {a.variant.family for a in artifacts}
-    if files := [spec for spec in inputs if spec.kind is Kind.FILE]:
-        cases = (
-            families.verification_cases(a.variant, a.traits, thorough=thorough) for a in artifacts
-        )
-        for workload in dict.fromkeys(case.workload for some in cases for case in some):
-            for spec in files:
-                input_files.check(spec, workload)
+    _check_files(artifacts, inputs, thorough=thorough)
+    journal = session.journal
     also = ", ".join(map(input_files.identity, inputs))
     fingerprints = {
-        name: replace(session.fingerprint(0, (name,)).for_verify(), inputs=also) for name in names
+        name: replace(session.fingerprint(0, (name,)).for_verify(), inputs=also)
+        for name in {a.variant.family for a in artifacts}
     }
+    wanted = {verdict_key(artifact): artifact for artifact in artifacts}
     verdicts: dict[str, Verdict] = {}
     failures: dict[str, Attempt] = {}
-    left: dict[str, Artifact] = {}
-    for artifact in artifacts:
-        key, digest = verdict_key(artifact), fingerprints[artifact.variant.family].digest
-        known = journal.find_verdict(digest, key) if session.reuse else None
-        failure = journal.find(digest, key, NO_WORKLOAD) if session.reuse else None
-        if known is not None:
-            verdicts[key] = known
-        elif failure is not None:
-            failures[key] = failure
-        else:
-            left[key] = artifact
+    if session.reuse:
+        for key, artifact in wanted.items():
+            digest = fingerprints[artifact.variant.family].digest
+            if (known := journal.find_verdict(digest, key)) is not None:
+                verdicts[key] = known
+            elif (failure := journal.find(digest, key, NO_WORKLOAD)) is not None:
+                failures[key] = failure
+    left = {k: a for k, a in wanted.items() if k not in verdicts and k not in failures}
 
     def verify(gpu: Gpu, shown: Progress, part: dict[str, Artifact]) -> None:
         """What has its result is removed from the part, so that the rest can be done elsewhere."""
@@ -131,6 +124,19 @@ def verify_all(
 
     session.pool.each(session.pool.deal(left), verify, session.progress)
     return Verified(verdicts, failures)
+
+
+def _check_files(
+    artifacts: Sequence[Artifact], inputs: Sequence[InputSpec], *, thorough: bool
+) -> None:
+    """Raise InvalidConfig for a file among the inputs that does not fit the cases."""
+    files = [spec for spec in inputs if spec.kind is Kind.FILE]
+    if not files:
+        return
+    cases = (families.verification_cases(a.variant, a.traits, thorough=thorough) for a in artifacts)
+    for workload in dict.fromkeys(case.workload for some in cases for case in some):
+        for spec in files:
+            input_files.check(spec, workload)
 
 
 def _run(

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
 from tests.commands.console import Console
 from tests.conftest import lend_kernels
 
-EVERY_FAMILY = dict(families._FAMILIES)
 VARIABLES = ("FA_TUNE_REGISTRY", "FA_TUNE_NCU", "FA_TUNE_RECORDINGS", "KERNELS")
 
 
@@ -24,17 +22,6 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, str(tmp_path / "home" / name.lower()))
     monkeypatch.setenv("FA_TUNE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def _one_family(only_sm80: None) -> None:
-    pass
-
-
-@pytest.fixture
-def every_family(_one_family: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them, for what recordings of all are asked."""
-    monkeypatch.setattr(families, "_FAMILIES", EVERY_FAMILY)
 
 
 @pytest.fixture

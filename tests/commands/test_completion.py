@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from fa_tune import families
 from tests.commands.console import Console
 
 
@@ -26,9 +27,12 @@ def _complete(console: Console, monkeypatch: pytest.MonkeyPatch, *words: str) ->
         (("search", "--kernels", "pro"), ["prog", "prog-all"]),
         (("search", "--dtype", ""), ["fp16", "bf16"]),
         (("search", "--dtype", "fp16,"), ["fp16,bf16"]),
-        (("search", "--family", ""), ["sm80", "all"]),
+        (("search", "--family", ""), [*families.family_names(), "all"]),
         (("search", "--family", "all,"), []),
-        (("search", "--family", "sm80,"), []),
+        (
+            ("search", "--family", "sm80,"),
+            [f"sm80,{n}" for n in families.family_names() if n != "sm80"],
+        ),
         (("search", "--profiler", "re"), ["replay"]),
         (("build", "--arch", "sm_8"), ["sm_80", "sm_86", "sm_89"]),
         (("report", "--dtype", "b"), ["bf16"]),

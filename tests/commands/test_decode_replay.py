@@ -25,11 +25,6 @@ MOVED = 2 * 64 * 64 * 128 * 2 + 2 * 375_065 * 8 * 128 * 2 + 64 * 4
 PEAK = 4.8e12
 
 
-@pytest.fixture(autouse=True)
-def _one_family() -> None:
-    """All of them, as users have them."""
-
-
 @pytest.fixture
 def replayed(console: Console, monkeypatch: pytest.MonkeyPatch) -> Console:
     monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)

@@ -175,6 +175,7 @@ WRONG: list[tuple[list[str], str, int]] = [
 ]
 
 
+@pytest.mark.usefixtures("only_sm80")  # whose sets are listed
 @pytest.mark.parametrize(
     ("arguments", "word", "status"), WRONG, ids=[" ".join(w[0])[:60] for w in WRONG]
 )

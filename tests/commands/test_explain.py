@@ -137,6 +137,7 @@ def test_on_a_gpu_both_are_measured_and_nobody_else(console: Console, gpu: Gpu) 
     assert gpu.calls == [([PLAIN, SWIZZLED], ()), ([PLAIN], ("cudnn",))]
 
 
+@pytest.mark.usefixtures("only_sm80")
 def test_on_a_gpu_one_alone_is_compared_with_the_default(
     console: Console, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ WAVE_DEFAULT = "wave(FP16, 128, 128x128, 2): "
 
 
 @pytest.fixture(autouse=True)
-def wave(_one_family: None, monkeypatch: pytest.MonkeyPatch) -> WaveFamily:
+def wave(only_sm80: None, monkeypatch: pytest.MonkeyPatch) -> WaveFamily:
     return register(monkeypatch)
 
 

@@ -290,7 +290,7 @@ def test_check_says_how_many_are_slower_than_the_default(console: Console, regis
     assert one["ratio"] == {"value": 1.05, "interval": [1.04, 1.06]}
 
 
-@pytest.mark.usefixtures("every_family", "wide_terminal")
+@pytest.mark.usefixtures("wide_terminal")
 def test_check_of_recordings_and_of_nothing(console: Console, registry: Path) -> None:
     from fa_tune.core.paths import profiles_dir
 

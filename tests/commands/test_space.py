@@ -10,6 +10,8 @@ from fa_tune.families.sm80.sets import get_autotuning_kernel_configs, get_kernel
 from tests.commands import fakes
 from tests.commands.console import Console, words
 
+pytestmark = pytest.mark.usefixtures("only_sm80")  # whose configs are counted
+
 
 def _space(console: Console, *arguments: str) -> dict[str, Any]:
     done = console("space", "--json", *arguments)

@@ -86,6 +86,29 @@ void a_default_is_for_what_nobody_tuned() {
     CHECK(says(table.why(problem()), "b: the default"));
 }
 
+void a_default_for_few_rows_is_for_no_more() {
+    std::vector<Variant> variants(4, named("many", Variant::persistent()));
+    for (int i = 0; i < 3; ++i) {
+        variants[i].config = "few " + std::to_string(64 >> i);
+        variants[i].plan.few_rows = 1;
+        variants[i].launch.tile_rows = 64 >> i;
+    }
+    std::vector<fa_tune_kernel_info> kernels;
+    std::vector<const char*> defaults;
+    for (Variant& variant : variants) {
+        kernels.push_back(variant.info());
+        defaults.push_back(variant.config.c_str());
+    }
+    const fa_tune::Table table({kernels.data(), 4, nullptr, 0, defaults.data(), 4});
+    const auto chosen = [&](int rows) { return config_of(table.find(problem(2, 4, rows))); };
+    CHECK(chosen(1) == "few 16");
+    CHECK(chosen(16) == "few 16");
+    CHECK(chosen(17) == "few 32");
+    CHECK(chosen(33) == "few 64");
+    CHECK(chosen(64) == "few 64");
+    CHECK(chosen(65) == "many");
+}
+
 void of_a_configs_kernels_the_one_that_fits_best() {
     // ragged, not ragged, with lse, causal, PTX: all of one config.
     std::vector<Variant> variants(5, named("a", Variant::persistent()));
@@ -176,6 +199,7 @@ int main() {
     exact_then_nearest_then_default();
     few_rows_and_many_are_apart();
     a_default_is_for_what_nobody_tuned();
+    a_default_for_few_rows_is_for_no_more();
     of_a_configs_kernels_the_one_that_fits_best();
     a_config_that_is_not_there_is_named_with_what_there_is();
     names_without_a_kernel_are_refused_when_the_table_is_made();

@@ -84,7 +84,7 @@ def compiled_cache(
 @pytest.fixture(scope="session")
 def options(tmp_path_factory: pytest.TempPathFactory) -> ExportOptions:
     registry = saved(tmp_path_factory.mktemp("registry") / "registry.json")
-    return ExportOptions(registry, dtypes=(DType.FP16,), ptx=True)
+    return ExportOptions(registry, dtypes=(DType.FP16,), ptx=True, few_queries=True)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ A100 = Gpu("NVIDIA A100-SXM4-80GB", (8, 0))
 D_HEAD = 64
 FAST, OTHER = "sm90(FP16, 64, 128x128): stages_2", "sm90(FP16, 64, 192x128): stages_2+pingpong"
 MMA = "(FP16, 64, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
+FEW = "decode(FP16, 64, 32, 64, 2): row_warps_2"
 # GPU, (batch, heads, kv heads, length of queries, of keys), causal, config, method.
 CHOSEN = (
     (H200, (16, 16, 16, 512, 512), False, FAST, "events"),
@@ -26,6 +27,7 @@ CHOSEN = (
     (H200, (4, 16, 4, 16384, 16384), False, OTHER, "events"),
     (H200, (1, 8, 1, 1000, 3000), False, MMA, "events"),
     (H200, (16, 16, 16, 2048, 2048), True, FAST, "events"),
+    (H200, (8, 16, 4, 2, 8192), False, FEW, "events"),
     (A100, (16, 16, 16, 1024, 1024), False, MMA, "events"),
     (A100, (2, 16, 16, 8192, 8192), True, MMA, "events"),
 )
@@ -67,6 +69,8 @@ def some_workload(dice: random.Random) -> Workload:
     kv_heads = dice.choice((1, 3, 8, 16))
     causal = dice.random() < 0.4
     lengths = [dice.choice((dice.randint(1, 20_000), 128 * dice.randint(1, 64))) for _ in range(2)]
+    if dice.random() < 0.2:
+        lengths[0] = dice.randint(1, 32)
     return Workload(
         dice.randint(1, 32),
         kv_heads * dice.choice((1, 2, 4)),

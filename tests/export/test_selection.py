@@ -70,6 +70,23 @@ def test_windows_and_what_changes_scores_have_kernels_of_their_own() -> None:
     assert [text for text in found.left_out if "score hook" in text]
 
 
+def test_defaults_for_few_queries_come_first_and_by_wish() -> None:
+    full = Workload(*SHAPE, D_HEAD, DType.FP16)
+    few = dataclasses.replace(full, seq_len_q=1)
+    registry = chosen_on_h200((full, FAST))
+    plain = select(registry, options())
+    found = select(registry, options(few_queries=True))
+    *more, last = found.defaults
+    assert [last] == plain.defaults
+    configs = [families.config_of(variant) for variant in more]
+    assert all(families.of(c).suits(few) and not families.of(c).suits(full, c) for c in configs)
+    assert any(families.of(c).suits(few, c) for c in configs), "by a tile that is not too large"
+    # One kernel for all lengths.
+    assert {r.traits for r in found.kernels if r.variant in more} == {"ragged", "causal+ragged"}
+    for c in configs:
+        assert kernel_computes(c, "ragged", few)
+
+
 def test_every_workload_of_an_entrys_kind_has_a_kernel() -> None:
     found = select(small_registry(), options())
     for e in found.entries:

@@ -286,15 +286,21 @@ def test_narrow_windows_have_small_tiles_with_d_head_64() -> None:
     assert sets.default_for(replace(narrow, d_head=128)) == default_config(128, DType.BF16)
 
 
-def test_tiles_overlap_with_large_heads_where_their_ends_tell() -> None:
-    short = Workload(2, 16, 16, 2048, 2048, 256, DType.FP16, causal=True)
-    long = replace(short, seq_len_q=4096, seq_len_kv=4096)
-    usual = default_config(256, DType.FP16)
-    overlapping = sets.default_for(short)
-    assert overlapping.cross_tile_overlap
-    assert overlapping in get_configs("fast", dtypes=[DType.FP16], d_head=256)
-    assert sets.default_for(replace(long, causal=False)) == overlapping
-    assert {sets.default_for(w) for w in (long, replace(short, softcap=50.0))} == {usual}
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
+def test_d_head_256_has_a_default_of_its_own_without_windows_and_the_like(dtype: DType) -> None:
+    causal = Workload(2, 16, 16, 4096, 4096, 256, dtype, causal=True)
+    usual = default_config(256, dtype)
+    plain = sets.default_for(causal)
+    assert plain != usual
+    assert plain in get_configs("fast", dtypes=[dtype], d_head=256)
+    assert constraints(plain, H200) is None
+    assert {sets.default_for(w) for w in (causal, replace(causal, causal=False))} == {plain}
+    others = (
+        replace(causal, softcap=50.0),
+        replace(causal, window_left=1023),
+        replace(causal, lengths="uniform-1"),
+    )
+    assert {sets.default_for(w) for w in others} == {usual}
 
 
 @pytest.mark.parametrize("d_head", [32, 72, 272, 512])
@@ -345,6 +351,18 @@ def test_groups_of_heads_fit_their_share_of_l2() -> None:
     assert sizes == [MAX_GROUPED_HEADS, 8, 1]
     grouped = Workload(1, 32, 4, 4096, 4096, 128, DType.FP16)
     assert l2_head_group(grouped, l2) == MAX_GROUPED_HEADS, "8 query heads share keys"
+
+
+def test_heads_at_work_may_have_all_of_l2_with_small_heads(driver: EncodedMaps) -> None:
+    def group(workload: Workload) -> int:
+        config = default_config(workload.d_head, workload.dtype)
+        *_, params = kernel_args(config, workload, ARGS, DEVICE)
+        return int(params["l2_head_group"][0])
+
+    half = {d: l2_head_group(benchmark_workload(8192, d, DType.FP16), DEVICE.l2_bytes)
+            for d in (64, 128, 256)}  # fmt: skip
+    found = {d: group(benchmark_workload(8192, d, DType.FP16)) for d in half}
+    assert found == {64: 2 * half[64], 128: 2 * half[128], 256: half[256]}
 
 
 def test_counters_are_for_the_dynamic_scheduler_only() -> None:

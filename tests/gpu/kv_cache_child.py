@@ -5,16 +5,23 @@ from __future__ import annotations
 
 import random
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 
-from fa_tune.op import flash_attn_with_kvcache
+from fa_tune import families
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildRequest, build
+from fa_tune.core.arch import limits
+from fa_tune.core.model import Artifact
+from fa_tune.core.workload import Workload
+from fa_tune.op import flash_attn_with_kvcache, state
 from fa_tune.op.kv_cache import E4M3, Scores, attend
 from tests.gpu.op_checks import draw, main, same_bits
 
-PROBLEMS = 72
+PROBLEMS, FEW_PROBLEMS = 72, 24
 KINDS = 24  # of kernels among them: each is compiled
 
 
@@ -126,8 +133,54 @@ def _expected(
 
 def random_caches() -> None:
     """Windows, sinks, soft caps, e4m3, other heads of V, new keys; twice to the bit."""
+    _random_caches(PROBLEMS)
+
+
+def any_config() -> None:
+    """The same by configs that are nobody's default: any shares, clusters, ways to combine."""
+    operators, dice = state.operators(), random.Random(3)
+    kernels: dict[Workload, Any] = {}
+
+    def kernel_with_cache(workload: Workload, device: int) -> Any:
+        if workload not in kernels:
+            kernels[workload] = operators.load(_built(_any_config(workload, dice), workload))
+            kernels[workload].prepare(device)
+        return kernels[workload]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operators, "kernel_with_cache", kernel_with_cache)
+        _random_caches(FEW_PROBLEMS)
+    assert len(kernels) > FEW_PROBLEMS // 2
+
+
+def _any_config(workload: Workload, dice: random.Random) -> Any:
+    """A config of the family for a workload, by the roll of dice."""
+    family, device = families.get("decode"), limits(torch.cuda.get_device_capability())
+    usual = family.default_for(workload, device)
+    kind = {"dtypes": [workload.dtype], "d_head": workload.d_head, "d_head_v": workload.d_head_v}
+    pool = family.configs("tune", **kind)
+    while True:
+        found = replace(dice.choice(pool), kv_type=usual.kv_type, d_head_v=usual.d_head_v)
+        knobs = {"cluster": (1, 2, 4, 8), "dependent": (False, True), "min_blocks": (1, 2, 8)}
+        for knob, values in knobs.items():
+            other = replace(found, **{knob: dice.choice(values)})
+            found = found if family.constraints(other, device) else other
+        if family.constraints(found, device) is None and families.fits(found, workload):
+            return found
+
+
+def _built(config: Any, workload: Workload) -> Artifact:
+    family, device = families.of(config), limits(torch.cuda.get_device_capability())
+    traits, arch = family.traits(config, workload), family.compile_arch(device)
+    request = BuildRequest(families.variant_of(family, config), traits, arch)
+    (built,) = build([request], ArtifactStore(), jobs=1)
+    assert built.artifact is not None, built.reason
+    return built.artifact
+
+
+def _random_caches(problems: int) -> None:
     dice = random.Random(11)
-    for number in range(PROBLEMS):
+    for number in range(problems):
         drawn = _draw(dice, number)
         kind = random.Random(KINDS + number % KINDS)
         causal, windowed = kind.random() < 0.5, kind.random() < 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +56,8 @@ def exported(
 ) -> tuple[Export, Path]:
     """The export, and where it is built."""
     root = tmp_path_factory.mktemp("export")
-    made = export(root / "attention", ExportOptions(registry), machine, Silent())
+    options = ExportOptions(registry, few_queries=True)
+    made = export(root / "attention", options, machine, Silent())
     assert not made.left_out
     configure_and_build(made.folder, root / "build")
     return made, root / "build"
@@ -78,6 +80,18 @@ def test_the_exports_own_tests_pass(exported: tuple[Export, Path]) -> None:
     _, build = exported
     shown = run(tool("ctest"), "--test-dir", str(build), "--output-on-failure", "--no-tests=error")
     assert "Skipped" not in shown
+
+
+def test_few_queries_run_by_their_own_defaults(exported: tuple[Export, Path]) -> None:
+    """With the workspace that the example gives them; it compares with the host."""
+    _, build = exported
+    device = devices.find_device()
+    assert device is not None
+    for n_queries, dtype, d_head in itertools.product((1, 3, 9), DType, D_HEADS):
+        few = Workload(2, 8, 2, n_queries, 4097, d_head, dtype, causal=True, bottom_right=True)
+        (default, *_) = families.defaults_for(few, limits(device.compute_capability))
+        said = run(str(build / "attend"), few.key)
+        assert said.startswith(f"{families.of(default).name}:")
 
 
 def test_the_example_gives_pythons_bits(

@@ -7,7 +7,7 @@ import pytest
 from tests.gpu.test_op import run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
-CHECKS = ("random_caches", "through_the_drop_in")
+CHECKS = ("random_caches", "through_the_drop_in", "any_config")
 
 
 @pytest.fixture(scope="module")

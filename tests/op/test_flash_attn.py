@@ -315,3 +315,25 @@ def test_a_cache_without_room_gives_zeros() -> None:
     out, lse = flash_attn_with_kvcache(q, cache, cache, cache_seqlens=none, return_softmax_lse=True)
     assert (out == 0).all()
     assert lse.isneginf().all()
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_new_keys_beyond_a_cache_of_unknown_lengths_are_dropped(paged: bool) -> None:
+    """On a GPU a place that is not there would end every later call."""
+    lengths = torch.tensor([7, 6, 3, 8, 11], dtype=torch.int32)
+    cache, new, q = draw(5, 8, 2, 16), draw(5, 3, 2, 16), draw(5, 1, 4, 16)
+    values = cache.clone()
+    expected = cache.clone()
+    for row, own, n in zip(expected, new, lengths.tolist(), strict=True):
+        row[n : n + 3] = own[: max(0, 8 - n)]
+    table = None
+    if paged:
+        table = torch.arange(10, dtype=torch.int32).view(5, 2)
+        cache, values = cache.view(10, 4, 2, 16), values.view(10, 4, 2, 16)
+    out = flash_attn_with_kvcache(
+        q, cache, values, new, new, cache_seqlens=lengths, block_table=table, causal=True
+    )
+    assert torch.equal(cache.view(5, 8, 2, 16), expected)
+    for i, n in enumerate(lengths.tolist()):
+        seen = (expected[[i], : n + 3],) * 2
+        assert torch.allclose(out[i], flash_attn_func(q[[i]], *seen)[0], atol=1e-5)

@@ -12,7 +12,8 @@ int main(int argc, char** argv) {
     fa_tune_problem p;
     fa_tune_tensors tensors = {0};
     fa_tune_tensor* const places[TENSORS] = {&tensors.q, &tensors.k, &tensors.v, &tensors.o};
-    device_address addresses[TENSORS];
+    device_address addresses[TENSORS], workspace;
+    size_t workspace_bytes = 0;
     uint16_t* elements[TENSORS];
     size_t bytes[TENSORS];
     const fa_tune_table* table = NULL;
@@ -46,7 +47,10 @@ int main(int argc, char** argv) {
         copy_to_device(addresses[i], elements[i], bytes[i]);
         *places[i] = contiguous(addresses[i], seq_len, heads, columns);
     }
-    status = fa_tune_launch(kernel, &p, &tensors, 0, NULL);
+    status = fa_tune_workspace_bytes(kernel, &p, 0, &workspace_bytes);
+    workspace = device_allocate(workspace_bytes + 1); /* mostly none is needed */
+    tensors.workspace = (void*)(uintptr_t)workspace;
+    if (status == FA_TUNE_OK) status = fa_tune_launch(kernel, &p, &tensors, 0, NULL);
     if (status != FA_TUNE_OK) {
         fprintf(stderr, "attend_c: %s\n", fa_tune_last_error());
         return 1;
@@ -55,6 +59,7 @@ int main(int argc, char** argv) {
     error = largest_error(&p, elements[Q], elements[K], elements[V], elements[O]);
     printf("%s\nlargest error %.2e, allowed %.2e\n", fa_tune_kernel_config(kernel), error,
            allowed_error(p.dtype));
+    device_free(workspace);
     for (int i = 0; i < TENSORS; ++i) {
         device_free(addresses[i]);
         free(elements[i]);

@@ -4,6 +4,7 @@
 //     fa_tune_kernel* kernel;
 //     fa_tune_exported(&table);
 //     fa_tune_find(table, &problem, device, &kernel);
+//     fa_tune_workspace_bytes(kernel, &problem, device, &bytes);  // of tensors.workspace, mostly 0
 //     fa_tune_launch(kernel, &problem, &tensors, device, stream);
 #pragma once
 

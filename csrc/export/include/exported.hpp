@@ -3,6 +3,7 @@
 //     fa_tune::launch(problem, tensors, device, stream);
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "exported.h"
@@ -29,6 +30,13 @@ inline std::string why(const fa_tune_problem& problem, int device = -1) {
     char text[1024];
     check(fa_tune_why(exported(), &problem, device, text, sizeof text));
     return text;
+}
+
+// Device memory that a launch for a problem takes as `tensors.workspace`; mostly none.
+inline std::size_t workspace_bytes(const fa_tune_problem& problem, int device = -1) {
+    std::size_t bytes = 0;
+    check(fa_tune_workspace_bytes(find(problem, device), &problem, device, &bytes));
+    return bytes;
 }
 
 // Enqueues the kernel for a problem.

@@ -34,6 +34,7 @@ fa_tune_tensors tensors(const fa_tune_problem& p) {
         address += std::uintptr_t{1} << 34;
     }
     if (p.lse != 0) made.lse = reinterpret_cast<void*>(address);
+    made.workspace = reinterpret_cast<void*>(address << 1);
     return made;
 }
 
@@ -99,6 +100,8 @@ int main(int argc, char** argv) {
     chooses_as_the_registry_did(gpu);
     names_what_is_not_there(fa_tune::sm80_kernels, choices[0].problem);
     names_what_is_not_there(fa_tune::sm90_kernels, choices[0].problem);
+    names_what_is_not_there(fa_tune::decode_kernels, choices[0].problem);
     maps_lead_to_kernels(fa_tune::sm80_kernels, choices[0].problem);
     maps_lead_to_kernels(fa_tune::sm90_kernels, choices[0].problem);
+    maps_lead_to_kernels(fa_tune::decode_kernels, choices[0].problem);
 }

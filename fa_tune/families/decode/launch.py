@@ -221,7 +221,7 @@ def plan(config: DecodeConfig, traits: str, arch: str) -> CallPlan:
         )
     call = CallPlan.forward(config, traits, arch, tuple(launches))
     # Every length is served by one kernel.
-    return replace(call, plan=replace(call.plan, block_q=1, block_kv=1, ragged=0))
+    return replace(call, plan=replace(call.plan, block_q=1, block_kv=1, ragged=0, few_rows=1))
 
 
 def workspace_bytes(config: DecodeConfig, workload: Workload, device: LaunchDevice) -> int:

@@ -1,6 +1,6 @@
 """The named sets of configs, and the choice among them.
 
-fast         what may win, with all knobs; see sm80_later_sets
+fast         what may win, with all knobs; see later_sets.py
 wide         all that can run, with all knobs; see there
 tune         80 configs, 40 per dtype (96 above d_head 128): the blocks, k-tiles and flags that
              may win
@@ -22,6 +22,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
 from fa_tune.families.axes import expand
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.later_sets import get_fast_configs, get_wide_configs
 from fa_tune.families.sm80.names import parse_kernel_name_into_config, parse_short_form
 from fa_tune.families.sm80.rules import should_autotune_config
 
@@ -168,10 +169,7 @@ def _named_set(
             "all" in key, dtypes=dtypes or PROGRESSION_DTYPES, d_head=d_head, d_head_v=d_head_v
         )
     if key in ("fast", "wide"):
-        # It builds on the config class and is wanted by these keys alone.
-        from fa_tune.families.sm80 import later_sets as later
-
-        make = later.get_fast_configs if key == "fast" else later.get_wide_configs
+        make = get_fast_configs if key == "fast" else get_wide_configs
         return make(dtypes or TUNE_DTYPES, d_head, d_head_v)
     if key == "all":
         return get_kernels_to_build(dtypes, d_head=d_head, d_head_v=d_head_v)

@@ -73,7 +73,7 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         return sets.default_config(d_head, dtype, d_head_v=d_head_v)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90Config:
-        """As `default_config`, but for some sizes and windows with d_head 64 and 256."""
+        """As `default_config`, but for some workloads with d_head 64 and 256."""
         return sets.default_for(workload)
 
     def former_defaults(self, config: Sm90Config) -> list[Sm90Config]:

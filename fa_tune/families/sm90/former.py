@@ -37,11 +37,22 @@ CHANGES = (
 )
 
 
+# The same of a default that is one for some sizes and windows alone.
+CHANGES_BY_SHAPE = (
+    # 2026-11-23
+    Change(
+        lambda c: c.d_head == 256 and c.adaptive_max,
+        {"adaptive_max": False, "single_loop": True},
+    ),
+)
+
+
 def former_defaults(config: Sm90Config) -> list[Sm90Config]:
     """What was the default before this one, the last first."""
     found = []
     usual = default_config(config.d_head, config.dtype, d_head_v=config.d_head_v)
     if config != usual:  # until 2026-11-23 sizes and windows made no difference
+        found += [replace(config, **c.other) for c in CHANGES_BY_SHAPE if c.concerns(config)]
         found.append(usual)
     before = usual
     for change in CHANGES:

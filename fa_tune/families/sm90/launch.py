@@ -14,6 +14,7 @@ from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.families.sm90.config import GROUP_ROWS, Scheduler, Sm90Config
 from fa_tune.families.tensor_maps import tensor_map
 from fa_tune.families.work_tiles import (
+    L2_SHARE,
     MAX_TILES,
     PACKED_FIELDS,
     l2_head_group,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 # Copies of Q and O end where the rows do, and the log-sum-exp is asked for every row: any number of
 # queries is a whole one.
 WHOLE_QUERIES = 1
+ROOMY_D_HEAD = 128  # up to which the heads at work may have all of L2
 
 
 @cache
@@ -84,6 +86,13 @@ def plan(config: Sm90Config, traits: str, arch: str) -> CallPlan:
     return replace(call, plan=replace(call.plan, block_q=WHOLE_QUERIES))
 
 
+def _l2_share(workload: Workload) -> float:
+    """The part of L2 for the heads at work.  More heads are more tiles of unequal length, which
+    end together; with large heads, the copies that miss L2 cost as much as that gains."""
+    large = max(workload.d_head, workload.d_v) > ROOMY_D_HEAD
+    return L2_SHARE if large or workload.packed else 1.0
+
+
 def kernel_args(
     config: Sm90Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
 ) -> list[np.ndarray]:
@@ -98,7 +107,7 @@ def kernel_args(
     batch, params["seq_len_q"], params["seq_len_kv"] = workload.rows
     params["m_blocks"] = tiles_of_head(workload, config.B_r)
     params["total_heads"] = workload.heads * batch
-    params["l2_head_group"] = l2_head_group(workload, device.l2_bytes)
+    params["l2_head_group"] = l2_head_group(workload, device.l2_bytes, _l2_share(workload))
     set_scores(params, workload, args)
     set_packed(params, workload, args)
     return [

@@ -70,6 +70,7 @@ _EARLY = "early_test_wait"
 _TURNS = f"{_BEST}+rows_in_turn"
 _TURNS_3 = _TURNS.replace("stages_2", "stages_3", 1)
 _ADAPTIVE = f"{_BEST}+adaptive_max"
+_APART_ADAPTIVE = f"{_APART}+adaptive_max"
 _BOTH = f"{_TURNS}+adaptive_max"
 
 # With these heads a causal mask's blocks go through the loop of the others: a quarter less code,
@@ -119,6 +120,7 @@ FAST: dict[int, Listed] = {
         *(("128x80", words) for words in (_ONE_Q, f"{_ONE_Q}+{_EARLY}")),
         *(("128x80", words) for words in (f"stages_2+pingpong+overlap+{_ORDER}",)),
         *(("128x64", words) for words in (_APART, f"{_APART}+{_EARLY}")),
+        *(("128x64", words) for words in (_APART_ADAPTIVE,)),
     ),
 }
 
@@ -197,11 +199,11 @@ WIDE_TILE_COST = 1.05
 MULTIPROCESSORS = 132  # of the boards that the defaults were measured on
 LEAST_WIDE_WAVES = 3
 NARROW = 1024  # keys of a window, up to which the small tile was measured
-SHORT = 2048  # up to which a tile's end tells with d_head 256, whatever the mask
 
 
 def default_for(workload: Workload) -> Sm90Config:
-    """`default_config`, or what is faster for such sizes and windows with d_head 64 and 256."""
+    """`default_config`, or what is faster for such sizes and windows with d_head 64, and without
+    windows and the like with 256."""
     w = workload
     if w.packed and (w.total_q, w.total_kv) == (w.batch * w.seq_len_q, w.batch * w.seq_len_kv):
         # No sequence is shorter than the longest.
@@ -215,8 +217,9 @@ def default_for(workload: Workload) -> Sm90Config:
         return usual
     if w.d_head == 64:
         return _wide_or(usual, w)
-    if w.d_head == 256 and (not w.causal or w.seq_len_kv <= SHORT):
-        return replace(usual, cross_tile_overlap=True, early_test_wait=False)
+    if w.d_head == 256:
+        apart = replace(usual, cross_tile_overlap=True, early_test_wait=False, adaptive_max=True)
+        return replace(apart, single_loop=_single_loop(apart))
     return usual
 
 

@@ -193,34 +193,10 @@ class NcuProfiler:
         """One ncu process, the one that waits in the folder if there is one; returns how it ended
         and what it profiled."""
         log = folder / LOG
-        options = self._options(log)
-        if options.export is not None:
-            options.export.unlink(missing_ok=True)  # not to be taken for this process's report
-
-        def on_event(event: Event) -> None:
-            if event.kind is Kind.PARTIAL:
-                on_step(items[event.item].subject)
-            elif event.kind is Kind.BEGIN and self._next_is_sure:
-                self.warm_up()
-
-        job = ProfileJob(
-            items={name: asked.item for name, asked in items.items()},
-            device=plan.worker_device,
-            rounds=plan.runs,
-            seed=plan.seed,
-            inputs=str(plan.inputs),
-        )
-        end = run_child(
-            *job.request(),
-            run_dir=folder,
-            item_timeout_s=plan.item_timeout_s,
-            start_timeout_s=START_TIMEOUT_S,
-            exit_timeout_s=EXIT_TIMEOUT_S,
-            wrapper=self._command(folder),
-            waiting=waiting,
-            env={**environment_in(folder), **plan.worker_env},
-            on_event=on_event,
-        )
+        export = self._options(log).export
+        if export is not None:
+            export.unlink(missing_ok=True)  # not to be taken for this process's report
+        end = self._run_below(plan, items, folder, on_step, waiting)
         text = log.read_text(errors="replace") if log.exists() else ""
         found = diagnose_log(text, exit_code=None if end.timed_out else end.exit_code)
         if found is not None and found.name == "unknown-metric" and self._drop_unknown_metrics():
@@ -236,23 +212,63 @@ class NcuProfiler:
             if issubclass(found.error, NoUsableVariant) and not _began(end):
                 return end, []  # no kernel, because the program did not get that far
             raise found.exception()
-        source = options.export or log
-        cut_off = item_failed or end.was_killed
-        if cut_off and not source.exists():  # nothing was written before the item failed
-            return end, []
-        if options.export is not None:
-            source = folder / "imported.csv"
-            self._run(import_arguments(options.export, self._version, log_file=source))
+        return end, self._launches(log, export, cut_off=item_failed or end.was_killed)
+
+    def _run_below(
+        self,
+        plan: MeasurePlan,
+        items: Mapping[str, _Asked],
+        folder: Path,
+        on_step: OnStep,
+        waiting: WaitingBelow | None,
+    ) -> ChildEnd:
+        """Measure below ncu, whose log is left in the folder."""
+
+        def on_event(event: Event) -> None:
+            if event.kind is Kind.PARTIAL:
+                on_step(items[event.item].subject)
+            elif event.kind is Kind.BEGIN and self._next_is_sure:
+                self.warm_up()
+
+        job = ProfileJob(
+            items={name: asked.item for name, asked in items.items()},
+            device=plan.worker_device,
+            rounds=plan.runs,
+            seed=plan.seed,
+            inputs=str(plan.inputs),
+        )
+        return run_child(
+            *job.request(),
+            run_dir=folder,
+            item_timeout_s=plan.item_timeout_s,
+            start_timeout_s=START_TIMEOUT_S,
+            exit_timeout_s=EXIT_TIMEOUT_S,
+            wrapper=self._command(folder),
+            waiting=waiting,
+            env={**environment_in(folder), **plan.worker_env},
+            on_event=on_event,
+        )
+
+    def _launches(self, log: Path, export: Path | None, *, cut_off: bool) -> list[Launch]:
+        """What a process profiled, in the order of its launches, from its log or the report that
+        it exported; nothing of one that was `cut_off` before it wrote any.  Raises
+        ProfileFormatError."""
+        source = export or log
+        if cut_off and not source.exists():
+            return []
+        if export is not None:
+            source = log.with_name("imported.csv")
+            self._run(import_arguments(export, self._version, log_file=source))
         try:
             profile = read_profile(source, decimal=".")
         except ProfileFormatError:
-            if cut_off:  # nor any launch of the others
-                return end, []
+            if cut_off:
+                return []
             raise
         for warning in profile.warnings:
             self.notes.warn(warning)
         launches = [one for one in profile.launches if one.kernel_name != FIRST_LAUNCH]
-        return end, sorted(launches, key=lambda launch: launch.launch_id)
+        return sorted(launches, key=lambda launch: launch.launch_id)
 
     def _attempts(
         self,

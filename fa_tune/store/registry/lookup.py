@@ -256,5 +256,5 @@ def _gpu_text(name: str, compute_capability: tuple[int, int]) -> str:
 def _kind_text(workload: Workload) -> str:
     mask = "causal" if workload.causal else "full"
     kind = [label for name, label in unusual_labels(workload) if FIELDS[name].effect is Effect.KIND]
-    rows = ["few queries"] if workload.few_rows else []
+    rows = ["with few queries"] if workload.few_rows else []
     return " ".join((f"{workload.dtype.name} d_head {workload.d_head} {mask}", *kind, *rows))
