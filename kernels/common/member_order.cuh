@@ -21,10 +21,17 @@
 
 namespace fa_tune {
 
-// Of shared memory: the keys and tiles of sequences while they are ordered, and the tile found.
+// Of shared memory: the keys and tiles of sequences while they are ordered, the tile found, the
+// tile that is the right one if all sequences are equal, and for each of four warps whether its
+// are.
 constexpr int kMostSorted = 256;
 constexpr int kFoundAt = 8 * kMostSorted;
-constexpr int kOrderBytes = kFoundAt + 32;
+constexpr int kGuessAt = kFoundAt + 32;
+constexpr int kEqualAt = kGuessAt + 32;
+constexpr int kOrderBytes = kEqualAt + 16;
+// Of a batch whose sequences are found to be equal, so that numbers that are handed out when none
+// is left are still below 2^20.
+constexpr int kMostTilesOfEquals = 1 << 19;
 // Keys that make no difference to the order of sequences whose tiles are handed out together.
 constexpr int kAlikeKeys = 128;
 // Up to 2^kMostShift threads compare one sequence with the others, and not more than kComparing all
@@ -37,6 +44,8 @@ constexpr int kComparing = 128;
 template <int kCtaThreads>
 struct WholeCta {
     static constexpr int kThreads = kCtaThreads;
+    // Whether it finds out that all sequences are equal, and then orders none; of four warps.
+    static constexpr bool kFindsEqual = false;
     // After words that the thread has written to shared memory.
     __device__ __forceinline__ static void wrote() {}
     __device__ __forceinline__ static void sync() { __syncthreads(); }
@@ -72,13 +81,30 @@ struct Rank {
     }
 };
 
+// Whether all sequences of no more than kMostSorted are equal: what kFindsEqual found.
+__device__ __forceinline__ bool found_equal(unsigned scratch) {
+    int warps[4];
+    ptx::ld_shared_v4(warps, scratch + kEqualAt);
+    return (warps[0] & warps[1] & warps[2] & warps[3]) != 0;
+}
+
+// Whether sequences may be found to be equal.  Params: heads, seq_len_q of all.
+template <int kRows, class Params>
+__device__ __forceinline__ bool may_be_equal(const Params& p) {
+    const PackedBatch& batch = p.packed;
+    const long long tiles = p.seq_len_q / kRows + batch.batch;
+    return batch.batch <= kMostSorted && p.seq_len_q > 0 && batch.used_q == nullptr &&
+           batch.used_kv == nullptr && tiles * p.heads < kMostTilesOfEquals;
+}
+
 // Up to kMostSorted sequences are ordered by their keys; more are taken as they come.
-// `visit(place, member, tiles)` for each, by one of the team's threads, all of which call this.
-// Tiles are of kRows queries, those of one head.  `scratch`: kOrderBytes.  With kGrouped up to
-// `most_in_group` sequences make a group.
-template <class Team, int kRows, bool kGrouped, class Visit>
+// `visit(place, member, tiles, equal)` for each, by one of the team's threads, all of which call
+// this; `equal`: all are.  Tiles are of kRows queries, those of one head.  `scratch`: kOrderBytes.
+// With kGrouped up to `most_in_group` sequences make a group.  `is_equal(member)`: with
+// kFindsEqual, whether a sequence is as all are if they are equal.
+template <class Team, int kRows, bool kGrouped, class IsEqual, class Visit>
 __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned scratch,
-                                              int most_in_group, Visit visit) {
+                                              int most_in_group, IsEqual is_equal, Visit visit) {
     constexpr int kThreads = Team::kThreads;
     const int count = batch.batch, thread = ptx::tid_x();
     const auto tiles_of = [](int queries) { return (queries + kRows - 1) / kRows; };
@@ -106,6 +132,7 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
         while (shift < kMostShift && (2 * count << shift) <= min(kThreads, kComparing)) ++shift;
         const int own = thread >> shift, part = thread - (own << shift);
         PackedMember member{};
+        bool equal = Team::kFindsEqual;
 #pragma unroll 1
         for (int round = (count - 1) / kThreads; round >= 0; --round) {
             const int index = round * kThreads + own;
@@ -114,19 +141,29 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
                 member = member_of(index);
                 tiles = tiles_of(member.queries);
                 keys = keys_of(member);
+                if constexpr (Team::kFindsEqual) equal = equal && is_equal(member);
             }
             if (part == 0 && index < count + count % 2) {
                 ptx::st_shared(scratch + 8 * index, keys);
                 ptx::st_shared(scratch + 8 * index + 4, tiles);
             }
         }
+        if constexpr (Team::kFindsEqual) {
+            equal = !__any_sync(kAllLanes, !equal);
+            if (thread % 32 == 0) ptx::st_shared(scratch + kEqualAt + thread / 8, equal);
+        }
         Team::wrote();
         Team::sync();
+        if constexpr (Team::kFindsEqual) equal = found_equal(scratch);
 #pragma unroll 1
         for (int first = 0; first < count; first += kThreads) {
             const int index = first + own;
             if (first > 0 && index < count) member = member_of(index);
             const int tiles = tiles_of(member.queries), keys = keys_of(member);
+            if (equal) {
+                if (index < count && part == 0) visit(index, member, tiles, true);
+                continue;
+            }
             Rank rank{0, 0};
 #pragma unroll 4
             for (int other = 2 * part; other < count; other += 2 << shift) {
@@ -154,7 +191,7 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
                 member.in_group = rank.alike_before() - before_group;
                 member.group = min(most_in_group, rank.alike() - before_group);
             }
-            visit(rank.place(), member, tiles);
+            visit(rank.place(), member, tiles, false);
         }
     } else {
         const int each = (count + kThreads - 1) / kThreads;
@@ -173,7 +210,7 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
             PackedMember member = member_of(index);
             const int tiles = tiles_of(member.queries);
             member.first_tile = first_tile;
-            visit(index, member, tiles);
+            visit(index, member, tiles, false);
             first_tile += tiles;
         }
     }
@@ -255,32 +292,62 @@ __device__ __forceinline__ PackedTile packed_tile(int number, int from, const Pa
     return {tile.m_block, tile.head, place, Sequence<true>::of(member)};
 }
 
+// Tile `number`, below 2^20, of a packed batch whose sequences all have as many queries, at least
+// one, and as many keys: what the list of no more than kMostSorted says, without it.
+template <int kRows, bool kLongestFirst, class Params>
+__device__ __forceinline__ PackedTile tile_of_equals(int number, int queries, int keys,
+                                                     const Params& p) {
+    const int batch = p.packed.batch, tiles = (queries + kRows - 1) / kRows;
+    const int most_in_group =
+        kLongestFirst ? min(batch, max(1, quotient<true>(p.l2_head_group, p.heads))) : 1;
+    const int of_group = tiles * p.heads * most_in_group;
+    const int group = quotient<true>(number, of_group);
+    PackedMember member{};
+    member.group = min(most_in_group, batch - group * most_in_group);
+    if (member.group <= 0) return kNoPackedTile;
+    const GroupTile tile =
+        group_tile<kLongestFirst, true>(number - group * of_group, member, tiles, p);
+    const int index = group * most_in_group + tile.in_group;
+    if (index >= batch || tile.m_block < 0) return kNoPackedTile;
+    return {tile.m_block,
+            tile.head,
+            index,
+            {index * queries, queries, index * keys, keys, keys - queries, index}};
+}
+
 // How tiles are handed out: those of so many heads, of which so many neighbours together.
 struct Handout {
     int heads, l2_head_group;
 };
 
+// The tile for `found_tile`.
+__device__ __forceinline__ void tell_tile(unsigned found, const PackedTile& tile) {
+    const Sequence<true>& own = tile.sequence;
+    const int low[4] = {tile.m_block, tile.head, tile.place, own.first_query};
+    const int high[4] = {own.n_queries, own.first_key, own.n_keys, own.index};
+    ptx::st_shared_v4(found, low);
+    ptx::st_shared_v4(found + 16, high);
+}
+
 // By a team: orders the sequences and finds tile `number`, which is there for `found_tile` when all
-// have met.  kListed: makes the list, too, for persistent CTAs, whose first tiles have the numbers
-// of CTAs, below 2^20.
-template <class Team, int kRows, bool kLongestFirst, bool kListed>
+// have met, unless all sequences are equal.  kListed: makes the list, too, for persistent CTAs,
+// whose first tiles have the numbers of CTAs, below 2^20; of equal sequences it has no more than
+// what they are.
+template <class Team, int kRows, bool kLongestFirst, bool kListed, class IsEqual>
 __device__ __forceinline__ void order_members(const PackedBatch& batch, unsigned scratch,
-                                              int number, const Handout& p) {
+                                              int number, const Handout& p, IsEqual is_equal) {
     const unsigned found = scratch + kFoundAt;
     const int most_in_group = max(1, quotient<kListed>(p.l2_head_group, p.heads));
     if (threadIdx.x == 0) ptx::st_shared(found, -1);
     visit_members<Team, kRows, kLongestFirst && kListed>(
-        batch, scratch, most_in_group, [&](int place, const PackedMember& member, int tiles) {
-            const int of_group = number - first_of_group(member, tiles, p.heads);
+        batch, scratch, most_in_group, is_equal,
+        [&](int place, const PackedMember& member, int tiles, bool equal) {
+            const int of_group = equal ? -1 : number - first_of_group(member, tiles, p.heads);
             if (of_group >= 0 && of_group < tiles * p.heads * member.group) {
                 const GroupTile tile =
                     group_tile<kLongestFirst, kListed>(of_group, member, tiles, p);
                 if (tile.in_group == member.in_group) {
-                    const int low[4] = {tile.m_block, tile.head, place, member.first_query};
-                    const int high[4] = {member.queries, member.first_key, member.keys,
-                                         member.index};
-                    ptx::st_shared_v4(found, low);
-                    ptx::st_shared_v4(found + 16, high);
+                    tell_tile(found, {tile.m_block, tile.head, place, Sequence<true>::of(member)});
                     Team::wrote();
                 }
             }
@@ -294,10 +361,10 @@ __device__ __forceinline__ void order_members(const PackedBatch& batch, unsigned
 }
 
 // Shared memory may be used again when all have read it.
-__device__ __forceinline__ PackedTile found_tile(unsigned scratch) {
+__device__ __forceinline__ PackedTile found_tile(unsigned found) {
     int low[4], high[4];
-    ptx::ld_shared_v4(low, scratch + kFoundAt);
-    ptx::ld_shared_v4(high, scratch + kFoundAt + 16);
+    ptx::ld_shared_v4(low, found);
+    ptx::ld_shared_v4(high, found + 16);
     return {
         low[0], low[1], low[2], {low[3], high[0], high[1], high[2], high[2] - high[0], high[3]}};
 }
@@ -305,17 +372,25 @@ __device__ __forceinline__ PackedTile found_tile(unsigned scratch) {
 // The list, and the first tile of a persistent CTA.
 template <class Team, int kRows, bool kLongestFirst, class Params>
 __device__ __forceinline__ void list_members(const Params& p, unsigned scratch) {
-    order_members<Team, kRows, kLongestFirst, true>(p.packed, scratch, static_cast<int>(blockIdx.x),
-                                                    {p.heads, p.l2_head_group});
+    const bool may_be = Team::kFindsEqual && may_be_equal<kRows>(p);
+    order_members<Team, kRows, kLongestFirst, true>(
+        p.packed, scratch, static_cast<int>(blockIdx.x), {p.heads, p.l2_head_group},
+        [&](const PackedMember& member) {
+            return may_be && member.queries * p.packed.batch == p.seq_len_q &&
+                   member.keys * p.packed.batch == p.seq_len_kv &&
+                   member.first_query == member.index * member.queries &&
+                   member.first_key == member.index * member.keys;
+        });
 }
 
 // The tile of a CTA whose number along x is that of a tile of one head, and along y the head.
 template <int kThreads, int kRows, bool kLongestFirst>
 __device__ __forceinline__ PackedTile own_tile(const PackedBatch& batch, unsigned scratch) {
     order_members<WholeCta<kThreads>, kRows, kLongestFirst, false>(
-        batch, scratch, static_cast<int>(blockIdx.x), {1, 1});
+        batch, scratch, static_cast<int>(blockIdx.x), {1, 1},
+        [](const PackedMember&) { return false; });
     __syncthreads();
-    PackedTile tile = found_tile(scratch);
+    PackedTile tile = found_tile(scratch + kFoundAt);
     tile.head = blockIdx.y;
     return tile;
 }

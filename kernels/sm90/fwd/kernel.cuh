@@ -30,6 +30,7 @@ struct RegisterShares {
 
 template <Sm90Config CFG>
 __device__ __forceinline__ void initialise_barriers(const SharedAddress<CFG>& smem) {
+    if (smem.base % 1024 != 0) __trap();  // the swizzle counts rows from there
     for (int i = 0; i < CFG.q_stages * CFG.mma_warpgroups; ++i) {
         ptx::mbarrier_init(smem.q_full(i), 1);
         ptx::mbarrier_init(smem.q_empty(i), CFG.o_apart() ? 4 : 1);
@@ -65,24 +66,34 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
     // Broadcast, so that the compiler knows it to be the same in all lanes.
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
     // By warps that have no packed sequences to order.
-    constexpr int kInitialises = TRAITS.packed ? 128 * CFG.mma_warpgroups : 32;
-    if (threadIdx.x == kInitialises) {
-        if (smem.base % 1024 != 0) __trap();  // the swizzle counts rows from there
+    constexpr int kInitialises = TRAITS.packed ? 4 * CFG.mma_warpgroups : 1;
+    using Order = TileOrder<CFG, TRAITS>;
+    [[maybe_unused]] GuessedCopies<CFG, TRAITS> copies{params, q_map, k_map, v_map, smem};
+    if constexpr (TRAITS.packed) {
+        if (warp == kInitialises && ptx::elect_sync()) {
+            initialise_barriers<CFG>(smem);
+            copies.begin();
+        }
+    } else if (threadIdx.x == 32 * kInitialises) {
         initialise_barriers<CFG>(smem);
     }
-    if (threadIdx.x == (TRAITS.packed ? kInitialises + 32 : 0)) {
+    if (threadIdx.x == (TRAITS.packed ? 32 * kInitialises + 32 : 0)) {
         ptx::prefetch_tensormap(q_map);
         ptx::prefetch_tensormap(k_map);
         ptx::prefetch_tensormap(v_map);
         ptx::prefetch_tensormap(o_map);
     }
     if constexpr (TRAITS.packed) {
-        if (warp < 4) TileOrder<CFG, TRAITS>{params}.list_members(smem.base);
+        if (warp < 4) Order{params}.list_members(smem);
         __syncthreads();
     }
     // Its divisions take as long as the barriers.
     [[maybe_unused]] Sequence<TRAITS.packed> sequence;
-    const WorkTile first = TileOrder<CFG, TRAITS>{params}.first(smem.base, sequence);
+    [[maybe_unused]] bool equal;
+    const WorkTile first = Order{params}.first(smem, sequence, equal);
+    if constexpr (TRAITS.packed) {
+        if (!equal && warp == kInitialises && ptx::elect_sync()) copies.take_back();
+    }
     __syncthreads();
     using Registers = RegisterShares<CFG>;
     if (warp < 4) {
@@ -90,7 +101,7 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
         if (warp == 0 && ptx::elect_sync()) {
             Producer<CFG, TRAITS> producer{params, q_map, k_map, v_map, smem};
             if constexpr (TRAITS.packed) {
-                producer.run(first, sequence);
+                producer.run(first, sequence, equal);
             } else {
                 producer.run(first);
             }

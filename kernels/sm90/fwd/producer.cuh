@@ -55,28 +55,45 @@ struct Producer {
 
     // The same of a packed batch: the next tile is found before the last load, which has to wait
     // for room, so that the search costs no time, and the one after a short one is asked for then.
-    __device__ __forceinline__ void run(const WorkTile& first,
-                                        const Sequence<true>& first_sequence) {
+    // `equal`: all sequences are.
+    __device__ __forceinline__ void run(const WorkTile& first, const Sequence<true>& first_sequence,
+                                        bool equal) {
         ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
-        Sequence<true> sequence = first_sequence, next_sequence;
+        Sequence<true> sequence = first_sequence, next_sequence = first_sequence;
         WorkTile next;
         BlocksLeft blocks = begin_blocks(first, sequence, tiles);
+        int kv_head = first.head / p.heads_per_kv;
+        bool begun = equal;  // the first tile, by GuessedCopies
         for (WorkTile tile = first; tile.number >= 0; tile = next, sequence = next_sequence) {
-            const int kv_head = tile.head / p.heads_per_kv, last = blocks.last;
+            const int last = blocks.last;
             int block = blocks.next;
-            load_k(block, kv_head, tile.batch, sequence);
-            load_q(tile, sequence);
+            if (begun) {
+                k_ring.advance();
+                q_ring.advance();
+                begun = false;
+            } else {
+                begin_tile(tile, kv_head, sequence, block);
+            }
 #pragma unroll 1
             for (; block > last; --block) {
                 if (block - last == kFetchAt + 1) tiles.fetch_next();
                 load_k(block - 1, kv_head, tile.batch, sequence);
                 load_v(block, kv_head, tile.batch, sequence);
             }
-            next = tiles.find_next(tile, next_sequence);
+            next = tiles.find_next(tile, equal, next_sequence);
             blocks = begin_blocks(next, next_sequence, tiles);
+            const int next_kv_head = next.head / p.heads_per_kv;
             load_v(last, kv_head, tile.batch, sequence);
+            kv_head = next_kv_head;
         }
         tiles.release_counters();
+    }
+
+    // A tile's first copies: its Q and the last block of K.
+    __device__ __forceinline__ void begin_tile(const WorkTile& tile, int kv_head,
+                                               const Sequence<true>& sequence, int block) {
+        load_k(block, kv_head, tile.batch, sequence);
+        load_q(tile, sequence);
     }
 
     // Key blocks of a tile, from `next` down to `last`.
@@ -144,6 +161,46 @@ struct Producer {
                                     sequence.template kv_box<CFG.B_c>(block * CFG.B_c, batch));
         }
         ring.advance();
+    }
+};
+
+// The first copies of a packed batch's first tile, were all sequences equal, by one thread. Lengths
+// take a microsecond to come, so these copies are asked for before they are there.
+//
+//     lengths    read, compared ...............  equal, or in order .......  first tile
+//     copies     ..............................  right, or taken back
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+struct GuessedCopies {
+    const ForwardParams& p;
+    const ptx::TensorMap &q_map, &k_map, &v_map;
+    const SharedAddress<CFG> smem;
+    bool begun;
+
+    // When the barriers are there.
+    __device__ __forceinline__ void begin() {
+        using Order = TileOrder<CFG, TRAITS>;
+        const PackedTile guessed = Order{p}.guess();
+        Sequence<true> sequence;
+        const WorkTile tile = Order::placed(blockIdx.x, guessed, sequence);
+        begun = tile.number >= 0;
+        if (begun) {
+            Producer<CFG, TRAITS> producer{p, q_map, k_map, v_map, smem};
+            const int block = key_blocks<CFG, TRAITS>(p, tile, sequence) - 1;
+            producer.begin_tile(tile, tile.head / p.heads_per_kv, sequence, block);
+        }
+        Order::tell_guess(smem, guessed);
+    }
+
+    // Before anyone waits for them: they come, and nobody hears of it, for two phases later a
+    // barrier is as it was.
+    __device__ __forceinline__ void take_back() const {
+        if (!begun) return;
+        ptx::mbarrier_wait(smem.k_full(0), 0);
+        ptx::mbarrier_arrive(smem.k_full(0));
+        for (int i = 0; i < CFG.mma_warpgroups; ++i) {
+            ptx::mbarrier_wait(smem.q_full(i), 0);
+            ptx::mbarrier_arrive(smem.q_full(i));
+        }
     }
 };
 

@@ -32,8 +32,10 @@ namespace fa_tune::sm90 {
 constexpr WorkTile kNoWorkTile{-1, 0, 0, 0};
 
 // Others have nothing to do with the order of a packed batch: they would take its issue slots.
+template <bool kFindsEqual_>
 struct LoadingWarpgroup {
     static constexpr int kThreads = 128;
+    static constexpr bool kFindsEqual = kFindsEqual_;
     // Bulk copies come there next.  At once, for after the list it would wait for that.
     __device__ __forceinline__ static void wrote() { ptx::fence_proxy_async_shared(); }
     __device__ __forceinline__ static void sync() {
@@ -48,16 +50,47 @@ struct TileOrder {
 
     const ForwardParams& p;
 
-    // By the loading warpgroup: the order of a packed batch.  `smem`: that of Q.
-    __device__ __forceinline__ void list_members(unsigned smem) const {
-        fa_tune::list_members<LoadingWarpgroup, CFG.B_r(), kLongestFirst>(p, smem);
+    // Whether the first tile of a packed batch is guessed.  The batch is then ordered where V
+    // comes, so that Q and K may come before.  Not in the largest kernels, those with a loop of
+    // their own for masked blocks: cold, they take longer to come from memory than a guess gains.
+    static constexpr bool kGuesses =
+        sizeof(SharedMemory<CFG>::v) >= kOrderBytes && (CFG.single_loop || !TRAITS.diagonal());
+
+    // By the loading warpgroup: the order of a packed batch.
+    __device__ __forceinline__ void list_members(const SharedAddress<CFG>& smem) const {
+        fa_tune::list_members<LoadingWarpgroup<kGuesses>, CFG.B_r(), kLongestFirst>(p, order(smem));
     }
 
-    // Of a packed batch when all have met, who meet again before Q comes to `smem`.
-    __device__ __forceinline__ WorkTile first(unsigned smem,
-                                              Sequence<TRAITS.packed>& sequence) const {
+    // By one thread meanwhile: what `first` will be if all sequences of a packed batch are equal.
+    // There may be no such tile, or they cannot be.
+    __device__ __forceinline__ PackedTile guess() const {
+        const int batch = p.packed.batch;
+        if (!kGuesses || !may_be_equal<CFG.B_r()>(p)) return kNoPackedTile;
+        const int queries = p.seq_len_q / batch, keys = p.seq_len_kv / batch;
+        if (queries * batch != p.seq_len_q || keys * batch != p.seq_len_kv) {
+            return kNoPackedTile;
+        }
+        return tile_of_equals<CFG.B_r(), kLongestFirst>(blockIdx.x, queries, keys, p);
+    }
+
+    // What was guessed, for `first`.
+    __device__ __forceinline__ static void tell_guess(const SharedAddress<CFG>& smem,
+                                                      const PackedTile& tile) {
+        if constexpr (kGuesses) {
+            tell_tile(order(smem) + kGuessAt, tile);
+            LoadingWarpgroup<kGuesses>::wrote();
+        }
+    }
+
+    // Of a packed batch when all have met, who meet again before copies come to where it was
+    // ordered; `equal`: all its sequences are.
+    __device__ __forceinline__ WorkTile first(const SharedAddress<CFG>& smem,
+                                              Sequence<TRAITS.packed>& sequence,
+                                              bool& equal) const {
         if constexpr (TRAITS.packed) {
-            return placed(blockIdx.x, found_tile(smem), sequence);
+            equal = kGuesses && p.packed.batch <= kMostSorted && found_equal(order(smem));
+            const unsigned found = order(smem) + (equal ? kGuessAt : kFoundAt);
+            return placed(blockIdx.x, found_tile(found), sequence);
         } else {
             return decode(blockIdx.x);
         }
@@ -68,6 +101,14 @@ struct TileOrder {
     __device__ __forceinline__ WorkTile decode_packed(int number, const WorkTile& last,
                                                       Sequence<true>& sequence) const {
         return placed(number, packed_tile<kLongestFirst>(number, last.batch, p), sequence);
+    }
+
+    // The same where all sequences are equal, of which `sequence` is one.
+    __device__ __forceinline__ WorkTile decode_equal(int number, Sequence<true>& sequence) const {
+        return placed(number,
+                      tile_of_equals<CFG.B_r(), kLongestFirst>(number, sequence.n_queries,
+                                                               sequence.n_keys, p),
+                      sequence);
     }
 
     // The next tile of a CTA with the static scheduler.
@@ -87,11 +128,15 @@ struct TileOrder {
         return {valid ? number : -1, m_block, head - batch * p.heads, batch};
     }
 
-  private:
     __device__ __forceinline__ static WorkTile placed(int number, const PackedTile& tile,
                                                       Sequence<true>& sequence) {
         sequence = tile.sequence;
         return {tile.m_block < 0 ? -1 : number, tile.m_block, tile.head, tile.place};
+    }
+
+  private:
+    __device__ __forceinline__ static unsigned order(const SharedAddress<CFG>& smem) {
+        return kGuesses ? smem.v(0) : smem.q(0);
     }
 };
 
@@ -202,11 +247,14 @@ struct ProducerTiles {
 
     // The same of a packed batch, with what it belongs to, while its number may still be on its
     // way; before the last load of `tile`, so that the search for its sequence costs no time.
-    __device__ __forceinline__ WorkTile find_next(const WorkTile& tile, Sequence<true>& sequence) {
+    // `equal`: all sequences are equal to the tile's, which `sequence` is.
+    __device__ __forceinline__ WorkTile find_next(const WorkTile& tile, bool equal,
+                                                  Sequence<true>& sequence) {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return kNoWorkTile;
         const int number =
             CFG.scheduler == Scheduler::DYNAMIC ? fetched : order.following(tile.number);
-        const WorkTile found = order.decode_packed(number, tile, sequence);
+        const WorkTile found = equal ? order.decode_equal(number, sequence)
+                                     : order.decode_packed(number, tile, sequence);
         slots.write(WorkTileSlots<CFG>::template packed<TRAITS>(found, sequence));
         return found;
     }

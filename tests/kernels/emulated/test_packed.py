@@ -57,8 +57,11 @@ BATCHES = (
     ((1, 1), (150, 20, "uniform-2"), 0),
     # Of about as many keys and as many tiles: handed out together.
     ((2, 1), "100+90+120+0+128+60+250+200+190+300", 0),
+    # All as long as the mean, and others of a whole mean.
+    ((2, 1), "100+100+100x150+150+150", 0),
+    ((2, 2), "130+0+50x70+90+50", 0),
 )
-WINDOWS = (30, 64, 3, 3, 50)  # to the left, of each batch
+WINDOWS = (30, 64, 3, 3, 50, 40, 20)  # to the left, of each batch
 # (config, traits, file, text, replacement), each found at one place.
 MUTANTS = {
     "a window is aligned with the first query": (
@@ -105,6 +108,10 @@ MUTANTS = {
     "a thread orders its first sequence alone": (
         BEST, "causal+ragged+packed", "common/member_order.cuh",
         "if (first > 0 && index < count) member = member_of(index);", "",
+    ),
+    "equal lengths are taken for granted": (
+        BEST, "causal+ragged+packed", "common/member_order.cuh",
+        "kEqualAt + thread / 8, equal);", "kEqualAt + thread / 8, 1);",
     ),
     "a hook's origin is in the log-sum-exp": (
         RING, f"ragged+lse+packed+hook_{CAP_BY_FOUR}", "sm80/fwd/epilogue.cuh",

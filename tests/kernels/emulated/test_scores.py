@@ -108,7 +108,11 @@ MUTANTS = {
         r"-= score_shift", "-= 0.f * score_shift",
     ),
     "distances have a sign": (
-        RING, "lse+alibi", "common/scores.cuh", r"fabsf(\(fmaf)", r"\1",
+        RING, "lse+alibi", "common/scores.cuh", r"copysignf\((fmaf\([^;]*\)), slope\)", r"\1",
+    ),
+    "slopes have no sign": (
+        BEST, "causal+lse+alibi", "common/scores.cuh",
+        r"copysignf(\(fmaf\([^;]*\)), slope\)", r"fabsf\1)",
     ),
     "scores that are multiplied again are not changed again": (
         TURNS, "causal+lse+softcap", "sm80/fwd/ping_pong_mainloop.cuh",
