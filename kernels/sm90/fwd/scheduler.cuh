@@ -50,9 +50,9 @@ struct TileOrder {
 
     const ForwardParams& p;
 
-    // Whether the first tile of a packed batch is guessed.  The batch is then ordered where V comes,
-    // so that Q and K may come before.  Not in the largest kernels, those with a loop of their own
-    // for masked blocks, which were slower with it in cold launches.
+    // Whether the first tile of a packed batch is guessed.  The batch is then ordered where V
+    // comes, so that Q and K may come before.  Not in the largest kernels, those with a loop of
+    // their own for masked blocks, which were slower with it in cold launches.
     static constexpr bool kGuesses =
         sizeof(SharedMemory<CFG>::v) >= kOrderBytes && (CFG.single_loop || !TRAITS.diagonal());
 
