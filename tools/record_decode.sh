@@ -13,7 +13,7 @@
 #   HEADS        heads of queries and keys, "64/8 32/8" say; "64/8 32/8 32/32" if not given
 #   PART         of grid and queries only the `few` or `many` sequences; both if not given
 #
-# A search takes some 7 s and 3.5 s for each workload on an H200: 4.5 minutes for HEADS=64/8, and 2.5
+# A search takes some 7 s and 3.5 s for each workload on an H200: 5 minutes for HEADS=64/8, and 2.5
 # and 2 for grid and queries of 32/8 and 32/32.  Two GPUs can share the heads.
 # Afterwards: python tools/pages/ladder_page.py
 set -uo pipefail
@@ -42,8 +42,11 @@ for heads in ${HEADS:-64/8 32/8 32/32}; do
         [[ ${PART:-few} == few ]] && decode $grid "q$queries" $queries $few $long
         [[ ${PART:-many} == many ]] && decode $grid "q${queries}_batches" $queries $many $short
     done
-    decode lengths lognormal 1 64 32768 --cache-lengths lognormal-1-0
-    decode lengths equal 1 64 5860 --cache-lengths equal
+    for queries in 1 4; do
+        ((queries == 1)) && told="" || told=_q4
+        decode lengths lognormal$told $queries 64 2560,32768 --cache-lengths lognormal-1-0
+        decode lengths equal$told $queries 64 458,5860 --cache-lengths equal
+    done
     decode lengths pages 1 64 8192 --page-size 16
     kernels=$tile decode splits splits 1 1,4,16 1024,8192,32768 \
         --axis min_blocks=1,2,4,8,16,32,64

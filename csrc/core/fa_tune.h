@@ -90,7 +90,7 @@ typedef struct fa_tune_problem {
     double softmax_scale;  // 1e-30 to 1e30; 0: the usual one, 1 / sqrt(d_head)
     int64_t window_left;   // at least 0; 0 without that side of a window
     int64_t window_right;  // the same
-    double softcap;        // scores s become softcap * tanh(s / softcap), 1e-30 to 1e30; 0: none
+    double softcap;        // scores s become softcap * tanh(s / softcap), 1e-3 to 1e3; 0: none
     int32_t sink;          // 1: each row's sum has another exponential, of tensors.sink
     int32_t alibi;         // 1: less tensors.alibi_slopes times the distance |i + diagonal - j|
     int32_t d_head_v;      // head dimension of V and O; 0: d_head

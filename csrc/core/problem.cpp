@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 namespace fa_tune::core {
@@ -13,6 +14,8 @@ namespace {
 
 // The scale is multiplied in fp32, whose normal numbers it and its product with log2(e) must be.
 constexpr double kMinScale = 1e-30, kMaxScale = 1e30;
+// A score below a soft cap is off by up to 2^-23 of the cap.
+constexpr double kMinSoftcap = 1e-3, kMaxSoftcap = 1e3;
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
 
 const char* dtype_name(std::int32_t dtype) {
@@ -138,11 +141,12 @@ Status check_problem(const fa_tune_problem& problem) {
     Status status = check_window(problem);
     if (status.ok()) status = check_packed(problem);
     if (!status.ok()) return status;
-    for (const auto& [name, value] : {std::pair{"softmax_scale", problem.softmax_scale},
-                                      std::pair{"softcap", problem.softcap}}) {
-        if (value != 0 && !(value >= kMinScale && value <= kMaxScale)) {  // NaN is not, either
-            return failure(FA_TUNE_INVALID, "%s must be between %g and %g, not %g", name, kMinScale,
-                           kMaxScale, value);
+    for (const auto& [name, value, least, most] :
+         {std::tuple{"softmax_scale", problem.softmax_scale, kMinScale, kMaxScale},
+          std::tuple{"softcap", problem.softcap, kMinSoftcap, kMaxSoftcap}}) {
+        if (value != 0 && !(value >= least && value <= most)) {  // NaN is not, either
+            return failure(FA_TUNE_INVALID, "%s must be between %g and %g, not %g", name, least,
+                           most, value);
         }
     }
     return {};

@@ -120,6 +120,9 @@ FORWARD = "forward"
 # The scale is multiplied in fp32, whose normal numbers it and its product with log2(e) must be.
 # The GPU tests reach both ends (tests/gpu/any_bits.py).
 MIN_SCALE, MAX_SCALE = 1e-30, 1e30
+# A score below a soft cap is off by up to 2^-23 of the cap.
+MIN_SOFTCAP, MAX_SOFTCAP = 1e-3, 1e3
+_BETWEEN = {"softmax_scale": (MIN_SCALE, MAX_SCALE), "softcap": (MIN_SOFTCAP, MAX_SOFTCAP)}
 FEW_ROWS = 64
 
 
@@ -161,7 +164,8 @@ class Workload:
     what is computed with.
 
     Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, an alignment
-    of nothing, a scale or soft cap that is not between 1e-30 and 1e30, or a soft cap beside a hook.
+    of nothing, a scale that is not between 1e-30 and 1e30, a soft cap that is not between 1e-3 and
+    1e3, or a soft cap beside a hook.
     """
 
     batch: int = _size("b")
@@ -249,7 +253,7 @@ class Workload:
         short="softcap {:g}",
         help="Bound of the scores, by tanh.",
         usual_text="none",
-        limits=(MIN_SCALE, MAX_SCALE),
+        limits=(MIN_SOFTCAP, MAX_SOFTCAP),
         special=True,
     )
     alibi: bool = _field(
@@ -347,14 +351,12 @@ class Workload:
             raise InvalidConfig(f"{self.kv_heads} kv heads do not divide {self.heads} heads")
         if self.bottom_right and not self.aligned:
             raise InvalidConfig("bottom_right aligns a causal mask; this workload has no mask")
-        for name in ("softmax_scale", "softcap"):
+        for name, (least, most) in _BETWEEN.items():
             value = getattr(self, name)
             if value is None:
                 continue
-            if not MIN_SCALE <= value <= MAX_SCALE:  # false for NaN, too
-                raise InvalidConfig(
-                    f"{name} must be between {MIN_SCALE:g} and {MAX_SCALE:g}, not {value:g}"
-                )
+            if not least <= value <= most:  # false for NaN, too
+                raise InvalidConfig(f"{name} must be between {least:g} and {most:g}, not {value:g}")
             object.__setattr__(self, name, float(value))
         if self.softmax_scale == 1 / math.sqrt(self.d_head):
             object.__setattr__(self, "softmax_scale", None)

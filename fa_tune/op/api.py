@@ -52,10 +52,10 @@ def attention(
 
     `window` (left, right): query i sees that many keys before and after its place, which is i, or
     with `bottom_right` i + seq_len_kv - seq_len_q; None: all.  `softcap` c makes scores s
-    c · tanh(s / c).  `alibi_slopes`, [heads] or [batch, heads]: slope · distance is taken from
-    scores.  `sink` [heads]: a score that joins the sum of every row of its head, and the
-    log-sum-exp.  `score_hook`: what `fa_tune.core.hooks.register` gives for a function of one's own
-    that scores go through; for gradients it needs the function in torch.
+    c · tanh(s / c), c from 1e-3 to 1e3.  `alibi_slopes`, [heads] or [batch, heads]: slope ·
+    distance is taken from scores.  `sink` [heads]: a score that joins the sum of every row of its
+    head, and the log-sum-exp.  `score_hook`: what `fa_tune.core.hooks.register` gives for a
+    function of one's own that scores go through; for gradients it needs the function in torch.
 
     Raises InvalidConfig for tensors that make no such problem, for `out` or `lse` where a gradient
     is wanted, and for a problem that is new while a graph is captured (`prepare`);

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.workload import MAX_SOFTCAP, MIN_SOFTCAP
 from fa_tune.op.api import attention
 from fa_tune.op.done import Lengths
 from fa_tune.op.fallback import tell
@@ -419,6 +420,8 @@ def _why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: Options) -> str:
         return "there is nothing to attend to"
     if any(t.shape[-1] % _WHOLE for t in (q, v)):
         return f"a head dimension that is no multiple of {_WHOLE}"
+    if options.softcap > 0 and not MIN_SOFTCAP <= options.softcap <= MAX_SOFTCAP:
+        return f"a soft cap of {options.softcap:g}"
     return _refused.get((q.shape[-1], v.shape[-1], q.dtype), "")
 
 

@@ -147,12 +147,13 @@ struct ScoreMap {
 #pragma unroll
             for (int i = 0; i < 4; ++i) s[i] *= p.score.score_scale;
         }
-        // Of (row, column); what the others have more is a constant times the slope.
+        // Of (row, column); what the others have more is a constant times the slope, whose sign
+        // stays, since distances have none.
         const float bias = slope * static_cast<float>(row + alibi_diagonal - column);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int further = i / 2 * 8 - offset - i % 2;
-            s[i] -= fabsf(fmaf(slope, static_cast<float>(further), bias));
+            s[i] -= copysignf(fmaf(slope, static_cast<float>(further), bias), slope);
         }
     }
 };

@@ -147,6 +147,7 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["report", "a-file", "--format", "html"], "--format", 2),
     (["report", "a-file", "--sort", "speed"], "--sort", 2),
     (["report", "a-file", "--decimal", ";"], "--decimal", 2),
+    (["report", "a-file", "--html", "-"], "--html", 2),
     (["report", "a-file"], "a-file", 5),
     (["report", "a-folder"], "no .csv file", 3),
     (["report", "no-file"], "no such file", 3),

@@ -111,7 +111,14 @@ def test_scores_with_all_fields_have_a_key_that_is_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"window_left": -1}, {"window_right": -2}, {"softcap": 0.0}, {"softcap": -1.0}]
+    "changes",
+    [
+        {"window_left": -1},
+        {"window_right": -2},
+        {"softcap": 0.0},
+        {"softcap": -1.0},
+        {"softcap": 1001.0},
+    ],
 )
 def test_windows_and_caps_that_mean_nothing_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(InvalidConfig, match=f"{next(iter(changes))} must be"):

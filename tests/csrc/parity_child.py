@@ -106,7 +106,7 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
         window_left=left,
         window_right=right,
         sink=dice.random() < 0.2,
-        softcap=dice.choice((None, None, None, 50.0, 1e4)),
+        softcap=dice.choice((None, None, None, 50.0, 1e3)),
         alibi=alibi,
         kv_e4m3=is_kv_e4m3(config),
         **totals,

@@ -198,7 +198,10 @@ def test_it_is_for_few_rows_alone() -> None:
         (9, 8, 1, 1024, "stages_2+ctas_2+cluster_2"),  # but of two CTAs for a multiprocessor
         (12, 8, 4, 16384, "stages_2+row_warps_2+ctas_2+cluster_2"),
         (14, 8, 1, 1024, "stages_2+aligned+dependent"),
-        (18, 8, 1, 1024, "stages_2+ctas_3+min_blocks_1024+aligned"),
+        (9, 8, 4, 16384, "stages_2+row_warps_2+aligned"),
+        (13, 8, 4, 1024, "stages_2+row_warps_2+aligned+dependent"),
+        (18, 8, 1, 1024, "stages_2+aligned+dependent"),
+        (20, 8, 1, 1024, "stages_2+ctas_3+min_blocks_1024+aligned"),
         (31, 8, 1, 4096, "stages_2+ctas_3+min_blocks_1024+aligned"),
         (31, 8, 1, 8192, "stages_2+aligned"),
         (1, 8, 4, 1024, "stages_2+dependent+cluster_4"),  # two tiles of 16 rows

@@ -20,7 +20,10 @@ from tests.gpu.oracle import KernelCall
 MEAN = 0.25
 SCALES = (1e-6, 1e-3, 0.3, 3.0, 30.0, 1e3, 1e4, 1e6)
 BUILT_IN = tuple(str(spec) for spec in inputs.BUILT_IN if spec != inputs.NORMAL)
-STRUCTURE = (SINK_FIRST, SINK_LAST, *BUILT_IN, "rising", "ties")
+# One key of each row is so many nats above the others: the same of all rows, or one of its own.
+# Its rounding must not be most of the error.
+DOMINANT = ("sink 10", "sink 14", "sink 17", "sink 20", "sink 24", "own 16", "own 20", "own 24")
+STRUCTURE = (SINK_FIRST, SINK_LAST, *BUILT_IN, "rising", "ties", *DOMINANT)
 STEP, STEP_NATS, STEP_QUERY = 128, 12.0, 8.0
 # Of so many tokens a lost key shows only where it is a sink.
 LONG = (
@@ -57,9 +60,9 @@ def long_problems(d_head: int, dtype: DType, causal: bool) -> Iterator[tuple[str
 
 
 def inputs_of(name: str, w: Workload, seed: int, device: str) -> Inputs:
-    """Q, K and V.  rising: 128 keys are 12 nats below the next.  ties: all keys are the same.  Any
-    other name is that of a verification's inputs."""
-    word = NORMAL if name in ("rising", "ties") else name
+    """Q, K and V.  rising: 128 keys are 12 nats below the next.  ties: all keys are the same.  For
+    DOMINANT see there.  Any other name is that of a verification's inputs."""
+    word = NORMAL if name in ("rising", "ties", *DOMINANT) else name
     given = ForwardReference().inputs(
         CheckCase(w, word), seed=seed, mean=MEAN, extra_heads=1, device=device
     )
@@ -69,7 +72,33 @@ def inputs_of(name: str, w: Workload, seed: int, device: str) -> Inputs:
         given.k[..., 0] = (steps / (STEP_QUERY * w.scale))[None, :, None]
     elif name == "ties":
         given.k[:] = given.k[:, :1].clone()
+    elif name in DOMINANT:
+        kind, height = name.split()
+        raised = _raise_a_sink if kind == "sink" else _raise_own_keys
+        raised(given, w, float(height) / w.scale)
     return given
+
+
+def _raise_a_sink(given: Inputs, w: Workload, height: float) -> None:
+    given.q[..., 0] = STEP_QUERY
+    given.k[..., 0] = 0.0
+    given.k[:, w.seq_len_kv // 3, :, 0] = height / STEP_QUERY
+
+
+def _raise_own_keys(given: Inputs, w: Workload, height: float) -> None:
+    """A key that the query sees, drawn at random; queries that see none stay as they are."""
+    device = given.k.device
+    seen = torch.full((w.seq_len_q,), w.seq_len_kv, device=device)
+    if w.causal:
+        seen = (torch.arange(w.seq_len_q, device=device) + w.diagonal + 1).clamp(0, w.seq_len_kv)
+    generator = torch.Generator(device=device).manual_seed(1)
+    drawn = torch.rand(w.seq_len_q, generator=generator, device=device)
+    own = (drawn * seen).long().clamp(max=w.seq_len_kv - 1)
+    k = given.k.float()
+    directions = k / k.norm(dim=-1, keepdim=True)
+    given.k.copy_(directions)
+    of_queries = directions[:, own].repeat_interleave(w.heads // w.kv_heads, 2)
+    given.q.copy_(given.q.float() + height * of_queries)
 
 
 def check(name: str, w: Workload, kernel: KernelCall, device: str = "cuda") -> list[str]:

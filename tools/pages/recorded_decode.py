@@ -204,17 +204,13 @@ def _on_device(data: Recorded) -> str:
     if not cached:
         return ""
     of_key = {w: _seconds(held.measured[held.chosen]) / w.keys_in_all for w, held in cached.items()}
-    equal = {
-        (w.heads, w.kv_heads, w.batch): seconds
-        for w, seconds in of_key.items()
-        if w.cache_lengths == "equal" and not w.page_size
-    }
     rows = []
     for w, held in cached.items():
-        share, base = _share(held), equal.get((w.heads, w.kv_heads, w.batch))
+        share, equal = _share(held), _equal_beside(w, of_key)
         rows.append(
             [
                 f"{w.heads}/{w.kv_heads}",
+                str(w.seq_len_q),
                 str(w.batch),
                 w.cache_lengths or "equal",
                 f"pages of {w.page_size}" if w.page_size else "in one piece",
@@ -222,13 +218,36 @@ def _on_device(data: Recorded) -> str:
                 f"{1e6 * _seconds(held.measured[held.chosen]):.1f}",
                 f"{_rate(w, held):.0f}",
                 "" if share is None else f"{100 * share:.0f}",
-                "" if base is None else f"{of_key[w] / base:.3f}",
+                "" if equal is None else f"{of_key[w] / of_key[equal]:.3f}",
             ]
         )
-    heads = ["heads", "batch", "lengths", "cache", "keys", "µs", "GB/s", "% of a bare read"]
+    heads = [
+        "heads",
+        "queries",
+        "batch",
+        "lengths",
+        "cache",
+        "keys",
+        "µs",
+        "GB/s",
+        "% of a bare read",
+    ]
     return "Lengths that the device alone knows:\n\n" + table(
-        [*heads, "time of a key, over equal lengths"], rows, words=4
+        [*heads, "time of a key, over equal lengths"], rows, words=5
     )
+
+
+def _equal_beside(w: Workload, found: Iterable[Workload]) -> Workload | None:
+    """Of equal lengths in one piece those with about as many keys, where there are any."""
+    beside = [
+        other
+        for other in found
+        if other.cache_lengths == "equal"
+        and not other.page_size
+        and (other.heads, other.kv_heads, other.seq_len_q, other.batch)
+        == (w.heads, w.kv_heads, w.seq_len_q, w.batch)
+    ]
+    return min(beside, key=lambda other: abs(other.keys_in_all - w.keys_in_all), default=None)
 
 
 def _rule(data: Recorded) -> str:

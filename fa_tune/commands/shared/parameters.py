@@ -385,7 +385,9 @@ class OutputFile(ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = Path(value)
-        if str(value) == "-" and self.stdout:
+        if str(value) == "-":
+            if not self.stdout:
+                self.fail("standard output has something else: name a file", param, ctx)
             return STDOUT
         if not str(value) or path.is_dir():
             self.fail(f"{str(value)!r} is a folder, not a file to write", param, ctx)

@@ -31,13 +31,15 @@ DEPENDENT_NS = 950.0  # that a launch gains which begins before the one in front
 # Clusters of launches that overlap crowd some of the multiprocessors' groups, where tiles with more
 # bytes than these lose more than they gain, unless both launches have room or the first has all.
 DEPENDENT_BYTES, ALL = 1 << 20, 0.9
-# Tiles for which there is no room for clusters of 2, a CTA for a multiprocessor, and which leave
-# many multiprocessors without work if a CTA has one: two CTAs for each.  With more tiles than
-# multiprocessors CTAs of one tile each are faster, three for a multiprocessor, until there are
-# enough tiles to share.  Both are slower if they begin early.
-PAIRED_TILES, WHOLE_TILES = 105, 249
-WHOLE_KEYS = 4096  # longer ones were not measured
-PAIRED_KEYS = 512  # nor shorter ones
+# Tiles, by rows, for which there is no room for clusters of 2, a CTA for a multiprocessor, and
+# which leave many multiprocessors without work if a CTA has one: two CTAs for each.  The fewest of
+# these read less than shares where there are many keys.
+PAIRED_TILES = {MMA_M: 105, 2 * MMA_M: 97}
+FEW_PAIRED_TILES = 88
+# Of so many tiles CTAs of one each are faster, three for a multiprocessor.
+WHOLE_TILES = range(160, 250)
+SMALL_CTA_KEYS = 4096  # of few pairs and of whole tiles
+PAIRED_KEYS = 512  # fewer were not measured
 # Of a CTA: to read them twice, for two tiles of half of the rows, is faster than larger tiles.
 HALF_KEYS = 512
 
@@ -77,10 +79,10 @@ def _of_small_ctas(shared: DecodeConfig, tiles: int, n_keys: int) -> DecodeConfi
     if not _is_wide(shared) or n_keys < PAIRED_KEYS:
         return None
     tile = replace(shared, B_c=64, n_warps=4, stages=2)
-    if ROOM[2] < tiles <= PAIRED_TILES:
+    short = n_keys <= SMALL_CTA_KEYS
+    if ROOM[2] < tiles <= PAIRED_TILES[shared.B_r] and (short or tiles >= FEW_PAIRED_TILES):
         return replace(tile, ctas_per_sm=2, cluster=2, aligned=False)
-    whole = MULTIPROCESSORS < tiles <= WHOLE_TILES and n_keys <= WHOLE_KEYS
-    if whole and shared.B_r == MMA_M:
+    if tiles in WHOLE_TILES and short and shared.B_r == MMA_M:
         return replace(tile, ctas_per_sm=3, min_blocks=MOST_BLOCKS)
     return None
 

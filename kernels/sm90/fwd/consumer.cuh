@@ -385,14 +385,16 @@ struct Consumer {
         products.keep_probabilities();
     }
 
-    // New maxima and P by them, for the rows that need it.  Once is enough: no P is above 1
-    // afterwards, but where a score is +inf or NaN.
+    // New maxima and P by them, for the rows that need it; for others whose rounding shows, that it
+    // does.  Once is enough: no P is above 1 afterwards, but where a score is +inf or NaN.
     __device__ __forceinline__ void refresh_max(float (&sums)[2]) {
         const bool again[2] = {softmax.overflowed(sums, 0), softmax.overflowed(sums, 1)};
+        const bool shows[2] = {softmax.shows_rounding(sums, 0), softmax.shows_rounding(sums, 1)};
         int grew_much = 0;  // lanes with a row that did
         bool any_large = false;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
+            if (shows[i] && !again[i]) softmax.correct(products.probabilities, sums, i);
             if (!again[i]) continue;
             softmax.refresh_max(products.s, a, i);
             const bool large = softmax.any_lane(softmax.large_max(i));

@@ -30,14 +30,22 @@ struct Softmax {
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
     static constexpr bool kStaleMax = CFG.rescale == Rescale::STALE_MAX;
     static constexpr bool kKeepsMax = CFG.rescale != Rescale::EACH_BLOCK;
-    // How much a maximum may lag behind (in powers of two) where it is kept.
-    static constexpr float kThreshold = 8.f;
     // With stale_max m is stored this much above the maximum (in powers of two), ...
     static constexpr float kHeadroom = !kStaleMax ? 0.f : kBf16 ? 28.f : 2.f;
     static constexpr float kHeadroomFactor = !kStaleMax ? 1.f : kBf16 ? 0x1p28f : 4.f;
     // ... and this is what a thread's share of a row's sum over one block may come to: no P is
     // larger then.  fp16 ends there; bf16 has the range of fp32.
     static constexpr float kMostOfStaleMax = kBf16 ? 256.f : 65504.f;
+    // But bf16 rounds so coarsely that it shows where one key is nearly all of a row and its weight
+    // no power of two, as it is where m is the maximum.  There O is divided by P as it is rounded:
+    // where a block's share of a sum is so many times what was there, and outgrew m by 2^6, ...
+    static constexpr bool kCorrectsSums = kStaleMax && kBf16;
+    static constexpr float kDominates = 4096.f;
+    static constexpr float kOutgrows = 0x1p-22f;
+    // ... and where both rows of a lane outgrow it by 2^10.
+    static constexpr float kBothOutgrow = 0x1p-18f;
+    // How much a maximum may lag behind what is stored (in powers of two) where it is kept.
+    static constexpr float kThreshold = kCorrectsSums ? -18.f : 8.f;
     // Rows whose first maxima are further apart than this (in powers of two) have scores so far
     // apart that later blocks are likely to outgrow them: as far as P may grow, and a little more.
     // Then maxima come first in so many blocks.
@@ -48,7 +56,7 @@ struct Softmax {
     // the warp, by at most kMostRaise powers of two.  A spread that this does not close is one of
     // the scores, and maxima come first in more blocks.
     static constexpr int kScoreBlocks = kBf16 ? 3 : 6;
-    static constexpr unsigned kMostRaise = kBf16 ? 20 : 8;
+    static constexpr unsigned kMostRaise = 8;
     // Where as many of a warp's lanes, two rows to each, grew in two blocks, the next maxima are
     // those of every so many pairs of columns.  Sums show where that was too low.
     static constexpr int kMostGrew = 56;
@@ -71,6 +79,7 @@ struct Softmax {
         kStaleMax && CFG.mma_warpgroups > 1 && kTileRegisters <= 176;
 
     float row_max[2], row_sum[2];  // m, l
+    float rounding[2];             // with kCorrectsSums: what l lacks of P as it is rounded
     float scale_log2;              // c
     // Blocks to come whose maxima come before their exponentials.  With adaptive_max kSteady is
     // added where nearly all rows grew in the last of them, and twice that where they did in two.
@@ -122,6 +131,7 @@ struct Softmax {
                 }
             }
             row_sum[i] = kFirst ? sum : fmaf(row_sum[i], a[i], sum);
+            if constexpr (kCorrectsSums) rounding[i] = kFirst ? 0.f : rounding[i] * a[i];
         }
         if constexpr (kStaleMax) {
             if (any_large) {
@@ -197,8 +207,37 @@ struct Softmax {
         return any_lane(large_max(i) || sums[i] > kMostOfStaleMax);
     }
 
+    // Whether that is so for any row, or its rounding may show.  A key that many rows have in
+    // common is one of both rows of a lane; scores that are merely far apart next to never are.
     __device__ __forceinline__ bool overflowed(const float (&sums)[2]) const {
-        return any_lane(max_first > 0 || sums[0] > kMostOfStaleMax || sums[1] > kMostOfStaleMax);
+        bool of_lane = max_first > 0 || sums[0] > kMostOfStaleMax || sums[1] > kMostOfStaleMax;
+        if constexpr (kCorrectsSums) {
+            of_lane = of_lane || dominates(sums, 0) || dominates(sums, 1) ||
+                      fminf(sums[0], sums[1]) > kBothOutgrow;
+        }
+        return any_lane(of_lane);
+    }
+
+    // Whether the rounding of P may show in some row i of the warp.
+    __device__ __forceinline__ bool shows_rounding(const float (&sums)[2], int i) const {
+        if constexpr (!kCorrectsSums) return false;
+        return any_lane(dominates(sums, i) || sums[i] > kBothOutgrow);
+    }
+
+    // Take the rounding of a block's P into account for row i.
+    template <int kSteps>
+    __device__ __forceinline__ void correct(const unsigned (&packed)[kSteps][4],
+                                            const float (&sums)[2], int i) {
+        float part[2];
+#pragma unroll
+        for (int j = 0; j < kScores / 4; ++j) {
+            const unsigned pair = packed[j / 2][j % 2 * 2 + i];
+            const float even = __int_as_float(pair << 16);
+            const float odd = __int_as_float(pair & 0xffff0000u);
+            part[0] = j == 0 ? even : part[0] + even;
+            part[1] = j == 0 ? odd : part[1] + odd;
+        }
+        rounding[i] += part[0] + part[1] - sums[i];
     }
 
     // m of row i becomes the maximum, of a sample where `of_sample`; `a` is what O must be
@@ -299,6 +338,12 @@ struct Softmax {
         a[i] = ptx::ex2_approx(row_max[i] - new_max);
         row_max[i] = new_max;
         row_sum[i] *= a[i];
+        if constexpr (kCorrectsSums) rounding[i] *= a[i];
+    }
+
+    // Whether a block's share of row i's sum is nearly all of it, above what m was taken from.
+    __device__ __forceinline__ bool dominates(const float (&sums)[2], int i) const {
+        return sums[i] > fmaf(row_sum[i], kDominates, kOutgrows);
     }
 
     // c times the largest of a row's scores.
@@ -351,6 +396,10 @@ struct Softmax {
                                         : ptx::cvt_rn_f16x2_f32(lower, upper);
     }
 
+    __device__ __forceinline__ static float divisor(float sum, float off) {
+        return kCorrectsSums ? sum + off : sum;
+    }
+
     // The rows' 1 / l, their log-sum-exp, and whether no score of theirs was above -inf: these have
     // 0 and -inf.
     // `sink`: with kSink, the exponent of a score that every row has besides.
@@ -360,15 +409,18 @@ struct Softmax {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             float sum = quad_sum(row_sum[i]);
+            float off = 0.f;
+            if constexpr (kCorrectsSums) off = quad_sum(rounding[i]);
             empty[i] = sum == 0.f;
             if constexpr (kSink) {
                 const float a = add_sink(sink, row_max[i], sum);
-                inverse[i] = sum == 0.f ? 0.f : a / sum;
+                if constexpr (kCorrectsSums) off *= a;
+                inverse[i] = sum == 0.f ? 0.f : a / divisor(sum, off);
                 log_sum_exp[i] =
                     sum == 0.f ? negative_infinity() : (row_max[i] + ptx::lg2_approx(sum)) * kLn2;
                 continue;
             }
-            inverse[i] = empty[i] ? 0.f : 1.f / sum;
+            inverse[i] = empty[i] ? 0.f : 1.f / divisor(sum, off);
             log_sum_exp[i] =
                 empty[i] ? negative_infinity()
                          : (row_max[i] - kHeadroom + ptx::lg2_approx(sum * kHeadroomFactor)) * kLn2;

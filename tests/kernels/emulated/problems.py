@@ -120,6 +120,7 @@ class Problem:
             k, v = (np.broadcast_to(t, (w.batch, *t.shape[1:])) for t in (k, v))
         sink = 2 * dice.standard_normal(w.heads, np.float32)
         slopes = np.exp2(-8 * dice.random((w.batch, w.heads), np.float32))
+        slopes[:, 1::2] *= -1  # more for keys further away
         out_layout = layout if layout in ("strided", "transposed") else "plain"
         return cls(w, q, k, v, out_layout, sink, slopes)
 

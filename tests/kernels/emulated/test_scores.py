@@ -100,14 +100,19 @@ MUTANTS = {
         r"sum = fmaf\(sum, a, [^;]*;", "sum *= a;",
     ),
     "O stays under a maximum below the sink": (
-        BEST, "causal+lse+sink", "sm90/fwd/softmax.cuh", r": a / sum;", ": 1.f / sum;",
+        BEST, "causal+lse+sink", "sm90/fwd/softmax.cuh",
+        r": a / divisor\(sum, off\);", ": 1.f / divisor(sum, off);",
     ),
     "a soft cap's shift is in the log-sum-exp": (
         RING, "causal+lse+softcap", "sm80/fwd/epilogue.cuh",
         r"-= score_shift", "-= 0.f * score_shift",
     ),
     "distances have a sign": (
-        RING, "lse+alibi", "common/scores.cuh", r"fabsf(\(fmaf)", r"\1",
+        RING, "lse+alibi", "common/scores.cuh", r"copysignf\((fmaf\([^;]*\)), slope\)", r"\1",
+    ),
+    "slopes have no sign": (
+        BEST, "causal+lse+alibi", "common/scores.cuh",
+        r"copysignf(\(fmaf\([^;]*\)), slope\)", r"fabsf\1)",
     ),
     "scores that are multiplied again are not changed again": (
         TURNS, "causal+lse+softcap", "sm80/fwd/ping_pong_mainloop.cuh",

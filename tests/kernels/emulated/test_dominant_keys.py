@@ -1,0 +1,140 @@
+"""Heads of which each row has one key that is nearly all of it, in bf16, on the host.  A weight
+that is no power of two is rounded there, and its rounding would be most of the error.  One key is
+that of all rows (a sink), or each row has one of its own, of a block that is not visited first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fa_tune import families
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.workload import Workload
+from fa_tune.ops.base import Figures, reference_limits
+from tests.kernels.emulated.emulation import Emulated, build, schedules
+from tests.kernels.emulated.problems import GUARD, Problem, to_bits, to_float
+
+WORDS = "stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max+dynamic"
+ALONE = "sm90(BF16, 64, 64x32): stages_2+overlap+stale_max+dynamic"
+WIDE = f"sm90(BF16, 64, 192x32): {WORDS}+adaptive_max"
+CONFIGS = (f"sm90(BF16, 64, 128x64): {WORDS}+rows_in_turn+adaptive_max", WIDE, ALONE)
+# Nats by which these keys are above scores that have NOISE.
+SINKS = (8.0, 9.0, 10.0, 10.5, 11.0, 12.0, 14.0, 17.0, 20.0)
+OWN_KEYS = (9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 16.0, 18.0, 20.0, 24.0)
+NOISE = 0.1
+UNIT = 8.0  # Q where K has the sink, a power of two
+# With a mask: keys beyond the queries, and a key of a block partly hidden that is not the first.
+MORE_KEYS, BEHIND_A_MASK = 24, 40
+
+# Then, in the block that is visited last, a key so far above it that m must follow.
+FAR_ABOVE = 60.0
+LSE_ERROR = 1e-4  # what is held apart from l is up to 2e-3 of it
+
+SOFTMAX = "sm90/fwd/softmax.cuh"
+# (config, kind of heads, traits, pattern, replacement), each found at one place.
+MUTANTS = {
+    "a lane's rows are not compared": (
+        WIDE, "sink", "lse", r"\|\|\s*fminf\(sums\[0\], sums\[1\]\) > kBothOutgrow", "",
+    ),
+    "a row's own key is not seen": (
+        ALONE, "own", "lse", r"dominates\(sums, 0\) \|\| dominates\(sums, 1\) \|\|", "",
+    ),
+    "nothing is corrected": (ALONE, "sink", "lse", r"rounding\[i\] \+= [^;]*;", "(void)part;"),
+    "the log-sum-exp is that of rounded weights": (
+        ALONE, "sink", "lse", r"quad_sum\(row_sum\[i\]\)", "quad_sum(row_sum[i] + rounding[i])",
+    ),
+    "what is held apart does not follow m": (
+        ALONE, "then", "lse", r"(row_sum\[i\] \*= a\[i\];\s*)if constexpr[^;]*;", r"\1",
+    ),
+    "the same behind a mask": (ALONE, "sink", "causal", r"kCorrectsSums \? -18\.f : 8\.f", "8.f"),
+}  # fmt: skip
+
+
+def _made(short_form: str, traits: str, folder: Path, *change: str) -> Emulated:
+    def edited(headers: dict[str, str]) -> Mapping[str, str]:
+        text, places = re.subn(*change, headers[SOFTMAX])
+        assert places == 1
+        return {**headers, SOFTMAX: text}
+
+    request = BuildRequest(families.variant(families.parse(short_form)), traits, "sm_90a")
+    return build(request, folder, edit=edited if change else dict)
+
+
+def _problem(w: Workload, height: float, kind: str, sink: int) -> Problem:
+    """One key of each row is `height` nats above the others: `sink`, or one of its own."""
+    problem = Problem.draw(w, "plain", 0)
+    dice = np.random.default_rng(1)
+    q = NOISE * dice.standard_normal((w.seq_len_q, w.d_head))
+    k = dice.standard_normal((w.seq_len_kv, w.d_head))
+    if kind == "own":
+        k /= np.sqrt(np.square(k).sum(-1, keepdims=True))
+        own = dice.permutation(np.resize(np.arange(w.seq_len_kv), w.seq_len_q))
+        q += height / w.scale * k[own]
+    else:
+        q[:, 0], k[:, 0] = UNIT, 0.0
+        k[sink, 0] = height / w.scale / UNIT
+    if kind == "then":
+        k[0, 0] = (height + FAR_ABOVE) / w.scale / UNIT
+    problem.q[0, :, 0], problem.k[0, :, 0] = to_bits(q, w.dtype), to_bits(k, w.dtype)
+    return problem
+
+
+def _is_off(kernel: Emulated, height: float, kind: str) -> bool:
+    """Whether its root mean square error is above what rounded probabilities and O allow, or its
+    log-sum-exp is not exact."""
+    c = kernel.config
+    causal = "causal" in kernel.request.traits
+    keys = c.B_r + MORE_KEYS if causal else (3 if kind == "then" else 2) * c.B_c
+    sink = BEHIND_A_MASK if causal else c.B_c + 1 if kind == "then" else 0
+    w = Workload(
+        *(1, 1, 1, c.B_r, keys, c.d_head, c.dtype),
+        causal=causal, bottom_right=causal, lse="lse" in kernel.request.traits,
+    )  # fmt: skip
+    problem = _problem(w, height, kind, sink)
+    out, lse = kernel.launch(problem, next(iter(schedules(0))))
+    q, k, v = (to_float(t[0, :, 0], w.dtype) for t in (problem.q, problem.k, problem.v))
+    scores = q @ k.T * w.scale
+    if causal:
+        place = np.arange(keys) - np.arange(w.seq_len_q)[:, None]
+        scores = np.where(place <= w.diagonal, scores, -np.inf)
+    highest = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - highest)
+    total = weights.sum(-1, keepdims=True)
+    weights /= total
+    exact = weights @ v
+    same = to_float(to_bits(to_float(to_bits(weights, w.dtype), w.dtype) @ v, w.dtype), w.dtype)
+    given = to_float(out.inside[0, :, 0], w.dtype)
+    limits = reference_limits(_figures(same - exact), _figures(exact), w.dtype)
+    off = np.abs(lse[GUARD:-GUARD] - (highest + np.log(total))[:, 0]).max() if w.lse else 0.0
+    return bool(_figures(given - exact).rms > limits.rms or off > LSE_ERROR)
+
+
+def _figures(values: np.ndarray) -> Figures:
+    return Figures(float(np.abs(values).max()), float(np.sqrt(np.square(values).mean())))
+
+
+def _heights_off(kernel: Emulated, kind: str) -> list[float]:
+    heights = OWN_KEYS if kind == "own" else SINKS
+    return [height for height in heights if _is_off(kernel, height, kind)]
+
+
+@pytest.mark.parametrize("kind", ["sink", "own", "then"])
+@pytest.mark.parametrize("short_form", CONFIGS)
+def test_a_key_that_is_nearly_all_of_a_row_is_exact(
+    short_form: str, kind: str, tmp_path: Path
+) -> None:
+    assert _heights_off(_made(short_form, "lse", tmp_path), kind) == []
+
+
+def test_a_sink_behind_a_mask_is_exact(tmp_path: Path) -> None:
+    assert _heights_off(_made(ALONE, "causal", tmp_path), "sink") == []
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_weight_that_is_rounded_is_noticed(name: str, tmp_path: Path) -> None:
+    short_form, kind, traits, *change = MUTANTS[name]
+    assert _heights_off(_made(short_form, traits, tmp_path, *change), kind)
