@@ -52,7 +52,7 @@ struct TileOrder {
 
     // Whether the first tile of a packed batch is guessed.  The batch is then ordered where V
     // comes, so that Q and K may come before.  Not in the largest kernels, those with a loop of
-    // their own for masked blocks: cold, they take longer to come from memory than a guess gains.
+    // their own for masked blocks, which were slower with it in cold launches.
     static constexpr bool kGuesses =
         sizeof(SharedMemory<CFG>::v) >= kOrderBytes && (CFG.single_loop || !TRAITS.diagonal());
 
