@@ -13,7 +13,8 @@ of symbols, and not parameters that no instruction reads.  With `--ptx` only PTX
 half the time: what ptxas is given decides what comes out of it.
 
 `--prove` adds to profiles/equal_sources.json what was found equal: of each family whose sources
-changed, the head dimensions of which no kernel differs or is missing.
+changed, the head dimensions of which no kernel differs or is missing; with `--dtype` of kernels of
+that type alone.
 
 An interrupted `hash` goes on where it was when it is started again.
 """
@@ -141,6 +142,11 @@ def d_head_of(kernel: Mapping[str, str]) -> int:
     return int(kernel["config"].split(",")[1])
 
 
+def dtype_of(kernel: Mapping[str, str]) -> str:
+    """The first word of a short form's parentheses."""
+    return kernel["config"].partition("(")[2].partition(",")[0]
+
+
 def _save(path: Path, value: Any) -> None:
     new = path.with_name(path.name + ".new")
     new.write_text(json.dumps(value, indent=0))
@@ -173,7 +179,11 @@ def compare(arguments: argparse.Namespace) -> int:
             print(f"different: {key}")
     print(", ".join(f"{n} {word}" for word, n in sorted(Counter(outcomes.values()).items())))
     if arguments.prove:
+        if dtype := arguments.dtype:
+            outcomes = {key: o for key, o in outcomes.items() if dtype_of(json.loads(key)) == dtype}
         made = proofs(before, after, outcomes, arguments.prove)
+        if dtype:
+            made = [{**proof, "dtypes": [dtype]} for proof in made]
         known = [*load(arguments.proofs), *TypeAdapter(list[Proof]).validate_python(made)]
         save(known, arguments.proofs)
         print(f"{len(made)} added to {arguments.proofs}")
@@ -243,6 +253,7 @@ def main() -> int:
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
     comparing.add_argument("--prove", metavar="WHAT", help="add a proof; say what has changed")
+    comparing.add_argument("--dtype", choices=("FP16", "BF16"), help="prove kernels of it alone")
     comparing.add_argument(
         "--proofs", type=Path, default=ROOT / "profiles/equal_sources.json", help="the file of them"
     )

@@ -17,16 +17,24 @@ from pydantic import TypeAdapter, ValidationError
 
 from fa_tune.core import paths
 from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.workload import Workload
 
 FILE = "equal_sources.json"
+
+Kind = tuple[int, str]  # the head dimension of Q and K, and the type (`FP16`)
+
+
+def kind_of(workload: Workload) -> Kind:
+    """What kernels of a workload are, as far as proofs tell them apart."""
+    return workload.d_head, workload.dtype.name
 
 
 @dataclass(frozen=True)
 class Proof:
     """That kernels of `family` are the same from sources of any of the hashes `sources`, the
     oldest first.  `kernels`: how many were compared, 0 where the files were the same and only
-    the way of hashing changed.  `d_heads`: the head dimensions of Q and K whose kernels they
-    are; empty: all kernels of the family."""
+    the way of hashing changed.  `d_heads` and `dtypes`: the head dimensions of Q and K and the
+    types (`FP16`) whose kernels they are; empty: all."""
 
     family: str
     sources: tuple[str, ...]
@@ -35,6 +43,16 @@ class Proof:
     nvrtc: str = ""
     kernels: int = 0
     d_heads: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+    def is_of(self, family: str, kind: Kind | None) -> bool:
+        """Whether it holds for kernels of such workloads; None: for all of the family."""
+        if family != self.family:
+            return False
+        if kind is None:
+            return not self.d_heads and not self.dtypes
+        d_head, dtype = kind
+        return d_head in (self.d_heads or (d_head,)) and dtype in (self.dtypes or (dtype,))
 
 
 def load(path: Path | None = None) -> tuple[Proof, ...]:
@@ -73,25 +91,21 @@ def groups(proofs: Iterable[Proof]) -> Mapping[str, tuple[str, ...]]:
 
 def representative(family: str, sha256: str) -> str:
     """The hash that stands for the whole group of `sha256`: the one a proof named first.  Two
-    hashes are of equal sources, at all head dimensions, if and only if theirs is the same."""
+    hashes are of equal sources, for all kernels, if and only if theirs is the same."""
     return _group(family, sha256)[0]
 
 
-def equal(family: str, one: str, other: str, d_heads: Collection[int] = ()) -> bool:
-    """Whether what was made from sources of either hash holds for both: kernels of these head
-    dimensions, or all where none is named."""
-    return all(other in _group(family, one, d_head) for d_head in d_heads or (None,))
+def equal(family: str, one: str, other: str, kinds: Collection[Kind] = ()) -> bool:
+    """Whether what was made from sources of either hash holds for both: kernels of these kinds, or
+    all where none is named."""
+    return all(other in _group(family, one, kind) for kind in kinds or (None,))
 
 
-def _group(family: str, sha256: str, d_head: int | None = None) -> tuple[str, ...]:
-    return _shipped(family, d_head).get(sha256, (sha256,))
+def _group(family: str, sha256: str, kind: Kind | None = None) -> tuple[str, ...]:
+    return _shipped(family, kind).get(sha256, (sha256,))
 
 
 @cache
-def _shipped(family: str, d_head: int | None) -> Mapping[str, tuple[str, ...]]:
-    """The groups of a family's kernels of one head dimension; None: of all kernels."""
-    return groups(
-        proof
-        for proof in load()
-        if proof.family == family and (not proof.d_heads or d_head in proof.d_heads)
-    )
+def _shipped(family: str, kind: Kind | None) -> Mapping[str, tuple[str, ...]]:
+    """The groups of a family's kernels of one kind; None: of all kernels."""
+    return groups(proof for proof in load() if proof.is_of(family, kind))

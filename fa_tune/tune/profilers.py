@@ -15,7 +15,7 @@ from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config
-from fa_tune.families.equal_sources import equal
+from fa_tune.families.equal_sources import Kind, equal, kind_of
 from fa_tune.profile.base import Profiler
 from fa_tune.profile.events import EventsProfiler, of_regime
 from fa_tune.profile.ncu.profiler import NcuProfiler, ncu_profiler
@@ -149,10 +149,10 @@ def _replay(
         for recording in chosen
     }
     # The others are for what they say of neighbouring workloads.
-    answered: dict[str, set[int]] = {}  # head dimensions by the recording that answers
+    answered: dict[str, set[Kind]] = {}  # by the recording that answers
     for workload in wanted:
         for label in answering(recorded, workload.key, subjects).values():
-            answered.setdefault(label, set()).add(workload.d_head)
+            answered.setdefault(label, set()).add(kind_of(workload))
     told = [r for r in chosen if r.label in answered] or chosen
     provenance = told[0].meta.provenance
     profiler = ReplayProfiler(
@@ -230,7 +230,7 @@ def _most_wanted(
         asked.setdefault(method, set()).update(
             a.workload for a in recording.attempts if a.workload in here and a.subject in subjects
         )
-        if not is_of_other_sources(recording, _d_heads(here)):
+        if not is_of_other_sources(recording, _kinds(here)):
             ours.setdefault(method, set()).update(here)
 
     def order(method: str) -> tuple[int, int, int, bool]:
@@ -239,8 +239,8 @@ def _most_wanted(
     return max(held, key=order)
 
 
-def _d_heads(keys: Collection[str]) -> set[int]:
-    return {Workload.from_key(key).d_head for key in keys}
+def _kinds(keys: Collection[str]) -> set[Kind]:
+    return {kind_of(Workload.from_key(key)) for key in keys}
 
 
 def _most_recorded(found: Sequence[Recording]) -> str:
@@ -253,18 +253,18 @@ def _most_recorded(found: Sequence[Recording]) -> str:
     return max(counts, key=lambda name: counts[name])
 
 
-def is_of_other_sources(recording: Recording, d_heads: Collection[int] | None = None) -> bool:
-    """Whether a recording's kernels of these head dimensions, None: of all that it has, are not
-    those of this checkout."""
-    if d_heads is None:
-        d_heads = _d_heads({a.workload for a in recording.attempts})
+def is_of_other_sources(recording: Recording, kinds: Collection[Kind] | None = None) -> bool:
+    """Whether a recording's kernels of these kinds, None: of all that it has, are not those of this
+    checkout."""
+    if kinds is None:
+        kinds = _kinds({a.workload for a in recording.attempts})
     known = set(families_in(recording)) & set(families.family_names())
     return not all(
         equal(
             name,
             recordings.kernel_source_sha256(recording, name),
             kernel_source_sha256(name),
-            d_heads,
+            kinds,
         )
         for name in known
     )

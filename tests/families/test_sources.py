@@ -13,7 +13,16 @@ from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
 from fa_tune.families import equal_sources
-from fa_tune.families.equal_sources import Proof, equal, groups, load, representative, save
+from fa_tune.families.equal_sources import (
+    Kind,
+    Proof,
+    equal,
+    groups,
+    kind_of,
+    load,
+    representative,
+    save,
+)
 from fa_tune.families.sources import code_sha256, flattened
 from fa_tune.store.recordings import Recording, families_in, load_all
 from fa_tune.store.recordings import kernel_source_sha256 as recorded_sources
@@ -97,17 +106,17 @@ def test_the_newest_recordings_are_of_the_present_sources(family: str) -> None:
         pytest.skip(f"no recording holds kernels of {family}")
     recorded = recorded_sources(found[0], family)
     present = kernel_source_sha256(family)
-    assert equal(family, recorded, present, _d_heads(found[0], family))
+    assert equal(family, recorded, present, _kinds(found[0], family))
     assert kernel_source_identity(family) == representative(family, present)
 
 
-def _d_heads(recording: Recording, family: str) -> set[int]:
+def _kinds(recording: Recording, family: str) -> set[Kind]:
     """Of the workloads whose kernels of a family a recording holds."""
     held = {a.workload for a in recording.attempts if a.subject.startswith(f"{family}:")}
-    return {Workload.from_key(key).d_head for key in held}
+    return {kind_of(Workload.from_key(key)) for key in held}
 
 
-def test_a_proof_of_some_head_dimensions_says_nothing_of_others(
+def test_a_proof_of_some_kernels_says_nothing_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "equal_sources.json"
@@ -115,15 +124,20 @@ def test_a_proof_of_some_head_dimensions_says_nothing_of_others(
     proofs = [
         {**told, "sources": ["a", "b"], "kernels": 2},
         {**told, "sources": ["b", "c"], "kernels": 1, "d_heads": [64]},
+        {**told, "sources": ["c", "d"], "kernels": 1, "dtypes": ["FP16"]},
     ]
     path.write_text(json.dumps(proofs))
     monkeypatch.setattr(equal_sources.paths, "profiles_dir", lambda: tmp_path)
     equal_sources._shipped.cache_clear()
     try:
-        assert equal("sm90", "a", "c", {64})
-        assert equal("sm90", "a", "b", {64, 128})
-        assert not equal("sm90", "a", "c", {64, 128})
-        assert not equal("sm80", "a", "c", {64})
+        half, other = (64, "FP16"), (64, "BF16")
+        assert equal("sm90", "a", "c", {half, other})
+        assert equal("sm90", "a", "b", {half, (128, "FP16")})
+        assert not equal("sm90", "a", "c", {half, (128, "FP16")})
+        assert not equal("sm80", "a", "c", {half})
+        assert equal("sm90", "a", "d", {half})
+        assert not equal("sm90", "a", "d", {half, other})
+        assert not equal("sm90", "c", "d")
         assert representative("sm90", "c") == "c", "attempts of all head dimensions hang on it"
     finally:
         equal_sources._shipped.cache_clear()

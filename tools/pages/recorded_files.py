@@ -16,7 +16,7 @@ from fa_tune.core.model import Measurement
 from fa_tune.core.workload import Workload
 from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.families import family_names
-from fa_tune.families.equal_sources import equal
+from fa_tune.families.equal_sources import Kind, equal, kind_of
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta, Recording, load, load_meta
 
@@ -58,11 +58,11 @@ def _held(recording: Recording) -> Iterable[tuple[Workload, Held]]:
     file, changed = recording.path.name, cache(partial(_changed, recording))
     for workload, found in measured.items():
         own = chosen.get(workload, "")
-        yield workload, Held(recording.meta, found, own, file, changed(workload.d_head))
+        yield workload, Held(recording.meta, found, own, file, changed(kind_of(workload)))
 
 
-def _changed(recording: Recording, d_head: int) -> frozenset[str]:
-    """Families whose kernels of a head dimension are not what they were."""
+def _changed(recording: Recording, kind: Kind) -> frozenset[str]:
+    """Families whose kernels of a kind are not what they were."""
     return frozenset(
         name
         for name in {*recordings.families_in(recording)} & {*family_names()}
@@ -70,7 +70,7 @@ def _changed(recording: Recording, d_head: int) -> frozenset[str]:
             name,
             recordings.kernel_source_sha256(recording, name),
             kernel_source_sha256(name),
-            [d_head],
+            [kind],
         )
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
-from fa_tune.families.equal_sources import equal
+from fa_tune.families.equal_sources import equal, kind_of
 from fa_tune.store.registry.schema import Entry, Ratio, RunnerUp
 
 
@@ -75,7 +75,7 @@ def _same_sources(a: Entry, b: Entry) -> bool:
     if a.chosen.family != b.chosen.family:
         return True  # each is of its own family's sources
     hashes = a.provenance.kernel_source_sha256, b.provenance.kernel_source_sha256
-    return equal(a.chosen.family, *hashes, [a.workload.d_head])
+    return equal(a.chosen.family, *hashes, [kind_of(a.workload)])
 
 
 def _known(entry: Entry) -> dict[Variant, RunnerUp | None]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import FIELDS, READING_ORDER, Effect, Workload, unusual_labels
-from fa_tune.families.equal_sources import equal
+from fa_tune.families.equal_sources import equal, kind_of
 from fa_tune.store.registry.between import Tuned, between, default_of
 from fa_tune.store.registry.between import distance as of_few_rows
 from fa_tune.store.registry.schema import Entry, Registry
@@ -217,8 +217,8 @@ def _warnings(entry: Entry, here: Target) -> tuple[str, ...]:
         out.append(f"measured with {was}, this is {here.driver}; search again to be sure")
     family = entry.chosen.family
     present = here.kernel_source_sha256.get(family)
-    known, d_heads = recorded.kernel_source_sha256, [entry.workload.d_head]
-    if present is not None and not equal(family, known, present, d_heads):
+    known, kinds = recorded.kernel_source_sha256, [kind_of(entry.workload)]
+    if present is not None and not equal(family, known, present, kinds):
         out.append("measured with other kernel sources; search again to be sure")
     return tuple(out)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fa_tune.families.equal_sources import equal
+from fa_tune.families.equal_sources import equal, kind_of
 from fa_tune.store.registry.schema import Entry, Registry, entry_text, parse_time
 
 
@@ -100,7 +100,7 @@ def _conflict(kept: Entry, dropped: Entry) -> Conflict:
     names = [name for name in CONDITIONS if getattr(a, name) != getattr(b, name)]
     if kept.chosen.family == dropped.chosen.family:  # else they are of different sources anyway
         sources = a.kernel_source_sha256, b.kernel_source_sha256
-        alike = equal(kept.chosen.family, *sources, [kept.workload.d_head])
+        alike = equal(kept.chosen.family, *sources, [kind_of(kept.workload)])
         names += [] if alike else ["kernel sources"]
     return Conflict(kept, dropped, _why(kept, dropped), tuple(names))
 
