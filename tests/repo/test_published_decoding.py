@@ -262,7 +262,8 @@ def check_summary(text: str, folder: Path) -> None:
         times = [p.times for p in own]
         assert f"{min(times):.2f} to {max(times):.2f} times as fast" in line
         assert f"{statistics.median(times):.2f} in the median of {len(times)}" in line
-        named = {"FA2": "FlashAttention 2", "cuDNN": "cuDNN"}
+        assert f"slower in {sum(t < 1 for t in times)} of them" in line
+        named = {"FA2": "FlashAttention 2", "FA4": "FlashAttention 4", "cuDNN": "cuDNN"}
         beside = {name for name in named if any(name in p.rows for p in own)}
         assert {name for name in named if named[name] in line} == beside
 

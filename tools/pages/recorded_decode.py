@@ -5,6 +5,7 @@ tuned lengths."""
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -54,13 +55,17 @@ def summary(data: Recorded) -> str:
         times = [t for h in grid.values() if (t := _times(h)) is not None]
         if not large or not times:
             continue
-        names = {name for held in grid.values() for name in _libraries(held)}
-        told = " and ".join(LABELS[name.partition(":")[2]] for name in sorted(names))
+        beside = Counter(name for held in grid.values() for name in _libraries(held))
+        told = " and ".join(
+            LABELS[name.partition(":")[2]] + (f" at {n} of them" if n < len(times) else "")
+            for name, n in sorted(beside.items())
+        )
         noun = "query" if queries == 1 else "queries"
         lines.append(
             f"- {queries} {noun}: {min(times):.2f} to {max(times):.2f} times as fast as the "
-            f"fastest that torch has ({told}), {statistics.median(times):.2f} in the median of "
-            f"{len(times)} problems. Where K and V are 260 MB or more, it has "
+            f"fastest library beside it ({told}), {statistics.median(times):.2f} in the median of "
+            f"{len(times)} problems; slower in {sum(t < 1 for t in times)} of them. Where K and V "
+            "are 260 MB or more, it has "
             f"{100 * min(large):.0f} to {100 * max(large):.0f} % of the speed at which a kernel "
             "can read them at all."
         )
