@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 import os
 import random
+import re
 import shutil
 import subprocess
 import tempfile
@@ -143,6 +144,21 @@ def build(
     include = ["-I", str(EMULATOR), "-I", str(folder)]
     _compile(["-shared", *include, str(source), *objects, "-o", str(library)])
     return Emulated(request, library)
+
+
+def build_changed(
+    short_form: str, traits: str, folder: Path, file: str = "", pattern: str = "", by: str = ""
+) -> Emulated:
+    """The kernel of a config, where `file` is given with what `pattern` finds at one place of it
+    replaced `by` other text."""
+
+    def edited(headers: dict[str, str]) -> Mapping[str, str]:
+        text, places = re.subn(pattern, by, headers[file])
+        assert places == 1, f"{places} places in {file} look like {pattern!r}"
+        return {**headers, file: text}
+
+    request = BuildRequest(families.variant(families.parse(short_form)), traits, "sm_90a")
+    return build(request, folder, edit=edited if file else dict)
 
 
 @cache

@@ -4,18 +4,14 @@ that of all rows (a sink), or each row has one of its own, of a block that is no
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fa_tune import families
-from fa_tune.build.compile import BuildRequest
 from fa_tune.core.workload import Workload
 from fa_tune.ops.base import Figures, reference_limits
-from tests.kernels.emulated.emulation import Emulated, build, schedules
+from tests.kernels.emulated.emulation import Emulated, build_changed, schedules
 from tests.kernels.emulated.problems import GUARD, Problem, to_bits, to_float
 
 WORDS = "stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max+dynamic"
@@ -52,16 +48,6 @@ MUTANTS = {
     ),
     "the same behind a mask": (ALONE, "sink", "causal", r"kCorrectsSums \? -18\.f : 8\.f", "8.f"),
 }  # fmt: skip
-
-
-def _made(short_form: str, traits: str, folder: Path, *change: str) -> Emulated:
-    def edited(headers: dict[str, str]) -> Mapping[str, str]:
-        text, places = re.subn(*change, headers[SOFTMAX])
-        assert places == 1
-        return {**headers, SOFTMAX: text}
-
-    request = BuildRequest(families.variant(families.parse(short_form)), traits, "sm_90a")
-    return build(request, folder, edit=edited if change else dict)
 
 
 def _problem(w: Workload, height: float, kind: str, sink: int) -> Problem:
@@ -127,14 +113,14 @@ def _heights_off(kernel: Emulated, kind: str) -> list[float]:
 def test_a_key_that_is_nearly_all_of_a_row_is_exact(
     short_form: str, kind: str, tmp_path: Path
 ) -> None:
-    assert _heights_off(_made(short_form, "lse", tmp_path), kind) == []
+    assert _heights_off(build_changed(short_form, "lse", tmp_path), kind) == []
 
 
 def test_a_sink_behind_a_mask_is_exact(tmp_path: Path) -> None:
-    assert _heights_off(_made(ALONE, "causal", tmp_path), "sink") == []
+    assert _heights_off(build_changed(ALONE, "causal", tmp_path), "sink") == []
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_weight_that_is_rounded_is_noticed(name: str, tmp_path: Path) -> None:
     short_form, kind, traits, *change = MUTANTS[name]
-    assert _heights_off(_made(short_form, traits, tmp_path, *change), kind)
+    assert _heights_off(build_changed(short_form, traits, tmp_path, SOFTMAX, *change), kind)

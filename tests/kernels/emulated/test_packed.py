@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from fa_tune import families
-from fa_tune.build.compile import BuildRequest
 from fa_tune.core.workload import DType, Workload
 from fa_tune.ops.traits import Traits
 from tests.gpu.score_hooks import HOOKS
-from tests.kernels.emulated.emulation import Emulated, build, schedules
+from tests.kernels.emulated.emulation import Emulated, build_changed, schedules
 from tests.kernels.emulated.packed_problems import PackedProblem, faults
 
 _, PLACES, CAP_BY_FOUR, PLACES_BY_FOUR = HOOKS
@@ -120,17 +118,6 @@ MUTANTS = {
 }  # fmt: skip
 
 
-def _made(short_form: str, traits: str, folder: Path, *change: str) -> Emulated:
-    def edited(headers: dict[str, str]) -> Mapping[str, str]:
-        file, text, replacement = change
-        assert headers[file].count(text) == 1
-        return {**headers, file: headers[file].replace(text, replacement)}
-
-    family = families.get("sm90" if short_form.startswith("sm90") else "sm80")
-    request = BuildRequest(families.variant(family.parse(short_form)), traits, "sm_90a")
-    return build(request, folder, edit=edited if change else dict)
-
-
 def _problem(kernel: Emulated, traits: Traits, number: int) -> PackedProblem:
     """That of a batch, with what the traits say."""
     (heads, kv_heads), drawn, gap = BATCHES[number]
@@ -155,7 +142,7 @@ def _problem(kernel: Emulated, traits: Traits, number: int) -> PackedProblem:
 
 @pytest.mark.parametrize(("short_form", "traits"), KERNELS)
 def test_no_neighbour_reaches_a_row(short_form: str, traits: str, tmp_path: Path) -> None:
-    kernel = _made(short_form, traits, tmp_path)
+    kernel = build_changed(short_form, traits, tmp_path)
     for number in range(len(BATCHES)):
         problem = _problem(kernel, Traits.parse(traits), number)
         for schedule in islice(schedules(number), 2):
@@ -165,8 +152,8 @@ def test_no_neighbour_reaches_a_row(short_form: str, traits: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_what_is_wrong_is_noticed(name: str, tmp_path: Path) -> None:
-    short_form, traits, *change = MUTANTS[name]
-    kernel = _made(short_form, traits, tmp_path, *change)
+    short_form, traits, file, text, replacement = MUTANTS[name]
+    kernel = build_changed(short_form, traits, tmp_path, file, re.escape(text), replacement)
     found = (
         faults(problem, *kernel.launch(problem, schedule))
         for number in range(len(BATCHES))

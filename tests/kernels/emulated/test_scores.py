@@ -4,19 +4,15 @@ from them is noticed."""
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fa_tune import families
-from fa_tune.build.compile import BuildRequest
 from fa_tune.core.workload import Workload
 from fa_tune.ops.traits import Traits
 from tests.gpu.score_hooks import HOOKS
-from tests.kernels.emulated.emulation import Emulated, build, schedules
+from tests.kernels.emulated.emulation import Emulated, build_changed, schedules
 from tests.kernels.emulated.judging import judge
 from tests.kernels.emulated.problems import NAN, Problem, attention, to_float
 
@@ -121,26 +117,17 @@ MUTANTS = {
 }  # fmt: skip
 
 
-def _made(short_form: str, traits: str, folder: Path, file: str = "", *change: str) -> Emulated:
-    def edited(headers: dict[str, str]) -> Mapping[str, str]:
-        text, n = re.subn(*change, headers[file])
-        assert n == 1
-        return {**headers, file: text}
-
-    request = BuildRequest(families.variant(families.parse(short_form)), traits, "sm_90a")
-    return build(request, folder, edit=edited if change else dict)
-
-
 @pytest.mark.parametrize(("short_form", "traits"), KERNELS)
 def test_no_schedule_changes_a_result(short_form: str, traits: str, tmp_path: Path) -> None:
-    verdict = judge(_made(short_form, traits, tmp_path), repeats=2)
+    verdict = judge(build_changed(short_form, traits, tmp_path), repeats=2)
     assert not verdict.findings
     assert verdict.launches >= 12
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_what_is_missing_is_noticed(name: str, tmp_path: Path) -> None:
-    assert judge(_made(*MUTANTS[name][:2], tmp_path, *MUTANTS[name][2:]), repeats=1).findings  # type: ignore[misc]
+    short_form, traits, *change = MUTANTS[name]
+    assert judge(build_changed(short_form, traits, tmp_path, *change), repeats=1).findings
 
 
 def _nan_of_a_query_and_a_key(kernel: Emulated) -> tuple[np.ndarray, np.ndarray]:
@@ -174,12 +161,12 @@ def _nan_of_a_query_and_a_key(kernel: Emulated) -> tuple[np.ndarray, np.ndarray]
 
 @pytest.mark.parametrize(("short_form", "traits"), BY_FOUR)
 def test_nan_stays_in_its_row(short_form: str, traits: str, tmp_path: Path) -> None:
-    nan, to_be = _nan_of_a_query_and_a_key(_made(short_form, traits, tmp_path))
+    nan, to_be = _nan_of_a_query_and_a_key(build_changed(short_form, traits, tmp_path))
     assert np.array_equal(nan, to_be)
 
 
 @pytest.mark.parametrize("mutant", OF_TWO_ROWS, ids=["common", "decode"])
 def test_nan_of_another_row_is_noticed(mutant: tuple[str, ...], tmp_path: Path) -> None:
     short_form, traits, *edit = mutant
-    nan, to_be = _nan_of_a_query_and_a_key(_made(short_form, traits, tmp_path, *edit))
+    nan, to_be = _nan_of_a_query_and_a_key(build_changed(short_form, traits, tmp_path, *edit))
     assert not np.array_equal(nan, to_be)

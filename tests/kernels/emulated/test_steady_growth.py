@@ -3,17 +3,13 @@ and then a score that no sample has and that is far above."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fa_tune import families
-from fa_tune.build.compile import BuildRequest
 from fa_tune.core.workload import Workload
-from tests.kernels.emulated.emulation import Emulated, build, schedules
+from tests.kernels.emulated.emulation import Emulated, build_changed, schedules
 from tests.kernels.emulated.problems import Problem, faults, to_bits
 
 WORDS = "stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max+dynamic+adaptive_max"
@@ -46,17 +42,6 @@ MUTANTS = {
 }  # fmt: skip
 
 
-def _made(short_form: str, folder: Path, *change: str) -> Emulated:
-    def edited(headers: dict[str, str]) -> Mapping[str, str]:
-        file, pattern, replacement = change
-        text, places = re.subn(pattern, replacement, headers[file])
-        assert places == 1
-        return {**headers, file: text}
-
-    request = BuildRequest(families.variant(families.parse(short_form)), "lse", "sm_90a")
-    return build(request, folder, edit=edited if change else dict)
-
-
 def _faults(kernel: Emulated) -> list[str]:
     c = kernel.config
     keys = BLOCKS * c.B_c
@@ -78,10 +63,10 @@ def _faults(kernel: Emulated) -> list[str]:
 
 @pytest.mark.parametrize("short_form", [IN_TURN, TOGETHER])
 def test_steady_growth_is_followed(short_form: str, tmp_path: Path) -> None:
-    assert _faults(_made(short_form, tmp_path)) == []
+    assert _faults(build_changed(short_form, "lse", tmp_path)) == []
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_samples_that_are_not_enough_are_noticed(name: str, tmp_path: Path) -> None:
     short_form, *change = MUTANTS[name]
-    assert _faults(_made(short_form, tmp_path, *change))
+    assert _faults(build_changed(short_form, "lse", tmp_path, *change))
