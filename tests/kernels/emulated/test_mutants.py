@@ -146,13 +146,13 @@ MUTANTS = {
         r"\1", WRONG, softmax_scale=4.0,
     ),
     "the second row's maximum comes after the first row's alone": Mutant(
-        ROWS, "sm90/fwd/softmax.cuh", r"(2 \* i \+ 1\]\);\s*\}\s*)raise_max\(highest, a, i\);(\s*\}"
+        ROWS, "sm90/fwd/softmax.cuh", r"(2 \* i \+ 1\]\);\s*\}\s*)raise_max<kBf16>\(highest, a, i\);(\s*\}"
         r"\s*// P and the sum of row i anew)",
         r"\1a[i] = 1.f;\2", WRONG, softmax_scale=4.0,
     ),
     # All of them, for growth that is steady enough is rare here.
     "the maximum of a sample is taken for that of a block": Mutant(
-        ADAPTIVE, "sm90/fwd/softmax.cuh", r"again = again \|\| sums\[0\][^;]*;(.*?return "
+        ADAPTIVE, "sm90/fwd/softmax.cuh", r"again = again \|\| sums\.row\[0\][^;]*;(.*?return "
         r"CFG\.adaptive_max && )max_first >= 2 \* kSteady", r"\1max_first > 0", WRONG,
         softmax_scale=4.0,
     ),
