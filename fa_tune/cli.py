@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -139,6 +140,7 @@ class FaTuneGroup(HelpfulGroup):
         self, args: Sequence[str] | None, complete_var: str | None, settings: dict[str, Any]
     ) -> int:
         try:
+            _heed_interrupts()
             with _early(sys.argv[1:] if args is None else args):
                 status = super().main(args, PROGRAM, complete_var, False, **settings)
             _finish_output()
@@ -158,6 +160,12 @@ class FaTuneGroup(HelpfulGroup):
             if error.filename is None and error.errno not in _STORAGE_ERRORS:
                 raise
             return _fail(_os_error_line(error), StorageError.exit_status)
+
+
+def _heed_interrupts() -> None:
+    """Ctrl-C raises KeyboardInterrupt again, which `fa_tune.__main__` had not let it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _early(words: Sequence[str]) -> AbstractContextManager[None]:
@@ -248,4 +256,4 @@ def cli() -> None:
     """
 
 
-main = cli  # the console script; calling it runs the program
+main = cli  # calling it runs the program

@@ -119,6 +119,11 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["search", "--dtype", "fp16 bf16"], "fp16, bf16", 2),
     (["search", "--batch", "0"], "--batch", 2),
     (["search", "--heads", "-1"], "--heads", 2),
+    (["search", "--heads", "many"], "not a whole number", 2),
+    (["search", "--heads", "9" * 5000], "not a whole number", 2),
+    (["search", "--compile-timeout", "soon"], "not a number", 2),
+    (["search", "--compile-timeout", "nan"], "not a number", 2),
+    (["search", "--score-hook", "latin-1.cuh"], "UTF-8", 2),
     (["search", "--runs", "0"], "--runs", 2),
     (["search", "--runs", "1e3"], "--runs", 2),
     (["search", "--profiler", "nsys"], "--profiler", 2),
@@ -186,6 +191,7 @@ def test_garbage_is_answered_in_one_line(
     (tmp_path / "a-file").write_text("nothing of use\n")
     (tmp_path / "a-folder").mkdir()
     (tmp_path / "no-schema.json").write_text(REGISTRY_WITHOUT_SCHEMA)
+    (tmp_path / "latin-1.cuh").write_bytes("// é".encode("latin-1"))
     before = sorted(p for p in tmp_path.rglob("*") if "home" not in p.parts)
     done = console(*arguments)
     assert done.status == status, done.err
