@@ -122,6 +122,17 @@ def test_spare_columns_go_first_and_empty_ones_always() -> None:
     assert fitted(headings, rows, 12, spare=("a", "b"))[0].split() == ["name", "b"]
 
 
+def test_long_headings_of_a_table_that_is_too_wide_get_several_lines() -> None:
+    headings, rows = ("", "Spill st (B)", "time"), [("#1", "16", "1.25 ms")]
+    assert fitted(headings, rows, 25)[0] == "    Spill st (B)     time"
+    assert fitted(headings, rows, 24) == [
+        "    Spill",
+        "       st",
+        "      (B)     time",
+        "#1     16  1.25 ms",
+    ]
+
+
 def test_several_tables_share_a_legend_but_say_once_what_all_have() -> None:
     legend = Legend()
     for config in (CONFIG, OTHER):
