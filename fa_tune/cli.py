@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -66,6 +67,9 @@ _DRIVER = "/dev/nvidiactl"
 
 # Of the disk, not of the program, whether or not the error names a file.
 _STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+
+
+_LONG_WORD = re.compile(r"(\S{80})\S{920,}")  # of what was typed; no path is as long
 
 
 class _ReaderGone(Exception):
@@ -194,7 +198,7 @@ def _os_error_line(error: OSError) -> str:
 def _fail(message: str, status: int, prefix: str = "error: ") -> int:
     """Say it on stderr and hand the status on."""
     try:
-        aside(prefix + " ".join(message.split()))
+        aside(prefix + _LONG_WORD.sub(r"\1…", " ".join(message.split())))
         _finish_output()
     except OSError:  # nobody is there to be told
         _abandon(sys.stderr)

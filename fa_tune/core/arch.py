@@ -63,7 +63,7 @@ def limits(compute_capability: tuple[int, int]) -> ArchLimits:
 
 def parse_arch(text: str) -> ArchLimits:
     """Limits for `sm_90`, `sm_90a`, `90` or `9.0`; raises InvalidConfig."""
-    m = re.fullmatch(r"(?:sm_?)?(\d+)(?:\.(\d))?[af]?", text.strip().lower())
+    m = re.fullmatch(r"(?:sm_?)?([0-9]{1,4})(?:\.([0-9]))?[af]?", text.strip().lower())
     if m is None:
         raise InvalidConfig(f"not an architecture: {text!r}; write it like sm_90")
     digits, minor = m.groups()

@@ -285,6 +285,7 @@ class WorkloadKey(ParamType):
     """A workload's key, `b16_h16_kv16_q4096_k4096_d128_fp16_full`, as a Workload."""
 
     name = "key"
+    example = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -294,7 +295,7 @@ class WorkloadKey(ParamType):
         try:
             return Workload.from_key(str(value).strip())
         except InvalidConfig as error:
-            self.fail(str(error), param, ctx)
+            self.fail(f"{error}; a key is like {self.example}", param, ctx)
 
 
 class Architecture(ParamType):
@@ -333,7 +334,7 @@ class WorkloadKeys(_CommaList):
     """Keys of workloads."""
 
     name = "keys"
-    example = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
+    example = WorkloadKey.example
 
     def convert_word(
         self, word: str, param: click.Parameter | None, ctx: click.Context | None
