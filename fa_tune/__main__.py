@@ -1,7 +1,7 @@
 """The console script `fa-tune`, and `python -m fa_tune`.
 
-Reading the program's modules takes some tenths of a second. Ctrl-C ends the process at once
-meanwhile; from then on `fa_tune.cli` says in a line what became of the work.
+Ctrl-C ends the process at once while the program's modules are read, some tenths of a second, and
+when nothing is left to do.  Between the two `fa_tune.cli` says in a line what became of the work.
 """
 
 import signal
@@ -9,11 +9,19 @@ import signal
 
 def main() -> None:
     """Run the program and leave with its exit status."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _end_on_interrupt()
     from fa_tune.cli import main as run  # late: see above
 
-    run()
+    try:
+        run()
+    finally:
+        _end_on_interrupt()
+
+
+def _end_on_interrupt() -> None:
+    """Unless whoever started the program had SIGINT ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 if __name__ == "__main__":
