@@ -15,7 +15,10 @@ def main() -> None:
     try:
         run()
     finally:
-        _end_on_interrupt()
+        try:
+            _end_on_interrupt()
+        except KeyboardInterrupt:  # pressed twice
+            _end_on_interrupt()
 
 
 def _end_on_interrupt() -> None:
