@@ -115,16 +115,20 @@ def show(
         and method in (None, e.method)
     ]
     if not entries:
-        raise NoUsableVariant(
-            f"none of the {len(kept.entries)} entries in {path} is like that"
-            if kept.entries
-            else _nothing_in(path)
-        )
+        raise NoUsableVariant(_none_like(gpu, kept, path))
     if as_json:
         click.echo(to_json(Registry.of(entries)), nl=False)
     else:
         show_entries(entries, wide=wide)
         say(f"{len(entries)} of {len(kept.entries)} entries in {path}.")
+
+
+def _none_like(gpu: str | None, kept: Registry, path: Path) -> str:
+    if not kept.entries:
+        return _nothing_in(path)
+    text = f"none of the {len(kept.entries)} entries in {path} is like that"
+    held = sorted({entry.gpu.name for entry in kept.entries})
+    return text if gpu in (None, *held) else f"{text}; they are of {', '.join(held)}"
 
 
 @command.command("check", short_help="Say whether any choice is slower than the default.")
