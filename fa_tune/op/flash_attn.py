@@ -8,7 +8,7 @@ columns of zeros.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -19,14 +19,7 @@ from fa_tune.core.workload import MAX_SOFTCAP, MIN_SOFTCAP
 from fa_tune.op.api import attention
 from fa_tune.op.done import Lengths
 from fa_tune.op.fallback import tell
-from fa_tune.op.kv_cache import (
-    E4M3,
-    Scores,
-    attend,
-    check_new_places,
-    check_places,
-    pages_suit,
-)
+from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.stand_ins import (
     DENSE,
@@ -39,6 +32,7 @@ from fa_tune.op.stand_ins import (
     by_flash2,
     by_products,
     check,
+    check_floating,
     check_kinds,
     suits_flash2,
 )
@@ -189,7 +183,8 @@ def flash_attn_with_kvcache(
             lengths = length
             if not isinstance(lengths, Tensor):
                 lengths = torch.full((q.shape[0],), lengths, device=q.device, dtype=torch.int32)
-            cache = _Cache(k_cache, v_cache, lengths, new, table, k_descale, v_descale)
+            scales = _scales(k_cache, k_descale, v_descale)
+            cache = Cache(k_cache, v_cache, lengths, new, table, scales)
             out, lse = _cached(q, cache, options, return_softmax_lse)
     return (out, lse) if return_softmax_lse else out
 
@@ -246,94 +241,73 @@ def _append(
     cache[where] = torch.where((room > 0)[..., None, None], given, cache[where])
 
 
-@dataclass(frozen=True)
-class _Cache:
-    """K and V whose lengths the GPU knows."""
+def _scales(
+    k_cache: Tensor, k_descale: Tensor | None, v_descale: Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """Both, for a cache that has them."""
+    if k_cache.dtype != E4M3 or (k_descale is None and v_descale is None):
+        return None
+    one = torch.ones((), device=k_cache.device)
+    return one if k_descale is None else k_descale, one if v_descale is None else v_descale
 
-    k: Tensor
-    v: Tensor
-    lengths: Tensor
-    new: tuple[Tensor, Tensor] | None
-    block_table: Tensor | None
-    k_descale: Tensor | None
-    v_descale: Tensor | None
 
-    def why_not(self, q: Tensor, options: Options) -> str:
-        """Why our kernels do not attend to it, in a few words; "" if they do."""
-        left = options.window[0]
-        added = 0 if self.new is None else self.new[0].shape[1]
-        kinds = {t.dtype for t in (self.k, self.v, *(self.new or ()))}
-        alike = self.k.shape[:3] == self.v.shape[:3] and len(kinds) == 1
-        asked = {
-            "ALiBi with lengths or pages": options.alibi_slopes is not None,
-            f"caches of {self.k.dtype} {tuple(self.k.shape)}, {self.v.dtype} "
-            f"{tuple(self.v.shape)} and new keys and values": not alike
-            or self.k.dtype not in (q.dtype, E4M3),
-            f"pages of {self.k.shape[1]} keys": self.block_table is not None
-            and not pages_suit(self.k),
-            "a window that does not see all new keys": 0 <= left < added - q.shape[1],
-        }
-        return next((name for name, wanted in asked.items() if wanted), "")
-
-    def scales(self) -> tuple[Tensor, Tensor] | None:
-        """Both, for a cache that has them."""
-        if self.k.dtype != E4M3 or (self.k_descale is None and self.v_descale is None):
-            return None
-        one = torch.ones((), device=self.k.device)
-        return (
-            one if self.k_descale is None else self.k_descale,
-            one if self.v_descale is None else self.v_descale,
-        )
+def _why_no_kernel(q: Tensor, cache: Cache, options: Options) -> str:
+    """Why our kernels do not attend to a cache, in a few words; "" if they do."""
+    kinds = {t.dtype for t in (cache.k, cache.v, *(cache.new or ()))}
+    alike = cache.k.shape[:3] == cache.v.shape[:3] and len(kinds) == 1
+    asked = {
+        "ALiBi with lengths or pages": options.alibi_slopes is not None,
+        f"caches of {cache.k.dtype} {tuple(cache.k.shape)}, {cache.v.dtype} "
+        f"{tuple(cache.v.shape)} and new keys and values": not alike
+        or cache.k.dtype not in (q.dtype, E4M3),
+        f"pages of {cache.k.shape[1]} keys": cache.block_table is not None
+        and not pages_suit(cache.k),
+        "a window that does not see all new keys": 0
+        <= options.window[0]
+        < cache.added - q.shape[1],
+    }
+    return next((name for name, wanted in asked.items() if wanted), "")
 
 
 def _cached(
-    q: Tensor, cache: _Cache, options: Options, wants_lse: bool
+    q: Tensor, cache: Cache, options: Options, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
-    reason = _why_not_ours(q, cache.k, cache.v, options) or cache.why_not(q, options)
+    reason = _why_not_ours(q, cache.k, cache.v, options) or _why_no_kernel(q, cache, options)
     kind = (q.shape[3], cache.v.shape[3], q.dtype, cache.k.dtype)
     reason = reason or _refused_caches.get(kind, "")
-    scales = cache.scales()
     if not reason:
-        traits = options.traits
         try:
-            return attend(
-                *(q, cache.k, cache.v, cache.lengths),
-                new=cache.new,
-                block_table=cache.block_table,
-                causal=options.causal,
-                softmax_scale=options.scale,
-                scores=Scores((traits.window_left, traits.window_right), softcap=traits.softcap),
-                kv_scales=scales,
-                return_lse=wants_lse,
-            )
+            return attend(q, cache, options.traits, return_lse=wants_lse)
         except NoUsableVariant as error:
             reason = _refused_caches[kind] = str(error)
-    check_places(q, cache.k, cache.v, cache.lengths, cache.block_table)
-    for tensor in (q, cache.k, cache.v):  # of several types, maybe
-        check_kinds(tensor, tensor, tensor)
-    if cache.new is not None:
-        check_new_places(cache.new, q, (cache.k, cache.v))
+    cache.check_places(q)
+    check_floating(q, cache.k, cache.v)
     tell("flash_attn_with_kvcache", reason)
-    lengths, table = cache.lengths, cache.block_table
+    lengths = cache.lengths
     if cache.new is not None:
-        _append(cache.k, cache.new[0], lengths, None, table)
-        _append(cache.v, cache.new[1], lengths, None, table)
-        capacity = cache.k.shape[1] * (1 if table is None else table.shape[1])
-        lengths = (lengths + cache.new[0].shape[1]).clamp(max=capacity)
+        _append(cache.k, cache.new[0], lengths, None, cache.block_table)
+        _append(cache.v, cache.new[1], lengths, None, cache.block_table)
+        lengths = (lengths + cache.added).clamp(max=cache.capacity)
+    keys, values = _in_one_piece(cache)
+    check(q, keys, values, DENSE)
+    return by_products(q, keys, values, options, lengths)
+
+
+def _in_one_piece(cache: Cache) -> tuple[Tensor, Tensor]:
+    """K and V [batch, capacity, kv_heads, d_head], multiplied with their scales."""
     keys, values = cache.k, cache.v
-    if table is not None:
-        pages = table.long().clamp(0, keys.shape[0] - 1)  # it may end in anything
+    if cache.block_table is not None:
+        pages = cache.block_table.long().clamp(0, keys.shape[0] - 1)  # it may end in anything
         keys, values = (
             t.view(torch.uint8)[pages].flatten(1, 2).view(t.dtype) for t in (keys, values)
         )
-    if scales is not None:
-        shape = (q.shape[0], 1, keys.shape[2], 1)
+    if cache.scales is not None:
+        shape = (keys.shape[0], 1, keys.shape[2], 1)
         keys, values = (
             t.float() * s.expand(shape[0], shape[2]).view(shape)
-            for t, s in zip((keys, values), scales, strict=True)
+            for t, s in zip((keys, values), cache.scales, strict=True)
         )
-    check(q, keys, values, DENSE)
-    return by_products(q, keys, values, options, lengths)
+    return keys, values
 
 
 def _refuse(what: str) -> NoReturn:
