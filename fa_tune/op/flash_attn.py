@@ -8,7 +8,9 @@ columns of zeros.
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import torch
@@ -95,7 +97,12 @@ def flash_attn_varlen_func(
     """Attention of packed sequences: q [total_q, heads, d_head]; sequence i is rows
     cu_seqlens_q[i] to cu_seqlens_q[i + 1], int32.  The log-sum-exp is [heads, total_q].  Else as
     `flash_attn_func`; a block table is refused with InvalidConfig.  A score hook is told the
-    sequence's number as `batch`, and places that count from its first row and key."""
+    sequence's number as `batch`, and places that count from its first row and key.
+
+    What lies on a GPU is taken on trust, since looking would wait for it: starts must rise, end
+    within the tensors, and leave no sequence longer than `max_seqlen_q` and `max_seqlen_k`.
+    Where matrix products stand in, on the CPU for instance, others are refused with InvalidConfig.
+    """
     if block_table is not None:
         _refuse("a block table")
     options = Options(
@@ -422,6 +429,12 @@ def _one_by_one(
     out = q.new_zeros((*q.shape[:2], v.shape[2]))
     lse = q.new_zeros(q.shape[1::-1], dtype=torch.float32)
     bounds_q, bounds_k = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
+    _check_bounds("q", bounds_q, q.shape[0], lengths.longest_q)
+    _check_bounds("k", bounds_k, k.shape[0], lengths.longest_kv)
+    if len(bounds_q) != len(bounds_k):
+        raise InvalidConfig(
+            f"cu_seqlens_q is of {len(bounds_q) - 1} sequences, cu_seqlens_k of {len(bounds_k) - 1}"
+        )
     slopes = options.alibi_slopes
     for i in range(len(bounds_q) - 1):
         queries = slice(bounds_q[i], bounds_q[i + 1])
@@ -435,3 +448,18 @@ def _one_by_one(
         out[queries] = found[0][0]
         lse[:, queries] = found[1][0]  # type: ignore[index]
     return out, lse
+
+
+def _check_bounds(name: str, bounds: list[int], rows: int, longest: int) -> None:
+    """Raise InvalidConfig for sequences that kernels would look for beyond a tensor, or not see
+    the whole of."""
+    ends = pairwise((0, *bounds, rows))
+    if not bounds or any(begin > end for begin, end in ends):
+        raise InvalidConfig(
+            f"cu_seqlens_{name} must rise from 0 or more to {rows} or less, the rows of "
+            f"{name.upper()}; it is {reprlib.repr(bounds)}"
+        )
+    if (most := max((end - begin for begin, end in pairwise(bounds)), default=0)) > longest:
+        raise InvalidConfig(
+            f"cu_seqlens_{name} has a sequence of {most} rows, max_seqlen_{name} is {longest}"
+        )
