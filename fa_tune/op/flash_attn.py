@@ -159,41 +159,57 @@ def flash_attn_with_kvcache(
     if any(t.ndim != 4 for t in (q, k_cache, v_cache)):
         shapes = ", ".join(str([*t.shape]) for t in (q, k_cache, v_cache))
         raise InvalidConfig(f"Q and the caches must have four dimensions: {shapes}")
+    if _paged(block_table) and cache_seqlens is None:
+        raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
+    new = _new_keys(k, v, cache_seqlens)
+    lengths: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
     options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
     with torch.no_grad():
-        length: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
-        if _paged(block_table) and cache_seqlens is None:
-            raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
-        if (k is None) != (v is None):
-            raise InvalidConfig("k and v are appended together: give both or neither")
-        new = None
-        if k is not None and v is not None:
-            if cache_seqlens is None:
-                raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
-            new = (k, v)
-        if not isinstance(length, Tensor):
-            _check_length(length, new, k_cache, block_table)
-        narrow = k_cache.dtype == E4M3
-        if not isinstance(length, Tensor) and not _paged(block_table) and not narrow:
-            end = length
-            if new is not None:
-                check_new_places(new, q, (k_cache, v_cache))
-                _append(k_cache, new[0], length, cache_batch_idx, None)
-                _append(v_cache, new[1], length, cache_batch_idx, None)
-                end += new[0].shape[1]
-            keys, values = _of_batch(k_cache, cache_batch_idx), _of_batch(v_cache, cache_batch_idx)
-            out, lse = _dense(q, keys[:, :end], values[:, :end], options, return_softmax_lse)
-        else:
-            table = block_table
-            if cache_batch_idx is not None:  # each sequence is one page
-                table = cache_batch_idx[:, None]
-            lengths = length
-            if not isinstance(lengths, Tensor):
-                lengths = torch.full((q.shape[0],), lengths, device=q.device, dtype=torch.int32)
-            scales = _scales(k_cache, k_descale, v_descale)
-            cache = Cache(k_cache, v_cache, lengths, new, table, scales)
-            out, lse = _cached(q, cache, options, return_softmax_lse)
+        if not isinstance(lengths, Tensor):
+            _check_length(lengths, new, k_cache, block_table)
+            if not _paged(block_table) and k_cache.dtype != E4M3:
+                caches = _with_new(new, q, (k_cache, v_cache), lengths, cache_batch_idx)
+                out, lse = _dense(q, *caches, options, return_softmax_lse)
+                return (out, lse) if return_softmax_lse else out
+            lengths = torch.full((q.shape[0],), lengths, device=q.device, dtype=torch.int32)
+        table = block_table
+        if cache_batch_idx is not None:  # each sequence is one page
+            table = cache_batch_idx[:, None]
+        scales = _scales(k_cache, k_descale, v_descale)
+        cache = Cache(k_cache, v_cache, lengths, new, table, scales)
+        out, lse = _cached(q, cache, options, return_softmax_lse)
     return (out, lse) if return_softmax_lse else out
+
+
+def _new_keys(
+    k: Tensor | None, v: Tensor | None, lengths: int | Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """Raise InvalidConfig for new keys without values, or without a place."""
+    if (k is None) != (v is None):
+        raise InvalidConfig("k and v are appended together: give both or neither")
+    if k is None or v is None:
+        return None
+    if lengths is None:
+        raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
+    return k, v
+
+
+def _with_new(
+    new: tuple[Tensor, Tensor] | None,
+    q: Tensor,
+    caches: tuple[Tensor, Tensor],
+    length: int,
+    batch_idx: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The first `length` keys and values of each sequence of the batch and what is new, which is
+    written behind them."""
+    if new is not None:
+        check_new_places(new, q, caches)
+        for cache, given in zip(caches, new, strict=True):
+            _append(cache, given, length, batch_idx, None)
+        length += new[0].shape[1]
+    keys, values = (_of_batch(cache, batch_idx)[:, :length] for cache in caches)
+    return keys, values
 
 
 def _check_length(
