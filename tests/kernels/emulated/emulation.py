@@ -48,7 +48,7 @@ COMPILERS = ("c++", "g++", "clang++")
 # Unfortified, since a jump to another stack is what coroutines are made of here; variables that
 # nobody has set are not 0 by chance.
 OPTIONS = (
-    *("-std=c++20", "-O1", "-fPIC", "-ffp-contract=off", "-w"),
+    *("-std=c++20", "-O1", "-march=native", "-fPIC", "-ffp-contract=off", "-w"),
     *("-U_FORTIFY_SOURCE", "-ftrivial-auto-var-init=pattern"),
 )
 MACHINE = ("machine", "barriers", "products")
