@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -36,6 +36,7 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.workload import Workload
+from fa_tune.store import strict_json
 from fa_tune.store.table.columns import COUNTERS
 from fa_tune.store.table.from_attempts import CYCLES, rows_from_attempts
 from fa_tune.store.table.read_csv import read_rows
@@ -243,7 +244,7 @@ def load_meta(path: Path) -> Meta:
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileFormatError(f"{path} has no readable {meta_path.name}: {error}") from error
     try:
-        raw = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        raw = strict_json.loads(text)
         if isinstance(raw, dict) and isinstance(raw.get("device"), dict):
             for name in _GONE_FROM_DEVICE:
                 raw["device"].pop(name, None)
@@ -287,17 +288,6 @@ def _contradiction(meta: Meta) -> str | None:
     except InvalidConfig as error:
         return f"decided: {error}"
     return None
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number that JSON has")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a field is given twice in one object")
-    return fields
 
 
 def families_in(recording: Recording) -> tuple[str, ...]:
