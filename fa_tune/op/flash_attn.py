@@ -19,11 +19,8 @@ from torch import Tensor
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.workload import MAX_SOFTCAP, MIN_SOFTCAP
 from fa_tune.op.api import attention
-from fa_tune.op.done import Lengths
-from fa_tune.op.fallback import tell
-from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
-from fa_tune.op.packed import packed_attention
-from fa_tune.op.stand_ins import (
+from fa_tune.op.fallback_warning import tell
+from fa_tune.op.flash_fallback import (
     DENSE,
     EVERY,
     FLASH2_D_HEAD,
@@ -38,6 +35,9 @@ from fa_tune.op.stand_ins import (
     check_kinds,
     suits_flash2,
 )
+from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
+from fa_tune.op.operands import Lengths
+from fa_tune.op.packed import packed_attention
 
 # Head dimensions are multiples of this in torch's FlashAttention 2 and of this in our kernels.
 _WHOLE, _OURS = 8, 32
