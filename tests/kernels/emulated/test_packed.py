@@ -141,8 +141,8 @@ def _problem(kernel: Emulated, traits: Traits, number: int) -> PackedProblem:
 
 
 @pytest.mark.parametrize(("short_form", "traits"), KERNELS)
-def test_no_neighbour_reaches_a_row(short_form: str, traits: str, tmp_path: Path) -> None:
-    kernel = build_changed(short_form, traits, tmp_path)
+def test_no_neighbour_reaches_a_row(short_form: str, traits: str, libraries: Path) -> None:
+    kernel = build_changed(short_form, traits, libraries)
     for number in range(len(BATCHES)):
         problem = _problem(kernel, Traits.parse(traits), number)
         for schedule in islice(schedules(number), 2):
@@ -151,9 +151,9 @@ def test_no_neighbour_reaches_a_row(short_form: str, traits: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_what_is_wrong_is_noticed(name: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_noticed(name: str, libraries: Path) -> None:
     short_form, traits, file, text, replacement = MUTANTS[name]
-    kernel = build_changed(short_form, traits, tmp_path, file, re.escape(text), replacement)
+    kernel = build_changed(short_form, traits, libraries, file, re.escape(text), replacement)
     found = (
         faults(problem, *kernel.launch(problem, schedule))
         for number in range(len(BATCHES))
