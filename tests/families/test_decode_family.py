@@ -252,6 +252,25 @@ def test_ctas_are_small_where_tiles_are_many(
     assert config.ctas_per_sm == ctas
 
 
+@pytest.mark.parametrize("queries", [1, 4])
+@pytest.mark.parametrize("keys", [1024, 8192])
+@pytest.mark.parametrize("lengths", ["", "lognormal"])
+def test_what_counts_are_the_tiles_of_a_multiprocessor(
+    queries: int, keys: int, lengths: str
+) -> None:
+    one, two = (limits((9, 0), multiprocessors=n) for n in (132, 264))
+    found = set()
+    for batch in range(1, 70):
+        workload = Workload(batch, 64, 8, queries, keys, 128, DType.BF16, cache_lengths=lengths)
+        config = _FAMILY.default_for(workload, one)
+        assert config == _FAMILY.default_for(replace(workload, batch=2 * batch), two)
+        found.add(config)
+    assert len(found) > 2
+    assert _FAMILY.default_for(replace(workload, batch=36), one) != _FAMILY.default_for(
+        replace(workload, batch=36), limits((9, 0), multiprocessors=78)
+    )
+
+
 def test_tiles_count_for_keys_where_the_device_alone_knows_lengths() -> None:
     h200 = limits((9, 0))
     cached = replace(_ONE_QUERY, cache_lengths="lognormal")

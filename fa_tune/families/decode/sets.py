@@ -26,6 +26,7 @@ from fa_tune.families.decode.config import (
     KVType,
     constraints,
 )
+from fa_tune.families.decode.reading import Tiles, key_bytes
 
 ALLOWED_KEYS = "fast, tune, all, e4m3, or one config's short form"
 TUNE_DTYPES = (DType.BF16, DType.FP16)
@@ -33,10 +34,10 @@ H200 = limits((9, 0))  # no shared memory is larger
 # Of K and V in a ring: enough for the bandwidth of an H200, and more gained nothing.
 RING_BYTES = 128 << 10
 SMALL_RING_BYTES = 64 << 10
-# So many tiles are several for each CTA, or two for a multiprocessor.  With few keys they end so
-# often that smaller CTAs gain.
-MANY_TILES, SEVERAL_TILES, MANY_TILES_ROWS, LONG_KEYS = 400, 250, 32, 4096
-EARLY_BYTES = 300_000_000  # of K and V: with more a launch gains nothing by beginning early
+# Tiles for a multiprocessor that are several for each of its CTAs.  With few bytes they end so
+# often that smaller CTAs gain, from two of them on.
+MANY, MANY_ROWS, LONG_BYTES = 3.0, 32, 2 << 20
+EARLY_NS = 68_000.0  # of reading: with more a launch gains nothing by beginning early
 ROWS = (16, 32, 64)  # of tiles
 KEYS = 128  # of blocks
 # Where those of a key are no more than these a block has twice the keys, if a tile has no more rows
@@ -44,9 +45,9 @@ KEYS = 128  # of blocks
 WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
 # That a multiprocessor reads while a CTA begins and ends a tile, of 16 rows or more.
-TILE_KEYS, LARGE_TILE_KEYS = 256, 384
-# Fewer tiles are in parts anyway; what is between tiles counts little.
-COUNTED_TILES = 100
+TILE_BYTES, LARGE_TILE_BYTES = 128 << 10, 192 << 10
+# Fewer tiles for a multiprocessor are in parts anyway; what is between tiles counts little.
+COUNTED = 0.75
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,11 @@ def tile_of(
     row_warps = rows // MMA_M
     whole = DecodeConfig(dtype, heads.d_head, rows, keys, row_warps, row_warps=row_warps)
     whole = replace(whole, d_head_v=heads.d_head_v, kv_type=heads.kv_type)
-    key_bytes = (whole.d_head + whole.d_v) * whole.kv_bytes
-    while keys > MMA_M and 2 * keys * key_bytes > ring_bytes:
+    while keys > MMA_M and 2 * keys * key_bytes(whole) > ring_bytes:
         keys //= 2
     most_warps = max(row_warps, WARPS // ctas if ctas != 3 else 4)
     warps = min(most_warps, row_warps * (keys // MMA_M))
-    stages = max(2, min(8, ring_bytes // (keys * key_bytes)))
+    stages = max(2, min(8, ring_bytes // (keys * key_bytes(whole))))
     return replace(whole, B_c=keys, n_warps=warps, stages=stages, ctas_per_sm=ctas)
 
 
@@ -101,30 +101,28 @@ def default_config(
     the one in front is done."""
     if arch is None:
         return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
-    shared = _of_equal_shares(heads, dtype, rows, arch, tiles, n_keys)
+    all_tiles = Tiles(tiles, n_keys or 0, arch)
+    shared = _of_equal_shares(heads, dtype, rows, all_tiles)
     clustered = clusters.default(shared, arch, tiles, n_keys)
     if clustered is not None:
         return clustered
-    if n_keys is None and tiles >= COUNTED_TILES:
+    if n_keys is None and all_tiles.density >= COUNTED:
         shared = counting(shared)
-    key_bytes = (shared.d_head + shared.d_v) * shared.kv_bytes
-    early = replace(shared, dependent=tiles * (n_keys or 0) * key_bytes <= EARLY_BYTES)
+    early = replace(shared, dependent=all_tiles.read_ns(shared) <= EARLY_NS)
     return early if constraints(early, arch) is None else shared
 
 
-def _of_equal_shares(
-    heads: Heads, dtype: DType, rows: int, arch: ArchLimits, tiles: int, n_keys: int | None
-) -> DecodeConfig:
+def _of_equal_shares(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig:
     """The default of CTAs that share all tiles.  With many tiles, several for a CTA, small CTAs:
     one loads while another is between two tiles."""
     fitting = next((r for r in ROWS if r >= rows), ROWS[-1])
-    small = _of_many_tiles(heads, dtype, fitting, tiles, n_keys)
-    if small is not None and constraints(replace(small, aligned=True), arch) is None:
+    small = _of_many_tiles(heads, dtype, fitting, tiles)
+    if small is not None and constraints(replace(small, aligned=True), tiles.arch) is None:
         return replace(small, aligned=True)
     for ring_bytes in (RING_BYTES, SMALL_RING_BYTES):
         for tile_rows in (r for r in reversed(ROWS) if r <= fitting):
             config = replace(_best(heads, dtype, tile_rows, ring_bytes), aligned=True)
-            if constraints(config, arch) is None:
+            if constraints(config, tiles.arch) is None:
                 return config
     return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
 
@@ -132,24 +130,21 @@ def _of_equal_shares(
 def _best(heads: Heads, dtype: DType, rows: int, ring_bytes: int = RING_BYTES) -> DecodeConfig:
     """Of one CTA for a multiprocessor."""
     wide = tile_of(heads, dtype, rows, ring_bytes, keys=WIDE_KEYS)
-    narrow = (wide.d_head + wide.d_v) * wide.kv_bytes <= WIDE_KEY_BYTES
+    narrow = key_bytes(wide) <= WIDE_KEY_BYTES
     return wide if narrow and rows <= WIDE_ROWS else tile_of(heads, dtype, rows, ring_bytes)
 
 
-def _of_many_tiles(
-    heads: Heads, dtype: DType, rows: int, tiles: int, n_keys: int | None
-) -> DecodeConfig | None:
+def _of_many_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig | None:
     """Small CTAs; None where tiles are few.  Where lengths are known on the device alone they
     differ, which three CTAs for a multiprocessor even out best, of 32 rows two."""
-    if n_keys is None and rows == MMA_M:
-        return of_three(heads, dtype) if tiles >= MANY_TILES else None
-    if n_keys is None:
-        n_keys = LONG_KEYS
-    if rows > MANY_TILES_ROWS or tiles < (SEVERAL_TILES if n_keys < LONG_KEYS else MANY_TILES):
+    many = tiles.density >= MANY
+    if not tiles.keys and rows == MMA_M:
+        return of_three(heads, dtype) if many else None
+    two = of_two(heads, dtype, rows)
+    short = 0 < tiles.keys * key_bytes(two) < LONG_BYTES
+    if rows > MANY_ROWS or not (many or (short and tiles.density >= clusters.TWO)):
         return None
-    if n_keys < LONG_KEYS and tiles >= MANY_TILES:
-        return of_four(heads, dtype, rows)
-    return of_two(heads, dtype, rows)
+    return of_four(heads, dtype, rows) if short and many else two
 
 
 def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
@@ -159,8 +154,8 @@ def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
 
 def counting(tile: DecodeConfig) -> DecodeConfig:
     """The same with tiles that count for keys beside their own, whole blocks."""
-    keys = (TILE_KEYS if tile.B_r == MMA_M else LARGE_TILE_KEYS) / tile.ctas_per_sm
-    return replace(tile, tile_keys=tile.B_c * ceil(keys / tile.B_c))
+    n_bytes = (TILE_BYTES if tile.B_r == MMA_M else LARGE_TILE_BYTES) / tile.ctas_per_sm
+    return replace(tile, tile_keys=tile.B_c * ceil(n_bytes / key_bytes(tile) / tile.B_c))
 
 
 def of_three(heads: Heads, dtype: DType) -> DecodeConfig:
@@ -188,7 +183,7 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
             yield replace(wide, aligned=True)
             yield replace(wide, aligned=True, dependent=True)
         smaller = [of_three(heads, dtype)] if rows == MMA_M else []
-        if rows <= MANY_TILES_ROWS:
+        if rows <= MANY_ROWS:
             smaller.append(of_four(heads, dtype, rows))
         for tile in smaller:
             yield replace(tile, aligned=True)
@@ -205,7 +200,7 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
 
 
 def _of_clusters(tile: DecodeConfig, deeper: DecodeConfig | None) -> Iterator[DecodeConfig]:
-    for cluster in clusters.ROOM:
+    for cluster in clusters.SIZES:
         yield replace(tile, cluster=cluster)
         yield replace(tile, cluster=cluster, dependent=True)
         if deeper is not None:
@@ -231,7 +226,7 @@ def _tune(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
         for min_blocks in (1, 4, 16):
             yield replace(tile, min_blocks=min_blocks, aligned=True)
         yield replace(tile, aligned=True, combine=Combine.KERNEL)
-        for cluster in clusters.ROOM:
+        for cluster in clusters.SIZES:
             yield replace(tile, cluster=cluster)
 
 
