@@ -96,7 +96,7 @@ def _room(cluster: int, arch: ArchLimits) -> int:
 def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """Of as many CTAs for a multiprocessor as such tiles suit."""
     tile_bytes = tiles.keys * key_bytes(shared)
-    if not _is_wide(shared) or tile_bytes < SMALL_CTA_BYTES:
+    if tile_bytes < SMALL_CTA_BYTES:
         return None
     keys = SMALL_RING_BYTES // 2 // key_bytes(shared)
     tile = replace(shared, B_c=keys, n_warps=SMALL_CTA_WARPS, stages=2)
@@ -107,7 +107,8 @@ def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
         and (few_keys or tiles.density >= FEW_PAIRED)
     ):
         return replace(tile, ctas_per_sm=2, cluster=2, aligned=False)
-    if WHOLE <= tiles.density < TWO and few_keys and shared.B_r == MMA_M:
+    whole = shared.B_r == MMA_M and shared.kv_type is KVType.SAME  # else bound by widening
+    if whole and few_keys and WHOLE <= tiles.density < TWO:
         return replace(tile, ctas_per_sm=3, min_blocks=MOST_BLOCKS)
     return None
 

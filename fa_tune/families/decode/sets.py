@@ -108,6 +108,7 @@ def default_config(
         return clustered
     if n_keys is None and all_tiles.density >= COUNTED:
         shared = counting(shared)
+    shared = _with_end(shared)
     early = replace(shared, dependent=all_tiles.read_ns(shared) <= EARLY_NS)
     return early if constraints(early, arch) is None else shared
 
@@ -149,7 +150,24 @@ def _of_many_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> Decod
 
 def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
     """A tile of which a multiprocessor has two CTAs."""
+    tile = deeper_two(heads, dtype, rows)
+    return tile if rows == MMA_M else _of_ring(tile, 64 << 10)
+
+
+def deeper_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
+    """The same with as large a ring as has room."""
     return tile_of(heads, dtype, rows, 96 << 10, keys=64, ctas=2)
+
+
+def _of_ring(tile: DecodeConfig, ring_bytes: int) -> DecodeConfig:
+    """The same tile with no larger a ring, but of two blocks at least."""
+    fitting = ring_bytes // (tile.B_c * key_bytes(tile))
+    return replace(tile, stages=max(2, min(tile.stages, fitting)))
+
+
+def _with_end(tile: DecodeConfig) -> DecodeConfig:
+    """With the end that suits its rows."""
+    return replace(tile, by_rows=tile.B_r > MMA_M)
 
 
 def counting(tile: DecodeConfig) -> DecodeConfig:
@@ -165,38 +183,62 @@ def of_three(heads: Heads, dtype: DType) -> DecodeConfig:
 
 def of_four(heads: Heads, dtype: DType, rows: int = MMA_M) -> DecodeConfig:
     """A tile of which a multiprocessor has four CTAs."""
+    return _of_ring(deeper_four(heads, dtype, rows), 32 << 10)
+
+
+def deeper_four(heads: Heads, dtype: DType, rows: int = MMA_M) -> DecodeConfig:
+    """The same with as large a ring as has room."""
     return tile_of(heads, dtype, rows, 48 << 10, keys=32, ctas=4)
+
+
+def former(config: DecodeConfig) -> DecodeConfig:
+    """The default of the same problem until 2026-11-23, 11:00: with as large a ring as has room
+    where a multiprocessor has several CTAs, and without `by_rows`."""
+    config = replace(config, by_rows=False)
+    ring_bytes = {2: 96 << 10, 4: 48 << 10}.get(config.ctas_per_sm)
+    if ring_bytes is None or config.cluster > 1:
+        return config
+    fitting = ring_bytes // (config.B_c * key_bytes(config))
+    return replace(config, stages=max(2, min(8, fitting)))
 
 
 def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
     for rows in ROWS:
-        best = tile_of(heads, dtype, rows)
-        deeper = tile_of(heads, dtype, rows, 192 << 10)
-        two = of_two(heads, dtype, rows)
-        for tile in (best, deeper, two):
-            yield replace(tile, aligned=True)
-            yield tile
-        for tile in (best, two):
-            yield replace(tile, aligned=True, dependent=True)
+        best, deeper = (tile_of(heads, dtype, rows, kib << 10) for kib in (128, 192))
         wide = _best(heads, dtype, rows)
-        if wide != best:
-            yield replace(wide, aligned=True)
-            yield replace(wide, aligned=True, dependent=True)
-        smaller = [of_three(heads, dtype)] if rows == MMA_M else []
-        if rows <= MANY_ROWS:
-            smaller.append(of_four(heads, dtype, rows))
-        for tile in smaller:
-            yield replace(tile, aligned=True)
-            yield replace(tile, aligned=True, dependent=True)
-        if rows == MMA_M:
-            yield replace(best, aligned=True, min_blocks=4)
-        for tile in (best, two, *smaller):
-            yield replace(counting(tile), aligned=True, dependent=True)
-        if rows == MMA_M:
-            yield replace(of_three(heads, dtype), aligned=True, min_blocks=MOST_BLOCKS)
+        for tile in _of_shares(heads, dtype, rows, (best, deeper, wide)):
+            yield _with_end(tile)
         if rows <= WIDE_ROWS:
-            yield replace(two, stages=2, cluster=2)
+            yield replace(of_two(heads, dtype, rows), stages=2, cluster=2)
             yield from _of_clusters(wide, deeper if rows == MMA_M and wide == best else None)
+
+
+def _of_shares(
+    heads: Heads, dtype: DType, rows: int, tiles: Sequence[DecodeConfig]
+) -> Iterator[DecodeConfig]:
+    """Those whose CTAs share all tiles: of these, a CTA for a multiprocessor, and smaller ones."""
+    best, deeper, wide = tiles
+    two = deeper_two(heads, dtype, rows)
+    for tile in (best, deeper, two):
+        yield replace(tile, aligned=True)
+        yield tile
+    for tile in (best, two, wide):
+        yield replace(tile, aligned=True)
+        yield replace(tile, aligned=True, dependent=True)
+    smaller = [of_three(heads, dtype)] if rows == MMA_M else []
+    smaller.append(replace(two, stages=2))
+    if rows <= MANY_ROWS:
+        smaller += [f(heads, dtype, rows) for f in (of_four, deeper_four)]
+    for tile in smaller:
+        yield replace(tile, aligned=True)
+        yield replace(tile, aligned=True, dependent=True)
+    if rows == MMA_M:
+        yield replace(best, aligned=True, min_blocks=4)
+    for tile in (best, two, *smaller):
+        yield replace(counting(tile), aligned=True, dependent=True)
+    if rows == MMA_M:
+        yield replace(two, stages=2, aligned=True, dependent=True, tile_keys=two.B_c)
+        yield replace(of_three(heads, dtype), aligned=True, min_blocks=MOST_BLOCKS)
 
 
 def _of_clusters(tile: DecodeConfig, deeper: DecodeConfig | None) -> Iterator[DecodeConfig]:
