@@ -161,7 +161,12 @@ def _any_config(workload: Workload, dice: random.Random) -> Any:
     pool = family.configs("tune", **kind)
     while True:
         found = replace(dice.choice(pool), kv_type=usual.kv_type, d_head_v=usual.d_head_v)
-        knobs = {"cluster": (1, 2, 4, 8), "dependent": (False, True), "min_blocks": (1, 2, 8)}
+        knobs = {
+            "cluster": (1, 2, 4, 8),
+            "dependent": (False, True),
+            "min_blocks": (1, 2, 8),
+            "tile_keys": (0, 32, 128),
+        }
         for knob, values in knobs.items():
             other = replace(found, **{knob: dice.choice(values)})
             found = found if family.constraints(other, device) else other
