@@ -252,6 +252,25 @@ def test_ctas_are_small_where_tiles_are_many(
     assert config.ctas_per_sm == ctas
 
 
+@pytest.mark.parametrize(
+    ("d_head", "e4m3", "batch", "keys", "ctas", "cluster"),
+    [
+        (64, False, 12, 512, 1, 1),  # too little for small CTAs
+        (64, False, 12, 1024, 2, 2),
+        (64, False, 24, 8192, 3, 1),
+        (64, False, 24, 8320, 1, 1),  # too much
+        (128, True, 12, 1024, 2, 2),
+        (128, True, 24, 2048, 1, 1),
+    ],
+)
+def test_small_ctas_are_for_bytes_not_for_keys(
+    d_head: int, e4m3: bool, batch: int, keys: int, ctas: int, cluster: int
+) -> None:
+    workload = Workload(batch, 64, 8, 1, keys, d_head, DType.BF16, kv_e4m3=e4m3)
+    config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
+    assert (config.ctas_per_sm, config.cluster) == (ctas, cluster)
+
+
 @pytest.mark.parametrize("queries", [1, 4])
 @pytest.mark.parametrize("keys", [1024, 8192])
 @pytest.mark.parametrize("lengths", ["", "lognormal"])
