@@ -44,8 +44,7 @@ KEYS = 128  # of blocks
 # than these: others have no registers for it.
 WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
-# That a multiprocessor reads while a CTA begins and ends a tile, of 16 rows or more.
-TILE_BYTES, LARGE_TILE_BYTES = 128 << 10, 192 << 10
+TILE_BYTES = 128 << 10  # that a multiprocessor reads while a CTA begins and ends a tile
 # Fewer tiles for a multiprocessor are in parts anyway; what is between tiles counts little.
 COUNTED = 0.75
 
@@ -150,8 +149,7 @@ def _of_many_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> Decod
 
 def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
     """A tile of which a multiprocessor has two CTAs."""
-    tile = deeper_two(heads, dtype, rows)
-    return tile if rows == MMA_M else _of_ring(tile, 64 << 10)
+    return _of_ring(deeper_two(heads, dtype, rows), 64 << 10)
 
 
 def deeper_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
@@ -160,7 +158,10 @@ def deeper_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
 
 
 def _of_ring(tile: DecodeConfig, ring_bytes: int) -> DecodeConfig:
-    """The same tile with no larger a ring, but of two blocks at least."""
+    """The same tile with no larger a ring, but of two blocks at least; as it is where keys of 16
+    rows have few bytes, which takes more of them under way."""
+    if tile.B_r == MMA_M and key_bytes(tile) <= WIDE_KEY_BYTES:
+        return tile
     fitting = ring_bytes // (tile.B_c * key_bytes(tile))
     return replace(tile, stages=max(2, min(tile.stages, fitting)))
 
@@ -172,8 +173,8 @@ def _with_end(tile: DecodeConfig) -> DecodeConfig:
 
 def counting(tile: DecodeConfig) -> DecodeConfig:
     """The same with tiles that count for keys beside their own, whole blocks."""
-    n_bytes = (TILE_BYTES if tile.B_r == MMA_M else LARGE_TILE_BYTES) / tile.ctas_per_sm
-    return replace(tile, tile_keys=tile.B_c * ceil(n_bytes / key_bytes(tile) / tile.B_c))
+    block_bytes = tile.B_c * key_bytes(tile)
+    return replace(tile, tile_keys=tile.B_c * ceil(TILE_BYTES / tile.ctas_per_sm / block_bytes))
 
 
 def of_three(heads: Heads, dtype: DType) -> DecodeConfig:
@@ -193,13 +194,18 @@ def deeper_four(heads: Heads, dtype: DType, rows: int = MMA_M) -> DecodeConfig:
 
 def former(config: DecodeConfig) -> DecodeConfig:
     """The default of the same problem until 2026-11-23, 11:00: with as large a ring as has room
-    where a multiprocessor has several CTAs, and without `by_rows`."""
+    where a multiprocessor has several CTAs, without `by_rows`, and with numbers of keys in place of
+    bytes in `tile_keys`."""
     config = replace(config, by_rows=False)
-    ring_bytes = {2: 96 << 10, 4: 48 << 10}.get(config.ctas_per_sm)
-    if ring_bytes is None or config.cluster > 1:
+    ring_bytes = {1: RING_BYTES, 2: 96 << 10, 3: 64 << 10, 4: 48 << 10}[config.ctas_per_sm]
+    if config.cluster > 1 or config.min_blocks > 1:
         return config
     fitting = ring_bytes // (config.B_c * key_bytes(config))
-    return replace(config, stages=max(2, min(8, fitting)))
+    config = replace(config, stages=max(2, min(8, fitting)))
+    if config.tile_keys == 0:
+        return config
+    keys = (256 if config.B_r == MMA_M else 384) / config.ctas_per_sm
+    return replace(config, tile_keys=config.B_c * ceil(keys / config.B_c))
 
 
 def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
@@ -236,6 +242,8 @@ def _of_shares(
         yield replace(best, aligned=True, min_blocks=4)
     for tile in (best, two, *smaller):
         yield replace(counting(tile), aligned=True, dependent=True)
+    if rows > MMA_M:
+        yield replace(two, aligned=True, dependent=True, tile_keys=4 * two.B_c)
     if rows == MMA_M:
         yield replace(two, stages=2, aligned=True, dependent=True, tile_keys=two.B_c)
         yield replace(of_three(heads, dtype), aligned=True, min_blocks=MOST_BLOCKS)
