@@ -47,6 +47,9 @@ KERNELS = (
     ),
     ("decode(BF16, 64, 16, 32, 2): stages_2+tile_keys_64", "causal+ragged+lse+window"),
     ("decode(FP16, 64, 16, 16, 1): ctas_3+combine_kernel+tile_keys_16", "ragged+lse"),
+    ("decode(FP16, 96, 32, 32, 4): row_warps_2+ctas_2+by_rows", "causal+ragged+lse+softcap"),
+    ("decode(BF16, 64, 64, 16, 4): stages_2+row_warps_4+ctas_3+by_rows", "ragged+lse+sink"),
+    ("decode(BF16, 96, 16, 32, 2): combine_kernel+d_head_v_64+tile_keys_32+by_rows", "ragged"),
 )
 NARROW = (
     ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3", "causal+ragged+lse+softcap"),
