@@ -110,11 +110,11 @@ MUTANTS = {
     ),
     "equal lengths are taken for granted": (
         BEST, "causal+ragged+packed", "sm90/fwd/packed_beginning.cuh",
-        "!equals.possible || all_equal();", "true;",
+        "!equals.possible || all_equal(lengths);", "true;",
     ),
     "only a warp's first lengths are compared": (
         BEST, "causal+ragged+packed", "sm90/fwd/packed_beginning.cuh",
-        "for (int i = lane + 32; i <= batch; i += 32)", "for (int i = batch + 1; i <= batch; ++i)",
+        "for (int i = threadIdx.x % 32 + 32; i <= batch.batch;", "for (int i = 1; i < 1;",
     ),
     "a hook's origin is in the log-sum-exp": (
         RING, f"ragged+lse+packed+hook_{CAP_BY_FOUR}", "sm80/fwd/epilogue.cuh",
