@@ -21,14 +21,10 @@
 
 namespace fa_tune {
 
-// Of shared memory: the keys and tiles of sequences while they are ordered, the tile found, the
-// tile that is the right one if all sequences are equal, and for each of four warps whether its
-// are.
+// Of shared memory: the keys and tiles of sequences while they are ordered, and the tile found.
 constexpr int kMostSorted = 256;
 constexpr int kFoundAt = 8 * kMostSorted;
-constexpr int kGuessAt = kFoundAt + 32;
-constexpr int kEqualAt = kGuessAt + 32;
-constexpr int kOrderBytes = kEqualAt + 16;
+constexpr int kOrderBytes = kFoundAt + 32;
 // Of a batch whose sequences are found to be equal, so that numbers that are handed out when none
 // is left are still below 2^20.
 constexpr int kMostTilesOfEquals = 1 << 19;
@@ -39,13 +35,11 @@ constexpr int kAlikeKeys = 128;
 constexpr int kMostShift = 3;
 constexpr int kComparing = 128;
 
-// Who orders the sequences: all threads of a CTA, or others of its own with such members, the first
-// so many of a CTA.
+// Who orders the sequences: all threads of a CTA, or others of its own with such members.
 template <int kCtaThreads>
 struct WholeCta {
     static constexpr int kThreads = kCtaThreads;
-    // Whether it finds out that all sequences are equal, and then orders none; of four warps.
-    static constexpr bool kFindsEqual = false;
+    static constexpr int kFirst = 0;  // thread of the CTA
     // After words that the thread has written to shared memory.
     __device__ __forceinline__ static void wrote() {}
     __device__ __forceinline__ static void sync() { __syncthreads(); }
@@ -81,32 +75,15 @@ struct Rank {
     }
 };
 
-// Whether all sequences of no more than kMostSorted are equal: what kFindsEqual found.
-__device__ __forceinline__ bool found_equal(unsigned scratch) {
-    int warps[4];
-    ptx::ld_shared_v4(warps, scratch + kEqualAt);
-    return (warps[0] & warps[1] & warps[2] & warps[3]) != 0;
-}
-
-// Whether sequences may be found to be equal.  Params: heads, seq_len_q of all.
-template <int kRows, class Params>
-__device__ __forceinline__ bool may_be_equal(const Params& p) {
-    const PackedBatch& batch = p.packed;
-    const long long tiles = p.seq_len_q / kRows + batch.batch;
-    return batch.batch <= kMostSorted && p.seq_len_q > 0 && batch.used_q == nullptr &&
-           batch.used_kv == nullptr && tiles * p.heads < kMostTilesOfEquals;
-}
-
 // Up to kMostSorted sequences are ordered by their keys; more are taken as they come.
-// `visit(place, member, tiles, equal)` for each, by one of the team's threads, all of which call
-// this; `equal`: all are.  Tiles are of kRows queries, those of one head.  `scratch`: kOrderBytes.
-// With kGrouped up to `most_in_group` sequences make a group.  `is_equal(member)`: with
-// kFindsEqual, whether a sequence is as all are if they are equal.
-template <class Team, int kRows, bool kGrouped, class IsEqual, class Visit>
+// `visit(place, member, tiles)` for each, by one of the team's threads, all of which call this.
+// Tiles are of kRows queries, those of one head.  `scratch`: kOrderBytes.  With kGrouped up to
+// `most_in_group` sequences make a group.
+template <class Team, int kRows, bool kGrouped, class Visit>
 __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned scratch,
-                                              int most_in_group, IsEqual is_equal, Visit visit) {
+                                              int most_in_group, Visit visit) {
     constexpr int kThreads = Team::kThreads;
-    const int count = batch.batch, thread = ptx::tid_x();
+    const int count = batch.batch, thread = ptx::tid_x() - Team::kFirst;
     const auto tiles_of = [](int queries) { return (queries + kRows - 1) / kRows; };
     const auto member_of = [&](int index) {
         PackedMember member{};
@@ -132,7 +109,6 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
         while (shift < kMostShift && (2 * count << shift) <= min(kThreads, kComparing)) ++shift;
         const int own = thread >> shift, part = thread - (own << shift);
         PackedMember member{};
-        bool equal = Team::kFindsEqual;
 #pragma unroll 1
         for (int round = (count - 1) / kThreads; round >= 0; --round) {
             const int index = round * kThreads + own;
@@ -141,29 +117,19 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
                 member = member_of(index);
                 tiles = tiles_of(member.queries);
                 keys = keys_of(member);
-                if constexpr (Team::kFindsEqual) equal = equal && is_equal(member);
             }
             if (part == 0 && index < count + count % 2) {
                 ptx::st_shared(scratch + 8 * index, keys);
                 ptx::st_shared(scratch + 8 * index + 4, tiles);
             }
         }
-        if constexpr (Team::kFindsEqual) {
-            equal = !__any_sync(kAllLanes, !equal);
-            if (thread % 32 == 0) ptx::st_shared(scratch + kEqualAt + thread / 8, equal);
-        }
         Team::wrote();
         Team::sync();
-        if constexpr (Team::kFindsEqual) equal = found_equal(scratch);
 #pragma unroll 1
         for (int first = 0; first < count; first += kThreads) {
             const int index = first + own;
             if (first > 0 && index < count) member = member_of(index);
             const int tiles = tiles_of(member.queries), keys = keys_of(member);
-            if (equal) {
-                if (index < count && part == 0) visit(index, member, tiles, true);
-                continue;
-            }
             Rank rank{0, 0};
 #pragma unroll 4
             for (int other = 2 * part; other < count; other += 2 << shift) {
@@ -191,7 +157,7 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
                 member.in_group = rank.alike_before() - before_group;
                 member.group = min(most_in_group, rank.alike() - before_group);
             }
-            visit(rank.place(), member, tiles, false);
+            visit(rank.place(), member, tiles);
         }
     } else {
         const int each = (count + kThreads - 1) / kThreads;
@@ -210,7 +176,7 @@ __device__ __forceinline__ void visit_members(const PackedBatch& batch, unsigned
             PackedMember member = member_of(index);
             const int tiles = tiles_of(member.queries);
             member.first_tile = first_tile;
-            visit(index, member, tiles, false);
+            visit(index, member, tiles);
             first_tile += tiles;
         }
     }
@@ -292,28 +258,56 @@ __device__ __forceinline__ PackedTile packed_tile(int number, int from, const Pa
     return {tile.m_block, tile.head, place, Sequence<true>::of(member)};
 }
 
-// Tile `number`, below 2^20, of a packed batch whose sequences all have as many queries, at least
-// one, and as many keys: what the list of no more than kMostSorted says, without it.
-template <int kRows, bool kLongestFirst, class Params>
-__device__ __forceinline__ PackedTile tile_of_equals(int number, int queries, int keys,
-                                                     const Params& p) {
-    const int batch = p.packed.batch, tiles = (queries + kRows - 1) / kRows;
-    const int most_in_group =
-        kLongestFirst ? min(batch, max(1, quotient<true>(p.l2_head_group, p.heads))) : 1;
-    const int of_group = tiles * p.heads * most_in_group;
-    const int group = quotient<true>(number, of_group);
-    PackedMember member{};
-    member.group = min(most_in_group, batch - group * most_in_group);
-    if (member.group <= 0) return kNoPackedTile;
-    const GroupTile tile =
-        group_tile<kLongestFirst, true>(number - group * of_group, member, tiles, p);
-    const int index = group * most_in_group + tile.in_group;
-    if (index >= batch || tile.m_block < 0) return kNoPackedTile;
-    return {tile.m_block,
-            tile.head,
-            index,
-            {index * queries, queries, index * keys, keys, keys - queries, index}};
-}
+// The sequences of a packed batch, if all are equal.
+struct Equals {
+    int queries, keys;  // of each
+    bool possible;      // by the number of all rows
+
+    template <int kRows, class Params>
+    __device__ __forceinline__ static Equals of(const Params& p) {
+        const PackedBatch& batch = p.packed;
+        Equals equals{whole_quotient(p.seq_len_q, batch.batch),
+                      whole_quotient(p.seq_len_kv, batch.batch), false};
+        const long long tiles = static_cast<long long>(equals.m_blocks<kRows>()) * p.heads;
+        equals.possible = batch.batch <= kMostSorted && p.seq_len_q > 0 &&
+                          equals.queries * batch.batch == p.seq_len_q &&
+                          equals.keys * batch.batch == p.seq_len_kv && batch.used_q == nullptr &&
+                          batch.used_kv == nullptr && tiles * batch.batch < kMostTilesOfEquals;
+        return equals;
+    }
+
+    __device__ __forceinline__ Sequence<true> sequence(int index) const {
+        return {index * queries, queries, index * keys, keys, keys - queries, index};
+    }
+
+    // Tile `number`, below 2^20, in the order of a dense batch.  Its `place`: the sequence's
+    // number.
+    template <int kRows, bool kLongestFirst, class Params>
+    __device__ __forceinline__ PackedTile tile(int number, const Params& p) const {
+        const struct {
+            int m_blocks, total_heads, l2_head_group;
+        } dense{m_blocks<kRows>(), p.heads * p.packed.batch, p.l2_head_group};
+        int m_block, head;
+        if constexpr (kLongestFirst) {
+            longest_first_tile<true>(number, dense, m_block, head);
+        } else {
+            linear_tile<true>(number, dense, m_block, head);
+        }
+        const int index = quotient<true>(head, p.heads);
+        if (number >= dense.m_blocks * dense.total_heads) m_block = -1;
+        return {m_block, head - index * p.heads, index, sequence(index)};
+    }
+
+  private:
+    template <int kRows>
+    __device__ __forceinline__ int m_blocks() const {
+        return (queries + kRows - 1) / kRows;
+    }
+    // If it is whole and below 2^21: then rounding makes it no other.
+    __device__ __forceinline__ static int whole_quotient(int number, int divisor) {
+        return static_cast<int>(static_cast<float>(number) / static_cast<float>(divisor) + 0.5f);
+    }
+};
 
 // How tiles are handed out: those of so many heads, of which so many neighbours together.
 struct Handout {
@@ -330,19 +324,17 @@ __device__ __forceinline__ void tell_tile(unsigned found, const PackedTile& tile
 }
 
 // By a team: orders the sequences and finds tile `number`, which is there for `found_tile` when all
-// have met, unless all sequences are equal.  kListed: makes the list, too, for persistent CTAs,
-// whose first tiles have the numbers of CTAs, below 2^20; of equal sequences it has no more than
-// what they are.
-template <class Team, int kRows, bool kLongestFirst, bool kListed, class IsEqual>
+// have met.  kListed: makes the list, too, for persistent CTAs, whose first tiles have the numbers
+// of CTAs, below 2^20.
+template <class Team, int kRows, bool kLongestFirst, bool kListed>
 __device__ __forceinline__ void order_members(const PackedBatch& batch, unsigned scratch,
-                                              int number, const Handout& p, IsEqual is_equal) {
+                                              int number, const Handout& p) {
     const unsigned found = scratch + kFoundAt;
     const int most_in_group = max(1, quotient<kListed>(p.l2_head_group, p.heads));
-    if (threadIdx.x == 0) ptx::st_shared(found, -1);
+    if (threadIdx.x == Team::kFirst) ptx::st_shared(found, -1);
     visit_members<Team, kRows, kLongestFirst && kListed>(
-        batch, scratch, most_in_group, is_equal,
-        [&](int place, const PackedMember& member, int tiles, bool equal) {
-            const int of_group = equal ? -1 : number - first_of_group(member, tiles, p.heads);
+        batch, scratch, most_in_group, [&](int place, const PackedMember& member, int tiles) {
+            const int of_group = number - first_of_group(member, tiles, p.heads);
             if (of_group >= 0 && of_group < tiles * p.heads * member.group) {
                 const GroupTile tile =
                     group_tile<kLongestFirst, kListed>(of_group, member, tiles, p);
@@ -372,23 +364,15 @@ __device__ __forceinline__ PackedTile found_tile(unsigned found) {
 // The list, and the first tile of a persistent CTA.
 template <class Team, int kRows, bool kLongestFirst, class Params>
 __device__ __forceinline__ void list_members(const Params& p, unsigned scratch) {
-    const bool may_be = Team::kFindsEqual && may_be_equal<kRows>(p);
-    order_members<Team, kRows, kLongestFirst, true>(
-        p.packed, scratch, static_cast<int>(blockIdx.x), {p.heads, p.l2_head_group},
-        [&](const PackedMember& member) {
-            return may_be && member.queries * p.packed.batch == p.seq_len_q &&
-                   member.keys * p.packed.batch == p.seq_len_kv &&
-                   member.first_query == member.index * member.queries &&
-                   member.first_key == member.index * member.keys;
-        });
+    order_members<Team, kRows, kLongestFirst, true>(p.packed, scratch, static_cast<int>(blockIdx.x),
+                                                    {p.heads, p.l2_head_group});
 }
 
 // The tile of a CTA whose number along x is that of a tile of one head, and along y the head.
 template <int kThreads, int kRows, bool kLongestFirst>
 __device__ __forceinline__ PackedTile own_tile(const PackedBatch& batch, unsigned scratch) {
     order_members<WholeCta<kThreads>, kRows, kLongestFirst, false>(
-        batch, scratch, static_cast<int>(blockIdx.x), {1, 1},
-        [](const PackedMember&) { return false; });
+        batch, scratch, static_cast<int>(blockIdx.x), {1, 1});
     __syncthreads();
     PackedTile tile = found_tile(scratch + kFoundAt);
     tile.head = blockIdx.y;

@@ -9,6 +9,7 @@
 #include "ptx/setmaxnreg.cuh"
 #include "sm90/fwd/constraints.cuh"
 #include "sm90/fwd/consumer.cuh"
+#include "sm90/fwd/packed_beginning.cuh"
 #include "sm90/fwd/producer.cuh"
 
 namespace fa_tune::sm90 {
@@ -51,6 +52,20 @@ __device__ __forceinline__ void initialise_barriers(const SharedAddress<CFG>& sm
     ptx::fence_mbarrier_init();
 }
 
+// By the loading warpgroup, before all meet.
+template <Sm90Config CFG>
+__device__ __forceinline__ void prepare(const SharedAddress<CFG>& smem, const ptx::TensorMap& q_map,
+                                        const ptx::TensorMap& k_map, const ptx::TensorMap& v_map,
+                                        const ptx::TensorMap& o_map) {
+    if (threadIdx.x == 32) initialise_barriers<CFG>(smem);
+    if (threadIdx.x == 0) {
+        ptx::prefetch_tensormap(q_map);
+        ptx::prefetch_tensormap(k_map);
+        ptx::prefetch_tensormap(v_map);
+        ptx::prefetch_tensormap(o_map);
+    }
+}
+
 // Block: 128 (1 + mma_warpgroups) threads.  A cluster of one CTA, as it was measured.
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_per_sm)
@@ -65,58 +80,51 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
     const SharedAddress<CFG> smem{static_cast<unsigned>(__cvta_generic_to_shared(shared_memory))};
     // Broadcast, so that the compiler knows it to be the same in all lanes.
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
-    // By warps that have no packed sequences to order.
-    constexpr int kInitialises = TRAITS.packed ? 4 * CFG.mma_warpgroups : 1;
     using Order = TileOrder<CFG, TRAITS>;
-    [[maybe_unused]] GuessedCopies<CFG, TRAITS> copies{params, q_map, k_map, v_map, smem};
-    if constexpr (TRAITS.packed) {
-        if (warp == kInitialises && ptx::elect_sync()) {
-            initialise_barriers<CFG>(smem);
-            copies.begin();
-        }
-    } else if (threadIdx.x == 32 * kInitialises) {
-        initialise_barriers<CFG>(smem);
-    }
-    if (threadIdx.x == (TRAITS.packed ? 32 * kInitialises + 32 : 0)) {
-        ptx::prefetch_tensormap(q_map);
-        ptx::prefetch_tensormap(k_map);
-        ptx::prefetch_tensormap(v_map);
-        ptx::prefetch_tensormap(o_map);
-    }
-    if constexpr (TRAITS.packed) {
-        if (warp < 4) Order{params}.list_members(smem);
-        __syncthreads();
-    }
-    // Its divisions take as long as the barriers.
-    [[maybe_unused]] Sequence<TRAITS.packed> sequence;
-    [[maybe_unused]] bool equal;
-    const WorkTile first = Order{params}.first(smem, sequence, equal);
-    if constexpr (TRAITS.packed) {
-        if (!equal && warp == kInitialises && ptx::elect_sync()) copies.take_back();
-    }
-    __syncthreads();
     using Registers = RegisterShares<CFG>;
-    if (warp < 4) {
-        if constexpr (Registers::kSplit) ptx::setmaxnreg_dec<Registers::kProducer>();
-        if (warp == 0 && ptx::elect_sync()) {
-            Producer<CFG, TRAITS> producer{params, q_map, k_map, v_map, smem};
-            if constexpr (TRAITS.packed) {
-                producer.run(first, sequence, equal);
-            } else {
-                producer.run(first);
+    if constexpr (TRAITS.packed) {
+        // Consumers begin at once with the lengths.
+        if (warp < 4) {
+            if constexpr (Registers::kSplit) ptx::setmaxnreg_dec<Registers::kProducer>();
+            prepare<CFG>(smem, q_map, k_map, v_map, o_map);
+            const PackedBeginning<CFG, TRAITS> beginning{params, smem};
+            Sequence<true> sequence;
+            WorkTile first = beginning.guess(sequence);
+            __syncthreads();
+            beginning.find(first, sequence);
+            if (warp == 0 && ptx::elect_sync()) {
+                Producer<CFG, TRAITS>{params, q_map, k_map, v_map, smem}.run(
+                    first, sequence, beginning.equals.possible);
             }
-        }
-    } else {
-        if constexpr (Registers::kSplit) ptx::setmaxnreg_inc<Registers::kConsumer>();
-        if constexpr (TRAITS.packed) {
+        } else {
+            if constexpr (Registers::kSplit) ptx::setmaxnreg_inc<Registers::kConsumer>();
+            const OwnLengths lengths(params.packed);
+            const PackedBeginning<CFG, TRAITS> beginning{params, smem};
+            beginning.order();
+            Sequence<true> sequence;
+            WorkTile first = beginning.guess(sequence);
+            __syncthreads();
+            beginning.find(first, sequence);
+            beginning.settle(lengths, first, sequence);
             if (first.number < 0) return;  // there are fewer tiles than CTAs
-        }
-        Consumer<CFG, TRAITS> consumer(params, o_map, smem, warp / 4 - 1);
-        if constexpr (TRAITS.packed) {
             using Slots = WorkTileSlots<CFG>;
+            Consumer<CFG, TRAITS> consumer(params, o_map, smem, warp / 4 - 1);
             const WorkTile told = Slots::template packed<TRAITS>(first, sequence);
             consumer.run(Slots::template unpacked<TRAITS>(params, told, consumer.next_sequence));
+        }
+    } else {
+        prepare<CFG>(smem, q_map, k_map, v_map, o_map);
+        // Its divisions take as long as the barriers.
+        const WorkTile first = Order{params}.decode(blockIdx.x);
+        __syncthreads();
+        if (warp < 4) {
+            if constexpr (Registers::kSplit) ptx::setmaxnreg_dec<Registers::kProducer>();
+            if (warp == 0 && ptx::elect_sync()) {
+                Producer<CFG, TRAITS>{params, q_map, k_map, v_map, smem}.run(first);
+            }
         } else {
+            if constexpr (Registers::kSplit) ptx::setmaxnreg_inc<Registers::kConsumer>();
+            Consumer<CFG, TRAITS> consumer(params, o_map, smem, warp / 4 - 1);
             consumer.run(first);
         }
     }

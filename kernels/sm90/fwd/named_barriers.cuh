@@ -7,7 +7,8 @@ namespace fa_tune::sm90 {
 enum class NamedBarrier : int {
     TURN = 1,      // + warpgroup: its turn to issue products, with pingpong
     EPILOGUE = 5,  // + warpgroup: its four warps, around the way out for O
-    ORDER = 9,     // the loading warpgroup, while it orders a packed batch
+    ORDER = 9,     // the warpgroup that orders a packed batch
+    ORDERED = 10,  // all consumers, when it has
 };
 
 }  // namespace fa_tune::sm90

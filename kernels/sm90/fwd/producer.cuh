@@ -55,38 +55,68 @@ struct Producer {
 
     // The same of a packed batch: the next tile is found before the last load, which has to wait
     // for room, so that the search costs no time, and the one after a short one is asked for then.
-    // `equal`: all sequences are.
+    // `first`: that of PackedBeginning, who says when it is right.
     __device__ __forceinline__ void run(const WorkTile& first, const Sequence<true>& first_sequence,
-                                        bool equal) {
+                                        bool may_be_equal) {
         ProducerTiles<CFG, TRAITS> tiles{{p}, {smem}};
-        Sequence<true> sequence = first_sequence, next_sequence = first_sequence;
-        WorkTile next;
-        BlocksLeft blocks = begin_blocks(first, sequence, tiles);
-        int kv_head = first.head / p.heads_per_kv;
-        bool begun = equal;  // the first tile, by GuessedCopies
-        for (WorkTile tile = first; tile.number >= 0; tile = next, sequence = next_sequence) {
-            const int last = blocks.last;
+        WorkTile tile = first;
+        Sequence<true> sequence = first_sequence;
+        BlocksLeft blocks = blocks_of(tile, sequence);
+        int kv_head = tile.head / p.heads_per_kv;
+        bool begins = tile.number >= 0, known = false, equal = may_be_equal;
+        while (true) {
             int block = blocks.next;
-            if (begun) {
-                k_ring.advance();
-                q_ring.advance();
-                begun = false;
-            } else {
-                begin_tile(tile, kv_head, sequence, block);
+            if (begins) begin_tile(tile, kv_head, sequence, block);
+            if (!known) {
+                known = true;
+                const bool right = first_is_right();
+                if (!right) {  // its copies have been taken back
+                    equal = false;
+                    tile = TileOrder<CFG, TRAITS>{p}.found(smem, sequence);
+                    kv_head = tile.head / p.heads_per_kv;
+                    q_ring = {};
+                    k_ring = {};
+                }
+                // Not before: a number that was asked for must be used.
+                blocks = begin_blocks(tile, sequence, tiles);
+                begins = !right;
+                if (tile.number < 0) break;
+                if (!right) continue;
             }
 #pragma unroll 1
-            for (; block > last; --block) {
-                if (block - last == kFetchAt + 1) tiles.fetch_next();
+            for (; block > blocks.last; --block) {
+                if (block - blocks.last == kFetchAt + 1) tiles.fetch_next();
                 load_k(block - 1, kv_head, tile.batch, sequence);
                 load_v(block, kv_head, tile.batch, sequence);
             }
-            next = tiles.find_next(tile, equal, next_sequence);
-            blocks = begin_blocks(next, next_sequence, tiles);
+            Sequence<true> next_sequence;
+            const WorkTile next = tiles.find_next(tile, sequence, equal, next_sequence);
+            const BlocksLeft next_blocks = begin_blocks(next, next_sequence, tiles);
             const int next_kv_head = next.head / p.heads_per_kv;
-            load_v(last, kv_head, tile.batch, sequence);
+            load_v(blocks.last, kv_head, tile.batch, sequence);
+            if (next.number < 0) break;
+            tile = next;
+            sequence = next_sequence;
+            blocks = next_blocks;
             kv_head = next_kv_head;
+            begins = true;
         }
         tiles.release_counters();
+    }
+
+    // What PackedBeginning says of the first tile of a packed batch.  After it, V may come where
+    // the batch was ordered.
+    __device__ __forceinline__ bool first_is_right() const {
+        const unsigned known = smem.v_empty(0);
+        ptx::mbarrier_wait(known, 0);
+        // Another phase, of which nobody hears: then the barrier is as it was.
+#pragma unroll 1
+        for (int i = 0; i < 4 * CFG.mma_warpgroups; ++i) ptx::mbarrier_arrive(known);
+        if constexpr (TileOrder<CFG, TRAITS>::kGuesses) {
+            return ptx::ld_shared(smem.work_tile(0)) != 0;
+        } else {
+            return true;
+        }
     }
 
     // A tile's first copies: its Q and the last block of K.
@@ -101,14 +131,20 @@ struct Producer {
         int next, last;
     };
 
+    __device__ __forceinline__ BlocksLeft blocks_of(const WorkTile& tile,
+                                                    const Sequence<true>& sequence) const {
+        const int end = key_blocks<CFG, TRAITS>(p, tile, sequence);
+        const int last = TRAITS.window ? first_key_block<CFG, TRAITS>(p, tile, sequence, end) : 0;
+        return {end - 1, last};
+    }
+
     // Those of a tile, if there is one.  Asks for the tile after it, if it has few.
     __device__ __forceinline__ BlocksLeft begin_blocks(const WorkTile& tile,
                                                        const Sequence<true>& sequence,
                                                        ProducerTiles<CFG, TRAITS>& tiles) const {
-        const int end = key_blocks<CFG, TRAITS>(p, tile, sequence);
-        const int last = TRAITS.window ? first_key_block<CFG, TRAITS>(p, tile, sequence, end) : 0;
-        if (tile.number >= 0 && end - 1 - last <= kFetchAt) tiles.fetch_next();
-        return {end - 1, last};
+        const BlocksLeft blocks = blocks_of(tile, sequence);
+        if (tile.number >= 0 && blocks.next - blocks.last <= kFetchAt) tiles.fetch_next();
+        return blocks;
     }
 
     __device__ __forceinline__ void load_q(const WorkTile& tile,
@@ -161,46 +197,6 @@ struct Producer {
                                     sequence.template kv_box<CFG.B_c>(block * CFG.B_c, batch));
         }
         ring.advance();
-    }
-};
-
-// The first copies of a packed batch's first tile, were all sequences equal, by one thread. Lengths
-// take a microsecond to come, so these copies are asked for before they are there.
-//
-//     lengths    read, compared ...............  equal, or in order .......  first tile
-//     copies     ..............................  right, or taken back
-template <Sm90Config CFG, WorkloadTraits TRAITS>
-struct GuessedCopies {
-    const ForwardParams& p;
-    const ptx::TensorMap &q_map, &k_map, &v_map;
-    const SharedAddress<CFG> smem;
-    bool begun;
-
-    // When the barriers are there.
-    __device__ __forceinline__ void begin() {
-        using Order = TileOrder<CFG, TRAITS>;
-        const PackedTile guessed = Order{p}.guess();
-        Sequence<true> sequence;
-        const WorkTile tile = Order::placed(blockIdx.x, guessed, sequence);
-        begun = tile.number >= 0;
-        if (begun) {
-            Producer<CFG, TRAITS> producer{p, q_map, k_map, v_map, smem};
-            const int block = key_blocks<CFG, TRAITS>(p, tile, sequence) - 1;
-            producer.begin_tile(tile, tile.head / p.heads_per_kv, sequence, block);
-        }
-        Order::tell_guess(smem, guessed);
-    }
-
-    // Before anyone waits for them: they come, and nobody hears of it, for two phases later a
-    // barrier is as it was.
-    __device__ __forceinline__ void take_back() const {
-        if (!begun) return;
-        ptx::mbarrier_wait(smem.k_full(0), 0);
-        ptx::mbarrier_arrive(smem.k_full(0));
-        for (int i = 0; i < CFG.mma_warpgroups; ++i) {
-            ptx::mbarrier_wait(smem.q_full(i), 0);
-            ptx::mbarrier_arrive(smem.q_full(i));
-        }
     }
 };
 

@@ -31,11 +31,11 @@ namespace fa_tune::sm90 {
 
 constexpr WorkTile kNoWorkTile{-1, 0, 0, 0};
 
-// Others have nothing to do with the order of a packed batch: they would take its issue slots.
-template <bool kFindsEqual_>
-struct LoadingWarpgroup {
+// The consumers' first warpgroup.  Others have nothing to do with the order of a packed batch: they
+// would take its issue slots.
+struct OrderingWarpgroup {
     static constexpr int kThreads = 128;
-    static constexpr bool kFindsEqual = kFindsEqual_;
+    static constexpr int kFirst = 128;
     // Bulk copies come there next.  At once, for after the list it would wait for that.
     __device__ __forceinline__ static void wrote() { ptx::fence_proxy_async_shared(); }
     __device__ __forceinline__ static void sync() {
@@ -50,50 +50,23 @@ struct TileOrder {
 
     const ForwardParams& p;
 
-    // Whether the first tile of a packed batch is guessed.  The batch is then ordered where V
-    // comes, so that Q and K may come before.  Not in the largest kernels, those with a loop of
-    // their own for masked blocks, which were slower with it in cold launches.
-    static constexpr bool kGuesses =
-        sizeof(SharedMemory<CFG>::v) >= kOrderBytes && (CFG.single_loop || !TRAITS.diagonal());
+    // A packed batch is ordered where V comes, so that Q and K may come meanwhile; where there is
+    // no room, where Q comes.
+    static constexpr bool kOrdersInV = sizeof(SharedMemory<CFG>::v) >= kOrderBytes;
+    // Whether these first copies are those of equal sequences before the lengths are known.
+    static constexpr bool kGuesses = kOrdersInV && CFG.scheduler != Scheduler::SINGLE;
 
-    // By the loading warpgroup: the order of a packed batch.
-    __device__ __forceinline__ void list_members(const SharedAddress<CFG>& smem) const {
-        fa_tune::list_members<LoadingWarpgroup<kGuesses>, CFG.B_r(), kLongestFirst>(p, order(smem));
+    __device__ __forceinline__ Equals equals() const {
+        Equals equals = Equals::of<CFG.B_r()>(p);
+        equals.possible = kGuesses && equals.possible;
+        return equals;
     }
 
-    // By one thread meanwhile: what `first` will be if all sequences of a packed batch are equal.
-    // There may be no such tile, or they cannot be.
-    __device__ __forceinline__ PackedTile guess() const {
-        const int batch = p.packed.batch;
-        if (!kGuesses || !may_be_equal<CFG.B_r()>(p)) return kNoPackedTile;
-        const int queries = p.seq_len_q / batch, keys = p.seq_len_kv / batch;
-        if (queries * batch != p.seq_len_q || keys * batch != p.seq_len_kv) {
-            return kNoPackedTile;
-        }
-        return tile_of_equals<CFG.B_r(), kLongestFirst>(blockIdx.x, queries, keys, p);
-    }
-
-    // What was guessed, for `first`.
-    __device__ __forceinline__ static void tell_guess(const SharedAddress<CFG>& smem,
-                                                      const PackedTile& tile) {
-        if constexpr (kGuesses) {
-            tell_tile(order(smem) + kGuessAt, tile);
-            LoadingWarpgroup<kGuesses>::wrote();
-        }
-    }
-
-    // Of a packed batch when all have met, who meet again before copies come to where it was
-    // ordered; `equal`: all its sequences are.
-    __device__ __forceinline__ WorkTile first(const SharedAddress<CFG>& smem,
-                                              Sequence<TRAITS.packed>& sequence,
-                                              bool& equal) const {
-        if constexpr (TRAITS.packed) {
-            equal = kGuesses && p.packed.batch <= kMostSorted && found_equal(order(smem));
-            const unsigned found = order(smem) + (equal ? kGuessAt : kFoundAt);
-            return placed(blockIdx.x, found_tile(found), sequence);
-        } else {
-            return decode(blockIdx.x);
-        }
+    // The first tile of a packed batch that was ordered, when all who read it and all who ordered
+    // have met.
+    __device__ __forceinline__ WorkTile found(const SharedAddress<CFG>& smem,
+                                              Sequence<true>& sequence) const {
+        return placed(blockIdx.x, found_tile(scratch(smem) + kFoundAt), sequence);
     }
 
     // The tile `number` of a packed batch, which comes after `last`, and what it belongs to.  Its
@@ -103,12 +76,12 @@ struct TileOrder {
         return placed(number, packed_tile<kLongestFirst>(number, last.batch, p), sequence);
     }
 
-    // The same where all sequences are equal, of which `sequence` is one.
-    __device__ __forceinline__ WorkTile decode_equal(int number, Sequence<true>& sequence) const {
-        return placed(number,
-                      tile_of_equals<CFG.B_r(), kLongestFirst>(number, sequence.n_queries,
-                                                               sequence.n_keys, p),
-                      sequence);
+    // The same where all sequences are equal; `batch` is -1 less the number of its sequence.
+    __device__ __forceinline__ WorkTile decode_equal(int number, const Equals& equals,
+                                                     Sequence<true>& sequence) const {
+        PackedTile tile = equals.tile<CFG.B_r(), kLongestFirst>(number, p);
+        tile.place = -1 - tile.place;
+        return placed(number, tile, sequence);
     }
 
     // The next tile of a CTA with the static scheduler.
@@ -134,9 +107,9 @@ struct TileOrder {
         return {tile.m_block < 0 ? -1 : number, tile.m_block, tile.head, tile.place};
     }
 
-  private:
-    __device__ __forceinline__ static unsigned order(const SharedAddress<CFG>& smem) {
-        return kGuesses ? smem.v(0) : smem.q(0);
+    // Where a packed batch is ordered.
+    __device__ __forceinline__ static unsigned scratch(const SharedAddress<CFG>& smem) {
+        return kOrdersInV ? smem.v(0) : smem.q(0);
     }
 };
 
@@ -171,7 +144,9 @@ struct WorkTileSlots {
                                                         const WorkTile& told,
                                                         Sequence<true>& sequence) {
         if constexpr (tells_place<TRAITS>()) {
-            if (told.number >= 0) sequence = Sequence<true>::of(p, told.batch);
+            if (told.number < 0) return told;
+            sequence = told.batch < 0 ? Equals::of<CFG.B_r()>(p).sequence(-1 - told.batch)
+                                      : Sequence<true>::of(p, told.batch);
             return told;
         }
         const int queries = told.head, keys = told.batch;
@@ -247,13 +222,16 @@ struct ProducerTiles {
 
     // The same of a packed batch, with what it belongs to, while its number may still be on its
     // way; before the last load of `tile`, so that the search for its sequence costs no time.
-    // `equal`: all sequences are equal to the tile's, which `sequence` is.
-    __device__ __forceinline__ WorkTile find_next(const WorkTile& tile, bool equal,
+    // `equal`: all sequences are equal to the tile's.
+    __device__ __forceinline__ WorkTile find_next(const WorkTile& tile,
+                                                  const Sequence<true>& tile_sequence, bool equal,
                                                   Sequence<true>& sequence) {
         if constexpr (CFG.scheduler == Scheduler::SINGLE) return kNoWorkTile;
         const int number =
             CFG.scheduler == Scheduler::DYNAMIC ? fetched : order.following(tile.number);
-        const WorkTile found = equal ? order.decode_equal(number, sequence)
+        // Not what is the same for all tiles, which would keep registers through the loop.
+        const Equals equals{tile_sequence.n_queries, tile_sequence.n_keys, true};
+        const WorkTile found = equal ? order.decode_equal(number, equals, sequence)
                                      : order.decode_packed(number, tile, sequence);
         slots.write(WorkTileSlots<CFG>::template packed<TRAITS>(found, sequence));
         return found;

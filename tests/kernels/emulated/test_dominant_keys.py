@@ -131,16 +131,20 @@ def _heights_off(kernel: Emulated, kind: str) -> list[float]:
 @pytest.mark.parametrize("kind", ["sink", "noisy", "own", "then", "beside"])
 @pytest.mark.parametrize("short_form", CONFIGS)
 def test_a_key_that_is_nearly_all_of_a_row_is_exact(
-    short_form: str, kind: str, tmp_path: Path
+    short_form: str, kind: str, libraries: Path
 ) -> None:
-    assert _heights_off(build_changed(short_form, "lse", tmp_path), kind) == []
+    assert _heights_off(build_changed(short_form, "lse", libraries), kind) == []
 
 
-def test_a_sink_behind_a_mask_is_exact(tmp_path: Path) -> None:
-    assert _heights_off(build_changed(ALONE, "causal", tmp_path), "sink") == []
+def test_a_sink_behind_a_mask_is_exact(libraries: Path) -> None:
+    assert _heights_off(build_changed(ALONE, "causal", libraries), "sink") == []
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_weight_that_is_rounded_is_noticed(name: str, tmp_path: Path) -> None:
+def test_a_weight_that_is_rounded_is_noticed(name: str, libraries: Path) -> None:
     short_form, kind, traits, *change = MUTANTS[name]
+<<<<<<< HEAD
     assert _heights_off(build_changed(short_form, traits, tmp_path, *change), kind)
+=======
+    assert _heights_off(build_changed(short_form, traits, libraries, SOFTMAX, *change), kind)
+>>>>>>> main

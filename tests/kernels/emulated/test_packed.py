@@ -30,7 +30,7 @@ RING = (
 KERNELS = (
     (BEST, "causal+ragged+lse+packed"),
     ("sm90(BF16, 64, 128x32): stages_2+overlap+dynamic", "ragged+lse+packed"),
-    ("sm90(FP16, 64, 64x48): stages_1", "causal+ragged+packed"),
+    ("sm90(FP16, 64, 64x16): stages_1", "causal+ragged+packed"),
     (TURNS, "causal+ragged+lse+packed"),
     ("(BF16, 64, 128, 32, 8): async+eager+swizzled+load_1_1_1_tiles+stages_2+pingpong",
      "ragged+packed"),
@@ -58,8 +58,9 @@ BATCHES = (
     # All as long as the mean, and others of a whole mean.
     ((2, 1), "100+100+100x150+150+150", 0),
     ((2, 2), "130+0+50x70+90+50", 0),
+    ((1, 1), "+".join(["10"] * 38 + ["9", "11"]), 0),
 )
-WINDOWS = (30, 64, 3, 3, 50, 40, 20)  # to the left, of each batch
+WINDOWS = (30, 64, 3, 3, 50, 40, 20, 5)  # to the left, of each batch
 # (config, traits, file, text, replacement), each found at one place.
 MUTANTS = {
     "a window is aligned with the first query": (
@@ -108,8 +109,12 @@ MUTANTS = {
         "if (first > 0 && index < count) member = member_of(index);", "",
     ),
     "equal lengths are taken for granted": (
-        BEST, "causal+ragged+packed", "common/member_order.cuh",
-        "kEqualAt + thread / 8, equal);", "kEqualAt + thread / 8, 1);",
+        BEST, "causal+ragged+packed", "sm90/fwd/packed_beginning.cuh",
+        "!equals.possible || all_equal(lengths);", "true;",
+    ),
+    "only a warp's first lengths are compared": (
+        BEST, "causal+ragged+packed", "sm90/fwd/packed_beginning.cuh",
+        "for (int i = threadIdx.x % 32 + 32; i <= batch.batch;", "for (int i = 1; i < 1;",
     ),
     "a hook's origin is in the log-sum-exp": (
         RING, f"ragged+lse+packed+hook_{CAP_BY_FOUR}", "sm80/fwd/epilogue.cuh",
@@ -141,8 +146,8 @@ def _problem(kernel: Emulated, traits: Traits, number: int) -> PackedProblem:
 
 
 @pytest.mark.parametrize(("short_form", "traits"), KERNELS)
-def test_no_neighbour_reaches_a_row(short_form: str, traits: str, tmp_path: Path) -> None:
-    kernel = build_changed(short_form, traits, tmp_path)
+def test_no_neighbour_reaches_a_row(short_form: str, traits: str, libraries: Path) -> None:
+    kernel = build_changed(short_form, traits, libraries)
     for number in range(len(BATCHES)):
         problem = _problem(kernel, Traits.parse(traits), number)
         for schedule in islice(schedules(number), 2):
@@ -151,9 +156,9 @@ def test_no_neighbour_reaches_a_row(short_form: str, traits: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_what_is_wrong_is_noticed(name: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_noticed(name: str, libraries: Path) -> None:
     short_form, traits, file, text, replacement = MUTANTS[name]
-    kernel = build_changed(short_form, traits, tmp_path, file, re.escape(text), replacement)
+    kernel = build_changed(short_form, traits, libraries, file, re.escape(text), replacement)
     found = (
         faults(problem, *kernel.launch(problem, schedule))
         for number in range(len(BATCHES))

@@ -62,11 +62,11 @@ def _faults(kernel: Emulated) -> list[str]:
 
 
 @pytest.mark.parametrize("short_form", [IN_TURN, TOGETHER])
-def test_steady_growth_is_followed(short_form: str, tmp_path: Path) -> None:
-    assert _faults(build_changed(short_form, "lse", tmp_path)) == []
+def test_steady_growth_is_followed(short_form: str, libraries: Path) -> None:
+    assert _faults(build_changed(short_form, "lse", libraries)) == []
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_samples_that_are_not_enough_are_noticed(name: str, tmp_path: Path) -> None:
+def test_samples_that_are_not_enough_are_noticed(name: str, libraries: Path) -> None:
     short_form, *change = MUTANTS[name]
-    assert _faults(build_changed(short_form, "lse", tmp_path, *change))
+    assert _faults(build_changed(short_form, "lse", libraries, *change))
