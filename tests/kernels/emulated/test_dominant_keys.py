@@ -143,8 +143,4 @@ def test_a_sink_behind_a_mask_is_exact(libraries: Path) -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_weight_that_is_rounded_is_noticed(name: str, libraries: Path) -> None:
     short_form, kind, traits, *change = MUTANTS[name]
-<<<<<<< HEAD
-    assert _heights_off(build_changed(short_form, traits, tmp_path, *change), kind)
-=======
-    assert _heights_off(build_changed(short_form, traits, libraries, SOFTMAX, *change), kind)
->>>>>>> main
+    assert _heights_off(build_changed(short_form, traits, libraries, *change), kind)
